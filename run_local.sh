@@ -34,7 +34,7 @@ install() {
     version="$("$python" -c 'import sys; print("%d%d" % sys.version_info[:2])')"
     say "Installing recordmill with all extras, and scikit-learn for the samples, into .venv (some minutes, once)"
     run "$python" -m venv "$here/.venv"
-    run "$bin/python" -m pip install --quiet -c "$here/constraints/py$version.txt" -e "$here[all]" scikit-learn
+    run "$bin/python" -m pip install --quiet -c "$here/.ci/constraints/py$version.txt" -e "$here[all]" scikit-learn
     touch "$here/.venv/installed-by-run-local"
   fi
 }

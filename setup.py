@@ -1,4 +1,4 @@
-"""Packaging; also Beam's `--setup_file`. The folders at the top level are installed as `recordmill.schemas` and so on.
+"""Packaging; also Beam's `--setup_file`. Three top-level folders are installed as `recordmill.schemas` and so on.
 
 Under their bare names they would collide with folders of the user's own. Everything else stands in pyproject.toml.
 """
@@ -14,14 +14,12 @@ if sys.platform == "win32":
     )
 
 ROOT = Path(__file__).resolve().parent
-BESIDE = ("benchmarks*", "constraints*", "docs*", "examples*", "src*", "tests*")  # not part of the package
-# every folder with an __init__.py: `records`, `records.tfrecord`, ...
-ROOMS = sorted(find_packages(str(ROOT), exclude=BESIDE))
-MAPPED = {f"recordmill.{name}": name.replace(".", "/") for name in ROOMS}
+MAPPED = ("pipelines", "schemas", "transforms")  # beside src/, where all other rooms are
+ROOMS = sorted(find_packages(str(ROOT), include=[pattern for room in MAPPED for pattern in (room, f"{room}.*")]))
 
 setup(
     license="Apache-2.0",
-    packages=["recordmill", "recordmill.commands", *MAPPED],
-    package_dir={"recordmill": "src/recordmill", **MAPPED},
+    packages=[*find_packages(str(ROOT / "src")), *(f"recordmill.{room}" for room in ROOMS)],
+    package_dir={"": "src", **{f"recordmill.{room}": room.replace(".", "/") for room in ROOMS}},
     package_data={"recordmill": ["py.typed"], "recordmill.transforms": ["*.yaml"]},
 )

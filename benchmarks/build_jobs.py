@@ -29,7 +29,7 @@ def recordmill(kind: str, source: str, out: str) -> Work:
     import apache_beam  # noqa: F401
 
     import recordmill
-    from recordmill.transforms import one_stage  # noqa: F401
+    from recordmill.transforms import local_build  # noqa: F401
 
     tiny = fresh(out + "-tiny")
     os.makedirs(f"{tiny}/class0")

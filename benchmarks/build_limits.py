@@ -20,10 +20,10 @@ def limit(kind: str, source: str, out: str) -> Work:
     import pyarrow.json
 
     from recordmill.base.machine import core_count
-    from recordmill.base.memory import address_of
+    from recordmill.base.pointers import address_of
     from recordmill.base.siphash import derive_key, hash_positions
     from recordmill.base.threads import thread_map
-    from recordmill.building.run_file import permuted
+    from recordmill.building.run_file import permuted_entries
     from recordmill.records.example.encode import encode
     from recordmill.records.tfrecord.frames import FRAME_BYTES, scan
     from recordmill.schemas.feature import Feature, Schema
@@ -69,7 +69,7 @@ def limit(kind: str, source: str, out: str) -> Work:
             mine = order[shard * len(order) // SHARDS : (shard + 1) * len(order) // SHARDS]
             digest = Digest()
             with open(f"{out}/train-{shard:05d}-of-{SHARDS:05d}", "wb") as file:
-                for piece, _ in permuted(addresses, sizes, mine):
+                for piece, _ in permuted_entries(addresses, sizes, mine):
                     scan(piece, source="", first_record=0, first_offset=0, max_record_bytes=1 << 30, final=True)
                     digest.update(piece)
                     file.write(piece)
@@ -96,8 +96,8 @@ def limit_images(source: str, out: str) -> Work:
     from recordmill.base.machine import core_count
     from recordmill.base.siphash import derive_key, hash_positions
     from recordmill.base.threads import thread_map
-    from recordmill.images.check import check_structure
     from recordmill.records.example.encode import encode
+    from recordmill.records.images.check import check_structure
     from recordmill.records.tfrecord.frames import scan
     from recordmill.schemas.feature import Feature, Schema
     from recordmill.storage.digest import Digest, chunk_digests, combine

@@ -1,7 +1,7 @@
 """A CSV file to shards in one process and on Flink, with one and two slots, at 1x and 4x the rows: wall time, the most
 memory of all processes that work on it, and what passed through the engine between its tasks.
 
-    scripts/flink_local.sh up
+    examples/cluster/flink_local.sh up
     python benchmarks/cluster.py [--rows 500000] [--only local,flink-1,flink-2]
 
 Of Flink's Java processes the memory is what they hold when the job ends, of the Python workers the most they held.

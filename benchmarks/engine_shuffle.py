@@ -1,7 +1,7 @@
 """Does Flink's own shuffle carry the payload of a build? Blocks of 256 KiB, keyed by shard, from groups of 256 MiB to
 writers that spool them to a file, as `--exchange runner` would; a run that takes longer than --minutes is cancelled.
 
-    FLINK_MEMORY=5120m scripts/flink_local.sh up
+    FLINK_MEMORY=5120m examples/cluster/flink_local.sh up
     python benchmarks/engine_shuffle.py WAY [--gib 4] [--shards 32] [--minutes 4]
 
 WAY is one of: `group`, a GroupByKey; `bundles`, the same, where each group is the key of a stateful DoFn, and so a
@@ -27,7 +27,7 @@ from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import GlobalWindow
 
-from recordmill.engines.flink import Flink
+from recordmill.shards.engine_jobs import Flink
 
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "flink_local.sh"
 BLOCK, GROUP = 256 << 10, 256 << 20

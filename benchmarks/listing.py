@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
-from recordmill.building.spread.tables import ROWS
+from recordmill.building.workers.plan_files import BLOCK_ITEMS
+from recordmill.sources.common.contract import PlanOptions
+from recordmill.sources.common.tables import with_unit_table
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import plan_csv
 from recordmill.sources.images.source import plan_images
-from recordmill.sources.inputs.contract import PlanOptions
-from recordmill.sources.inputs.tables import with_unit_table
-from recordmill.storage.listed.files import FileTable
+from recordmill.storage.file_table import FileTable
 from recordmill.storage.listing import Listing, list_inputs
 
 IN_FOLDER, CLASSES, PAGE, SAMPLE = 1_000, 100, 1_000, 10_000
@@ -117,7 +117,7 @@ def entry(at: int, count: int) -> str:
 
 def show_size(listing: Listing) -> None:
     some = FileTable.of(listing.files[:SAMPLE])
-    size = sum(batch.nbytes for batch in some.rebatched(ROWS))
+    size = sum(batch.nbytes for batch in some.rebatched(BLOCK_ITEMS))
     print(f"as a list of columns, of which workers read slices: {size / len(some):.0f} bytes a file")
 
 

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 
 ROUNDS = 3
-PART_BYTES = 2 << 20  # as `storage.stores.fetching` has them
+PART_BYTES = 2 << 20  # as `storage.stores.downloads` has them
 
 
 def beside(out: str) -> str:

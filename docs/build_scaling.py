@@ -11,22 +11,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from recordmill.base.machine import MEMORY_BYTES
+from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.building.cuts import CUT_DTYPE, MOST_SHARDS, ShardOptions
 from recordmill.building.plan import LEAST_ARENA_BYTES, arena_bytes
-from recordmill.building.run_file import ENTRY_DTYPE, MARK_DTYPE, MARKED, Buckets
-from recordmill.building.spread.finishing import DIGESTED
-from recordmill.building.spread.runs import RUN_DTYPE
-from recordmill.building.spread.survey import FAN_IN, MERGED_BYTES
-from recordmill.building.spread.tables import KEPT, ROWS
-from recordmill.shards.entries.pages import MOST_NAMED, PAGE_SHARDS
+from recordmill.building.run_file import ENTRY_DTYPE, MARK_DTYPE, MARKED, KeyBuckets
+from recordmill.building.workers.finish import DIGESTED
+from recordmill.building.workers.plan_files import BLOCK_ITEMS, CACHED_BLOCKS
+from recordmill.building.workers.runs import RUN_DTYPE
+from recordmill.building.workers.survey import FAN_IN, MERGED_BYTES
 from recordmill.shards.index import INDEX_DTYPE
-from recordmill.sources.inputs.contract import UNIT_BYTES
-from recordmill.storage.listed.sort import HELD_ROWS
+from recordmill.shards.manifest import MOST_NAMED, PAGE_SHARDS
+from recordmill.sources.common.contract import UNIT_BYTES
+from recordmill.storage.external_sort import HELD_ROWS
 
 READS_OF_A_SLICE = 4  # its two rows of the run's index, its frames, its entries
 INDEX_ROW = 16  # bytes
-MOST_BUCKETS = Buckets.plan(1, 2**64, MOST_SHARDS).count
+MOST_BUCKETS = KeyBuckets.plan(1, 2**64, MOST_SHARDS).count
 
 # bytes in memory at most, of Python's objects
 FILE_MEMORY, UNIT_MEMORY = 640, 368  # of what the driver makes of the listing, and cuts
@@ -60,7 +60,7 @@ class Build:
     record_bytes: int = 1_000
     file_bytes: int = 1 << 30
     threads: int = 1
-    memory_bytes: int = MEMORY_BYTES
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
     asked_shard_bytes: int = 0
 
     @property
@@ -103,7 +103,7 @@ class Build:
     @property
     def buckets(self) -> int:
         """Ranges of keys that runs count by."""
-        return Buckets.plan(1, 2**64, self.shards).count
+        return KeyBuckets.plan(1, 2**64, self.shards).count
 
     @property
     def groups(self) -> int:
@@ -223,7 +223,7 @@ class Build:
     @property
     def plan_bytes(self) -> int:
         """The plan as it lies in OUT, which every worker process fetches once."""
-        blocks = -(-self.files // ROWS) + -(-self.units // ROWS)
+        blocks = -(-self.files // BLOCK_ITEMS) + -(-self.units // BLOCK_ITEMS)
         return PLAN_BYTES + GROUP_BYTES * self.runs + BLOCK_BYTES * blocks
 
     @property
@@ -247,7 +247,7 @@ class Build:
     @property
     def plan_memory(self) -> int:
         """Of every worker process, beside --memory: the plan, and the blocks of lists that it keeps."""
-        files, units = min(self.files, KEPT * ROWS), min(self.units, KEPT * ROWS)
+        files, units = min(self.files, CACHED_BLOCKS * BLOCK_ITEMS), min(self.units, CACHED_BLOCKS * BLOCK_ITEMS)
         return FAR_MEMORY * self.files + FILE_BYTES * files + UNIT_BYTES_KEPT * units + self.plan_bytes
 
     @property
@@ -269,7 +269,7 @@ class Build:
         return PLACED_MEMORY * self.shards + digests + 2 * (self.manifest_bytes + page)
 
 
-def most_files_in_workers(memory_bytes: int = MEMORY_BYTES) -> int:
+def most_files_in_workers(memory_bytes: int = DEFAULT_MEMORY_BYTES) -> int:
     """How many input files, each cut into units, take so many bytes in the worker that commits.
 
     >>> most_files_in_workers() // 1_000_000
@@ -278,11 +278,11 @@ def most_files_in_workers(memory_bytes: int = MEMORY_BYTES) -> int:
     return memory_bytes // (FAR_MEMORY + -(-PART_MEMORY // DIGESTED))
 
 
-def most_planned_bytes(memory_bytes: int = MEMORY_BYTES) -> int:
+def most_planned_bytes(memory_bytes: int = DEFAULT_MEMORY_BYTES) -> int:
     """Framed bytes whose units take so many bytes in the driver, in files of any size."""
     return memory_bytes // (UNIT_MEMORY + UNIT_BYTES_KEPT) * UNIT_BYTES
 
 
-def most_merged_bytes(memory_bytes: int = MEMORY_BYTES, threads: int = 1) -> int:
+def most_merged_bytes(memory_bytes: int = DEFAULT_MEMORY_BYTES, threads: int = 1) -> int:
     """Framed bytes beyond which shards are merged from more than FAN_IN runs, since there is one level between."""
     return FAN_IN * FAN_IN * arena_bytes(memory_bytes, threads)

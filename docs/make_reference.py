@@ -1,4 +1,4 @@
-"""Writes docs/reference.md and pipelines/options/keywords.py from the declarations of the options.
+"""Writes docs/reference.md and options/keywords.py from the declarations of the options.
 
 python docs/make_reference.py
 """
@@ -9,12 +9,12 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-from recordmill.pipelines.options.commands import COMMANDS, flags_of, keywords_source
-from recordmill.pipelines.options.option import EITHER, OFF, SWITCH, Option
+from recordmill.options.commands import COMMANDS, flags_of, keywords_source
+from recordmill.options.option import EITHER, OFF, SWITCH, Option
 from recordmill.sources.registry import KIND_NAMES
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE, KEYWORDS = ROOT / "docs" / "reference.md", ROOT / "pipelines" / "options" / "keywords.py"
+PAGE, KEYWORDS = ROOT / "docs" / "reference.md", ROOT / "src" / "recordmill" / "options" / "keywords.py"
 _CALLS = {
     "build": "recordmill.build(source, out, ...)",
     "transform": "recordmill.build(source, out, transform_from=...)",
@@ -30,7 +30,7 @@ _CALLS = {
 _HEAD = """\
 # Options
 
-Written by `docs/make_reference.py` from the declarations in `pipelines/options/`. `recordmill COMMAND --help` shows the
+Written by `docs/make_reference.py` from `src/recordmill/options/`. `recordmill COMMAND --help` shows the
 options that are needed often, marked with • here, and `--help-all` shows all. In Python each is a keyword;
 `--no-shuffle` is `shuffle=False`. **Bytes** says which ones decide the bytes that come out: equal inputs and equal
 values of these give equal files, whatever the others are.

@@ -20,10 +20,10 @@ from build_scaling import (
 )
 from read_scaling import Read, most_piece_bytes, most_read_bytes
 
-from recordmill.base.machine import MEMORY_BYTES
+from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.sizes import show_size
 from recordmill.building.cuts import GROWN_SHARDS, MOST_SHARDS, ShardOptions
-from recordmill.building.spread.survey import FAN_IN
+from recordmill.building.workers.survey import FAN_IN
 
 MARK, END = "<!-- python docs/make_scaling.py docs/scaling.md: %s -->\n", "<!-- end -->\n"
 SIZES = {"100 GB": 10**11, "1 TB": 10**12, "10 TB": 10**13, "100 TB": 10**14}
@@ -90,10 +90,10 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def walls() -> list[Sequence[str]]:
     """(limit, what happens beyond it, what helps) with the default options, in the order of inputs, then of bytes."""
-    shard, memory = ShardOptions.shard_bytes, show_size(MEMORY_BYTES)
+    shard, memory = ShardOptions.shard_bytes, show_size(DEFAULT_MEMORY_BYTES)
     return [
         (
-            f"{MEMORY_BYTES // RECORD_FILE_MEMORY:,} input files of TFRecords",
+            f"{DEFAULT_MEMORY_BYTES // RECORD_FILE_MEMORY:,} input files of TFRecords",
             f"the list of them takes {memory} in the driver while it plans, in addition to `--memory`",
             "fewer and larger files, or more memory for the driver",
         ),
@@ -128,12 +128,12 @@ def walls() -> list[Sequence[str]]:
             "a larger `--memory`, which makes larger runs",
         ),
         (
-            f"{show_size(most_piece_bytes(MEMORY_BYTES))} of input of a read that has no index",
+            f"{show_size(most_piece_bytes(DEFAULT_MEMORY_BYTES))} of input of a read that has no index",
             f"the list of their pieces alone takes {memory} in the driver, in addition to `--memory`",
             "more memory for the driver, or one `--split` at a time",
         ),
         (
-            f"{show_size(most_read_bytes(MEMORY_BYTES))} of a data set that is read",
+            f"{show_size(most_read_bytes(DEFAULT_MEMORY_BYTES))} of a data set that is read",
             f"the list of output files takes {memory} in the last step and in the driver, in addition to `--memory`",
             "a larger `--file-size`, or one `--split` at a time",
         ),

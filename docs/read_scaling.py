@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from build_scaling import BLOCK_BYTES, PLAN_BYTES
 
-from recordmill.building.spread.tables import KEPT, ROWS
+from recordmill.building.workers.plan_files import BLOCK_ITEMS, CACHED_BLOCKS
 from recordmill.exporting.plan import FILE_BYTES
-from recordmill.exporting.spread.jobs import JOBS_AT_ONCE
+from recordmill.exporting.worker_jobs import JOBS_AT_ONCE
 from recordmill.shards.cutting import LOOKED_RECORDS
 from recordmill.shards.index import INDEX_DTYPE, LOOKED_ENTRIES
 from recordmill.shards.pieces import PIECE_BYTES
@@ -71,7 +71,7 @@ class Read:
     @property
     def plan_bytes(self) -> int:
         """The plan as it lies in OUT, which every worker process fetches once."""
-        return PLAN_BYTES + BLOCK_BYTES * (-(-self.jobs // JOBS_AT_ONCE) + -(-self.shards // ROWS))
+        return PLAN_BYTES + BLOCK_BYTES * (-(-self.jobs // JOBS_AT_ONCE) + -(-self.shards // BLOCK_ITEMS))
 
     @property
     def lists_bytes(self) -> int:
@@ -86,7 +86,7 @@ class Read:
     @property
     def plan_memory(self) -> int:
         """Of every worker process, beside --memory: the plan, and the blocks of lists that it keeps."""
-        jobs, shards = min(self.jobs, KEPT * JOBS_AT_ONCE), min(self.shards, KEPT * ROWS)
+        jobs, shards = min(self.jobs, CACHED_BLOCKS * JOBS_AT_ONCE), min(self.shards, CACHED_BLOCKS * BLOCK_ITEMS)
         spans = jobs * -(-self.spans // self.jobs)
         return PIECE_HELD * spans + JOB_MEMORY * jobs + SHARD_MEMORY * shards + self.plan_bytes
 

@@ -18,9 +18,9 @@ import pyarrow as pa
 import recordmill
 from recordmill.base.errors import Reject
 from recordmill.schemas.arrow import to_arrow
-from recordmill.sources.inputs.contract import Chunk, Unit
-from recordmill.sources.inputs.layout import read_layout
-from recordmill.storage.listed.files import FileTable, InputFile
+from recordmill.sources.common.contract import Chunk, Unit
+from recordmill.sources.common.layout import read_layout
+from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.listing import list_inputs
 
 SCHEMA = recordmill.Schema(

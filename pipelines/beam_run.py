@@ -1,6 +1,6 @@
 """Running a Beam pipeline on whatever runner is named,
-so that Ctrl-C works and the error that comes back is the one that was raised: in a thread here (`transforms.here`), or
-on an engine (`remote`). Beam is imported only when a pipeline runs.
+so that Ctrl-C works and the error that comes back is the one that was raised: in a thread here
+(`transforms.local_run`), or on an engine (`remote`). Beam is imported only when a pipeline runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from recordmill.base.progress import Progress, job
 from recordmill.pipelines.remote.flags import check_flags, check_name
 from recordmill.pipelines.remote.submission import Submission, run_on_engine
 from recordmill.shards.manifest import RUN_PREFIX
-from recordmill.transforms.here import making_ours, run_here
+from recordmill.transforms.local_run import making_ours, run_here
 
 if TYPE_CHECKING:
     from recordmill.transforms.beam_types import Pipeline

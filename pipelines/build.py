@@ -17,36 +17,36 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recordmill.base import html
 from recordmill.base.errors import RecordmillError, UsageError
 from recordmill.base.option_names import in_flags, option, spelled
-from recordmill.base.people import html
-from recordmill.base.people.nearest import there_are
 from recordmill.base.progress import Progress
 from recordmill.base.sizes import show_size
+from recordmill.base.suggestions import there_are
 from recordmill.building.order import Ordering, split_names
 from recordmill.building.plan import BuildPlan, group_units
-from recordmill.building.run_file import Buckets
-from recordmill.building.spread.beginning import begin
-from recordmill.building.spread.place import Place
-from recordmill.engines.failure import EngineError
+from recordmill.building.run_file import KeyBuckets
+from recordmill.building.workers.plan_files import begin_build
+from recordmill.building.workers.shared_files import SharedFolder
+from recordmill.options.commands import with_keywords
 from recordmill.pipelines.beam_run import check_runner, is_local, run_pipeline
 from recordmill.pipelines.build_options import BuildOptions, make_options
 from recordmill.pipelines.display import Display
-from recordmill.pipelines.fitting import find_transform, with_transform
-from recordmill.pipelines.options.commands import with_keywords
-from recordmill.pipelines.planning import plan_source
-from recordmill.pipelines.remote.held import held
-from recordmill.pipelines.remote.preflight import Seen, preflight, some_of
+from recordmill.pipelines.plan import plan_source
+from recordmill.pipelines.remote.job_error import EngineError
+from recordmill.pipelines.remote.output_folder import remove_on_failure
+from recordmill.pipelines.remote.preflight import ProbeResult, preflight, some_of
 from recordmill.pipelines.remote.status import RunState, status
 from recordmill.pipelines.remote.submission import MayBeRunning
+from recordmill.pipelines.transform import find_transform, with_transform
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import Manifest
 from recordmill.shards.run import LEASE_SEC, Run, RunFolder, check_out
 from recordmill.shards.store_run import run_at, work_folder
-from recordmill.sources.inputs.contract import Source
-from recordmill.sources.inputs.tables import rows_of, unit_sizes, with_unit_table
-from recordmill.storage.files import Terms, bound_requests, hand_over, is_remote, output_path, stat
+from recordmill.sources.common.contract import Source
+from recordmill.sources.common.tables import table_rows, unit_sizes, with_unit_table
+from recordmill.storage.files import StoreSettings, bound_requests, hand_over, is_remote, output_path, stat
 from recordmill.storage.folders import exists, join
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from recordmill.pipelines.options.keywords import BuildKeywords
+    from recordmill.options.keywords import BuildKeywords
 
 
 _log = logging.getLogger(__name__)
@@ -190,7 +190,7 @@ def _run(
             plan = make_plan(source, folder, out, base, settings)
             _look_first(plan, settings, progress)
             place = None if is_local(settings.runner) else _place(plan, settings.storage_requests)
-            with held(place):
+            with remove_on_failure(place):
                 plan = _with_data_in_out(plan, place)
                 plan = with_transform(plan, settings, progress, place)
                 progress.begin("read", _rows(plan))
@@ -255,7 +255,7 @@ def make_plan(source: Any, folder: RunFolder, out: str, base: int, settings: Bui
         base=base,
         schema=planned.schema,
         splits=splits,
-        buckets=Buckets.plan(len(splits), Ordering(settings.order, planned).span, shards),
+        buckets=KeyBuckets.plan(len(splits), Ordering(settings.order, planned).span, shards),
         source=planned,
         order=settings.order,
         shards=options,
@@ -275,28 +275,28 @@ def _look_first(plan: BuildPlan, settings: BuildOptions, progress: Progress) -> 
     if settings.runner is None or is_local(settings.runner) or not settings.preflight:
         return
     files = plan.source.files if plan.source is not None else ()
-    seen = Seen(_place(plan).run(), some_of(files))
+    seen = ProbeResult(_place(plan).run(), some_of(files))
     preflight(settings.runner, settings.beam_args, seen, progress)
 
 
 def run_build(
-    plan: BuildPlan, settings: BuildOptions, progress: Progress, place: Place | None, *, detach: bool = False
+    plan: BuildPlan, settings: BuildOptions, progress: Progress, place: SharedFolder | None, *, detach: bool = False
 ) -> None:
     """Run the job: groups of units to runs, runs to shards, shards to a committed manifest. place: of the build's files
     on an engine, whose workers share nothing but OUT.
     """
     if place is not None:
-        shared = begin(plan, place)
+        shared = begin_build(plan, place)
     else:
         path = plan.save()
 
     def construct(pipeline: Pipeline) -> None:
         from recordmill.transforms.beam_types import Impulse
-        from recordmill.transforms.one_stage import BuildHere
-        from recordmill.transforms.spread import Numbers, SpreadBuild
+        from recordmill.transforms.build_stages import BuildStages, ElementNumbers
+        from recordmill.transforms.local_build import BuildHere
 
         if place is not None:
-            _ = pipeline | "Groups" >> Numbers(len(plan.groups)) | "Build" >> SpreadBuild(shared)
+            _ = pipeline | "Groups" >> ElementNumbers(len(plan.groups)) | "Build" >> BuildStages(shared)
         else:
             _ = pipeline | "Once" >> Impulse() | "Build" >> BuildHere(path)
 
@@ -304,13 +304,13 @@ def run_build(
     run_pipeline(construct, settings.runner, settings.beam_args, folder, progress, detach=detach)
 
 
-def _place(plan: BuildPlan, requests: int | None = None) -> Place:
+def _place(plan: BuildPlan, requests: int | None = None) -> SharedFolder:
     """Where the build has its files on an engine. requests: to stores, that each worker has under way at most."""
     out = plan.store or os.path.dirname(plan.folder)
-    return Place(out, RunFolder.attach(plan.folder).id, Terms(requests))
+    return SharedFolder(out, RunFolder.attach(plan.folder).id, StoreSettings(requests))
 
 
-def _with_data_in_out(plan: BuildPlan, place: Place | None) -> BuildPlan:
+def _with_data_in_out(plan: BuildPlan, place: SharedFolder | None) -> BuildPlan:
     """The plan with data in memory, which this process has written to files, where workers find it."""
     from recordmill.sources.arrow.memory import MemorySource
 
@@ -337,7 +337,7 @@ def _check_column(source: Source, keyword: str, column: str | None) -> None:
 
 def _rows(plan: BuildPlan) -> int | None:
     assert plan.source is not None
-    return rows_of(plan.source.units)
+    return table_rows(plan.source.units)
 
 
 def _result(out: str, manifest: Manifest, plan: BuildPlan, seconds: float) -> BuildResult:

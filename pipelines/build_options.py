@@ -11,15 +11,15 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any
 
 from recordmill.base.errors import UsageError
-from recordmill.base.machine import MEMORY_BYTES, core_count
+from recordmill.base.machine import DEFAULT_MEMORY_BYTES, core_count
 from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_size
 from recordmill.building.cuts import ShardOptions
 from recordmill.building.order import DEFAULT_SPLIT, OrderOptions
-from recordmill.pipelines.options.commands import fill, of_kind, refuse_unserved
+from recordmill.options.commands import fill, of_kind, refuse_unserved
 from recordmill.pipelines.remote.flags import as_flags
 from recordmill.schemas.feature import Schema
-from recordmill.shards.loads.hints import load_schema
+from recordmill.shards.loading.schema_hints import load_schema
 from recordmill.shards.rejects import RejectBudget
 from recordmill.storage.files import local_path, output_path
 from recordmill.storage.folders import exists, real_path
@@ -48,7 +48,7 @@ class BuildOptions:
     overwrite: bool = False
     budget: RejectBudget = field(default_factory=RejectBudget)
     threads: int = 1
-    memory_bytes: int = MEMORY_BYTES
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
     runner: str | None = None
     beam_args: tuple[str, ...] = ()
     preflight: bool = True
@@ -71,7 +71,7 @@ class BuildOptions:
 
 
 def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
-    """The options from what a user gave on the command line or in Python; `pipelines.options.build` says what they are.
+    """The options from what a user gave on the command line or in Python; `options.build` says what they are.
 
     Raises:
         UsageError: a value can't be, with the option's name and what to type instead.

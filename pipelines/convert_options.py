@@ -9,19 +9,19 @@ from collections.abc import Sequence
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
-from recordmill.exporting.choices.resolve import AnyImages, AnyTensor, Unresolved
-from recordmill.records.columns.convert import DecodeTensor, MakeRagged, Pad, Step
-from recordmill.records.columns.decode_images import MODES
-from recordmill.records.columns.spelled import (
-    DTYPES,
+from recordmill.exporting.infer_conversions import AnyImages, AnyTensor, Unresolved
+from recordmill.records.columns.conversions import (
+    CONVERSION_DTYPES,
     Specs,
     check_once,
-    listed,
+    listed_names,
     raw_step,
     reshape_step,
     shape_of,
     typed,
 )
+from recordmill.records.columns.convert import ConversionStep, DecodeTensor, MakeRagged, Pad
+from recordmill.records.columns.decode_images import IMAGE_MODES
 from recordmill.schemas.feature import ITEM_BYTES
 
 _PADDED = re.compile(r"(?s)(.+?)=(\d+):(.*)")
@@ -36,22 +36,22 @@ def parse_steps(
     pad: Specs = None,
     pad_or_cut: Specs = None,
     ragged: Specs = None,
-) -> tuple[Step | Unresolved, ...]:
+) -> tuple[ConversionStep | Unresolved, ...]:
     """The steps in the order in which they are done: decode, reshape, pad or make ragged.
 
     Raises:
         UsageError: one is not written as it must be, or a feature is decoded, reshaped or padded twice.
     """
     decoded = [
-        *map(_tensor, listed(decode_tensor, "decode_tensor")),
-        *map(raw_step, listed(decode_raw, "decode_raw")),
+        *map(_tensor, listed_names(decode_tensor, "decode_tensor")),
+        *map(raw_step, listed_names(decode_raw, "decode_raw")),
     ]
-    shaped: list[Step] = [*map(reshape_step, listed(reshape, "reshape"))]
-    padded: list[Step] = [
-        *(_pad(text, "pad", False) for text in listed(pad, "pad")),
-        *(_pad(text, "pad_or_cut", True) for text in listed(pad_or_cut, "pad_or_cut")),
+    shaped: list[ConversionStep] = [*map(reshape_step, listed_names(reshape, "reshape"))]
+    padded: list[ConversionStep] = [
+        *(_pad(text, "pad", False) for text in listed_names(pad, "pad")),
+        *(_pad(text, "pad_or_cut", True) for text in listed_names(pad_or_cut, "pad_or_cut")),
     ]
-    padded += [MakeRagged(name.strip()) for text in listed(ragged, "ragged") for name in text.split(",")]
+    padded += [MakeRagged(name.strip()) for text in listed_names(ragged, "ragged") for name in text.split(",")]
     for what, group in (("decoded", decoded), ("reshaped", shaped), ("padded or made ragged", padded)):
         check_once([step.feature for step in group], what)
     return (*decoded, *shaped, *padded)
@@ -78,9 +78,9 @@ def parse_images(
             )
         return ()
     channels = 3 if channels is None else channels
-    if channels not in MODES:
+    if channels not in IMAGE_MODES:
         raise UsageError(f"{option('channels', channels)}: 1 (gray), 3 (RGB) or 4 (RGBA)")
-    size = parse_size(resize) if isinstance(resize, str) else resize
+    size = parse_image_size(resize) if isinstance(resize, str) else resize
     if size is not None and not (0 < size[0] * size[1] <= _MAX_RESIZED):
         raise UsageError(f"{option('resize', resize)}: 1 to {_MAX_RESIZED} pixels")
     if features is True:
@@ -89,7 +89,7 @@ def parse_images(
     return tuple(AnyImages(name.strip(), size, channels, ragged) for name in dict.fromkeys(names))
 
 
-def parse_size(text: str, keyword: str = "resize") -> tuple[int, int]:
+def parse_image_size(text: str, keyword: str = "resize") -> tuple[int, int]:
     """(height, width) of `224x224`.
 
     Raises:
@@ -107,7 +107,8 @@ def _tensor(text: str) -> DecodeTensor | Unresolved:
         return AnyTensor(text)
     if match[1] or match[2] not in ITEM_BYTES:
         raise UsageError(
-            f"{option('decode_tensor', text)}: FEATURE, or FEATURE=DTYPE[SHAPE] as in depth=float32[-1,4]; {DTYPES}"
+            f"{option('decode_tensor', text)}: FEATURE, or FEATURE=DTYPE[SHAPE] as in depth=float32[-1,4]; "
+            f"{CONVERSION_DTYPES}"
         )
     return DecodeTensor(match[0], match[2], shape_of(match[3] or "", option("decode_tensor", text)))
 

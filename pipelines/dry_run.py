@@ -10,7 +10,7 @@ from recordmill.base.option_names import option, spelled
 from recordmill.base.sizes import show_size
 from recordmill.exporting.estimate import ReadEstimate, estimate
 from recordmill.exporting.plan import held_bytes, plan_read
-from recordmill.pipelines.options.commands import refuse_unserved
+from recordmill.options.commands import refuse_unserved
 from recordmill.pipelines.read_options import make_settings
 from recordmill.records.writers.outputs import find_output
 from recordmill.shards.catalog import Inputs

@@ -17,25 +17,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recordmill.base import html
 from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.option_names import option, spelled
-from recordmill.base.people import html
 from recordmill.base.progress import Progress
 from recordmill.base.sizes import show_size
 from recordmill.base.threads import thread_map
 from recordmill.exporting.job import Accounts, OutputAccount, Publication, run_job
-from recordmill.exporting.jobs import Job
-from recordmill.exporting.plan import ReadPlan, find_inputs, plan_read, shared_out
-from recordmill.exporting.publish import OnDisk, begin
+from recordmill.exporting.plan import Job, ReadPlan, find_inputs, plan_read, shared_out
+from recordmill.exporting.publish import OnDisk, begin_publication
 from recordmill.exporting.resume import Finished, go_on, keep_finished, may_go_on
-from recordmill.exporting.stored.publish import Placed, Uploaded, begin_in_store
-from recordmill.exporting.stored.uploads import uploads_of
+from recordmill.exporting.store_publish import PlacedOutput, Uploaded, begin_in_store, uploads_of
+from recordmill.options.commands import with_keywords
 from recordmill.pipelines.beam_run import check_runner, is_local
 from recordmill.pipelines.display import Display
-from recordmill.pipelines.options.commands import with_keywords
 from recordmill.pipelines.read_options import ReadSettings, make_settings
-from recordmill.pipelines.remote.held import held
-from recordmill.pipelines.remote.preflight import Seen, preflight, some_of
+from recordmill.pipelines.remote.output_folder import remove_on_failure
+from recordmill.pipelines.remote.preflight import ProbeResult, preflight, some_of
 from recordmill.pipelines.remote.submission import MayBeRunning
 from recordmill.records.inference.confirm import Unconfirmed
 from recordmill.schemas.feature import Schema
@@ -43,14 +41,14 @@ from recordmill.shards.catalog import Catalog, Inputs
 from recordmill.shards.rejects import is_of_record, with_remedy
 from recordmill.shards.run import RunFolder
 from recordmill.shards.store_run import StoreRun
-from recordmill.storage.files import Terms, bound_requests, is_remote, output_path, stat
+from recordmill.storage.files import StoreSettings, bound_requests, is_remote, output_path, stat
 from recordmill.storage.folders import exists, files_below, is_folder, join
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from recordmill.building.spread.place import Place
-    from recordmill.pipelines.options.keywords import ReadKeywords
+    from recordmill.building.workers.shared_files import SharedFolder
+    from recordmill.options.keywords import ReadKeywords
 
 
 @dataclass(frozen=True)
@@ -156,7 +154,10 @@ def read(
             given = inputs if found is None else found.result()
             plan, folder, finished = _prepare(given, settings, folder, out, progress, display, guessing)
             place = None if settings.runner is None else _place(folder, out, settings)
-            with held(place if place is not None and place.is_remote else None) as run, ExitStack() as putting:
+            with (
+                remove_on_failure(place if place is not None and place.is_remote else None) as run,
+                ExitStack() as putting,
+            ):
                 publication = _publication(plan, settings, folder, out, base, run, finished, putting)
                 try:
                     results = run_jobs(plan, settings, folder, progress, publication, place, finished)
@@ -203,7 +204,7 @@ def _prepare(
     plan = plan_read(inputs, settings.plan, schema=settings.schema, threads=settings.threads, guessing=guessing)
     plan = replace(plan, most_rejects=settings.budget.most(plan.records))
     if settings.runner is not None and not is_local(settings.runner) and settings.preflight:
-        seen = Seen(_place(folder, out, settings).run(), some_of(plan.files))
+        seen = ProbeResult(_place(folder, out, settings).run(), some_of(plan.files))
         preflight(settings.runner, settings.beam_args, seen, progress)
     progress.begin("resume")
     folder, finished = go_on(folder, plan, settings.threads, engine=settings.runner is not None)
@@ -224,16 +225,20 @@ def _prepare(
 def _begin(out: str, settings: ReadSettings) -> tuple[RunFolder, int]:
     """(the run's folder, in a store the generation that the read follows)."""
     if not is_remote(out):
-        return begin(out, settings.overwrite), 0
+        return begin_publication(out, settings.overwrite), 0
     return begin_in_store(out, settings.overwrite)
 
 
-def _place(folder: RunFolder, out: str, settings: ReadSettings) -> Place:
+def _place(folder: RunFolder, out: str, settings: ReadSettings) -> SharedFolder:
     """Where workers have their files: an engine's in OUT, also in a store, others on this machine."""
-    from recordmill.building.spread.place import Place  # only an engine needs it: with it come half of all imports
+    from recordmill.building.workers.shared_files import (
+        SharedFolder,  # only an engine needs it: with it come half of all imports
+    )
 
     far = is_remote(out) and settings.runner is not None and not is_local(settings.runner)
-    return Place(out if far else os.path.abspath(folder.out), folder.id, Terms(settings.storage_requests))
+    return SharedFolder(
+        out if far else os.path.abspath(folder.out), folder.id, StoreSettings(settings.storage_requests)
+    )
 
 
 def _publication(
@@ -252,7 +257,7 @@ def _publication(
     if not is_remote(out):
         return OnDisk(folder, settings.overwrite)
     if run is not None and not plan.options.output.per_split:
-        return Placed(run, folder, base)
+        return PlacedOutput(run, folder, base)
     uploads = uploads_of(plan, folder, out, finished, settings.threads, settings.memory_bytes)
     return Uploaded(putting.enter_context(uploads), base)
 
@@ -263,7 +268,7 @@ def run_jobs(
     folder: RunFolder,
     progress: Progress,
     publication: Publication,
-    place: Place | None = None,
+    place: SharedFolder | None = None,
     finished: Finished | None = None,
 ) -> list[OutputAccount]:
     """Run every job that is not finished, on threads here or on the runner that was named;

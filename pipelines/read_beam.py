@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 
 from recordmill.base.progress import Progress
-from recordmill.building.spread.place import Place
+from recordmill.building.workers.shared_files import SharedFolder
 from recordmill.exporting.job import OutputAccount, output_name, write_output
-from recordmill.exporting.jobs import Job, split_jobs
-from recordmill.exporting.plan import ReadPlan, shared_out
+from recordmill.exporting.plan import Job, ReadPlan, shared_out, split_jobs
 from recordmill.exporting.resume import Finished
-from recordmill.exporting.spread.jobs import MadeJob, ReadRun, begin, find_made, place_in_store, take
+from recordmill.exporting.worker_jobs import MadeJob, ReadRun, begin_read, find_made, place_in_store, take
 from recordmill.pipelines.beam_run import is_local, run_pipeline
 from recordmill.records.writers.outputs import Output, find_output
 from recordmill.shards.catalog import ShardFile
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from recordmill.transforms.beam_types import Pipeline
 
 _PARTS = "arrow"  # what workers write where an output is made of a whole split
-Given = TypeVar("Given", str, str | None)
+_Given = TypeVar("_Given", str, str | None)
 
 
 def run_on_beam(
@@ -44,7 +43,7 @@ def run_on_beam(
     settings: ReadSettings,
     folder: RunFolder,
     progress: Progress,
-    place: Place,
+    place: SharedFolder,
     finished: Finished | None = None,
 ) -> list[OutputAccount]:
     """Run every job of the plan on the runner that was named; the outputs then lie in folder.data, or, where workers
@@ -55,8 +54,8 @@ def run_on_beam(
         NotSharedError: a worker doesn't see the folder, or this process doesn't see what a worker has written there.
     """
     from recordmill.transforms.beam_types import Create, Map
-    from recordmill.transforms.read import ReadJobs, alone
-    from recordmill.transforms.spread import Numbers
+    from recordmill.transforms.build_stages import ElementNumbers
+    from recordmill.transforms.read_shards import ReadJobs, single_element
 
     # workers have working folders of their own
     plan = replace(plan, files=tuple(map(_for_workers, plan.files)))
@@ -66,13 +65,13 @@ def run_on_beam(
     plan, at_once = shared_out(plan, len(jobs) if local else 1, settings.threads, settings.memory_bytes)
     threads, kept = max(1, settings.threads // at_once), () if finished is None else finished.by_workers
     run = ReadRun(plan, jobs, output.name, threads, at_once, finished is not None, kept)
-    shared = begin(place, run)
+    shared = begin_read(place, run)
 
     def construct(pipeline: Pipeline) -> None:
         if local:
             packs = pipeline | "All" >> Create([tuple(range(len(jobs)))])
         else:
-            packs = pipeline | "Jobs" >> Numbers(len(jobs)) | "Alone" >> Map(alone)
+            packs = pipeline | "Jobs" >> ElementNumbers(len(jobs)) | "Alone" >> Map(single_element)
         _ = packs | "Read" >> ReadJobs(shared)
 
     run_pipeline(construct, settings.runner, settings.beam_args, shared.place.run(), progress, kind="read")
@@ -89,12 +88,12 @@ def _worker_jobs(plan: ReadPlan) -> tuple[Sequence[Job], Output]:
     return plan.jobs, plan.options.output
 
 
-def left_by_workers(plan: ReadPlan, folder: RunFolder, place: Place) -> list[MadeJob | None]:
+def left_by_workers(plan: ReadPlan, folder: RunFolder, place: SharedFolder) -> list[MadeJob | None]:
     """Of each job of workers what those of an earlier attempt at the read have left."""
     return find_made(place, folder, *_worker_jobs(plan))
 
 
-def lies_in_store(plan: ReadPlan, place: Place) -> bool:
+def lies_in_store(plan: ReadPlan, place: SharedFolder) -> bool:
     """Whether workers write the outputs into the store, and this process none of their bytes."""
     return place.is_remote and not plan.options.output.per_split
 
@@ -104,7 +103,7 @@ def _for_workers(file: ShardFile) -> ShardFile:
     return replace(file, path=_absolute(file.path), index=index, members=members)
 
 
-def _absolute(path: Given) -> Given:
+def _absolute(path: _Given) -> _Given:
     return path if path is None or is_remote(path) else os.path.abspath(path)
 
 

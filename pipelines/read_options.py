@@ -10,13 +10,13 @@ from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_size
 from recordmill.exporting.plan import ReadOptions, default_threads
+from recordmill.options.commands import fill, refuse_unserved
 from recordmill.pipelines.convert_options import parse_images, parse_steps
-from recordmill.pipelines.options.commands import fill, refuse_unserved
 from recordmill.pipelines.remote.flags import as_flags
-from recordmill.records.columns.where import Where
+from recordmill.records.columns.predicate import Predicate
 from recordmill.records.writers.outputs import find_output
 from recordmill.schemas.feature import Schema
-from recordmill.shards.loads.hints import load_schema
+from recordmill.shards.loading.schema_hints import load_schema
 from recordmill.shards.rejects import RejectBudget
 
 _STEPS = ("decode_tensor", "decode_raw", "reshape", "pad", "pad_or_cut", "ragged")
@@ -39,7 +39,7 @@ class ReadSettings:
 
 
 def make_settings(**given: Any) -> ReadSettings:
-    """Settings from what the command line or a Python caller gives; `pipelines.options.read` says what they are.
+    """Settings from what the command line or a Python caller gives; `options.read` says what they are.
 
     Raises:
         UsageError: an option's value can't be served. TypeError: there is no such option.
@@ -58,7 +58,7 @@ def make_settings(**given: Any) -> ReadSettings:
         file_bytes=parse_size(values.file_size, "file_size"),
         lenient=budget != RejectBudget(),
         steps=images + parse_steps(**steps),
-        where=None if values.where is None else Where(values.where),
+        where=None if values.where is None else Predicate(values.where),
         sample=values.sample,
         seed=values.seed,
         own=output.own_options(values),

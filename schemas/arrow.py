@@ -113,10 +113,10 @@ def from_arrow(schema: pa.Schema) -> Schema:
     """The features of an Arrow schema, label and message by its metadata if present."""
     about = _about(schema)
     features = tuple(from_arrow_field(field) for field in schema)
-    return Schema(features, told_label(schema), about.get("message", "Example"))
+    return Schema(features, label_in_metadata(schema), about.get("message", "Example"))
 
 
-def told_label(schema: pa.Schema) -> str | None:
+def label_in_metadata(schema: pa.Schema) -> str | None:
     """The label that the schema's metadata names, if that column is there."""
     label = _about(schema).get("label")
     return label if label in schema.names else None

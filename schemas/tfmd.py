@@ -1,9 +1,6 @@
-"""A `Schema` as the text of a tensorflow_metadata `schema.pbtxt`, and back, exactly.
-
-The file describes the entries as they stand in the Example, so that TensorFlow's own tools (tf.Transform's
-`schema_utils`, tfx-bsl's decoder and TensorAdapter) read the shards with it. What the proto can't say (uint8, a tensor
-held as bytes, class names, the label) stands in annotation tags `recordmill:KEY=VALUE`, which those tools carry along
-untouched; a tag is written only where it is needed. Schemas written by others load by the rules of `tfmd_plain`.
+"""A `Schema` as the text of a tensorflow_metadata `schema.pbtxt`, and back, exactly; and what an entry of anybody's
+schema
+says by itself: dtype, shape, presence. What has no counterpart is refused by name.
 """
 
 from __future__ import annotations
@@ -17,8 +14,119 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from tensorflow_metadata.proto.v0.path_pb2 import Path
 
 from recordmill.base.errors import DataError
-from recordmill.schemas import tfmd_plain
 from recordmill.schemas.feature import BYTES, EXAMPLE, FLOAT, INT64, SEQUENCE_EXAMPLE, Feature, Schema, Storage
+
+_DTYPES = {schema_pb2.INT: "int64", schema_pb2.FLOAT: "float32", schema_pb2.BYTES: "bytes"}
+_TEXT_DOMAINS = (
+    "string_domain",
+    "natural_language_domain",
+    "mid_domain",
+    "url_domain",
+    "bool_domain",
+    "time_of_day_domain",
+)
+_TIME_UNITS = {"UNIX_SECONDS": "s", "UNIX_MILLISECONDS": "ms", "UNIX_MICROSECONDS": "us", "UNIX_NANOSECONDS": "ns"}
+# The stages that TensorFlow's tools leave out too (tfx_bsl tensor_representation_util).
+_NOT_IN_USE = {
+    schema_pb2.DEPRECATED, schema_pb2.DISABLED, schema_pb2.PLANNED, schema_pb2.ALPHA, schema_pb2.DEBUG_ONLY,
+    schema_pb2.VALIDATION_DERIVED,
+}  # fmt: skip
+
+
+def used_entries(entries: Iterable[Any]) -> Iterator[Any]:
+    """The entries that are not marked as deprecated or the like."""
+    return (entry for entry in entries if not entry.deprecated and entry.lifecycle_stage not in _NOT_IN_USE)
+
+
+def check_supported(proto: Any) -> None:
+    """Raises DataError for what no Feature can be, naming it."""
+    for sparse in used_entries(proto.sparse_feature):
+        parts = [index.name for index in sparse.index_feature] + [sparse.value_feature.name]
+        raise DataError(
+            f"sparse feature {sparse.name!r} is not supported; remove it, and its parts {', '.join(parts)} "
+            "are read as lists"
+        )
+    for name, representation in (
+        proto.tensor_representation_group[""].tensor_representation.items()
+        if "" in proto.tensor_representation_group
+        else ()
+    ):
+        if representation.WhichOneof("kind") == "sparse_tensor":
+            raise DataError(
+                f"sparse tensor {name!r} is not supported; remove its representation, and its parts are read as lists"
+            )
+    structs = [entry for entry in used_entries(proto.feature) if entry.type == schema_pb2.STRUCT]
+    if len(structs) > 1:
+        raise DataError(
+            f"struct features {', '.join(repr(entry.name) for entry in structs)}: only one is supported, the "
+            "feature lists of a SequenceExample"
+        )
+    for struct in structs:
+        for child in used_entries(struct.struct_domain.feature):
+            if child.type == schema_pb2.STRUCT:
+                raise DataError(f"struct feature {child.name!r} inside {struct.name!r} is not supported")
+        if list(used_entries(struct.struct_domain.sparse_feature)):
+            raise DataError(f"sparse features inside {struct.name!r} are not supported")
+
+
+def is_required(entry: Any) -> bool:
+    """Whether every record has it."""
+    return bool(entry.presence.min_fraction == 1.0)
+
+
+def entry_dtype(entry: Any, proto: Any | None) -> str:
+    """The dtype by type and domain. proto: the schema, for domains named there."""
+    if entry.type not in _DTYPES:
+        raise DataError(f"feature {entry.name!r} has no type; add type: INT, FLOAT or BYTES")
+    plain = _DTYPES[entry.type]
+    domain = entry.WhichOneof("domain_info")
+    if plain == "bytes":
+        is_text = domain in _TEXT_DOMAINS or (domain == "time_domain" and entry.time_domain.HasField("string_format"))
+        named = (
+            domain == "domain"
+            and proto is not None
+            and any(known.name == entry.domain for known in proto.string_domain)
+        )
+        return "string" if is_text or named else "bytes"
+    if plain == "int64" and domain == "bool_domain":
+        return "bool"
+    if plain == "int64" and domain == "time_domain" and entry.time_domain.HasField("integer_format"):
+        unit = _TIME_UNITS.get(schema_pb2.TimeDomain.IntegerTimeFormat.Name(entry.time_domain.integer_format))
+        return f"timestamp[{unit}]" if unit else plain
+    return plain
+
+
+def entry_shape(entry: Any, *, per_step: bool) -> tuple[int | None, ...]:
+    """The shape by shape or value count; per_step: with the step as its first dimension."""
+    step: tuple[int | None, ...] = (None,) if per_step else ()
+    kind = entry.WhichOneof("shape_type")
+    if kind == "shape":
+        return step + tuple(dim.size if dim.size >= 0 else None for dim in entry.shape.dim)
+    if kind == "value_counts":
+        raise DataError(
+            f"feature {entry.name!r} has nested value_counts, which an Example can't hold in one entry; "
+            "describe its entries one by one"
+        )
+    if kind == "value_count" and entry.value_count.min == entry.value_count.max > 0:
+        return step + (() if entry.value_count.max == 1 else (entry.value_count.max,))
+    return (*step, None)
+
+
+def dense_shapes(proto: Any) -> dict[str, tuple[int | None, ...]]:
+    """Column to shape, from the dense tensor representations
+    of the default group (tf.Transform writes them for features with defaults).
+    """
+    if "" not in proto.tensor_representation_group:
+        return {}
+    dense = (
+        r.dense_tensor
+        for r in proto.tensor_representation_group[""].tensor_representation.values()
+        if r.WhichOneof("kind") == "dense_tensor"
+    )
+    return {
+        tensor.column_name: tuple(dim.size if dim.size >= 0 else None for dim in tensor.shape.dim) for tensor in dense
+    }
+
 
 SEQUENCE = "##SEQUENCE##"  # the STRUCT under which tfx-bsl expects the feature_lists of a SequenceExample
 
@@ -71,15 +179,15 @@ def from_pbtxt(text: str, source: str = "") -> Schema:
 
 def _schema(proto: Any) -> Schema:
     about = _tags(proto)
-    tfmd_plain.check(proto)
-    shapes = tfmd_plain.dense_shapes(proto)
+    check_supported(proto)
+    shapes = dense_shapes(proto)
     features: list[Feature] = []
     message = about.get("message", EXAMPLE)
-    for entry in tfmd_plain.in_use(proto.feature):
+    for entry in used_entries(proto.feature):
         if entry.type == schema_pb2.STRUCT:
             message = SEQUENCE_EXAMPLE
-            features.extend(_features(tfmd_plain.in_use(entry.struct_domain.feature), {}, proto, per_step=True))
-    context = [entry for entry in tfmd_plain.in_use(proto.feature) if entry.type != schema_pb2.STRUCT]
+            features.extend(_features(used_entries(entry.struct_domain.feature), {}, proto, per_step=True))
+    context = [entry for entry in used_entries(proto.feature) if entry.type != schema_pb2.STRUCT]
     features[:0] = _features(context, shapes, proto, per_step=False)
     if not features and not about:
         raise DataError("the schema has no features")
@@ -103,14 +211,14 @@ def _features(
             continue
         name = tags.get("feature", entry.name)
         plain_dtype, plain_shape = (
-            tfmd_plain.dtype(entry, proto),
-            shapes.get(entry.name, tfmd_plain.shape(entry, per_step=per_step)),
+            entry_dtype(entry, proto),
+            shapes.get(entry.name, entry_shape(entry, per_step=per_step)),
         )
         shape = tuple(json.loads(tags["shape"])) if "shape" in tags else plain_shape
         classes = tuple(json.loads(tags["classes"])) if "classes" in tags else None
         found = tuple((key, float(number)) for key, number in dict(json.loads(tags.get("found", "{}"))).items())
         dtype = tags.get("dtype", plain_dtype)
-        feature = Feature(name, dtype, shape, tfmd_plain.required(entry), classes, per_step, found)
+        feature = Feature(name, dtype, shape, is_required(entry), classes, per_step, found)
         _check_entries(feature, entry, names)
         yield feature
 
@@ -171,9 +279,9 @@ def _add_tags(entry: Any, feature: Feature) -> None:
     tags = []
     if entry.name != feature.name:
         tags.append(f"feature={feature.name}")
-    if tfmd_plain.dtype(entry, None) != feature.dtype:
+    if entry_dtype(entry, None) != feature.dtype:
         tags.append(f"dtype={feature.dtype}")
-    if tfmd_plain.shape(entry, per_step=feature.per_step) != feature.shape:
+    if entry_shape(entry, per_step=feature.per_step) != feature.shape:
         tags.append(f"shape={json.dumps(feature.shape)}")
     if feature.classes is not None:
         tags.append(f"classes={json.dumps(feature.classes, ensure_ascii=False)}")

@@ -18,7 +18,7 @@ from typing import IO
 _NURSERY = """
 import json, os, sys
 import numpy, obstore, obstore.store, pyarrow.parquet
-import recordmill.pipelines.build, recordmill.pipelines.read, recordmill.transforms.one_stage
+import recordmill.pipelines.build, recordmill.pipelines.read, recordmill.transforms.local_build
 from recordmill.__main__ import main
 from recordmill.shards import cutting
 for line in sys.stdin:

@@ -17,11 +17,10 @@ from recordmill.records.example.encode import encode
 from recordmill.schemas import tfmd
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.shards.entries.names import ShardName
-from recordmill.shards.entries.shard_info import ShardInfo
-from recordmill.shards.index import FRAME_BYTES, INDEX_DTYPE, MEMBERS_DTYPE
-from recordmill.shards.manifest import Manifest, Part
-from recordmill.shards.sums import record_sum
+from recordmill.shards.checksums import record_sum
+from recordmill.shards.grammar import ShardName
+from recordmill.shards.index import INDEX_DTYPE, INDEX_FRAME_BYTES, MEMBERS_DTYPE
+from recordmill.shards.manifest import Manifest, Part, ShardInfo
 
 FOLDER = "data-test"
 PACK: dict[str, Callable[[bytes], bytes]] = {
@@ -130,7 +129,7 @@ def _members(
 ) -> tuple[bytes, np.ndarray]:
     starts = [0]
     for offset, length in zip(index["offset"].tolist(), index["length"].tolist(), strict=True):
-        if offset + length + FRAME_BYTES - starts[-1] > member_bytes and offset > starts[-1]:
+        if offset + length + INDEX_FRAME_BYTES - starts[-1] > member_bytes and offset > starts[-1]:
             starts.append(offset)
     packed = [pack(data[a:b]) for a, b in zip(starts, [*starts[1:], len(data)], strict=True)]
     members = np.zeros(len(starts), MEMBERS_DTYPE)

@@ -26,7 +26,7 @@ import pytest
 
 from recordmill.storage import files
 from recordmill.storage.stores import client
-from recordmill.storage.stores.limit import LIMIT, REQUESTS
+from recordmill.storage.stores.client import DEFAULT_REQUESTS, REQUEST_LIMIT
 from recordmill.storage.stores.objects import ObjectStorage
 
 KEY, SECRET = "test-key", "test-secret-of-the-store"
@@ -116,7 +116,7 @@ def of_s3(endpoint: str, **others: str) -> dict[str, str]:
 
 def _forget() -> None:
     client._clients.clear()
-    LIMIT.set(REQUESTS)
+    REQUEST_LIMIT.set(DEFAULT_REQUESTS)
     files._OBJECTS.__init__()  # type: ignore[misc]
     assert isinstance(files._OBJECTS, ObjectStorage)
 

@@ -1,6 +1,6 @@
 """The Beam shell: PTransforms around functions of the folders below. Importing a name here imports apache_beam.
 
-`WriteShards`, `ReadShards` and `BatchDicts` for users' own pipelines; `one_stage` and `spread` hold the stages of
+`WriteShards`, `ReadShards` and `BatchDicts` for users' own pipelines; `local_build` and `spread` hold the stages of
 `recordmill build`, `read` that of `recordmill read`.
 """
 

@@ -48,7 +48,7 @@ class WriteToShards(PTransform):
     name: str = "dataset"
 
     def expand(self, rows: PCollection) -> PCollection:  # Row -> Row(out, records, rejected)
-        schema = schema_of(row_fields(rows))
+        schema = schema_of_collection(row_fields(rows))
         splits = tuple((self.splits or {}).items())
         shards = ShardOptions(num_shards=self.num_shards)
         if self.shard_bytes is not None:
@@ -90,10 +90,10 @@ class ReadFromShards(PTransform):
         schema = plan_read(given, ReadOptions(to="arrow", columns=columns, split=self.split)).schema
         fields = [(feature.name, _field_type(feature)) for feature in schema]
         batches: PCollection = pipeline | "Read" >> ReadShards(given, columns, self.split, None)
-        return batches | "Rows" >> FlatMap(rows_of).with_output_types(row_type(fields))
+        return batches | "Rows" >> FlatMap(rows_of_batch).with_output_types(row_type(fields))
 
 
-def schema_of(fields: Iterable[tuple[str, Any]]) -> Schema:
+def schema_of_collection(fields: Iterable[tuple[str, Any]]) -> Schema:
     """The features that fields of these types become; UsageError for a type that no feature has."""
     return Schema(tuple(_feature(name, hint) for name, hint in fields))
 
@@ -144,7 +144,7 @@ def _field_type(feature: Feature) -> Any:
     return found if feature.required else found | None
 
 
-def rows_of(batch: pa.RecordBatch) -> Iterator[Any]:
+def rows_of_batch(batch: pa.RecordBatch) -> Iterator[Any]:
     """The records of a batch as rows."""
     for values in batch.to_pylist():
         yield row_of(values)

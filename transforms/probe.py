@@ -16,14 +16,14 @@ from typing import Any
 from recordmill.storage.files import read_range, stat
 from recordmill.transforms.beam_types import Create, FlatMap, PCollection, Pipeline, Reshuffle, counter
 
-NAMESPACE = "recordmill.preflight"
+PROBE_NAMESPACE = "recordmill.preflight"
 PACKAGES = ("recordmill", "apache-beam", "numpy", "pyarrow", "numba", "tensorflow-metadata")
 MUST_MATCH = ("python", "recordmill", "apache-beam", "numpy", "pyarrow")
 _LONGEST = 300
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ProbeRequest:
     """What a worker is to see. token: a file in the run's folder, "" for none; text: what it says. inputs: (path,
     bytes).
     """
@@ -44,7 +44,7 @@ def installed() -> dict[str, str]:
     return found
 
 
-def look(_: int, wanted: Wanted) -> dict[str, Any]:
+def probe_worker(_: int, wanted: ProbeRequest) -> dict[str, Any]:
     """What this process has and sees; `out` and `inputs` say what is wrong, "" for nothing."""
     return {
         "host": socket.gethostname(),
@@ -55,7 +55,7 @@ def look(_: int, wanted: Wanted) -> dict[str, Any]:
     }
 
 
-def _see_token(wanted: Wanted) -> str:
+def _see_token(wanted: ProbeRequest) -> str:
     if not wanted.token:
         return ""
     try:
@@ -69,7 +69,7 @@ def _see_token(wanted: Wanted) -> str:
     )
 
 
-def _see_inputs(wanted: Wanted) -> str:
+def _see_inputs(wanted: ProbeRequest) -> str:
     for path, size in wanted.inputs:
         try:
             found = stat(path).size_bytes
@@ -80,13 +80,13 @@ def _see_inputs(wanted: Wanted) -> str:
     return ""
 
 
-def count_facts(number: int, wanted: Wanted) -> Iterator[int]:
+def count_facts(number: int, wanted: ProbeRequest) -> Iterator[int]:
     """Look, and count what was found."""
-    counter(NAMESPACE, json.dumps(look(number, wanted), sort_keys=True)).inc()
+    counter(PROBE_NAMESPACE, json.dumps(probe_worker(number, wanted), sort_keys=True)).inc()
     yield number
 
 
-def look_around(pipeline: Pipeline, wanted: Wanted, looks: int) -> PCollection:
+def look_around(pipeline: Pipeline, wanted: ProbeRequest, looks: int) -> PCollection:
     """As many looks, spread over the workers."""
     return pipeline | Create(range(looks)) | Reshuffle() | FlatMap(count_facts, wanted)
 
@@ -95,7 +95,7 @@ def facts_of(metrics: Any) -> list[dict[str, Any]]:
     """What the workers found, of a finished job's metrics; one entry for each process."""
     found = {}
     for result in metrics.query()["counters"]:
-        if result.key.metric.namespace == NAMESPACE:
+        if result.key.metric.namespace == PROBE_NAMESPACE:
             facts = json.loads(result.key.metric.name)
             found[facts["host"], facts["pid"]] = facts
     return list(found.values())

@@ -1,20 +1,26 @@
-"""`ReadShards`: a data set, or any TFRecord files, to a PCollection of RecordBatches for a user's own pipeline."""
+"""`ReadShards`: a data set, or any TFRecord files, to a PCollection of RecordBatches for a user's own pipeline; and the
+stages of `recordmill read` on an engine.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from recordmill.exporting.parts import read_parts
+from recordmill.base.progress import progress_of
+from recordmill.base.threads import thread_map
 from recordmill.exporting.plan import ReadOptions, ReadPlan, plan_read
+from recordmill.exporting.records import read_parts
+from recordmill.exporting.worker_jobs import MadeJob, SharedRun, list_made, make_job
 from recordmill.schemas.feature import Schema
 from recordmill.storage.files import input_path, is_remote
 from recordmill.storage.folders import exists
 from recordmill.transforms.beam_types import (
+    AsIter,
     AsSingleton,
     Create,
     FlatMap,
@@ -24,7 +30,54 @@ from recordmill.transforms.beam_types import (
     Reshuffle,
     typed,
 )
-from recordmill.transforms.spread import count
+from recordmill.transforms.build_stages import count
+
+
+def single_element(number: int) -> tuple[int, ...]:
+    """A pack of this one job."""
+    return (number,)
+
+
+def make_pack(numbers: Iterable[int], run: SharedRun) -> Iterator[MadeJob]:
+    """The jobs of a pack, as many at once as the run says."""
+    progress = progress_of(run.place.run())
+
+    def work(number: int) -> MadeJob:
+        try:
+            return make_job(run, number, progress)
+        except BaseException as error:
+            progress.fail(error)
+            raise
+
+    for made in thread_map(work, numbers, run.load().at_once):
+        account = made.account
+        rejected = account.rejected.total
+        count(files_written=1, records_read=account.read, records_written=account.written, records_rejected=rejected)
+        yield made
+
+
+def list_all(_: None, made: Iterable[MadeJob], run: SharedRun) -> int:
+    """All results, to one list."""
+    return list_made(run, made)
+
+
+@dataclass
+class ReadJobs(PTransform):
+    """Packs of job numbers, spread over the workers, to files of a run: a PCollection with their number. run: as it
+    lies in the run's folder.
+    """
+
+    run: SharedRun
+
+    def expand(self, packs: PCollection) -> PCollection:  # tuple[int, ...] -> int
+        made = (
+            packs
+            | "Run" >> FlatMap(make_pack, self.run)
+            | "Account" >> Reshuffle()  # from here on the engine knows which attempt counts
+        )
+        # One element, also of no jobs: with it the list is made once, when all of it is there.
+        return packs.pipeline | "Once" >> Create([None]) | "List" >> Map(list_all, AsIter(made), self.run)
+
 
 PART_BYTES = 64 << 20  # 64 MiB of uncompressed shards: what one worker reads before another may take over
 
@@ -54,7 +107,7 @@ class ReadShards(PTransform):
 
     def expand(self, pipeline: Any) -> PCollection:  # Pipeline -> RecordBatch
         plan: PCollection = pipeline | "Inputs" >> Create([self]) | "Plan" >> Map(plan_inputs) | "Keep" >> Reshuffle()
-        parts = plan | "Parts" >> FlatMap(parts_of) | "Spread" >> Reshuffle()
+        parts = plan | "Parts" >> FlatMap(piece_packs) | "Spread" >> Reshuffle()
         return parts | "Read" >> FlatMap(read_part, AsSingleton(plan)).with_output_types(pa.RecordBatch)
 
 
@@ -73,7 +126,7 @@ def plan_inputs(asked: ReadShards) -> ReadPlan:
     return plan_read(asked.inputs, options, schema=asked.schema)
 
 
-def parts_of(plan: ReadPlan) -> Iterator[int]:
+def piece_packs(plan: ReadPlan) -> Iterator[int]:
     """The numbers of the parts."""
     yield from range(len(plan.jobs))
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def run_worker(argv: Sequence[str] | None = None) -> None:
     """Become the SDK harness that the engine asked for; does not return."""
     import grpc
     from apache_beam.portability.api import beam_provision_api_pb2 as api
@@ -52,4 +52,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_worker()

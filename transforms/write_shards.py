@@ -17,22 +17,22 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base.errors import DataError, Reject, UsageError
-from recordmill.base.machine import MEMORY_BYTES
+from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.building.cuts import ShardOptions
 from recordmill.building.ingest import Ingested, find_too_large, too_large
 from recordmill.building.order import DEFAULT_SPLIT, OrderOptions, place_payloads
 from recordmill.building.plan import BuildPlan
-from recordmill.building.run_file import Buckets, Run, RunWriter
-from recordmill.building.spread.beginning import begin
-from recordmill.building.spread.ingesting import Account, handed_over
-from recordmill.building.spread.place import Place, SharedPlan, workbench
+from recordmill.building.run_file import KeyBuckets, RunFile, RunWriter
+from recordmill.building.workers.plan_files import begin_build
+from recordmill.building.workers.runs import Account, handed_over
+from recordmill.building.workers.shared_files import SharedFolder, SharedPlan, workbench
 from recordmill.records.example.encode import encode
 from recordmill.records.tfrecord.frames import FRAME_BYTES
 from recordmill.schemas.feature import Schema
 from recordmill.shards.manifest import Manifest
 from recordmill.shards.rejects import RejectBudget, Rejected, RejectWriter
 from recordmill.shards.run import LEASE_SEC, RunFolder, check_out
-from recordmill.sources.arrow.rows import batches_of_rows
+from recordmill.sources.arrow.python_rows import batches_of_rows
 from recordmill.sources.values.conform import conform
 from recordmill.storage.files import is_remote, output_path
 from recordmill.transforms.beam_types import (
@@ -51,7 +51,7 @@ from recordmill.transforms.beam_types import (
     typed,
     windowed,
 )
-from recordmill.transforms.spread import ACCOUNTS, HISTOGRAMS, SpreadShards, count, of_both
+from recordmill.transforms.build_stages import ACCOUNTS, HISTOGRAMS, ShardStages, count, of_both
 
 _LOCAL_RUNNERS = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "SwitchingDirectRunner")
 _composed: set[str] = set()  # the graphs that were put together in this process
@@ -112,7 +112,7 @@ class WriteShards(PTransform):
     overwrite: bool = False
     name: str = "dataset"
     threads: int = 1
-    memory_bytes: int = MEMORY_BYTES
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
 
     def __post_init__(self) -> None:
         self.out = output_path(self.out)
@@ -140,7 +140,7 @@ class WriteShards(PTransform):
         ingested = batches | "Ingest" >> ParDo(_IngestBatches(), AsSingleton(plan)).with_outputs(
             HISTOGRAMS, main=ACCOUNTS
         )
-        manifest: PCollection = of_both(ingested) | "Shard" >> SpreadShards(plan, local)
+        manifest: PCollection = of_both(ingested) | "Shard" >> ShardStages(plan, local)
         return manifest | "LetGo" >> Map(_let_go, AsSingleton(plan))
 
 
@@ -152,7 +152,7 @@ def start_run(graph: str, options: WriteShards) -> SharedPlan:
     remote = is_remote(options.out)
     base = check_out(options.out, options.overwrite)
     folder = None if remote else RunFolder.create(options.out, run, lease_sec=LEASE_SEC)
-    place = Place(options.out, run)
+    place = SharedFolder(options.out, run)
     with _lock:
         if graph in _composed:
             _started[run] = (folder or place.attach()).close
@@ -164,7 +164,7 @@ def start_run(graph: str, options: WriteShards) -> SharedPlan:
         base=base,
         schema=options.schema,
         splits=splits,
-        buckets=Buckets.plan(len(splits), 2**64, options.shards.num_shards or 64),
+        buckets=KeyBuckets.plan(len(splits), 2**64, options.shards.num_shards or 64),
         order=options.order,
         shards=options.shards,
         compression=options.compression,
@@ -174,7 +174,7 @@ def start_run(graph: str, options: WriteShards) -> SharedPlan:
         name=options.name,
         store=options.out if remote else "",
     )
-    return begin(plan, place)
+    return begin_build(plan, place)
 
 
 class _IngestBatches(DoFn):
@@ -220,7 +220,7 @@ class _IngestBatches(DoFn):
             yield windowed(account)
             yield TaggedOutput(HISTOGRAMS, windowed(self._writer.histogram))
 
-    def _account(self, runs: tuple[Run, ...], rejected: Rejected) -> Account:
+    def _account(self, runs: tuple[RunFile, ...], rejected: Rejected) -> Account:
         """The bundle's account since the last one; its rejects are told once, at its end."""
         read, self._read = self._read, 0
         account = handed_over(self._place, Ingested(0, runs, read, rejected))

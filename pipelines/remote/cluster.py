@@ -1,5 +1,5 @@
-"""What can be told of an engine without a job: whether it answers, has free slots and memory, and whether the flags
-fit it.
+"""What can be told of an engine without a job: whether it answers, has free slots and memory, and whether the flags fit
+it; and over how many slots of Flink a job is spread.
 """
 
 from __future__ import annotations
@@ -13,15 +13,41 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from recordmill.base.errors import UsageError
-from recordmill.engines.flink import EngineGone, Flink, Overview
-from recordmill.pipelines.remote.parallelism import parallelism_of
+from recordmill.shards.engine_jobs import EngineGone, Flink, Overview
 from recordmill.storage.folders import exists
+
+
+def parallelism_of(options: Any) -> int | None:
+    """What `--parallelism` says; None where it is not given."""
+    for index, word in enumerate(options._flags):
+        if word.startswith("--parallelism="):
+            return int(word.partition("=")[2])
+        if word == "--parallelism" and index + 1 < len(options._flags):
+            return int(options._flags[index + 1])
+    return None
+
+
+def with_parallelism(runner: str, beam_args: Sequence[str], options: Any) -> tuple[str, ...]:
+    """The flags, with as much parallelism as Flink has free slots where none is given: Flink's own default is 1."""
+    from apache_beam.options.pipeline_options import FlinkRunnerOptions
+
+    if "flink" not in runner.lower() or parallelism_of(options) is not None:
+        return tuple(beam_args)
+    flink = Flink.of_master(options.view_as(FlinkRunnerOptions).flink_master)
+    try:
+        found = flink.overview() if flink is not None else None
+        # slots of a job that has ended are given back a moment later
+        free = 0 if found is None else found.free if found.jobs else found.slots
+    except (EngineGone, AttributeError, KeyError, TypeError, ValueError):
+        free = 0
+    return (*beam_args, f"--parallelism={free}") if free else tuple(beam_args)
+
 
 _POM = re.compile(r"META-INF/maven/org\.apache\.beam/beam-runners-(flink|spark)-([\d.]+)/pom\.properties")
 
 
 @dataclass(frozen=True)
-class Finding:
+class ClusterFinding:
     """One thing that was looked at. what: `slots`. told: how it is. remedy: what to change; "" where it is as it
     should.
     """
@@ -43,7 +69,7 @@ class Finding:
         return {"what": self.what, "told": self.told, "ok": self.ok, "remedy": self.remedy}
 
 
-def check_cluster(runner: str, options: Any) -> list[Finding]:
+def check_cluster(runner: str, options: Any) -> list[ClusterFinding]:
     """What is found of the engine that these options name, good and bad."""
     from apache_beam.options.pipeline_options import (
         FlinkRunnerOptions,
@@ -58,7 +84,9 @@ def check_cluster(runner: str, options: Any) -> list[Finding]:
     if "prism" in name:
         location = options.view_as(PrismRunnerOptions).prism_location
         if location and "://" not in location and not exists(location):
-            found.append(Finding("Prism", f"--prism_location {location} is not there", "name the file of the program"))
+            found.append(
+                ClusterFinding("Prism", f"--prism_location {location} is not there", "name the file of the program")
+            )
     if portable.job_endpoint and portable.job_endpoint != "embed":
         found.append(_endpoint(portable.job_endpoint))
     flink_options = options.view_as(FlinkRunnerOptions)
@@ -70,82 +98,90 @@ def check_cluster(runner: str, options: Any) -> list[Finding]:
     except (EngineGone, AttributeError, KeyError, TypeError, ValueError) as error:
         reason = str(error).removeprefix(f"{flink.url}/overview: ")
         remedy = "start Flink, or name its REST address: --flink_master=HOST:8081"
-        return [*found, Finding("Flink", f"{flink.url} gives no answer ({reason})", remedy), *_no_jar(flink_options)]
-    found.append(Finding("Flink", f"{overview.version} at {flink.url}"))
+        return [
+            *found,
+            ClusterFinding("Flink", f"{flink.url} gives no answer ({reason})", remedy),
+            *_no_jar(flink_options),
+        ]
+    found.append(ClusterFinding("Flink", f"{overview.version} at {flink.url}"))
     found.append(_slots(flink, overview, parallelism_of(options)))
     if "flink" in name:
         found.append(_jar(flink_options, overview))
     if portable.environment_type == "LOOPBACK" and overview.task_managers > 1:
         told = f"LOOPBACK serves one TaskManager, and there are {overview.task_managers}"
         remedy = "--environment_type=PROCESS with recordmill-worker, or EXTERNAL with a worker pool beside each"
-        found.append(Finding("workers", told, remedy))
+        found.append(ClusterFinding("workers", told, remedy))
     return found
 
 
-def _slots(flink: Flink, overview: Overview, parallelism: int | None) -> Finding:
+def _slots(flink: Flink, overview: Overview, parallelism: int | None) -> ClusterFinding:
     told = f"{overview.free} of {overview.slots} free, on {overview.task_managers} TaskManagers"
     if not overview.slots:
-        return Finding("slots", "there is no TaskManager", "start one, with taskmanager.numberOfTaskSlots slots")
+        return ClusterFinding("slots", "there is no TaskManager", "start one, with taskmanager.numberOfTaskSlots slots")
     if overview.free < (parallelism or 1):
         jobs = f"an end of the jobs that hold them ({flink.url}/#/job/running)"
         less = f"--parallelism={overview.free}, " if overview.free else ""
-        return Finding("slots", f"{parallelism or 1} are needed, {told}", f"{less}more TaskManagers, or {jobs} helps")
-    return Finding("slots", told)
+        return ClusterFinding(
+            "slots", f"{parallelism or 1} are needed, {told}", f"{less}more TaskManagers, or {jobs} helps"
+        )
+    return ClusterFinding("slots", told)
 
 
-def _jar(options: Any, overview: Overview) -> Finding:
+def _jar(options: Any, overview: Overview) -> ClusterFinding:
     jar = options.flink_job_server_jar
     wanted = ".".join(overview.version.split(".")[:2])
     if not jar:
         if str(options.flink_version) == wanted:
-            return Finding("job server", f"Beam downloads that of Flink {wanted}")
+            return ClusterFinding("job server", f"Beam downloads that of Flink {wanted}")
         remedy = f"--flink_version={wanted}, or --flink_job_server_jar=FILE of one that is built for {wanted}"
-        return Finding("job server", f"Beam's default is for Flink {options.flink_version}, not {wanted}", remedy)
+        return ClusterFinding(
+            "job server", f"Beam's default is for Flink {options.flink_version}, not {wanted}", remedy
+        )
     if "://" in jar:
-        return Finding("job server", jar)
+        return ClusterFinding("job server", jar)
     if missing := _no_jar(options):
         return missing[0]
     try:
         with zipfile.ZipFile(jar) as archive:
             engines = {match[1]: match[2] for name in archive.namelist() if (match := _POM.fullmatch(name))}
     except (OSError, zipfile.BadZipFile):
-        return Finding("job server", f"{jar} is no jar", "name the jar of Beam's Flink job server")
+        return ClusterFinding("job server", f"{jar} is no jar", "name the jar of Beam's Flink job server")
     if "flink" not in engines:
         other = f"Beam's job server for {', '.join(engines)}" if engines else "not known as Beam's job server"
-        return Finding("job server", f"{jar} is {other}", "" if not engines else "name that of Flink")
+        return ClusterFinding("job server", f"{jar} is {other}", "" if not engines else "name that of Flink")
     if engines["flink"] != wanted:
         remedy = f"name one that is built for {wanted} (org.apache.beam:beam-runners-flink-{wanted})"
-        return Finding("job server", f"{jar} is for Flink {engines['flink']}, the cluster is {wanted}", remedy)
-    return Finding("job server", f"{jar}, for Flink {wanted}")
+        return ClusterFinding("job server", f"{jar} is for Flink {engines['flink']}, the cluster is {wanted}", remedy)
+    return ClusterFinding("job server", f"{jar}, for Flink {wanted}")
 
 
-def _no_jar(options: Any) -> list[Finding]:
+def _no_jar(options: Any) -> list[ClusterFinding]:
     jar = options.flink_job_server_jar
     if not jar or "://" in jar or exists(jar):
         return []
-    return [Finding("job server", f"--flink_job_server_jar {jar} is not there", "name the file")]
+    return [ClusterFinding("job server", f"--flink_job_server_jar {jar} is not there", "name the file")]
 
 
-def _endpoint(endpoint: str) -> Finding:
+def _endpoint(endpoint: str) -> ClusterFinding:
     import grpc
 
     with grpc.insecure_channel(endpoint) as channel:
         try:
             grpc.channel_ready_future(channel).result(timeout=10)
         except grpc.FutureTimeoutError:
-            return Finding(
+            return ClusterFinding(
                 "job server", f"nobody answers at --job_endpoint {endpoint}", "start it, or name another HOST:PORT"
             )
-    return Finding("job server", f"answers at {endpoint}")
+    return ClusterFinding("job server", f"answers at {endpoint}")
 
 
-def _environment(portable: Any, runner: str, has_setup: bool) -> list[Finding]:
+def _environment(portable: Any, runner: str, has_setup: bool) -> list[ClusterFinding]:
     kind, config = portable.environment_type, portable.environment_config
     if not any(word in runner for word in ("flink", "spark", "portable")):
         return []
     if kind == "EXTERNAL" and (not config or urlsplit(f"//{config}").port is None):
         return [
-            Finding(
+            ClusterFinding(
                 "workers",
                 f"--environment_config {config}",
                 "name the worker pool: --environment_config=localhost:50000",
@@ -156,19 +192,19 @@ def _environment(portable: Any, runner: str, has_setup: bool) -> list[Finding]:
             command = json.loads(config or "")["command"]
         except (ValueError, KeyError, TypeError):
             remedy = '--environment_config=\'{"command": "/path/to/recordmill-worker"}\''
-            return [Finding("workers", f"--environment_config {config} names no command", remedy)]
-        return [Finding("workers", f"the engine starts {command}")]
+            return [ClusterFinding("workers", f"--environment_config {config} names no command", remedy)]
+        return [ClusterFinding("workers", f"the engine starts {command}")]
     if kind in (None, "DOCKER"):
         told = f"containers of {config or 'the image of Beam, in which recordmill is not installed'}"
         remedy = (
             "name one that has it (--environment_type=DOCKER --environment_config=IMAGE), or let the engine start "
             "recordmill-worker (--environment_type=PROCESS)"
         )
-        return [Finding("workers", told, "" if config or has_setup else remedy)]
-    return [Finding("workers", f"{kind}{f' at {config}' if config else ''}")]
+        return [ClusterFinding("workers", told, "" if config or has_setup else remedy)]
+    return [ClusterFinding("workers", f"{kind}{f' at {config}' if config else ''}")]
 
 
-def refuse(found: Sequence[Finding]) -> None:
+def refuse_findings(found: Sequence[ClusterFinding]) -> None:
     """UsageError with the first thing that has to change."""
     for finding in found:
         if not finding.ok:

@@ -1,5 +1,5 @@
-"""What is looked at before a job is submitted: the engine, and by a tiny job of its own whether its workers see OUT
-and the inputs and have the same versions of what decides bytes.
+"""What is looked at before a job is submitted: the engine, and by a tiny job of its own whether its workers see OUT and
+the inputs and have the same versions; and `doctor`, which says the same as a list, without a build or a read.
 """
 
 from __future__ import annotations
@@ -10,14 +10,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from recordmill.base.errors import UsageError
-from recordmill.base.option_names import option
+from recordmill.base.errors import RecordmillError, UsageError
+from recordmill.base.option_names import option, spelled
 from recordmill.base.progress import Progress
-from recordmill.engines.failure import EngineError
-from recordmill.pipelines.remote.cluster import Finding, check_cluster, refuse
+from recordmill.pipelines.remote.cluster import ClusterFinding, check_cluster, refuse_findings
+from recordmill.pipelines.remote.job_error import EngineError
 from recordmill.pipelines.remote.submission import Submission, pipeline_options, run_on_engine
-from recordmill.storage.files import Stat, atomic_write, is_remote, put_object, remove_objects, write_all
+from recordmill.shards.manifest import RUN_PREFIX
+from recordmill.shards.run import RunFolder, check_out
+from recordmill.sources.registry import DATA_EXTENSIONS
+from recordmill.storage.files import (
+    Stat,
+    atomic_write,
+    bound_requests,
+    is_remote,
+    output_path,
+    put_object,
+    remove_objects,
+    write_all,
+)
 from recordmill.storage.folders import join, remove_file
+from recordmill.storage.listing import list_inputs
 
 ANSWER_SEC = (
     180.0  # within which a worker must have answered: Flink starts a job in 10 s, a container takes a minute or two
@@ -49,21 +62,21 @@ def _absolute(path: str) -> str:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ProbeResult:
     """What workers must see. folder: of the run, where a file is put for them; "": none. inputs: as of `some_of`."""
 
     folder: str = ""
     inputs: tuple[tuple[str, int], ...] = ()
 
 
-def preflight(runner: str, beam_args: Sequence[str], seen: Seen, progress: Progress) -> None:
+def preflight(runner: str, beam_args: Sequence[str], seen: ProbeResult, progress: Progress) -> None:
     """Look, before the job is submitted.
 
     Raises:
         UsageError: something has to change; the message says what.
     """
     progress.begin("preflight")
-    refuse(check_cluster(runner, pipeline_options(runner, beam_args)))
+    refuse_findings(check_cluster(runner, pipeline_options(runner, beam_args)))
     if "dataflow" in runner.lower():
         for what, path in (("OUT", seen.folder), *(("INPUT", path) for path, _ in seen.inputs[:1])):
             if path and not is_remote(path):
@@ -71,15 +84,15 @@ def preflight(runner: str, beam_args: Sequence[str], seen: Seen, progress: Progr
                     f"{what} {path}: Dataflow's workers see no disk of this machine; name a store, gs://BUCKET/..."
                 )
         return  # a job there takes minutes to start, and its workers get the code with it
-    refuse(ask_workers(runner, beam_args, seen, progress))
+    refuse_findings(ask_workers(runner, beam_args, seen, progress))
 
 
-def ask_workers(runner: str, beam_args: Sequence[str], seen: Seen, progress: Progress) -> list[Finding]:
+def ask_workers(runner: str, beam_args: Sequence[str], seen: ProbeResult, progress: Progress) -> list[ClusterFinding]:
     """What a job that only looks finds."""
-    from recordmill.transforms.probe import Wanted, facts_of, look_around
+    from recordmill.transforms.probe import ProbeRequest, facts_of, look_around
 
     text = uuid.uuid4().hex
-    wanted = Wanted(put_token(seen.folder, text), text, seen.inputs)
+    wanted = ProbeRequest(put_token(seen.folder, text), text, seen.inputs)
     facts: list[dict[str, Any]] = []
 
     def construct(pipeline: Any) -> None:
@@ -93,21 +106,21 @@ def ask_workers(runner: str, beam_args: Sequence[str], seen: Seen, progress: Pro
         run_on_engine(construct, job, Progress())
     except TimeoutError:
         remedy = _remedy_for_silence(pipeline_options(runner, beam_args))
-        return [Finding("workers", f"none has answered within {ANSWER_SEC:.0f} s", remedy)]
+        return [ClusterFinding("workers", f"none has answered within {ANSWER_SEC:.0f} s", remedy)]
     except EngineError as error:
-        return [Finding("workers", str(error), "see docs/cluster.md, Workers")]
+        return [ClusterFinding("workers", str(error), "see docs/cluster.md, Workers")]
     finally:
         take_away(wanted.token)
     return _judge(facts, seen)
 
 
-def _judge(facts: Sequence[dict[str, Any]], seen: Seen) -> list[Finding]:
+def _judge(facts: Sequence[dict[str, Any]], seen: ProbeResult) -> list[ClusterFinding]:
     from recordmill.transforms.probe import MUST_MATCH, installed
 
     here = installed()
     hosts = sorted({fact["host"] for fact in facts})
     found = [
-        Finding(
+        ClusterFinding(
             "workers", f"{len(facts)} answered, on {', '.join(hosts)}" if facts else "the engine hands back no counters"
         )
     ]
@@ -117,18 +130,20 @@ def _judge(facts: Sequence[dict[str, Any]], seen: Seen) -> list[Finding]:
         ]
         if wrong:
             remedy = "install the same there: other versions may write other bytes, or fail to unpickle"
-            found.append(Finding("versions", f"worker on {fact['host']}: {', '.join(wrong)}", remedy))
+            found.append(ClusterFinding("versions", f"worker on {fact['host']}: {', '.join(wrong)}", remedy))
         if fact["out"]:
             remedy = "name a folder that all workers see under the same path (a shared disk), or a store"
             remedy = _SETTINGS if is_remote(seen.folder) else remedy
-            found.append(Finding("OUT", f"a worker on {fact['host']} does not see it: {fact['out']}", remedy))
+            found.append(ClusterFinding("OUT", f"a worker on {fact['host']} does not see it: {fact['out']}", remedy))
         if fact["inputs"]:
             remedy = "put the inputs where all workers see them under the same path, or in a store"
             remedy = _SETTINGS if is_remote(fact["inputs"]) else remedy
-            found.append(Finding("INPUT", f"a worker on {fact['host']} does not see it: {fact['inputs']}", remedy))
+            found.append(
+                ClusterFinding("INPUT", f"a worker on {fact['host']} does not see it: {fact['inputs']}", remedy)
+            )
     if facts and all(finding.ok for finding in found):
         same = ", ".join(f"{name} {here[name]}" for name in MUST_MATCH)
-        found.append(Finding("versions", f"the same here and there: {same}"))
+        found.append(ClusterFinding("versions", f"the same here and there: {same}"))
     return found
 
 
@@ -175,3 +190,79 @@ def check_given(runner: str | None) -> str:
             "--flink_master=HOST:8081"
         )
     return runner
+
+
+def doctor(
+    inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    out: str | os.PathLike[str] | None = None,
+    *,
+    runner: str | None = None,
+    beam_args: Sequence[str] = (),
+    overwrite: bool = False,
+    storage_requests: int | None = None,
+) -> list[ClusterFinding]:
+    """What was looked at, good and bad: `finding.ok`, and `finding.remedy` says what to change.
+
+    inputs, out: as `build` takes them; what is not given is not looked at. A folder that was made for OUT is removed.
+    storage_requests: how many requests to stores may be under way at once; None: as before, 64 at first.
+
+    Raises:
+        UsageError: no runner is given.
+    """
+    runner = check_given(runner)
+    bound_requests(storage_requests)
+    found = check_cluster(runner, pipeline_options(runner, beam_args))
+    seen, listed = _inputs(inputs)
+    found += listed
+    folder, path = None, ""
+    if out is not None:
+        folder, path, told = _out(output_path(out), overwrite)
+        found.append(told)
+    try:
+        if all(finding.ok for finding in found if finding.what not in ("INPUT", "OUT")):
+            found += ask_workers(runner, beam_args, ProbeResult(path, seen), Progress())
+    finally:
+        if folder is not None:
+            folder.close()
+    return found
+
+
+def _inputs(
+    inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+) -> tuple[tuple[tuple[str, int], ...], list[ClusterFinding]]:
+    given = [os.fspath(one) for one in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)]
+    if not given:
+        return (), []
+    try:
+        files = list_inputs(given, data_extensions=DATA_EXTENSIONS).files
+    except (RecordmillError, OSError) as error:
+        return (), [ClusterFinding("INPUT", str(error), "name what is there")]
+    files_here = f"{len(files):,} file{'s' * (len(files) != 1)} here"
+    return some_of(files), [ClusterFinding("INPUT", files_here)]
+
+
+def _out(out: str, overwrite: bool) -> tuple[RunFolder | None, str, ClusterFinding]:
+    """(the folder of a run, its path, "" where there can be none; what was found): it is written to."""
+    folder = None
+    try:
+        base = check_out(out, overwrite)
+        if is_remote(out):
+            path = join(out, f"{RUN_PREFIX}{uuid.uuid4().hex[:12]}")
+            take_away(put_token(path, ""))
+        else:
+            folder = RunFolder.create(out)
+            path = str(folder.path.absolute())
+    except (UsageError, OSError) as error:
+        text = (
+            f"{out}: {error.strerror}"
+            if isinstance(error, OSError)
+            else str(error).removeprefix(f"{spelled(option('out', out))}: ")
+        )
+        told, _, remedy = text.partition("; ")
+        return (
+            None,
+            "",
+            ClusterFinding("OUT", told, remedy or "name another folder, or allow this one to be written to"),
+        )
+    holds = "a data set, which would be replaced" if base else "no data set"
+    return folder, path, ClusterFinding("OUT", f"{out}: can be written to, holds {holds}")

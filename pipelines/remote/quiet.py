@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from recordmill.base.threads import shared_context
-from recordmill.transforms.here import no_log_of_beam
+from recordmill.transforms.local_run import no_log_of_beam
 
 _SERVERS = ("FlinkJarJobServer", "PrismJobServer", "PrismRunner", "SparkJarJobServer")  # their output is logged so
 

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import UsageError
-from recordmill.engines.failure import sentence
-from recordmill.engines.flink import EngineGone, Flink
-from recordmill.engines.note import ENDED, JOB_NAME, RUNNING, JobNote, read_note, state_of
+from recordmill.pipelines.remote.job_error import sentence
 from recordmill.shards.dead_runs import claimed
+from recordmill.shards.engine_jobs import ENDED, JOB_NAME, RUNNING, EngineGone, Flink, JobNote, read_note, state_of
 from recordmill.shards.manifest import RUN_PREFIX, generations, load
 from recordmill.storage.files import bound_requests, is_remote, listed_objects, output_path
 from recordmill.storage.folders import is_folder, join, paths_in

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any
 from recordmill.base.errors import RecordmillError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.progress import Progress
-from recordmill.engines.failure import EngineError, told
-from recordmill.engines.flink import EngineGone, Flink
-from recordmill.engines.note import JOB_NAME, JobNote
-from recordmill.engines.tied import tied
-from recordmill.pipelines.remote.parallelism import with_parallelism
+from recordmill.pipelines.remote.child_process import end_with_parent
+from recordmill.pipelines.remote.cluster import with_parallelism
+from recordmill.pipelines.remote.job_error import EngineError, error_sentence
 from recordmill.pipelines.remote.quiet import quiet
 from recordmill.pipelines.remote.watch import Watch
+from recordmill.shards.engine_jobs import JOB_NAME, EngineGone, Flink, JobNote
 from recordmill.storage.files import put_bytes
 from recordmill.storage.folders import is_folder
 
@@ -105,7 +104,7 @@ def _run(construct: Callable[[Pipeline], None], job: Submission, progress: Progr
         engine.end("failed")
         if progress.error is not None:
             raise progress.error from None
-        raise told(str(error), job.name) from error
+        raise error_sentence(str(error), job.name) from error
     finally:
         if not job.detach:
             engine.close()
@@ -152,7 +151,7 @@ def _tie(server: Any) -> None:
 
     def subprocess_cmd_and_endpoint() -> tuple[list[str], str]:
         command, endpoint = begin()
-        return tied([str(word) for word in command]), endpoint
+        return end_with_parent([str(word) for word in command]), endpoint
 
     server.subprocess_cmd_and_endpoint = subprocess_cmd_and_endpoint
 
@@ -231,7 +230,7 @@ class _Engine:
                 found = self.flink.named(self._job.name)
                 self.id = found.id if found is not None else ""
             if self._failure:
-                raise told(str(self._failure[0]), self._job.name)
+                raise error_sentence(str(self._failure[0]), self._job.name)
             if time.monotonic() - before > timeout_sec:
                 raise EngineError(f"{self._job.name} did not come up on {self.flink.url} within {timeout_sec:.0f} s")
             if not self.id:
@@ -275,11 +274,11 @@ class _Engine:
             with contextlib.suppress(EngineGone):
                 assert self.flink is not None
                 reason = self.flink.reason(self.id)
-            raise told(reason or "".join(map(str, self._failure)), self._job.name)
+            raise error_sentence(reason or "".join(map(str, self._failure)), self._job.name)
         if found is not None and found.state == "CANCELED":
             raise EngineError(f"the job {self._job.name} was cancelled by somebody else; nothing was written")
         if self._failure:
-            raise told(str(self._failure[0]), self._job.name)
+            raise error_sentence(str(self._failure[0]), self._job.name)
         if self._state and str(self._state[0]) not in ("DONE", "None"):
             raise EngineError(f"the job {self._job.name} ended as {self._state[0]}; nothing was written")
 

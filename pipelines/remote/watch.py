@@ -6,7 +6,7 @@ import contextlib
 import time
 
 from recordmill.base.progress import Progress
-from recordmill.engines.flink import EngineGone, Flink, FlinkJob
+from recordmill.shards.engine_jobs import EngineGone, Flink, FlinkJob
 
 _NO_SLOT_SEC, _STILL_SEC, _UNHEARD_SEC = 60.0, 300.0, 60.0  # when it is said for the first time; then at twice the time
 

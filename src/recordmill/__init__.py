@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from recordmill.base.errors import DataError, RecordmillError, UsageError
     from recordmill.pipelines.build import BuildResult, build, submit
     from recordmill.pipelines.read import ReadResult, read
-    from recordmill.pipelines.remote.doctor import doctor
+    from recordmill.pipelines.remote.preflight import doctor
     from recordmill.pipelines.remote.status import status
     from recordmill.preprocessing.serving import serving_layer, serving_objects
     from recordmill.reader.dataset import Dataset, open
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from recordmill.reader.options.collation import Bucketed, OneHot, Packed, Padded
     from recordmill.reader.options.images import Images, RandomCrop
     from recordmill.reader.options.training import hosts
-    from recordmill.records.example.by_hand import example, parse_example
+    from recordmill.records.example.single_example import example, parse_example
     from recordmill.schemas.feature import Feature, Schema
     from recordmill.shards.store_run import clean
     from recordmill.shards.verify import verify
@@ -35,7 +35,7 @@ _PLACES = {
     "build": "pipelines.build",
     "BuildResult": "pipelines.build",
     "clean": "shards.store_run",
-    "doctor": "pipelines.remote.doctor",
+    "doctor": "pipelines.remote.preflight",
     "status": "pipelines.remote.status",
     "submit": "pipelines.build",
     "read": "pipelines.read",
@@ -50,8 +50,8 @@ _PLACES = {
     "Packed": "reader.options.collation",
     "Padded": "reader.options.collation",
     "RandomCrop": "reader.options.images",
-    "example": "records.example.by_hand",
-    "parse_example": "records.example.by_hand",
+    "example": "records.example.single_example",
+    "parse_example": "records.example.single_example",
     "serving_layer": "preprocessing.serving",
     "serving_objects": "preprocessing.serving",
     "verify": "shards.verify",

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recordmill.base.compiled import machine_code, numba_cache
-from recordmill.base.compiled.digest import code_digest
+from recordmill.base.compilation import machine_code, numba_kernels
+from recordmill.base.compilation.digest import code_digest
 from recordmill.base.kernels import kernel
 
 OUTER = """
@@ -86,7 +86,7 @@ def test_what_is_used_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_goes_away_costs_only_the_compilation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = numba_cache.KernelCache(lambda x: x)
+    made = numba_kernels.KernelCache(lambda x: x)
 
     class Gone:
         cache_path = str(tmp_path / "gone")
@@ -103,14 +103,14 @@ def test_a_folder_that_goes_away_costs_only_the_compilation(tmp_path: Path, monk
 
 
 def test_the_folder_is_not_looked_for_on_import(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numba_cache, "_open", lambda *given: pytest.fail("on import"))
+    monkeypatch.setattr(numba_kernels, "_open", lambda *given: pytest.fail("on import"))
     monkeypatch.setattr(machine_code, "_folders", lambda source: pytest.fail("on import"))
     assert kernel(lambda x: x).dispatcher  # type: ignore[attr-defined]
 
 
 def test_the_digest_is_the_same_in_every_process() -> None:
     program = (
-        "from recordmill.base.compiled.digest import code_digest\n"
+        "from recordmill.base.compilation.digest import code_digest\n"
         "from recordmill.sources.csv import tokenize; from recordmill.records.tfrecord import crc32c\n"
         "print(*[code_digest(f) for f in (tokenize.tokenize, crc32c.extend_table)])"
     )

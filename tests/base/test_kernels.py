@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from numba.core.caching import NullCache
 
-from recordmill.base.compiled.numba_side import _retrying
+from recordmill.base.compilation.numba_kernels import _retrying
 from recordmill.base.kernels import kernel
 
 ACCIDENT = "AST constructor recursion depth mismatch (before=42, after=39)"

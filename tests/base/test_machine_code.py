@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from numba.core.caching import NullCache
 
-from recordmill.base.compiled.extracting import machine_code
-from recordmill.base.compiled.kinds import kinds_of
-from recordmill.base.compiled.machine_code import NOT_SERVED, CodeFiles, MachineCode, linked
+from recordmill.base.compilation.machine_code import NOT_SERVED, CodeFiles, MachineCode, kinds_of, linked
+from recordmill.base.compilation.numba_kernels import machine_code
 from recordmill.base.kernels import Kernel, kernel
 
 

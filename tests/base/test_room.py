@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from recordmill.base import room as at
-from recordmill.base.room import again, let_go
+from recordmill.base import buffers as at
+from recordmill.base.buffers import again, let_go
 
 MIB = 1 << 20
 

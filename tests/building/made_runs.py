@@ -6,19 +6,19 @@ from pathlib import Path
 
 import numpy as np
 
-from recordmill.building.run_file import Buckets, Histogram, Run, RunWriter
+from recordmill.building.run_file import Histogram, KeyBuckets, RunFile, RunWriter
 from recordmill.records.tfrecord.frames import FRAME_BYTES, frame, scan
 
 Record = tuple[int, int, int, int, bytes]  # (split, key, file, position, payload)
 
 
-def write_runs(folder: Path, records: list[Record], chunk: int, run_bytes: int, buckets: Buckets) -> list[Run]:
+def write_runs(folder: Path, records: list[Record], chunk: int, run_bytes: int, buckets: KeyBuckets) -> list[RunFile]:
     return write_runs_with_histogram(folder, records, chunk, run_bytes, buckets)[0]
 
 
 def write_runs_with_histogram(
-    folder: Path, records: list[Record], chunk: int, run_bytes: int, buckets: Buckets
-) -> tuple[list[Run], Histogram]:
+    folder: Path, records: list[Record], chunk: int, run_bytes: int, buckets: KeyBuckets
+) -> tuple[list[RunFile], Histogram]:
     writer = RunWriter(str(folder), buckets, run_bytes)
     runs = []
     for at in range(0, len(records), chunk):

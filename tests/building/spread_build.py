@@ -10,18 +10,17 @@ from typing import Any
 from recordmill.base.progress import Progress
 from recordmill.building.plan import BuildPlan
 from recordmill.building.run_file import Histogram
-from recordmill.building.spread.beginning import begin
-from recordmill.building.spread.finishing import digest_files, finish, without_digest
-from recordmill.building.spread.ingesting import Account, ingest_group
-from recordmill.building.spread.merging import merge_runs
-from recordmill.building.spread.place import Place, SharedPlan
-from recordmill.building.spread.shards import Made, Placed, gap_of, make_shard, place_shard
-from recordmill.building.spread.survey import Survey, plan_merges, survey, with_merged
+from recordmill.building.workers.finish import digest_files, finish, without_digest
+from recordmill.building.workers.plan_files import begin_build
+from recordmill.building.workers.runs import Account, ingest_group
+from recordmill.building.workers.shards import Made, PlacedShard, gap_of, make_shard, place_shard
+from recordmill.building.workers.shared_files import SharedFolder, SharedPlan
+from recordmill.building.workers.survey import Survey, merge_runs, plan_merges, survey, with_merged
 from recordmill.pipelines.build import make_plan
 from recordmill.pipelines.build_options import make_options
 from recordmill.shards.manifest import Manifest
 from recordmill.shards.run import RunFolder
-from recordmill.sources.inputs.contract import Unit
+from recordmill.sources.common.contract import Unit
 from recordmill.storage.files import is_remote
 
 
@@ -42,10 +41,10 @@ class Steps:
         each = [Unit(at, at + 1, size_bytes=file.stat.size_bytes) for at, file in enumerate(source.files)]
         plan = replace(plan, source=replace(source, units=tuple(each)))
         plan = replace(plan, groups=tuple(range(at, at + 1) for at in range(len(each))))
-        return cls(begin(plan, Place(out, folder.id)), Progress())
+        return cls(begin_build(plan, SharedFolder(out, folder.id)), Progress())
 
     @property
-    def place(self) -> Place:
+    def place(self) -> SharedFolder:
         return self.plan.place
 
     @property
@@ -70,11 +69,11 @@ class Steps:
     def make(self, found: Survey) -> list[Made]:
         return [make_shard(self.plan, found, number, self.progress) for number in range(found.shards)]
 
-    def put(self, made: list[Made]) -> list[Placed]:
+    def put(self, made: list[Made]) -> list[PlacedShard]:
         gaps = [gap for one in made if (gap := gap_of(one)) is not None]
         return [placed for one in made if (placed := place_shard(self.place, one, gaps)) is not None]
 
-    def finish(self, found: Survey, placed: list[Placed]) -> Manifest:
+    def finish(self, found: Survey, placed: list[PlacedShard]) -> Manifest:
         missing = [digest_files(self.plan, some, self.progress) for some in without_digest(self.plan, found)]
         return finish(self.plan, found, placed, missing)
 

@@ -13,14 +13,14 @@ import pytest
 
 import recordmill
 from recordmill.base.errors import DataError
-from recordmill.building.conclude import AccountsError, reconcile
 from recordmill.building.cuts import ShardRange
 from recordmill.building.ingest import Ingested
 from recordmill.building.plan import BuildPlan
-from recordmill.building.run_file import ENTRY_DTYPE, Histogram, Run
+from recordmill.building.reconcile import AccountsError, reconcile
+from recordmill.building.run_file import ENTRY_DTYPE, Histogram, RunFile
 from recordmill.building.shard_writer import WrittenShard
 from recordmill.building.slices import RunSlice
-from recordmill.shards.entries.names import ShardName
+from recordmill.shards.grammar import ShardName
 from recordmill.shards.manifest import INDEX_FOLDER
 
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
@@ -29,17 +29,17 @@ DATA = {"id": np.arange(1000), "text": ["some text"] * 1000}
 Shards = list[tuple[ShardRange, list[RunSlice]]]
 
 
-def build_with(monkeypatch: pytest.MonkeyPatch, out: Path, change: Callable[[Run, Shards], Shards]) -> None:
+def build_with(monkeypatch: pytest.MonkeyPatch, out: Path, change: Callable[[RunFile, Shards], Shards]) -> None:
     """A build in which `change` gets, between reading and writing, the run and what shards are to take from it."""
-    from recordmill.transforms import one_stage
+    from recordmill.transforms import local_build
 
-    plan_slices = one_stage.plan_slices
+    plan_slices = local_build.plan_slices
 
-    def changed(plan: BuildPlan, runs: Sequence[Run], total: Histogram) -> Shards:
+    def changed(plan: BuildPlan, runs: Sequence[RunFile], total: Histogram) -> Shards:
         (run,) = runs
         return change(run, list(plan_slices(plan, runs, total)))
 
-    monkeypatch.setattr(one_stage, "plan_slices", changed)
+    monkeypatch.setattr(local_build, "plan_slices", changed)
     recordmill.build(DATA, out, num_shards=3, threads=1)
 
 
@@ -58,7 +58,7 @@ def test_without_a_change_it_commits(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_flipped_bit_in_a_frame_names_the_shard_and_the_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
-    def change(run: Run, shards: Shards) -> Shards:
+    def change(run: RunFile, shards: Shards) -> Shards:
         flip(run.path, at % run.frames_bytes)
         return shards
 
@@ -68,7 +68,7 @@ def test_a_flipped_bit_in_a_frame_names_the_shard_and_the_record(
 
 
 def test_a_changed_key_is_noticed_by_the_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def change(run: Run, shards: Shards) -> Shards:
+    def change(run: RunFile, shards: Shards) -> Shards:
         flip(run.path, run.frames_bytes + 10 * ENTRY_DTYPE.itemsize)  # the lowest bit of a key: the order stays
         return shards
 
@@ -103,7 +103,7 @@ def test_a_doubled_block_is_noticed_by_the_sum(tmp_path: Path, monkeypatch: pyte
 def test_a_run_file_that_was_cut_short_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: int
 ) -> None:
-    def change(run: Run, shards: Shards) -> Shards:
+    def change(run: RunFile, shards: Shards) -> Shards:
         Path(run.path).write_bytes(Path(run.path).read_bytes()[: run.index_at - missing])
         return shards
 
@@ -114,7 +114,7 @@ def test_a_run_file_that_was_cut_short_is_noticed(
 
 def test_the_accounts_hold_only_if_all_numbers_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, int, list[Ingested], list[WrittenShard]]] = []
-    from recordmill.building import conclude as finish
+    from recordmill.building import reconcile as finish
 
     monkeypatch.setattr(finish, "reconcile", lambda *accounts: seen.append(accounts))
     recordmill.build(DATA, tmp_path / "out", num_shards=3)
@@ -132,7 +132,7 @@ def test_the_accounts_hold_only_if_all_numbers_agree(tmp_path: Path, monkeypatch
 
 
 def test_renumbering_shards_again_after_an_attempt_that_died_changes_nothing(tmp_path: Path) -> None:
-    from recordmill.building.conclude import _rename_shard
+    from recordmill.building.reconcile import _rename_shard
 
     full = [ShardName("train", index, 5) for index in (0, 2, 4)]
     (tmp_path / INDEX_FOLDER).mkdir()

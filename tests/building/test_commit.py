@@ -19,8 +19,7 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.building.commit import CommitConflict, commit, place_files, tidy
 from recordmill.shards import run
 from recordmill.shards.dead_runs import LOCK_NAME, clean_dead
-from recordmill.shards.entries.shard_info import ShardInfo
-from recordmill.shards.manifest import Manifest, Part, generations, is_data_set, load, manifest_path
+from recordmill.shards.manifest import Manifest, Part, ShardInfo, generations, is_data_set, load, manifest_path
 from recordmill.shards.run import RunFolder, check_out
 from recordmill.storage.removal import Folder
 
@@ -285,13 +284,13 @@ def test_what_fails_after_the_manifest_stands_is_told_and_undoes_nothing(
 def test_an_error_of_the_disk_when_the_manifest_stands_already_is_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from recordmill.storage.disk import writing
+    from recordmill.storage import disk_files
 
     def fail_for_manifests(path: Path) -> None:
         if path.name == "_manifests":
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(writing, "sync_folder", fail_for_manifests)
+    monkeypatch.setattr(disk_files, "sync_folder", fail_for_manifests)
     manifest = build(tmp_path, b"new", 0)
     assert load(tmp_path) == manifest
     assert shard(tmp_path, manifest) == b"new"

@@ -10,15 +10,15 @@ import pytest
 
 from recordmill.base.errors import DataError
 from recordmill.base.progress import Progress
-from recordmill.building.ingest import Placed, encode, ingest, place, read, transform
+from recordmill.building.ingest import PlacedChunk, encode_chunk, ingest, place, read_unit, transform
 from recordmill.building.order import OrderOptions
 from recordmill.building.plan import BuildPlan, group_units
-from recordmill.building.run_file import ENTRY_DTYPE, Buckets
+from recordmill.building.run_file import ENTRY_DTYPE, KeyBuckets
 from recordmill.pipelines.build_options import make_options
-from recordmill.pipelines.planning import plan_source
-from recordmill.records.example.by_hand import parse_example
+from recordmill.pipelines.plan import plan_source
+from recordmill.records.example.single_example import parse_example
 from recordmill.shards.run import RunFolder
-from recordmill.sources.inputs.contract import Payloads
+from recordmill.sources.common.contract import Payloads
 
 ROWS = 1000
 
@@ -35,22 +35,24 @@ def plan(tmp_path: Path) -> BuildPlan:
     source = plan_source(str(folder), run, str(tmp_path / "out"), make_options(tmp_path / "out", kind="csv"))
     order = OrderOptions(splits=(("train", 0.7), ("test", 0.3)))
     names = ("train", "test")
-    plan = BuildPlan(str(run.path), 0, source.schema, names, Buckets.plan(2, 2**64, 2), source, order=order, threads=1)
+    plan = BuildPlan(
+        str(run.path), 0, source.schema, names, KeyBuckets.plan(2, 2**64, 2), source, order=order, threads=1
+    )
     return BuildPlan(**{**plan.__dict__, "groups": group_units(source, plan.arena_bytes, 1)})
 
 
-def placed(plan: BuildPlan) -> list[Placed]:
-    return [place(plan, chunk) for group in range(len(plan.groups)) for chunk in read(plan, group)]
+def placed(plan: BuildPlan) -> list[PlacedChunk]:
+    return [place(plan, chunk) for group in range(len(plan.groups)) for chunk in read_unit(plan, group)]
 
 
 def test_read_gives_every_row_of_the_group_s_units_once(plan: BuildPlan) -> None:
-    chunks = [chunk for group in range(len(plan.groups)) for chunk in read(plan, group)]
+    chunks = [chunk for group in range(len(plan.groups)) for chunk in read_unit(plan, group)]
     assert sorted(x for chunk in chunks for x in chunk.records.column("x").to_pylist()) == list(range(ROWS))
     assert [reject.source for chunk in chunks for reject in chunk.rejects] == ["b.csv"]
 
 
 def test_place_looks_at_file_and_position_alone(plan: BuildPlan) -> None:
-    (chunk,) = read(plan, 0)
+    (chunk,) = read_unit(plan, 0)
     found = place(plan, chunk)
     keys, splits = plan.ordering.place(None, chunk.file, chunk.position)
     np.testing.assert_array_equal(found.keys, keys)
@@ -66,7 +68,7 @@ def test_without_a_transform_all_records_stay_as_they_are(plan: BuildPlan) -> No
 
 def test_encode_gives_a_frame_a_row(plan: BuildPlan) -> None:
     (records,) = placed(plan)
-    frames = encode(plan, records)
+    frames = encode_chunk(plan, records)
     payload = frames.data[frames.starts[0] + 12 :][: frames.lengths[0]].tobytes()
     assert len(frames) == records.rows == ROWS
     assert parse_example(payload, plan.schema) == {"x": 0, "y": "text 0"}
@@ -76,7 +78,7 @@ def test_encode_frames_records_that_were_not_parsed_as_they_are(plan: BuildPlan)
     (records,) = placed(plan)
     two = {name: getattr(records, name)[:2] for name in ("file", "position", "keys", "splits")}
     payloads = Payloads(np.frombuffer(b"abcde", np.uint8), np.array([0, 2, 5]))
-    frames = encode(plan, Placed(payloads, **two))
+    frames = encode_chunk(plan, PlacedChunk(payloads, **two))
     assert [frames.data[start + 12 :][:length].tobytes() for start, length in zip(*_spans(frames), strict=True)] == [
         b"ab",
         b"cde",
@@ -93,16 +95,16 @@ def test_encode_names_the_place_of_what_no_reader_takes(plan: BuildPlan, monkeyp
     batch = pa.record_batch(
         {"x": records.records.column("x"), "y": pa.array(["y" * (i == 900) * 99 for i in range(ROWS)])}
     )
-    long = Placed(batch, records.file, records.position, records.keys, records.splits)
+    long = PlacedChunk(batch, records.file, records.position, records.keys, records.splits)
     with pytest.raises(DataError, match=r"b\.csv: record 200: \d+ bytes in one record"):
-        encode(plan, long)
+        encode_chunk(plan, long)
 
 
 def test_ingest_is_the_composition(plan: BuildPlan) -> None:
     done, histogram = ingest(plan, 0, Progress(), plan.run_bytes)
     (records,) = placed(plan)
     (run,) = done.runs
-    frames = encode(plan, records)
+    frames = encode_chunk(plan, records)
     data = np.fromfile(run.path, np.uint8)
     entries = data[run.frames_bytes : run.index_at].view(ENTRY_DTYPE)
     assert (done.read, done.rejected.total, run.records, run.frames_bytes) == (ROWS + 1, 1, ROWS, len(frames.data))

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recordmill.base.machine import MEMORY_BYTES
-from recordmill.building.cuts import ShardOptions, cut_shards
-from recordmill.building.run_file import MARK_DTYPE, MARKED, Buckets, Histogram, Run, RunIndex
+from recordmill.base.machine import DEFAULT_MEMORY_BYTES
+from recordmill.building.cuts import ShardOptions, cut_shards, with_splitters
+from recordmill.building.run_file import MARK_DTYPE, MARKED, Histogram, KeyBuckets, RunFile, RunIndex
 from recordmill.building.slices import shard_slices
-from recordmill.building.splitters import with_splitters
 
 MEMORY = 128 << 20
 SCRIPT = """
@@ -73,19 +72,19 @@ def traced(work: Callable[[], Any]) -> tuple[Any, int]:
         tracemalloc.stop()
 
 
-def runs_of_a_terabyte(last: int) -> list[Run]:
+def runs_of_a_terabyte(last: int) -> list[RunFile]:
     size = RUN_RECORDS * RECORD_BYTES
-    return [Run(f"/out/_run-0123456789ab/runs/run-{at:032x}", RUN_RECORDS, size, 0, last) for at in range(RUNS)]
+    return [RunFile(f"/out/_run-0123456789ab/runs/run-{at:032x}", RUN_RECORDS, size, 0, last) for at in range(RUNS)]
 
 
 def test_the_slices_of_a_terabyte_are_found_in_a_part_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    buckets = Buckets.plan(1, 2**64, RUNS * RUN_RECORDS * RECORD_BYTES // (128 << 20))
+    buckets = KeyBuckets.plan(1, 2**64, RUNS * RUN_RECORDS * RECORD_BYTES // (128 << 20))
 
-    def before(self: Run, wanted: np.ndarray) -> np.ndarray:
+    def before(self: RunFile, wanted: np.ndarray) -> np.ndarray:
         records = wanted * RUN_RECORDS // buckets.count
         return np.stack([records, records * RECORD_BYTES], 1)
 
-    monkeypatch.setattr(Run, "before", before)
+    monkeypatch.setattr(RunFile, "before", before)
 
     def some() -> tuple[int, int]:
         """(slices, records) of the first shards."""
@@ -96,7 +95,7 @@ def test_the_slices_of_a_terabyte_are_found_in_a_part_of_the_memory(monkeypatch:
         cuts = with_splitters(cut_shards(total, ShardOptions(), ["train"]), total, runs)
         assert len(cuts) == 7451
         assert not (cuts.table["low"] != b"").any()  # no bucket is larger than a shard: nothing was read for that
-        found = itertools.islice(shard_slices(runs, cuts, 1, MEMORY_BYTES // 64), 100)
+        found = itertools.islice(shard_slices(runs, cuts, 1, DEFAULT_MEMORY_BYTES // 64), 100)
         return tuple(
             map(sum, zip(*((len(pieces), sum(one.records for one in pieces)) for _, pieces in found), strict=True))
         )
@@ -104,13 +103,13 @@ def test_the_slices_of_a_terabyte_are_found_in_a_part_of_the_memory(monkeypatch:
     (slices, records), most = traced(some)
     assert slices == 100 * RUNS
     assert records * RECORD_BYTES == pytest.approx(100 * (128 << 20), rel=0.15)  # whole buckets: 1.11
-    assert most < MEMORY_BYTES // 16
+    assert most < DEFAULT_MEMORY_BYTES // 16
 
 
 def test_one_key_of_a_terabyte_is_divided_in_a_part_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every run holds the files that follow those of the run before it: a shard is then in one run, or two."""
 
-    def before(self: Run, wanted: np.ndarray) -> np.ndarray:
+    def before(self: RunFile, wanted: np.ndarray) -> np.ndarray:
         records = np.where(wanted > 0, RUN_RECORDS, 0)
         return np.stack([records, records * RECORD_BYTES], 1)
 
@@ -118,25 +117,25 @@ def test_one_key_of_a_terabyte_is_divided_in_a_part_of_the_memory(monkeypatch: p
     places = np.zeros(len(position), [("key", ">u8"), ("file", ">u4"), ("position", ">i8")])
     places["key"], places["position"] = 7, position
 
-    def marks(self: Run, first: int, last: int) -> tuple[int, np.ndarray]:
+    def marks(self: RunFile, first: int, last: int) -> tuple[int, np.ndarray]:
         places["file"] = int(self.path[-32:], 16)
         found = np.empty(len(position), MARK_DTYPE)
         found["place"], found["bytes"] = places.view("S20"), position * RECORD_BYTES
         begin = -(-first // MARKED)
         return begin * MARKED, found[begin : -(-last // MARKED)]
 
-    monkeypatch.setattr(Run, "before", before)
-    monkeypatch.setattr(Run, "marks", marks)
+    monkeypatch.setattr(RunFile, "before", before)
+    monkeypatch.setattr(RunFile, "marks", marks)
 
     def some() -> list[tuple[int, int]]:
         total = Histogram(np.array([[RUNS * RUN_RECORDS]]), np.array([[RUNS * RUN_RECORDS * RECORD_BYTES]]))
         runs = runs_of_a_terabyte(1)
         cuts = with_splitters(cut_shards(total, ShardOptions(), ["train"]), total, runs)
-        found = itertools.islice(shard_slices(runs, cuts, 1, MEMORY_BYTES // 64), 50)
+        found = itertools.islice(shard_slices(runs, cuts, 1, DEFAULT_MEMORY_BYTES // 64), 50)
         return [(shards.weight, sum(one.frames_bytes for one in pieces)) for shards, pieces in found]
 
     found, most = traced(some)
-    assert most < MEMORY_BYTES // 4
+    assert most < DEFAULT_MEMORY_BYTES // 4
     for weight, looked_at in found:
         assert weight == 128 << 20
         # of its own run and of its neighbours', and of all others up to their first mark
@@ -150,7 +149,7 @@ def test_marks_are_those_of_the_records_in_order(tmp_path: Path) -> None:
     entries = np.zeros(1000, ENTRY_DTYPE)
     entries["key"], entries["size"] = np.arange(1000) * 3 + 5, np.arange(1000) % 7 + 16
     entries["position"], entries["file"] = np.arange(1000)[::-1], 2**32 - 1
-    buckets = Buckets(3, 16, 256)
+    buckets = KeyBuckets(3, 16, 256)
     written = []
     for step in (1, 63, 64, 1000):
         index = RunIndex(buckets)
@@ -161,7 +160,7 @@ def test_marks_are_those_of_the_records_in_order(tmp_path: Path) -> None:
             first, last = index.write(file)
         written.append(path.read_bytes())
     assert len(set(written)) == 1
-    run = Run(str(path), 0, 0, first, last)
+    run = RunFile(str(path), 0, 0, first, last)
     assert (first, last) == (16, 28)
     ends = np.cumsum(entries["size"])
     for bucket in range(48):

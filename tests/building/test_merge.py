@@ -18,31 +18,29 @@ from hypothesis import strategies as st
 from made_runs import Record, payloads_of, write_runs, write_runs_with_histogram
 
 from recordmill.base.progress import Cancelled, Progress
-from recordmill.building.cuts import CUT_DTYPE, RECORDS, ShardOptions, ShardRange, cut_shards
-from recordmill.building.levels import at_most
-from recordmill.building.merge import fan_in, merge, window_entries
-from recordmill.building.run_file import Buckets, Run
+from recordmill.building.cuts import BY_RECORDS, CUT_DTYPE, ShardOptions, ShardRange, cut_shards, with_splitters
+from recordmill.building.merge import at_most, fan_in, merge, window_entries
+from recordmill.building.run_file import KeyBuckets, RunFile
 from recordmill.building.shard_writer import cut_frames, write_shards
 from recordmill.building.slices import RunSlice, offsets, shard_slices, slices_at
-from recordmill.building.splitters import with_splitters
-from recordmill.shards.entries.names import ShardName
+from recordmill.shards.grammar import ShardName
 from recordmill.shards.manifest import INDEX_FOLDER
 
-ONE = Buckets(1, 1, 2**64)
+ONE = KeyBuckets(1, 1, 2**64)
 
 
-def slices_of(runs: Sequence[Run]) -> list[RunSlice]:
+def slices_of(runs: Sequence[RunFile]) -> list[RunSlice]:
     row = np.zeros(1, CUT_DTYPE)
     row["last"] = 1
     return slices_at(runs, np.concatenate([offsets(run, row) for run in runs]))
 
 
-def runs_of(folder: Path, parts: Sequence[Sequence[Record]]) -> list[Run]:
+def runs_of(folder: Path, parts: Sequence[Sequence[Record]]) -> list[RunFile]:
     return [run for part in parts if part for run in write_runs(folder, list(part), len(part), 1 << 26, ONE)]
 
 
 def merged(slices: Sequence[RunSlice], memory_bytes: int) -> list[bytes]:
-    shard = ShardRange(0, 0, 1, (0, sum(piece.records for piece in slices)), RECORDS)
+    shard = ShardRange(0, 0, 1, (0, sum(piece.records for piece in slices)), BY_RECORDS)
     return [payload for _, data, _ in cut_frames(merge(slices, memory_bytes), shard) for payload in payloads_of(data)]
 
 
@@ -181,7 +179,7 @@ sys.path[:0] = [{tests!r}, {here!r}]
 from made_runs import write_runs
 from test_merge import ONE, dealt, slices_of, runs_of
 from recordmill.building.cuts import RECORDS, ShardRange
-from recordmill.building.levels import at_most
+from recordmill.building.merge import at_most
 from recordmill.building.merge import fan_in, merge
 from recordmill.building.shard_writer import cut_frames
 

@@ -12,15 +12,14 @@ from made_runs import Record, payloads_of, write_runs_with_histogram
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.progress import Progress
-from recordmill.building import run_file, slices, splitters
-from recordmill.building.cuts import BYTES, RECORDS, ShardOptions, cut_shards
+from recordmill.building import cuts, run_file, slices
+from recordmill.building.cuts import BY_BYTES, BY_RECORDS, ShardOptions, cut_shards, with_splitters
 from recordmill.building.merge import merge
-from recordmill.building.run_file import Buckets, Histogram, Run
+from recordmill.building.run_file import Histogram, KeyBuckets, RunFile
 from recordmill.building.shard_writer import cut_frames, write_shards
 from recordmill.building.slices import RunSlice, shard_slices
-from recordmill.building.splitters import with_splitters
 from recordmill.records.tfrecord.frames import FRAME_BYTES
-from recordmill.shards.entries.names import ShardName
+from recordmill.shards.grammar import ShardName
 from recordmill.shards.manifest import INDEX_FOLDER
 
 records_strategy = st.lists(
@@ -38,7 +37,7 @@ records_strategy = st.lists(
 
 
 def shards_of(
-    runs: list[Run], total: Histogram, options: ShardOptions, names: list[str], together: int, memory_bytes: int
+    runs: list[RunFile], total: Histogram, options: ShardOptions, names: list[str], together: int, memory_bytes: int
 ) -> list[tuple[int, list[bytes]]]:
     """(split, payloads in order) of every shard, by the code under test."""
     cuts = with_splitters(cut_shards(total, options, names), total, runs)
@@ -103,11 +102,11 @@ def test_shards_are_the_sorted_list_cut(
     if num_shards is not None:
         num_shards = min(num_shards, *(size for size in sizes if size))
     options = ShardOptions(shard_bytes, num_shards)
-    few = Buckets(2, buckets, -(-(2**64) // buckets))
+    few = KeyBuckets(2, buckets, -(-(2**64) // buckets))
     with pytest.MonkeyPatch.context() as patched:
-        for module in (run_file, slices, splitters):
+        for module in (run_file, slices, cuts):
             patched.setattr(module, "MARKED", marked)
-        patched.setattr(splitters, "_MOST_MARKS", most_marks)
+        patched.setattr(cuts, "_MOST_MARKS", most_marks)
         runs, total = write_runs_with_histogram(tmp_path, records, chunk, arena_bytes, few)
         assert sum(run.records for run in runs) == len(records)
         got = shards_of(runs, total, options, ["a", "b"], together, memory_bytes)
@@ -121,7 +120,7 @@ def test_shard_sizes_stay_near_the_target(tmp_path: Path) -> None:
         (0, int(generator.integers(0, 2**64, dtype=np.uint64)), 0, i, bytes(int(generator.integers(1, 50))))
         for i in range(4000)
     ]
-    runs, total = write_runs_with_histogram(tmp_path, records, 500, 20000, Buckets.plan(1, 2**64, 10))
+    runs, total = write_runs_with_histogram(tmp_path, records, 500, 20000, KeyBuckets.plan(1, 2**64, 10))
     assert len(runs) > 3
     sizes = []
     for shards, found in shard_slices(runs, cut_shards(total, ShardOptions(10_000), ["train"]), 1, 1 << 20):
@@ -134,7 +133,7 @@ def test_shard_sizes_stay_near_the_target(tmp_path: Path) -> None:
 def test_numbered_shards_differ_by_at_most_one_record() -> None:
     histogram = Histogram(np.array([[3, 0, 4, 10]]), np.array([[300, 0, 400, 1000]]))
     cuts = cut_shards(histogram, ShardOptions(num_shards=5), ["train"])
-    assert cuts.by == RECORDS
+    assert cuts.by == BY_RECORDS
     assert np.diff(cuts.shards(0, 5).edges).tolist() == [3, 3, 4, 3, 4]
     assert set(cuts.table["of"].tolist()) == {5}
 
@@ -145,7 +144,7 @@ def test_a_smaller_shard_size_never_gives_fewer_shards() -> None:
     assert counts == sorted(counts, reverse=True)
     assert counts[0] == 1001
     assert counts[-1] == 1
-    assert cut_shards(histogram, ShardOptions(400), ["train"]).by == BYTES
+    assert cut_shards(histogram, ShardOptions(400), ["train"]).by == BY_BYTES
 
 
 def test_more_shards_than_records_is_refused_by_name() -> None:
@@ -160,7 +159,7 @@ def test_a_damaged_record_is_placed_in_the_shard_and_rounds_before_a_shard_are_n
 ) -> None:
     # all keys equal: one bucket for all shards
     records = [(0, 7, 0, position, b"%03d" % position) for position in range(300)]
-    (run,), total = write_runs_with_histogram(tmp_path, records, 300, 1 << 20, Buckets(1, 4, 2**62))
+    (run,), total = write_runs_with_histogram(tmp_path, records, 300, 1 << 20, KeyBuckets(1, 4, 2**62))
     frame_bytes = 3 + FRAME_BYTES
     cuts = cut_shards(total, ShardOptions(num_shards=2), ["train"])
     (first, block), (second, _) = shard_slices([run], cuts, 1, 1)

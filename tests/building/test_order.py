@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from recordmill.base.errors import UsageError
 from recordmill.base.siphash import derive_key, hash_bytes, hash_positions
-from recordmill.building.order import Ordering, OrderOptions, column_bytes, split_names
-from recordmill.shards.sums import add_sums, record_sum
-from recordmill.sources.inputs.contract import Unit
+from recordmill.building.order import Ordering, OrderOptions, key_bytes, split_names
+from recordmill.shards.checksums import add_sums, record_sum
+from recordmill.sources.common.contract import Unit
+from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import Stat
-from recordmill.storage.listed.files import InputFile
 
 
 @dataclass(frozen=True)
@@ -145,20 +145,20 @@ def test_a_key_column_keeps_the_place_when_rows_are_inserted() -> None:
 
 def test_column_bytes_tell_null_from_empty_and_ignore_slices() -> None:
     column = pa.array(["x", None, "", "ab"], pa.large_string())
-    data, offsets = column_bytes(column)
+    data, offsets = key_bytes(column)
     values = [data[a:b].tobytes() for a, b in itertools.pairwise(offsets)]
     assert values == [b"vx", b"", b"v", b"vab"]
-    data, offsets = column_bytes(column.slice(2))
+    data, offsets = key_bytes(column.slice(2))
     assert [data[a:b].tobytes() for a, b in itertools.pairwise(offsets)] == [b"v", b"vab"]
 
 
 def test_column_bytes_of_numbers() -> None:
-    data, offsets = column_bytes(pa.array([1, None, -1], pa.int32()))
+    data, offsets = key_bytes(pa.array([1, None, -1], pa.int32()))
     assert [data[a:b].tobytes() for a, b in itertools.pairwise(offsets)] == [b"\1" + bytes(7), b"", b"\xff" * 8]
-    floats, _ = column_bytes(pa.array([0.0, -0.0]))
+    floats, _ = key_bytes(pa.array([0.0, -0.0]))
     assert floats[:8].tobytes() == floats[8:].tobytes()
     with pytest.raises(UsageError, match="name one of scalars"):
-        column_bytes(pa.array([[1]]))
+        key_bytes(pa.array([[1]]))
 
 
 def test_folders_that_say_splits_exclude_fractions() -> None:

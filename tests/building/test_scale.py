@@ -31,45 +31,40 @@ from recordmill.base.errors import UsageError
 from recordmill.building import run_file
 from recordmill.building.cuts import ShardOptions, cut_shards
 from recordmill.building.plan import arena_bytes, group_units
-from recordmill.building.run_file import Buckets, Histogram
-from recordmill.building.spread import runs as run_module
-from recordmill.building.spread import survey as surveys
-from recordmill.building.spread.digests import DigestPart, Digests
-from recordmill.building.spread.ingesting import Account
-from recordmill.building.spread.place import Place, Shared
-from recordmill.building.spread.runs import RUN_DTYPE, gather, slices
-from recordmill.building.spread.shards import Placed
-from recordmill.building.spread.survey import Layout, plan_merges
-from recordmill.building.spread.tables import ROWS
+from recordmill.building.run_file import Histogram, KeyBuckets
+from recordmill.building.workers import runs as run_module
+from recordmill.building.workers import survey as surveys
+from recordmill.building.workers.input_digests import DigestPart, Digests
+from recordmill.building.workers.plan_files import BLOCK_ITEMS
+from recordmill.building.workers.runs import RUN_DTYPE, Account, gather, slices
+from recordmill.building.workers.shards import PlacedShard
+from recordmill.building.workers.shared_files import Shared, SharedFolder
+from recordmill.building.workers.survey import ShardLayout, plan_merges
 from recordmill.exporting.job import OutputAccount
-from recordmill.exporting.jobs import Job, split_jobs
-from recordmill.exporting.plan import ReadOptions, plan_read
-from recordmill.exporting.spread.jobs import MadeFile, MadeJob, ReadRun, begin
+from recordmill.exporting.plan import Job, ReadOptions, plan_read, split_jobs
+from recordmill.exporting.worker_jobs import MadeFile, MadeJob, ReadRun, begin_read
+from recordmill.shards import manifest
 from recordmill.shards.catalog import ShardFile
-from recordmill.shards.entries import pages
-from recordmill.shards.entries.pages import Paged
-from recordmill.shards.entries.shard_info import ShardInfo
-from recordmill.shards.manifest import FORMAT_VERSION, PAGED_VERSION, Manifest, Part
-from recordmill.shards.piece_table import PieceTable
-from recordmill.shards.pieces import PIECE_BYTES, Piece, Span
+from recordmill.shards.manifest import FORMAT_VERSION, PAGED_VERSION, Manifest, Paged, Part, ShardInfo
+from recordmill.shards.pieces import PIECE_BYTES, Piece, PieceTable, Span
 from recordmill.shards.rejects import Rejected
-from recordmill.sources.inputs.contract import UNIT_BYTES, PlanOptions, Unit
-from recordmill.sources.inputs.tables import UnitTable, rows_of, unit_sizes
+from recordmill.sources.common.contract import UNIT_BYTES, PlanOptions, Unit
+from recordmill.sources.common.tables import UnitTable, table_rows, unit_sizes
 from recordmill.sources.tfrecord.source import TfrecordOptions, plan_tfrecord
+from recordmill.storage import external_sort
+from recordmill.storage import file_table as files_module
+from recordmill.storage.file_table import FileTable, InputFile, coded
 from recordmill.storage.files import put_bytes
-from recordmill.storage.listed import files as files_module
-from recordmill.storage.listed import sort
-from recordmill.storage.listed.files import FileTable, InputFile, coded
 from recordmill.storage.listing import Stat, list_inputs
 
-PLACE = Place("s3://bucket/out", "0" * 12)
+PLACE = SharedFolder("s3://bucket/out", "0" * 12)
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-def layout_of(build: Build, groups: int) -> Layout:
+def layout_of(build: Build, groups: int) -> ShardLayout:
     """The layout of a build of which nothing exists: one run a group, the keys even."""
     total = build.units * UNIT_BYTES
-    buckets = Buckets.plan(1, 2**64, total // build.shard_bytes + 1)
+    buckets = KeyBuckets.plan(1, 2**64, total // build.shard_bytes + 1)
     histogram = Histogram.zero(1, buckets.count)
     edges = [build.framed_bytes * at // buckets.count for at in range(buckets.count + 1)]
     histogram.bytes[0] = np.diff(edges)
@@ -79,7 +74,7 @@ def layout_of(build: Build, groups: int) -> Layout:
     runs["name"] = [f"0123456789ab-run-{at:032x}".encode() for at in range(groups)]
     runs["bytes"], runs["records"] = build.framed_bytes // groups, build.records // groups
     runs["last"] = buckets.count
-    return Layout(cuts, runs, buckets.count)
+    return ShardLayout(cuts, runs, buckets.count)
 
 
 @pytest.mark.parametrize(
@@ -135,9 +130,9 @@ def part(at: int) -> DigestPart:
     return DigestPart(at, at + 100, Shared[Digests](PLACE, f"digests-{at:012x}.npz", f"{at:064x}", Digests))
 
 
-def placed(at: int) -> Placed:
+def placed(at: int) -> PlacedShard:
     one = info(at)
-    return Placed(0, at, one, ((f"index/{one.name}", 10**7 + at), (one.name, one.bytes)))
+    return PlacedShard(0, at, one, ((f"index/{one.name}", 10**7 + at), (one.name, one.bytes)))
 
 
 def made(at: int) -> MadeJob:
@@ -221,11 +216,14 @@ def test_lists_of_a_plan_are_what_they_were_made_of_and_as_large_as_the_formulas
     with pytest.raises(IndexError):
         kept[5000]
     assert unit_sizes(again).tolist() == [unit.size_bytes for unit in units]
-    assert (rows_of(again), rows_of([replace(unit, rows=3) for unit in units])) == (None, 15_000)
-    shared = sum(batch.nbytes for batch in of_files.rebatched(ROWS)), sum(b.nbytes for b in of_units.stored.passed())
+    assert (table_rows(again), table_rows([replace(unit, rows=3) for unit in units])) == (None, 15_000)
+    shared = (
+        sum(batch.nbytes for batch in of_files.rebatched(BLOCK_ITEMS)),
+        sum(b.nbytes for b in of_units.stored.passed()),
+    )
     assert scale.FILE_BYTES / 2 < shared[0] / 5000 <= scale.FILE_BYTES
     assert scale.UNIT_BYTES_KEPT / 2 < shared[1] / 5000 <= scale.UNIT_BYTES_KEPT
-    monkeypatch.setattr(sort, "HELD_ROWS", 500)
+    monkeypatch.setattr(external_sort, "HELD_ROWS", 500)
     monkeypatch.setattr(files_module, "FILE_ROWS", 500)
     stored, numbers = FileTable.of(replace(file, split=None) for file in files), np.arange(5000)
     held = stored.filter(numbers > 9).with_splits(coded(numbers[10:] % 3, ["a", "b", None]))
@@ -317,21 +315,21 @@ def test_a_manifest_takes_what_the_formulas_say_at_most(
 ) -> None:
     count, page = 6000, 1000
     shards = [replace(info(at), name=f"train-{at:05d}-of-{count:05d}.tfrecord") for at in range(count)]
-    for module in (pages, scale):
+    for module in (manifest, scale):
         monkeypatch.setattr(module, "MOST_NAMED", page if paged else count)
         monkeypatch.setattr(module, "PAGE_SHARDS", page)
     build = Build(count, 1, asked_shard_bytes=1)
     assert (build.shards, build.pages) == (count, 6 * paged)
     folder = f"{tmp_path}/data-0/pages"
     Path(folder).mkdir(parents=True)
-    written = pages.write_pages({"train": shards}, lambda name, data: put_bytes(f"{folder}/{name}", data))
+    written = manifest.write_pages({"train": shards}, lambda name, data: put_bytes(f"{folder}/{name}", data))
     splits = {"train": Paged(f"{tmp_path}/data-0", "train", "none", written["train"]) if paged else tuple(shards)}
     part = Part("data-0", "csv", splits, {}, 1, 0)
     text = Manifest("x", "none", {}, "", (part,), {}, version=PAGED_VERSION if paged else FORMAT_VERSION).to_json()
     assert build.manifest_bytes / 2 < len(text) <= build.manifest_bytes + 1000
     size = sum(path.stat().st_size for path in Path(folder).iterdir())
     assert build.pages_bytes / 2 <= size <= build.pages_bytes
-    pages._read.cache_clear()
+    manifest._read.cache_clear()
     tracemalloc.start()
     try:
         found = sum(shard.records for *_, shard in Manifest.from_json(text, out=str(tmp_path)).each_shard())
@@ -370,7 +368,7 @@ def test_the_plan_of_a_read_that_is_real_and_small(tmp_path: Path) -> None:
     assert len(plan.jobs) == pytest.approx(read.jobs, abs=1)
     assert len(plan.jobs) > 3
     (tmp_path / "read" / f"_run-{'0' * 12}").mkdir(parents=True)
-    far = begin(Place(str(tmp_path / "read"), "0" * 12), ReadRun(plan, plan.jobs, "parquet", 1, 1))
+    far = begin_read(SharedFolder(str(tmp_path / "read"), "0" * 12), ReadRun(plan, plan.jobs, "parquet", 1, 1))
     assert list(far.load().jobs) == list(plan.jobs)
     assert tuple(far.load().plan.files) == plan.files
     assert len(pickle.dumps(far.load())) <= read.plan_bytes

@@ -23,28 +23,27 @@ import recordmill
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.progress import Progress
 from recordmill.building.commit import CommitConflict
-from recordmill.building.conclude import AccountsError
-from recordmill.building.spread import survey as surveys
-from recordmill.building.spread import tables
-from recordmill.building.spread.beginning import begin as start
-from recordmill.building.spread.digests import DigestList, Either, PlannedDigests, put_digests, with_digests
-from recordmill.building.spread.finishing import finish
-from recordmill.building.spread.place import NotSharedError, Place, _loaded, _unpickled
-from recordmill.building.spread.runs import slices
-from recordmill.building.spread.shards import make_shard
-from recordmill.building.spread.tables import SharedBatches, _batch, share_files
+from recordmill.building.reconcile import AccountsError
+from recordmill.building.workers import plan_files
+from recordmill.building.workers import survey as surveys
+from recordmill.building.workers.finish import finish
+from recordmill.building.workers.input_digests import DigestList, Either, PlannedDigests, put_digests, with_digests
+from recordmill.building.workers.plan_files import SharedBatches, _batch, share_files
+from recordmill.building.workers.plan_files import begin_build as start
+from recordmill.building.workers.runs import slices
+from recordmill.building.workers.shards import make_shard
+from recordmill.building.workers.shared_files import NotSharedError, SharedFolder, _loaded, _unpickled
 from recordmill.pipelines.build import make_plan
 from recordmill.pipelines.build_options import make_options
 from recordmill.shards import run, store_run
-from recordmill.shards.entries import pages
 from recordmill.shards.manifest import generations, load
 from recordmill.shards.rejects import TooManyRejects
 from recordmill.shards.run import RunFolder
+from recordmill.storage import external_sort
+from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import put_bytes, read_range
 from recordmill.storage.folders import exists, files_below, join
-from recordmill.storage.listed import sort
-from recordmill.storage.listed.batches import FileBatches
-from recordmill.storage.listed.files import FileTable, InputFile
+from recordmill.storage.lazy_table import FileBatches
 from recordmill.storage.stores.protocol import Stat
 
 OPTIONS: dict[str, Any] = {"num_shards": 4, "splits": "train=0.7,test=0.3", "name": "same", "max_rejects": 3}
@@ -265,7 +264,7 @@ def test_a_class_that_a_worker_does_not_have_is_told_of(out: str, monkeypatch: p
 
     OfAScript.__qualname__ = "OfAScript"
     monkeypatch.setitem(globals(), "OfAScript", OfAScript)
-    place = Place(out, "0" * 12)
+    place = SharedFolder(out, "0" * 12)
     shared = place.broadcast(OfAScript())
     monkeypatch.delitem(globals(), "OfAScript")
     with pytest.raises(RecordmillError, match=r"'OfAScript'.* must stand in a module that is installed there"):
@@ -294,7 +293,7 @@ def test_of_two_builds_one_commits_and_the_other_removes_its_own(source: str, ou
     assert recordmill.verify(out) == []
 
 
-def discard(place: Place) -> None:
+def discard(place: SharedFolder) -> None:
     """What a driver does whose job has failed."""
     run = place.attach()
     run.discard()
@@ -323,15 +322,15 @@ def test_inputs_that_are_listed_to_a_disk_are_built_as_those_in_memory(
         options |= {} if kind == "labels" else {"strays": "keep"}
     if kind == "labels":
         options |= {"labels": f"{source}/labels.csv", "max_rejects": 9}
-    monkeypatch.setattr(tables, "ROWS", 4)
+    monkeypatch.setattr(plan_files, "ROWS", 4)
     one = recordmill.build(source, tmp_path / "one", **options)
-    monkeypatch.setattr(sort, "HELD_ROWS", 5)
+    monkeypatch.setattr(external_sort, "HELD_ROWS", 5)
     out = str(tmp_path / "out")
     folder = RunFolder.create(out)
     plan = make_plan(source, folder, out, 0, make_options(out, runner="PortableRunner", **options))
     given: Any = plan.source
     assert isinstance(given.files._stored, FileBatches)
-    shared = start(plan, Place(out, folder.id))
+    shared = start(plan, SharedFolder(out, folder.id))
     far: Any = shared.load().source
     assert isinstance(far.files._stored, SharedBatches)
     assert far.files._added == {}  # what is known of each file lies there, too
@@ -358,7 +357,7 @@ def test_digests_in_many_files_are_those_of_one_mapping(found: dict[int, int], d
     rest = dict(told)
     planned = {file: rest.pop(file) for file in list(rest) if data.draw(st.booleans())}
     with tempfile.TemporaryDirectory() as out:
-        place = Place(out, "0" * 12)
+        place = SharedFolder(out, "0" * 12)
         (Path(out) / f"_run-{place.id}" / "shared").mkdir(parents=True)
         parts, files = [], sorted(rest)
         while files:
@@ -380,8 +379,8 @@ def test_pages_of_a_manifest_are_there_before_it_and_go_with_the_build(
     source: str, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = of_one_machine(source, tmp_path)
-    monkeypatch.setattr(pages, "MOST_NAMED", 7)
-    monkeypatch.setattr(pages, "PAGE_SHARDS", 3)
+    monkeypatch.setattr("recordmill.shards.manifest.MOST_NAMED", 7)
+    monkeypatch.setattr("recordmill.shards.manifest.PAGE_SHARDS", 3)
     dead, first, second = (begin(source, out, tmp_path) for _ in range(3))
 
     def die(*_: object) -> bool:

@@ -15,8 +15,7 @@ from recordmill.base.threads import both
 from recordmill.building.commit import commit as commit_run
 from recordmill.building.commit import upload_files
 from recordmill.shards import store_run
-from recordmill.shards.entries.shard_info import ShardInfo
-from recordmill.shards.manifest import Manifest, Part, generations, load
+from recordmill.shards.manifest import Manifest, Part, ShardInfo, generations, load
 from recordmill.shards.run import RunFolder
 from recordmill.shards.store_run import StoreRun
 from recordmill.storage.stores import client

@@ -18,9 +18,9 @@ from image_samples import samples
 
 import recordmill
 from recordmill.base.errors import RecordmillError
+from recordmill.building import file_records
+from recordmill.building.file_records import ShardsInTurn
 from recordmill.building.order import OrderOptions
-from recordmill.building.straight import in_order
-from recordmill.building.straight.shards import ShardsInTurn
 from recordmill.pipelines.build import BuildResult
 from recordmill.shards import rejects
 
@@ -32,10 +32,10 @@ BROKEN = b"\xff\xfe no UTF-8 \xff"
 @contextmanager
 def sorting() -> Iterator[None]:
     """Builds in which no file goes straight into a shard."""
-    from recordmill.transforms import one_stage
+    from recordmill.transforms import local_build
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(one_stage, "straight_stripes", lambda plan: None)
+        patched.setattr(local_build, "straight_stripes", lambda plan: None)
         yield
 
 
@@ -109,8 +109,8 @@ def test_the_outcome_is_that_of_the_build_that_sorts(
         source = Path(folder, "in")
         write_documents(source, seed, files, bad, size)
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(in_order, "BATCH_BYTES", 1500)
-            patched.setattr(in_order, "BATCH_FILES", 7)
+            patched.setattr(file_records, "BATCH_BYTES", 1500)
+            patched.setattr(file_records, "BATCH_FILES", 7)
             both(
                 source, Path(folder), kind="text", mode="documents", shuffle=shuffle, compression=compression,
                 max_rejects=max_rejects, threads=2, name="set", **shards, **splits,
@@ -129,7 +129,7 @@ def test_images_with_labels_and_rejects(tmp_path: Path, options: dict[str, Any])
     (tmp_path / "labels.csv").write_text("file,label,size\n" + rows)
     bits = options.pop("key_bits", 64)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(in_order, "BATCH_BYTES", 5000)
+        patched.setattr(file_records, "BATCH_BYTES", 5000)
         patched.setattr(OrderOptions, "key_bits", bits)
         found = both(
             tmp_path / "in", tmp_path, kind="images", labels=str(tmp_path / "labels.csv"), max_rejects=5,
@@ -144,7 +144,7 @@ def test_only_the_budget_ends_a_build_early(tmp_path: Path, monkeypatch: pytest.
     said = both(tmp_path / "in", tmp_path, kind="text", mode="documents", max_rejects=3, threads=1)
     assert "30 of 40 records were rejected (30 encoding); max_rejects=3 allows fewer" in said
     monkeypatch.setattr(rejects, "COUNTED_ON", 2)
-    monkeypatch.setattr(in_order, "BATCH_FILES", 2)
+    monkeypatch.setattr(file_records, "BATCH_FILES", 2)
     with pytest.raises(RecordmillError, match=r"at least \d+ records were rejected .* so the rest was not looked at"):
         recordmill.build(tmp_path / "in", tmp_path / "out", kind="text", mode="documents", max_rejects=3)
     assert not (tmp_path / "out").exists()
@@ -153,7 +153,7 @@ def test_only_the_budget_ends_a_build_early(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("threads", [1, 2, 7])
 def test_threads_and_memory_decide_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
     write_documents(tmp_path / "in", 5, 50, 4, 300)
-    monkeypatch.setattr(in_order, "BATCH_BYTES", 3000)
+    monkeypatch.setattr(file_records, "BATCH_BYTES", 3000)
     both(
         tmp_path / "in", tmp_path, kind="text", mode="documents", max_rejects=4, num_shards=5, name="set",
         threads=threads, memory="64MiB",
@@ -162,13 +162,13 @@ def test_threads_and_memory_decide_nothing(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_file_that_changes_while_it_is_built_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_documents(tmp_path / "in", 5, 5, 0, 300)
-    read = in_order.read_stripe
+    read = file_records.read_stripe
 
     def change(plan: Any, stripe: Any) -> Any:
         (tmp_path / "in" / "class1" / "0001.txt").write_text("another")
         return read(plan, stripe)
 
-    monkeypatch.setattr(in_order, "read_stripe", change)
+    monkeypatch.setattr(file_records, "read_stripe", change)
     with pytest.raises(RecordmillError, match=r"class1/0001\.txt: changed while it was read"):
         recordmill.build(tmp_path / "in", tmp_path / "out", kind="text", mode="documents")
     assert not (tmp_path / "out").exists()

@@ -1,5 +1,5 @@
 """Flink over hosts of its own: a JobManager on the first, and TaskManagers on the others, with a Beam worker pool
-beside each. What `scripts/flink_local.sh fetch` got is run.
+beside each. What `examples/cluster/flink_local.sh fetch` got is run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def jar() -> Path:
 def why_not() -> str:
     """Why no such cluster can be had here; "" if one can."""
     if not list(flink_folder().glob("flink/lib/python3*/site-packages/pyflink")) or not jar().exists():
-        return "scripts/flink_local.sh fetch was not run"
+        return "examples/cluster/flink_local.sh fetch was not run"
     return why_no_hosts("java")
 
 

@@ -1,5 +1,5 @@
 """Spark over hosts of its own: a master on the first, and workers on the others, whose executors start Python workers.
-What `scripts/spark_local.sh fetch` got is run.
+What `examples/cluster/spark_local.sh fetch` got is run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def jar() -> Path:
 def why_not() -> str:
     """Why no such cluster can be had here; "" if one can."""
     if not list(spark_folder().glob("pyspark/lib/python3*/site-packages/pyspark")) or not jar().exists():
-        return "scripts/spark_local.sh fetch was not run"
+        return "examples/cluster/spark_local.sh fetch was not run"
     return why_no_hosts("java")
 
 

@@ -14,7 +14,7 @@ from made_data_set import mixed_rows, write_data_set
 from recordmill.__main__ import main
 from recordmill.base.errors import MissingExtraError, UsageError
 from recordmill.pipelines.build import build
-from recordmill.reader.bench import OUTPUTS, Measured, measure
+from recordmill.reader.bench import BENCH_OUTPUTS, Measured, measure
 from recordmill.reader.dataset import open
 from recordmill.reader.prefetch.timing import STAGES
 
@@ -38,7 +38,7 @@ def test_it_counts_an_epoch(out: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "to go faster: " in said
 
 
-@pytest.mark.parametrize("face", OUTPUTS)
+@pytest.mark.parametrize("face", BENCH_OUTPUTS)
 def test_every_face_is_measured_and_every_stage_is_counted(
     out: Path, capsys: pytest.CaptureFixture[str], face: str
 ) -> None:
@@ -82,7 +82,7 @@ def test_what_takes_the_most_is_what_is_advised_on() -> None:
     }
     assert len(set(advice.values())) == len(STAGES)
     idle = Measured(5, 500, 1000, 70.0, 0.1, {**dict.fromkeys(STAGES, 1.0), "decode": 2.0}, 2, 6.0)
-    assert len({replace(idle, face=face).advice() for face in OUTPUTS}) == len(OUTPUTS)
+    assert len({replace(idle, face=face).advice() for face in BENCH_OUTPUTS}) == len(BENCH_OUTPUTS)
     assert "threads wait" in idle.advice()
     assert "no batches" in Measured(0, 0, 0, 1.0, 0.0, dict.fromkeys(STAGES, 0.0), 2, 1.0).advice()
 

@@ -8,81 +8,91 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "recordmill"
+AT_TOP = ("pipelines", "schemas", "transforms")  # installed as `recordmill.schemas` and so on
 ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside its own; all of them stand above it
-    "base.people": "",
-    "base.compiled": "",
-    "base": "base.compiled",
+    "base.compilation": "",
+    "base": "base.compilation",
     "schemas": "base",
     "storage.stores": "base",
-    "storage.listed": "storage.stores",
-    "storage.disk": "base",
-    "storage": "base storage.disk storage.listed storage.stores",
-    "engines": "base storage",
-    "images": "base",
-    "sources": "base base.people images",
+    "storage": "base storage.stores",
     "records": "",
-    "records.tfrecord": "base storage",
+    "records.images": "base",
     "records.protobuf": "base",
+    "records.tfrecord": "base storage",
     "records.example": "base records.protobuf records.tfrecord schemas",
+    "records.columns": "base records.example records.images records.protobuf schemas",
     "records.inference": "base records.example records.protobuf schemas",
-    "records.columns": "base base.people images records.example records.protobuf records.tfrecord schemas",
-    "records.writers": "base base.people images records.columns schemas storage",
-    "pipelines.options": "base base.people records.writers schemas sources storage",
-    "shards.entries": "base schemas storage storage.listed",
-    "shards": "base base.people engines records.tfrecord records.writers schemas shards.entries storage storage.listed",
-    "shards.loads": "base records.columns records.example records.inference records.tfrecord schemas shards storage",
-    "sources.inputs": "base images schemas sources storage storage.listed",
-    "sources.values": "base base.people schemas sources.inputs",
-    "sources.csv.sniff": "base",
-    "sources.csv": "base schemas sources.csv.sniff sources.inputs sources.values storage storage.listed",
-    "sources.jsonl": "base schemas sources.inputs sources.values storage storage.listed",
-    "sources.text": "base base.people schemas sources.inputs storage storage.listed",
-    "sources.images": "base base.people images schemas sources.csv sources.inputs sources.jsonl sources.values storage "
-    "storage.listed",
-    "sources.arrow": "base base.people schemas sources.inputs sources.values storage storage.listed",
-    "sources.tfrecord": "base base.people records.inference records.tfrecord schemas shards shards.loads "
-    "sources.inputs storage storage.listed",
-    "preprocessing": "base base.people schemas shards storage",
-    "building": "base preprocessing records.example records.tfrecord records.writers schemas shards shards.entries "
-    "sources.inputs storage storage.disk storage.listed",
-    "building.straight": "base building records.tfrecord shards shards.entries sources.inputs storage storage.disk",
-    "building.spread": "base building preprocessing shards shards.entries sources.inputs storage storage.listed",
-    "exporting.choices": "base base.people records.columns records.protobuf records.writers schemas shards "
-    "shards.loads",
-    "exporting": "base base.people exporting.choices records.columns records.example records.inference "
-    "records.tfrecord records.writers schemas shards shards.loads storage storage.listed",
-    "exporting.stored": "base exporting records.columns shards storage",
-    "exporting.spread": "base building.spread exporting records.writers shards storage storage.listed",
+    "records.writers": "base records.columns records.images schemas storage",
+    "shards": "base records.tfrecord records.writers schemas storage",
+    "shards.loading": "base records.columns records.example records.inference records.tfrecord schemas shards storage",
+    "sources": "base records.images",
+    "sources.common": "base records.images schemas sources storage",
+    "sources.text": "base schemas sources.common storage",
+    "sources.tfrecord": "base records.inference records.tfrecord schemas shards shards.loading sources.common storage",
+    "sources.values": "base schemas sources.common",
+    "sources.arrow": "base schemas sources.common sources.values storage",
+    "sources.csv": "base schemas sources.common sources.values storage",
+    "sources.jsonl": "base schemas sources.common sources.values storage",
+    "sources.images": "base records.images schemas sources.common sources.csv sources.jsonl sources.values storage",
+    "preprocessing": "base schemas shards storage",
+    "building": "base preprocessing records.example records.tfrecord records.writers schemas shards "
+    "sources.common storage",
+    "building.workers": "base building preprocessing shards sources.common storage",
+    "exporting": "base building.workers records.columns records.example records.inference records.protobuf "
+    "records.tfrecord records.writers schemas shards shards.loading storage",
+    "options": "base records.writers schemas sources storage",
     "reader.sampling": "base",
-    "reader.options": "base base.people reader.sampling records.columns schemas",
+    "reader.options": "base reader.sampling records.columns schemas",
     "reader.prefetch": "base reader.options reader.sampling records.columns records.tfrecord schemas shards "
-    "shards.loads",
-    "reader.images": "base images reader.options reader.prefetch reader.sampling records.columns schemas",
+    "shards.loading",
+    "reader.images": "base reader.options reader.prefetch reader.sampling records.columns records.images schemas",
     "reader.batches": "base reader.images reader.options reader.prefetch reader.sampling records.columns schemas "
     "shards",
-    "reader.tensorflow": "base base.people images reader.batches reader.images reader.options reader.prefetch "
-    "records.columns schemas storage",
+    "reader.tensorflow": "base reader.batches reader.images reader.options reader.prefetch records.columns "
+    "records.images schemas storage",
     "reader.torch": "base reader.batches reader.images reader.options reader.prefetch reader.sampling "
     "records.columns schemas",
-    "reader": "base base.people images reader.batches reader.images reader.options reader.prefetch "
-    "reader.sampling reader.torch records.columns records.inference records.tfrecord records.writers "
-    "schemas shards shards.loads storage",
-    "reader.inspect": "base images reader records.columns records.inference records.protobuf schemas shards "
-    "shards.loads storage",
-    "transforms": "base building building.spread building.straight exporting exporting.spread records.example "
-    "records.tfrecord schemas shards shards.entries sources.arrow sources.values storage",
-    "transforms.tft": "base building building.spread preprocessing schemas shards sources.inputs storage transforms",
-    "pipelines.remote": "base base.people building.spread engines pipelines.options shards sources storage transforms",
-    "pipelines": "base base.people building building.spread engines exporting exporting.choices exporting.spread "
-    "exporting.stored pipelines.options pipelines.remote preprocessing records.columns records.inference "
-    "records.writers schemas shards shards.loads sources sources.arrow sources.inputs storage storage.listed "
-    "transforms transforms.tft",
+    "reader": "base reader.batches reader.images reader.options reader.prefetch reader.sampling "
+    "reader.torch records.columns records.images records.inference records.writers schemas shards "
+    "shards.loading storage",
+    "reader.inspect": "base reader records.columns records.images records.inference records.protobuf schemas shards "
+    "shards.loading storage",
+    "transforms": "base building building.workers exporting records.example records.tfrecord schemas shards "
+    "sources.arrow sources.values storage",
+    "transforms.tft": "base building building.workers preprocessing schemas shards sources.common storage transforms",
+    "pipelines.remote": "base building.workers options shards sources storage transforms",
+    "pipelines": "base building building.workers exporting options pipelines.remote preprocessing "
+    "records.columns records.inference records.writers schemas shards shards.loading sources "
+    "sources.arrow sources.common storage transforms transforms.tft",
+    "commands": "base options pipelines pipelines.remote reader reader.inspect records.writers shards sources "
+    "sources.common storage",
 }
 FOLDERS = tuple(dict.fromkeys(room.split(".")[0] for room in ROOMS))
 
 
 def folder_of(room: str) -> Path:
-    return ROOT.joinpath(*room.split("."))
+    """
+    >>> folder_of("schemas").relative_to(ROOT).as_posix(), folder_of("records.example").relative_to(PACKAGE).as_posix()
+    ('schemas', 'records/example')
+    """
+    parts = room.split(".")
+    return (ROOT if parts[0] in AT_TOP else PACKAGE).joinpath(*parts)
+
+
+def all_modules(folder: str | None = None) -> list[Path]:
+    """Every module of the rooms, or of one of FOLDERS and the rooms in it."""
+    return [path for name in ([folder] if folder else FOLDERS) for path in sorted(folder_of(name).rglob("*.py"))]
+
+
+def installed(path: Path) -> Path:
+    """The path below the package as it is installed: `records/example/encode.py`."""
+    return path.relative_to(PACKAGE if path.is_relative_to(PACKAGE) else ROOT)
+
+
+def dotted(path: Path) -> str:
+    """`recordmill.records.example.encode`."""
+    return ".".join(("recordmill", *installed(path).with_suffix("").parts)).removesuffix(".__init__")
 
 
 def modules(room: str) -> list[Path]:
@@ -144,5 +154,5 @@ def _imported(statement: ast.ImportFrom) -> list[str]:
 
 
 def is_module(name: str) -> bool:
-    path = ROOT.joinpath(*name.removeprefix("recordmill.").split("."))
+    path = folder_of(name.removeprefix("recordmill."))
     return path.with_suffix(".py").exists() or (path / "__init__.py").exists()

@@ -7,17 +7,12 @@ import importlib
 from pathlib import Path
 
 import pytest
-from rooms import FOLDERS, ROOT
+from rooms import all_modules, dotted
 
 
 def documented() -> list[str]:
     """The modules that hold examples."""
-    return [
-        f"recordmill.{path.relative_to(ROOT).with_suffix('').as_posix().replace('/', '.')}"
-        for folder in FOLDERS
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        if _has_example(path)
-    ]
+    return [dotted(path) for path in all_modules() if _has_example(path)]
 
 
 def _has_example(path: Path) -> bool:

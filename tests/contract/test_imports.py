@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from rooms import FOLDERS, ROOT, imports, is_any, is_standard
+from rooms import FOLDERS, PACKAGE, ROOT, all_modules, dotted, folder_of, imports, is_any, is_standard
 
 import recordmill
 
@@ -22,11 +22,11 @@ def test_the_command_line_s_modules_import_the_standard_library_only() -> None:
     """`recordmill --help` is quick because nothing else is loaded; the commands import the rest when they run."""
     wrong = [
         f"{path.relative_to(ROOT)}:{line} imports {name}"
-        for path in sorted((ROOT / "src/recordmill").rglob("*.py"))
+        for path in sorted([*PACKAGE.glob("*.py"), *folder_of("commands").glob("*.py")])
         for name, line, at_import in imports(path)
         if at_import
         and not is_standard(name)
-        and is_any(name, {"recordmill." + folder for folder in FOLDERS} | set(HEAVY))
+        and is_any(name, {"recordmill." + folder for folder in FOLDERS if folder != "commands"} | set(HEAVY))
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -56,9 +56,9 @@ def loaded_after(code: str, *, blocked: tuple[str, ...] = ()) -> set[str]:
 def import_all(folder: str) -> str:
     """All modules but those for PyTorch and tf.data, which the others import when they are asked for."""
     names = [
-        f"recordmill.{path.relative_to(ROOT).with_suffix('').as_posix().replace('/', '.')}".removesuffix(".__init__")
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        if path.parent not in (ROOT / "reader" / "torch", ROOT / "reader" / "tensorflow")
+        dotted(path)
+        for path in all_modules(folder)
+        if path.parent not in (folder_of("reader.torch"), folder_of("reader.tensorflow"))
     ]
     return "import " + ", ".join(names)
 

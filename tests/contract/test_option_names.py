@@ -9,30 +9,38 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rooms import FOLDERS, ROOT
+from rooms import all_modules, installed
 
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.option_names import in_flags, option, shortened, speaking_flags, speaks_flags, spelled
-from recordmill.building.spread.place import Place
-from recordmill.pipelines.options.commands import CALLS
+from recordmill.building.workers.shared_files import SharedFolder
+from recordmill.options.commands import CALLS
 
 DECLARED = {each.name for options in CALLS.values() for each in options}
 FLAGS = {flag for options in CALLS.values() for each in options for flag in each.all_flags if flag.startswith("--")}
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*(?![\w-])")
 _COMMAND = re.compile(r"`recordmill [^`]*`")  # a whole command, to be typed as it is
 # the command line, and those who speak to programs that have flags of their own
-_LEFT_OUT = ("base/option_names.py", "pipelines/options/", "pipelines/remote/flags.py", "transforms/worker.py")
+_LEFT_OUT = ("base/option_names.py", "options/", "commands/", "pipelines/remote/flags.py", "transforms/worker.py")
 _OF_BEAM = ("--runner", "--parallelism", "--experiments")
 # functions below the doors that take an option's name, and which argument it is
-_TAKE_NAMES = {"option": 0, "flag_of": 0, "parse_size": 1, "listed": 1, "_whole": 1, "_named": 0, "_check_bytes": 1}
+_TAKE_NAMES = {
+    "option": 0,
+    "flag_of": 0,
+    "parse_size": 1,
+    "parse_image_size": 1,
+    "listed_names": 1,
+    "_whole": 1,
+    "_named": 0,
+    "_check_bytes": 1,
+}
 
 
 def products() -> Iterator[tuple[str, ast.Module]]:
-    for folder in FOLDERS:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            name = str(path.relative_to(ROOT))
-            if not name.startswith(_LEFT_OUT):
-                yield name, ast.parse(path.read_text(encoding="utf-8"))
+    for path in all_modules():
+        name = str(installed(path))
+        if not name.startswith(_LEFT_OUT):
+            yield name, ast.parse(path.read_text(encoding="utf-8"))
 
 
 def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -129,11 +137,11 @@ def test_what_is_cut_short_holds_no_half_mark() -> None:
 
 def test_a_worker_spells_as_the_caller_of_its_job() -> None:
     with speaking_flags():
-        job = pickle.dumps(Place("out", "id"))
+        job = pickle.dumps(SharedFolder("out", "id"))
     assert not speaks_flags()
     try:
         pickle.loads(job)
         assert str(UsageError(option("to", "npy"))) == "--to npy"
     finally:
-        pickle.loads(pickle.dumps(Place("out", "id", flags=False)))
+        pickle.loads(pickle.dumps(SharedFolder("out", "id", flags=False)))
     assert str(UsageError(option("to", "npy"))) == 'to="npy"'

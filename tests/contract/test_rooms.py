@@ -6,10 +6,21 @@ from __future__ import annotations
 
 import ast
 import graphlib
-from pathlib import Path
 
 import pytest
-from rooms import FOLDERS, ROOMS, ROOT, folder_of, imports, is_any, is_standard, modules, room_of
+from rooms import (
+    FOLDERS,
+    ROOMS,
+    all_modules,
+    dotted,
+    folder_of,
+    imports,
+    installed,
+    is_any,
+    is_standard,
+    modules,
+    room_of,
+)
 
 # what the base install has
 BASE = {"numpy", "pyarrow", "numba", "llvmlite", "PIL", "tensorflow_metadata", "google.protobuf", "blake3", "isal"}
@@ -22,18 +33,9 @@ FRAMEWORKS = {"reader.torch": {"torch"}, "reader.tensorflow": {"tensorflow"}}
 
 
 def test_the_table_names_every_room() -> None:
-    there = {
-        ".".join(path.parent.relative_to(ROOT).parts)
-        for folder in FOLDERS
-        for path in (ROOT / folder).rglob("__init__.py")
-    }
+    there = {".".join(installed(path).parent.parts) for path in all_modules() if path.name == "__init__.py"}
     assert there == set(ROOMS)
-    strays = [
-        path
-        for folder in FOLDERS
-        for path in (ROOT / folder).rglob("*.py")
-        if not (path.parent / "__init__.py").exists()
-    ]
+    strays = [path for path in all_modules() if not (path.parent / "__init__.py").exists()]
     assert not strays, strays
 
 
@@ -56,18 +58,18 @@ def test_a_room_imports_only_what_the_table_says(room: str) -> None:
     for path in modules(room):
         for name, line, _ in imports(path):
             if is_any(name, set(FOLDERS)) and not is_standard(name):
-                wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name} without recordmill.")
+                wrong.append(f"{installed(path)}:{line} imports {name} without recordmill.")
             elif is_any(name, {"recordmill"}):
                 used.add(room_of(name))
                 if room_of(name) not in allowed:
-                    wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
+                    wrong.append(f"{installed(path)}:{line} imports {name}")
     assert not wrong, "\n".join(wrong)
     assert allowed - {room} <= used, f"the table allows {room} what it does not use: {sorted(allowed - used)}"
 
 
 def test_no_module_imports_itself_through_others() -> None:
     """Neither at import nor in functions nor for type checkers."""
-    paths = {_dotted(path): path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
+    paths = {dotted(path): path for path in all_modules()}
     graph = {name: {found for found, _, _ in imports(path) if found in paths} for name, path in paths.items()}
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which shows the cycle
 
@@ -81,7 +83,7 @@ def test_a_room_says_what_it_is(room: str) -> None:
 @pytest.mark.parametrize("room", ROOMS)
 def test_what_others_may_call_says_what_it_does(room: str) -> None:
     silent = [
-        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+        f"{installed(path)}:{node.lineno} {node.name}"
         for path in modules(room)
         for node in ast.parse(path.read_text(encoding="utf-8")).body
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
@@ -98,11 +100,7 @@ def test_outside_the_beam_shell_modules_need_the_base_install_only(room: str) ->
         for name, line, at_import in imports(path):
             if is_standard(name) or is_any(name, {"recordmill"} | BASE | FRAMEWORKS.get(room, set())):
                 continue
-            for_tensorflow = {room, path.relative_to(ROOT).as_posix()} & TENSORFLOW
+            for_tensorflow = {room, installed(path).as_posix()} & TENSORFLOW
             if is_any(name, SHELL) or at_import or (is_any(name, {"tensorflow", "keras"}) and not for_tensorflow):
-                wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
+                wrong.append(f"{installed(path)}:{line} imports {name}")
     assert not wrong, "\n".join(wrong)
-
-
-def _dotted(path: Path) -> str:
-    return ".".join(("recordmill", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")

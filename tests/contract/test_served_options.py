@@ -12,10 +12,10 @@ import pytest
 
 import recordmill
 from recordmill.base.errors import UsageError
+from recordmill.options.commands import CALLS, keywords_of, refuse_unserved
+from recordmill.options.option import FROM_FILES, FROM_MEMORY, FROM_SOURCE, SWITCH, Option
 from recordmill.pipelines.build_options import make_options
-from recordmill.pipelines.options.commands import CALLS, keywords_of, refuse_unserved
-from recordmill.pipelines.options.option import FROM_FILES, FROM_MEMORY, FROM_SOURCE, SWITCH, Option
-from recordmill.pipelines.planning import plan_source
+from recordmill.pipelines.plan import plan_source
 from recordmill.pipelines.read_options import make_settings
 from recordmill.records.writers.outputs import OUTPUT_NAMES, serving
 from recordmill.schemas.feature import Schema

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rooms import ROOMS, ROOT, modules
+from rooms import PACKAGE, ROOMS, installed, modules
 
 # of `os` and `os.path`, what asks for no file
 OF_OS = {"PathLike", "cpu_count", "environ", "fsdecode", "fsencode", "fspath", "getpid", "path", "register_at_fork"}
@@ -22,13 +22,12 @@ MODULES = {"fcntl", "fileinput", "glob", "mmap", "shutil", "tempfile"}
 OF_LIBRARIES = {"OSFile", "memory_map", "memmap", "fromfile", "tofile", "FileIO"}  # pyarrow's, NumPy's, io's
 # what is no storage: files of the installation, the machine and the process
 NO_STORAGE = {
-    "base/compiled/digest.py": "the file that says which Numba is installed",
-    "base/compiled/machine_code.py": "files of compiled kernels, beside the installed source",
-    "base/compiled/numba_cache.py": "Numba's own",
-    "base/compiled/pruning.py": "the same files, when they are old",
+    "base/compilation/digest.py": "the file that says which Numba is installed",
+    "base/compilation/machine_code.py": "files of compiled kernels, beside the installed source",
+    "base/compilation/numba_kernels.py": "Numba's own",
     "base/machine.py": "/sys/fs/cgroup, which says how many cores there are",
-    "engines/tied.py": "the program that its process becomes, and the end of it",
-    "src/recordmill/commands/main.py": "the standard streams of the process",
+    "pipelines/remote/child_process.py": "the program that its process becomes, and the end of it",
+    "commands/main.py": "the standard streams of the process",
     "reader/torch/workers.py": "a file without a name, which is memory that processes share",
     "records/writers/npy.py": "np.load maps the arrays that a read wrote, for the user",
     "transforms/worker.py": "the program that its process becomes",
@@ -39,7 +38,7 @@ def _modules() -> Iterator[Path]:
     for room in ROOMS:
         if room.split(".")[0] != "storage":
             yield from modules(room)
-    yield from sorted((ROOT / "src" / "recordmill").glob("*.py"))
+    yield from sorted(PACKAGE.glob("*.py"))
 
 
 def _touches(path: Path) -> Iterator[tuple[int, str]]:
@@ -80,8 +79,8 @@ def _called(node: ast.Call, own: set[str]) -> Iterator[tuple[int, str]]:
             yield node.lineno, f"{whole}()"
 
 
-@pytest.mark.parametrize("path", _modules(), ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("path", _modules(), ids=lambda path: installed(path).as_posix())
 def test_only_storage_touches_files(path: Path) -> None:
-    name = path.relative_to(ROOT).as_posix()
+    name = installed(path).as_posix()
     found = [f"{name}:{line}: {what}" for line, what in _touches(path)]
     assert bool(found) == (name in NO_STORAGE), found or f"{name} need not be excepted any more"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from recordmill.engines.failure import sentence, told
+from recordmill.pipelines.remote.job_error import error_sentence, sentence
 
 FLINK = """java.util.concurrent.ExecutionException: org.apache.flink.JobExecutionException: Job execution failed.
 	at org.apache.flink.client.program.ContextEnvironment.getJobExecutionResult(ContextEnvironment.java:171)
@@ -70,7 +70,7 @@ def test_one_sentence_is_left(text: str, says: str) -> None:
 
 def test_the_whole_text_is_kept_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    error = told(FLINK, "recordmill-build-x")
+    error = error_sentence(FLINK, "recordmill-build-x")
     path = Path(str(error).rpartition(": ")[2].rstrip(")"))
     assert path.read_text() == FLINK
     assert path.parent.parent == tmp_path

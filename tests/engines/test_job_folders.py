@@ -15,8 +15,8 @@ from store_server import s3_server
 
 import recordmill
 from recordmill.__main__ import main
-from recordmill.engines.note import JOB_NAME, UNHEARD_SEC, JobNote
 from recordmill.shards import dead_runs, store_run
+from recordmill.shards.engine_jobs import JOB_NAME, UNHEARD_SEC, JobNote
 from recordmill.shards.run import RunFolder
 
 JOB = "0" * 31 + "1"

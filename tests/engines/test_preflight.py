@@ -15,11 +15,10 @@ from store_server import STRANGER, Store, of_s3, settings
 
 from recordmill.base.errors import UsageError
 from recordmill.pipelines.build import build, submit
-from recordmill.pipelines.remote.cluster import check_cluster, refuse
-from recordmill.pipelines.remote.doctor import doctor
-from recordmill.pipelines.remote.parallelism import with_parallelism
+from recordmill.pipelines.remote.cluster import check_cluster, refuse_findings, with_parallelism
+from recordmill.pipelines.remote.preflight import doctor
 from recordmill.pipelines.remote.submission import pipeline_options
-from recordmill.transforms.probe import Wanted, look
+from recordmill.transforms.probe import ProbeRequest, probe_worker
 
 PROCESS = ("--environment_type=PROCESS", '--environment_config={"command": "/opt/recordmill-worker"}')
 
@@ -57,7 +56,7 @@ def test_each_refusal_says_what_to_change(
         change(server)
         given = (f"--flink_master={server.url}", f"--flink_job_server_jar={jar}", *flags)
         with pytest.raises(UsageError, match=says):
-            refuse(check_cluster("FlinkRunner", pipeline_options("FlinkRunner", given)))
+            refuse_findings(check_cluster("FlinkRunner", pipeline_options("FlinkRunner", given)))
 
 
 def make_jar(path: Path, engine: str) -> None:
@@ -88,7 +87,7 @@ def test_a_master_that_does_not_answer_is_said_and_a_jar_that_is_not_there() -> 
     found = check_cluster("FlinkRunner", options)
     assert [one.what for one in found if not one.ok] == ["Flink", "job server"]
     with pytest.raises(UsageError, match=r"127.0.0.1:9 gives no answer .*; start Flink, or name its REST address"):
-        refuse(found)
+        refuse_findings(found)
 
 
 def test_as_many_slots_are_used_as_are_free_unless_it_is_said() -> None:
@@ -106,11 +105,11 @@ def test_a_worker_says_what_it_does_not_see(tmp_path: Path) -> None:
     there, token = tmp_path / "a.csv", tmp_path / "token"
     there.write_text("x\n1\n")
     token.write_text("mine")
-    seen = look(0, Wanted(str(token), "mine", ((str(there), 4),)))
+    seen = probe_worker(0, ProbeRequest(str(token), "mine", ((str(there), 4),)))
     assert (seen["out"], seen["inputs"]) == ("", "")
-    assert "another folder of that name" in look(0, Wanted(str(token), "yours"))["out"]
-    assert "No such file" in look(0, Wanted(str(tmp_path / "none"), "x"))["out"]
-    assert "4 bytes there, 5 here" in look(0, Wanted(inputs=((str(there), 5),)))["inputs"]
+    assert "another folder of that name" in probe_worker(0, ProbeRequest(str(token), "yours"))["out"]
+    assert "No such file" in probe_worker(0, ProbeRequest(str(tmp_path / "none"), "x"))["out"]
+    assert "4 bytes there, 5 here" in probe_worker(0, ProbeRequest(inputs=((str(there), 5),)))["inputs"]
 
 
 def about_out(out: Path | str, overwrite: bool = False) -> tuple[bool, str]:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from recordmill.engines.tied import tied
+from recordmill.pipelines.remote.child_process import end_with_parent
 
 STARTS = """
 import subprocess, sys
-from recordmill.engines.tied import tied
+from recordmill.pipelines.remote.child_process import tied
 with subprocess.Popen(tied(sys.argv[1:]), stdout=subprocess.PIPE) as program:
     print(program.pid, program.stdout.readline().decode().strip(), flush=True)
     sys.stdin.read()
@@ -51,6 +51,6 @@ def test_what_was_started_ends_with_what_started_it(program: str, signum: int) -
 
 
 def test_a_program_that_ends_by_itself_gives_its_own_code_and_output() -> None:
-    command = tied([sys.executable, "-c", "print('said'); raise SystemExit(7)"])
+    command = end_with_parent([sys.executable, "-c", "print('said'); raise SystemExit(7)"])
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, timeout=60)
     assert (done.stdout, done.returncode) == ("said\n", 7)  # at its end nobody holds the pipe, the watcher neither

@@ -9,10 +9,10 @@ import pytest
 from flink_server import FlinkServer, flink_server
 
 from recordmill.base.progress import Progress
-from recordmill.engines.failure import EngineError
-from recordmill.engines.flink import Flink
 from recordmill.pipelines.remote import submission, watch
+from recordmill.pipelines.remote.job_error import EngineError
 from recordmill.pipelines.remote.submission import pipeline_options
+from recordmill.shards.engine_jobs import Flink
 
 JOB = "0" * 31 + "1"
 

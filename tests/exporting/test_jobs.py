@@ -15,11 +15,9 @@ from hypothesis import strategies as some
 
 import recordmill
 from recordmill.base.errors import DataError
-from recordmill.exporting.jobs import Job, split_jobs
-from recordmill.exporting.parts import read_parts
-from recordmill.exporting.plan import ReadOptions, plan_read
-from recordmill.shards.piece_table import PieceTable
-from recordmill.shards.pieces import Piece, Span
+from recordmill.exporting.plan import Job, ReadOptions, plan_read, split_jobs
+from recordmill.exporting.records import read_parts
+from recordmill.shards.pieces import Piece, PieceTable, Span
 
 SHARDS = some.lists(some.tuples(some.integers(1, 900), some.integers(1, 40)), min_size=1, max_size=30)
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import recordmill
 from recordmill.base.errors import RecordmillError
-from recordmill.shards.entries import pages
+from recordmill.shards import manifest
 
 CODES = {"kill": 0, "EIO": errno.EIO, "ENOSPC": errno.ENOSPC}
 SECONDS = 60  # a case that takes longer hangs
@@ -38,7 +38,7 @@ def make_job(job: str, root: Path) -> tuple[Callable[[Path], object], Callable[[
     rows.write_text("a,b\n" + "".join(f"{i},x{i}\n" for i in range(40)))
     others.write_text("a,b\n" + "".join(f"{i},y{i}\n" for i in range(30)))
     if "paged" in job:
-        pages.MOST_NAMED, pages.PAGE_SHARDS = 0, 1
+        manifest.MOST_NAMED, manifest.PAGE_SHARDS = 0, 1
     if job.endswith("build"):
         options: dict[str, Any] = {"splits": "train=0.5,test=0.5", "threads": 1, "name": "x"}
         if job == "files-build":

@@ -23,26 +23,25 @@ from image_samples import samples
 
 from recordmill.base.errors import RecordmillError, Reject
 from recordmill.exporting.job import OutputAccount
-from recordmill.exporting.jobs import Job
-from recordmill.images.check import check_structure
-from recordmill.images.header import BadImage
+from recordmill.exporting.plan import Job
 from recordmill.reader.inspect.contents import Contents
+from recordmill.records.images.check import check_structure
+from recordmill.records.images.header import BadImage
 from recordmill.records.tfrecord.frames import frame, scan
 from recordmill.records.writers.npy_file import npy_header
 from recordmill.records.writers.outputs import find_output
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.tfmd import from_pbtxt, to_pbtxt
-from recordmill.shards.entries.shard_info import ShardInfo
 from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, map_table
-from recordmill.shards.loads.hints import read_hint
-from recordmill.shards.manifest import Manifest, Part
+from recordmill.shards.loading.schema_hints import read_hint
+from recordmill.shards.manifest import Manifest, Part, ShardInfo
 from recordmill.shards.rejects import Rejected
+from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import plan_csv
-from recordmill.sources.inputs.contract import PlanOptions
 from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
+from recordmill.storage.json_fields import load_fields
 from recordmill.storage.listing import list_inputs
-from recordmill.storage.strict_json import load_fields
 
 pytestmark = pytest.mark.sweep
 

@@ -11,9 +11,9 @@ import PIL.Image
 import pytest
 
 import recordmill
-from recordmill.images.check import check_structure
-from recordmill.images.header import BadImage
 from recordmill.reader.inspect.summary import inspect
+from recordmill.records.images.check import check_structure
+from recordmill.records.images.header import BadImage
 from recordmill.storage.files import read_range
 
 # GIF whose blocks TensorFlow's reader does not understand: no header says so

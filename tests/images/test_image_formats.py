@@ -13,9 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recordmill.images.check import IMAGE_FORMATS, check_decode, check_each, check_structure, sniff_foreign, sniff_image
-from recordmill.images.header import BadImage, ImageHeader
-from recordmill.images.tiff import read_tiff
+from recordmill.records.images.check import (
+    IMAGE_FORMATS,
+    check_decode,
+    check_each,
+    check_structure,
+    sniff_foreign,
+    sniff_image,
+)
+from recordmill.records.images.header import BadImage, ImageHeader
+from recordmill.records.images.tiff import read_tiff
 
 SAMPLES = image_samples.samples()
 # Pillow pads every page of a TIFF to 16 bytes; what is cut there is no part of an image.

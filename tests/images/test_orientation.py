@@ -14,8 +14,8 @@ from made_data_set import write_data_set
 from PIL import Image
 
 import recordmill
-from recordmill.images.stored import stored_size
 from recordmill.reader.display import show_item
+from recordmill.records.images.orientation import stored_size
 from recordmill.schemas.feature import Feature, Schema
 
 STORED = np.asarray(picture())  # [17, 23, 3]

@@ -352,7 +352,7 @@ def test_the_result_reads_well_and_the_summary_is_json(tmp_path: Path) -> None:
 def test_shards_of_very_much_input_are_larger_unless_their_size_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recordmill.storage.listed.files.FileTable.size_bytes", 10**13)
+    monkeypatch.setattr("recordmill.storage.file_table.FileTable.size_bytes", 10**13)
     sizes = [
         recordmill.build({"x": [1, 2, 3]}, tmp_path / f"{at}", **options).manifest.options["shard_bytes"]
         for at, options in enumerate([{}, {"shard_size": "128MiB"}, {"num_shards": 2}])

@@ -20,10 +20,10 @@ import pytest
 import recordmill
 from recordmill.base.errors import RecordmillError
 from recordmill.building import ingest
-from recordmill.pipelines import planning
-from recordmill.records.example.by_hand import example
+from recordmill.pipelines import plan
+from recordmill.records.example.single_example import example
 from recordmill.records.tfrecord.frames import frame
-from recordmill.sources.inputs import kept
+from recordmill.sources.common import scan_cache
 
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
 
@@ -55,25 +55,25 @@ ROWS = 1500
 @pytest.fixture
 def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
     """Builds in each way, and gives what came of each: files and what was said, or the error."""
-    put = kept.Kept.put
+    put = scan_cache.ScanCache.put
     where: set[str] = set()
     monkeypatch.setattr(
-        kept.Kept,
+        scan_cache.ScanCache,
         "put",
         lambda self, place, found: (where.add("file" if found.path else "memory"), put(self, place, found)),
     )
-    monkeypatch.setattr(kept, "_PIECE_BYTES", 16)
+    monkeypatch.setattr(scan_cache, "_PIECE_BYTES", 16)
 
     def in_each_way(source: Any, **options: Any) -> dict[str, Any]:
         results = {}
         for name, way in WAYS.items():
             with monkeypatch.context() as patch:
-                patch.setattr(planning, "parsed_bytes", lambda memory, most=way.parsed: most)
-                patch.setattr(planning, "kept_bytes", lambda memory, most=way.read: most)
+                patch.setattr(plan, "parsed_bytes", lambda memory, most=way.parsed: most)
+                patch.setattr(plan, "kept_bytes", lambda memory, most=way.read: most)
                 patch.setattr(ingest, "_run_bytes", lambda plan, group, most, size=way.run: size)
-                patch.setattr(kept, "_LEAST_FILE_BYTES", way.least_file or 0)
+                patch.setattr(scan_cache, "_LEAST_FILE_BYTES", way.least_file or 0)
                 if way.least_file is None:
-                    patch.setattr(kept.Kept, "__init__", _in_memory(kept.Kept.__init__))
+                    patch.setattr(scan_cache.ScanCache, "__init__", _in_memory(scan_cache.ScanCache.__init__))
                 where.clear()
                 results[name] = built(source, tmp_path / name, **options)
             assert name != "again" or not where

@@ -28,7 +28,7 @@ import recordmill
 from recordmill.__main__ import main
 from recordmill.base.errors import DataError
 from recordmill.storage import files
-from recordmill.storage.stores import writing
+from recordmill.storage.stores import uploads
 from recordmill.storage.stores.address import Address
 from recordmill.storage.stores.client import client
 
@@ -41,7 +41,7 @@ def test_of_many_that_put_a_file_one_creates_it(store: Store, out: str) -> None:
 
     def put(number: int) -> None:
         start.wait()
-        if writing.put_if_absent(f"{out}/one", b"%d" % number):
+        if uploads.put_object_if_absent(f"{out}/one", b"%d" % number):
             created.append(number)
 
     threads = [threading.Thread(target=put, args=(number,)) for number in range(8)]

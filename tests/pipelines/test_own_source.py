@@ -17,7 +17,7 @@ import pytest
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError
-from recordmill.sources.inputs.contract import Chunk, Unit
+from recordmill.sources.common.contract import Chunk, Unit
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "own_source.py"
 

@@ -16,7 +16,7 @@ from made_data_set import write_data_set
 
 from recordmill.__main__ import main
 from recordmill.base.errors import DataError, UsageError
-from recordmill.exporting import parts as read_parts
+from recordmill.exporting import records as read_parts
 from recordmill.pipelines.convert_options import parse_steps
 from recordmill.pipelines.read import read
 from recordmill.records.writers.npy import open_columns

@@ -23,7 +23,7 @@ from recordmill.__main__ import main
 from recordmill.base.errors import DataError, UsageError
 from recordmill.pipelines.dry_run import dry_run
 from recordmill.pipelines.read import ReadResult, read
-from recordmill.records.columns.where import Where
+from recordmill.records.columns.predicate import Predicate
 from recordmill.records.tfrecord.frames import frame
 from recordmill.records.writers.npy import open_columns
 from recordmill.schemas.arrow import to_arrow
@@ -111,8 +111,8 @@ def test_features_that_only_the_predicate_needs(out: Path, tmp_path: Path) -> No
     (table,) = [pq.read_table(path) for path in result.paths]
     assert table.column_names == ["name", "id"]
     assert table["id"].to_pylist() == list(range(0, 100, 3))
-    assert Where("label = 0 AND exact < 100").columns(MIXED) == ("exact", "label")
-    assert Where(pc.field("label") == 0).columns(MIXED) == ("label",)
+    assert Predicate("label = 0 AND exact < 100").columns(MIXED) == ("exact", "label")
+    assert Predicate(pc.field("label") == 0).columns(MIXED) == ("label",)
 
 
 def test_a_limit_counts_what_is_left(out: Path, tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_features_that_have_the_names_of_functions() -> None:
         ("list_sum(LIST) > if(id > 3, 1, 2) -- a comment", ("id", "list")), ("hash(id) % 2 = 0 OR true", ("id",)),
         ("1 = 1", ()),
     ]:  # fmt: skip
-        assert Where(sql).columns(schema) == tuple(names)
+        assert Predicate(sql).columns(schema) == tuple(names)
 
 
 def test_a_predicate_that_fails_on_a_value(out: Path, tmp_path: Path) -> None:
@@ -242,16 +242,16 @@ def test_a_predicate_that_fails_on_a_value(out: Path, tmp_path: Path) -> None:
 def test_names_that_sql_does_not_tell_apart_and_half_floats() -> None:
     schema = Schema((Feature("a", "int64"), Feature("A", "int64"), Feature("h", "float16", (2,), True)))
     with pytest.raises(UsageError, match="SQL does not tell 'a' from 'A'"):
-        Where("a = 1").columns(schema)
-    assert Where(pc.field("A") == 1).columns(schema) == ("A",)
+        Predicate("a = 1").columns(schema)
+    assert Predicate(pc.field("A") == 1).columns(schema) == ("A",)
     chosen = schema.select(["a", "h"])
     arrow = to_arrow(chosen)
     batch = pa.RecordBatch.from_arrays(
         [pa.array([1, None]), pa.FixedSizeListArray.from_arrays(pa.array([1.5, 2, 3, 4], pa.float16()), 2)],
         schema=arrow,
     )
-    assert Where("h[1] > 2 AND a IS NULL").keep(batch).tolist() == [False, True]
-    assert Where("h[1] > 2 AND a IS NULL").columns(chosen) == ("a", "h")
+    assert Predicate("h[1] > 2 AND a IS NULL").keep(batch).tolist() == [False, True]
+    assert Predicate("h[1] > 2 AND a IS NULL").columns(chosen) == ("a", "h")
 
 
 def test_without_duckdb_sql_says_what_to_install(out: Path, tmp_path: Path) -> None:

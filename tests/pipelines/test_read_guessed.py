@@ -20,12 +20,12 @@ from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.progress import Progress
 from recordmill.exporting import plan as planning
 from recordmill.reader import dataset as reader
-from recordmill.records.example.by_hand import example
+from recordmill.records.example.single_example import example
 from recordmill.records.tfrecord import frames
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards import cutting
-from recordmill.shards.loads import guess, schema_of
+from recordmill.shards.loading import infer_schema
 
 ROW = {"n": 5, "x": [1.0, 2.0], "text": "größe", "list": [1, 2], "raw": bytes(range(8)), "small": 7}
 OTHER_LIST = ROW | {"list": [3]}
@@ -52,16 +52,16 @@ def framed(*records: bytes) -> bytes:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many pieces, of which a guess sees the first few records."""
     monkeypatch.setattr(cutting, "PIECE_BYTES", 2000)
-    monkeypatch.setattr(guess, "GUESSED_BYTES", 3000)
-    monkeypatch.setattr(guess, "_LEAST_BYTES", 200)
+    monkeypatch.setattr(infer_schema, "GUESSED_BYTES", 3000)
+    monkeypatch.setattr(infer_schema, "_LEAST_BYTES", 200)
 
 
 @pytest.fixture
 def full_passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One entry for each time that all records of files are counted."""
     passes: list[int] = []
-    count_all = schema_of.infer_files
-    monkeypatch.setattr(schema_of, "infer_files", lambda *args, **kws: passes.append(1) or count_all(*args, **kws))
+    count_all = infer_schema.infer_files
+    monkeypatch.setattr(infer_schema, "infer_files", lambda *args, **kws: passes.append(1) or count_all(*args, **kws))
     return passes
 
 
@@ -191,7 +191,7 @@ def test_arrays_in_memory_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full_passes: list[int], what: str, compress: bool
 ) -> None:
     source = write(tmp_path / "in", example(LATE[what]), compress)
-    monkeypatch.setattr("recordmill.reader.scanner.infer_files", schema_of.infer_files)
+    monkeypatch.setattr("recordmill.reader.scanner.infer_files", infer_schema.infer_files)
     for options in ({}, {"columns": "n,raw", "decode_raw": "raw=uint8[8]"}):
         full_passes.clear()
         guessed = columns(source, **options)

@@ -18,7 +18,7 @@ from PIL import Image
 
 from recordmill.__main__ import main
 from recordmill.base.errors import DataError, UsageError
-from recordmill.exporting import image_parts
+from recordmill.exporting import records
 from recordmill.pipelines.dry_run import dry_run
 from recordmill.pipelines.read import read
 from recordmill.records.columns import decode_images
@@ -189,7 +189,7 @@ def test_an_image_that_memory_can_not_hold_is_named(tmp_path: Path) -> None:
 
 def test_files_depend_neither_on_memory_nor_on_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts are cut by the images alone: some of one image, some of many, bad ones and missing ones in between."""
-    monkeypatch.setattr(image_parts, "_PART_BYTES", 3_000)
+    monkeypatch.setattr(records, "_PART_BYTES", 3_000)
     images: list[bytes | None] = [encoded((5 + 13 * (seed % 7), 4 + seed % 5), seed) for seed in range(60)]
     images[7], images[20], images[41] = b"no image", None, encoded((9, 9), 5)[:-20]
     out = write(tmp_path, images)

@@ -16,7 +16,7 @@ from made_data_set import mixed_rows, write_data_set
 
 import recordmill
 from recordmill.base.errors import RecordmillError
-from recordmill.exporting import replacing
+from recordmill.exporting import publish
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_a_stop_at_any_rename_leaves_the_old_result(
     recordmill.read(sets[0], to)
     old = tree(to)
     if not able:
-        monkeypatch.setattr(replacing, "exchange", lambda *args: False)
+        monkeypatch.setattr(publish, "exchange", lambda *args: False)
     for number in range(1, 50):
         with monkeypatch.context() as patched:
             stop_at(patched, number, error)

@@ -22,7 +22,7 @@ from made_data_set import FOLDER, mixed_rows, write_data_set
 from recordmill.base.errors import RecordmillError, UsageError
 from recordmill.base.progress import Progress
 from recordmill.exporting.job import OutputAccount
-from recordmill.exporting.resume import Finished, accounts_in, digest_inputs, fingerprint, fingerprint_of
+from recordmill.exporting.resume import Finished, accounts_in, digest_inputs, fingerprint, read_fingerprint
 from recordmill.pipelines.read import read
 from recordmill.shards import cutting
 from recordmill.shards.rejects import Rejected
@@ -286,19 +286,19 @@ def test_a_killed_read_with_a_runner_goes_on(
     options: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from recordmill.exporting.spread import jobs
+    from recordmill.exporting import worker_jobs
 
     out, options = tmp_path / "out", {**options, "runner": "FnApiRunner"}
     assert killed(when, inputs[name], out, **options).returncode == -signal.SIGKILL
     count = len(accounts_in(run_of(out)))
     assert count >= 4
-    made, run_job = list[str](), jobs.run_job
+    made, run_job = list[str](), worker_jobs.run_job
 
     def watched(plan: Any, job: Any, *given: Any, **how: Any) -> Any:
         made.append(job.name)
         return run_job(plan, job, *given, **how)
 
-    monkeypatch.setattr(jobs, "run_job", watched)
+    monkeypatch.setattr(worker_jobs, "run_job", watched)
     result = read(inputs[name], out, **UNITS, **options)
     (said,) = (note for note in result.notes if "going on" in note)
     finished, of = map(int, said.removeprefix("going on from an earlier read: ").split()[:3:2])
@@ -387,7 +387,7 @@ def test_an_input_that_changes_while_it_is_read_gets_no_account(inputs: dict[str
     plan = plan_read(str(source), make_settings(file_size=20_000).plan)
     folder = RunFolder.create(tmp_path / "out")
     finished = Finished.begin(folder.path, fingerprint(plan))
-    assert fingerprint_of(folder.path) == fingerprint(plan)
+    assert read_fingerprint(folder.path) == fingerprint(plan)
 
     def save(number: int) -> int:
         job = plan.jobs[number]

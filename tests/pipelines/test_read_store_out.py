@@ -23,10 +23,10 @@ from store_server import BUCKET, KEY, SECRET, Store, azure_server, s3_server
 import recordmill
 from recordmill.__main__ import main
 from recordmill.base.errors import DataError, RecordmillError, UsageError
-from recordmill.exporting.stored import publish, uploads
+from recordmill.exporting import store_publish
 from recordmill.records.writers.outputs import OUTPUT_NAMES
 from recordmill.shards import store_run
-from recordmill.storage.stores import writing
+from recordmill.storage.stores import uploads
 
 STORES = (s3_server, azure_server)
 
@@ -89,20 +89,20 @@ def test_a_read_into_a_store_is_the_local_one(
 def test_what_is_put_while_it_is_made_is_the_local_file(
     store: Store, out: str, large: str, tmp_path: Path, to: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "PART_BYTES", 5 << 20)  # 5 MiB: the least that S3 takes
+    monkeypatch.setattr(uploads, "PART_BYTES", 5 << 20)  # 5 MiB: the least that S3 takes
     options = {"to": to, "file_size": "15MB"}
     recordmill.read(large, tmp_path / "near", **options)
     out = f"{out}-{to}"
     begun, left = threading.Semaphore(0), list[object]()
-    put, end, upload_all = writing.GrowingFile.put, writing.GrowingFile.end, writing.upload_all
+    put, end, upload_all = uploads.GrowingFile.put, uploads.GrowingFile.end, uploads.upload_all
     with monkeypatch.context() as patched:  # no file is whole before its upload has begun
-        patched.setattr(writing.GrowingFile, "put", lambda self, uri: begun.release() or put(self, uri))
+        patched.setattr(uploads.GrowingFile, "put", lambda self, uri: begun.release() or put(self, uri))
         patched.setattr(
-            writing.GrowingFile,
+            uploads.GrowingFile,
             "end",
             lambda self, whole: (not whole or begun.acquire(timeout=60)) and end(self, whole),
         )
-        patched.setattr(uploads, "upload_all", lambda *given: left.append(given[1]) or upload_all(*given))
+        patched.setattr(store_publish, "upload_all", lambda *given: left.append(given[1]) or upload_all(*given))
         recordmill.read(large, out, storage_requests=64, **options)
     assert left == [{}]
     assert result(store, out) == local(tmp_path / "near")
@@ -263,13 +263,13 @@ def test_a_read_that_fails_leaves_the_old_result(
     def fail(*_: object) -> Any:
         raise OSError(5, "the store failed", out)
 
-    finish = publish._finish
+    finish = store_publish._finish
     with monkeypatch.context() as patched:
         if at == "_finish":  # it has committed: the next read tidies up
-            patched.setattr(publish, at, lambda *given: finish(*given) if max(given[1]) == 1 else fail())
+            patched.setattr(store_publish, at, lambda *given: finish(*given) if max(given[1]) == 1 else fail())
             assert recordmill.read(source, out, overwrite=True, limit=5).written == 10
         else:
-            patched.setattr(store_run if at == "put_if_absent" else uploads, at, fail)
+            patched.setattr(store_run if at == "put_if_absent" else store_publish, at, fail)
             with pytest.raises(OSError, match="the store failed"):
                 recordmill.read(source, out, overwrite=True, limit=5)
     after = store.objects(out)

@@ -172,7 +172,7 @@ def test_compressed_jsonl(shared_data: Path, tmp_path: Path) -> None:
 
 
 def test_tfrecords_are_reshuffled_without_touching_their_payloads(shared_data: Path, tmp_path: Path) -> None:
-    from recordmill.records.tfrecord.shard_file import read_frames
+    from recordmill.records.tfrecord.stream import read_frames
 
     root = (
         shared_data

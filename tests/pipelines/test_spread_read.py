@@ -17,16 +17,16 @@ import pytest
 import recordmill
 from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.progress import Progress
-from recordmill.building.spread.place import NotSharedError, Place, _unpickled
-from recordmill.building.spread.tables import _batch
+from recordmill.building.workers.plan_files import _batch
+from recordmill.building.workers.shared_files import NotSharedError, SharedFolder, _unpickled
 from recordmill.exporting.job import OutputAccount
 from recordmill.exporting.plan import plan_read
 from recordmill.exporting.resume import Finished, fingerprint
-from recordmill.exporting.spread.jobs import (
+from recordmill.exporting.worker_jobs import (
     MadeJob,
     ReadRun,
     SharedRun,
-    begin,
+    begin_read,
     find_made,
     list_made,
     make_job,
@@ -85,7 +85,7 @@ def steps(inputs: Path, out: Path, **options: Any) -> Iterator[Steps]:
     folder = RunFolder.create(out, index=False)
     try:
         plan = plan_read(str(inputs), settings.plan, threads=1)
-        run = begin(Place(str(out), folder.id), ReadRun(plan, plan.jobs, settings.plan.to, 1, 1))
+        run = begin_read(SharedFolder(str(out), folder.id), ReadRun(plan, plan.jobs, settings.plan.to, 1, 1))
         _unpickled.cache_clear()
         yield Steps(run, folder)
     finally:
@@ -184,11 +184,11 @@ def test_what_an_earlier_attempt_has_left_is_taken_unless_something_is_another(
     plan = plan_read(str(inputs), settings.plan, threads=1)
     folder = RunFolder.create(tmp_path / "out", index=False)
     Finished.begin(folder.path, fingerprint(plan, engine=True))
-    place = Place(out if remote else str(folder.out), folder.id)
+    place = SharedFolder(out if remote else str(folder.out), folder.id)
 
     def attempt(kept: Sequence[MadeJob | None] = ()) -> tuple[SharedRun, list[MadeJob]]:
         _unpickled.cache_clear()
-        run = begin(place, ReadRun(plan, plan.jobs, "parquet", 1, 1, noted=True, kept=kept))
+        run = begin_read(place, ReadRun(plan, plan.jobs, "parquet", 1, 1, noted=True, kept=kept))
         return run, [make_job(run, number, Progress()) for number in range(len(plan.jobs))]
 
     _, first = attempt()

@@ -18,10 +18,10 @@ beam = pytest.importorskip("apache_beam", reason="engines are reached through Ap
 import recordmill  # noqa: E402
 from recordmill.base.errors import RecordmillError, UsageError  # noqa: E402
 from recordmill.pipelines import build as builds  # noqa: E402
-from recordmill.sources.inputs.contract import Unit  # noqa: E402
+from recordmill.sources.common.contract import Unit  # noqa: E402
 from recordmill.storage.files import read_range  # noqa: E402
 from recordmill.storage.folders import files_below, join  # noqa: E402
-from recordmill.transforms import spread  # noqa: E402
+from recordmill.transforms import build_stages  # noqa: E402
 
 HARNESS = f"{sys.executable} -m apache_beam.runners.worker.sdk_worker_main"
 FLAGS = ("--job_endpoint=embed", "--environment_type=beam:env:harness_subprocess_python:v1",
@@ -44,7 +44,7 @@ def test_a_job_that_fails_after_its_commit_has_built_the_data_set(
             plan.place.attach().clear()
         raise RecordmillError("a worker was lost")
 
-    monkeypatch.setattr(spread, "release", lost)
+    monkeypatch.setattr(build_stages, "release", lost)
     threads = {**ENGINE, "beam_args": ("--job_endpoint=embed", "--environment_type=beam:env:embedded_python:v1")}
     done = recordmill.build({"x": [1, 2, 3]}, tmp_path / "out", **threads)
     assert done.records == {"train": 3}

@@ -19,8 +19,8 @@ from recordmill.building.commit import CommitConflict
 from recordmill.shards import store_run
 from recordmill.shards.manifest import generations, load
 from recordmill.storage import files
-from recordmill.storage.stores import bucket, writing
-from recordmill.storage.stores.limit import LIMIT
+from recordmill.storage.stores import object_store, uploads
+from recordmill.storage.stores.client import REQUEST_LIMIT
 
 ROWS = {"x": list(range(400)), "y": [f"row {at}" for at in range(400)]}
 KEYS = {"_manifests", "data", "dataset_info.json", "features.json", "manifest.json", "schema.pbtxt"}
@@ -133,9 +133,9 @@ def test_a_lost_answer_to_the_manifest_is_resolved(
 
 
 def test_our_own_put_that_was_repeated_is_ours(store: Store, out: str) -> None:
-    assert writing.put_if_absent(f"{out}/m", b"one")
-    assert writing.put_if_absent(f"{out}/m", b"one")
-    assert not writing.put_if_absent(f"{out}/m", b"other")
+    assert uploads.put_object_if_absent(f"{out}/m", b"one")
+    assert uploads.put_object_if_absent(f"{out}/m", b"one")
+    assert not uploads.put_object_if_absent(f"{out}/m", b"other")
     assert store.objects(out) == {"m": b"one"}
 
 
@@ -198,7 +198,7 @@ def test_what_is_too_large_to_be_copied_by_the_store_is_put_anew(
 ) -> None:
     data = bytes(range(256)) * 40_000
     store.put(f"{out.partition(f'{BUCKET}/')[2]}/old", data)
-    monkeypatch.setattr(bucket.Bucket, "most_named_bytes", 1000)
-    monkeypatch.setattr(LIMIT, "most", requests)
-    writing.copy_object(files._OBJECTS, f"{out}/old", f"{out}/new", len(data))
+    monkeypatch.setattr(object_store.Bucket, "most_named_bytes", 1000)
+    monkeypatch.setattr(REQUEST_LIMIT, "most", requests)
+    uploads.copy_object(files._OBJECTS, f"{out}/old", f"{out}/new", len(data))
     assert store.objects(out) == {"old": data, "new": data}

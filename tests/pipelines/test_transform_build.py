@@ -18,7 +18,7 @@ pytest.importorskip("tensorflow_transform", reason="transforms need tensorflow-t
 import recordmill
 from recordmill.base.errors import DataError, UsageError
 from recordmill.pipelines.build import build
-from recordmill.preprocessing.about import restore
+from recordmill.preprocessing.metadata import restore
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import TRANSFORM_FOLDER, Manifest, load
 from recordmill.shards.rejects import TooManyRejects

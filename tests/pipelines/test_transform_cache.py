@@ -15,9 +15,9 @@ pytest.importorskip("tensorflow_transform", reason="transforms need tensorflow-t
 
 import recordmill
 from recordmill.base.errors import UsageError
-from recordmill.pipelines import fit_cache
+from recordmill.pipelines import analysis_cache
+from recordmill.pipelines.analysis_cache import READ_BY
 from recordmill.pipelines.build import BuildResult, build
-from recordmill.pipelines.fit_cache import READ_BY
 from recordmill.shards.manifest import TRANSFORM_FOLDER, load
 from recordmill.sources.registry import KIND_NAMES
 
@@ -105,7 +105,7 @@ def assert_same_fit(days: Path, done: BuildResult, declared: Any = None) -> None
 @pytest.fixture
 def groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small files become several groups, as large ones do."""
-    monkeypatch.setattr(fit_cache, "_GROUP_BYTES", 1)
+    monkeypatch.setattr(analysis_cache, "_GROUP_BYTES", 1)
 
 
 @pytest.mark.sweep

@@ -23,7 +23,7 @@ def test_new_data_gets_what_was_found_in_the_old(
     Path("t.yaml").write_text("age: zscore\ncity: {vocabulary: {top_k: 3}}\nlabel: keep\n")
     assert main(["build", "csv", "old.csv", "--out", "old", "--label=label", "--transform=t.yaml", "--quiet"]) == 0
     found = load("old").transform["found"]
-    monkeypatch.setattr("recordmill.pipelines.fitting._fit", None)  # nothing is fitted from here on
+    monkeypatch.setattr("recordmill.pipelines.transform._fit", None)  # nothing is fitted from here on
     assert main(["transform", "csv", "new.csv", "--with", "old", "--out", "new", "--num-shards", "2", "--json"]) == 0
     manifest = load("new")
     assert manifest.transform == load("old").transform

@@ -13,7 +13,7 @@ from transformed_set import DECLARED, write_csv
 pytest.importorskip("tensorflow_transform", reason="transforms need tensorflow-transform")
 
 from recordmill.pipelines.build import build
-from recordmill.preprocessing.about import restore
+from recordmill.preprocessing.metadata import restore
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import TRANSFORM_FOLDER, load
 

@@ -16,7 +16,7 @@ pytest.importorskip("tensorflow_transform", reason="transforms need tensorflow-t
 
 import recordmill
 from recordmill.pipelines.build import build
-from recordmill.preprocessing.about import check_files
+from recordmill.preprocessing.metadata import check_files
 from recordmill.shards.manifest import TRANSFORM_FOLDER, load
 
 OLD, NEW = {"age": "minmax"}, {"age": "zscore", "kind": "vocabulary"}
@@ -38,7 +38,7 @@ elif when == "between the jobs":
     from recordmill.pipelines import build as module
     module.run_build = kill
 elif when == "before a record is transformed":
-    from recordmill.preprocessing.saved import SavedTransform
+    from recordmill.preprocessing.saved_transform import SavedTransform
     SavedTransform.apply = kill
 else:
     from recordmill.building import commit

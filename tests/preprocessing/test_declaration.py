@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from recordmill.base.errors import UsageError
-from recordmill.preprocessing.declaration import declare, read_declaration
-from recordmill.preprocessing.steps import STEPS
+from recordmill.preprocessing.declaration import TRANSFORM_STEPS, declare_transform, read_declaration
 from recordmill.schemas.feature import Feature, Schema
 
 SCHEMA = Schema(
@@ -31,13 +30,13 @@ SCHEMA = Schema(
     ["zscore", {"zscore": None}, {"zscore": True}, ["zscore"], [{"zscore": None}]],
 )
 def test_a_step_without_an_argument_is_a_word_or_a_mapping(spec: Any) -> None:
-    (column,) = declare({"age": spec}, SCHEMA).columns
+    (column,) = declare_transform({"age": spec}, SCHEMA).columns
     assert (column.name, column.source, [step.name for step in column.steps]) == ("age", "age", ["zscore"])
     assert (column.value.dtype, column.value.required) == ("float32", True)
 
 
 def test_what_is_not_named_stays_and_what_is_dropped_does_not() -> None:
-    declared = declare({"age": "zscore", "photo": "drop", "label": {"rename": "y"}}, SCHEMA)
+    declared = declare_transform({"age": "zscore", "photo": "drop", "label": {"rename": "y"}}, SCHEMA)
     assert declared.kept == (
         ("fare", "fare"), ("company", "company"), ("tags", "tags"), ("boxes", "boxes"), ("y", "label")
     )  # fmt: skip
@@ -45,7 +44,7 @@ def test_what_is_not_named_stays_and_what_is_dropped_does_not() -> None:
 
 
 def test_steps_follow_each_other_and_new_outputs_come_from_others() -> None:
-    declared = declare(
+    declared = declare_transform(
         {
             "fare": [{"impute": "mean"}, "log1p", {"rename": "cost"}],
             "age_group": {"from": "age", "bucketize": 4, "one_hot": True},
@@ -77,7 +76,7 @@ def test_steps_follow_each_other_and_new_outputs_come_from_others() -> None:
     ],
 )
 def test_the_value_after_the_steps(feature: str, spec: Any, dtype: str, shape: tuple[int, ...], required: bool) -> None:
-    (column,) = declare({feature: spec}, SCHEMA).columns
+    (column,) = declare_transform({feature: spec}, SCHEMA).columns
     assert (column.value.dtype, column.value.shape, column.value.required) == (dtype, shape, required)
 
 
@@ -91,7 +90,7 @@ def test_the_value_after_the_steps(feature: str, spec: Any, dtype: str, shape: t
         ({"x": {"from": "z", "zscore": None}}, "there is no feature 'z'; there are age"),
         (
             {"age": "z-score"},
-            f"feature 'age', step 'z-score': there is no such step; there are {', '.join(STEPS)}, keep",
+            f"feature 'age', step 'z-score': there is no such step; there are {', '.join(TRANSFORM_STEPS)}, keep",
         ),
         (
             {"company": "zscore"},
@@ -124,7 +123,7 @@ def test_the_value_after_the_steps(feature: str, spec: Any, dtype: str, shape: t
 )
 def test_what_does_not_fit_is_refused_by_feature_step_and_choices(declared: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        declare(declared, SCHEMA)
+        declare_transform(declared, SCHEMA)
 
 
 def test_yaml_is_data_only(tmp_path: Path) -> None:

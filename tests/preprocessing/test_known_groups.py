@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from recordmill.preprocessing.known_groups import (
-    KnownGroup,
+from recordmill.preprocessing.analysis_cache import (
+    CachedGroup,
     choose_groups,
     find_groups,
     framed,
@@ -41,7 +41,7 @@ def cache(tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
-def find(cache: Path, context: str = CONTEXT) -> tuple[list[KnownGroup], int]:
+def find(cache: Path, context: str = CONTEXT) -> tuple[list[CachedGroup], int]:
     into = cache.parent / f"into-{len(list(cache.parent.iterdir()))}"
     into.mkdir()
     return find_groups(str(cache), context, str(into))
@@ -112,8 +112,8 @@ def test_a_pickle_that_calls_anything_is_refused_and_not_loaded(
 
 
 def test_groups_are_taken_whole_each_file_once_the_largest_first() -> None:
-    def group(name: str, *members: int, entries: tuple[bytes, ...] = (b"mean",)) -> KnownGroup:
-        return KnownGroup(name, tuple(MEMBERS[number] for number in members), dict.fromkeys(entries, (0, 0)))
+    def group(name: str, *members: int, entries: tuple[bytes, ...] = (b"mean",)) -> CachedGroup:
+        return CachedGroup(name, tuple(MEMBERS[number] for number in members), dict.fromkeys(entries, (0, 0)))
 
     large, small, changed, twice = group("a", 0, 1, 2), group("b", 3), group("c", 3, 4), group("d", 0, 0)
     here = list(MEMBERS[:4])

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from recordmill.preprocessing.tensors import (
-    LANES,
+    PAD_ROWS,
     as_lists,
     flat_values,
     list_schema,
@@ -67,11 +67,11 @@ def test_every_column_becomes_a_list_with_an_empty_one_where_it_is_missing(offse
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 1000])
 def test_rows_and_values_are_padded_to_multiples_of_a_vector(rows: int) -> None:
     records = batch(rows)
-    assert padded_rows(rows) % LANES == 0
-    assert rows + LANES <= padded_rows(rows) < rows + 2 * LANES
+    assert padded_rows(rows) % PAD_ROWS == 0
+    assert rows + PAD_ROWS <= padded_rows(rows) < rows + 2 * PAD_ROWS
     for feature in SCHEMA:
         found = flat_values(records.column(feature.name), feature)
-        assert len(found.values) % LANES == 0
+        assert len(found.values) % PAD_ROWS == 0
         if found.splits is None:
             assert len(found.values) == padded_rows(rows) * feature.inner_size
             continue

@@ -19,8 +19,8 @@ from recordmill.__main__ import main
 from recordmill.reader.dataset import open
 from recordmill.reader.inspect.contents import Contents, content_suggestions
 from recordmill.reader.inspect.summary import summarise
-from recordmill.records.example.by_hand import example
 from recordmill.records.example.encode import encode
+from recordmill.records.example.single_example import example
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 

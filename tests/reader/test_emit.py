@@ -272,6 +272,6 @@ def test_the_reader_is_the_program_that_a_portable_graph_runs(tmp_path: Path) ->
     from recordmill.reader.tensorflow import portable, program
 
     text = emit("reader", open(write_data_set(tmp_path / "out", {"train": mixed_rows(3)})))
-    for function in (program.read_records, program.parse, program.tensor_of):
+    for function in (program.read_records, program.parse_records, program.tensor_of):
         assert getattr(portable, function.__name__, function) is function
         assert inspect.getsource(function) in text

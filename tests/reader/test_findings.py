@@ -21,7 +21,7 @@ from recordmill.reader.inspect.summary import summarise
 from recordmill.records.example.encode import encode
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.shards.loads.sample import Sample, sample_loads
+from recordmill.shards.loading.sample import Sample, sample_loads
 from recordmill.storage.codecs import SHARD_SUFFIXES
 
 INTS = Schema((Feature("n", "int64"), Feature("x", "int64", (), True), Feature("xs", "float32", (None,), True)))

@@ -14,9 +14,9 @@ from made_data_set import MIXED, mixed_rows
 
 from recordmill.base.errors import DataError
 from recordmill.reader.rows import make_record_plan, parse_record, value_of
-from recordmill.records.example.by_hand import example
 from recordmill.records.example.decode import decode
 from recordmill.records.example.encode import encode
+from recordmill.records.example.single_example import example
 from recordmill.schemas.feature import Feature, Schema
 
 FLAT = MIXED.select([feature.name for feature in MIXED if feature.name != "nested"])

@@ -19,7 +19,7 @@ from recordmill.reader.dataset import Dataset, open
 from recordmill.reader.options.training import Order
 from recordmill.reader.prefetch.frames import Streams
 from recordmill.reader.prefetch.prefetcher import Fetcher
-from recordmill.records.columns.where import Where
+from recordmill.records.columns.predicate import Predicate
 from recordmill.storage.codecs import SHARD_SUFFIXES
 
 ROWS = 500
@@ -172,7 +172,7 @@ def test_a_state_of_another_data_set_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_condition_chooses_what_is_shuffled(ds: Dataset) -> None:
-    even = Dataset(ds.catalog, ds.full_schema, ["id", "name"], threads=2, where=Where("id % 2 = 0"))
+    even = Dataset(ds.catalog, ds.full_schema, ["id", "name"], threads=2, where=Predicate("id % 2 = 0"))
     for mode in modes(ds):
         batches = ids(even.batches(16, shuffle=mode, seed=3, **windows(mode, 10_000)))
         assert sorted(chain.from_iterable(batches)) == list(range(0, ROWS, 2))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from recordmill.base.errors import UsageError
 from recordmill.reader.sampling.permutation import permuted, permuted_within
-from recordmill.reader.sampling.sampler import MODES, Extent, Layout, Sampler, mode_of
+from recordmill.reader.sampling.sampler import MODES, EpochLayout, Extent, Sampler, mode_of
 from recordmill.reader.sampling.schedule import Schedule, Steps
 
 PINNED: dict[object, list[int]] = {
@@ -29,7 +29,7 @@ def flat(parts: Iterable[list[int]]) -> list[int]:
 
 
 def make_sampler(mode: object, files: list[Extent], seed: int = 0, window: int = 900, piece: int = 300) -> Sampler:
-    layout = Layout.of(files, piece)
+    layout = EpochLayout.of(files, piece)
     return Sampler(mode_of(mode), sum(file.records for file in files), layout, seed, "data", window)  # type: ignore[arg-type]
 
 
@@ -84,7 +84,7 @@ def test_what_decides_an_order() -> None:
     files = [Extent(500, 5000, True)] * 4
 
     def order(mode: object = "global", seed: int = 0, epoch: int = 0, data: str = "data") -> list[int]:
-        sampler = Sampler(mode_of(mode), 2000, Layout.of(files, 300), seed, data, 900)  # type: ignore[arg-type]
+        sampler = Sampler(mode_of(mode), 2000, EpochLayout.of(files, 300), seed, data, 900)  # type: ignore[arg-type]
         return sampler.at(epoch, np.arange(2000)).tolist()
 
     for mode in ("window", "global"):

@@ -23,9 +23,9 @@ import recordmill
 from recordmill.__main__ import main
 from recordmill.base.errors import UsageError
 from recordmill.storage import files
-from recordmill.storage.stores import disk_cache, fetching, objects
-from recordmill.storage.stores.disk_cache import DiskCache
-from recordmill.storage.stores.limit import LIMIT
+from recordmill.storage.stores import cache, downloads, objects
+from recordmill.storage.stores.cache import DiskCache
+from recordmill.storage.stores.client import REQUEST_LIMIT
 
 ROWS = 600
 
@@ -43,7 +43,7 @@ def store(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Store:
 @pytest.fixture
 def proxy(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     monkeypatch.setattr(objects, "BLOCK_BYTES", 10_000)
-    monkeypatch.setattr(fetching, "PART_BYTES", 20_000)
+    monkeypatch.setattr(downloads, "PART_BYTES", 20_000)
     with fault_proxy(store.endpoint) as between, settings(**of_s3(between.url)):
         yield between
 
@@ -84,12 +84,12 @@ def test_whoever_unpickles_it_makes_no_request(store: Store, proxy: Proxy, tmp_p
     text = pickle.dumps(dataset)
     proxy.begin()
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.apply(_read, (text, objects.BLOCK_BYTES, fetching.PART_BYTES)) == expected
+        assert pool.apply(_read, (text, objects.STORE_BLOCK_BYTES, downloads.DOWNLOAD_PART_BYTES)) == expected
     assert proxy.requests == []
 
 
 def _read(text: bytes, block_bytes: int, part_bytes: int) -> list[Any]:
-    objects.BLOCK_BYTES, fetching.PART_BYTES = block_bytes, part_bytes
+    objects.STORE_BLOCK_BYTES, downloads.DOWNLOAD_PART_BYTES = block_bytes, part_bytes
     return all_ways(pickle.loads(text))
 
 
@@ -145,7 +145,7 @@ def one_bit(data: bytes) -> bytes:
 
 
 def blocks(folder: Path) -> list[Path]:
-    return sorted((folder / disk_cache.FOLDER).glob("??/*"))
+    return sorted((folder / cache.FOLDER).glob("??/*"))
 
 
 def test_the_limit_holds(store: Store, proxy: Proxy, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def _fill(folder: str, number: int) -> None:
         cache.put((number, at), np.full(1000, at, np.uint8))
         found = cache.get((number, at), 1000)
         assert found is None or (found == at).all()  # another process may have needed the room
-        with open(Path(folder, disk_cache.FOLDER, "used")) as counted:  # at one moment: who counts waits meanwhile
+        with open(Path(folder, cache.FOLDER, "used")) as counted:  # at one moment: who counts waits meanwhile
             fcntl.flock(counted, fcntl.LOCK_EX)
             assert sum(map(size_of, blocks(Path(folder)))) <= 100_000
 
@@ -238,7 +238,7 @@ def test_an_object_that_was_replaced_is_not_taken_from_the_cache(store: Store, p
 def test_a_folder_that_can_t_be_written_to_is_gone_without(
     store: Store, proxy: Proxy, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / disk_cache.FOLDER).write_text("a file")
+    (tmp_path / cache.FOLDER).write_text("a file")
     dataset = recordmill.open(f"{store.root}/plain", cache=tmp_path)
     assert len(dataset.to_table()) == ROWS
     assert "nothing more is kept there" in caplog.text
@@ -272,9 +272,9 @@ def test_no_more_requests_than_said_are_under_way(
         proxy.begin()
         assert main([*command, *flag]) == 0, capsys.readouterr().err
         assert 0 < proxy.most <= most, command
-    LIMIT.set(64)
+    REQUEST_LIMIT.set(64)
     dataset = recordmill.open(f"{store.root}/plain", storage_requests=most)
-    LIMIT.set(64)
+    REQUEST_LIMIT.set(64)
     dataset = pickle.loads(pickle.dumps(dataset))  # a process that reads it reads it so
     proxy.begin()
     assert len(list(dataset.batches(50, shuffle="global"))) == ROWS // 50

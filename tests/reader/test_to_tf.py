@@ -18,8 +18,7 @@ from PIL import Image
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import open
-from recordmill.records.example.encode import encode
-from recordmill.records.example.sequence import encode_sequences
+from recordmill.records.example.encode import encode, encode_sequences
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_data_set import MIXED, mixed_rows
 
-from recordmill.records.columns.gather import gather_columns, joined_columns
-from recordmill.records.columns.parts import numpy_dtype, take_apart, to_numpy
+from recordmill.records.columns.numpy_arrays import gather_columns, joined_columns, numpy_dtype, take_apart, to_numpy
 from recordmill.records.columns.ragged import Ragged, Strings
 from recordmill.schemas.arrow import arrow_type
 from recordmill.schemas.feature import Feature

@@ -13,7 +13,7 @@ from wire_writer import BYTES, FLOAT, INT64, Scribe, example, feature, field
 
 from recordmill.base.errors import DataError
 from recordmill.records.example.decode import decode
-from recordmill.records.inference.confirm import Guess, Unconfirmed, is_monotone
+from recordmill.records.inference.confirm import SchemaGuess, Unconfirmed, is_monotone
 from recordmill.records.inference.infer import Inference, infer
 from recordmill.schemas.feature import Feature, Schema
 
@@ -26,11 +26,11 @@ def written(row: Row) -> bytes:
     return example([(name, b"" if one is None else feature(*one)) for name, one in row.items()])  # type: ignore[arg-type]
 
 
-def guess_of(records: list[bytes]) -> Guess | None:
+def guess_of(records: list[bytes]) -> SchemaGuess | None:
     found = infer(*buffer(records))
     if not is_monotone(found):
         return None
-    return Guess(
+    return SchemaGuess(
         found.schema(), (), frozenset(name for (name, _), counts in found.features.items() if not counts.kinds)
     )
 

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import spelled
 from recordmill.records.columns.convert import (
+    ConversionStep,
     Converted,
     DecodeRaw,
     MakeRagged,
     Pad,
     Reshape,
-    Step,
-    convert,
+    convert_column,
     output_schema,
 )
-from recordmill.records.columns.parts import to_numpy
+from recordmill.records.columns.numpy_arrays import to_numpy
 from recordmill.records.columns.ragged import Ragged
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import ITEM_BYTES, Feature, Schema
@@ -30,14 +30,14 @@ from recordmill.schemas.feature import ITEM_BYTES, Feature, Schema
 IDS = Feature("id", "int64", (), True)
 
 
-def converted(feature: Feature, values: list[Any], *steps: Step) -> tuple[Converted, pa.Array]:
+def converted(feature: Feature, values: list[Any], *steps: ConversionStep) -> tuple[Converted, pa.Array]:
     """The values behind the steps, checked to be a valid batch; beside them stands a column that must keep in step."""
     schema = Schema((IDS, feature))
     arrow = to_arrow(schema)
     batch = pa.RecordBatch.from_arrays(
         [pa.array(range(len(values)), pa.int64()), pa.array(values, arrow.field(feature.name).type)], schema=arrow
     )
-    result = convert(steps, batch, schema)
+    result = convert_column(steps, batch, schema)
     result.batch.validate(full=True)
     assert result.batch.schema == to_arrow(output_schema(steps, schema))
     assert result.batch.column(0).to_pylist() == result.rows.tolist()
@@ -209,6 +209,8 @@ def test_slices_are_converted_as_whole_columns_are() -> None:
         (Feature("x", "bool", (None,)), Pad("x", 4, "2"), "'2' is no bool"),
     ],
 )
-def test_what_can_not_be_converted_is_refused_before_any_record(feature: Feature, step: Step, message: str) -> None:
+def test_what_can_not_be_converted_is_refused_before_any_record(
+    feature: Feature, step: ConversionStep, message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
         output_schema([step], Schema((feature,)))

@@ -21,12 +21,12 @@ from protobuf_oracle import BAD, buffer, comparable, expected_row, messages
 from wire_writer import BYTES, FLOAT, INT64, Scribe, entry, example, feature, field, packed, varint
 
 from recordmill.base.errors import DataError
-from recordmill.base.memory import address_of
+from recordmill.base.pointers import address_of
 from recordmill.records.example.decode import decode, decode_lenient
 from recordmill.records.example.encode import encode
 from recordmill.records.inference.infer import infer
 from recordmill.records.protobuf.varints import OVERRUN, count_varints, read_varints
-from recordmill.records.tfrecord.shard_file import read_frames
+from recordmill.records.tfrecord.stream import read_frames
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import PAYLOAD, Feature, Schema
 
@@ -306,8 +306,8 @@ from wire_writer import Scribe
 from test_decode_fuzz import FLAT, KINDS, STEPPED
 from recordmill.records.example.decode import decode_lenient
 from recordmill.records.inference.infer import infer
-from recordmill.base.memory import address_of
-from recordmill.records.tfrecord.shard_file import read_frames
+from recordmill.base.pointers import address_of
+from recordmill.records.tfrecord.stream import read_frames
 
 page = mmap.PAGESIZE
 memory = mmap.mmap(-1, 18 * page)

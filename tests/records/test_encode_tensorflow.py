@@ -13,7 +13,7 @@ import pytest
 from recordmill.records.example.encode import encode
 from recordmill.records.tfrecord.frames import frame
 from recordmill.records.tfrecord.members import MemberWriter
-from recordmill.records.tfrecord.shard_file import read_frames
+from recordmill.records.tfrecord.stream import read_frames
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.storage.codecs import find_codec

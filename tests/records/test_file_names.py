@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from recordmill.records.writers.file_names import (
     NAME_BYTES,
-    PART_BYTES,
+    NAME_PART_BYTES,
     another_name,
     extension_of,
     numbered_name,
@@ -41,7 +41,7 @@ def test_a_safe_name_stays_below_its_folder(name: str, split: str | None) -> Non
     parts = safe.split("/")
     assert ".." not in parts
     assert not set(safe) & set("\0\n\\")
-    assert max(len(part.encode()) for part in parts) <= PART_BYTES
+    assert max(len(part.encode()) for part in parts) <= NAME_PART_BYTES
     assert len(safe.encode()) <= NAME_BYTES
     assert safe_name(safe) == safe
     if split is None:

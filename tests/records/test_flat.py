@@ -8,7 +8,7 @@ import pytest
 from example_oracle import parse
 
 from recordmill.records.example.encode import encode
-from recordmill.records.example.flat import to_flat
+from recordmill.records.example.flat_arrays import to_flat
 from recordmill.schemas.arrow import arrow_type
 from recordmill.schemas.feature import Feature, Schema
 

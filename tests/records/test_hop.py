@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from recordmill.base.errors import DataError
-from recordmill.records.tfrecord import hop as module
-from recordmill.records.tfrecord.frames import frame
-from recordmill.records.tfrecord.hop import hop
+from recordmill.records.tfrecord import frames as module
+from recordmill.records.tfrecord.frames import frame, hop
 
 
 def shard(sizes: list[int]) -> tuple[bytes, list[int]]:

@@ -20,7 +20,7 @@ from recordmill.base.errors import DataError
 from recordmill.records.example.decode import decode
 from recordmill.records.example.encode import encode
 from recordmill.records.inference.infer import Inference, infer
-from recordmill.records.tfrecord.shard_file import read_frames
+from recordmill.records.tfrecord.stream import read_frames
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
 

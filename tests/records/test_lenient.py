@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from recordmill.records.tfrecord.frames import frame
-from recordmill.records.tfrecord.lenient import DATA, FRAME, STREAM, Gap, read_frames_around
+from recordmill.records.tfrecord.recovery import DATA_GAP, FRAME, STREAM, Gap, read_frames_around
 
 PAYLOADS = [bytes([65 + number]) * (number * 7 % 40) for number in range(12)]
 RAW = frame(np.frombuffer(b"".join(PAYLOADS), np.uint8), np.cumsum([0, *map(len, PAYLOADS)])).data.tobytes()
@@ -48,7 +48,7 @@ def test_one_bit_flipped_at_every_byte_costs_that_record_only(
         hit = int(np.searchsorted(ENDS, at, "right"))
         assert payloads == {number: payload for number, payload in enumerate(PAYLOADS) if number != hit}
         begin = int(ENDS[hit]) - len(PAYLOADS[hit]) - 16
-        kind = FRAME if at - begin < 12 else DATA
+        kind = FRAME if at - begin < 12 else DATA_GAP
         assert [(gap.first_offset, gap.size_bytes, gap.kind) for gap in gaps] == [
             (begin, len(PAYLOADS[hit]) + 16, kind)
         ]

@@ -16,7 +16,7 @@ import pytest
 
 from recordmill.records.tfrecord.frames import Frames, frame, scan
 from recordmill.records.tfrecord.members import MemberCutter, MemberWriter
-from recordmill.records.tfrecord.shard_file import read_frames
+from recordmill.records.tfrecord.stream import read_frames
 from recordmill.storage.codecs import CODECS, find_codec
 
 UNPACK: dict[str, Callable[[bytes], bytes]] = {

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recordmill.base.memory import address_of
-from recordmill.records.example.entries import encoded_varint as varint
-from recordmill.records.protobuf.packing import OVERRUN_BYTES, SCRATCH_BYTES, put_varints, varints_bytes
+from recordmill.base.pointers import address_of
+from recordmill.records.example.encode import encoded_varint as varint
+from recordmill.records.protobuf.varints import OVERRUN_BYTES, SCRATCH_BYTES, put_varints, varints_bytes
 
 GUARD = 0xA5
 

@@ -14,7 +14,7 @@ from protobuf_oracle import comparable, expected_row, messages
 
 from recordmill.base.errors import DataError
 from recordmill.records.example.decode import decode, decode_lenient
-from recordmill.records.example.sequence import encode_sequences
+from recordmill.records.example.encode import encode_sequences
 from recordmill.records.tfrecord.frames import Frames, scan
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import SEQUENCE_EXAMPLE, Feature, Schema

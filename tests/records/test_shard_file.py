@@ -19,7 +19,7 @@ import pytest
 from recordmill.base.errors import DataError
 from recordmill.records.tfrecord.crc32c import crc32c, masked
 from recordmill.records.tfrecord.frames import frame
-from recordmill.records.tfrecord.shard_file import Batch, detect_tfrecord, read_frames
+from recordmill.records.tfrecord.stream import FrameBatch, detect_tfrecord, read_frames
 
 SIZES = [5, 0, 100, 17, 1000, 1, 1, 1, 400, 64, 0, 0, 30]
 PAYLOADS = [bytes([i]) * size for i, size in enumerate(SIZES)]
@@ -37,7 +37,7 @@ def write(tmp_path: Path, data: bytes) -> str:
     return str(tmp_path / "f.tfrecord")
 
 
-def check(batches: Iterator[Batch], first: int = 0, last: int | None = None) -> list[Batch]:
+def check(batches: Iterator[FrameBatch], first: int = 0, last: int | None = None) -> list[FrameBatch]:
     """The batches, after it was seen that they hold exactly the records first to last, numbered and placed rightly."""
     got = list(batches)
     payloads, place = [], first
@@ -65,7 +65,7 @@ def test_an_empty_file_has_no_records(tmp_path: Path) -> None:
     assert list(read_frames(write(tmp_path, gzip.compress(b"")))) == []
 
 
-def drain(batches: Iterator[Batch]) -> tuple[int, str]:
+def drain(batches: Iterator[FrameBatch]) -> tuple[int, str]:
     """(records given, the error's text) of a file that is damaged."""
     count = 0
     try:

@@ -12,7 +12,7 @@ import pytest
 
 from recordmill.base.errors import DataError
 from recordmill.records.columns.convert import DecodeTensor
-from recordmill.records.columns.parts import to_numpy
+from recordmill.records.columns.numpy_arrays import to_numpy
 from recordmill.records.protobuf.tensor_proto import TENSOR_DTYPES, first_header
 from recordmill.schemas.feature import Feature
 

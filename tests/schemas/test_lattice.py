@@ -12,34 +12,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recordmill.schemas.feature import Feature
-from recordmill.schemas.lattice import (
+from recordmill.schemas.type_lattice import (
     AWARE,
     BEYOND_NANOS,
     BOOL,
     FLOAT32,
-    INT64,
+    INT64_TYPE,
     MICROS,
     MILLIS,
     NAIVE,
-    NANOS,
+    NANO_TIME,
     SECONDS,
-    TEXT,
-    Seen,
+    TEXT_TYPE,
+    SeenTexts,
     resolve_dtype,
 )
 
 counts = st.integers(0, 1 << 40)
 moments = st.builds(
     lambda unit, zone, beyond: unit | zone | beyond,
-    st.sampled_from([SECONDS, MILLIS, MICROS, NANOS]),
+    st.sampled_from([SECONDS, MILLIS, MICROS, NANO_TIME]),
     st.sampled_from([NAIVE, AWARE]),
     st.sampled_from([0, BEYOND_NANOS]),
 )
-classes_of_a_column = st.lists(st.one_of(st.sampled_from([BOOL, INT64, FLOAT32, TEXT]), moments), max_size=5).map(
-    lambda seen: reduce(or_, seen, 0)
-)
+classes_of_a_column = st.lists(
+    st.one_of(st.sampled_from([BOOL, INT64_TYPE, FLOAT32, TEXT_TYPE]), moments), max_size=5
+).map(lambda seen: reduce(or_, seen, 0))
 seens = st.builds(
-    Seen,
+    SeenTexts,
     classes_of_a_column,
     counts,
     st.dictionaries(st.sampled_from(["", "NA", "-"]), counts),
@@ -51,13 +51,13 @@ seens = st.builds(
 
 
 @given(st.lists(seens, max_size=6), st.randoms(use_true_random=False))
-def test_order_and_grouping_do_not_matter(parts: list[Seen], random: object) -> None:
-    whole = sum(parts, Seen())
+def test_order_and_grouping_do_not_matter(parts: list[SeenTexts], random: object) -> None:
+    whole = sum(parts, SeenTexts())
     shuffled = list(parts)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert sum(shuffled, Seen()) == whole
-    assert reduce(lambda right, left: left + right, reversed(parts), Seen()) == whole
-    assert Seen() + whole == whole + Seen() == whole
+    assert sum(shuffled, SeenTexts()) == whole
+    assert reduce(lambda right, left: left + right, reversed(parts), SeenTexts()) == whole
+    assert SeenTexts() + whole == whole + SeenTexts() == whole
 
 
 @given(classes_of_a_column, classes_of_a_column)
@@ -75,26 +75,26 @@ def test_a_column_never_becomes_narrower(one: int, other: int) -> None:
     [
         (0, "string"),
         (BOOL, "bool"),
-        (BOOL | INT64, "string"),
-        (INT64, "int64"),
+        (BOOL | INT64_TYPE, "string"),
+        (INT64_TYPE, "int64"),
         (FLOAT32, "float32"),
-        (INT64 | FLOAT32, "float32"),
-        (INT64 | TEXT, "string"),
-        (INT64 | SECONDS | NAIVE, "string"),
+        (INT64_TYPE | FLOAT32, "float32"),
+        (INT64_TYPE | TEXT_TYPE, "string"),
+        (INT64_TYPE | SECONDS | NAIVE, "string"),
         (SECONDS | NAIVE, "timestamp[s]"),
         (SECONDS | MILLIS | NAIVE, "timestamp[ms]"),
         (SECONDS | MICROS | AWARE, "timestamp[us, UTC]"),
-        (NANOS | SECONDS | AWARE, "timestamp[ns, UTC]"),
+        (NANO_TIME | SECONDS | AWARE, "timestamp[ns, UTC]"),
         (SECONDS | NAIVE | AWARE, "string"),
-        (NANOS | NAIVE | BEYOND_NANOS, "string"),
+        (NANO_TIME | NAIVE | BEYOND_NANOS, "string"),
         (MICROS | NAIVE | BEYOND_NANOS, "timestamp[us]"),
-        (TEXT, "string"),
+        (TEXT_TYPE, "string"),
     ],
 )
 def test_mixtures(classes: int, dtype: str) -> None:
-    assert resolve_dtype(classes) == Seen(classes).dtype == dtype
+    assert resolve_dtype(classes) == SeenTexts(classes).dtype == dtype
 
 
 def test_quoted_null_tokens_are_values_of_text_only() -> None:
-    seen = Seen(INT64, 10, {"": 2}, soft_nulls=3)
+    seen = SeenTexts(INT64_TYPE, 10, {"": 2}, soft_nulls=3)
     assert (seen.null_count("int64"), seen.null_count("string"), seen.null_count("bytes")) == (5, 2, 2)

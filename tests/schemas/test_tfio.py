@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from example_values import every_feature, example, flat, numpy_dtype, value
 
-from recordmill.schemas import tfio
+from recordmill.schemas import parse_spec
 from recordmill.schemas.feature import Feature, Schema
 
 
-def tf_feature(parse: tfio.Parse) -> Any:
+def tf_feature(parse: parse_spec.Parse) -> Any:
     import tensorflow as tf
 
-    if isinstance(parse, tfio.FixedLen):
+    if isinstance(parse, parse_spec.FixedLen):
         return tf.io.FixedLenFeature(parse.shape, parse.dtype, parse.default)
     kinds = tf.io.RaggedFeature
     partitions = [
@@ -27,12 +27,12 @@ def tf_feature(parse: tfio.Parse) -> Any:
 def parse_all(schema: Schema, records: list[bytes], **options: Any) -> dict[str, Any]:
     import tensorflow as tf
 
-    spec = tfio.parse_spec(schema, **options)
+    spec = parse_spec.parse_spec(schema, **options)
     parsed: dict[str, Any] = tf.io.parse_example(records, {name: tf_feature(parse) for name, parse in spec.items()})
     return parsed
 
 
-def finished(finish: tfio.Finish, parsed: Any) -> np.ndarray[Any, Any]:
+def finished(finish: parse_spec.Finish, parsed: Any) -> np.ndarray[Any, Any]:
     """All values of one record in order, after what `finish` says."""
     import tensorflow as tf
 
@@ -51,7 +51,7 @@ def test_every_feature_parses_to_what_went_in(required: bool) -> None:
     schema = Schema(tuple(every_feature(required=required)))
     rng = np.random.default_rng(2)
     rows = [{f.name: value(f, rng) if required or rng.random() < 0.6 else None for f in schema} for _ in range(4)]
-    spec = tfio.parse_spec(schema)
+    spec = parse_spec.parse_spec(schema)
     parsed = parse_all(schema, [example(schema.features, row) for row in rows])
     for feature in schema:
         for index, row in enumerate(rows):
@@ -80,9 +80,12 @@ def test_nesting_and_shapes_come_from_the_partitions() -> None:
 
 
 def test_nested_raw_values_name_their_row_lengths() -> None:
-    parse = tfio.parse_spec(Schema((Feature("w", "float64", (None, None, 3), True),)))["w"]
-    assert parse == tfio.RaggedSpec(
-        "string", "w/ragged_flat_values", (), tfio.Finish("float64", None, (None, None, 3), ("w/ragged_row_lengths_0",))
+    parse = parse_spec.parse_spec(Schema((Feature("w", "float64", (None, None, 3), True),)))["w"]
+    assert parse == parse_spec.RaggedSpec(
+        "string",
+        "w/ragged_flat_values",
+        (),
+        parse_spec.Finish("float64", None, (None, None, 3), ("w/ragged_row_lengths_0",)),
     )
 
 
@@ -93,9 +96,9 @@ def test_defaults_fill_what_is_missing_and_nothing_else() -> None:
     assert parsed["s"].numpy().tolist() == [0, -1]
     assert parsed["t"].numpy().tolist() == [b"none", b""]
     with pytest.raises(ValueError, match="variable length"):
-        tfio.parse_spec(schema, {"v": 0})
+        parse_spec.parse_spec(schema, {"v": 0})
     with pytest.raises(ValueError, match="no feature"):
-        tfio.parse_spec(schema, {"w": 0})
+        parse_spec.parse_spec(schema, {"w": 0})
 
 
 def test_steps_of_a_sequence_example() -> None:
@@ -103,9 +106,9 @@ def test_steps_of_a_sequence_example() -> None:
         (Feature("a", "float32", (None, 2), True, per_step=True), Feature("b", "int64", (None, None), per_step=True)),
         message="SequenceExample",
     )
-    assert tfio.parse_spec(schema) == {
-        "a": tfio.RaggedSpec("float32", "a", (2,), tfio.Finish()),
-        "b": tfio.RaggedSpec("int64", "b", (), tfio.Finish()),
+    assert parse_spec.parse_spec(schema) == {
+        "a": parse_spec.RaggedSpec("float32", "a", (2,), parse_spec.Finish()),
+        "b": parse_spec.RaggedSpec("int64", "b", (), parse_spec.Finish()),
     }
     with pytest.raises(ValueError, match="no Examples"):
-        tfio.parse_spec(Schema((Feature("record", "bytes", (), True),), message="bytes"))
+        parse_spec.parse_spec(Schema((Feature("record", "bytes", (), True),), message="bytes"))

@@ -17,7 +17,7 @@ from recordmill.base.errors import DataError
 from recordmill.records.writers.npy_file import npy_header
 from recordmill.shards import index as index_module
 from recordmill.shards.cutting import _cut_far, _cut_index
-from recordmill.shards.index import FRAME_BYTES, INDEX_DTYPE, FarIndex, Index, make_index
+from recordmill.shards.index import INDEX_DTYPE, INDEX_FRAME_BYTES, FarIndex, Index, make_index
 
 LENGTHS = some.lists(some.one_of(some.integers(0, 40), some.integers(0, 5000)), min_size=1, max_size=200)
 
@@ -34,7 +34,7 @@ def few_entries() -> Iterator[None]:
 
 
 def made(lengths: list[int]) -> Index:
-    frames = np.array(lengths, np.int64) + FRAME_BYTES
+    frames = np.array(lengths, np.int64) + INDEX_FRAME_BYTES
     return make_index(frames, np.arange(len(lengths), dtype=np.uint64))
 
 
@@ -47,7 +47,7 @@ def test_pieces_are_those_of_the_whole_index(path: Path, lengths: list[int], pie
     index = made(lengths)
     path.write_bytes(content(index))
     expected = list(_cut_index(index, None, 3, piece_bytes, "x"))
-    end = sum(lengths) + FRAME_BYTES * len(lengths)
+    end = sum(lengths) + INDEX_FRAME_BYTES * len(lengths)
     assert list(_cut_far(FarIndex(str(path), len(index), end), 3, piece_bytes, 0, end)) == expected
     assert expected[-1].stop == end
 
@@ -58,7 +58,7 @@ def test_spans_that_meet_hold_each_record_once_wherever_they_are_cut(
 ) -> None:
     index = made(lengths)
     path.write_bytes(content(index))
-    end = sum(lengths) + FRAME_BYTES * len(lengths)
+    end = sum(lengths) + INDEX_FRAME_BYTES * len(lengths)
     bounds = [0, *sorted(min(cut, end) for cut in cuts), end]
     begins = np.ascontiguousarray(index["offset"])[::3] if members else None
     found = []
@@ -81,7 +81,7 @@ def test_what_is_damaged_ends_in_an_error_or_in_pieces_of_the_shard(
     data = bytearray(content(made(lengths)))
     data[draw.draw(some.integers(0, len(data) - 1))] ^= 1 << draw.draw(some.integers(0, 7))
     path.write_bytes(data)
-    end = sum(lengths) + FRAME_BYTES * len(lengths)
+    end = sum(lengths) + INDEX_FRAME_BYTES * len(lengths)
     try:
         pieces = list(_cut_far(FarIndex(str(path), len(lengths), end), 0, piece_bytes, 0, end))
     except DataError:

@@ -23,9 +23,9 @@ from recordmill.__main__ import main
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.catalog import find
-from recordmill.shards.loads.hints import read_hint
+from recordmill.shards.loading.schema_hints import read_hint
 from recordmill.shards.manifest import load
-from recordmill.storage.strict_json import read_bounded
+from recordmill.storage.json_fields import read_bounded
 
 PART = ("parts", 0)
 SHARD = (*PART, "splits", "train", 0)

@@ -17,10 +17,9 @@ from blake3 import blake3
 
 import recordmill
 from recordmill.base.errors import DataError
+from recordmill.shards import manifest
 from recordmill.shards.catalog import find
-from recordmill.shards.entries import pages
-from recordmill.shards.entries.pages import Paged
-from recordmill.shards.manifest import load
+from recordmill.shards.manifest import Paged, load
 
 OPTIONS: dict[str, Any] = {"name": "same", "num_shards": 10, "splits": "train=0.6,test=0.4", "threads": 1}
 
@@ -37,8 +36,8 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def make_small(patched: pytest.MonkeyPatch) -> None:
-    patched.setattr(pages, "MOST_NAMED", 19)
-    patched.setattr(pages, "PAGE_SHARDS", 3)
+    patched.setattr(manifest, "MOST_NAMED", 19)
+    patched.setattr(manifest, "PAGE_SHARDS", 3)
 
 
 @pytest.fixture
@@ -71,7 +70,7 @@ def test_who_reads_one_split_holds_its_shards_and_totals_need_no_page(
     out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert {file.split for file in find(str(out), "test").files} == {"test"}
-    pages._read.cache_clear()
+    manifest._read.cache_clear()
     shutil.rmtree(out / load(out).parts[0].folder / "pages")
     assert sum(recordmill.status(out).records.values()) == 4000
     assert load(out).to_json() == (out / "manifest.json").read_text()
@@ -185,7 +184,7 @@ def test_nothing_waits_for_a_pipe_and_every_flipped_byte_of_a_page_is_found(out:
     data = path.read_bytes()
     for at in range(0, len(data), 7):
         path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-        pages._read.cache_clear()
+        manifest._read.cache_clear()
         with pytest.raises(DataError, match="size or its digest differs"):
             find(str(out))
     path.unlink()

@@ -103,7 +103,7 @@ def test_a_link_that_has_the_name_of_a_dead_run_s_data_stays_and_what_it_links_t
 
 
 def test_a_read_s_intent_names_no_other_folder(victim: Path, out: Path) -> None:
-    from recordmill.exporting.publish import begin
+    from recordmill.exporting.publish import begin_publication
 
     for names in (["../victim"], ["rejects/../../victim"], [str(victim)]):
         run = dead_run(out)
@@ -111,7 +111,7 @@ def test_a_read_s_intent_names_no_other_folder(victim: Path, out: Path) -> None:
         (run / "read.json").write_text(json.dumps({"fingerprint": "0" * 64}))
         (run / "accounts").mkdir()
         (run / "accounts" / "a.json").write_text("{}")
-        begin(out, False).close()
+        begin_publication(out, False).close()
         assert whole(victim)
         assert run.exists()  # a read could go on in it
         Folder.open(out).remove(run.name)

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from recordmill.base.errors import Reject
 from recordmill.schemas.arrow import to_arrow
-from recordmill.sources.inputs.contract import BATCH_ROWS, Chunk, Source
+from recordmill.sources.common.contract import BATCH_ROWS, Chunk, Source
+from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import stat
-from recordmill.storage.listed.files import InputFile
 
 Row = tuple[int, int, dict[str, Any]]  # (file, position, values)
 
@@ -26,7 +26,7 @@ def input_files(*paths: Path) -> list[InputFile]:
 
 
 def read_all(source: Any) -> tuple[list[Row], list[Reject]]:
-    """All rows and rejects, after checking the laws of `sources.inputs.contract`: order, schema, counts, and the same
+    """All rows and rejects, after checking the laws of `sources.common.contract`: order, schema, counts, and the same
     again from a pickled copy.
     """
     assert isinstance(source, Source)

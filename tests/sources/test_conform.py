@@ -18,7 +18,7 @@ from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.values.casting import cast_values
 from recordmill.sources.values.conform import Conformed, conform
-from recordmill.sources.values.floats import inexact, narrow_floats
+from recordmill.sources.values.text_columns import inexact, narrow_floats
 
 
 def fit(values: Any, feature: Feature, kind: pa.DataType | None = None) -> Conformed:

@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 
 import recordmill
 from recordmill.sources.csv.dialect import CsvOptions, Dialect
-from recordmill.sources.csv.fields import Tokenizer
+from recordmill.sources.csv.fields import Tokenizer, read_rows
 from recordmill.sources.csv.head import Head
 from recordmill.sources.csv.ranges import Scan, scan_files
-from recordmill.sources.csv.stream import read_rows
+from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import stat
-from recordmill.storage.listed.files import InputFile
 
 pieces = st.sampled_from([b"\n", b"\n", b"\r\n", b"\r\n", b"\r", b"1", b"ab", b'"a\r\n"', b'""', b"#c", b"x" * 61])
 contents = st.lists(pieces, min_size=1, max_size=30).map(b"".join)

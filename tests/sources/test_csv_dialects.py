@@ -16,13 +16,13 @@ import pytest
 from csv_dialects import UCI, Made, made_files
 
 from recordmill.base.errors import DataError
+from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.head import Head, read_head
-from recordmill.sources.csv.sniff.agree import agree_on_header
+from recordmill.sources.csv.sniff_header import agree_on_header
 from recordmill.sources.csv.source import CsvSource, plan_csv
-from recordmill.sources.inputs.contract import PlanOptions
+from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import stat
-from recordmill.storage.listed.files import InputFile
 
 RIGHT, WRONG, REFUSED = "right", "wrong", "refused"
 

@@ -13,10 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from recordmill.sources.csv.dialect import CsvOptions, Dialect
-from recordmill.sources.csv.fields import BAD_ROWS, Rows, Tokenizer
-from recordmill.sources.csv.stream import read_rows
-from recordmill.sources.csv.tokenize import TOO_LONG
-from recordmill.sources.values.field_kernels import LENGTH, QUOTED
+from recordmill.sources.csv.fields import BAD_ROWS, TokenizedRows, Tokenizer, read_rows
+from recordmill.sources.csv.tokenize import FIELD_TOO_LONG
+from recordmill.sources.values.field_kernels import LENGTH_COLUMN, QUOTED
 
 COLUMNS = 5
 LONG = b"x" * 61  # pushes what follows across the 64-byte blocks
@@ -36,18 +35,20 @@ dialects = st.builds(
 )
 
 
-def to_oracle(data: np.ndarray, rows: Rows, first: int, starts_of_rows: dict[int, int]) -> Iterator[tuple[int, Row]]:
+def to_oracle(
+    data: np.ndarray, rows: TokenizedRows, first: int, starts_of_rows: dict[int, int]
+) -> Iterator[tuple[int, Row]]:
     """(ordinal, row) of what the tokenizer gives;
     its good rows don't know their first byte, so the oracle's stands in.
     """
     for ordinal, line, start, width in rows.bad.tolist():
-        assert width == TOO_LONG or width > COLUMNS
-        yield first + ordinal, Row(start, line, None) if width == TOO_LONG else Row(start, line, (b"",) * width)
+        assert width == FIELD_TOO_LONG or width > COLUMNS
+        yield first + ordinal, Row(start, line, None) if width == FIELD_TOO_LONG else Row(start, line, (b"",) * width)
     for row, (ordinal, line, width) in enumerate(
         zip(rows.ordinals.tolist(), rows.lines.tolist(), rows.widths.tolist(), strict=True)
     ):
         spans = [(int(rows.starts[c, row]), int(rows.infos[c, row])) for c in range(width)]
-        fields = tuple(data[start : start + (info & LENGTH)].tobytes() for start, info in spans)
+        fields = tuple(data[start : start + (info & LENGTH_COLUMN)].tobytes() for start, info in spans)
         yield (
             first + ordinal,
             Row(starts_of_rows.get(first + ordinal, -1), line, fields, tuple(bool(info & QUOTED) for _, info in spans)),

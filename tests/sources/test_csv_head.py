@@ -11,8 +11,8 @@ import pytest
 from recordmill.base.errors import DataError, UsageError
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.head import Head, read_head
+from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import stat
-from recordmill.storage.listed.files import InputFile
 
 
 def head(folder: Path, content: bytes, **options: Any) -> Head:

@@ -15,14 +15,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from recordmill.base.errors import DataError
-from recordmill.sources.csv.automaton import COMMENT, NOT_ENDED, RECORD, STATES, Automaton
+from recordmill.sources.csv.automaton import COMMENT, NOT_ENDED, RECORD, STATE_COUNT, Automaton
 from recordmill.sources.csv.dialect import CsvOptions, Dialect
 from recordmill.sources.csv.fields import Tokenizer
 from recordmill.sources.csv.head import Head
 from recordmill.sources.csv.ranges import Scan, ScannedRange, scan_files
 from recordmill.storage.digest import chunk_digests
+from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import stat
-from recordmill.storage.listed.files import InputFile
 
 COLUMNS = 3
 
@@ -142,7 +142,7 @@ def row_ends(automaton: Automaton, data: np.ndarray) -> list[int]:
     """Where each row that ends in data does, by the table; blank lines and comments are no rows."""
     ends, at = [], 0
     while at < len(data):
-        state = int(automaton.table.reshape(STATES, 256)[RECORD, data[at]])
+        state = int(automaton.table.reshape(STATE_COUNT, 256)[RECORD, data[at]])
         end = at + 1 if state == RECORD else automaton.row_end(data, at + 1, state)
         if end == NOT_ENDED:
             break
@@ -178,8 +178,8 @@ def test_transitions_equal_the_table_walked_byte_by_byte(content: bytes, options
     automaton = Automaton.of(Dialect.of(options, ","))
     data = np.frombuffer(bytearray(content), np.uint8)
     exits, longest = automaton.transitions(data)
-    table = automaton.table.reshape(STATES, 256)
-    for start in range(STATES):
+    table = automaton.table.reshape(STATE_COUNT, 256)
+    for start in range(STATE_COUNT):
         state, row, most = start, 0, 0
         for at, byte in enumerate(content):
             state = int(table[state, byte])

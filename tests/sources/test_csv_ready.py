@@ -14,10 +14,10 @@ from recordmill.schemas.feature import Feature
 from recordmill.sources.csv.dialect import CsvOptions, Dialect
 from recordmill.sources.csv.fields import Tokenizer
 from recordmill.sources.csv.infer import ColumnsSeen, _read
-from recordmill.sources.csv.parse import Ready
+from recordmill.sources.csv.parse import ParsedRows
 from recordmill.sources.values import field_kernels
-from recordmill.sources.values.null_tokens import NullTokens
-from recordmill.sources.values.text_columns import Fields, column_of, convert
+from recordmill.sources.values.field_kernels import NullTokens
+from recordmill.sources.values.text_columns import TextFields, column_of_texts, convert_texts
 
 TOKENS = ("", "NA", "nan")
 DTYPES = (
@@ -103,15 +103,15 @@ def test_telling_and_reading_at_once(first: list[str], second: list[str], dtype:
             alike(ready[0], data, rows.starts[0], rows.infos[0], feature)
 
 
-def alike(ready: Ready, data: np.ndarray, starts: np.ndarray, infos: np.ndarray, feature: Feature) -> None:
+def alike(ready: ParsedRows, data: np.ndarray, starts: np.ndarray, infos: np.ndarray, feature: Feature) -> None:
     """That reading afterwards finds no fault and gives the same column."""
-    again = Fields(
+    again = TextFields(
         data, starts, infos, NullTokens.of(TOKENS), np.ones(len(starts), np.uint8), np.zeros(len(starts), np.uint8)
     )
-    expected, faults = convert(again, feature)
+    expected, faults = convert_texts(again, feature)
     assert faults == 0
-    found = column_of(
-        Fields(data, starts, infos, again.tokens, ready.valid, again.fault), feature, ready.nulls, ready.values
+    found = column_of_texts(
+        TextFields(data, starts, infos, again.tokens, ready.valid, again.fault), feature, ready.nulls, ready.values
     )
     assert found.type == expected.type
     assert found.null_count == expected.null_count
@@ -137,9 +137,9 @@ def test_all_fields_before_the_first_other_one_are_read(dtype: str, text: str, o
     texts = [text, "", text, other, text]
     data = np.frombuffer(bytearray("".join(f"{text},x\n" for text in texts), "utf-8"), np.uint8)
     rows = TOKENIZER.read(data, 0, len(data), final=True)
-    counts = np.zeros(field_kernels.COUNTS + len(TOKENS), np.int64)
+    counts = np.zeros(field_kernels.FIELD_COUNTS + len(TOKENS), np.int64)
     done, ready = _read(data, rows.starts[0], rows.infos[0], NullTokens.of(TOKENS), Feature("a", dtype), counts)
-    assert (done, ready.nulls, counts[field_kernels.VALUES]) == (3, 1, 2)
+    assert (done, ready.nulls, counts[field_kernels.FIELD_VALUES]) == (3, 1, 2)
     collector = ColumnsSeen(TOKENS, [True, True], None)
     few = TOKENIZER.read(data, 0, len("\n".join(texts[:3])) + 6, final=True)
     assert {*collector.add(data, few, {0: Feature("a", dtype)})} == {0}

@@ -27,13 +27,13 @@ from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.option_names import in_flags
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
+from recordmill.sources.common.contract import Chunk, PlanOptions, Source
 from recordmill.sources.csv import source as csv_source
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import CsvSource, plan_csv
-from recordmill.sources.inputs.contract import Chunk, PlanOptions, Source
 from recordmill.storage.digest import digest_file
+from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import stat
-from recordmill.storage.listed.files import InputFile
 
 NULLS = ("", "NA")
 INT = re.compile(r"-?(0|[1-9][0-9]*)")

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from recordmill.base.errors import UsageError
-from recordmill.sources.inputs.content import HEAD_BYTES, extension, sniff_kind
-from recordmill.sources.inputs.detect import detect_kind, keep_kind
+from recordmill.sources.common.content import HEAD_BYTES, extension, sniff_kind
+from recordmill.sources.common.detect import detect_kind, filter_kind
 from recordmill.sources.registry import DATA_EXTENSIONS
 from recordmill.storage.listing import list_inputs
 
@@ -137,7 +137,7 @@ def test_real_folders(shared_data: Path, folder: str, expected: str, files: int)
     found, why = detect_kind(listing)
     assert found == expected
     assert why.startswith(expected)
-    kept = keep_kind(listing, found)
+    kept = filter_kind(listing, found)
     assert len(kept.files) == files
     left = {reason: count for reason, count in kept.ignored.items() if reason.startswith("of another kind")}
     assert len(kept.files) + sum(left.values()) == len(listing.files)
@@ -174,8 +174,8 @@ def test_the_majority_wins_and_the_rest_is_counted(tmp_path: Path) -> None:
     kind, why = detect_kind(listing)
     assert kind == "images"
     assert "a.png is a PNG image; beside it: 1 without extension, 1 .csv, 2 .xml" in why
-    assert [file.name for file in keep_kind(listing, "images").files] == ["a.png", "b.png", "noextension"]
-    kept = keep_kind(listing, "csv")
+    assert [file.name for file in filter_kind(listing, "images").files] == ["a.png", "b.png", "noextension"]
+    kept = filter_kind(listing, "csv")
     assert [file.name for file in kept.files] == ["b.csv"]
     assert "ignored beside the csv: 2 without extension, 2 .png, 2 .xml" in kept.notes
 
@@ -183,17 +183,17 @@ def test_the_majority_wins_and_the_rest_is_counted(tmp_path: Path) -> None:
 def test_a_file_named_by_the_user_stays(tmp_path: Path) -> None:
     write(tmp_path, a__csv=b"a,b\n1,2\n", t__md=b"| a |")
     listing = list_inputs([str(tmp_path / "a.csv"), str(tmp_path / "t.md")])
-    assert [file.name for file in keep_kind(listing, "csv").files] == ["a.csv", "t.md"]
+    assert [file.name for file in filter_kind(listing, "csv").files] == ["a.csv", "t.md"]
 
 
 def test_text_can_be_read_as_any_textual_kind(tmp_path: Path) -> None:
     write(tmp_path, a__log=b"one\ntwo\n", b__md=b"# x\n")
     listing = list_inputs([str(tmp_path)])
-    assert [file.name for file in keep_kind(listing, "csv").files] == ["a.log", "b.md"]
+    assert [file.name for file in filter_kind(listing, "csv").files] == ["a.log", "b.md"]
     with pytest.raises(UsageError, match=r"no parquet among 2 file\(s\): 1 \.log, 1 \.md"):
-        keep_kind(listing, "parquet")
+        filter_kind(listing, "parquet")
     with pytest.raises(UsageError, match="no kind 'pictures': one of images"):
-        keep_kind(listing, "pictures")
+        filter_kind(listing, "pictures")
 
 
 def test_nothing_known(tmp_path: Path) -> None:

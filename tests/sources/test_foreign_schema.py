@@ -19,10 +19,10 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.arrow.memory import spool
 from recordmill.sources.arrow.parquet import ParquetOptions, plan_parquet
+from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import plan_csv
 from recordmill.sources.images.source import ImageOptions, plan_images
-from recordmill.sources.inputs.contract import PlanOptions
 from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
 from recordmill.sources.text.source import TextOptions, plan_text
 from recordmill.storage.listing import list_inputs

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.images.source import ImageOptions, ImageSource, plan_images
-from recordmill.sources.inputs.contract import PlanOptions
 from recordmill.storage.listing import list_inputs
 
 PNG = image_samples.encoded("PNG")

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from recordmill.base.errors import Reject
-from recordmill.images.check import check_structure
-from recordmill.images.header import BadImage
+from recordmill.records.images.check import check_structure
+from recordmill.records.images.header import BadImage
+from recordmill.sources.common.contract import Chunk
 from recordmill.sources.images.source import ImageOptions, ImageSource, plan_images
-from recordmill.sources.inputs.contract import Chunk
 from recordmill.storage.files import read_range
 from recordmill.storage.listing import list_inputs
 

@@ -16,10 +16,10 @@ import pytest
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
+from recordmill.sources.common import contract
+from recordmill.sources.common.contract import BATCH_BYTES, Chunk, PlanOptions, Source
 from recordmill.sources.images import source as images
 from recordmill.sources.images.source import ImageOptions, ImageSource, plan_images
-from recordmill.sources.inputs import contract
-from recordmill.sources.inputs.contract import BATCH_BYTES, Chunk, PlanOptions, Source
 from recordmill.sources.registry import DATA_EXTENSIONS
 from recordmill.storage.digest import digest_file
 from recordmill.storage.listing import list_inputs
@@ -334,4 +334,4 @@ def test_images_are_read_without_a_copy(tmp_path: Path) -> None:
     column = chunk.records["image"]
     assert column.buffers()[2].size == 3 * len(PNG) - 4
     assert pa.compute.sum(pa.compute.binary_length(column)).as_py() == 2 * len(PNG)
-    assert contract.BATCH_ROWS >= images.UNIT_FILES
+    assert contract.BATCH_ROWS >= images.IMAGE_UNIT_FILES

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from source_reading import input_files, read_all, values
 
 from recordmill.base.errors import DataError
-from recordmill.sources.inputs.contract import PlanOptions
-from recordmill.sources.inputs.detect import detect_kind, keep_kind
-from recordmill.sources.jsonl.array import _elements
+from recordmill.sources.common.contract import PlanOptions
+from recordmill.sources.common.detect import detect_kind, filter_kind
+from recordmill.sources.jsonl.plan import _elements
 from recordmill.sources.jsonl.source import JsonlOptions, JsonlSource, plan_jsonl
 from recordmill.storage.listing import list_inputs
 
@@ -85,6 +85,6 @@ def test_an_element_that_is_no_object_is_a_reject(tmp_path: Path) -> None:
 def test_an_array_is_data_where_there_is_no_other(tmp_path: Path) -> None:
     (tmp_path / "in.json").write_text(json.dumps(ROWS))
     assert detect_kind(list_inputs([str(tmp_path)])) == ("jsonl", "jsonl: in.json is a JSON array of objects")
-    assert [file.name for file in keep_kind(list_inputs([str(tmp_path)]), "jsonl").files] == ["in.json"]
+    assert [file.name for file in filter_kind(list_inputs([str(tmp_path)]), "jsonl").files] == ["in.json"]
     (tmp_path / "in.csv").write_text("a,b\n1,2\n3,4\n")
     assert detect_kind(list_inputs([str(tmp_path)]))[0] == "csv"

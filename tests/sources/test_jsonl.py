@@ -18,8 +18,8 @@ from source_reading import input_files, read_all, values
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import in_flags
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.sources.inputs import contract, lines
-from recordmill.sources.inputs.contract import PlanOptions
+from recordmill.sources.common import contract, lines
+from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.jsonl import plan as json_plan
 from recordmill.sources.jsonl import tape as json_tape
 from recordmill.sources.jsonl.source import JsonlOptions, JsonlSource, plan_jsonl
@@ -446,7 +446,7 @@ def test_the_scanner_takes_what_python_takes(texts: list[bytes]) -> None:
     bad = json_plan.mark_unreadable(lines.LineBlock(block))
     good: list[int] = []
     before = 0
-    for tape in json_tape.Scanner().scan(block):
+    for tape in json_tape.TapeScanner().scan(block):
         good += (tape.row_lines + before).tolist()
         before += tape.lines
     assert before == len(texts)
@@ -542,7 +542,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def test_long_keys_make_only_room_for_keys() -> None:
-    scanner = json_tape.Scanner()
+    scanner = json_tape.TapeScanner()
     for number in range(12):
         line = b'{"%d%s": 1}\n' % (number, b"k" * 700_000)
         assert sum(tape.rows for tape in scanner.scan(np.frombuffer(line, np.uint8).copy())) == 1
@@ -554,7 +554,7 @@ def test_long_keys_make_only_room_for_keys() -> None:
 
 
 def test_the_way_to_a_place_in_a_record() -> None:
-    scanner = json_tape.Scanner()
+    scanner = json_tape.TapeScanner()
     list(scanner.scan(np.frombuffer(b'{"a": {"b": [1]}}\n{"c": 1}\n', np.uint8).copy()))
     ways = [scanner.nodes_of(path) for path in (("a", "b", None), ("a", "x"), ("c",))]
     assert [[node >= 0 for node in way] for way in ways] == [[True] * 3, [True, False], [True]]

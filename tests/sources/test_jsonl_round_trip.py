@@ -21,7 +21,7 @@ import recordmill
 from recordmill.base.errors import DataError
 from recordmill.base.option_names import in_flags
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.sources.inputs.contract import PlanOptions
+from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.jsonl.binary import decode_base64
 from recordmill.sources.jsonl.source import JsonlOptions, JsonlSource, plan_jsonl
 

@@ -19,17 +19,17 @@ from hypothesis import strategies as st
 from source_reading import check_chunk, input_files
 
 from recordmill.base.errors import RecordmillError
+from recordmill.sources.common import scan_cache
+from recordmill.sources.common.contract import PlanOptions
+from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
 from recordmill.sources.csv import infer, ranges
 from recordmill.sources.csv import source as csv_source
 from recordmill.sources.csv.dialect import CsvOptions
-from recordmill.sources.inputs import kept
-from recordmill.sources.inputs.contract import PlanOptions
-from recordmill.sources.inputs.kept import Kept, Piece
 from recordmill.sources.jsonl import plan as json_plan
 from recordmill.sources.jsonl import tape as json_tape
 from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
 from recordmill.sources.values import labels
-from recordmill.storage.arrow_ipc import BatchWriter
+from recordmill.storage.arrow_files import BatchWriter
 
 REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "csv"
 # (how much may be kept in memory, whether the rest may be in files): all, some and the rest, hardly any, some only
@@ -85,10 +85,12 @@ def check_same(plan: Plan, room: Room = ROOMS[0]) -> Any:
     return plan(room)
 
 
-def where(kept: Kept[Piece]) -> set[str]:
+def where(kept: ScanCache[CachedPiece]) -> set[str]:
     """In what something is kept."""
     found = {"a file" if one.path else "memory" for one in kept._found.values()}
-    mixed = any(one.path and any(isinstance(piece, Piece) for piece in one.pieces) for one in kept._found.values())
+    mixed = any(
+        one.path and any(isinstance(piece, CachedPiece) for piece in one.pieces) for one in kept._found.values()
+    )
     return found | ({"both"} if mixed else set())
 
 
@@ -142,8 +144,8 @@ def csv_text(rows: range, names: list[str], late: Any) -> bytes:
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece is a few rows, so that a range has several, and is worth a file."""
-    monkeypatch.setattr(kept, "_LEAST_FILE_BYTES", 0)
-    monkeypatch.setattr(kept, "_PIECE_BYTES", 16)
+    monkeypatch.setattr(scan_cache, "_LEAST_FILE_BYTES", 0)
+    monkeypatch.setattr(scan_cache, "_PIECE_BYTES", 16)
     monkeypatch.setattr(ranges, "_FIELDS", 24)
     monkeypatch.setattr(json_tape, "BATCH_ROWS", 5)
     monkeypatch.setattr(json_plan, "cut_regions", _small_regions)
@@ -195,7 +197,7 @@ def test_csv_that_changes_its_mind_late(examples: int) -> None:
 def test_a_range_is_kept_in_memory_and_in_a_file_or_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, spool = tmp_path / "a.csv", tmp_path / "spool"
     spool.mkdir()
-    monkeypatch.setattr(kept, "_LEAST_FILE_BYTES", 260)  # more than the first rows take, whose numbers are short
+    monkeypatch.setattr(scan_cache, "_LEAST_FILE_BYTES", 260)  # more than the first rows take, whose numbers are short
     rows = csv_text(range(200), ["whole", "text"], None).replace(b"\n70,", b"\nbad\n70,")
 
     def plan(room: Room) -> Any:
@@ -331,7 +333,7 @@ def test_json_lines_that_change_their_mind_late(examples: int) -> None:
 def test_lines_are_kept_in_memory_and_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, spool = tmp_path / "a.jsonl", tmp_path / "spool"
     spool.mkdir()
-    monkeypatch.setattr(kept, "_LEAST_FILE_BYTES", 170)  # between what five lists and others take
+    monkeypatch.setattr(scan_cache, "_LEAST_FILE_BYTES", 170)  # between what five lists and others take
     lines = json_text(range(100), ["whole", "list", "some"], None).splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:50], b"\n{bad\n", *lines[50:]]))
 

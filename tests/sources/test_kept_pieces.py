@@ -14,23 +14,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recordmill.sources.inputs import kept
-from recordmill.sources.inputs.kept import Keeping, Kept, KeptReject, Piece
-from recordmill.storage.arrow_ipc import BatchWriter
+from recordmill.sources.common import scan_cache
+from recordmill.sources.common.scan_cache import CachedPiece, CachedReject, RecordKeeper, ScanCache
+from recordmill.storage.arrow_files import BatchWriter
 
 LARGE, SMALL = 1 << 16, 20  # rows
 
 
-def a_piece(rows: int, absent: bool = False) -> Piece:
+def a_piece(rows: int, absent: bool = False) -> CachedPiece:
     texts = pa.array([str(rows)] * rows, pa.string())
     batch = pa.record_batch({"whole": pa.array(range(rows), pa.int64()), "text": texts})
     if not absent:
-        return Piece(batch, None, (), rows)
-    reject = KeptReject(0, 7, "parse", "as it is")
-    return Piece(batch, np.arange(1, rows + 1), (reject,), rows + 1)
+        return CachedPiece(batch, None, (), rows)
+    reject = CachedReject(0, 7, "parse", "as it is")
+    return CachedPiece(batch, np.arange(1, rows + 1), (reject,), rows + 1)
 
 
-def are_same(some: list[Piece], others: list[Piece]) -> bool:
+def are_same(some: list[CachedPiece], others: list[CachedPiece]) -> bool:
     return len(some) == len(others) and all(
         one.batch.equals(other.batch)
         and one.positions(3).tolist() == other.positions(3).tolist()
@@ -42,7 +42,7 @@ def are_same(some: list[Piece], others: list[Piece]) -> bool:
 @pytest.fixture(autouse=True)
 def _files_of_a_kibibyte(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
-        patch.setattr(kept, "_LEAST_FILE_BYTES", 1 << 10)
+        patch.setattr(scan_cache, "_LEAST_FILE_BYTES", 1 << 10)
         yield
 
 
@@ -50,11 +50,11 @@ pieces = st.builds(a_piece, st.sampled_from([0, 1, SMALL, 200, 1000]), st.boolea
 
 
 @given(st.lists(st.lists(pieces, max_size=5), max_size=4), st.sampled_from([1, 5000, 40_000, 1 << 20]), st.booleans())
-def test_all_of_a_range_or_nothing(ranges: list[list[Piece]], most_bytes: int, in_files: bool) -> None:
+def test_all_of_a_range_or_nothing(ranges: list[list[CachedPiece]], most_bytes: int, in_files: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        room: Kept[Piece] = Kept(most_bytes, folder if in_files else "")
+        room: ScanCache[CachedPiece] = ScanCache(most_bytes, folder if in_files else "")
         for number, range_ in enumerate(ranges):
-            keeping = Keeping(room)
+            keeping = RecordKeeper(room)
             for piece in range_:
                 if keeping.goes_on:
                     keeping.add(piece)
@@ -68,9 +68,9 @@ def test_all_of_a_range_or_nothing(ranges: list[list[Piece]], most_bytes: int, i
 
 
 def test_little_behind_much_is_kept_with_it_in_its_file(tmp_path: Path) -> None:
-    room: Kept[Piece] = Kept(1 << 20, str(tmp_path))
+    room: ScanCache[CachedPiece] = ScanCache(1 << 20, str(tmp_path))
     range_ = [a_piece(LARGE), a_piece(1), a_piece(LARGE, absent=True), a_piece(SMALL, absent=True)]
-    keeping = Keeping(room)
+    keeping = RecordKeeper(room)
     for piece in range_:
         keeping.add(piece)
     keeping.put((0, 0))
@@ -85,7 +85,7 @@ def test_little_behind_much_is_kept_with_it_in_its_file(tmp_path: Path) -> None:
 def test_a_full_disk_gives_the_range_up_and_its_room_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int
 ) -> None:
-    room: Kept[Piece] = Kept(1 << 20, str(tmp_path))
+    room: ScanCache[CachedPiece] = ScanCache(1 << 20, str(tmp_path))
     before = room.memory._left, room.beside._left
     write = BatchWriter.write
 
@@ -95,7 +95,7 @@ def test_a_full_disk_gives_the_range_up_and_its_room_back(
         return write(writer, batch)
 
     monkeypatch.setattr(BatchWriter, "write", full)
-    keeping = Keeping(room)
+    keeping = RecordKeeper(room)
     keeping.add(a_piece(1))
     for _ in range(2):
         if keeping.goes_on:
@@ -108,13 +108,13 @@ def test_a_full_disk_gives_the_range_up_and_its_room_back(
 
 
 def test_what_another_schema_parsed_is_forgotten(tmp_path: Path) -> None:
-    room: Kept[Piece] = Kept(1 << 20, str(tmp_path))
+    room: ScanCache[CachedPiece] = ScanCache(1 << 20, str(tmp_path))
     for number, schema in enumerate(["first", "last"]):
-        keeping = Keeping(room)
+        keeping = RecordKeeper(room)
         keeping.add(a_piece(LARGE), schema)
         keeping.add(a_piece(1), schema)
         keeping.put((0, number))
-    changed = Keeping(room)
+    changed = RecordKeeper(room)
     changed.add(a_piece(LARGE), "first")
     changed.add(a_piece(LARGE), "last")
     changed.put((0, 2))

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from recordmill.base.errors import UsageError
 from recordmill.schemas.splits import SPLIT_WORDS, split_of
-from recordmill.sources.inputs.layout import Layout, read_layout
+from recordmill.sources.common.layout import FolderLayout, read_layout
+from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import Stat
-from recordmill.storage.listed.files import InputFile
 from recordmill.storage.listing import Root
 
 
-def lay(names: str | list[tuple[int, str]], *roots: str, **options: str) -> Layout:
+def lay(names: str | list[tuple[int, str]], *roots: str, **options: str) -> FolderLayout:
     """The layout of files with these names, blank-separated, below INPUT folders of those names."""
     pairs = [(0, name) for name in names.split()] if isinstance(names, str) else names
     files = [InputFile(root, name, f"/r{root}/{name}", Stat(1, 1)) for root, name in pairs]
@@ -179,4 +179,4 @@ def test_demands_that_names_do_not_meet() -> None:
 
 
 def test_no_files() -> None:
-    assert lay([]) == Layout((), ())
+    assert lay([]) == FolderLayout((), ())

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from source_reading import input_files
 
 from recordmill.base.utf8 import bad_lines, first_bad_byte, is_utf8
-from recordmill.sources.inputs import lines
-from recordmill.sources.inputs.encoding import is_plain
-from recordmill.sources.inputs.lines import LineStarts, cut_regions, file_lines, stream_lines, whole_lines
+from recordmill.sources.common import lines
+from recordmill.sources.common.encoding import is_plain
+from recordmill.sources.common.lines import LineStarts, cut_regions, file_lines, stream_lines, whole_lines
 from recordmill.storage.files import Bytes, read_range
 
 

@@ -20,11 +20,10 @@ from source_reading import read_all, values
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import in_flags
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.sources.arrow import memory
-from recordmill.sources.arrow import objects as in_memory
-from recordmill.sources.arrow import rows as python_rows
+from recordmill.sources.arrow import memory, python_rows
+from recordmill.sources.arrow import python_rows as in_memory
 from recordmill.sources.arrow.memory import MemorySource, spool
-from recordmill.sources.inputs.contract import PlanOptions
+from recordmill.sources.common.contract import PlanOptions
 
 
 def plan(data: Any, folder: Path, **common: Any) -> MemorySource:
@@ -294,7 +293,7 @@ class Without:
         if name.split(".")[0] == "pandas":
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Without())
-from recordmill.sources.arrow.objects import batches_of
+from recordmill.sources.arrow.python_rows import batches_of
 print(sum(b.num_rows for b in batches_of({"a": [1, 2]})))
 """
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "2\n"

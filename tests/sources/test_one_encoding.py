@@ -13,11 +13,11 @@ from source_reading import input_files, read_all, values
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import in_flags
+from recordmill.sources.common.contract import PlanOptions, Source
+from recordmill.sources.common.detect import detect_kind
+from recordmill.sources.common.encoding import resolve_compression
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import plan_csv
-from recordmill.sources.inputs.contract import PlanOptions, Source
-from recordmill.sources.inputs.detect import detect_kind
-from recordmill.sources.inputs.encoding import told_compression
 from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
 from recordmill.sources.text.source import TextOptions, plan_text
 from recordmill.storage.listing import list_inputs
@@ -93,5 +93,5 @@ def test_encodings_that_are_none(options: Callable[..., object], encoding: str, 
 
 def test_texts_that_begin_like_zlib_are_texts() -> None:
     for text in (b"x^2,y\n1,2\n", b"x\x01", b"x^", b"h\x81,b\n1,2\n", b"X\x85 and more of it\n"):
-        assert told_compression(text) == "none"
-    assert told_compression(zlib.compress(b"a,b\n")[:-1]) == "none"
+        assert resolve_compression(text) == "none"
+    assert resolve_compression(zlib.compress(b"a,b\n")[:-1]) == "none"

@@ -14,9 +14,9 @@ from source_reading import input_files
 
 from recordmill.sources.arrow.memory import spool
 from recordmill.sources.arrow.parquet import ParquetOptions, plan_parquet
+from recordmill.sources.common.contract import PlanOptions, Source
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import plan_csv
-from recordmill.sources.inputs.contract import PlanOptions, Source
 from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
 
 BAD = "a reject"

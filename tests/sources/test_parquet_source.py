@@ -20,9 +20,9 @@ from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.arrow import parquet as parquet_source
 from recordmill.sources.arrow.parquet import ParquetOptions, ParquetSource, plan_parquet
-from recordmill.sources.inputs.contract import PlanOptions
+from recordmill.sources.common.contract import PlanOptions
+from recordmill.storage.arrow_files import mapped_file
 from recordmill.storage.digest import digest_file
-from recordmill.storage.range_file import mapped_file
 
 
 def write(path: Path, table: pa.Table | dict[str, Any], **options: Any) -> Path:

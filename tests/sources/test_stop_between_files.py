@@ -11,9 +11,9 @@ from image_samples import encoded
 
 from recordmill.building.cuts import ShardOptions
 from recordmill.building.plan import BuildPlan, load_plan
-from recordmill.building.run_file import Buckets
+from recordmill.building.run_file import KeyBuckets
+from recordmill.sources.common.contract import BATCH_FILES, PlanOptions, Source
 from recordmill.sources.images.source import plan_images
-from recordmill.sources.inputs.contract import BATCH_FILES, PlanOptions, Source
 from recordmill.sources.text.source import TextOptions, plan_text
 from recordmill.storage.listing import list_inputs
 
@@ -61,7 +61,13 @@ def test_the_process_that_saved_a_plan_loads_no_second_copy(tmp_path: Path) -> N
         (tmp_path / name).mkdir()
         source = plan_text(list_inputs([__file__]), TextOptions(), PlanOptions())
         return BuildPlan(
-            str(tmp_path / name), 0, source.schema, ("train",), Buckets.plan(1, 2**64, 1), source, shards=ShardOptions()
+            str(tmp_path / name),
+            0,
+            source.schema,
+            ("train",),
+            KeyBuckets.plan(1, 2**64, 1),
+            source,
+            shards=ShardOptions(),
         )
 
     kept = plan("kept")

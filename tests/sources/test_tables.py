@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as some
 
-from recordmill.sources.inputs.tables import Alike, ChunkDigests
+from recordmill.sources.common.tables import Alike, ChunkDigests
 from recordmill.storage.digest import combine
 
 

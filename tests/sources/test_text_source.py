@@ -14,8 +14,8 @@ from source_reading import read_all, values
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import in_flags
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.sources.inputs import lines
-from recordmill.sources.inputs.contract import PlanOptions
+from recordmill.sources.common import lines
+from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.registry import DATA_EXTENSIONS
 from recordmill.sources.text import line_records as text_lines
 from recordmill.sources.text.source import TextOptions, TextSource, plan_text

@@ -12,20 +12,19 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from recordmill.schemas.lattice import (
+from recordmill.schemas.type_lattice import (
     AWARE,
     BEYOND_NANOS,
     BOOL,
     FLOAT32,
-    INT64,
+    INT64_TYPE,
     MICROS,
     MILLIS,
     NAIVE,
-    NANOS,
+    NANO_TIME,
     SECONDS,
-    TEXT,
+    TEXT_TYPE,
 )
-from recordmill.sources.values.decimal_text import scale
 from recordmill.sources.values.text_values import (
     INEXACT_DECIMAL,
     INEXACT_INTEGER,
@@ -34,6 +33,7 @@ from recordmill.sources.values.text_values import (
     OVERFLOW,
     classify,
     magnitude,
+    scale,
     scan_number,
     truth,
 )
@@ -121,12 +121,12 @@ def expected_class(text: str) -> int:
     if text in ("true", "True", "TRUE", "false", "False", "FALSE"):
         return BOOL
     if re.fullmatch(r"-?(0|[1-9][0-9]*)", text):
-        return INT64 if -(2**63) <= int(text) < 2**63 else TEXT
+        return INT64_TYPE if -(2**63) <= int(text) < 2**63 else TEXT_TYPE
     if re.fullmatch(r"-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", text) or re.fullmatch(
         r"(?i)-?(nan|inf|infinity)", text
     ):
         return FLOAT32
-    return expected_moment(text)[0] or TEXT
+    return expected_moment(text)[0] or TEXT_TYPE
 
 
 def expected_moment(text: str) -> tuple[int, datetime | None]:
@@ -142,7 +142,7 @@ def expected_moment(text: str) -> tuple[int, datetime | None]:
         )
     except ValueError:
         return 0, None
-    unit = (SECONDS, MILLIS, MICROS, NANOS)[(len(fraction or "") + 2) // 3]
+    unit = (SECONDS, MILLIS, MICROS, NANO_TIME)[(len(fraction or "") + 2) // 3]
     whole = (moment.replace(tzinfo=None) - datetime(1970, 1, 1) - (moment.utcoffset() or timedelta())) // timedelta(
         seconds=1
     )
@@ -194,8 +194,8 @@ def expected_moment(text: str) -> tuple[int, datetime | None]:
 @example("2000-02-29")
 @example("2020-1-01")
 def test_classes(text: str) -> None:
-    found = classify(*buffer(text))[0] if text else TEXT
-    assert found == (expected_class(text) if text else TEXT)
+    found = classify(*buffer(text))[0] if text else TEXT_TYPE
+    assert found == (expected_class(text) if text else TEXT_TYPE)
 
 
 def expected_loss(text: str) -> int:
@@ -241,7 +241,7 @@ def test_digits_that_float32_loses(text: str) -> None:
         assert classify(*buffer(text)) == (FLOAT32, NO_LOSS)
         return
     found, loss = classify(*buffer(text))
-    if found == TEXT:
+    if found == TEXT_TYPE:
         return
     assert loss == expected_loss(text)
 
@@ -282,7 +282,7 @@ def test_moments(moment: datetime, zone: str, separator: str, digits: int) -> No
         moment.replace(microsecond=0, tzinfo=timezone.utc) - datetime(1970, 1, 1, tzinfo=timezone.utc) - offset
     ) // timedelta(seconds=1)
     assert nanos == int(fraction.ljust(9, "0"))
-    assert (unit, aware) == ((SECONDS, MILLIS, MICROS, NANOS)[(digits + 2) // 3], zone != "")
+    assert (unit, aware) == ((SECONDS, MILLIS, MICROS, NANO_TIME)[(digits + 2) // 3], zone != "")
     assert classify_timestamp(*buffer(text)) & ~BEYOND_NANOS == unit | (AWARE if aware else NAIVE)
 
 

@@ -14,19 +14,19 @@ import pytest
 from made_data_set import MIXED, mixed_rows, write_data_set
 
 from recordmill.base.errors import DataError, Reject, UsageError
-from recordmill.records.example import by_hand
+from recordmill.records.example import single_example
 from recordmill.records.tfrecord.frames import frame
-from recordmill.records.tfrecord.shard_file import read_frames
+from recordmill.records.tfrecord.stream import read_frames
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import PAYLOAD, Feature, Schema
-from recordmill.sources.inputs.contract import Payloads, PlanOptions, Source
-from recordmill.sources.tfrecord import blocks, look
+from recordmill.sources.common.contract import Payloads, PlanOptions, Source
+from recordmill.sources.tfrecord import scan
 from recordmill.sources.tfrecord import source as tfrecord_source
 from recordmill.sources.tfrecord.source import TfrecordOptions, TfrecordSource, plan_tfrecord
 from recordmill.storage import digest
 from recordmill.storage.digest import digest_file
+from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import stat
-from recordmill.storage.listed.files import InputFile
 from recordmill.storage.stores import local
 
 SCHEMA = Schema((Feature("x", "int64", required=True), Feature("y", "string", required=True)))
@@ -85,9 +85,9 @@ def read_here(source: TfrecordSource) -> tuple[list[tuple[int, int, bytes]], lis
 def set_block_bytes(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Have files be read in blocks, and units, of that size."""
     for module, name in (
-        (blocks, "UNIT_BYTES"),
-        (look, "UNIT_BYTES"),
-        (blocks, "DIGESTED_BYTES"),
+        (scan, "UNIT_BYTES"),
+        (scan, "UNIT_BYTES"),
+        (scan, "DIGESTED_BYTES"),
         (digest, "DIGESTED_BYTES"),
     ):
         monkeypatch.setattr(module, name, size)
@@ -271,19 +271,19 @@ def said(*paths: Path, **common: Any) -> Any:
 def in_many_passes(*paths: Path, **common: Any) -> Any:
     """The same of a plan that looks at each file by a pass for each thing."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(look, "blocks", lambda shards, size: iter(()))
+        patch.setattr(scan, "blocks", lambda shards, size: iter(()))
         return said(*paths, **common)
 
 
 def late(x: list[int] | bytes, y: bytes = b"text", **more: int) -> bytes:
-    return by_hand.example({"x": x, "y": y, **more})
+    return single_example.example({"x": x, "y": y, **more})
 
 
 LATE = {
     "no Example": b"\xff\xff",
     "larger than a block": example(1, "y" * 40) * 80,
     "a longer list": late([1, 2]),
-    "a feature that is missing": by_hand.example({"y": "text"}),
+    "a feature that is missing": single_example.example({"y": "text"}),
     "another kind": late(b"1"),
     "an unknown feature": late([1], z=1),
     "no UTF-8": late([1], b"\xff\xfe"),

@@ -17,12 +17,12 @@ from source_reading import input_files, read_all
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import in_flags
+from recordmill.sources.common.contract import PlanOptions
+from recordmill.sources.common.detect import detect_kind
+from recordmill.sources.common.layout import read_layout
 from recordmill.sources.csv import source as csv_source
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import plan_csv
-from recordmill.sources.inputs.contract import PlanOptions
-from recordmill.sources.inputs.detect import detect_kind
-from recordmill.sources.inputs.layout import read_layout
 from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
 from recordmill.sources.text.source import TextOptions, plan_text
 from recordmill.storage.listing import list_inputs
@@ -107,8 +107,8 @@ def layout_of(*names: str, **options: Any) -> Any:
 
 
 def _file(name: str) -> Any:
+    from recordmill.storage.file_table import InputFile
     from recordmill.storage.files import Stat
-    from recordmill.storage.listed.files import InputFile
 
     return InputFile(0, name, "/" + name, Stat(1, 1))
 

@@ -15,9 +15,9 @@ import pytest
 from fault_proxy import DROP, FAIL, Proxy, fault_proxy
 from store_server import Store, of_s3, s3_server, settings
 
-from recordmill.storage.stores import writing
-from recordmill.storage.stores.limit import LIMIT
-from recordmill.storage.stores.writing import GrowingFile
+from recordmill.storage.stores import uploads
+from recordmill.storage.stores.client import REQUEST_LIMIT
+from recordmill.storage.stores.uploads import GrowingFile
 
 STORES = (s3_server,)
 PART = 5 << 20  # 5 MiB: the least that S3 takes
@@ -26,7 +26,7 @@ DATA = np.random.default_rng(0).bytes(2 * PART + 12345)
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "PART_BYTES", PART)
+    monkeypatch.setattr(uploads, "PART_BYTES", PART)
 
 
 @pytest.fixture
@@ -83,19 +83,19 @@ def test_what_is_small_or_without_spare_requests_is_left_to_others(store: Store,
     proxy.begin()
     uri = f"{store.root}/small/a"
     assert not put_while_written(tmp_path / "a", uri, proxy, data=DATA[:PART])
-    LIMIT.set(1)
+    REQUEST_LIMIT.set(1)
     (tmp_path / "b").write_bytes(DATA)
     growing = GrowingFile(str(tmp_path / "b"))
     growing.end(whole=True)
     assert not growing.put(uri)
-    LIMIT.set(2)
+    REQUEST_LIMIT.set(2)
     assert growing.put(uri)
     growing.close()
     assert store.objects(f"{store.root}/small") == {"a": DATA}
 
 
 def test_what_holds_spared_requests_leaves_half_to_others() -> None:
-    limit = type(LIMIT)(5)
+    limit = type(REQUEST_LIMIT)(5)
     with limit.spared(2) as first, ThreadPoolExecutor(1) as pool:
         assert first == 2
 

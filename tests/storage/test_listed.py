@@ -17,15 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recordmill.base.errors import UsageError
+from recordmill.sources.common.contract import PlanOptions
+from recordmill.sources.common.detect import detect_kind
 from recordmill.sources.images.source import plan_images
-from recordmill.sources.inputs.contract import PlanOptions
-from recordmill.sources.inputs.detect import detect_kind
 from recordmill.sources.text.source import TextOptions, plan_text
-from recordmill.storage.listed import files as files_module
-from recordmill.storage.listed import sort
-from recordmill.storage.listed.batches import FileBatches
-from recordmill.storage.listed.files import FileTable, InputFile, coded_of, counted
-from recordmill.storage.listed.sort import Sorter
+from recordmill.storage import external_sort
+from recordmill.storage import file_table as files_module
+from recordmill.storage.external_sort import Sorter
+from recordmill.storage.file_table import FileTable, InputFile, coded_of, counted
+from recordmill.storage.lazy_table import FileBatches
 from recordmill.storage.listing import Listing, list_inputs
 from recordmill.storage.stores.protocol import Stat
 
@@ -37,7 +37,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 3), st.text("ab/é", max_size=3)), max_
 def test_rows_are_sorted_however_few_fit(tmp_path_factory: pytest.TempPathFactory, rows: list[Any], held: int) -> None:
     folder = tmp_path_factory.mktemp("rows")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sort, "HELD_ROWS", held)
+        patched.setattr(external_sort, "HELD_ROWS", held)
         sorter = Sorter(str(folder))
         for row in rows:
             sorter.add(row)
@@ -59,7 +59,7 @@ def listed(count: int) -> list[InputFile]:
 def test_a_table_on_a_disk_is_read_at_any_place_and_goes_with_its_holder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sort, "HELD_ROWS", 5)
+    monkeypatch.setattr(external_sort, "HELD_ROWS", 5)
     monkeypatch.setattr(files_module, "FILE_ROWS", 4)
     files = listed(50)
     stored = FileTable.of(iter(files), str(tmp_path))
@@ -88,7 +88,7 @@ def test_chosen_files_and_their_columns_are_those_of_lists(data: Any, words: lis
     numbers = list(range(len(words)))
     with pytest.MonkeyPatch.context() as patched:
         held = FileTable.of(files)
-        patched.setattr(sort, "HELD_ROWS", 1)
+        patched.setattr(external_sort, "HELD_ROWS", 1)
         patched.setattr(files_module, "FILE_ROWS", 3)
         stored = FileTable.of(files)
     said = coded_of(words, len(words))
@@ -116,7 +116,7 @@ def test_chosen_files_and_their_columns_are_those_of_lists(data: Any, words: lis
 
 
 def small(patched: pytest.MonkeyPatch) -> None:
-    patched.setattr(sort, "HELD_ROWS", 2)
+    patched.setattr(external_sort, "HELD_ROWS", 2)
     patched.setattr(files_module, "FILE_ROWS", 3)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from recordmill.base.errors import DataError
-from recordmill.storage.disk import many_files
+from recordmill.storage import many_files
 from recordmill.storage.files import Stat, read_all, stat
 
 Listed = list[tuple[str, Stat, str]]

@@ -31,9 +31,9 @@ from recordmill.storage.files import (
     stat,
 )
 from recordmill.storage.listing import list_inputs
-from recordmill.storage.stores import client, fetching, objects
+from recordmill.storage.stores import client, downloads, objects
 from recordmill.storage.stores.address import Address
-from recordmill.storage.stores.fetching import Fetching
+from recordmill.storage.stores.downloads import Fetching
 from recordmill.storage.stores.objects import ObjectStorage
 
 SIZE = 60_000
@@ -42,9 +42,9 @@ SIZE = 60_000
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "BLOCK_BYTES", 1000)
-    monkeypatch.setattr(fetching, "PART_BYTES", 3000)
+    monkeypatch.setattr(downloads, "PART_BYTES", 3000)
     monkeypatch.setattr(objects, "_GAP_BYTES", 50)
-    monkeypatch.setattr(fetching.time, "sleep", lambda _: None)
+    monkeypatch.setattr(downloads.time, "sleep", lambda _: None)
     monkeypatch.setattr(files, "_OBJECTS", ObjectStorage())
 
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from recordmill.storage.disk import past_cache
-from recordmill.storage.disk.past_cache import DirectFile, PastCache
+from recordmill.storage import direct_io
+from recordmill.storage.direct_io import DirectFile, PastCache
 
 SIZES = [0, 1, 4095, 4096, 4097, 3 * 4096, 50_000, 100_001]
 
 
 @pytest.fixture(autouse=True)
 def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(past_cache, "_BUFFER_BYTES", 4 * 4096)
+    monkeypatch.setattr(direct_io, "_BUFFER_BYTES", 4 * 4096)
 
 
 def write(folder: Path, seed: int) -> None:
@@ -50,12 +50,12 @@ def test_a_file_system_that_refuses_it_when_it_is_asked(tmp_path: Path, monkeypa
     control, refused = fcntl.fcntl, []
 
     def refusing(descriptor: int, command: int, flags: int = 0) -> int:
-        if command == fcntl.F_SETFL and flags & past_cache._DIRECT:
+        if command == fcntl.F_SETFL and flags & direct_io._DIRECT:
             refused.append(descriptor)
             raise OSError(errno.EINVAL, "no")
         return int(control(descriptor, command, flags))
 
-    monkeypatch.setattr(past_cache.fcntl, "fcntl", refusing)
+    monkeypatch.setattr(direct_io.fcntl, "fcntl", refusing)
     write(tmp_path, 0)
     assert len(refused) == sum(size >= 4 * 4096 for size in SIZES)
 
@@ -64,19 +64,19 @@ def test_a_file_system_that_refuses_it_when_it_is_done(tmp_path: Path, monkeypat
     put, refused = os.write, []
 
     def refusing(descriptor: int, data: bytes) -> int:
-        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & past_cache._DIRECT:
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & direct_io._DIRECT:
             refused.append(descriptor)
             raise OSError(errno.EINVAL, "no")
         return put(descriptor, data)
 
-    monkeypatch.setattr(past_cache.os, "write", refusing)
+    monkeypatch.setattr(direct_io.os, "write", refusing)
     write(tmp_path, 0)
     assert len(refused) == sum(size >= 4 * 4096 for size in SIZES)
 
 
 def test_writes_that_are_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put = os.write
-    monkeypatch.setattr(past_cache.os, "write", lambda descriptor, data: put(descriptor, bytes(data[:3000])))
+    monkeypatch.setattr(direct_io.os, "write", lambda descriptor, data: put(descriptor, bytes(data[:3000])))
     write(tmp_path, 0)
 
 
@@ -84,7 +84,7 @@ def test_a_full_disk_is_told_and_nothing_hangs(tmp_path: Path, monkeypatch: pyte
     def full(descriptor: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, "full")
 
-    monkeypatch.setattr(past_cache.os, "write", full)
+    monkeypatch.setattr(direct_io.os, "write", full)
 
     def fill(file: DirectFile) -> None:
         for _ in range(100):

@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recordmill.storage import store_walk
 from recordmill.storage.files import stat
-from recordmill.storage.store_walk import walk_store
-from recordmill.storage.walk import Found, Ignored, Walk
+from recordmill.storage.walk import FoundFile, Ignored, Walk, walk_store
 
 PARTS = ["a", "b.csv", "c.txt", ".hid", "_SUCCESS", "d~", "e[1]", "x.CSV"]
 PATTERNS = [
@@ -44,9 +42,9 @@ def test_both_walks_agree(files: list[tuple[str, int]], pattern: str | None) -> 
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(b"x" * size)
                 made[name] = stat(str(path))
-        patched.setattr(store_walk, "below", lambda _: iter(made.items()))
+        patched.setattr("recordmill.storage.walk.below", lambda _: iter(made.items()))
         near, far = Ignored({"csv"}), Ignored({"csv"})
-        here: dict[str, Found] = {}
+        here: dict[str, FoundFile] = {}
         walk = Walk(folder, False, near, lambda one: here.update({one.name: one}))
         walk.everything() if pattern is None else walk.matching(pattern)
         walk.finish()

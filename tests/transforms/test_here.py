@@ -14,7 +14,7 @@ import pytest
 import recordmill
 from recordmill.base.threads import shared_context
 from recordmill.pipelines.remote.quiet import quiet
-from recordmill.transforms.here import making_ours
+from recordmill.transforms.local_run import making_ours
 
 statesampler = pytest.importorskip("apache_beam.runners.worker.statesampler")
 

@@ -22,7 +22,7 @@ from recordmill.schemas.feature import Feature, Schema  # noqa: E402
 from recordmill.shards import run  # noqa: E402
 from recordmill.shards.manifest import load  # noqa: E402
 from recordmill.storage.folders import files_below, names_in  # noqa: E402
-from recordmill.transforms import BatchDicts, ReadShards, WriteShards, spread, write_shards  # noqa: E402
+from recordmill.transforms import BatchDicts, ReadShards, WriteShards, build_stages, write_shards  # noqa: E402
 
 SCHEMA = Schema((Feature("x", "int64", required=True),))
 
@@ -58,7 +58,7 @@ def run_pipeline(out: Path | str, *flags: str) -> None:
 def test_a_finish_that_died_on_its_way_can_be_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: str
 ) -> None:
-    inner = spread.finish
+    inner = build_stages.finish
 
     class DiedError(BaseException):
         pass
@@ -75,7 +75,7 @@ def test_a_finish_that_died_on_its_way_can_be_repeated(
         assert inner(*args) == first
         return first
 
-    monkeypatch.setattr(spread, "finish", twice)
+    monkeypatch.setattr(build_stages, "finish", twice)
     run_pipeline(tmp_path / "out")
     assert recordmill.verify(tmp_path / "out") == []
     assert load(tmp_path / "out").records == {"train": 50}

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from recordmill.preprocessing.declaration import Column, Declaration
-from recordmill.preprocessing.steps import Step
+from recordmill.preprocessing.declaration import Declaration, DeclaredColumn, TransformStep
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class DeclaredFunction:
         return {column.name: _make(inputs[column.source], column, number) for number, column in enumerate(columns)}
 
 
-def _make(tensor: Any, column: Column, number: int) -> Any:
+def _make(tensor: Any, column: DeclaredColumn, number: int) -> Any:
     import tensorflow as tf
 
     for place, step in enumerate(column.steps):
@@ -77,7 +76,7 @@ def _numbers(tensor: Any) -> Any:
     return _each(tensor, lambda values: tf.cast(values, tf.float64))
 
 
-def _zscore(tensor: Any, _: Step, found: _Found) -> Any:
+def _zscore(tensor: Any, _: TransformStep, found: _Found) -> Any:
     import tensorflow as tf
     import tensorflow_transform as tft
 
@@ -86,7 +85,7 @@ def _zscore(tensor: Any, _: Step, found: _Found) -> Any:
     return _each(numbers, lambda values: tf.math.divide_no_nan(values - mean, tf.sqrt(variance)))
 
 
-def _minmax(tensor: Any, _: Step, found: _Found) -> Any:
+def _minmax(tensor: Any, _: TransformStep, found: _Found) -> Any:
     import tensorflow as tf
     import tensorflow_transform as tft
 
@@ -95,7 +94,7 @@ def _minmax(tensor: Any, _: Step, found: _Found) -> Any:
     return _each(numbers, lambda values: tf.math.divide_no_nan(values - least, most - least))
 
 
-def _bucketize(tensor: Any, step: Step, found: _Found) -> Any:
+def _bucketize(tensor: Any, step: TransformStep, found: _Found) -> Any:
     import tensorflow as tf
     import tensorflow_transform as tft
 
@@ -104,7 +103,7 @@ def _bucketize(tensor: Any, step: Step, found: _Found) -> Any:
     return tft.apply_buckets(numbers, found.mark("boundaries", boundaries))
 
 
-def _vocabulary(tensor: Any, step: Step, found: _Found) -> Any:
+def _vocabulary(tensor: Any, step: TransformStep, found: _Found) -> Any:
     import tensorflow_transform as tft
 
     return tft.compute_and_apply_vocabulary(
@@ -116,7 +115,7 @@ def _vocabulary(tensor: Any, step: Step, found: _Found) -> Any:
     )
 
 
-def _hash(tensor: Any, step: Step, _: _Found) -> Any:
+def _hash(tensor: Any, step: TransformStep, _: _Found) -> Any:
     import tensorflow as tf
     import tensorflow_transform as tft
 
@@ -124,13 +123,13 @@ def _hash(tensor: Any, step: Step, _: _Found) -> Any:
     return tft.hash_strings(text, step.argument)
 
 
-def _log1p(tensor: Any, _: Step, __: _Found) -> Any:
+def _log1p(tensor: Any, _: TransformStep, __: _Found) -> Any:
     import tensorflow as tf
 
     return _each(_numbers(tensor), tf.math.log1p)
 
 
-def _clip(tensor: Any, step: Step, _: _Found) -> Any:
+def _clip(tensor: Any, step: TransformStep, _: _Found) -> Any:
     import tensorflow as tf
 
     low, high = step.argument
@@ -143,13 +142,13 @@ def _clip(tensor: Any, step: Step, _: _Found) -> Any:
     return _each(tensor, clip)
 
 
-def _one_hot(tensor: Any, step: Step, _: _Found) -> Any:
+def _one_hot(tensor: Any, step: TransformStep, _: _Found) -> Any:
     import tensorflow as tf
 
     return tf.one_hot(tensor, step.argument, dtype=tf.float32)
 
 
-def _tokenize(tensor: Any, step: Step, _: _Found) -> Any:
+def _tokenize(tensor: Any, step: TransformStep, _: _Found) -> Any:
     import tensorflow as tf
 
     if isinstance(tensor, tf.SparseTensor):
@@ -159,7 +158,7 @@ def _tokenize(tensor: Any, step: Step, _: _Found) -> Any:
     return tf.strings.split(tensor, sep=step.argument["separator"])
 
 
-def _impute(tensor: Any, step: Step, found: _Found) -> Any:
+def _impute(tensor: Any, step: TransformStep, found: _Found) -> Any:
     import tensorflow as tf
     import tensorflow_transform as tft
 
@@ -180,7 +179,7 @@ def _filled(tensor: Any, filling: Any) -> Any:
     return tf.reshape(tft.sparse_tensor_to_dense_with_shape(tensor, [None, 1], default), [-1])
 
 
-def _image(tensor: Any, step: Step, _: _Found) -> Any:
+def _image(tensor: Any, step: TransformStep, _: _Found) -> Any:
     import tensorflow as tf
 
     height, width = step.argument["resize"]
@@ -193,7 +192,7 @@ def _image(tensor: Any, step: Step, _: _Found) -> Any:
     return tf.map_fn(decode, tensor, fn_output_signature=tf.TensorSpec([height, width, channels], tf.float32))
 
 
-_STEPS: dict[str, Callable[[Any, Step, _Found], Any]] = {
+_STEPS: dict[str, Callable[[Any, TransformStep, _Found], Any]] = {
     "zscore": _zscore,
     "minmax": _minmax,
     "bucketize": _bucketize,

@@ -25,7 +25,7 @@ of all threads together; what is left of the threads' time they waited.
 
 def add_bench(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
-    from recordmill.pipelines.options.parser import add_command
+    from recordmill.options.parser import add_command
 
     add_command(
         commands,
@@ -42,13 +42,13 @@ def add_bench(commands: Any, summary: str) -> None:
 
 def run_bench(args: argparse.Namespace) -> int:
     """Measure and print."""
-    from recordmill.pipelines.convert_options import parse_size
-    from recordmill.pipelines.options.parser import given
+    from recordmill.options.parser import given
+    from recordmill.pipelines.convert_options import parse_image_size
     from recordmill.reader.bench import measure, prepare
     from recordmill.reader.dataset import open
 
     prepare(args.face)
-    size = None if args.image_size is None else parse_size(args.image_size, "image_size")
+    size = None if args.image_size is None else parse_image_size(args.image_size, "image_size")
     begun = time.perf_counter()
     dataset = open(args.inputs, decode_images=size, **given(args))
     opened = time.perf_counter() - begun
@@ -58,12 +58,12 @@ def run_bench(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(measured.to_json(), indent=1))
     else:
-        for line in lines(measured):
+        for line in bench_lines(measured):
             print(line)
     return 0
 
 
-def lines(measured: Any) -> Iterator[str]:
+def bench_lines(measured: Any) -> Iterator[str]:
     """The report, line by line."""
     from recordmill.base.sizes import show_size
 

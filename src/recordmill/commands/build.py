@@ -27,12 +27,12 @@ Any flag that recordmill does not know is handed to Apache Beam, for example
 
 def add_build(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
-    from recordmill.pipelines.options.parser import add_command
+    from recordmill.options.parser import add_command
 
     add_command(
         commands,
         "build",
-        run_build,
+        run_build_command,
         usage="recordmill build [KIND] INPUT... --out OUT [options]",
         summary=summary,
         description="Raw data to a data set of shuffled TFRecord shards with a manifest. Nothing shows in OUT until "
@@ -53,11 +53,11 @@ def inputs() -> tuple[str, str]:
     )
 
 
-def run_build(args: argparse.Namespace) -> int:
+def run_build_command(args: argparse.Namespace) -> int:
     """Build and say what was built; 0 if a data set was committed."""
     from recordmill.base.errors import UsageError
+    from recordmill.options.parser import given
     from recordmill.pipelines.build import build
-    from recordmill.pipelines.options.parser import given
 
     if args.out is None:
         raise UsageError(f"--out OUT is needed: the folder of the data set{beside(args)}")
@@ -69,21 +69,21 @@ def run_build(args: argparse.Namespace) -> int:
         print(json.dumps(result.to_json()))  # in ASCII: whatever the names and the terminal's encoding
     elif not args.quiet:
         with contextlib.suppress(OSError):  # nobody reads stderr any more: the data set is complete all the same
-            print("\n".join(summary(result)), file=sys.stderr)
+            print("\n".join(build_summary(result)), file=sys.stderr)
     return 0
 
 
 def beside(args: argparse.Namespace) -> str:
     """Where a flag is missing: what is known of those that were given and are none of recordmill's."""
-    from recordmill.pipelines.options.commands import about_unknown
+    from recordmill.options.commands import about_unknown
 
     return about_unknown(args.beam_args, args.command) if args.beam_args else ""
 
 
 def _submit(args: argparse.Namespace, kind: str | None, given_inputs: list[str]) -> int:
     """Hand the build to an engine, and say where it goes on."""
+    from recordmill.options.parser import given
     from recordmill.pipelines.build import submit
-    from recordmill.pipelines.options.parser import given
 
     found = submit(given_inputs, args.out, quiet=args.quiet, kind=kind, beam_args=tuple(args.beam_args), **given(args))
     if args.json:
@@ -95,7 +95,7 @@ def _submit(args: argparse.Namespace, kind: str | None, given_inputs: list[str])
     return 0
 
 
-def summary(result: Any) -> list[str]:
+def build_summary(result: Any) -> list[str]:
     """What was built, for people."""
     from recordmill.base.sizes import show_size
 
@@ -117,7 +117,7 @@ def summary(result: Any) -> list[str]:
 def _kind(inputs: list[str]) -> tuple[str | None, list[str]]:
     """A first word that is a kind is the kind, if an INPUT follows; `./csv` names a folder called csv."""
     from recordmill.base.errors import UsageError
-    from recordmill.base.people.nearest import did_you_mean
+    from recordmill.base.suggestions import did_you_mean
     from recordmill.sources.registry import KIND_NAMES
     from recordmill.storage.folders import has_name
 
@@ -143,7 +143,7 @@ The new data has the columns of the old one, and is read with its types.
 
 def add_transform(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
-    from recordmill.pipelines.options.parser import add_command
+    from recordmill.options.parser import add_command
 
     add_command(
         commands,
@@ -164,4 +164,4 @@ def run_transform(args: argparse.Namespace) -> int:
 
     if "transform_from" not in args:
         raise UsageError(f"--with OUT is needed: the data set whose transform is applied{beside(args)}")
-    return run_build(args)
+    return run_build_command(args)

@@ -18,7 +18,7 @@ Exit code: 0 nothing is wrong; 1 the list of what is wrong stands on stdout, wit
 
 def add_verify(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
-    from recordmill.pipelines.options.parser import add_command
+    from recordmill.options.parser import add_command
 
     add_command(
         commands,
@@ -36,8 +36,8 @@ def add_verify(commands: Any, summary: str) -> None:
 def run_verify(args: argparse.Namespace) -> int:
     """Verify and say what is wrong; 1 if anything is that was not mended."""
     from recordmill.base.progress import Progress
+    from recordmill.options.parser import given
     from recordmill.pipelines.display import Display
-    from recordmill.pipelines.options.parser import given
     from recordmill.shards.verify import verify
 
     progress = Progress()
@@ -75,7 +75,7 @@ they submit. Any flag that recordmill does not know is handed to Apache Beam.
 
 def add_doctor(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
-    from recordmill.pipelines.options.parser import add_command
+    from recordmill.options.parser import add_command
 
     add_command(
         commands,
@@ -94,9 +94,9 @@ def add_doctor(commands: Any, summary: str) -> None:
 
 def run_doctor(args: argparse.Namespace) -> int:
     """Look; 1 if something has to change."""
+    from recordmill.options.parser import given
     from recordmill.pipelines.beam_run import check_runner
-    from recordmill.pipelines.options.parser import given
-    from recordmill.pipelines.remote.doctor import doctor
+    from recordmill.pipelines.remote.preflight import doctor
 
     keywords = given(args)
     check_runner(keywords.get("runner"), args.beam_args)
@@ -120,7 +120,7 @@ A run whose engine is Flink is asked about by its REST interface; of other engin
 
 def add_status(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
-    from recordmill.pipelines.options.parser import add_command
+    from recordmill.options.parser import add_command
 
     add_command(
         commands,
@@ -137,7 +137,7 @@ def add_status(commands: Any, summary: str) -> None:
 
 def run_status(args: argparse.Namespace) -> int:
     """Say it; 0."""
-    from recordmill.pipelines.options.parser import given
+    from recordmill.options.parser import given
     from recordmill.pipelines.remote.status import status
 
     found = [status(out, **given(args)) for out in args.inputs]
@@ -163,7 +163,7 @@ Builds and reads clean up by themselves when they begin; this is for an OUT that
 
 def add_clean(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
-    from recordmill.pipelines.options.parser import add_command
+    from recordmill.options.parser import add_command
 
     add_command(
         commands,
@@ -180,7 +180,7 @@ def add_clean(commands: Any, summary: str) -> None:
 
 def run_clean(args: argparse.Namespace) -> int:
     """List, and remove where it is wanted; 0."""
-    from recordmill.pipelines.options.parser import given
+    from recordmill.options.parser import given
     from recordmill.shards.store_run import clean
 
     keywords = given(args)

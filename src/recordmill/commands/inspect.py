@@ -41,7 +41,7 @@ Every record is read, so ranges and presence are exact; --infer-from looks at fe
 
 def add_inspect(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
-    from recordmill.pipelines.options.parser import add_command
+    from recordmill.options.parser import add_command
 
     add_command(
         commands,
@@ -59,8 +59,8 @@ def add_inspect(commands: Any, summary: str) -> None:
 def run_inspect(args: argparse.Namespace) -> int:
     """Inspect and print."""
     from recordmill.base.progress import Progress
+    from recordmill.options.parser import given
     from recordmill.pipelines.display import Display
-    from recordmill.pipelines.options.parser import given
     from recordmill.reader.inspect.summary import inspect
 
     if args.emit is not None:
@@ -72,7 +72,7 @@ def run_inspect(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(summary.to_json(), indent=1, ensure_ascii=False, default=_readable))
     else:
-        for line in lines(summary):
+        for line in inspect_lines(summary):
             print(line)
     return 0
 
@@ -80,7 +80,7 @@ def run_inspect(args: argparse.Namespace) -> int:
 def _emit(args: argparse.Namespace) -> int:
     """Print a schema, a specification or a reader."""
     from recordmill.base.errors import UsageError
-    from recordmill.pipelines.options.parser import given
+    from recordmill.options.parser import given
     from recordmill.reader.dataset import open
     from recordmill.reader.inspect.emit import emit
 
@@ -96,7 +96,7 @@ def _readable(value: Any) -> Any:
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
 
 
-def lines(summary: Any) -> Iterator[str]:
+def inspect_lines(summary: Any) -> Iterator[str]:
     """The report, line by line."""
     from recordmill.base.sizes import show_size
 
@@ -221,7 +221,7 @@ examples:
 
 def add_head(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
-    from recordmill.pipelines.options.parser import add_command
+    from recordmill.options.parser import add_command
 
     add_command(
         commands,
@@ -238,7 +238,7 @@ def add_head(commands: Any, summary: str) -> None:
 def run_head(args: argparse.Namespace) -> int:
     """Print the records."""
     from recordmill.base.errors import UsageError
-    from recordmill.pipelines.options.parser import given
+    from recordmill.options.parser import given
     from recordmill.reader.dataset import open
     from recordmill.reader.display import show_value
 

@@ -88,7 +88,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     _check_command(parser, wanted)
     args, unknown = parser.parse_known_args(argv)
     if wrong := _strays(unknown) if getattr(args, "takes_beam_flags", False) else unknown:
-        from recordmill.pipelines.options.commands import about_unknown
+        from recordmill.options.commands import about_unknown
 
         parser.error(f"unrecognized arguments: {' '.join(wrong)}{about_unknown(wrong, args.command)}")
     args.beam_args = unknown
@@ -101,7 +101,7 @@ def run(argv: Sequence[str] | None = None) -> int:
 def _check_command(parser: argparse.ArgumentParser, wanted: str) -> None:
     """A command that there is not, with the one that may be meant."""
     if wanted and wanted not in _COMMANDS:
-        from recordmill.base.people.nearest import did_you_mean
+        from recordmill.base.suggestions import did_you_mean
 
         parser.error(f"no command {wanted!r}: one of {', '.join(_COMMANDS)}{did_you_mean(wanted, _COMMANDS)}")
 
@@ -134,7 +134,7 @@ def _told(error: Exception) -> object:
 
     if not isinstance(error, DataError) or "no TFRecord file" not in error.reason:
         return error
-    from recordmill.sources.inputs.content import sniff_file
+    from recordmill.sources.common.content import sniff_file
     from recordmill.sources.registry import DATA_EXTENSIONS, KIND_NAMES
     from recordmill.storage.listing import list_inputs
 

@@ -64,7 +64,7 @@ With --runner the same runs as an Apache Beam pipeline; any flag that recordmill
 
 def add_read(commands: Any, summary: str) -> None:
     """Add the command to an argparse subparsers object."""
-    from recordmill.pipelines.options.parser import add_command
+    from recordmill.options.parser import add_command
     from recordmill.records.writers.outputs import OUTPUTS
 
     add_command(
@@ -91,8 +91,8 @@ def _about(output: Any) -> str:
 def run_read(args: argparse.Namespace) -> int:
     """Read and say what was written, or would be; 0 if it was committed."""
     from recordmill.base.errors import UsageError
-    from recordmill.pipelines.options.commands import about_unknown
-    from recordmill.pipelines.options.parser import given
+    from recordmill.options.commands import about_unknown
+    from recordmill.options.parser import given
 
     options = given(args)
     if args.beam_args and "runner" not in options:
@@ -109,7 +109,7 @@ def run_read(args: argparse.Namespace) -> int:
         print(json.dumps(result.to_json(), indent=1, ensure_ascii=False))
     elif not args.quiet:
         with contextlib.suppress(OSError):  # nobody reads stderr any more: the result is complete all the same
-            print("\n".join(summary(result)), file=sys.stderr)
+            print("\n".join(read_summary(result)), file=sys.stderr)
     return 0
 
 
@@ -121,7 +121,7 @@ def _dry_run(args: argparse.Namespace, options: dict[str, Any]) -> int:
     return 0
 
 
-def summary(result: Any) -> list[str]:
+def read_summary(result: Any) -> list[str]:
     """What was written, for people."""
     splits = ", ".join(f"{name} {count:,}" for name, count in result.records.items()) or "no records"
     lines = [f"{result.written:,} records to {result.to} in {result.out} ({splits}) in {result.seconds:.1f} s"]

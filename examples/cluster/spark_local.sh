@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# A Spark cluster on this machine, to try `recordmill` on an engine: a master and two workers, each with its own Python workers.
+#   examples/cluster/spark_local.sh up                                   gets what is not there, starts it, waits until its workers are there
+#   examples/cluster/spark_local.sh submit build photos/ --out shards    `recordmill build photos/ --out shards` on it
+#   examples/cluster/spark_local.sh serve                                starts a job server that stays, for `submit`: what it has been given outlives the command
+#   examples/cluster/spark_local.sh fetch                                only gets what `up` needs
+#   examples/cluster/spark_local.sh flags                                what submit gives to recordmill
+#   examples/cluster/spark_local.sh down                                 stops what `up` started, and nothing else
+# Needs Java 17 (`java`, and Maven's `mvn` for the first `up`) and an environment with recordmill[beam], whose `python` is in PATH.
+#   JOB_PORT     of what `serve` starts (default: 8099)
+#   SPARK_LOCAL  where all of it lies (default: ~/.cache/recordmill/spark)       SPARK_PORT    of its master (default: 7077; its page is 1003 higher)
+#   SPARK_CORES  of each worker (default: 1)                                     SPARK_MEMORY  of each executor (default: 1g)
+set -euo pipefail
+spark_version=3.5.6
+dir="${SPARK_LOCAL:-${XDG_CACHE_HOME:-$HOME/.cache}/recordmill/spark}" port="${SPARK_PORT:-7077}"
+cores="${SPARK_CORES:-1}" memory="${SPARK_MEMORY:-1g}"
+page="http://localhost:$((port + 1003))" jar="$dir/spark-job-server.jar" mark="-Drecordmill.local=$dir/log/"
+ready="2 workers with $cores core(s) each"
+source "$(dirname "$0")/local_engine.sh"
+
+distribution() {
+  get pyspark "$spark_version" "pyspark==$spark_version"
+  SPARK_HOME="$(echo "$dir"/pyspark/lib/python3*/site-packages/pyspark)"
+  export SPARK_HOME
+  # Spark's own jars are named in its manifest: behind what it holds itself, where both have a class
+  build_job_server beam-runners-spark-3 org.apache.beam.runners.spark.SparkJobServerDriver "<Class-Path>$(printf 'file://%s ' "$SPARK_HOME"/jars/*.jar)</Class-Path>"
+}
+
+start() {  # start NAME CLASS ARGUMENTS...
+  local name="$1"
+  shift
+  SPARK_LOCAL_IP=127.0.0.1 SPARK_DAEMON_JAVA_OPTS="$mark" nohup "$SPARK_HOME/bin/spark-class" "$@" >"$dir/log/$name.log" 2>&1 </dev/null &
+  echo $! >"$dir/pid/$name.pid"
+}
+
+up() {
+  start master org.apache.spark.deploy.master.Master --host localhost --port "$port" --webui-port "$((port + 1003))"
+  for number in 1 2; do
+    start "worker$number" org.apache.spark.deploy.worker.Worker --host localhost --webui-port 0 -c "$cores" -m "$memory" -d "$dir/tmp" "spark://localhost:$port"
+  done
+}
+
+job_server() {  # with what Spark's own scripts open to it of Java 17 (org.apache.spark.launcher.JavaModuleOptions)
+  printf '%s\n' java "$mark" -Djdk.reflect.useDirectMethodHandle=false
+  for name in java.{lang,lang.invoke,lang.reflect,io,net,nio,util,util.concurrent,util.concurrent.atomic} \
+    jdk.internal.ref sun.{nio.ch,nio.cs,security.action,util.calendar}; do
+    printf '%s\n' "--add-opens=java.base/$name=ALL-UNNAMED"
+  done
+  flags | sed -n 's/^--job_server_jvm_properties=//p'
+  printf '%s\n' -jar "$jar" "--spark-master-url=spark://localhost:$port"
+}
+
+is_up() { curl -s "$page/json/" | grep -q '"aliveworkers" *: *2'; }
+
+flags() {
+  printf '%s\n' --runner=SparkRunner "--spark_master_url=spark://localhost:$port" "--spark_job_server_jar=$jar" \
+    "--job_server_jvm_properties=-Dspark.executor.extraClassPath=$jar" "--job_server_jvm_properties=-Dspark.executor.memory=$memory" \
+    --job_server_jvm_properties=-Dspark.driver.host=localhost --environment_cache_millis=30000 \
+    --environment_type=PROCESS "--environment_config={\"command\": \"$worker\"}"
+}
+
+command_line "$@"

@@ -1,0 +1,164 @@
+"""Which kind of input it is, and its plan: INPUTs, an object in memory or a user's own Source in, a `Source` out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
+from recordmill.base.suggestions import did_you_mean
+from recordmill.building.plan import kept_bytes, parsed_bytes
+from recordmill.options.commands import refuse_unserved
+from recordmill.options.option import FROM_MEMORY, FROM_SOURCE
+from recordmill.pipelines.beam_run import is_local
+from recordmill.pipelines.build_options import BuildOptions
+from recordmill.schemas.feature import EXAMPLE, Schema
+from recordmill.shards.manifest import is_data_set
+from recordmill.shards.run import RunFolder
+from recordmill.sources.common.contract import PlanOptions, Source
+from recordmill.sources.common.detect import detect_kind, filter_kind
+from recordmill.sources.common.layout import AUTO_LAYOUT, NO_LAYOUT, read_layout
+from recordmill.sources.common.user_source import check_source, is_meant_as_source
+from recordmill.sources.registry import DATA_EXTENSIONS, Kind, find_kind
+from recordmill.storage.file_table import FileTable
+from recordmill.storage.files import is_remote
+from recordmill.storage.folders import real_path
+from recordmill.storage.listing import Listing, list_inputs
+from recordmill.storage.walk import within
+
+
+def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions) -> Source:
+    """The plan of INPUTs (paths), of data in memory, which is spooled into the run's folder, or of a user's own Source.
+
+    Raises:
+        UsageError: the kind can't be told or is unknown, or an option doesn't fit it.
+    """
+    common = PlanOptions(
+        *(settings.schema, settings.dtypes, settings.label, settings.threads, settings.memory_bytes, settings.may_lack)
+    )
+    if is_local(settings.runner):
+        kept, parsed = kept_bytes(settings.memory_bytes), parsed_bytes(settings.memory_bytes)
+        common = replace(common, kept_bytes=kept, parsed_bytes=parsed, parsed_folder=os.fspath(folder.spool))
+    inputs = _paths(source)
+    if inputs is None and is_meant_as_source(source):
+        refuse_unserved("build", settings.given, inputs=FROM_SOURCE)
+        return check_source(source)
+    if inputs is None:
+        refuse_unserved("build", settings.given, inputs=FROM_MEMORY)
+    if inputs is None and (records := _whole_records(source)) is not None:
+        listing = list_inputs(records, data_extensions=DATA_EXTENSIONS)
+        given = settings.schema or source.full_schema
+        return _plan(find_kind("tfrecord"), listing, None, replace(common, schema=given))
+    if inputs is None:
+        from recordmill.sources.arrow.memory import spool
+
+        return spool(source, folder.spool, common)
+    listing = list_inputs(
+        inputs,
+        follow_links=settings.follow_links,
+        data_extensions=DATA_EXTENSIONS,
+        folder=os.fspath(folder.path),
+    )
+    _check_apart(listing, out)
+    name, reason = (settings.kind, "") if settings.kind is not None else _data_sets(listing) or detect_kind(listing)
+    planned = _plan(find_kind(name), listing, settings.kind_options, common)
+    note = (f"read as {reason}",) if reason else ()
+    return replace(planned, notes=(*note, *planned.notes))  # type: ignore[type-var]
+
+
+def _paths(source: Any) -> list[str] | None:
+    """The INPUTs, or None if source is data."""
+    if isinstance(source, str | os.PathLike):
+        return [os.fspath(source)]
+    if isinstance(source, Sequence) and source and all(isinstance(item, str | os.PathLike) for item in source):
+        return [os.fspath(item) for item in source]
+    return None
+
+
+def _whole_records(source: Any) -> list[str] | None:
+    """The files of an open data set whose records rows can't carry: SequenceExamples and payloads; None of any other.
+
+    Raises:
+        UsageError: some of its records or features are chosen, which only rows can be.
+    """
+    schema, catalog = getattr(source, "schema", None), getattr(source, "catalog", None)
+    if not isinstance(schema, Schema) or catalog is None or schema.message == EXAMPLE:
+        return None
+    if source.view.filters or source.sample is not None or schema != source.full_schema:
+        raise UsageError(
+            f"a choice of records or features can't be built from records of type {schema.message}: open all of them"
+        )
+    return [file.path for file in catalog.files]
+
+
+def _data_sets(listing: Listing) -> tuple[str, str] | None:
+    """(kind, why) of INPUTs that all are folders of data sets, ours or those of TensorFlow Datasets, whose lists and
+    indices of JSON and NumPy are no data.
+    """
+    if not all(root.folder for root in listing.roots):
+        return None
+    described, held = set[int](), set[int]()
+    for number, name in listing.files.named():
+        base = name.rpartition("/")[2]
+        described.update((number,) if base in ("dataset_info.json", "features.json") else ())
+        held.update((number,) if "tfrecord" in base else ())
+    for ordinal, root in enumerate(listing.roots):
+        if ordinal not in held or not (ordinal in described or is_data_set(root.path)):
+            return None
+    return "tfrecord", f"tfrecord: {listing.roots[0].given} is a data set's folder"
+
+
+def _check_apart(listing: Listing, out: str) -> None:
+    """Refuse an OUT inside an INPUT folder: the next build would find its own shards among the inputs."""
+    target = real_path(out)
+    for root in listing.roots:
+        if root.folder and is_remote(root.path) == is_remote(target) and within(target, root.path.rstrip("/") or "/"):
+            raise UsageError(
+                f"{option('out', out)} lies inside the INPUT {root.given}: a later build would read its own output; "
+                "put it beside"
+            )
+
+
+def _plan(kind: Kind, listing: Listing, options: Any, common: PlanOptions) -> Source:
+    if not kind.tables:
+        planned: Source = kind.planner(listing, _options(kind, options), common)
+        return planned
+    split_from = AUTO_LAYOUT
+    if isinstance(options, Mapping):
+        split_from = options.get("split_from", AUTO_LAYOUT)
+        options = {name: value for name, value in options.items() if name != "split_from"}
+    files, notes = _tables(kind.name, listing, split_from)
+    planned = kind.planner(files, _options(kind, options), common)
+    noted: Source = replace(planned, notes=(*notes, *planned.notes))  # type: ignore[type-var]
+    return noted
+
+
+def _tables(kind: str, listing: Listing, split_from: str) -> tuple[FileTable, tuple[str, ...]]:
+    """The files of a kind that holds many records a file, with the splits that folders and names say,
+    and what is worth noting.
+    """
+    kept = filter_kind(listing, kind)
+    layout = read_layout(kept.files, kept.roots, split_from=split_from, class_from=NO_LAYOUT)
+    return kept.files.with_splits(layout.splits), (*kept.notes, *layout.notes)
+
+
+def _options(kind: Kind, options: Any) -> Any:
+    """The kind's option object: as given, or made of the fields named in a mapping."""
+    expected = kind.options_class
+    if options is None:
+        return expected()
+    if isinstance(options, Mapping):
+        known = {field.name for field in fields(expected)}
+        if unknown := [name for name in options if name not in known]:
+            own = ", ".join(map(option, sorted(known))) or "none"
+            meant = did_you_mean(unknown[0], known)
+            raise UsageError(f"{option(unknown[0])} is not for {kind.name}, whose own options are {own}{meant}")
+        return expected(**options)
+    if not isinstance(options, expected):
+        raise UsageError(
+            f"options of kind {kind.name} are a {expected.__name__} or a mapping, not a {type(options).__name__}"
+        )
+    return options

@@ -1,0 +1,311 @@
+"""The transform of a build: fitted by a job of its own before the records are written, or taken from a data set.
+A plan in, the same plan with the transform, and the schema of what it makes, out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from recordmill.base.errors import DataError, MissingExtraError, RecordmillError, UsageError
+from recordmill.base.option_names import option
+from recordmill.base.progress import Progress
+from recordmill.base.suggestions import there_are
+from recordmill.building.plan import BuildPlan
+from recordmill.building.workers.plan_files import share_plan
+from recordmill.building.workers.shared_files import SharedFolder
+from recordmill.pipelines.analysis_cache import FitCache, open_cache
+from recordmill.pipelines.beam_run import is_local, run_pipeline
+from recordmill.pipelines.build_options import BuildOptions
+from recordmill.preprocessing.declaration import declare_transform, read_declaration
+from recordmill.preprocessing.metadata import Fit, describe, restore
+from recordmill.preprocessing.saved_transform import SavedTransform
+from recordmill.preprocessing.tensors import unfit
+from recordmill.schemas.feature import Schema
+from recordmill.schemas.tfmd import from_pbtxt
+from recordmill.shards.manifest import TRANSFORM_FOLDER, Manifest, load
+from recordmill.storage.files import is_remote, sync_file, sync_folder
+from recordmill.storage.folders import copy_tree, fetch_tree, is_folder, join, make_folder, paths_below
+
+PreprocessingFn = Callable[[dict[str, Any]], dict[str, Any]]
+
+_NODE = re.compile(r"\{\{(?:function_)?node ([^}]+)\}\}")
+
+
+@dataclass(frozen=True)
+class SavedBefore:
+    """A data set whose transform is to be used. raw: the schema of the records that it takes."""
+
+    out: str
+    manifest: Manifest
+    raw: Schema
+
+    @property
+    def may_lack(self) -> frozenset[str]:
+        """Raw features that nothing is made of but what the label gives, which new data may not have."""
+        needs = self.manifest.transform["needs"].values()
+        return frozenset(self.raw.names) - {name for need in needs if self.raw.label not in need for name in need}
+
+
+def find_transform(out: str | os.PathLike[str]) -> SavedBefore:
+    """The data set's transform; UsageError if it has none."""
+    manifest = load(out)
+    if not manifest.transform:
+        raise UsageError(f"{os.fspath(out)} was built without a transform: there is none to take from it")
+    return SavedBefore(os.fspath(out), manifest, from_pbtxt(manifest.transform["raw_schema"], os.fspath(out)))
+
+
+def with_transform(
+    plan: BuildPlan, settings: BuildOptions, progress: Progress, place: SharedFolder | None
+) -> BuildPlan:
+    """The plan with what its records are to become. place: of a build on an engine.
+
+    Raises:
+        UsageError: the transform doesn't fit the records. DataError: its analysis failed.
+        MissingExtraError: tf.Transform is not installed.
+    """
+    if settings.transform is None and settings.transform_from is None:
+        return plan
+    target = os.path.join(plan.folder, "data", TRANSFORM_FOLDER)
+    notes: tuple[str, ...] = ()
+    if settings.transform_from is not None:
+        saved = _take_over(find_transform(settings.transform_from), plan, target)
+    else:
+        saved, notes = _fit(plan, settings, target, progress, place)
+    _sync(Path(target))
+    return replace(_noted(plan, notes), transform=saved, schema=saved.schema)
+
+
+def _noted(plan: BuildPlan, notes: tuple[str, ...]) -> BuildPlan:
+    if not notes:
+        return plan
+    source: Any = plan.source
+    return replace(plan, source=replace(source, notes=(*source.notes, *notes)))
+
+
+def _sync(folder: Path) -> None:
+    """Make the saved transform durable, as the shards beside it are before the commit."""
+    for path in (*paths_below(folder), folder):
+        (sync_folder if is_folder(path) else sync_file)(path)
+
+
+def _take_over(before: SavedBefore, plan: BuildPlan, target: str) -> SavedTransform:
+    """The same transform, its files copied to where this data set's lie."""
+    assert plan.source is not None
+    given = plan.source.schema
+    _check_same(before, given)
+    source = join(before.out, before.manifest.parts[-1].folder, TRANSFORM_FOLDER)
+    if not is_folder(source):
+        raise DataError("is missing; the manifest names it", source=source)
+    if is_remote(source):
+        make_folder(target)
+        fetch_tree(source, target)
+    else:
+        copy_tree(source, target, links=True)  # a link is none of the files that the manifest names
+    saved = restore(target, before.manifest.transform, from_pbtxt(before.manifest.schema, before.out))
+    return saved.without({name for name in before.raw.names if name not in given})
+
+
+def _check_same(before: SavedBefore, given: Schema) -> None:
+    for feature in before.raw:
+        if feature.name not in given and feature.name in before.may_lack:
+            continue
+        if feature.name not in given or given[feature.name] != feature:
+            there = given[feature.name].describe() if feature.name in given else "not there"
+            raise UsageError(
+                f"the transform of {before.out} takes {feature.name!r} as {feature.describe()}"
+                f"{', always there' if feature.required else ''}; here it is {there}"
+            )
+
+
+def _fit(
+    plan: BuildPlan, settings: BuildOptions, target: str, progress: Progress, place: SharedFolder | None
+) -> tuple[SavedTransform, tuple[str, ...]]:
+    """(the transform that was fitted, notes of what was analysed)."""
+    assert plan.source is not None
+    raw = plan.source.schema
+    if settings.fit_on not in plan.splits:
+        raise UsageError(
+            f"{option('fit_on', settings.fit_on)}: no such split; {there_are(settings.fit_on, plan.splits)}"
+        )
+    given = settings.transform
+    if isinstance(given, str | os.PathLike) and os.fspath(given).endswith((".yaml", ".yml")):
+        given = read_declaration(given)
+    if isinstance(given, Mapping):
+        declaration = declare_transform(given, raw)
+        _check_installed()
+        from recordmill.transforms.tft.declared import DeclaredFunction
+
+        fit = Fit(raw, _inputs(raw, declaration.inputs), declaration, _plain(given), settings.fit_on, settings.keep_raw)
+        function: PreprocessingFn = DeclaredFunction(declaration)
+        digest = hashlib.sha256(repr(declaration).encode()).hexdigest()
+    else:
+        _check_installed()
+        function, name, digest = _function(given)
+        fit = Fit(raw, _inputs(raw, raw.names), None, name, settings.fit_on, settings.keep_raw)
+    cache = None
+    if settings.transform_cache is not None and place is not None and place.is_remote:
+        raise UsageError(
+            f"{option('transform_cache')}: workers of an engine that fit into a store don't keep one; drop it"
+        )
+    if settings.transform_cache is not None:
+        cache = open_cache(settings.transform_cache, plan, fit, digest)
+    if place is not None and place.is_remote:
+        _fit_in_parts(plan, settings, fit, function, target, progress, place)
+    else:
+        _run_fit(plan, settings, fit, function, target, progress, cache)
+    saved = describe(target, fit)
+    return saved, () if cache is None else cache.keep(plan.folder)
+
+
+def _inputs(raw: Schema, names: tuple[str, ...]) -> Schema:
+    for name in names:
+        if (reason := unfit(raw[name])) is not None:
+            raise UsageError(f"transform: feature {name!r}: {reason}; a declared transform can keep or drop it")
+    return replace(raw.select(names), label=None)
+
+
+def _function(given: Any) -> tuple[PreprocessingFn, str, str]:
+    """(the guarded function, what to call it, a digest of it)."""
+    from recordmill.transforms.tft.user_function import GuardedFunction, load_function, send_by_value
+
+    if isinstance(given, str | os.PathLike):
+        function, name = load_function(os.fspath(given)), os.path.basename(os.fspath(given))
+    elif callable(given):
+        function, name = given, getattr(given, "__name__", type(given).__name__)
+    else:
+        raise UsageError(f"transform: {type(given).__name__} is neither a path, nor a function, nor a dict of steps")
+    return GuardedFunction(function), name, send_by_value(function)
+
+
+def _run_fit(
+    plan: BuildPlan,
+    settings: BuildOptions,
+    fit: Fit,
+    function: PreprocessingFn,
+    target: str,
+    progress: Progress,
+    cache: FitCache | None,
+) -> None:
+    path = plan.save("fit.pickle")
+    local = is_local(settings.runner)
+
+    def construct(pipeline: Any) -> None:
+        import apache_beam as beam
+
+        from recordmill.transforms.tft.analysis import FitTransform, FitWithCache, temporary
+
+        fields = (path, fit.split, fit.inputs, function, target)
+        step = FitTransform(*fields) if cache is None else FitWithCache(*fields, plan.folder, cache.groups)
+        groups = range(len(plan.groups))
+        packs = pipeline | "Groups" >> beam.Create([tuple(groups)] if local else [(group,) for group in groups])
+        with temporary(plan.folder):
+            _ = packs | "Fit" >> step
+
+    progress.begin("fit", None)
+    with _told(fit):
+        run_pipeline(construct, settings.runner, settings.beam_args, plan.folder, progress, kind="fit")
+
+
+def _fit_in_parts(
+    plan: BuildPlan,
+    settings: BuildOptions,
+    fit: Fit,
+    function: PreprocessingFn,
+    target: str,
+    progress: Progress,
+    place: SharedFolder,
+) -> None:
+    """Each group of units is analysed by a worker, and what they found becomes the transform here, where analysers that
+    need what others found read the records once more.
+    """
+    from recordmill.transforms.beam_types import Create
+    from recordmill.transforms.build_stages import ElementNumbers
+    from recordmill.transforms.tft.analysis import FitWithCache, temporary
+    from recordmill.transforms.tft.worker_analysis import FitParts, fetch_parts
+
+    def construct_parts(pipeline: Any) -> None:
+        step = FitParts(shared, fit.split, fit.inputs, function)
+        _ = pipeline | "Groups" >> ElementNumbers(len(plan.groups)) | "Fit" >> step
+
+    def construct(pipeline: Any) -> None:
+        step = FitWithCache(path, fit.split, fit.inputs, function, target, plan.folder, found)
+        packs = pipeline | "Groups" >> Create([tuple(range(len(plan.groups)))])
+        with temporary(plan.folder):
+            _ = packs | "Fit" >> step
+
+    assert plan.source is not None
+    progress.begin("fit", None)
+    with _told(fit):
+        shared = share_plan(plan, place)
+        run_pipeline(construct_parts, settings.runner, settings.beam_args, place.run(), progress, kind="fit")
+        found = fetch_parts(place, len(plan.source.files), os.path.join(plan.folder, "known"))
+        if not found.known:
+            raise DataError(f"the transform can't be fitted on split {fit.split!r}: there is no record in it")
+        path = plan.save("fit.pickle")
+        run_pipeline(construct, None, (), plan.folder, progress)
+
+
+@contextlib.contextmanager
+def _told(fit: Fit) -> Iterator[None]:
+    """What an analysis raises, without the values of features."""
+    try:
+        with _without_warnings():
+            yield
+    except (RecordmillError, OSError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        raise DataError(_reason(error, fit)) from None
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """tf.Transform's log warns of tables and names that it makes itself, and that nobody can make otherwise. The log's
+    level is set again by others while a job runs.
+    """
+    log = logging.getLogger("absl")
+
+    def is_error(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.ERROR
+
+    log.addFilter(is_error)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_error)
+
+
+def _reason(error: Exception, fit: Fit) -> str:
+    """What failed, without TensorFlow's message, which may hold values of features."""
+    node = _NODE.search(str(error))
+    where = f" in operation {node[1]}" if node else ""
+    return (
+        f"the transform can't be fitted on split {fit.split!r}: {type(error).__name__}{where}; is there no record in "
+        "it, or does the function fail for some of them? Analysers see all records of the split, and assertions are "
+        "held before any record is a reject"
+    )
+
+
+def _check_installed() -> None:
+    try:
+        import tensorflow_transform  # noqa: F401
+    except ImportError as error:
+        if (error.name or "").split(".")[0] not in ("tensorflow_transform", "tensorflow", "tfx_bsl", "apache_beam"):
+            raise
+        raise MissingExtraError(option("transform"), "tft", "tensorflow-transform") from None
+
+
+def _plain(declared: Any) -> Any:
+    """The declaration as JSON has it."""
+    if isinstance(declared, Mapping):
+        return {str(name): _plain(value) for name, value in declared.items()}
+    if isinstance(declared, list | tuple):
+        return [_plain(value) for value in declared]
+    return declared

@@ -1,0 +1,31 @@
+"""What this process may take of its machine where nobody says otherwise: processors and memory."""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+
+DEFAULT_MEMORY_BYTES = (
+    2 << 30
+)  # 2 GiB, beside the interpreter: what a laptop spares; more makes larger runs and fewer of them
+_CGROUP = Path("/sys/fs/cgroup/cpu.max")  # of cgroup v2, as containers see their own
+
+
+@functools.cache
+def core_count() -> int:
+    """The processors of the machine that this process may run on, or what a container's quota leaves of them; at
+    least 1.
+    """
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _quota(_CGROUP)
+    return count if quota is None else max(1, min(count, quota))
+
+
+def _quota(path: Path) -> int | None:
+    """How many processors `cpu.max` allows (`200000 100000`: 2), rounded up; None where it sets no bound."""
+    try:
+        allowed, period = path.read_text(encoding="ascii").split()
+        return -(-int(allowed) // int(period))
+    except (OSError, ValueError, ZeroDivisionError):  # no cgroup v2, or `max`
+        return None

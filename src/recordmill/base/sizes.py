@@ -1,0 +1,68 @@
+"""Sizes as people write them: `128MiB` to bytes, and bytes to `128.0 MiB`; and whole numbers, as whoever gives them."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import re
+from typing import Any
+
+from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def parse_size(text: str | int, keyword: str) -> int:
+    """Bytes of `128MiB`, `2GiB`, `64kB`, `1000`: with `i` powers of 1,024, without powers of 1,000.
+
+    >>> parse_size("128MiB", "shard_size"), parse_size("1.5kB", "shard_size")
+    (134217728, 1500)
+    """
+    match = _SIZE.fullmatch(str(text).strip())
+    if match is None or (match[3] and not match[2]):
+        raise UsageError(f"{option(keyword, text)}: give a size such as 128MiB, 2GiB or 500kB")
+    return int(float(match[1]) * (1024 if match[3] else 1000) ** _POWERS[match[2].lower()])
+
+
+def bytes_of(size: str | int, name: str) -> int:
+    """Bytes of what a keyword of that name is given, which must be 1 or more.
+
+    >>> bytes_of("512MiB", "memory_bytes"), bytes_of(1000, "memory_bytes")
+    (536870912, 1000)
+    """
+    size_bytes = parse_size(size, name) if isinstance(size, str) else size
+    if size_bytes < 1:
+        raise UsageError(f"{name} must be at least 1, not {size}")
+    return size_bytes
+
+
+def whole_number_of(number: Any, name: str, least: int | None = None) -> int:
+    """A whole number as Python's own, also where it is NumPy's or a tensor.
+
+    Raises:
+        UsageError: it is none, or below the least.
+    """
+    found = None
+    if not isinstance(number, bool):
+        with contextlib.suppress(TypeError):  # of floats, texts, arrays
+            found = operator.index(number)
+    if found is None:
+        raise UsageError(f"{name} is a whole number, not {number!r:.99}")
+    if least is not None and found < least:
+        raise UsageError(f"{name} must be at least {least}, not {found}")
+    return found
+
+
+def show_size(size_bytes: float) -> str:
+    """A size for people.
+
+    >>> show_size(134217728), show_size(999)
+    ('128.0 MiB', '999 B')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size_bytes < 1024:
+            return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1024
+    return f"{size_bytes:.1f} TiB"

@@ -1,0 +1,168 @@
+"""The ways to use threads: `thread_map` keeps every core busy on work that releases the GIL,
+with results in order and bounded; `done_in_turn` has very many small things done; `both` does two things at once;
+`shared_context` sets something for the process while anybody needs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+def both(one: Callable[[], _Item], other: Callable[[], _Result]) -> tuple[_Item, _Result]:
+    """What two calls give that wait, each on a thread; the first one's error is raised before the other's."""
+    with ThreadPoolExecutor(1, thread_name_prefix="recordmill") as pool:
+        later = pool.submit(other)
+        return one(), later.result()
+
+
+def thread_map(
+    work: Callable[[_Item], _Result],
+    items: Iterable[_Item],
+    threads: int,
+    stop: Callable[[], None] | None = None,
+    *,
+    weight: Callable[[_Item], int] = lambda item: 0,
+    room: int = 0,
+) -> Iterator[_Result]:
+    """work(item) for each item, in the items' order, on that many threads,
+    at most threads results ahead of the consumer.
+
+    The first error is raised where its result would stand; what has not begun is then not begun, what runs is waited
+    for. stop: called before that, where work takes so long that it should be told. weight, room: what an item holds
+    from its begin until the consumer asks for the result behind its own, and what all of them may hold together; one
+    that alone holds more goes alone.
+    """
+    if threads <= 1:
+        yield from map(work, items)
+        return
+    pending: deque[Future[_Result]] = deque()
+    weights: deque[int] = deque()
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="recordmill")
+    try:
+        for item in items:
+            more = weight(item)
+            while weights and sum(weights) + more > room:
+                yield pending.popleft().result()
+                weights.popleft()
+            pending.append(pool.submit(work, item))
+            weights.append(more)
+            if len(pending) >= 2 * threads:
+                yield pending.popleft().result()
+                weights.popleft()
+        while pending:
+            yield pending.popleft().result()
+    except BaseException:
+        if stop is not None:
+            stop()
+        raise
+    finally:
+        for future in pending:
+            future.cancel()
+        with contextlib.suppress(RuntimeError):
+            pool.shutdown(wait=True)
+
+
+def done_in_turn(
+    work: Callable[[_Item], object],
+    items: Sequence[_Item],
+    submit: Callable[[Callable[[], None]], object],
+    at_once: int,
+) -> Iterator[None]:
+    """Have work(item) done for each item by so many threads, which `submit` gives, as soon as they can, and yield once
+    for each, in the items' order, when it is done. Nothing is made for an item, of which there may be very many.
+
+    An item's error is raised where it would be given; what has not begun then, or when the consumer stops, is not
+    begun.
+    """
+    turns = _Turns(work, items)
+    for _ in range(min(at_once, len(items))):
+        submit(turns.run)
+    try:
+        for number in range(len(items)):
+            turns.wait(number)
+            yield
+    finally:
+        turns.stop()
+
+
+class _Turns:
+    def __init__(self, work: Callable[[Any], object], items: Sequence[Any]) -> None:
+        self._work, self._items = work, items
+        self._next, self._changed = itertools.count(), threading.Condition()
+        self._ended: list[BaseException | None] = [_END] * len(items)
+        self._is_stopped = False
+
+    def run(self) -> None:
+        """Do items until none is left; several threads at once."""
+        while not self._is_stopped and (number := next(self._next)) < len(self._items):
+            error = None
+            try:
+                self._work(self._items[number])
+            except BaseException as raised:
+                error = raised
+            with self._changed:
+                self._ended[number] = error
+                self._changed.notify_all()
+
+    def wait(self, number: int) -> None:
+        if self._ended[number] is _END:
+            with self._changed:
+                self._changed.wait_for(lambda: self._ended[number] is not _END)
+        if (error := self._ended[number]) is not None:
+            raise error
+
+    def stop(self) -> None:
+        self._is_stopped = True
+
+
+_END: Any = object()
+
+
+def one_ahead(items: Iterator[_Item]) -> Iterator[_Item]:
+    """The same items, the next of which is made by another thread while the consumer is at work on one.
+
+    An error is raised where its item would stand. Where the consumer stops early, the item under way is waited for.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="recordmill") as pool:
+        coming = pool.submit(next, items, _END)
+        while (item := coming.result()) is not _END:
+            coming = pool.submit(next, items, _END)
+            yield item
+            del item  # or it would be held while the next is waited for
+
+
+def shared_context(
+    function: Callable[[], Iterator[None]],
+) -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """A context manager of a generator, as `contextlib.contextmanager` makes it, but entered once for all who are in it
+    at the same time, in any thread, and left with the last of them: for what is set for the whole process, which two
+    who put it back in turn would leave changed.
+    """
+    context, lock, entered = contextlib.contextmanager(function), threading.Lock(), contextlib.ExitStack()
+    inside = 0
+
+    @contextlib.contextmanager
+    def shared() -> Iterator[None]:
+        nonlocal inside
+        with lock:
+            if not inside:
+                entered.enter_context(context())
+            inside += 1
+        try:
+            yield
+        finally:
+            with lock:
+                inside -= 1
+                if not inside:
+                    entered.close()
+
+    return shared

@@ -1,0 +1,201 @@
+"""Units of the source to runs: read, place, transform, encode, each a function of its own, and sort.
+The first half of a build, for one group of units at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recordmill.base.buffers import give_back
+from recordmill.base.errors import DataError, Reject
+from recordmill.base.option_names import shortened
+from recordmill.base.progress import Progress
+from recordmill.base.siphash import U64
+from recordmill.building.plan import BuildPlan
+from recordmill.building.run_file import Histogram, RunFile, RunWriter
+from recordmill.records.example.decode import decode_lenient
+from recordmill.records.example.encode import encode as encode_batch
+from recordmill.records.tfrecord.frames import FRAME_BYTES, MAX_RECORD_BYTES, Frames, frame
+from recordmill.shards.rejects import Rejected, RejectWriter
+from recordmill.sources.common.contract import Chunk, Payloads, RecordPlaces, Source, Unit
+
+
+@dataclass(frozen=True)
+class Ingested:
+    """The runs of one group and its accounts: records read = written into runs + rejected.
+
+    digests: of the files it read whole. counts: what the source counted for the user to know (`Chunk.counts`).
+    """
+
+    group: int
+    runs: tuple[RunFile, ...]
+    read: int
+    rejected: Rejected
+    digests: Mapping[int, str] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PlacedChunk:
+    """Records on their way into a run. file, position, keys, splits: [rows], as in `Chunk` and from
+    `Ordering.place`.
+    """
+
+    records: pa.RecordBatch | Payloads
+    file: npt.NDArray[np.uint32]
+    position: npt.NDArray[np.int64]
+    keys: U64
+    splits: npt.NDArray[np.uint16]
+
+    @property
+    def rows(self) -> int:
+        return len(self.position)
+
+
+def ingest(plan: BuildPlan, group: int, progress: Progress, run_bytes: int) -> tuple[Ingested, Histogram]:
+    """Read the units of a group and write their records as sorted runs of run_bytes; gives what became of them, and
+    where their keys lie.
+
+    Raises:
+        DataError: an input is broken as a whole (truncated, changed since the plan); records that are broken are
+            rejects.
+        TooManyRejects: so many records can't be used that the build need not go on.
+    """
+    folder = Path(plan.folder)
+    rejects = RejectWriter(
+        folder / "rejects" / f"{group:06d}-{uuid.uuid4().hex}.jsonl", most=plan.most_rejects, work=str(group)
+    )
+    writer = RunWriter(os.fspath(folder / "runs"), plan.buckets, _run_bytes(plan, group, run_bytes))
+    runs: list[RunFile] = []
+    count = 0
+    digests: dict[int, str] = {}
+    counts: Counter[str] = Counter()
+    for chunk in read_unit(plan, group):
+        records, refused = transform(plan, place(plan, chunk))
+        rejected = rejects.write((*chunk.rejects, *refused))
+        digests.update(chunk.digests)
+        counts.update(chunk.counts)
+        count += records.rows + rejected
+        if records.rows:
+            runs += _add(writer, records, encode_chunk(plan, records))
+        progress.advance(records.rows, rejected)
+    if not writer.empty:
+        runs.append(writer.finish())
+    give_back()
+    return Ingested(group, tuple(runs), count, rejects.close(), digests, counts), writer.histogram
+
+
+def read_unit(plan: BuildPlan, group: int, wanted: Callable[[Unit], bool] = lambda unit: True) -> Iterator[Chunk]:
+    """The records of a group's units as the source gives them; a chunk without rows may carry rejects.
+
+    wanted: of units that are to be read.
+    """
+    source = _source(plan)
+    for number in plan.groups[group]:
+        if wanted(source.units[number]):
+            yield from source.read(source.units[number])
+
+
+def place(plan: BuildPlan, chunk: Chunk) -> PlacedChunk:
+    """The chunk's records with their keys and splits, which what is read decides, and nothing that follows."""
+    batch = chunk.records if isinstance(chunk.records, pa.RecordBatch) else None
+    keys, splits = plan.ordering.place(batch, chunk.file, chunk.position)
+    return PlacedChunk(chunk.records, chunk.file, chunk.position, keys, splits)
+
+
+def transform(plan: BuildPlan, placed: PlacedChunk) -> tuple[PlacedChunk, tuple[Reject, ...]]:
+    """What the plan's transform makes of these records, and those that it refuses; without one, all as they are."""
+    if plan.transform is None or not placed.rows:
+        return placed, ()
+    placed, rejects = parsed(plan, placed)
+    batch, refused = plan.transform.apply(placed.records)
+    kept = np.setdiff1d(np.arange(placed.rows), list(refused))
+    found = {row: f"the transform refuses it: {why}" for row, why in refused.items()}
+    return _some(placed, kept, batch), (*rejects, *_rejects(plan, placed, found, "transform"))
+
+
+def parsed(plan: BuildPlan, placed: PlacedChunk) -> tuple[PlacedChunk, tuple[Reject, ...]]:
+    """The records as a RecordBatch, also where the source gave payloads; those that can't be parsed are rejects."""
+    payloads = placed.records
+    if isinstance(payloads, pa.RecordBatch):
+        return placed, ()
+    starts, lengths = np.ascontiguousarray(payloads.offsets[:-1]), np.diff(payloads.offsets)
+    batch, kept, bad = decode_lenient(payloads.data, starts, lengths, _source(plan).schema)
+    found = {one.row: f"feature {one.feature!r}: {one.reason}" if one.feature else one.reason for one in bad}
+    return _some(placed, kept, batch), tuple(_rejects(plan, placed, found, "parse"))
+
+
+def _some(placed: PlacedChunk, rows: npt.NDArray[np.int64], batch: pa.RecordBatch) -> PlacedChunk:
+    """These rows, with other records."""
+    return PlacedChunk(batch, placed.file[rows], placed.position[rows], placed.keys[rows], placed.splits[rows])
+
+
+def _rejects(plan: BuildPlan, placed: PlacedChunk, messages: Mapping[int, str], reason: str) -> Iterator[Reject]:
+    """Those of some rows, each with its place as the source itself says it."""
+    source = _source(plan)
+    for file in dict.fromkeys(placed.file[list(messages)].tolist()):
+        rows = [row for row in messages if placed.file[row] == file]
+        positions = placed.position[rows].tolist()
+        places = [f"record {position}" for position in positions]
+        if isinstance(source, RecordPlaces):
+            places = source.places(file, positions)
+        for row, place in zip(rows, places, strict=True):
+            yield Reject(source.files[file].name, place, reason, shortened(messages[row], 300))
+
+
+def encode_chunk(plan: BuildPlan, placed: PlacedChunk) -> Frames:
+    """The records as frames: encoded, or as they are where they were not to be parsed.
+
+    Raises:
+        DataError: a record that no reader would take, or that an Example can't hold.
+    """
+    if isinstance(placed.records, pa.RecordBatch):
+        frames = encode_batch(placed.records, plan.schema)
+    else:
+        frames = frame(placed.records.data, np.ascontiguousarray(placed.records.offsets))
+    if len(frames) != placed.rows:
+        raise DataError(f"{placed.rows} rows became {len(frames)} records", source=_source(plan).kind)
+    if (large := find_too_large(frames)) is not None:
+        source = _source(plan).files[int(placed.file[large])].name
+        raise DataError(too_large(frames, large), source=source, place=f"record {int(placed.position[large])}")
+    return frames
+
+
+def _add(writer: RunWriter, records: PlacedChunk, frames: Frames) -> list[RunFile]:
+    sizes = frames.lengths + FRAME_BYTES
+    return list(
+        writer.add(frames.data, sizes, frames.crcs, records.keys, records.splits, records.file, records.position)
+    )
+
+
+def _source(plan: BuildPlan) -> Source:
+    assert plan.source is not None
+    return plan.source
+
+
+def _run_bytes(plan: BuildPlan, group: int, most_bytes: int) -> int:
+    """Of each of the group's runs: what its records may become, as far as the plan allows it."""
+    expected = sum(_source(plan).units[number].size_bytes for number in plan.groups[group])
+    return min(most_bytes, 3 * expected + (16 << 20))
+
+
+def find_too_large(frames: Frames) -> int | None:
+    """The largest record, if no reader would take it, or None."""
+    return int(np.argmax(frames.lengths)) if len(frames) and int(frames.lengths.max()) > MAX_RECORD_BYTES else None
+
+
+def too_large(frames: Frames, record: int) -> str:
+    """What is wrong with a record that is too large."""
+    return (
+        f"{int(frames.lengths[record])} bytes in one record, of which readers take {MAX_RECORD_BYTES} at "
+        "most; divide it"
+    )

@@ -1,0 +1,255 @@
+"""The place of each record in the data set: its key, by which shards are ordered and cut, and its split.
+
+Key: SipHash-2-4 of the record's position under BLAKE2b-128(seed, source), so a record's place depends on the seed and
+its identity (source, position) alone: never on threads, memory, byte ranges or the folder in which the inputs lie.
+`--key COLUMN` hashes the column's bytes instead, so that a record keeps its place and its split when rows are inserted.
+Without a shuffle the key counts the records in input order. Equal keys are ordered by (source, position). Among 10^9
+records two share a key in 3 % of data sets.
+
+Split: a hash of its own, under `split_seed` and another personalisation, so that shuffling anew moves nobody between
+splits. Decided once: these functions decide the bytes of every data set, and their outputs are pinned in the tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
+from recordmill.base.siphash import U64, derive_key, derive_keys, hash_bytes, hash_positions
+from recordmill.records.tfrecord.frames import HEADER_BYTES, Frames
+from recordmill.schemas.splits import check_split_name
+from recordmill.sources.common.contract import Source
+from recordmill.storage.file_table import SPLIT_COLUMN, FileTable, InputFile
+
+DEFAULT_SPLIT = "train"
+_ORDER, _ORDER_COLUMN = b"recordmill-order", b"recordmill-okey"
+_SPLIT, _SPLIT_COLUMN = b"recordmill-split", b"recordmill-skey"
+_AT_ONCE = 1 << 12  # files that are objects at once
+
+
+@dataclass(frozen=True)
+class OrderOptions:
+    """What decides the order and the split of records.
+
+    splits: (name, fraction) in order, fractions summing to 1; empty: what the folders say, else all in `train`.
+    key, split_by: columns hashed in place of the record's identity. key_bits: how many leading bits of a key count;
+    tests lower it to make keys collide.
+    """
+
+    seed: int = 0
+    split_seed: int = 0
+    shuffle: bool = True
+    key: str | None = None
+    split_by: str | None = None
+    splits: tuple[tuple[str, float], ...] = ()
+    key_bits: int = 64
+
+    def __post_init__(self) -> None:
+        for name, fraction in self.splits:
+            check_split_name(name)
+            if not 0 < fraction <= 1:
+                raise UsageError(f"split {name}={fraction}: a fraction lies above 0 and at most at 1")
+        names = [name for name, _ in self.splits]
+        if len(set(names)) < len(names):
+            raise UsageError(f"split named twice in {', '.join(names)}")
+        if self.splits and abs(sum(fraction for _, fraction in self.splits) - 1) > 1e-9:
+            total = sum(fraction for _, fraction in self.splits)
+            if total > 1:
+                raise UsageError(f"{option('splits')}: the fractions sum to {total:g}, more than all records; 1 is all")
+            raise UsageError(
+                f"{option('splits')}: the fractions sum to {total:g}, not 1: records would belong to no split; name "
+                f"the rest, as in rest={1 - total:g}"
+            )
+        if self.split_by is not None and not self.splits:
+            raise UsageError(
+                f"{option('split_by')} needs {option('splits')}: it says which records stay together, not how large "
+                "the splits are"
+            )
+        for name, seed in (("seed", self.seed), ("split_seed", self.split_seed)):
+            if not -(2**63) <= seed < 2**63:
+                raise UsageError(f"{name}={seed} does not fit 64 bits")
+
+
+def split_names(options: OrderOptions, files: FileTable) -> tuple[str, ...]:
+    """The names of all splits there may be, in output order.
+
+    Raises:
+        UsageError: fractions are asked for although the folders say splits; mixing them would leak test records into
+            training.
+    """
+    used = files.words(SPLIT_COLUMN).to_pylist() if SPLIT_COLUMN in files.columns else [None]
+    said = [split for split in used if split is not None]
+    if len(said) > 1 and options.splits:
+        raise UsageError(
+            f"the inputs' folders or names already say splits ({', '.join(said)}), and {option('splits')} would mix "
+            f"them: drop {option('splits')}, or give the folder of one split as INPUT"
+        )
+    if options.splits:
+        return tuple(name for name, _ in options.splits)
+    rest = (DEFAULT_SPLIT,) if None in used or not said else ()
+    order = {"train": 0, "validation": 1, "test": 2}
+    return tuple(sorted({*said, *rest}, key=lambda name: (order.get(name, 3), name)))
+
+
+class Ordering:
+    """The key and the split of the records of one planned source; `place` works on any chunk of them.
+
+    Hash keys of sources are derived when their first record comes: a worker that reads one unit of a million files
+    derives one.
+    """
+
+    def __init__(self, options: OrderOptions, source: Source) -> None:
+        self.options = options
+        self.names = split_names(options, source.files)
+        self._files = source.files
+        self._first_row = None if options.shuffle else _first_rows(source)
+        self.span = 2**64 if self._first_row is None else max(int(self._first_row[-1]), 1)  # keys lie in [0, span)
+        self._thresholds = split_thresholds(options)
+        self._said = {} if options.splits else {name: at for at, name in enumerate(self.names)}
+
+    def place(
+        self, batch: pa.RecordBatch | None, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]
+    ) -> tuple[U64, npt.NDArray[np.uint16]]:
+        """(keys [n], ordinals into names [n]) of the records;
+        batch is looked at only for the columns that options name.
+        """
+        if self._first_row is not None:
+            keys = (self._first_row[file] + position).astype(np.uint64)
+        else:
+            keys = self._hash(batch, self.options.key, file, position, self.options.seed, _ORDER, _ORDER_COLUMN)
+        if self.options.key_bits < 64:
+            keys = keys & np.uint64(2**64 - 2 ** (64 - self.options.key_bits))
+        return keys, self._splits(batch, file, position)
+
+    def _splits(
+        self, batch: pa.RecordBatch | None, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.uint16]:
+        if not self.options.splits:
+            return self._of_files(file)
+        column = self.options.split_by or self.options.key
+        hashes = self._hash(batch, column, file, position, self.options.split_seed, _SPLIT, _SPLIT_COLUMN)
+        return np.searchsorted(self._thresholds, hashes, side="right").astype(np.uint16)
+
+    def _of_files(self, file: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
+        """The place in the names of each one's split."""
+        if SPLIT_COLUMN not in self._files.columns:
+            return np.full(len(file), self._said[DEFAULT_SPLIT], np.uint16)
+        words = self._files.words(SPLIT_COLUMN).to_pylist()
+        places = np.array([self._said[word or DEFAULT_SPLIT] for word in words], np.uint16)
+        if len(file) and (file == file[0]).all():
+            return np.full(len(file), places[self._files.numbers(SPLIT_COLUMN, file[:1])[0]])
+        found: npt.NDArray[np.uint16] = places[self._files.numbers(SPLIT_COLUMN, file)]
+        return found
+
+    def _hash(
+        self,
+        batch: pa.RecordBatch | None,
+        column: str | None,
+        file: npt.NDArray[np.uint32],
+        position: npt.NDArray[np.int64],
+        seed: int,
+        purpose: bytes,
+        column_purpose: bytes,
+    ) -> U64:
+        if column is not None:
+            if batch is None:
+                raise UsageError(f"column {column!r} can't be hashed: these records are not parsed")
+            data, offsets = key_bytes(batch.column(column))
+            return hash_bytes(derive_key(seed, column_purpose), data, offsets[:-1], np.diff(offsets))
+        out = np.empty(len(position), np.uint64)
+        if len(position):
+            first, last = int(file.min()), int(file.max())
+            low, high = self._derived(seed, purpose, first, last + 1)
+            hash_positions(low, high, file, first, position, out)
+        return out
+
+    def _derived(self, seed: int, purpose: bytes, first: int, last: int) -> tuple[U64, U64]:
+        """The two words of the hash key of each file from first to before last."""
+        words = np.empty((2, last - first), np.uint64)
+        for at in range(first, last, _AT_ONCE):
+            some = self._files[at : min(at + _AT_ONCE, last)]
+            words[:, at - first : at - first + len(some)] = derive_keys(seed, purpose, map(file_identity, some)).T
+        return words[0], words[1]
+
+
+def place_payloads(options: OrderOptions, batch: pa.RecordBatch, frames: Frames) -> tuple[U64, npt.NDArray[np.uint16]]:
+    """(keys [n], split ordinals [n]) of records that have no position, as in a user's own pipeline: a hash of the
+    payload, or of a column.
+
+    Records of equal payload have equal keys and are the same bytes, so their order can't be seen.
+    """
+
+    def hashes(column: str | None, seed: int, purpose: bytes, column_purpose: bytes) -> U64:
+        if column is None:
+            return hash_bytes(
+                derive_key(seed, purpose, b"payload"), frames.data, frames.starts + HEADER_BYTES, frames.lengths
+            )
+        data, offsets = key_bytes(batch.column(column))
+        return hash_bytes(derive_key(seed, column_purpose), data, offsets[:-1], np.diff(offsets))
+
+    keys = hashes(options.key, options.seed, _ORDER, _ORDER_COLUMN)
+    if not options.splits:
+        return keys, np.zeros(len(keys), np.uint16)
+    split_hashes = hashes(options.split_by or options.key, options.split_seed, _SPLIT, _SPLIT_COLUMN)
+    return keys, np.searchsorted(split_thresholds(options), split_hashes, side="right").astype(np.uint16)
+
+
+def split_thresholds(options: OrderOptions) -> U64:
+    """[splits - 1] the hash at which each split but the first begins."""
+    fractions = np.cumsum([fraction for _, fraction in options.splits])
+    return np.array([min(int(fraction * 2.0**64), 2**64 - 1) for fraction in fractions[:-1]], np.uint64)
+
+
+def file_identity(file: InputFile) -> tuple[bytes, bytes]:
+    """What a source is called in hashes: the ordinal of its root and its name under it,
+    so that moving the inputs changes nothing.
+    """
+    return file.root.to_bytes(4, "little"), file.name.encode("utf-8", "surrogateescape")
+
+
+def key_bytes(column: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """The bytes of each value, as (data, offsets [n + 1]): strings as they are, numbers as 8 little-endian bytes; a
+    null is one group of its own.
+
+    Raises:
+        UsageError: the column holds lists or tensors.
+    """
+    kind = column.type
+    valid = np.asarray(pc.is_valid(column))
+    if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        column = column.cast(pa.large_binary())
+        marked = pc.binary_join_element_wise(
+            pa.scalar(b"v", pa.large_binary()), column, pa.scalar(b"", pa.large_binary())
+        )
+        marked = pc.fill_null(marked, b"")
+        _, offsets, data = marked.buffers()
+        begin = np.frombuffer(offsets, np.int64)[marked.offset : marked.offset + len(marked) + 1]
+        return np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8), begin
+    if pa.types.is_nested(kind):
+        raise UsageError(f"a column of type {kind} can't decide order or split: name one of scalars")
+    if pa.types.is_floating(kind):
+        # -0.0 and 0.0 are one group
+        values = np.nan_to_num(np.asarray(pc.fill_null(column.cast(pa.float64()), 0.0)), nan=np.nan, copy=True) + 0.0
+        numbers = values.view(np.uint8)
+    else:
+        target = pa.uint64() if pa.types.is_unsigned_integer(kind) else pa.int64()
+        numbers = np.asarray(pc.fill_null(column.cast(target), 0)).view(np.uint8)
+    offsets = np.concatenate([[0], np.cumsum(np.where(valid, 8, 0))]).astype(np.int64)
+    return np.ascontiguousarray(numbers.reshape(-1, 8)[valid]).reshape(-1), offsets
+
+
+def _first_rows(source: Source) -> npt.NDArray[np.int64]:
+    """[files + 1] the number of records before each file; where the plan did not count, files get 2^40 places each."""
+    counts = np.zeros(len(source.files), np.int64)
+    for unit in source.units:
+        files = unit.last_file - unit.first_file
+        if unit.rows is None or (files > 1 and unit.rows != files):
+            return np.arange(len(source.files) + 1, dtype=np.int64) << 40
+        counts[unit.first_file : unit.last_file] += unit.rows // files
+    return np.concatenate([[0], np.cumsum(counts)])

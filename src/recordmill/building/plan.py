@@ -1,0 +1,193 @@
+"""What every stage of a build needs to know, decided before it starts and read-only from then on.
+
+It is pickled into the run's folder, from where workers load it once; elements that travel between stages stay small.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recordmill.base.machine import DEFAULT_MEMORY_BYTES
+from recordmill.building.cuts import ShardOptions
+from recordmill.building.order import Ordering, OrderOptions
+from recordmill.building.run_file import KeyBuckets
+from recordmill.preprocessing.saved_transform import SavedTransform
+from recordmill.schemas.feature import Schema
+from recordmill.shards.rejects import RejectBudget
+from recordmill.sources.common.contract import Source
+from recordmill.sources.common.tables import RangeTable, table_rows, unit_sizes
+from recordmill.storage.codecs import NONE, find_codec
+from recordmill.storage.files import open_file, put_if_absent
+
+PLAN_NAME = "plan.pickle"
+_WORKING_BYTES = 256 << 20  # 256 MiB: with less all is needed to read, sort and merge, and runs go to files
+_LEAST_RUN_BYTES = 16 << 20  # 16 MiB: some ten runs of each thread are merged as fast as a few
+LEAST_ARENA_BYTES = 8 << 20  # 8 MiB: below that runs become so many that merging them costs more than memory saved
+
+
+def arena_bytes(memory_bytes: int, threads: int) -> int:
+    """What one run holds: an eighth of the memory shared by the threads: parsing, encoding, sorting and what
+    allocators keep take the rest.
+    """
+    return max(memory_bytes // (8 * threads), LEAST_ARENA_BYTES)
+
+
+def kept_bytes(memory_bytes: int) -> int:
+    """What a plan has read of files of records, and may keep until one process uses it: a quarter of what reading and
+    merging leave.
+    """
+    return max(memory_bytes - _WORKING_BYTES, 0) // 4
+
+
+def parsed_bytes(memory_bytes: int) -> int:
+    """What of the records that a plan has parsed may wait in memory: a small part, since others wait in files at next
+    to no cost.
+    """
+    return max(memory_bytes - _WORKING_BYTES, 0) // 32
+
+
+@dataclass(frozen=True)
+class BuildPlan:
+    """One build. source: None where records come from a user's own pipeline. folder: the run's folder.
+    base: the generation it follows. store: the OUT in a store that the run's data goes to; "": the run's folder stands
+    in OUT.
+
+    groups: ranges of units that make one run each. told: the options of the source that decide its records.
+    transform: what is made of each record; schema is then of what it makes, and source.schema of what is read.
+    library: what packs shards where it was planned, with its version.
+    """
+
+    folder: str
+    base: int
+    schema: Schema
+    splits: tuple[str, ...]
+    buckets: KeyBuckets
+    source: Source | None = None
+    groups: Sequence[range] = ()
+    order: OrderOptions = field(default_factory=OrderOptions)
+    shards: ShardOptions = field(default_factory=ShardOptions)
+    compression: str = NONE
+    threads: int = 1
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
+    budget: RejectBudget = field(default_factory=RejectBudget)
+    name: str = "dataset"
+    told: Mapping[str, Any] = field(default_factory=dict)
+    transform: SavedTransform | None = None
+    store: str = ""
+    library: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.library:
+            object.__setattr__(self, "library", find_codec(self.compression).library)
+
+    @property
+    def out(self) -> str:
+        """Where the data set will be."""
+        return self.store or os.path.dirname(self.folder)
+
+    @property
+    def deciding(self) -> dict[str, Any]:
+        """The options that decide which bytes come out, for the manifest and its fingerprint."""
+        return {
+            "name": self.name,
+            "compression": self.compression,
+            "seed": self.order.seed,
+            "shuffle": self.order.shuffle,
+            "key": self.order.key,
+            "splits": dict(self.order.splits),
+            "split_by": self.order.split_by,
+            "split_seed": self.order.split_seed,
+            "shard_bytes": None if self.shards.num_shards else self.shards.shard_bytes,
+            "num_shards": self.shards.num_shards,
+            **self.told,
+            **({} if self.transform is None else {"transform": self.transform.digest}),
+        }
+
+    @property
+    def arena_bytes(self) -> int:
+        """What one run holds."""
+        return arena_bytes(self.memory_bytes, self.threads)
+
+    @functools.cached_property
+    def run_bytes(self) -> int:
+        """What one run, or the merge of a shard, holds where one process reads and writes: with little to sort not all
+        that it may, since less memory that is new to the process is quicker.
+        """
+        expected = 0 if self.source is None else int(unit_sizes(self.source.units).sum())
+        return min(self.arena_bytes, max(expected // 64, _LEAST_RUN_BYTES))
+
+    @functools.cached_property
+    def most_rejects(self) -> int | None:
+        """How many rejects the budget allows beside those of the plan; None: only reading all will tell."""
+        if self.source is None:
+            return self.budget.most(None)
+        planned = len(self.source.plan_rejects)
+        rows = table_rows(self.source.units)
+        known = None if rows is None else planned + rows
+        most = self.budget.most(known)
+        return None if most is None else most - planned
+
+    @functools.cached_property
+    def ordering(self) -> Ordering:
+        """The places of the source's records; derived in each process."""
+        assert self.source is not None
+        return Ordering(self.order, self.source)
+
+    def moved(self, **changes: Any) -> BuildPlan:
+        """The same plan with files in other folders; what was derived from it is kept."""
+        moved = replace(self, **changes)
+        if self.source is not None:
+            moved.__dict__["ordering"] = self.ordering
+        moved.__dict__["most_rejects"] = self.most_rejects  # else each worker would look at all units
+        return moved
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "ordering"}
+
+    def save(self, name: str = PLAN_NAME) -> str:
+        """Write the plan into the run's folder, unless it has one; gives its path. Each job's has its own name: they
+        are kept by it. `load_plan` finds this object while it lives.
+        """
+        path = Path(self.folder, name)
+        if put_if_absent(path, pickle.dumps(self)):
+            _saved[str(path)] = self
+        return str(path)
+
+
+# plans name every input, so that a second copy of one is felt where inputs are many
+_saved: weakref.WeakValueDictionary[str, BuildPlan] = weakref.WeakValueDictionary()
+
+
+def load_plan(path: str) -> BuildPlan:
+    """The plan at a path, loaded once per process."""
+    return _saved.get(path) or _load_plan(path)
+
+
+@functools.lru_cache(maxsize=4)
+def _load_plan(path: str) -> BuildPlan:
+    with open_file(path) as file:
+        plan = pickle.load(file)
+    assert isinstance(plan, BuildPlan)
+    return plan
+
+
+def group_units(source: Source, arena_bytes: int, threads: int) -> RangeTable:
+    """Consecutive units whose records together fill about one run, as the plan estimates them: as many groups for each
+    thread, and about equal.
+    """
+    sizes = unit_sizes(source.units)
+    total = max(int(sizes.sum()), 1)
+    count = -(-total // min(arena_bytes, max(total // (2 * threads), LEAST_ARENA_BYTES)))
+    count += -count % threads  # or the last round would leave threads idle
+    owners = (np.cumsum(sizes) - sizes / 2) * count // total  # a unit is in the group in which its middle lies
+    firsts = np.flatnonzero(np.diff(owners, prepend=-1)).tolist()
+    return RangeTable(np.array([*firsts, len(sizes)], np.int64))

@@ -1,0 +1,337 @@
+"""The end of a build: the accounts of all runs and all shards are held against each other,
+and only if they agree is it committed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from recordmill.base.errors import RecordmillError
+from recordmill.base.option_names import in_flags
+from recordmill.base.progress import Progress, progress_of
+from recordmill.base.threads import both
+from recordmill.building.commit import commit, place_files, upload_files
+from recordmill.building.ingest import Ingested
+from recordmill.building.plan import BuildPlan
+from recordmill.building.shard_writer import WrittenShard
+from recordmill.schemas.tfds import Split as TfdsSplit
+from recordmill.schemas.tfds import dataset_info_json, features_json, label_files
+from recordmill.schemas.tfmd import to_pbtxt
+from recordmill.shards.checksums import add_sums
+from recordmill.shards.grammar import ShardName
+from recordmill.shards.manifest import (
+    FORMAT_VERSION,
+    INDEX_FOLDER,
+    INPUTS_NAME,
+    PAGED_VERSION,
+    PAGES_FOLDER,
+    Manifest,
+    Page,
+    Paged,
+    Part,
+    ShardInfo,
+    shard_name,
+    totals,
+    write_pages,
+)
+from recordmill.shards.rejects import Rejected, RejectWriter
+from recordmill.shards.run import RunFolder
+from recordmill.shards.store_run import StoreRun, run_at
+from recordmill.storage.digest import DIGESTED_BYTES, Digest, chunk_digests, combine
+from recordmill.storage.file_table import InputFile
+from recordmill.storage.files import atomic_write, check_unchanged, is_remote, put_bytes, read_blocks, write_all
+from recordmill.storage.folders import exists, is_file, join, make_folder, paths_in, remove_file, rename
+
+TFDS_VERSION = "1.0.0"  # TensorFlow Datasets wants one; a data set's generations are in its manifests
+
+_LISTED_AT_ONCE = 1024  # inputs whose lines are in memory at once
+_JSON = json.JSONEncoder(ensure_ascii=False)
+
+
+class AccountsError(RecordmillError):
+    """Records were lost, doubled or changed on the way; nothing was committed.
+    This is a bug or a broken disk, never the data.
+    """
+
+
+def conclude(plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[WrittenShard]) -> Manifest:
+    """Reconcile and commit the build.
+
+    Raises:
+        TooManyRejects: more than the budget, or all.
+        AccountsError: read = written + rejected does not hold, or the sums differ.
+        CommitConflict: another run committed first.
+    """
+    if (done := committed_by(plan)) is not None:  # the run's folder may be gone by now
+        return done
+    folder = RunFolder.attach(plan.folder)
+    ingested = sorted(ingested, key=lambda one: one.group)
+    rejected = sum((one.rejected for one in ingested), Rejected.zero())
+    planned = plan.source.plan_rejects if plan.source else ()
+    read = sum(one.read for one in ingested) + len(planned)
+    rejected = planned_rejects(plan, planned) + rejected
+    rejected.check(plan.budget, read)
+    rejected.check_some_left(read)
+    reconcile(read, rejected.total, ingested, shards)
+    parts = _number(plan, shards, folder.data)
+    pages = keep_pages(parts, str(folder.data))
+    inputs = write_inputs(plan, merged_digests(ingested), folder.data)
+    counts = sum((Counter(one.counts) for one in ingested), Counter[str]())
+    outcome = Outcome(plan.out, parts, pages, inputs, read, rejected, counts, folder.id)
+    files = sorted(rejected.files)
+    if not plan.store:
+        return commit(
+            folder, *describe_data_set(plan, outcome, folder.data_name, place_files(folder, files)), plan.base
+        )
+    with StoreRun(plan.store, folder.id) as run:
+        try:
+            names, _ = both(lambda: upload_files(run, folder, files, plan.memory_bytes), run.remove_dead)
+            return commit(run, *describe_data_set(plan, outcome, run.data_name, names), plan.base)
+        except BaseException:
+            run.discard()
+            raise
+
+
+def committed_by(plan: BuildPlan) -> Manifest | None:
+    """What this very build has committed already: runners may repeat any step."""
+    return run_at(plan.out, RunFolder.attach(plan.folder).id).committed()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a build came to. out: where the data set will be. parts: split to its shards, in order. pages: of these, if
+    they are many. inputs: as `write_inputs` says it. counts: what was counted while the records were read. run: the
+    build's id.
+    """
+
+    out: str
+    parts: Mapping[str, tuple[ShardInfo, ...]]
+    pages: Mapping[str, tuple[Page, ...]]
+    inputs: Mapping[str, Any]
+    read: int
+    rejected: Rejected
+    counts: Mapping[str, int]
+    run: str
+
+
+def describe_data_set(
+    plan: BuildPlan, outcome: Outcome, folder: str, reject_files: Sequence[str]
+) -> tuple[Manifest, Mapping[str, str]]:
+    """The manifest, and name to text of the files beside it. folder: of the shards; reject_files: below OUT."""
+    kind = plan.source.kind if plan.source else "pipeline"
+    rejected = outcome.rejected
+    part = Part(
+        folder, kind, _splits_of(outcome, folder, plan.compression), outcome.inputs, outcome.read, rejected.total
+    )
+    rejects = {"count": rejected.total, "reasons": dict(sorted(rejected.counts.items())), "files": list(reject_files)}
+    noted = [
+        *(plan.source.notes if plan.source else ()),
+        *(f"{what}: {count:,}" for what, count in sorted(outcome.counts.items())),
+        *(f"split {split!r} got no record" for split in plan.splits if split not in outcome.parts),
+    ]
+    manifest = Manifest(
+        plan.name,
+        plan.compression,
+        plan.deciding,
+        to_pbtxt(plan.schema),
+        (part,),
+        rejects,
+        build_fingerprint(plan, outcome),
+        {"notes": [in_flags(note) for note in noted]},
+        _run(plan, outcome.run),
+        {} if plan.transform is None else plan.transform.about,
+        PAGED_VERSION if outcome.pages else FORMAT_VERSION,
+    )
+    return manifest, tfds_files(manifest, outcome.parts, plan)
+
+
+def _splits_of(outcome: Outcome, folder: str, compression: str) -> Mapping[str, Sequence[ShardInfo]]:
+    where = join(outcome.out, folder)
+    paged = {split: Paged(where, split, compression, pages) for split, pages in outcome.pages.items()}
+    return paged or outcome.parts
+
+
+def keep_pages(parts: Mapping[str, Sequence[ShardInfo]], folder: str) -> dict[str, tuple[Page, ...]]:
+    """Write the pages of very many shards into the folder where these lie; see `write_pages`."""
+    pages = join(folder, PAGES_FOLDER)
+
+    def put(name: str, data: bytes) -> None:
+        if not is_remote(folder):
+            make_folder(pages, exist_ok=True)
+        put_bytes(join(pages, name), data)
+
+    return write_pages(parts, put)
+
+
+def reconcile(read: int, rejected: int, ingested: Sequence[Ingested], shards: Sequence[WrittenShard]) -> None:
+    """Raises AccountsError unless read = written + rejected,
+    and runs and shards hold the same records by count and sum.
+    """
+    in_runs = sum(run.records for one in ingested for run in one.runs)
+    in_shards = sum(shard.info.records for shard in shards)
+    if not read == in_shards + rejected == in_runs + rejected:
+        raise AccountsError(
+            f"{read} records were read, {rejected} rejected, {in_runs} put in order and {in_shards} written: "
+            "they don't add up; nothing was committed"
+        )
+    run_sum, shard_sum = 0, 0
+    for one in ingested:
+        for run in one.runs:
+            run_sum = add_sums(run_sum, run.sum)
+    for shard in shards:
+        shard_sum = add_sums(shard_sum, int(shard.info.sum, 16))
+    if run_sum != shard_sum:
+        raise AccountsError(
+            f"the records written (sum {shard_sum:016x}) are not those read (sum {run_sum:016x}); nothing was committed"
+        )
+
+
+def tfds_files(manifest: Manifest, parts: Mapping[str, Sequence[ShardInfo]], plan: BuildPlan) -> dict[str, str]:
+    """The files by which TensorFlow Datasets opens OUT (`tfds.builder_from_directory`). parts: split to its shards."""
+    part = manifest.parts[-1]
+    template = f"{part.folder}/{{SPLIT}}-{{SHARD_X_OF_Y}}.{{FILEFORMAT}}"
+    splits = {
+        name: TfdsSplit(shard_lengths=[shard.records for shard in shards], num_bytes=totals(shards)[1])
+        for name, shards in parts.items()
+    }
+    info = dataset_info_json(manifest.name, TFDS_VERSION, splits, template, schema=plan.schema)
+    return {
+        "dataset_info.json": json.dumps(info, indent=2, ensure_ascii=False) + "\n",
+        "features.json": json.dumps(features_json(plan.schema), indent=2, ensure_ascii=False) + "\n",
+        **label_files(plan.schema),
+    }
+
+
+def _number(plan: BuildPlan, shards: Sequence[WrittenShard], folder: Path) -> dict[str, tuple[ShardInfo, ...]]:
+    """Split to its shards in order; empty ones are removed and the others renamed to close the gap."""
+    parts: dict[str, tuple[ShardInfo, ...]] = {}
+    for ordinal, split in enumerate(plan.splits):
+        written = sorted((shard for shard in shards if shard.split == ordinal), key=lambda shard: shard.index)
+        full = [shard.info for shard in written if shard.info.records]
+        for shard in written:
+            if not shard.info.records:
+                _remove_shard(folder, shard.info)
+        renamed = [
+            replace(info, name=str(_rename_shard(folder, shard_name(info), index, len(full))))
+            for index, info in enumerate(full)
+        ]
+        if renamed:
+            parts[split] = tuple(renamed)
+    _sweep(folder, {info.name for infos in parts.values() for info in infos})
+    return parts
+
+
+def _rename_shard(folder: Path, old: ShardName, index: int, of: int) -> ShardName:
+    """The shard itself last: where it is gone already, by an attempt that was repeated,
+    the names beside it may be another shard's.
+    """
+    new = replace(old, index=index, of=of)
+    if new != old and exists(folder / str(old)):
+        for before, after in ((old.index_name, new.index_name), (old.members_name, new.members_name)):
+            if exists(folder / INDEX_FOLDER / before):
+                rename(folder / INDEX_FOLDER / before, folder / INDEX_FOLDER / after)
+        rename(folder / str(old), folder / str(new))
+    return new
+
+
+def _remove_shard(folder: Path, info: ShardInfo) -> None:
+    name = shard_name(info)
+    for path in (
+        folder / info.name,
+        folder / INDEX_FOLDER / name.index_name,
+        folder / INDEX_FOLDER / name.members_name,
+    ):
+        remove_file(path, missing_ok=True)
+
+
+def _sweep(folder: Path, wanted: set[str]) -> None:
+    """Remove what failed or doubled attempts left beside the shards."""
+    for path in paths_in(folder):
+        if is_file(path) and path.name not in wanted:
+            remove_file(path)
+    for path in paths_in(folder / INDEX_FOLDER):
+        if path.name.startswith("."):
+            remove_file(path)
+
+
+def planned_rejects(plan: BuildPlan, rejects: Sequence[Any]) -> Rejected:
+    """What the plan left out already, written beside the rejects of those who read."""
+    writer = RejectWriter(Path(plan.folder, "rejects", "plan.jsonl"))
+    writer.write(rejects)
+    return writer.close()
+
+
+def merged_digests(ingested: Sequence[Ingested]) -> dict[int, str]:
+    """Ordinal to digest of all files that were read whole."""
+    digests: dict[int, str] = {}
+    for one in ingested:
+        digests.update(one.digests)
+    return digests
+
+
+def write_inputs(plan: BuildPlan, read: Mapping[int, str], folder: Path) -> dict[str, Any]:
+    """Write the list of inputs into that folder, one JSON object a line, and say its totals and its digest.
+
+    read: ordinal to digest of files that were read whole; of what has none here, nor in the plan, it is made now.
+    """
+    if plan.source is None:
+        return {"files": 0, "bytes": 0, "digest": ""}
+    planned = plan.source.digests
+    progress, whole = progress_of(plan.folder), Digest()
+
+    def line(ordinal: int, file: InputFile) -> bytes:
+        digest = read.get(ordinal) or planned.get(ordinal) or digest_unchanged(file, progress)
+        about = {"root": file.root, "name": file.name, "bytes": file.stat.size_bytes, "digest": digest}
+        return _JSON.encode(about).encode("utf-8", "surrogateescape") + b"\n"
+
+    with atomic_write(folder / INPUTS_NAME) as list_file:
+        for first in range(0, len(plan.source.files), _LISTED_AT_ONCE):
+            some = plan.source.files[first : first + _LISTED_AT_ONCE]
+            text = b"".join(line(first + at, file) for at, file in enumerate(some))
+            whole.update(text)
+            write_all(list_file, text)
+    size = plan.source.files.size_bytes
+    return {"files": len(plan.source.files), "bytes": size, "list": INPUTS_NAME, "digest": whole.text()}
+
+
+def digest_unchanged(file: InputFile, progress: Progress) -> str:
+    """Its digest; a stop is heard meanwhile, since nothing is committed yet."""
+    digests = []
+    for block in read_blocks(file.path, DIGESTED_BYTES):
+        progress.advance()
+        digests.extend(chunk_digests(block))
+    digest = combine(digests)
+    check_unchanged(file.path, file.stat, file.name)
+    return digest
+
+
+def _run(plan: BuildPlan, run: str) -> dict[str, Any]:
+    versions = {name: version(name) for name in ("recordmill", "numpy", "pyarrow", "numba")}
+    finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return {
+        "id": run,
+        "finished": finished,
+        "python": platform.python_version(),
+        "versions": versions,
+        "threads": plan.threads,
+        "memory_bytes": plan.memory_bytes,
+    }
+
+
+def build_fingerprint(plan: BuildPlan, outcome: Outcome) -> str:
+    """Over all that must be equal for two builds to be equal: the shards' sums stand for what is no input file (a
+    labels file, a pipeline).
+    """
+    sums = [shard.sum for split in outcome.parts.values() for shard in split]
+    inputs = outcome.inputs["digest"]
+    document = {"format": 1, "options": plan.deciding, "schema": to_pbtxt(plan.schema), "inputs": inputs, "sums": sums}
+    return hashlib.sha256(json.dumps(document, sort_keys=True, default=str).encode()).hexdigest()

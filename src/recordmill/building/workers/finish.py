@@ -1,0 +1,122 @@
+"""The end of a build by many workers: every shard is looked for, all accounts are held against each other, and then the
+manifest is put, by which they become a data set. Nothing that failed or came second is removed here: another attempt
+of this very step may have committed meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from recordmill.base.errors import RecordmillError
+from recordmill.base.progress import Progress
+from recordmill.base.threads import thread_map
+from recordmill.building.commit import commit, place_files, tidy
+from recordmill.building.reconcile import (
+    AccountsError,
+    Outcome,
+    describe_data_set,
+    digest_unchanged,
+    keep_pages,
+    tfds_files,
+    write_inputs,
+)
+from recordmill.building.workers.input_digests import DigestList, DigestPart, Either, put_digests
+from recordmill.building.workers.runs import REQUESTS
+from recordmill.building.workers.shards import PlacedShard
+from recordmill.building.workers.shared_files import NotSharedError, SharedFolder, SharedPlan, workbench
+from recordmill.building.workers.survey import Survey
+from recordmill.shards.checksums import add_sums
+from recordmill.shards.manifest import INPUTS_NAME, Manifest
+from recordmill.storage.files import hand_over, listed_objects, stat
+
+DIGESTED = 64  # files that one piece of work reads
+
+
+def without_digest(plan: SharedPlan, survey: Survey) -> Iterator[tuple[int, ...]]:
+    """Ordinals of inputs that nobody has read whole, as pieces of work for `digest_files`."""
+    source = plan.load().source
+    missing = iter(()) if source is None else survey.digests.read().without(len(source.files), source.digests)
+    while some := tuple(itertools.islice(missing, DIGESTED)):
+        yield some
+
+
+def digest_files(plan: SharedPlan, ordinals: Sequence[int], progress: Progress) -> DigestPart:
+    """The digests of these inputs, of which there are some; DataError if one changed since it was planned."""
+    source = plan.load().source
+    assert source is not None
+    found = put_digests(plan.place, {at: digest_unchanged(source.files[at], progress) for at in ordinals})
+    assert found is not None
+    return found
+
+
+def finish(plan: SharedPlan, survey: Survey, placed: Iterable[PlacedShard], digests: Iterable[DigestPart]) -> Manifest:
+    """Look, reconcile and commit; may be called again, and by several at once.
+
+    Raises:
+        AccountsError: the records written are not those read. NotSharedError: a shard is not there.
+        CommitConflict: another build was first.
+    """
+    place, run = plan.place, plan.place.attach()
+    if (done := run.committed()) is not None:
+        _tidy_again(plan, done)
+        return done
+    shards = sorted(placed, key=lambda one: (one.split, one.index))
+    _reconcile(survey, shards)
+    look(place, [pair for one in shards for pair in one.sizes])
+    with workbench(plan) as bench:
+        inputs = write_inputs(bench, Either(DigestList(digests), survey.digests.read()), Path(bench.folder, "data"))
+        if bench.source is not None:
+            hand_over(str(Path(bench.folder, "data", INPUTS_NAME)), place.data(INPUTS_NAME))
+        by_split = itertools.groupby(shards, lambda one: bench.splits[one.split])  # they are in the order of the splits
+        splits = {name: tuple(one.info for one in each) for name, each in by_split}
+        pages = keep_pages(splits, place.data())
+        rejects = place_files(run, survey.rejected.files)
+        outcome = Outcome(place.out, splits, pages, inputs, survey.read, survey.rejected, survey.counts, place.id)
+        manifest, copies = describe_data_set(bench, outcome, place.folder, rejects)
+        return commit(run, manifest, copies, bench.base)
+
+
+def _reconcile(survey: Survey, shards: Sequence[PlacedShard]) -> None:
+    total, records = 0, sum(one.info.records for one in shards)
+    for one in shards:
+        total = add_sums(total, int(one.info.sum, 16))
+    if (records, total) != (survey.records, survey.sum):
+        raise AccountsError(
+            f"the records written ({records}, sum {total:016x}) are not those read ({survey.records}, sum "
+            f"{survey.sum:016x}); nothing was committed"
+        )
+    if len({(one.split, one.index) for one in shards}) != len(shards):
+        raise AccountsError("a shard was accounted for twice; nothing was committed")
+
+
+def look(place: SharedFolder, wanted: Sequence[tuple[str, int]]) -> None:
+    """Raises NotSharedError unless all these files, by their names below the data folder, are there and so large."""
+    if place.is_remote:
+        there = {item.name: item.size_bytes for item in listed_objects(place.data())}
+    else:
+        sizes = thread_map(lambda pair: _size(place.data(pair[0])), wanted, REQUESTS)
+        there = {name: size for (name, _), size in zip(wanted, sizes, strict=True) if size is not None}
+    missing = [name for name, size in wanted if there.get(name) != size]
+    if not missing:
+        return
+    if (size := there.get(missing[0])) is not None:
+        raise RecordmillError(f"{place.data(missing[0])}: {size} bytes, which is not what was written; not committed")
+    raise NotSharedError(f"{place.data(missing[0])} ({len(missing)} of {len(wanted)} files)", place.out)
+
+
+def _size(path: str) -> int | None:
+    try:
+        return stat(path).size_bytes
+    except FileNotFoundError:
+        return None
+
+
+def _tidy_again(plan: SharedPlan, manifest: Manifest) -> None:
+    """What an attempt may have left undone that has committed; the plan is gone where none has."""
+    with contextlib.suppress(NotSharedError):
+        known = plan.load()
+        copies = tfds_files(manifest, manifest.parts[-1].splits, known)
+        tidy(plan.place.out, manifest, copies, known.base + 1)

@@ -1,0 +1,293 @@
+"""Where a build by many workers has its files, all of them below OUT; what passes between workers is a `Shared`: the
+name of such a file, with its digest. No file there holds code: they are Arrow record batches (`tables`), NumPy arrays
+and JSON. What is neither, the plan with a Source that may be a user's own, is a `Broadcast`: Beam carries it to workers
+in the graph, as it does the functions that they call.
+
+`OUT/_run-<id>/` holds what the build alone needs: `shared/` (lists), `runs/`, `made/` (shards under names of
+the attempt that made them), `rejects/`, and on a disk `data/` until the last step. `OUT/data-<id>/` holds what the
+manifest names, and `OUT/rejects/<id>.*`.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import hashlib
+import io
+import json
+import os
+import pickle
+import socket
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from recordmill.base.errors import DataError, RecordmillError
+from recordmill.base.option_names import option, speak_flags, speaks_flags
+from recordmill.building.plan import BuildPlan
+from recordmill.preprocessing.metadata import check_files
+from recordmill.shards.manifest import DATA_PREFIX, INDEX_FOLDER, RUN_PREFIX
+from recordmill.shards.run import Run
+from recordmill.shards.store_run import run_at
+from recordmill.storage.codecs import find_codec
+from recordmill.storage.files import StoreSettings, hand_over, is_remote, put_bytes, read_range
+from recordmill.storage.folders import (
+    fetch_tree,
+    is_folder,
+    join,
+    make_folder,
+    make_scratch,
+    private_folder,
+    remove_tree,
+    rename,
+)
+
+SHARED, RUNS, MADE, REJECTS_FOLDER, DATA = "shared", "runs", "made", "rejects", "data"
+PARTS = (SHARED, RUNS, MADE, REJECTS_FOLDER)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_SCRATCH = ("runs", "rejects", "data", f"data/{INDEX_FOLDER}")
+
+_Value = TypeVar("_Value")
+_ArrayValue = TypeVar("_ArrayValue", bound="SharedArrays")
+
+
+class NotSharedError(RecordmillError):
+    """A worker, or who is named, does not find what another has written: they don't share OUT."""
+
+    def __init__(self, path: str, out: str, who: str = "the worker") -> None:
+        super().__init__(
+            f"{path} can't be seen on {who} {socket.gethostname()}, although another part of the job has "
+            f"written it: all workers must share {out}; name a folder that each of them mounts, or, for a build, one "
+            "in a store (s3://, gs://, az://). Nothing was committed"
+        )
+        self._path, self._out, self._who = path, out, who
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return NotSharedError, (self._path, self._out, self._who)
+
+
+@dataclass(frozen=True)
+class SharedFolder:
+    """The files of one build, or read. out: absolute, or a URI; id: the build's. terms: on which whoever unpickles it
+    reads from stores and writes to them. flags: whether its errors are for the command line.
+    """
+
+    out: str
+    id: str
+    terms: StoreSettings | None = field(default=None, compare=False, repr=False)
+    flags: bool = field(default_factory=speaks_flags, compare=False, repr=False)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        speak_flags(self.flags)
+
+    @property
+    def is_remote(self) -> bool:
+        return is_remote(self.out)
+
+    @property
+    def folder(self) -> str:
+        """The name of the folder that the manifest will name."""
+        return f"{DATA_PREFIX}{self.id}"
+
+    def run(self, *names: str) -> str:
+        """A path in the build's own folder."""
+        return join(self.out, f"{RUN_PREFIX}{self.id}", *names)
+
+    def data(self, *names: str) -> str:
+        """A path among what the manifest will name: on a disk in the build's own folder, until the last step has given
+        that its name.
+        """
+        final = join(self.out, self.folder)
+        return join(final if self.is_remote or is_folder(final) else self.run(DATA), *names)
+
+    def make_folders(self) -> None:
+        """Those that a disk needs, in the build's own folder, which is there."""
+        for path in (*(self.run(name) for name in PARTS), self.run(DATA), self.run(DATA, INDEX_FOLDER)):
+            make_folder(path, exist_ok=True)
+
+    def attach(self) -> Run:
+        """The run that has its files here; holding and closing it is its driver's."""
+        return run_at(self.out, self.id)
+
+    def hand_over(self, path: str, part: str) -> str:
+        """The file of this worker under a new name where all workers find it; gives that."""
+        target = self.run(part, f"{uuid.uuid4().hex[:12]}-{os.path.basename(path).lstrip('.')}")
+        hand_over(path, target)
+        return target
+
+    def share(self, what: str, value: _ArrayValue) -> Shared[_ArrayValue]:
+        """Keep the value where every worker can load it. what: for people who look into the folder."""
+        file = io.BytesIO()
+        np.savez(file, **dict(value.to_arrays()))  # type: ignore[arg-type]
+        data = file.getvalue()
+        name = f"{what}-{uuid.uuid4().hex[:12]}.npz"
+        put_bytes(self.run(SHARED, name), data)
+        return Shared(self, name, hashlib.sha256(data).hexdigest(), type(value))
+
+    def broadcast(self, value: _Value) -> Broadcast[_Value]:
+        """The value as it travels in the graph; what of it may be long is in OUT, so that it is small."""
+        return Broadcast(self, pickle.dumps(value))
+
+
+class SharedArrays(Protocol):
+    """What can be shared: a value that NumPy arrays say, none of them of Python's objects."""
+
+    def to_arrays(self) -> Mapping[str, npt.NDArray[Any]]: ...
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], place: SharedFolder) -> Any:
+        """What `to_arrays` gave, in that place."""
+
+
+@dataclass(frozen=True)
+class Broadcast(Generic[_Value]):
+    """A value that goes to every worker with what Beam sends them."""
+
+    place: SharedFolder
+    data: bytes = field(repr=False)
+
+    def load(self) -> _Value:
+        """The value, loaded once in each process.
+
+        Raises:
+            RecordmillError: this worker lacks the module of a class of the user's own.
+        """
+        value: _Value = _unpickled(self.data)
+        return value
+
+
+@functools.lru_cache(maxsize=8)
+def _unpickled(data: bytes) -> Any:
+    try:
+        return pickle.loads(data)
+    except (AttributeError, ModuleNotFoundError) as error:
+        raise RecordmillError(
+            f"the worker on {socket.gethostname()} can't load what was planned ({error}): a class of your own, as of a "
+            "Source, must stand in a module that is installed there, not in the script that is run"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Shared(Generic[_ArrayValue]):
+    """A value that lies in the build's folder; what travels is this. Nothing is loaded that has another digest."""
+
+    place: SharedFolder
+    name: str
+    sha256: str
+    kind: type[_ArrayValue]
+
+    def load(self) -> _ArrayValue:
+        """The value, loaded once in each process.
+
+        Raises:
+            NotSharedError: it is not there.
+        """
+        value: _ArrayValue = _loaded(self)
+        return value
+
+    def read(self) -> _ArrayValue:
+        """The value, read anew, for what is used once: few of those that are loaded are kept.
+
+        Raises:
+            NotSharedError: it is not there.
+        """
+        value: _ArrayValue = _read(self)
+        return value
+
+
+@functools.lru_cache(maxsize=8)
+def _loaded(shared: Shared[Any]) -> Any:
+    return _read(shared)
+
+
+def _read(shared: Shared[Any]) -> Any:
+    path = shared.place.run(SHARED, shared.name)
+    try:
+        data = read_range(path).tobytes()
+    except FileNotFoundError:
+        raise NotSharedError(path, shared.place.out) from None
+    if hashlib.sha256(data).hexdigest() != shared.sha256:
+        raise DataError("is not what this build has written there", source=path)
+    with np.lib.npyio.NpzFile(io.BytesIO(data), allow_pickle=False) as arrays:
+        return shared.kind.from_arrays(arrays, shared.place)
+
+
+SharedPlan = Broadcast[BuildPlan]
+
+
+@contextmanager
+def workbench(plan: SharedPlan) -> Iterator[BuildPlan]:
+    """The plan with a folder of this worker's own, in which it makes files before others are to find them; removed at
+    the end with all that is left there.
+
+    On a disk that workers share it lies there, so that files only get another name, else among temporary files.
+
+    Raises:
+        NotSharedError, RecordmillError: as `scratch` does. RecordmillError: compressed shards of this worker would have
+            other bytes, and a late attempt of one worker could then take the place of another's.
+    """
+    place = plan.place
+    with scratch(place) as folder:
+        for name in _SCRATCH:
+            make_folder(Path(folder, name))
+        loaded = plan.load()
+        _check_library(loaded)
+        yield _with_transform_here(loaded).moved(folder=folder)
+
+
+@contextmanager
+def scratch(place: SharedFolder) -> Iterator[str]:
+    """A folder of this worker's own, removed at the end with all that is left there.
+
+    Raises:
+        NotSharedError: the build's folder is not there. RecordmillError: the disk was full meanwhile.
+    """
+    try:
+        folder = make_scratch("work-", None if place.is_remote else place.run())
+    except FileNotFoundError:
+        raise NotSharedError(place.run(), place.out) from None
+    try:
+        yield folder
+    except OSError as error:
+        if error.errno not in _FULL or is_remote(str(error.filename or "")):
+            raise
+        where = f"{os.path.dirname(folder)} on {socket.gethostname()}"
+        raise RecordmillError(f"{where}: {error.strerror}; nothing was written") from error
+    finally:
+        remove_tree(folder, ignore_errors=True)
+
+
+def _check_library(plan: BuildPlan) -> None:
+    if plan.library != (here := find_codec(plan.compression).library):
+        raise RecordmillError(
+            f"the worker on {socket.gethostname()} compresses with {here}, and this was planned with {plan.library}: "
+            f"{plan.compression} shards would depend on who writes them. Install the same, or build with "
+            f"{option('compression', 'none')}"
+        )
+
+
+def _with_transform_here(plan: BuildPlan) -> BuildPlan:
+    """The plan with the files of its transform on this machine, where TensorFlow finds them."""
+    saved = plan.transform
+    if saved is None or not is_remote(saved.folder):
+        return plan
+    own = private_folder("recordmill")
+    # by its files: two fits of one transform may compute the same, and have graphs of other bytes
+    files = json.dumps(saved.about["files"], sort_keys=True)
+    folder = join(own, f"transform-{hashlib.sha256(files.encode()).hexdigest()}")
+    if not is_folder(folder):
+        made = make_scratch("transform-", own)
+        fetch_tree(saved.folder, made)
+        try:
+            rename(made, folder)
+        except OSError:  # another worker was first
+            remove_tree(made, ignore_errors=True)
+    check_files(folder, saved.about)
+    return plan.moved(transform=replace(saved, folder=folder))

@@ -1,0 +1,156 @@
+"""What a read would write, from its plan and a few pieces of the inputs:
+rows, columns, and how much disk and memory they take.
+
+Nothing is written. Rows are counted by frame headers (streams are read through); the bytes of columns of fixed size are
+exact for NumPy, all others follow from the pieces that were looked at.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from recordmill.exporting.plan import Job, ReadPlan
+from recordmill.exporting.records import parts_of
+from recordmill.records.columns.numpy_arrays import numpy_dtype
+from recordmill.records.writers.outputs import Output
+from recordmill.schemas.feature import Feature
+from recordmill.shards.access import FileAccess
+from recordmill.shards.cutting import pieces_of
+from recordmill.shards.loading.batches import loads
+from recordmill.shards.loading.salvage import Salvaged
+from recordmill.shards.pieces import Piece, Span
+
+# pieces that are decoded, spread over all of them:
+# 32 MiB of shards say within a few per cent how long texts and lists are
+_PIECES = 4
+_PARTS = 4  # of each piece, where conversions cut it: 64 MiB converted
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True)
+class ColumnEstimate:
+    """One column: what it is, its NumPy dtype, its shape ([rows, ...], None where rows differ),
+    and the bytes that it takes on disk.
+
+    exact: the bytes are no estimate.
+    """
+
+    feature: Feature
+    dtype: str
+    shape: tuple[int | None, ...]
+    bytes: int
+    exact: bool
+
+
+@dataclass(frozen=True)
+class ReadEstimate:
+    """A read before it is done.
+
+    records: split to rows; without rejects, which only reading finds. outputs: how many files (folders for npy).
+    sampled: the rows that estimates rest on. memory_bytes: the most that the read holds beside the interpreter.
+    """
+
+    to: str
+    records: dict[str, int]
+    outputs: int
+    columns: tuple[ColumnEstimate, ...]
+    sampled: int
+    memory_bytes: int
+    notes: tuple[str, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(self.records.values())
+
+    @property
+    def disk_bytes(self) -> int:
+        return sum(column.bytes for column in self.columns)
+
+    def to_json(self) -> dict[str, Any]:
+        """A machine-readable form (`--json`)."""
+        return {
+            "to": self.to,
+            "records": self.records,
+            "outputs": self.outputs,
+            "columns": {
+                column.feature.name: {
+                    "what": column.feature.describe(), "required": column.feature.required, "dtype": column.dtype,
+                    "shape": list(column.shape), "bytes": column.bytes, "exact": column.exact,
+                }
+                for column in self.columns
+            },
+            "disk_bytes": self.disk_bytes,
+            "memory_bytes": self.memory_bytes,
+            "sampled_rows": self.sampled,
+            "notes": list(self.notes),
+        }  # fmt: skip
+
+
+def estimate(plan: ReadPlan, memory_bytes: int) -> ReadEstimate:
+    """Count and sample; memory_bytes: what the read would hold.
+
+    Raises:
+        DataError: a record that was looked at is damaged and the plan is not lenient.
+    """
+    records = {whole.split: _records(plan, whole) for whole in plan.wholes}
+    parts = [part for piece in _spread(plan) for part in _decoded(plan, piece)]
+    batches = [batch for part in parts for batch in part.batches]
+    sampled = sum(batch.num_rows for batch in batches)
+    notes = plan.notes
+    if plan.options.filters:
+        seen = sum(part.records for part in parts)
+        limit = plan.options.limit
+        records = {
+            split: min(round(count * sampled / max(seen, 1)), count if limit is None else limit)
+            for split, count in records.items()
+        }
+        notes += (f"the numbers of records are estimates: {sampled:,} of {seen:,} that were looked at are kept",)
+    rows = sum(records.values())
+    output = plan.options.output
+    found = output.estimator(batches, plan.schema, plan.layout or plan.options.own)
+    columns = tuple(
+        _column(feature, size, sampled, rows, output) for feature, size in zip(plan.schema, found, strict=True)
+    )
+    return ReadEstimate(plan.options.to, records, len(plan.jobs), columns, sampled, memory_bytes, notes)
+
+
+def _records(plan: ReadPlan, job: Job) -> int:
+    total = sum(_piece_records(plan, piece) for piece in job.pieces)
+    return total if job.limit is None or plan.options.filters else min(total, job.limit)
+
+
+def _piece_records(plan: ReadPlan, piece: Piece | Span) -> int:
+    if isinstance(piece, Piece) and piece.fault:
+        return 0
+    return FileAccess(plan.files[piece.file], piece.file).records if piece.records is None else piece.records
+
+
+def _spread(plan: ReadPlan) -> Sequence[Piece]:
+    """A few pieces, evenly over all; the first one and the last one are among them."""
+    found = [piece for whole in plan.wholes for piece in whole.pieces if not (isinstance(piece, Piece) and piece.fault)]
+    pieces = [list(pieces_of(plan.files, [one], lenient=plan.options.lenient)) for one in _evenly(found)]
+    if len(found) <= _PIECES:
+        return _evenly([piece for some in pieces for piece in some])
+    return [some[round(at * (len(some) - 1) / (_PIECES - 1))] for at, some in enumerate(pieces)]
+
+
+def _evenly(items: Sequence[_Item]) -> Sequence[_Item]:
+    if len(items) <= _PIECES:
+        return items
+    return [items[round(at * (len(items) - 1) / (_PIECES - 1))] for at in range(_PIECES)]
+
+
+def _decoded(plan: ReadPlan, piece: Piece) -> Iterator[Salvaged]:
+    """The records of the piece; of a stream those of its first block."""
+    first = itertools.islice(loads(plan.files, [piece], lenient=plan.options.lenient), 1)
+    return itertools.islice(parts_of(plan, first, 1), _PARTS)
+
+
+def _column(feature: Feature, sampled_bytes: int, sampled: int, rows: int, output: Output) -> ColumnEstimate:
+    dtype = "bytes" if feature.dtype == "bytes" else "str" if feature.dtype == "string" else str(numpy_dtype(feature))
+    row_bytes = output.row_measurer(feature) if output.row_measurer else None
+    size = round(sampled_bytes * rows / max(sampled, 1)) if row_bytes is None else rows * row_bytes
+    return ColumnEstimate(feature, dtype, (rows, *feature.shape), size, row_bytes is not None)

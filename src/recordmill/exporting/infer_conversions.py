@@ -1,0 +1,223 @@
+"""Conversions whose output the user did not say in full, to full ones: what the records hold says it, before any of
+them is written; and what a read that decodes nothing could decode.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from recordmill.base.errors import DataError, UsageError
+from recordmill.base.option_names import option
+from recordmill.base.suggestions import there_are
+from recordmill.base.threads import thread_map
+from recordmill.records.columns.convert import ConversionStep, DecodeTensor
+from recordmill.records.columns.decode_images import DecodeImages, image_sizes, looks_like_image
+from recordmill.records.protobuf.tensor_proto import PLAIN_DTYPES, TENSOR_DTYPES, first_header, read_headers
+from recordmill.schemas.feature import ITEM_BYTES, Schema
+from recordmill.shards.catalog import ShardFile
+from recordmill.shards.cutting import pieces_of
+from recordmill.shards.loading.batches import Load, decode_load, loads
+from recordmill.shards.loading.salvage import salvage
+from recordmill.shards.pieces import Piece, Span
+
+SNIFFED_LOADS = 4  # of up to 8 MiB each: enough to meet every feature that most records have
+
+
+@dataclass(frozen=True)
+class AnyTensor:
+    """A DecodeTensor whose dtype and shape the first tensor says."""
+
+    feature: str
+
+
+@dataclass(frozen=True)
+class AnyImages:
+    """A DecodeImages of this feature, or of every feature that holds images; size: (height, width) to resize to, or
+    None: what the images have.
+    """
+
+    feature: str | None
+    size: tuple[int, int] | None
+    channels: int
+    ragged: bool = True
+
+
+Unresolved = AnyTensor | AnyImages
+
+
+@dataclass(frozen=True)
+class Records:
+    """Where the records are that may be asked. pieces: of each split."""
+
+    files: Sequence[ShardFile]
+    pieces: Sequence[Sequence[Piece | Span]]
+    schema: Schema
+    lenient: bool
+    threads: int
+
+    def batches(self, names: tuple[str, ...], first: int | None = None) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """(file, batch) of these features alone; first: of so many loads."""
+        schema = self.schema.select(names)
+
+        def work(load: Load) -> tuple[str, Sequence[pa.RecordBatch]]:
+            return load.file.path, salvage(load, schema).batches if self.lenient else decode_load(load, schema)
+
+        pieces = (pieces_of(self.files, some, lenient=self.lenient) for some in self.pieces)
+        every = loads(self.files, itertools.chain.from_iterable(pieces), lenient=self.lenient)
+        wanted = itertools.islice(every, first)
+        for path, batches in thread_map(work, wanted, self.threads if first is None else 1):
+            yield from ((path, batch) for batch in batches)
+
+
+def resolve(steps: Sequence[ConversionStep | Unresolved], records: Records) -> tuple[ConversionStep, ...]:
+    """The same steps in full.
+
+    Raises:
+        UsageError: no such feature, or no record that has it.
+        DataError: the first one that has it holds no such tensor.
+    """
+    result: list[ConversionStep] = []
+    for step in steps:
+        if isinstance(step, AnyTensor):
+            result.append(_tensor(step, records))
+        elif isinstance(step, AnyImages):
+            result += [_images(step, name, records) for name in _image_features(step, records)]
+        else:
+            result.append(step)
+    return tuple(result)
+
+
+def _tensor(step: AnyTensor, records: Records) -> DecodeTensor:
+    _check_name(step.feature, "decode_tensor", records.schema)
+    if records.schema[step.feature].shape or records.schema[step.feature].dtype not in ("bytes", "string"):
+        return DecodeTensor(step.feature, "uint8", ())  # its own check says what is wrong
+    last: DataError | None = None
+    for path, batch in records.batches((step.feature,)):
+        for value in batch.column(0).drop_null():
+            payload = value.as_py()
+            try:
+                dtype, shape = first_header(payload.encode() if isinstance(payload, str) else payload)
+            except DataError as error:
+                last = DataError(f"{option('decode_tensor', step.feature)}: {error.reason}", source=path)
+                if not records.lenient:
+                    raise last from None
+                continue
+            return DecodeTensor(step.feature, dtype, shape)
+    raise last or UsageError(
+        f"{option('decode_tensor', step.feature)}: no record has it; say what it would be, as in "
+        f"{step.feature}=float32[28,28]"
+    )
+
+
+def _image_features(step: AnyImages, records: Records) -> Sequence[str]:
+    """The feature that was named, or those whose first values begin as images do."""
+    if step.feature is not None:
+        _check_name(step.feature, "decode_images", records.schema)
+        return [step.feature]
+    candidates = tuple(feature.name for feature in records.schema if feature.dtype == "bytes" and not feature.shape)
+    if not (found := with_images(candidates, records)):
+        if lists := [feature.name for feature in records.schema if feature.dtype == "bytes" and feature.shape]:
+            raise UsageError(
+                f"{option('decode_images')}: no feature holds one encoded image a record; {lists[0]!r} is a list of "
+                "byte strings, which is not decoded"
+            )
+        raise UsageError(
+            f"{option('decode_images')}: no feature holds encoded images; the bytes features are "
+            f"{', '.join(candidates) or 'none'}"
+        )
+    return found
+
+
+def with_images(candidates: tuple[str, ...], records: Records) -> Sequence[str]:
+    """Those of these bytes features whose first values begin as images do."""
+    found = set()
+    for _, batch in records.batches(candidates, SNIFFED_LOADS) if candidates else ():
+        for name, column in zip(candidates, batch.columns, strict=True):
+            present = column.drop_null()
+            if len(present) and looks_like_image(present[0].as_py()):
+                found.add(name)
+    return [name for name in candidates if name in found]
+
+
+def _images(step: AnyImages, name: str, records: Records) -> DecodeImages:
+    """All images are looked at for their size, until two of them differ."""
+    if step.size is not None:
+        return DecodeImages(name, *step.size, step.channels, resize=True)
+    full = DecodeImages(name, None, None, step.channels)
+    feature = records.schema[name]
+    full.output(feature)
+    sizes: set[tuple[int, int]] = set()
+    for _, batch in records.batches((name,)):
+        sizes |= image_sizes(batch.column(0), feature)
+        if len(sizes) > 1:
+            break
+    if len(sizes) == 1:
+        return DecodeImages(name, *sizes.pop(), step.channels)
+    if sizes and not step.ragged:
+        shown = " and ".join(f"{height} x {width}" for height, width in sorted(sizes)[:2])
+        raise UsageError(
+            f"{option('decode_images', name)}: the images differ in size ({shown}), so no one array holds them; "
+            f"{option('resize', 'HxW')} makes them equal, or use {option('to', 'parquet')}"
+        )
+    return full
+
+
+def _check_name(name: str, keyword: str, schema: Schema) -> None:
+    if name not in schema:
+        raise UsageError(f"{option(keyword, name)}: no such feature; {there_are(name, schema.names)}")
+
+
+_LOOKED_AT = (
+    3  # values of a feature; bytes that are all TensorProtos whose values fill their shapes are so by no accident
+)
+
+
+def suggestions(records: Records, schema: Schema) -> list[str]:
+    """A note for each feature of the schema that is written as bytes and holds encoded images or serialized tensors;
+    one load is read for it, 8 MiB at most.
+    """
+    names = tuple(
+        feature.name
+        for feature in schema
+        if feature.dtype == "bytes" and not feature.shape and feature.name in records.schema
+    )
+    if not names:
+        return []
+    try:
+        first = next(records.batches(names, 1), None)
+    except DataError:
+        return []  # reading says what is wrong, and where
+    if first is None:
+        return []
+    found = (_suggestion(name, column) for name, column in zip(names, first[1].columns, strict=True))
+    return [note for note in found if note is not None]
+
+
+def _suggestion(name: str, column: pa.Array) -> str | None:
+    values = [value.as_py() for value in column.drop_null()[:_LOOKED_AT]]
+    if not values:
+        return None
+    if all(looks_like_image(value) for value in values):
+        return f"{name} holds encoded images: {option('decode_images', name)} makes pixels of them"
+    tensors = [_suggest_tensor(value) for value in values]
+    if all(tensor is not None for tensor in tensors):
+        return f"{name} holds TensorProtos ({tensors[0]}): {option('decode_tensor', name)} makes arrays of them"
+    return None
+
+
+def _suggest_tensor(value: bytes) -> str | None:
+    """`float32 [2, 3]`, if that is what a TensorProto of it holds."""
+    found = read_headers(np.frombuffer(value, np.uint8), np.array([0, len(value)], np.int64))
+    dtype, shape = TENSOR_DTYPES.get(int(found.dtype[0])), found.dims[0, : found.rank[0]].tolist()
+    if (
+        found.status[0] != PLAIN_DTYPES
+        or dtype is None
+        or int(found.lengths[0]) != int(np.prod(shape, dtype=object)) * ITEM_BYTES[dtype]
+    ):
+        return None
+    return f"{dtype} {shape}"

@@ -1,0 +1,262 @@
+"""One `Job` of a read, from its pieces to its output: decode on threads, write in order, account for every record.
+
+The same function runs in this process and on a Beam worker. An output appears under its final name only when it is
+whole; a second attempt at the same job replaces it with the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from recordmill.base.errors import RecordmillError, Reject
+from recordmill.base.progress import Progress
+from recordmill.exporting.plan import Job, ReadPlan
+from recordmill.exporting.records import read_parts
+from recordmill.records.writers.outputs import Output, OutputWriter, WriterSettings
+from recordmill.shards.rejects import RejectBudget, Rejected, RejectWriter
+from recordmill.storage.files import sync_file
+from recordmill.storage.folders import is_folder, paths_in, remove_file, remove_tree, rename
+from recordmill.storage.json_fields import Fields
+
+
+@dataclass(frozen=True, slots=True)
+class OutputAccount:
+    """What became of the records of a job: read = written + rejected.total + filtered.
+
+    output: its name in the data folder. notes: for people. digest: of what was read, where all of it was checked,
+    else "".
+    """
+
+    split: str
+    output: str
+    read: int
+    written: int
+    rejected: Rejected
+    filtered: int = 0
+    notes: tuple[str, ...] = ()
+    digest: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the names, which the job says."""
+        return {
+            "read": self.read,
+            "written": self.written,
+            "filtered": self.filtered,
+            "counts": dict(self.rejected.counts),
+            "first": [asdict(reject) for reject in self.rejected.first],
+            "notes": self.notes,
+            "digest": self.digest,
+        }
+
+    @classmethod
+    def from_json(cls, fields: Fields, job: Job, output: Output) -> OutputAccount:
+        """That of the job, without files of rejects; raises DataError for what no read writes."""
+        reasons = fields.object("counts")
+        first = (
+            Reject(*(reject.text(name) for name in ("source", "place", "reason", "message")))
+            for reject in fields.objects("first")
+        )
+        return cls(
+            job.split,
+            output_name(job, output),
+            fields.count("read"),
+            fields.count("written"),
+            Rejected(Counter({reason: reasons.count(reason) for reason in reasons.value}), tuple(first)),
+            fields.count("filtered"),
+            tuple(fields.texts("notes")),
+            fields.text("digest"),
+        )
+
+
+def _nobody(path: Path, name: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """What becomes of outputs. is_durable: they are to outlast a loss of power. follow: gives the context within which
+    an output that only appends, of that name, is written to a path of its own.
+    """
+
+    is_durable: bool = True
+    follow: Callable[[Path, str], AbstractContextManager[None]] = _nobody
+
+
+FINISHED = Keeping()
+
+
+class Publication(Protocol):
+    """Where the outputs of a read go, and the one step that makes them its result."""
+
+    @property
+    def keeping(self) -> Keeping:
+        """What becomes of those that are made on this machine."""
+        return FINISHED
+
+    def publish(
+        self, summary: Mapping[str, Any], results: Sequence[OutputAccount]
+    ) -> tuple[Path | str, tuple[Path | str, ...]]:
+        """Take the step; gives where the outputs are then, and the files that list rejects.
+
+        Raises:
+            RecordmillError: another read was first.
+            OSError: nothing was published, or it can't be known, and nothing was removed.
+            KeyboardInterrupt: it says so if the result was complete already.
+        """
+
+
+@dataclass(frozen=True)
+class Accounts:
+    """What became of the records: read = written + rejected + filtered. records: split to rows written."""
+
+    read: int
+    records: Mapping[str, int]
+    filtered: int
+    rejected: Rejected
+
+    @classmethod
+    def of(cls, results: Sequence[OutputAccount]) -> Accounts:
+        splits = dict.fromkeys(result.split for result in results)
+        return cls(
+            sum(result.read for result in results),
+            {split: sum(result.written for result in results if result.split == split) for split in splits},
+            sum(result.filtered for result in results),
+            sum((result.rejected for result in results), Rejected.zero()),
+        )
+
+    def check(self, plan: ReadPlan, budget: RejectBudget) -> None:
+        """Hold them against the plan and against each other.
+
+        Raises:
+            RecordmillError: they do not add up. TooManyRejects: more than the budget allows, or nothing else.
+        """
+        written, rejected = sum(self.records.values()), self.rejected.total
+        if plan.records not in (None, self.read) or self.read != written + rejected + self.filtered:
+            raise RecordmillError(
+                f"{self.read} records were read of {plan.records} planned, {written} written, {rejected} "
+                f"rejected, {self.filtered} filtered; nothing was kept"
+            )
+        self.rejected.check(budget, self.read)
+        if rejected:
+            self.rejected.check_some_left(self.read)
+
+    def summary(self, plan: ReadPlan) -> dict[str, Any]:
+        """What is written beside the outputs."""
+        return {
+            "to": plan.options.to,
+            "records": dict(self.records),
+            "read": self.read,
+            "rejected": self.rejected.total,
+            "filtered": self.filtered,
+            "reject_reasons": dict(sorted(self.rejected.counts.items())),
+            "features": {feature.name: feature.describe() for feature in plan.schema},
+        }
+
+
+def output_name(job: Job, output: Output) -> str:
+    """The name of the job's output: a file, or the folder of a split."""
+    return output.file_name(job.split if output.per_split else job.name)
+
+
+def rejects_name(job: Job) -> str:
+    """The name of the file that lists the job's rejects."""
+    return f"{job.name}.jsonl"
+
+
+def run_job(
+    plan: ReadPlan,
+    job: Job,
+    data: Path,
+    rejects: Path,
+    *,
+    output: Output,
+    threads: int,
+    progress: Progress,
+    keeping: Keeping = FINISHED,
+) -> OutputAccount:
+    """Read the job's records and write its output into data, its rejects into a file of their own.
+
+    Raises:
+        DataError: a record is damaged and the plan is not lenient.
+        TooManyRejects: so many records can't be used that the read need not go on.
+        RecordmillError: the account does not add up.
+    """
+    attempt = uuid.uuid4().hex
+    reject_file = rejects / rejects_name(job)
+    reject_writer = RejectWriter(rejects / f".{job.name}.{attempt}.tmp", most=plan.most_rejects, work=job.name)
+    read = filtered = 0
+    seen = hashlib.sha256()
+
+    def good() -> Iterator[pa.RecordBatch]:
+        nonlocal read, filtered
+        for part in read_parts(plan, job, threads):
+            read += part.records
+            filtered += part.filtered
+            seen.update(part.seen)
+            reject_writer.write(part.rejects)
+            progress.advance(records=part.records, rejects=len(part.rejects))
+            yield from part.batches
+
+    name = output_name(job, output)
+    try:
+        writer = write_output(data / name, good(), output, plan, job.split, attempt, keeping)
+    finally:
+        rejected = reject_writer.close()
+    if rejected.files:
+        rename(rejected.files[0], reject_file)
+        rejected = replace(rejected, files=(str(reject_file),))
+    if read != writer.rows + rejected.total + filtered:
+        written = writer.rows
+        raise RecordmillError(
+            f"{name}: {read} records were read, but {written} written, {rejected.total} rejected and "
+            f"{filtered} filtered; nothing was kept"
+        )
+    digest = seen.hexdigest() if plan.options.checks_all else ""
+    return OutputAccount(job.split, name, read, writer.rows, rejected, filtered, writer.notes, digest)
+
+
+def write_output(
+    path: Path,
+    batches: Iterable[pa.RecordBatch],
+    output: Output,
+    plan: ReadPlan,
+    split: str,
+    attempt: str,
+    keeping: Keeping = FINISHED,
+) -> OutputWriter:
+    """Write all batches to path, under another name until it is whole; gives the writer, which is closed."""
+    temporary = path.with_name(f".{path.name}.{attempt}.tmp")
+    settings = WriterSettings(plan.layout or plan.options.own, split, plan.memory_bytes)
+    writer = output.new_writer(temporary, plan.schema, settings)
+    try:
+        with keeping.follow(temporary, path.name) if output.appends else nullcontext():
+            for batch in batches:
+                writer.write(batch)
+            writer.close()
+        if keeping.is_durable and not output.is_durable:
+            for written in paths_in(temporary) if is_folder(temporary) else [temporary]:
+                sync_file(written)
+    except BaseException:
+        writer.abort()
+        _remove(temporary)
+        raise
+    if is_folder(path):
+        remove_tree(path)
+    rename(temporary, path)
+    return writer
+
+
+def _remove(path: Path) -> None:
+    if is_folder(path):
+        remove_tree(path, ignore_errors=True)
+    else:
+        remove_file(path, missing_ok=True)

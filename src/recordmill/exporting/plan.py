@@ -1,0 +1,386 @@
+"""The plan of a `read`: INPUTs to the features that are wanted and to `Job`s, each of which makes one output file (or
+folder): a list of any length, of which the process that plans holds 40 bytes a piece.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recordmill.base.errors import DataError, UsageError
+from recordmill.base.machine import core_count
+from recordmill.base.option_names import option
+from recordmill.base.suggestions import there_are
+from recordmill.exporting.file_layout import check_layout, choose_layout
+from recordmill.exporting.infer_conversions import Records, Unresolved, resolve, suggestions
+from recordmill.records.columns.convert import ConversionStep, output_schema
+from recordmill.records.columns.decode_images import DecodeImages
+from recordmill.records.columns.predicate import Predicate, kept_names
+from recordmill.records.inference.confirm import SchemaGuess
+from recordmill.records.writers.files import FileLayout, FileRequest
+from recordmill.records.writers.outputs import Output, find_output
+from recordmill.schemas.feature import Schema
+from recordmill.shards.access import FileAccess
+from recordmill.shards.catalog import Catalog, Inputs, ShardFile, find
+from recordmill.shards.cutting import cut_files
+from recordmill.shards.loading.infer_schema import guess_schema, infer_schema
+from recordmill.shards.manifest import RUN_PREFIX
+from recordmill.shards.pieces import PIECE_BYTES, Piece, PieceTable, Span
+from recordmill.storage.lazy_table import Table
+
+_STREAM_RATIO = (
+    4  # a compressed file is taken to inflate so many times, which only decides how many share an output file
+)
+_WHOLE = PIECE_BYTES * 2**40  # no piece is larger
+
+
+@dataclass(frozen=True)
+class Job:
+    """One output: the index-th (from 0) of `of` of its split, from these pieces, at most limit records of them."""
+
+    split: str
+    index: int
+    of: int
+    pieces: Sequence[Piece | Span]
+    limit: int | None = None
+
+    @property
+    def name(self) -> str:
+        """`train-00003-of-00016`."""
+        return f"{self.split}-{self.index:05d}-of-{self.of:05d}"
+
+
+class JobTable(Table[Job]):
+    """Jobs by whole ones, one for each split, and by the pieces with which their parts begin: [parts + 1] of each, the
+    last of which is behind the last piece.
+    """
+
+    def __init__(self, wholes: Sequence[Job], edges: Sequence[npt.NDArray[np.int64]]) -> None:
+        self._wholes, self._edges = tuple(wholes), tuple(edges)
+        self._ends = list(accumulate(len(edge) - 1 for edge in edges))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def _item(self, at: int) -> Job:
+        number = bisect.bisect_right(self._ends, at)
+        whole, edges = self._wholes[number], self._edges[number]
+        index, of = at - (self._ends[number] - len(edges) + 1), len(edges) - 1
+        pieces = PieceTable.of(whole.pieces).part(int(edges[index]), int(edges[index + 1]))
+        return Job(whole.split, index, of, pieces, whole.limit)
+
+
+def whole_jobs(catalog: Catalog, *, lenient: bool, limit: int | None, filters: bool) -> tuple[Job, ...]:
+    """A job for each split: of all its pieces, or, unless records are filtered, of as many as hold limit records.
+
+    Raises:
+        DataError: a header is damaged in a file that has no index, unless lenient.
+    """
+    most = None if filters else limit
+    found = ((split, PieceTable.of(_pieces(catalog, split, lenient, most))) for split in catalog.splits)
+    return tuple(Job(split, 0, 1, pieces, limit) for split, pieces in found)
+
+
+def records_of(wholes: Sequence[Job]) -> int | None:
+    """How many records they hold; None where a stream does not tell before it is read."""
+    told = [PieceTable.of(whole.pieces).records for whole in wholes]
+    return None if None in told else sum(number for number in told if number is not None)
+
+
+def _pieces(catalog: Catalog, split: str, lenient: bool, limit: int | None) -> Iterator[Piece | Span]:
+    left = limit
+    for piece in _found(catalog, split, lenient):
+        if left is not None:
+            if left == 0:
+                return
+            if piece.records is not None and piece.records > left:
+                piece = _shortened(catalog.files[piece.file], piece, left)
+            left -= min(left, 1 if isinstance(piece, Piece) and piece.fault else piece.records or 0)
+        yield piece
+
+
+def _found(catalog: Catalog, split: str, lenient: bool) -> Iterator[Piece | Span]:
+    """Of a data set whole shards, of other files what `cut_files` finds."""
+    files = ((ordinal, file) for ordinal, file in enumerate(catalog.files) if file.split == split)
+    if catalog.manifest is None:
+        yield from cut_files(files, lenient=lenient)
+        return
+    for ordinal, file in files:
+        assert file.info is not None
+        if file.info.records:
+            yield Span(ordinal, 0, file.info.framed_bytes, file.info.records)
+
+
+def _shortened(file: ShardFile, piece: Piece | Span, records: int) -> Piece | Span:
+    """The first records of a piece, or of a shard."""
+    access = FileAccess(file, piece.file)
+    if isinstance(piece, Piece):
+        return next(access.pieces(piece.first_record, piece.first_record + records, _WHOLE))
+    first = next(access.pieces(0, records, _WHOLE))
+    assert first.stop is not None
+    return Span(piece.file, 0, first.stop, records)
+
+
+def split_jobs(wholes: Sequence[Job], files: Sequence[ShardFile], file_bytes: int) -> JobTable:
+    """The jobs as several, each with about file_bytes of shards; one with a limit stays whole."""
+    jobs, edges = zip(*(_split(whole, files, file_bytes) for whole in wholes), strict=True) if wholes else ((), ())
+    return JobTable(jobs, edges)
+
+
+def _split(whole: Job, files: Sequence[ShardFile], file_bytes: int) -> tuple[Job, npt.NDArray[np.int64]]:
+    """(the job, its pieces cut where a part begins within one; which of them each part begins with)."""
+    pieces = PieceTable.of(whole.pieces)
+    if whole.limit is not None or not len(pieces):
+        return whole, np.array([0, len(pieces)])
+    if pieces.are_spans:
+        cut, edges = _cut_spans(pieces, file_bytes)
+        return replace(whole, pieces=cut), edges
+    return whole, _fill(sizes_of(pieces, files), file_bytes)
+
+
+def sizes_of(pieces: Sequence[Piece | Span], files: Sequence[ShardFile]) -> npt.NDArray[np.int64]:
+    """[pieces] the bytes of shards of each; of a stream what it is taken to hold."""
+    values = PieceTable.of(pieces).values
+    sizes = values[:, 4] - values[:, 3]
+    for row in np.flatnonzero(values[:, 4] < 0).tolist():
+        sizes[row] = files[int(values[row, 0])].stat.size_bytes * _STREAM_RATIO
+    return sizes
+
+
+def _fill(sizes: npt.NDArray[np.int64], file_bytes: int) -> npt.NDArray[np.int64]:
+    """As many pieces to a part as fit, but one at least."""
+    edges, held = [0], 0
+    for number, size in enumerate(sizes.tolist()):
+        if number > edges[-1] and held + size > file_bytes:
+            edges.append(number)
+            held = 0
+        held += size
+    return np.array([*edges, len(sizes)])
+
+
+def _cut_spans(spans: PieceTable, file_bytes: int) -> tuple[PieceTable, npt.NDArray[np.int64]]:
+    """(spans that end where a part does, the number of the first one of each part, and behind the last)"""
+    file, _, records, start, stop = spans.values.T
+    sizes = stop - start
+    ends = np.cumsum(sizes)
+    begins, total, counted = ends - sizes, int(ends[-1]), spans.records
+    parts = np.arange(0, total, max(file_bytes, -(-total // counted) if counted else 1))
+    bounds = np.union1d(parts, begins)
+    row = np.searchsorted(ends, bounds, side="right")
+    length = np.diff(bounds, append=total)
+    low = bounds - begins[row] + start[row]
+    cut = PieceTable.of_spans(file[row], low, low + length, np.where(length == sizes[row], records[row], -1))
+    return cut, np.append(np.searchsorted(bounds, parts), len(bounds))
+
+
+SUMMARY_NAME = "_read.json"
+OWN_NAMES = (SUMMARY_NAME, "rejects")  # in the folder of a result: no split's own folder can be called so
+# 512 MiB of uncompressed shards per file: few files, and enough of them for many cores
+FILE_BYTES = 512 << 20
+_BASE_BYTES = 128 << 20  # the row group that is held and the one being written
+# a piece, its bytes decoded (up to 4 times as many), and one more of these waiting for the writer
+_THREAD_BYTES = 12 * PIECE_BYTES
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What decides the output.
+
+    to: one of OUTPUT_NAMES. columns: only these features, in this order; None: all. split: only this one. limit: the
+    first so many records of each split. file_bytes: uncompressed bytes of shards per output, unless that is a whole
+    split. lenient: damaged records are rejects, not errors. where, sample, seed: only the records for which where
+    holds, of a random share `sample` (0 to 1); limit then counts what is left. own: the output's own options
+    (`Output.own`). steps: conversions of features, in this order; one that depends on the records stands as an
+    `Unresolved`.
+    """
+
+    to: str = "parquet"
+    columns: tuple[str, ...] | None = None
+    split: str | None = None
+    limit: int | None = None
+    file_bytes: int = FILE_BYTES
+    lenient: bool = False
+    steps: tuple[ConversionStep | Unresolved, ...] = ()
+    where: Predicate | None = None
+    sample: float | None = None
+    seed: int = 0
+    own: Any = None
+
+    @property
+    def output(self) -> Output:
+        """What is written."""
+        return find_output(self.to)
+
+    @property
+    def filters(self) -> bool:
+        """Whether good records may be left out."""
+        return self.where is not None or self.sample is not None
+
+    @property
+    def checks_all(self) -> bool:
+        """Whether every record is read, and a damaged one is an error."""
+        return not self.lenient and self.limit is None
+
+    @property
+    def decodes_all(self) -> bool:
+        """Whether every record is decoded, and a damaged one is an error."""
+        return self.checks_all and not self.filters
+
+    def __post_init__(self) -> None:
+        find_output(self.to)
+        if self.limit is not None and self.limit < 0:
+            raise UsageError(f"{option('limit', self.limit)}: 0 or more")
+        if self.file_bytes < 1:
+            raise UsageError(f"{option('file_size', self.file_bytes)}: at least 1 byte")
+        if self.sample is not None and not 0 <= self.sample <= 1:
+            raise UsageError(f"{option('sample', self.sample)}: a share of the records, from 0 to 1")
+        if not -(2**63) <= self.seed < 2**63:
+            raise UsageError(f"{option('seed', self.seed)} does not fit 64 bits")
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """schema: of the output. wholes: for each split the job that its jobs are parts of. records: how many the jobs hold
+    together, None where a stream does not tell before it is read. notes: for people.
+
+    decoded: what is decoded from the records; selected: what is left of it when `where` has looked; steps: what makes
+    `schema` of that. layout: of an output that has one. memory_bytes, image_bytes: --memory, and what a job may take of
+    it for images; 0: any. most_rejects: with more of them the read is in vain; None: unknown. None of these decides a
+    byte. guess: the plan is good if all records confirm it; None: it is good.
+    """
+
+    files: Sequence[ShardFile]
+    schema: Schema
+    jobs: Sequence[Job]
+    wholes: tuple[Job, ...]
+    options: ReadOptions
+    records: int | None
+    decoded: Schema
+    selected: Schema
+    steps: tuple[ConversionStep, ...] = ()
+    notes: tuple[str, ...] = ()
+    layout: FileLayout | None = None
+    memory_bytes: int = 0
+    image_bytes: int = 0
+    most_rejects: int | None = None
+    guess: SchemaGuess | None = None
+
+
+def find_inputs(inputs: Inputs, options: ReadOptions) -> Catalog:
+    """What there is to read; raises as `shards.catalog.find` does."""
+    return find(inputs, options.split, lenient=options.lenient)
+
+
+def plan_read(
+    inputs: Inputs | Catalog,
+    options: ReadOptions,
+    *,
+    schema: Schema | None = None,
+    threads: int = 1,
+    guessing: bool = False,
+) -> ReadPlan:
+    """List, unless that was done, infer and cut. guessing: infer from the first records, if all records are decoded and
+    so will tell where it was wrong.
+
+    Raises:
+        UsageError: nothing there; no such split or feature.
+        DataError: a shard is damaged (only its size and headers are looked at here, and, where a schema must be
+            inferred, its records).
+    """
+    catalog = inputs if isinstance(inputs, Catalog) else find_inputs(inputs, options)
+    known = schema or catalog.schema
+    if known is not None:
+        return _plan(catalog, options, threads, known, None)
+    if guessing and options.decodes_all:
+        guess = guess_schema(catalog.files, threads=threads, wanted=options.columns)
+        if guess is not None:
+            with contextlib.suppress(DataError, UsageError):  # of what may not be so
+                return replace(_plan(catalog, options, threads, guess.schema, guess.notes), guess=guess)
+    found = infer_schema(catalog.files, threads=threads, lenient=options.lenient, wanted=options.columns)
+    return _plan(catalog, options, threads, *found)
+
+
+def _plan(catalog: Catalog, options: ReadOptions, threads: int, known: Schema, said: Sequence[str] | None) -> ReadPlan:
+    """The plan for records of that schema; said: notes on where it is from, None where it need not be inferred."""
+    selected = known
+    if options.columns is not None:
+        if unknown := [name for name in options.columns if name not in known]:
+            raise UsageError(f"{option('columns', unknown[0])}: no such feature; {there_are(unknown[0], known.names)}")
+        selected = known.select(options.columns)
+    wholes = whole_jobs(catalog, lenient=options.lenient, limit=options.limit, filters=options.filters)
+    records = Records(catalog.files, [whole.pieces for whole in wholes], known, options.lenient, threads)
+    output = options.output
+    if output.is_folder:
+        _check_folders(catalog.splits, options.to)
+    request = options.own or FileRequest()
+    layout, notes = choose_layout(request, known, selected, records) if output.has_layout else (None, ())
+    if layout is not None:
+        selected = known.select(dict.fromkeys([*selected.names, *layout.needed]))
+    decoded = (
+        selected if options.where is None else known.select(kept_names(selected.names, options.where.columns(known)))
+    )
+    jobs = wholes if output.per_split else split_jobs(wholes, catalog.files, options.file_bytes)
+    held = None if options.filters and options.limit is not None else records_of(wholes)
+    steps = resolve(options.steps, replace(records, schema=selected))
+    schema = output_schema(steps, selected)
+    output.check_schema(schema)
+    if layout is not None:
+        check_layout(layout, schema)
+    if layout is None and said is not None:
+        notes = tuple(suggestions(records, schema))
+    return ReadPlan(
+        catalog.files, schema, jobs, wholes, options, held, decoded, selected, steps,
+        (*catalog.notes, *(said or ()), *notes), layout
+    )  # fmt: skip
+
+
+def _check_folders(splits: Sequence[str], to: str) -> None:
+    """Raises UsageError for a split whose folder would stand where the read keeps something of its own."""
+    for split in splits:
+        if split in OWN_NAMES or split.startswith(RUN_PREFIX):
+            raise UsageError(
+                f"{option('to', to)}: the folder of split {split!r} would take the place of what a read keeps under "
+                "that name; "
+                f"use {option('to', 'parquet')} or npz, or leave the split out with {option('split')}"
+            )
+
+
+def default_threads(threads: int, memory_bytes: int) -> int:
+    """How many threads may decode at once: the number asked for (0: the cores),
+    less where memory would not hold their pieces.
+    """
+    asked = threads or core_count()
+    fit = (memory_bytes - _BASE_BYTES) // _THREAD_BYTES
+    if fit < 1:
+        raise UsageError(
+            f"{option('memory', f'{memory_bytes >> 20}MiB')} is too little: a read needs "
+            f"{(_BASE_BYTES + _THREAD_BYTES) >> 20} MiB beside the interpreter"
+        )
+    return int(min(asked, fit))
+
+
+def held_bytes(threads: int) -> int:
+    """What a read with so many threads holds at most, beside the interpreter."""
+    return _BASE_BYTES + threads * _THREAD_BYTES
+
+
+def shared_out(plan: ReadPlan, jobs: int, threads: int, memory_bytes: int) -> tuple[ReadPlan, int]:
+    """(the plan with a job's share of the memory, how many jobs run at once).
+
+    Decoding spreads over threads within a job, writing does not: two threads a job, so long as there are jobs enough;
+    and a job of images has a GiB at least where there is so much, since one may take that.
+    """
+    at_once = max(1, min(jobs, threads // 2))
+    plan = replace(plan, memory_bytes=memory_bytes)
+    if not any(isinstance(step, DecodeImages) for step in plan.steps):
+        return plan, at_once
+    at_once = max(1, min(at_once, memory_bytes >> 30))
+    base = plan.options.output.held_bytes + 4 * PIECE_BYTES
+    return replace(plan, image_bytes=max(memory_bytes // at_once - base, 1)), at_once

@@ -1,0 +1,316 @@
+"""The pieces of one `Job` to its records in order: read, checked, decoded, filtered and converted on threads, the bad
+ones as rejects. Records whose images are decoded are cut so that memory holds what becomes of them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recordmill.base.arrays import Int64s
+from recordmill.base.errors import DataError, Reject
+from recordmill.base.option_names import option, shortened
+from recordmill.base.siphash import derive_key, hash_positions
+from recordmill.base.threads import thread_map
+from recordmill.exporting.input_digest import seen_in
+from recordmill.exporting.plan import Job, ReadPlan
+from recordmill.records.columns.convert import convert_column
+from recordmill.records.columns.decode_images import DecodeImages
+from recordmill.records.columns.numpy_arrays import is_bytes
+from recordmill.records.example.decode import decode_lenient
+from recordmill.records.example.locate import BadRecord
+from recordmill.records.tfrecord.frames import HEADER_BYTES
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import ITEM_BYTES, Schema
+from recordmill.shards.catalog import ShardFile
+from recordmill.shards.cutting import pieces_of
+from recordmill.shards.loading.batches import Load, asked_for, blocks_of, decode_block, loads
+from recordmill.shards.loading.infer_schema import confirm_block, selected
+from recordmill.shards.loading.salvage import PARSE, Recovered, Salvaged, frames_of, salvage
+
+CONVERT = "convert"  # the reason of a reject whose record is whole but holds a value that can't be converted
+_SAMPLE = b"recordmill-sampl"
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Frames of one file, whose offsets in it are found.starts + first_offset. seen: as of `Salvaged`."""
+
+    found: Recovered
+    first_offset: int
+    file: ShardFile
+    seen: bytes = b""
+
+    def place(self, row: int) -> str:
+        """Where one of the frames stands."""
+        return f"record {self.found.numbers[row]}, byte {int(self.found.starts[row]) + self.first_offset}"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Records of a slice, decoded. batch: of the selected features; rows: [rows of the batch] the frame that each was;
+    bad: those that could not be decoded, by frame. rejects, filtered: what the slice held besides.
+    """
+
+    part: Slice
+    batch: pa.RecordBatch
+    rows: Int64s
+    bad: tuple[tuple[int, BadRecord], ...]
+    rejects: tuple[Reject, ...]
+    filtered: int
+
+    def cut(self, stops: Int64s) -> Iterator[Kept]:
+        """The same in parts, each up to a row of the batch, the last of which is its end; what stands before the first
+        record goes with it.
+        """
+        start = low = 0
+        part, rejects, filtered = self.part, self.rejects, self.filtered
+        for stop in stops.tolist():
+            high = int(self.rows[stop]) if stop < len(self.rows) else len(self.part.found.starts)
+            bad = tuple(one for one in self.bad if low <= one[0] < high)
+            yield Kept(part, self.batch.slice(start, stop - start), self.rows[start:stop], bad, rejects, filtered)
+            start, low, part, rejects, filtered = stop, high, replace(part, seen=b""), (), 0
+
+
+def frames_in(load: Load, lenient: bool) -> Slice:
+    """The frames of a load, checked."""
+    if lenient:
+        return Slice(frames_of(load), load.piece.start if load.block is None else load.block.first_offset, load.file)
+    (block,) = blocks_of(load)  # a piece with an end is one block
+    frames = block.frames
+    return Slice(
+        Recovered(frames.data, frames.starts, frames.lengths, np.arange(len(frames)) + block.first_record),
+        block.first_offset,
+        load.file,
+        seen_in(load.piece.file, [block]),
+    )
+
+
+def cut_rows(whole: Slice, rows: int) -> Iterator[Slice]:
+    """Slices of at most so many records; the rejects, and what was seen, go with the first one."""
+    found, rejects, seen = whole.found, whole.found.rejects, whole.seen
+    for start in range(0, max(len(found.starts), 1), rows):
+        part = slice(start, start + rows)
+        yield replace(
+            whole,
+            found=Recovered(found.data, found.starts[part], found.lengths[part], found.numbers[part], rejects),
+            seen=seen,
+        )
+        rejects, seen = (), b""
+
+
+def keep_matching(plan: ReadPlan, part: Slice) -> Kept:
+    """The records of a slice that belong to the sample and for which the predicate holds, decoded.
+
+    Raises:
+        DataError: the predicate can't be evaluated. Unconfirmed: the plan was guessed, and wrong.
+    """
+    found, options = part.found, plan.options
+    if plan.guess is not None:
+        decoded = plan.guess.decode(found.data, found.starts + HEADER_BYTES, found.lengths)
+        return Kept(part, selected(decoded, plan.selected), np.arange(len(found.starts)), (), found.rejects, 0)
+    at = (
+        np.arange(len(found.starts))
+        if options.sample is None
+        else np.flatnonzero(sampled(part.file.identity, found.numbers, options.sample, options.seed))
+    )
+    batch, good, undecoded = decode_lenient(
+        found.data, found.starts[at] + HEADER_BYTES, found.lengths[at], plan.decoded
+    )
+    good = at[good]
+    filtered = len(found.starts) - len(at)
+    if options.where is not None:
+        try:
+            mask = options.where.keep(batch)
+        except DataError as error:
+            raise DataError(error.reason, source=part.file.path) from None
+        filtered += int(len(mask) - mask.sum())
+        batch, good = batch.filter(pa.array(mask)), good[mask]
+    if plan.selected is not plan.decoded:
+        batch = pa.RecordBatch.from_arrays(batch.columns[: len(plan.selected)], schema=to_arrow(plan.selected))
+    return Kept(
+        part, batch, good, tuple((int(at[record.row]), record) for record in undecoded), found.rejects, filtered
+    )
+
+
+def convert_kept(plan: ReadPlan, kept: Kept) -> Salvaged:
+    """The records converted.
+
+    Raises:
+        DataError: a record could not be decoded or converted, and the plan is not lenient.
+    """
+    converted = convert_column(plan.steps, kept.batch, plan.selected)
+    bad = [(row, PARSE, record) for row, record in kept.bad] + [
+        (int(kept.rows[record.row]), CONVERT, record) for record in converted.bad
+    ]
+    rejects = list(kept.rejects)
+    for row, reason, record in sorted(bad, key=lambda item: item[0]):
+        reject = f"feature {record.feature!r}: {record.reason}" if record.feature else record.reason
+        message = shortened(reject, 290)
+        if not plan.options.lenient:
+            raise DataError(message, source=kept.part.file.path, place=kept.part.place(row))
+        rejects.append(Reject(kept.part.file.name, kept.part.place(row), reason, message))
+    batches = (converted.batch,) if converted.batch.num_rows else ()
+    return Salvaged(batches, tuple(rejects), kept.filtered, seen=kept.part.seen)
+
+
+def sampled(file: bytes, numbers: Int64s, share: float, seed: int) -> npt.NDArray[np.bool_]:
+    """[records] which of these records of the file belong to a random share: decided by seed, the file's identity and
+    the record's number alone.
+    """
+    key0, key1 = (np.array([word], np.uint64) for word in derive_key(seed, _SAMPLE, file))
+    keys = np.empty(len(numbers), np.uint64)
+    hash_positions(key0, key1, np.zeros(len(numbers), np.uint32), 0, np.ascontiguousarray(numbers, np.int64), keys)
+    return (keys >> np.uint64(11)) < np.uint64(round(share * 2**53))
+
+
+_PART_BYTES = 1 << 20  # 1 MiB of pixels, or one image: Parquet takes 36 times that to write it
+
+
+def image_parts(plan: ReadPlan, kept: Kept) -> Iterator[tuple[Kept, int]]:
+    """(records of kept, the bytes that decoding, converting and writing them takes), in order.
+
+    Raises:
+        DataError: an image takes more than the plan has.
+    """
+    result, work = np.zeros((2, kept.batch.num_rows), np.int64)
+    for step in plan.steps:
+        if isinstance(step, DecodeImages):
+            pixels, needed = step.costs(
+                kept.batch.column(plan.selected.names.index(step.feature)), plan.selected[step.feature]
+            )
+            takes = _takes(plan, pixels, needed)
+            if plan.image_bytes and (takes > plan.image_bytes).any():
+                raise _too_large(plan, kept, step, int(np.argmax(takes > plan.image_bytes)), takes)
+            result, work = result + pixels, np.maximum(work, needed)
+    start = 0
+    encoded = int(kept.batch.nbytes)
+    for part in kept.cut(_stops(result)):
+        rows = slice(start, start + part.batch.num_rows)
+        yield part, encoded + int(_takes(plan, result[rows].sum(), work[rows].max(initial=0)))
+        start = rows.stop
+
+
+def _takes(plan: ReadPlan, pixels: Int64s, work: Int64s) -> Int64s:
+    """The bytes that images take at most: while they are decoded, beside those that were, or while they are written."""
+    decoding = work + 2 * pixels
+    takes: Int64s = np.maximum(decoding, pixels * (1 + plan.options.output.value_bytes))
+    return takes
+
+
+def _stops(pixels: Int64s) -> Int64s:
+    """The rows before which parts end."""
+    ends = np.cumsum(pixels)
+    stops, start = [], 0
+    while start < len(pixels):
+        before = int(ends[start - 1]) if start else 0
+        start = max(int(np.searchsorted(ends, before + _PART_BYTES, "right")), start + 1)
+        stops.append(start)
+    return np.array(stops or [0], np.int64)
+
+
+def _too_large(plan: ReadPlan, kept: Kept, step: DecodeImages, row: int, takes: Int64s) -> DataError:
+    others = plan.memory_bytes - plan.image_bytes
+    written = plan.options.output.value_bytes > 0
+    reason = (
+        f"feature {step.feature!r}: an image takes {(int(takes[row]) >> 20) + 1} MiB to "
+        f"decode{' and write' if written else ''}, more than {option('memory', f'{plan.memory_bytes >> 20}MiB')} "
+        f"leaves; {option('memory', f'{(int(takes[row]) + others >> 20) + 1}MiB')} is enough"
+    )
+    if written:
+        reason += (
+            f", and {option('to', 'arrow')} takes less"
+            if step.resize
+            else f", and {option('to', 'arrow')} or {option('resize', 'HxW')} takes less"
+        )
+    return DataError(reason, source=kept.part.file.path, place=kept.part.place(int(kept.rows[row])))
+
+
+_SLICE_BYTES = 16 << 20  # 16 MiB converted: two of them per thread wait for the writer
+
+
+def read_parts(plan: ReadPlan, job: Job, threads: int) -> Iterator[Salvaged]:
+    """All that the job holds, in order.
+
+    Raises:
+        DataError: a record is damaged or can't be converted, and the plan is not lenient.
+    """
+    lenient = plan.options.lenient
+    pieces = pieces_of(plan.files, job.pieces, lenient=lenient)
+    return _limited(
+        parts_of(plan, loads(plan.files, pieces, lenient=lenient), threads), job.limit, plan.options.filters
+    )
+
+
+def parts_of(plan: ReadPlan, work: Iterator[Load], threads: int) -> Iterator[Salvaged]:
+    """The records of these loads, in order."""
+    if not plan.options.lenient:  # which reads around damage by itself
+        work = asked_for(work)
+    if not plan.steps and not plan.options.filters:
+        return thread_map(lambda load: _decoded(plan, load), work, threads)
+    if any(isinstance(step, DecodeImages) for step in plan.steps):
+        # Frames are read by one thread: a hundred times quicker than images are decoded by another.
+        whole = (keep_matching(plan, frames_in(load, plan.options.lenient)) for load in work)
+        parts = (part for kept in whole for part in image_parts(plan, kept))
+        room = plan.image_bytes or sys.maxsize
+        return thread_map(
+            lambda part: convert_kept(plan, part[0]), parts, threads, weight=lambda part: part[1], room=room
+        )
+    rows = max(_SLICE_BYTES // row_bytes(plan.schema), 1)
+    found = thread_map(lambda load: frames_in(load, plan.options.lenient), work, threads)
+    return thread_map(
+        lambda part: convert_kept(plan, keep_matching(plan, part)),
+        (part for whole in found for part in cut_rows(whole, rows)),
+        threads,
+    )
+
+
+def row_bytes(schema: Schema) -> int:
+    """The bytes of one row's columns of fixed size."""
+    sizes = [
+        feature.inner_size * ITEM_BYTES.get(feature.dtype, 8)
+        for feature in schema
+        if not feature.ragged_rank and not is_bytes(feature)
+    ]
+    return max(sum(sizes), 1)
+
+
+def _decoded(plan: ReadPlan, load: Load) -> Salvaged:
+    if plan.options.lenient:
+        return salvage(load, plan.schema)
+    blocks = blocks_of(load)
+    seen = seen_in(load.piece.file, blocks)
+    if plan.guess is not None:
+        batches = tuple(selected(confirm_block(block, plan.guess), plan.schema) for block in blocks)
+    else:
+        batches = tuple(decode_block(block, plan.schema, load.file.path) for block in blocks)
+    return Salvaged(batches, (), seen=seen)
+
+
+def _limited(parts: Iterator[Salvaged], limit: int | None, filters: bool) -> Iterator[Salvaged]:
+    """The parts up to limit records, or rows where records are filtered;
+    a stream can hold more than its plan asks for.
+    """
+    left = limit
+    for part in parts:
+        if left is not None and (part.rows if filters else part.records) > left:
+            batches = []
+            room = left
+            for batch in part.batches:
+                batches.append(batch.slice(0, room))
+                room -= min(room, batch.num_rows)
+            part = replace(
+                part,
+                batches=tuple(batch for batch in batches if batch.num_rows),
+                rejects=part.rejects if filters else part.rejects[:room],
+            )
+        yield part
+        if left is not None:
+            left -= part.rows if filters else part.records
+            if left <= 0:
+                return

@@ -1,0 +1,271 @@
+"""What a read has finished, said by an account beside each output, so that the same command goes on from there after a
+kill; and what makes two reads the same.
+
+A job's output is kept whole or not at all. Its account is written when the output has its name and is on disk, with the
+digest of the input that it was made of, and it holds as long as that input has the digest and the output is there as it
+was. A read of one output, or of no more than --file-size, writes none: to begin anew costs less. Of a read by an
+engine's workers the accounts lie beside their files (`exporting.worker_jobs`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import pickle
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from recordmill.base.errors import DataError, RecordmillError
+from recordmill.base.threads import thread_map
+from recordmill.exporting.input_digest import digest_bytes, digest_frames
+from recordmill.exporting.job import OutputAccount, output_name, rejects_name
+from recordmill.exporting.plan import Job, ReadPlan, sizes_of
+from recordmill.shards.cutting import pieces_of
+from recordmill.shards.dead_runs import ABOUT_NAME
+from recordmill.shards.manifest import RUN_PREFIX
+from recordmill.shards.pieces import PieceTable
+from recordmill.shards.run import RunFolder
+from recordmill.storage.files import atomic_write, stat, sync_file, write_all
+from recordmill.storage.folders import inode, is_folder, is_link, make_folder, paths_in
+from recordmill.storage.json_fields import Fields, load_fields, parse, read_bounded
+from recordmill.storage.removal import Folder
+
+ACCOUNTS_FOLDER = "accounts"  # in the run folder: a file for each finished output
+ACCOUNT_SUFFIX = ".account.json"  # of those that workers of an engine leave beside their files
+_VERSION = 4  # of the accounts, and of how a read cuts its work: others are not gone on from
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The accounts in a run folder. path: where they are. kept: name of a job to what an earlier process has made of it
+    and still holds. by_workers: of each job what workers of an engine have made, who look at its input themselves.
+    """
+
+    path: Path
+    kept: Mapping[str, OutputAccount] = field(default_factory=dict)
+    by_workers: Sequence[Any] = ()  # MadeJob | None
+
+    @property
+    def accounts(self) -> list[OutputAccount]:
+        """All that an earlier process has left."""
+        return [*self.kept.values(), *(made.account for made in self.by_workers if made is not None)]
+
+    @classmethod
+    def begin(cls, run: Path, fingerprint: str) -> Finished:
+        """Say in a new run folder which read it is."""
+        make_folder(run / ACCOUNTS_FOLDER)
+        with atomic_write(run / ABOUT_NAME) as file:
+            write_all(file, json.dumps({"format": "recordmill read at work", "fingerprint": fingerprint}).encode())
+        return cls(run / ACCOUNTS_FOLDER)
+
+    def save(self, plan: ReadPlan, job: Job, data: Path, account: OutputAccount) -> None:
+        """Say that the job's output is finished, and its file of rejects; not if its input is another one than when the
+        read was planned.
+        """
+        if (digest := finished_digest(plan, job, account)) is None:
+            return
+        for path in account.rejected.files:
+            sync_file(path)
+        said = {
+            **replace(account, digest=digest).to_json(),
+            "identity": read_identity(data / account.output),
+            "reject_bytes": sum(stat(path).size_bytes for path in account.rejected.files),
+        }
+        with atomic_write(self.path / account_name(job)) as file:
+            write_all(file, json.dumps(said).encode())
+
+
+def finished_digest(plan: ReadPlan, job: Job, account: OutputAccount) -> str | None:
+    """The digest of what the job was made of; None if that is not what was planned any more."""
+    with contextlib.suppress(OSError, DataError):
+        digest = account.digest or digest_inputs(plan, job)
+        if all(stat(plan.files[file].path) == plan.files[file].stat for file in {piece.file for piece in job.pieces}):
+            return digest
+    return None
+
+
+def holds(plan: ReadPlan, job: Job, account: OutputAccount) -> bool:
+    """Whether the job would be made of what the account speaks of."""
+    with contextlib.suppress(OSError, RecordmillError):
+        return digest_inputs(plan, job) == account.digest
+    return False
+
+
+def digest_inputs(plan: ReadPlan, job: Job) -> str:
+    """The digest, in hex, of what the job is made of.
+
+    Raises:
+        OSError: a file is gone. DataError: it is damaged.
+    """
+    pieces = list(pieces_of(plan.files, job.pieces, lenient=plan.options.lenient))
+    if plan.options.checks_all:
+        return digest_frames(plan.files, pieces)
+    return digest_bytes(plan.files, pieces, lenient=plan.options.lenient)
+
+
+def account_name(job: Job) -> str:
+    """The name, in its folder, of the account of the job."""
+    return f"{job.name}.json"
+
+
+def accounts_in(run: Path) -> list[Path]:
+    """The accounts in a run folder; those of workers that share a store lie there."""
+    return [*paths_in(run / ACCOUNTS_FOLDER, "[!.]*.json"), *paths_in(run / "made", f"*{ACCOUNT_SUFFIX}")]
+
+
+def read_fingerprint(run: Path) -> str | None:
+    """The fingerprint of the read whose run folder this is; None if it says none."""
+    with contextlib.suppress(OSError, DataError):
+        return load_fields(run / ABOUT_NAME).text("fingerprint", "[0-9a-f]{64}", "a SHA-256")
+    return None
+
+
+def read_identity(output: Path) -> tuple[int, ...]:
+    """What stays as it is while a finished output is only renamed: size and time of a file, and which folder it is."""
+    if is_folder(output):
+        return (inode(output),)
+    about = stat(str(output))
+    return about.size_bytes, about.mtime_ns
+
+
+def is_noted(plan: ReadPlan, engine: bool = False) -> bool:
+    """Whether the read is worth accounts of its outputs. engine: its workers make several, also of a split."""
+    size = sum(int(sizes_of(whole.pieces, plan.files).sum()) for whole in plan.wholes)
+    return size > plan.options.file_bytes and (engine or len(plan.jobs) > 1)
+
+
+def fingerprint(plan: ReadPlan, engine: bool = False) -> str:
+    """The same for two reads that end with the same files if their inputs hold the same bytes, and keep what they
+    finish in the same places. engine: its workers make the outputs.
+    """
+    options = replace(plan.options, where=None)
+    predicate = plan.options.where.predicate if plan.options.where is not None else None
+    whole = hashlib.sha256()
+    for text in [
+        f"{_VERSION} {engine} {[version(name) for name in ('recordmill', 'numpy', 'pyarrow', 'pillow')]}",
+        predicate
+        if isinstance(predicate, str)
+        else repr(pickle.dumps(predicate, protocol=4)),  # only hashed: its text leaves long lists out
+        *map(repr, [options, plan.schema, plan.decoded, plan.selected, plan.steps, plan.layout]),
+        *(f"{whole.split} {whole.limit} {PieceTable.of(whole.pieces).digest()}" for whole in plan.wholes),
+        *(f"{file.name} {file.split} {file.compression} {file.stat.size_bytes} {file.info}" for file in plan.files),
+    ]:
+        whole.update(text.encode(errors="surrogateescape") + b"\0")
+    return whole.hexdigest()
+
+
+def is_resumable(run: Path) -> bool:
+    """Whether a run folder is that of a read that may have finished something; what workers have in a store, only that
+    says.
+    """
+    return read_fingerprint(run) is not None
+
+
+def may_go_on(out: Path) -> bool:
+    """Whether a read into OUT was stopped, and has finished something."""
+    return any(is_resumable(run) and accounts_in(run) for run in paths_in(out, f"{RUN_PREFIX}*"))
+
+
+def go_on(
+    folder: RunFolder, plan: ReadPlan, threads: int, *, engine: bool = False
+) -> tuple[RunFolder, Finished | None]:
+    """The run folder of a dead read of the same plan, where there is one, else `folder`; and the accounts that hold,
+    None if the read is too small for them.
+
+    Dead reads of other plans are removed. engine: its workers make the outputs, and look at what they have left.
+    """
+    mark = fingerprint(plan, engine) if is_noted(plan, engine) else None
+    taken = _take(folder.out, mark)
+    if mark is None:
+        return folder, None
+    if taken is None:
+        return folder, Finished.begin(folder.path, mark)
+    try:
+        finished = Finished(taken.path / ACCOUNTS_FOLDER) if engine else _checked(taken, plan, threads)
+    except BaseException:
+        taken.release()  # what is finished there stays
+        raise
+    folder.close()
+    return taken, finished
+
+
+def keep_finished(folder: RunFolder) -> int:
+    """Leave the run folder of a read that ends early where it is, if it has finished something;
+    gives how many outputs that is.
+    """
+    count = len(accounts_in(folder.path)) if is_resumable(folder.path) else 0
+    if count:
+        folder.release()
+    return count
+
+
+def _take(out: Path, mark: str | None) -> RunFolder | None:
+    """The dead read with that fingerprint that has come farthest, locked; all other dead ones are removed."""
+    found: RunFolder | None = None
+    for run in sorted(
+        filter(is_resumable, paths_in(out, f"{RUN_PREFIX}*")),
+        key=lambda run: (-len(accounts_in(run)), run),
+    ):
+        taken = RunFolder.take_over(run)
+        if taken is None:  # it is at work
+            continue
+        if found is None and mark is not None and read_fingerprint(run) == mark and taken.is_sound:
+            found = taken
+        else:
+            taken.close()
+    return found
+
+
+def _checked(run: RunFolder, plan: ReadPlan, threads: int) -> Finished:
+    """The accounts that hold; everything that they do not speak of is removed, the other accounts first, so that none
+    is left that speaks of what is gone.
+    """
+    found = [(job, account) for job in plan.jobs if (account := _found(run, plan, job)) is not None]
+    good = thread_map(lambda item: holds(plan, *item), found, threads)
+    kept = {job.name: (job, account) for (job, account), holding in zip(found, good, strict=True) if holding}
+    remove_unfinished(
+        run,
+        {account_name(job) for job, _ in kept.values()},
+        {account.output for _, account in kept.values()},
+        {rejects_name(job) for job, account in kept.values() if account.rejected.total},
+    )
+    return Finished(run.path / ACCOUNTS_FOLDER, {name: account for name, (_, account) in kept.items()})
+
+
+def remove_unfinished(
+    run: RunFolder, accounts: Collection[str] = (), outputs: Collection[str] = (), rejects: Collection[str] = ()
+) -> None:
+    """Remove all but these names from the folders of a run, accounts first."""
+    wanted = {
+        run.path / ACCOUNTS_FOLDER: accounts,
+        run.data: outputs,
+        run.rejects: rejects,
+        run.runs: (),
+        run.spool: (),
+    }
+    with Folder.open(run.path) as above:
+        for path, names in wanted.items():
+            with above.enter(path.name) as folder:
+                for name in folder.names():
+                    if name not in names:
+                        folder.remove(name)
+
+
+def _found(run: RunFolder, plan: ReadPlan, job: Job) -> OutputAccount | None:
+    """The account of the job, if what it speaks of is there as it was."""
+    output, rejects = run.data / output_name(job, plan.options.output), run.rejects / rejects_name(job)
+    with contextlib.suppress(OSError, DataError):
+        said = Fields(
+            parse(read_bounded(run.path / ACCOUNTS_FOLDER / account_name(job)), ACCOUNTS_FOLDER), ACCOUNTS_FOLDER
+        )
+        account = OutputAccount.from_json(said, job, plan.options.output)
+        reject_bytes = stat(str(rejects)).size_bytes if account.rejected.total else 0
+        whole = [*read_identity(output)] == [*said.items("identity")] and reject_bytes == said.count("reject_bytes")
+        if whole and not is_link(output) and not is_link(rejects):
+            files = (str(rejects),) if account.rejected.total else ()
+            return replace(account, rejected=replace(account.rejected, files=files))
+    return None

@@ -1,0 +1,303 @@
+"""The commit of a read to a store: outputs become objects below `data-<id>/`, those that grow at their ends while they
+are made, all others when they are; and then `_reads/<generation>.json` is put if no other read was first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence, Set
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from recordmill.base.errors import DataError, RecordmillError, UsageError
+from recordmill.base.option_names import option
+from recordmill.base.threads import both
+from recordmill.exporting.job import Keeping, OutputAccount, Publication
+from recordmill.exporting.plan import SUMMARY_NAME, ReadPlan, held_bytes
+from recordmill.exporting.publish import RESULT_REJECTS
+from recordmill.exporting.resume import Finished, is_resumable
+from recordmill.records.columns.decode_images import DecodeImages
+from recordmill.shards.dead_runs import ABOUT_NAME
+from recordmill.shards.manifest import DATA_PREFIX, RUN_PREFIX, is_data_set
+from recordmill.shards.run import RunFolder
+from recordmill.shards.store_run import RESULTS, StoreRun, objects_of, result_name, result_numbers, results, work_folder
+from recordmill.storage.files import (
+    GROWING_BYTES,
+    GrowingFile,
+    check_uploaded,
+    listed_objects,
+    put_object,
+    remove_objects,
+    stat,
+    upload_all,
+)
+from recordmill.storage.folders import files_below, join, names_in, remove_file
+from recordmill.storage.json_fields import read_bounded
+
+_GROWING = 8  # outputs that are put while they are made
+
+
+class Uploads:
+    """A context that holds a run in OUT from the first output on, and removes what was put where that was not
+    committed.
+
+    is_settled: whether it was, or that can't be known. folder: of the run, on this machine. at_once: how many outputs
+    are put while they are made; 0: none. finished: what earlier processes of this read have.
+    """
+
+    is_settled = False
+
+    def __init__(self, folder: RunFolder, out: str, finished: Finished | None, memory_bytes: int, at_once: int) -> None:
+        self.folder, self.out, self._memory_bytes, self._at_once = folder, out, memory_bytes, at_once
+        self.run, self.data = StoreRun(out, folder.id), f"{DATA_PREFIX}{folder.id}"
+        self.finished = finished
+        self._there: dict[str, int] = {}  # objects that an earlier process of this read has put, and their sizes
+        self._growing: dict[str, tuple[GrowingFile, Future[bool]]] = {}
+        self._may_be_there, self._files = finished is not None, dict[str, str]()
+
+    def __enter__(self) -> Uploads:
+        if self.finished is not None:
+            self._there = self._left_there({account.output for account in self.finished.kept.values()})
+        self._own = ThreadPoolExecutor(1, thread_name_prefix="recordmill-run")
+        self._begun: Future[Any] = self._own.submit(self.run.__enter__)
+        self._tidied = self._own.submit(self.run.remove_dead)
+        self._pool = ThreadPoolExecutor(max(self._at_once, 1), thread_name_prefix="recordmill-upload")
+        return self
+
+    @contextlib.contextmanager
+    def follow(self, path: Path, name: str) -> Iterator[None]:
+        """Within it, the file at that path grows, and becomes the output of that name; an error within it: it doesn't.
+        The file may have another path behind it.
+        """
+        if not self._at_once:
+            yield
+            return
+        self._may_be_there = True
+        key, growing = f"{self.data}/{name}", GrowingFile(str(path))
+        self._growing[key] = growing, self._pool.submit(self._put, growing, f"{self.out}/{key}")
+        try:
+            yield
+        except BaseException:
+            growing.end(whole=False)
+            raise
+        growing.end(whole=True)
+
+    def _put(self, growing: GrowingFile, uri: str) -> bool:
+        self._begun.result()  # the lease is there before any object
+        return growing.put(uri)
+
+    def _left_there(self, outputs: Set[str]) -> dict[str, int]:
+        """The objects of outputs that are kept, with their sizes; all others that an earlier process of this read has
+        put are removed, before an output can be made that has the name of one.
+        """
+        found = {f"{self.data}/{item.name}": item for item in listed_objects(f"{self.out}/{self.data}")}
+        kept = {key: item.size_bytes for key, item in found.items() if key.split("/")[1] in outputs}
+        remove_objects(self.out, [key for key in objects_of(self.out, self.data) if key not in kept])
+        return kept
+
+    def put_all(self) -> tuple[list[str], list[str]]:
+        """Put what neither this process nor an earlier one of this read has; gives the names below OUT of outputs and
+        of rejects.
+
+        Raises:
+            OSError: a request failed, several times.
+        """
+        self._begun.result()
+        self._may_be_there = True
+        folder, data = self.folder, self.data
+        names = [name for name in names_in(folder.data) if not name.startswith(".")]
+        found = [name for name in names_in(folder.rejects) if not name.startswith(".")]
+        made = {name: path for name, path in files_below(folder.data).items() if not name.startswith(".")}
+        rejects = [f"{RESULT_REJECTS}/{folder.id}.{name}" for name in found]
+        self._files = {f"{data}/{name}": path for name, path in made.items()}
+        self._files |= {key: str(folder.rejects / name) for key, name in zip(rejects, found, strict=True)}
+        left = {key: path for key, path in self._files.items() if not self._is_put(key, path)}
+        upload_all(self.out, left, self._memory_bytes)
+        self._tidied.result()
+        return [f"{data}/{name}" for name in names], rejects
+
+    def check(self) -> None:
+        """Hold what was put against the files.
+
+        Raises:
+            RecordmillError: an object is not there, or not as long as its file.
+        """
+        check_uploaded(self.out, self._files)
+
+    def _is_put(self, key: str, path: str) -> bool:
+        """Whether the object is there: put by an earlier process, or while its file grew; where that failed, the whole
+        file is put anew.
+        """
+        if self._there.get(key) == stat(path).size_bytes:
+            return True
+        if key in self._growing:
+            _, future = self._growing[key]
+            with contextlib.suppress(OSError):
+                return not future.cancel() and future.result()
+        return False
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for growing, _ in self._growing.values():
+            growing.end(whole=False)
+        self._pool.shutdown(cancel_futures=True)
+        self._tidied.cancel()
+        self._own.shutdown()
+        for growing, _ in self._growing.values():
+            growing.close()
+        if self._begun.exception() is None:
+            if self._may_be_there and not self.is_settled:
+                self.run.discard()
+            self.run.__exit__(kind, error, trace)
+
+
+def uploads_of(
+    plan: ReadPlan, folder: RunFolder, out: str, finished: Finished | None, threads: int, memory_bytes: int
+) -> Uploads:
+    """Those of a read, by which as many outputs are put while they are made as fit into the memory that the read itself
+    does not need.
+    """
+    left = memory_bytes - held_bytes(threads)
+    if any(isinstance(step, DecodeImages) for step in plan.steps):  # which may take all
+        left = 0
+    return Uploads(folder, out, finished, memory_bytes, max(min(left // GROWING_BYTES, _GROWING), 0))
+
+
+_OURS = (RUN_PREFIX, DATA_PREFIX, f"{RESULT_REJECTS}/", f"{RESULTS}/")
+
+_log = logging.getLogger(__name__)
+
+
+def begin_in_store(out: str, overwrite: bool) -> tuple[RunFolder, int]:
+    """(a run folder on this machine, the generation that the read follows; 0: none).
+
+    Raises:
+        UsageError: OUT holds a data set, an earlier result (without overwrite), or anything else, or can't be reached.
+    """
+    try:
+        is_taken, there = both(lambda: is_data_set(out), lambda: results(out))
+        if is_taken:
+            raise UsageError(f"{out} holds a data set of recordmill; name another folder for {option('out')}")
+        if there:
+            _finish(out, there)
+            if not overwrite:
+                raise UsageError(f"{out} already holds the result of a read; {option('overwrite', True)} replaces it")
+        else:
+            strange = next((item.name for item in listed_objects(out) if not item.name.startswith(_OURS)), None)
+            if strange is not None:
+                raise UsageError(
+                    f"{out} is not empty ({strange}, ...); name a new or an empty folder for {option('out')}"
+                )
+    except OSError as error:
+        raise UsageError(f"{option('out', out)}: {error.strerror}") from None
+    except DataError as error:
+        raise UsageError(f"{error}: not what a read writes; remove it, or name another folder") from None
+
+    def goes_on(run: Path) -> bool:  # unless it has committed without hearing of it
+        return is_resumable(run) and f"{DATA_PREFIX}{run.name.removeprefix(RUN_PREFIX)}" not in there.values()
+
+    return RunFolder.create(work_folder(out), keep=goes_on, index=False), max(there, default=0)
+
+
+@dataclass(frozen=True)
+class Uploaded(Publication):
+    """What this machine makes, as objects. base: the generation of results at OUT that this one follows."""
+
+    uploads: Uploads
+    base: int
+
+    @property
+    def keeping(self) -> Keeping:
+        return Keeping(is_durable=self.uploads.finished is not None, follow=self.uploads.follow)
+
+    def publish(
+        self, summary: Mapping[str, Any], results: Sequence[OutputAccount]
+    ) -> tuple[Path | str, tuple[Path | str, ...]]:
+        uploads, number = self.uploads, self.base + 1
+        out, run, data = uploads.out, uploads.run, uploads.data
+        outputs, rejects = uploads.put_all()
+        text = _text({**summary, "folder": data, "files": [*outputs, *rejects]})
+        _, uploads.is_settled = both(uploads.check, lambda: run.may_commit(self.base, result_numbers))
+        uploads.is_settled = uploads.is_settled and run.commit(result_name(number), text)
+        if not uploads.is_settled:
+            raise _came_second(out)
+        _tidy(uploads.folder, out, {number: data}, text)
+        return join(out, data), tuple(join(out, name) for name in rejects)
+
+
+@dataclass(frozen=True)
+class PlacedOutput(Publication):
+    """What workers have put into the run's data folder in the store. base: as of `Uploaded`. Nothing is removed here
+    where another read was first.
+    """
+
+    run: StoreRun
+    folder: RunFolder
+    base: int
+
+    def publish(
+        self, summary: Mapping[str, Any], results: Sequence[OutputAccount]
+    ) -> tuple[Path | str, tuple[Path | str, ...]]:
+        run, number = self.run, self.base + 1
+        out, data = run.out, f"{DATA_PREFIX}{run.id}"
+        rejects = [path for result in results for path in result.rejected.files]
+        names = [f"{data}/{result.output}" for result in results] + [path.removeprefix(f"{out}/") for path in rejects]
+        text = _text({**summary, "folder": data, "files": names})
+        if not (run.may_commit(self.base, result_numbers) and run.commit(result_name(number), text)):
+            raise _came_second(out)
+        _tidy(self.folder, out, {number: data}, text)
+        return join(out, data), tuple(rejects)
+
+
+def _came_second(out: str) -> RecordmillError:
+    return RecordmillError(
+        f"{out}: another read wrote its result there while this one ran; nothing of this one was kept"
+    )
+
+
+def _text(summary: Mapping[str, Any]) -> bytes:
+    document = {"format": "recordmill read", "version": 1, **summary}
+    return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+
+
+def _tidy(folder: RunFolder, out: str, own: Mapping[int, str], text: bytes) -> None:
+    """What follows a commit and can't undo it. own: its generation to its folder."""
+    try:
+        with contextlib.suppress(OSError):
+            remove_file(folder.path / ABOUT_NAME, missing_ok=True)  # nothing is left to go on with
+        there = results(out, own)
+        if [max(there, default=0)] == [*own]:  # else a later one does it
+            _finish(out, there, text)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"stopped, but {out} was complete already") from None
+    except (OSError, RecordmillError) as error:
+        _log.warning("%s: the result is complete, but tidying up after it failed (%s)", out, error)
+
+
+def _finish(out: str, there: Mapping[int, str], text: bytes | None = None) -> None:
+    """Make `_read.json` what the newest result's own file says, and remove what it replaced; the file of the generation
+    before stays, so that no read which began before it can take its number. there: as `results` gives it. text: what
+    the file says, if that is known, and that no read has finished it.
+    """
+    generation = max(there)
+    if text is None:
+        newest, said = both(lambda: read_bounded(join(out, result_name(generation))), lambda: _said(out))
+    else:
+        newest, said = text, b""
+    if said != newest:
+        put_object(join(out, SUMMARY_NAME), newest)
+    older = [(number, name) for number, name in there.items() if number < generation]
+    remove_objects(out, [key for _, name in older for key in objects_of(out, name)])
+    remove_objects(out, [result_name(number) for number, _ in older if number < generation - 1])
+
+
+def _said(out: str) -> bytes:
+    with contextlib.suppress(FileNotFoundError, DataError):
+        return read_bounded(join(out, SUMMARY_NAME))
+    return b""

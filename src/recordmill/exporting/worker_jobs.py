@@ -1,0 +1,376 @@
+"""The jobs of a read by whichever worker is free, and their end, for which every file is looked for.
+
+The plan lies in the run's folder, and names travel. An attempt at a job makes files that have names of their own, so
+one that was given up, and goes on writing, changes nothing that others read: outputs get their names from the process
+that publishes, for the attempts that the engine accounted for.
+
+Beside its files an attempt leaves its account, so that the same read, when its driver or its job was killed, takes them
+for its own: whoever gets the job then looks whether its input is still the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from recordmill.base.errors import DataError, RecordmillError
+from recordmill.base.progress import Progress
+from recordmill.base.threads import thread_map
+from recordmill.building.workers.plan_files import share_batches, share_table
+from recordmill.building.workers.shared_files import MADE, SHARED, Broadcast, NotSharedError, SharedFolder, scratch
+from recordmill.exporting.job import OutputAccount, rejects_name, run_job
+from recordmill.exporting.plan import Job, ReadPlan
+from recordmill.exporting.resume import ACCOUNT_SUFFIX, finished_digest, holds, remove_unfinished
+from recordmill.records.writers.outputs import Output, find_output
+from recordmill.shards.catalog import ShardFile
+from recordmill.shards.pieces import PIECE_COLUMNS, PieceTable
+from recordmill.shards.run import RunFolder
+from recordmill.storage.files import StoreSettings, give_name, put_bytes, put_if_absent, read_range, stat
+from recordmill.storage.folders import exists, fetch_file, join, make_folder, names_if_there, rename
+from recordmill.storage.json_fields import Fields, load_fields, parse
+from recordmill.storage.lazy_table import BlockTable, Table, TableBatches
+
+JOBS_AT_ONCE = 64  # jobs of 512 MiB are about 200 KiB of pieces, or 20 KiB of spans
+_LOOKS = 32  # files whose sizes are asked for at once: on a network's disk each is a wait
+_NAME = r"[0-9a-f]{12}-[^/\x00]+"
+
+
+@dataclass(frozen=True, slots=True)
+class MadeFile:
+    """A file of an attempt: its name in the folder of these, and its size."""
+
+    name: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MadeJob:
+    """What an attempt at a job came to. rejects: the file that lists them."""
+
+    number: int
+    output: MadeFile
+    rejects: MadeFile | None
+    account: OutputAccount
+
+    @property
+    def files(self) -> tuple[MadeFile, ...]:
+        """All that it has written."""
+        return (self.output,) if self.rejects is None else (self.output, self.rejects)
+
+    def to_json(self) -> dict[str, Any]:
+        """For files; names of jobs are not in it."""
+        rejects = None if self.rejects is None else asdict(self.rejects)
+        return {
+            "number": self.number, "output": asdict(self.output), "rejects": rejects, **self.account.to_json()
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, fields: Fields, jobs: Sequence[Job], output: Output) -> MadeJob:
+        """Raises DataError for what no read writes."""
+        number = fields.count("number", 0, len(jobs) - 1)
+        rejects = None if fields.any("rejects") is None else _file(fields.object("rejects"))
+        account = OutputAccount.from_json(fields, jobs[number], output)
+        return cls(number, _file(fields.object("output")), rejects, account)
+
+
+@dataclass(frozen=True)
+class ReadRun:
+    """What a worker needs. to: what the jobs write; threads: per job; at_once: jobs in one process. noted: whether
+    accounts are left. kept: of each job what an earlier attempt at the read has made; empty: nothing. results: the name
+    of the list of what is made.
+    """
+
+    plan: ReadPlan
+    jobs: Sequence[Job]
+    to: str
+    threads: int
+    at_once: int
+    noted: bool = False
+    kept: Sequence[MadeJob | None] = ()
+    results: str = "results.json"
+
+    @property
+    def output(self) -> Output:
+        """What the jobs write."""
+        return find_output(self.to)
+
+
+SharedRun = Broadcast[ReadRun]
+
+
+class ShardTable(BlockTable[ShardFile]):
+    """The files of a read, as JSON each. terms: on which all of them are read."""
+
+    def __init__(self, stored: TableBatches, terms: StoreSettings | None) -> None:
+        self._stored, self._terms = stored, terms
+
+    @classmethod
+    def share(cls, place: SharedFolder, files: Sequence[ShardFile]) -> ShardTable:
+        """The same files in OUT."""
+        texts = pa.array(map(ShardFile.to_json, files), pa.large_string())
+        stored = share_table(place, "files", TableBatches(pa.RecordBatch.from_arrays([texts], ["shard"])))
+        return cls(stored, files[0].terms if files else None)
+
+    def __len__(self) -> int:
+        return self._stored.length
+
+    def some(self, places: Sequence[int]) -> list[ShardFile]:
+        texts = self._stored.take(places).column(0).to_pylist()
+        return [ShardFile.from_json(text, self._terms) for text in texts]
+
+
+_JOB_SCHEMA = pa.schema(
+    {
+        "split": pa.string(),
+        "index": pa.int64(),
+        "of": pa.int64(),
+        "limit": pa.int64(),
+        "pieces": pa.large_binary(),  # [pieces, 5] int64
+        "faults": pa.string(),
+    }
+)
+
+
+class SharedJobs(Table[Job]):
+    """The jobs of a read."""
+
+    def __init__(self, stored: TableBatches) -> None:
+        self._stored = stored
+
+    @classmethod
+    def share(cls, place: SharedFolder, jobs: Sequence[Job]) -> SharedJobs:
+        """The same jobs in OUT."""
+        parts = (jobs[at : at + JOBS_AT_ONCE] for at in range(0, len(jobs), JOBS_AT_ONCE))
+        return cls(share_batches(place, "jobs", _JOB_SCHEMA, map(_job_batch, parts), JOBS_AT_ONCE))
+
+    def __len__(self) -> int:
+        return self._stored.length
+
+    def _item(self, at: int) -> Job:
+        (row,) = self._stored.take((at,)).to_pylist()
+        values = np.frombuffer(row["pieces"], np.int64).reshape(-1, PIECE_COLUMNS)
+        faults = [(number, (fault, kind)) for number, fault, kind in json.loads(row["faults"])]
+        return Job(row["split"], row["index"], row["of"], PieceTable(values, faults), row["limit"])
+
+
+def _job_batch(jobs: Sequence[Job]) -> pa.RecordBatch:
+    tables = [PieceTable.of(job.pieces) for job in jobs]
+    rows = [
+        (job.split, job.index, job.of, job.limit, pieces.values.tobytes(), json.dumps(pieces.listed_faults))
+        for job, pieces in zip(jobs, tables, strict=True)
+    ]
+    columns = zip(*rows, strict=True)
+    return pa.RecordBatch.from_pydict(dict(zip(_JOB_SCHEMA.names, map(list, columns), strict=True)), _JOB_SCHEMA)
+
+
+class KeptJobs(Table[MadeJob | None]):
+    """Of each job what an earlier attempt at the read has made, as JSON."""
+
+    def __init__(self, stored: TableBatches, jobs: Sequence[Job], output: Output) -> None:
+        self._stored, self._jobs, self._output = stored, jobs, output
+
+    @classmethod
+    def share(
+        cls, place: SharedFolder, kept: Sequence[MadeJob | None], jobs: Sequence[Job], output: Output
+    ) -> KeptJobs:
+        """The same in OUT."""
+        texts = pa.array([None if one is None else json.dumps(one.to_json()) for one in kept], pa.large_string())
+        held = TableBatches(pa.RecordBatch.from_arrays([texts], ["kept"]))
+        return cls(share_table(place, "kept", held), jobs, output)
+
+    def __len__(self) -> int:
+        return self._stored.length
+
+    def _item(self, at: int) -> MadeJob | None:
+        text = self._stored.take((at,)).column(0)[0].as_py()
+        return (
+            None if text is None else MadeJob.from_json(Fields(parse(text, "kept"), "kept"), self._jobs, self._output)
+        )
+
+
+def begin_read(place: SharedFolder, run: ReadRun) -> SharedRun:
+    """Make the folders that workers write to, and put there what they need; gives that as it travels: the files and the
+    jobs are lists that workers read by slice, and the plan has none of the jobs.
+    """
+    for part in () if place.is_remote else (SHARED, MADE):
+        make_folder(place.run(part), exist_ok=True)
+    files, jobs = ShardTable.share(place, run.plan.files), SharedJobs.share(place, run.jobs)
+    kept = KeptJobs.share(place, run.kept, jobs, run.output) if any(run.kept) else ()
+    plan = replace(run.plan, files=files, jobs=(), wholes=())
+    results = f"results-{uuid.uuid4().hex}.json"  # an earlier attempt at the read may have left another list
+    return place.broadcast(replace(run, plan=plan, jobs=jobs, kept=kept, results=results))
+
+
+def find_made(place: SharedFolder, run: RunFolder, jobs: Sequence[Job], output: Output) -> list[MadeJob | None]:
+    """Of each job what an earlier attempt at the read has left of it, by its account. Its files are to be looked for;
+    on a disk those that had got their names already, in run, have their attempt's again.
+    """
+    folder = place.run(MADE)
+    names = [name for name in names_if_there(folder) if name.endswith(ACCOUNT_SUFFIX)]
+
+    def load(name: str) -> MadeJob | None:
+        with contextlib.suppress(OSError, DataError):
+            return MadeJob.from_json(load_fields(join(folder, name)), jobs, output)
+        return None
+
+    found: list[MadeJob | None] = [None] * len(jobs)
+    for made in thread_map(load, sorted(names), _LOOKS):
+        if made is not None:
+            found[made.number] = made
+            _put_back(place, run, jobs[made.number], made)
+    remove_unfinished(run)
+    return found
+
+
+def _put_back(place: SharedFolder, run: RunFolder, job: Job, made: MadeJob) -> None:
+    homes = [(made.output, home / made.account.output) for home in (run.data, run.runs)]
+    homes += [(made.rejects, run.rejects / rejects_name(job))] if made.rejects is not None else []
+    for file, home in [] if place.is_remote else homes:
+        if exists(home) and not exists(place.run(MADE, file.name)):
+            rename(home, place.run(MADE, file.name))
+
+
+def make_job(run: SharedRun, number: int, progress: Progress) -> MadeJob:
+    """Run a job, unless an earlier attempt at the read has done so.
+
+    Raises:
+        DataError, TooManyRejects, RecordmillError: as `run_job` does. NotSharedError: this worker doesn't see OUT.
+    """
+    known, place = run.load(), run.place
+    job, kept = known.jobs[number], known.kept[number] if known.kept else None
+    if kept is not None and not _missing(place, kept.files) and holds(known.plan, job, kept.account):
+        return kept
+    with scratch(place) as folder:
+        data, rejects = Path(folder, "data"), Path(folder, "rejects")
+        make_folder(data)
+        make_folder(rejects)
+        account = run_job(known.plan, job, data, rejects, output=known.output, threads=known.threads, progress=progress)
+        output = _hand_over(place, data / account.output)
+        listed = [_hand_over(place, Path(path)) for path in account.rejected.files]
+    account = replace(account, rejected=replace(account.rejected, files=()))
+    made = MadeJob(number, output, listed[0] if listed else None, account)
+    if known.noted and (digest := finished_digest(known.plan, job, account)) is not None:
+        noted = replace(made, account=replace(account, digest=digest))
+        put_bytes(place.run(MADE, f"{output.name}{ACCOUNT_SUFFIX}"), json.dumps(noted.to_json()).encode())
+    return replace(made, account=replace(account, digest=""))
+
+
+def _hand_over(place: SharedFolder, path: Path) -> MadeFile:
+    size = stat(str(path)).size_bytes
+    return MadeFile(Path(place.hand_over(str(path), MADE)).name, size)
+
+
+def list_made(run: SharedRun, made: Iterable[MadeJob]) -> int:
+    """Put the list of what the engine accounted for where the process that publishes finds it; gives how many they are.
+
+    May be called again, and by several at once: each list names whole files, and the first one stays.
+    """
+    listed = [one.to_json() for one in sorted(made, key=lambda one: one.number)]
+    path = run.place.run(SHARED, run.load().results)
+    try:
+        put_if_absent(path, json.dumps(listed).encode())
+    except FileNotFoundError:
+        raise NotSharedError(run.place.run(SHARED), run.place.out) from None
+    return len(listed)
+
+
+def take(run: SharedRun, data: Path, rejects: Path) -> list[OutputAccount]:
+    """The results of all jobs, whose outputs then lie in `data`, and their rejects in `rejects`, under their own names:
+    on this machine, whither those in a store are fetched.
+
+    Raises:
+        NotSharedError: what a worker says that it has written is not there. RecordmillError: it is there with another
+        size, or a job is missing or was accounted for twice. Nothing has got its name then.
+    """
+    known, place = run.load(), run.place
+
+    def move(file: MadeFile, target: str) -> None:
+        (fetch_file if place.is_remote else rename)(place.run(MADE, file.name), target)
+
+    def named(one: MadeJob) -> OutputAccount:
+        return _named(one, known, str(data), f"{rejects}/", move)
+
+    return list(thread_map(named, _all_made(run), _LOOKS if place.is_remote else 1))
+
+
+def place_in_store(run: SharedRun) -> list[OutputAccount]:
+    """As `take`, where OUT is in a store: outputs get their names below OUT/data-<id>/, by copies within the store."""
+    known, place = run.load(), run.place
+
+    def give(file: MadeFile, target: str) -> None:
+        give_name(place.run(MADE, file.name), target, file.size_bytes)
+
+    def named(one: MadeJob) -> OutputAccount:
+        return _named(one, known, place.data(), join(place.out, f"rejects/{place.id}."), give)
+
+    return list(thread_map(named, _all_made(run), _LOOKS))
+
+
+def _all_made(run: SharedRun) -> list[MadeJob]:
+    """What the engine accounted for, all of which is there."""
+    known, place = run.load(), run.place
+    made = _listed(place, known)
+    if [one.number for one in made] != list(range(len(known.jobs))):
+        raise RecordmillError(f"{len(made)} results of {len(known.jobs)} jobs, or not one of each; nothing was kept")
+    wanted = [file for one in made for file in one.files]
+    if missing := _missing(place, wanted):
+        file, there = missing[0]
+        path = place.run(MADE, file.name)
+        if there is None:
+            raise NotSharedError(f"{path} ({len(missing)} of {len(wanted)} files)", place.out, "this machine,")
+        raise RecordmillError(f"{path}: {there} bytes, where {file.size_bytes} were written; nothing was kept")
+    return made
+
+
+def _named(
+    made: MadeJob, run: ReadRun, data: str, rejects: str, move: Callable[[MadeFile, str], None]
+) -> OutputAccount:
+    """rejects: what their names begin with."""
+    account = made.account
+    move(made.output, f"{data}/{account.output}")
+    if made.rejects is None:
+        return account
+    path = f"{rejects}{rejects_name(run.jobs[made.number])}"
+    move(made.rejects, path)
+    return replace(account, rejected=replace(account.rejected, files=(path,)))
+
+
+def _missing(place: SharedFolder, wanted: Sequence[MadeFile]) -> list[tuple[MadeFile, int | None]]:
+    """Those that are not there, and then those that have another size, with that."""
+
+    def size(file: MadeFile) -> int | None:
+        try:
+            return stat(place.run(MADE, file.name)).size_bytes
+        except FileNotFoundError:
+            return None
+
+    sizes = zip(wanted, thread_map(size, wanted, _LOOKS), strict=True)
+    other = [(file, there) for file, there in sizes if there != file.size_bytes]
+    return sorted(other, key=lambda one: one[1] is not None)
+
+
+def _listed(place: SharedFolder, run: ReadRun) -> list[MadeJob]:
+    path = place.run(SHARED, run.results)
+    try:
+        listed = parse(read_range(path).tobytes(), path)
+    except FileNotFoundError:
+        raise NotSharedError(path, place.out, "this machine,") from None
+    except DataError:
+        listed = None
+    try:
+        return [MadeJob.from_json(Fields(one, path), run.jobs, run.output) for one in listed]
+    except (TypeError, DataError):
+        raise DataError("is not what this read has written there", source=path) from None
+
+
+def _file(fields: Fields) -> MadeFile:
+    name = fields.text("name", _NAME, "the name of a file")
+    return MadeFile(name, fields.count("size_bytes"))

@@ -1,0 +1,124 @@
+"""The flags of a command as argparse has them; `--help` shows the common ones, `--help-all` all."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from recordmill.base.suggestions import did_you_mean
+from recordmill.options.commands import flags_of
+from recordmill.options.option import ALL_OR_NAMES, EITHER, NUMBER, OFF, REPEATED, SWITCH, WHOLE_FORM, Option
+
+
+def add_command(
+    commands: Any,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    *,
+    usage: str,
+    summary: str,
+    description: str,
+    inputs: tuple[str, str],
+    examples: str,
+    more: str = "",
+    takes_beam_flags: bool = False,
+    needs_inputs: bool = True,
+) -> None:
+    """Add a command to an argparse subparsers object.
+
+    inputs: metavar and help of its positional arguments. examples: behind the options, always; more: behind those,
+    with `--help-all`.
+    """
+    parser = commands.add_parser(
+        name,
+        help=summary,
+        usage=usage,
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    parser.set_defaults(run=run, command=name, takes_beam_flags=takes_beam_flags)
+    parser.add_argument("inputs", nargs="+" if needs_inputs else "*", metavar=inputs[0], help=inputs[1])
+    groups: dict[str, Any] = {}
+    rare: list[argparse.Action] = []
+    for option in flags_of(name):
+        if option.group not in groups:
+            groups[option.group] = parser.add_argument_group(option.group)
+        action = _add(groups[option.group], option)
+        if not option.common:
+            rare.append(action)
+    helps = parser.add_argument_group("help")
+    said = f"\n{len(rare)} more options: recordmill {name} --help-all\n" if rare or more else ""
+    helps.add_argument("-h", "--help", action=_Help, hidden=tuple(rare), epilog=examples + said, help="say this")
+    helps.add_argument("--help-all", action=_Help, hidden=(), epilog=examples + more, help="say all options")
+
+
+def given(args: argparse.Namespace) -> dict[str, Any]:
+    """The keywords that were given as flags; those that were not are not in it."""
+    return {
+        option.name: getattr(args, option.name)
+        for option in flags_of(args.command)
+        if not option.shell_only and option.name in args
+    }
+
+
+class _Help(argparse.Action):
+    """Prints the help without the hidden options, and ends the program."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, hidden: Any, epilog: str, help: str) -> None:
+        super().__init__(option_strings, dest=argparse.SUPPRESS, default=argparse.SUPPRESS, nargs=0, help=help)
+        self._hidden, self._epilog = hidden, epilog
+
+    def __call__(self, parser: argparse.ArgumentParser, *rest: object) -> None:
+        for action in self._hidden:
+            action.help = argparse.SUPPRESS
+        parser.epilog = self._epilog
+        parser.print_help()
+        parser.exit()
+
+
+def _add(group: Any, option: Option) -> argparse.Action:
+    # a keyword that is not given has its default from where all callers have it
+    default = option.default if option.shell_only else argparse.SUPPRESS
+    settings: dict[str, Any] = {"dest": option.name, "default": default, "help": option.shown.replace("%", "%%")}
+    if option.form in (SWITCH, OFF):
+        settings |= {"action": "store_const", "const": option.form == SWITCH}
+    elif option.form == EITHER:
+        settings["action"] = argparse.BooleanOptionalAction
+    else:
+        settings["metavar"] = option.metavar or f"{{{','.join(option.choices)}}}"
+    if option.choices:
+        settings["type"] = _chooser(option.choices)
+    if option.form == REPEATED:
+        settings["action"] = "append"
+    if option.form == ALL_OR_NAMES:
+        settings |= {"nargs": "?", "const": True}
+    if option.form in (WHOLE_FORM, NUMBER):
+        settings["type"] = _whole if option.form == WHOLE_FORM else _number
+    action: argparse.Action = group.add_argument(option.flags, **settings)
+    return action
+
+
+def _chooser(choices: Sequence[str]) -> Callable[[str], str]:
+    def choose(text: str) -> str:
+        if text not in choices:
+            raise argparse.ArgumentTypeError(f"{text}: one of {', '.join(choices)}{did_you_mean(text, choices)}")
+        return text
+
+    return choose
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text}: a whole number") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text}: a number") from None

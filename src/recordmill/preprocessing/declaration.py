@@ -1,0 +1,392 @@
+"""A transform that is declared, as YAML or a dict, to a `Declaration` that fits a schema: which output is made by which
+steps of which raw feature; and the steps: what each takes, its argument, and what it makes of a value.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from recordmill.base.errors import MissingExtraError, UsageError
+from recordmill.base.option_names import option
+from recordmill.base.suggestions import did_you_mean, there_are
+from recordmill.preprocessing.tensors import unfit
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.storage.files import open_file
+
+NUMBER_VALUE, TEXT_VALUE, BYTES_VALUE = "numbers", "text", "bytes"  # what a step can take
+MOST_CLASSES = 1 << 16  # of one_hot: a row of more floats is an embedding's work
+
+
+@dataclass(frozen=True)
+class StepValue:
+    """dtype: int64, float32, string or bytes. shape: as in `Feature`. required: never missing.
+
+    size: its int64 values lie in [0, size), or in [-1, size) for words that no vocabulary has; None: unknown.
+    """
+
+    dtype: str
+    shape: tuple[int | None, ...] = ()
+    required: bool = True
+    size: int | None = None
+
+    @classmethod
+    def of(cls, feature: Feature) -> StepValue:
+        """What the steps get of a raw feature."""
+        dtype = {"string": "string", "bytes": "bytes"}.get(feature.dtype)
+        if dtype is None:
+            dtype = "float32" if feature.kind == "float" or feature.dtype == "float64" else "int64"
+        size = len(feature.classes) if feature.classes is not None else None
+        return cls(dtype, feature.shape, feature.required or bool(feature.ragged_rank), size)
+
+    @property
+    def kind(self) -> str:
+        return {"string": TEXT_VALUE, "bytes": BYTES_VALUE}.get(self.dtype, NUMBER_VALUE)
+
+    def describe(self) -> str:
+        missing = "" if self.required else " that may be missing"
+        return Feature("x", self.dtype, self.shape).describe() + missing
+
+
+@dataclass(frozen=True)
+class TransformStep:
+    """A step as declared. argument: plain, and complete: what was left out stands there with its default."""
+
+    name: str
+    argument: Any = None
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """takes: kinds of value. check: the argument as given to the complete one, or ValueError. make: the value after it,
+    or ValueError. wants: how the argument is written, for messages.
+    """
+
+    takes: tuple[str, ...]
+    check: Callable[[Any], Any]
+    make: Callable[[StepValue, Any], StepValue]
+    wants: str
+
+
+def check_step(value: StepValue, name: str, argument: Any) -> tuple[TransformStep, StepValue]:
+    """The complete step and what it makes of the value.
+
+    Raises:
+        ValueError: there is no such step, the argument can't be, or the value is none that the step takes; it says
+            what there is.
+    """
+    if name not in _KINDS:
+        raise ValueError(f"there is no such step; {there_are(name, [*_KINDS, *PLACES])}")
+    kind = _KINDS[name]
+    if value.kind not in kind.takes:
+        fitting = [other for other, known in _KINDS.items() if value.kind in known.takes]
+        raise ValueError(f"it takes {' or '.join(kind.takes)}, not {value.describe()}; that takes {', '.join(fitting)}")
+    try:
+        complete = kind.check(argument)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{error}; write {kind.wants}") from None
+    made = kind.make(value, complete)
+    if name == "one_hot":  # whose number of classes the value may have told
+        complete = made.shape[0]
+    return TransformStep(name, complete), made
+
+
+# What says where a feature goes, beside the steps: `declaration` reads them.
+PLACES = ("keep", "drop", "rename", "from")
+
+
+def _nothing(argument: Any) -> None:
+    if argument not in (None, True):
+        raise ValueError(f"{argument!r}: it takes no argument")
+
+
+def _count(argument: Any, least: int = 1, what: str = "a number") -> int:
+    if isinstance(argument, bool) or not isinstance(argument, int) or argument < least:
+        raise ValueError(f"{argument!r} is not {what} of at least {least}")
+    return argument
+
+
+def _number(argument: Any) -> float:
+    if isinstance(argument, bool) or not isinstance(argument, int | float) or not math.isfinite(argument):
+        raise ValueError(f"{argument!r} is no number")
+    return float(argument)
+
+
+def _options(argument: Any, **known: Callable[[Any], Any]) -> dict[str, Any]:
+    """The mapping's items, each checked; None for what is not there."""
+    given = {} if argument in (None, True) else argument
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{argument!r} is no mapping")
+    if unknown := [name for name in given if name not in known]:
+        raise ValueError(f"{unknown[0]!r} is none of {', '.join(known)}{did_you_mean(str(unknown[0]), known)}")
+    return {name: None if given.get(name) is None else check(given[name]) for name, check in known.items()}
+
+
+def _vocabulary(argument: Any) -> dict[str, Any]:
+    found = _options(argument, top_k=_count, min_count=_count, oov_buckets=lambda n: _count(n, 0))
+    return {**found, "oov_buckets": 1 if found["oov_buckets"] is None else found["oov_buckets"]}
+
+
+def _bounds(argument: Any) -> list[float | None]:
+    if not isinstance(argument, list | tuple) or len(argument) != 2 or tuple(argument) == (None, None):
+        raise ValueError(f"{argument!r} is no pair")
+    low, high = (None if bound is None else _number(bound) for bound in argument)
+    if low is not None and high is not None and low > high:
+        raise ValueError(f"{low:g} is above {high:g}")
+    return [low, high]
+
+
+def _image(argument: Any) -> dict[str, Any]:
+    found = _options(argument, resize=list, scale=_number, channels=_count)
+    size = found["resize"]
+    if size is None or len(size) != 2:
+        raise ValueError("resize is missing, without which images have no common shape" if size is None else f"{size}")
+    channels = 3 if found["channels"] is None else found["channels"]
+    if channels not in (1, 3, 4):
+        raise ValueError(f"channels: {channels} is none of 1, 3, 4")
+    return {
+        "resize": [_count(side) for side in size],
+        "scale": 1.0 if found["scale"] is None else found["scale"],
+        "channels": channels,
+    }
+
+
+def _tokens(argument: Any) -> dict[str, Any]:
+    found = _options(argument, separator=_text, lower=_flag)
+    return {"separator": found["separator"], "lower": bool(found["lower"])}
+
+
+def _text(argument: Any) -> str:
+    if not isinstance(argument, str) or not argument:
+        raise ValueError(f"{argument!r} is no text")
+    return argument
+
+
+def _flag(argument: Any) -> bool:
+    if not isinstance(argument, bool):
+        raise ValueError(f"{argument!r} is neither true nor false")
+    return argument
+
+
+def _filling(argument: Any) -> Any:
+    if argument is None or isinstance(argument, bool) or not isinstance(argument, int | float | str):
+        raise ValueError(f"{argument!r} is no value")
+    return argument
+
+
+def _depth(argument: Any) -> int | None:
+    return None if argument in (None, True) else _count(argument, 2)
+
+
+def _as_float(value: StepValue, _: Any) -> StepValue:
+    return replace(value, dtype="float32", size=None)
+
+
+def _as_index(size: int | None) -> Callable[[StepValue], StepValue]:
+    return lambda value: replace(value, dtype="int64", size=size)
+
+
+def _imputed(value: StepValue, filling: Any) -> StepValue:
+    if value.shape:
+        raise ValueError(f"it takes single values, not {value.describe()}")
+    is_text = isinstance(filling, str) and not (filling == "mean" and value.kind == NUMBER_VALUE)
+    if is_text != (value.kind != NUMBER_VALUE):
+        raise ValueError(f"{filling!r} does not fit {value.describe()}")
+    if value.dtype == "int64" and (filling == "mean" or float(filling) != int(filling)):
+        value = _as_float(value, None)
+    fits = value.size is not None and isinstance(filling, int) and 0 <= filling < value.size
+    return replace(value, required=True, size=value.size if fits else None)
+
+
+def _made_tokens(value: StepValue, _: Any) -> StepValue:
+    if value.shape:
+        raise ValueError(f"it takes single texts, not {value.describe()}")
+    return StepValue("string", (None,))
+
+
+def _made_one_hot(value: StepValue, depth: int | None) -> StepValue:
+    size = value.size if depth is None else depth
+    if value.dtype != "int64" or value.shape or not value.required:
+        raise ValueError(f"it takes single whole numbers that are never missing, not {value.describe()}; impute first")
+    if size is None:
+        raise ValueError("how many classes there are is not known before the data is read; write one_hot: N, or top_k")
+    if size > MOST_CLASSES:
+        raise ValueError(f"{size} classes are more than {MOST_CLASSES}")
+    return StepValue("float32", (size,))
+
+
+def _made_image(value: StepValue, argument: Any) -> StepValue:
+    if value.shape or not value.required:
+        raise ValueError(f"it takes single images that are never missing, not {value.describe()}")
+    return StepValue("float32", (*argument["resize"], argument["channels"]))
+
+
+def _made_words(value: StepValue, argument: Any) -> StepValue:
+    if value.dtype == "float32":
+        raise ValueError("it takes text or whole numbers, not float32; bucketize makes those of it")
+    top = argument["top_k"]
+    return _as_index(None if top is None else top + argument["oov_buckets"])(value)
+
+
+def _made_hash(value: StepValue, count: int) -> StepValue:
+    if value.dtype == "float32":
+        raise ValueError("it takes text or whole numbers, not float32; bucketize makes those of it")
+    return _as_index(count)(value)
+
+
+_KINDS: dict[str, _Kind] = {
+    "zscore": _Kind((NUMBER_VALUE,), _nothing, _as_float, "zscore"),
+    "minmax": _Kind((NUMBER_VALUE,), _nothing, _as_float, "minmax"),
+    "bucketize": _Kind(
+        (NUMBER_VALUE,),
+        lambda n: _count(n, 2),
+        lambda value, n: _as_index(n)(value),
+        "bucketize: 10, the number of buckets",
+    ),
+    "vocabulary": _Kind(
+        (TEXT_VALUE, BYTES_VALUE, NUMBER_VALUE),
+        _vocabulary,
+        _made_words,
+        "vocabulary: {top_k: 1000, min_count: 2, oov_buckets: 1}",
+    ),
+    "hash": _Kind((TEXT_VALUE, BYTES_VALUE, NUMBER_VALUE), _count, _made_hash, "hash: 100, the number of buckets"),
+    "log1p": _Kind((NUMBER_VALUE,), _nothing, _as_float, "log1p"),
+    "clip": _Kind((NUMBER_VALUE,), _bounds, lambda value, _: value, "clip: [0, 100], null for no bound"),
+    "one_hot": _Kind((NUMBER_VALUE,), _depth, _made_one_hot, "one_hot, or one_hot: 10, the number of classes"),
+    "tokenize": _Kind((TEXT_VALUE,), _tokens, _made_tokens, "tokenize, or tokenize: {separator: ',', lower: true}"),
+    "impute": _Kind(
+        (NUMBER_VALUE, TEXT_VALUE, BYTES_VALUE), _filling, _imputed, "impute: 0, impute: mean, or impute: a word"
+    ),
+    "image": _Kind((BYTES_VALUE,), _image, _made_image, "image: {resize: [64, 64], scale: 0.00392}"),
+}
+TRANSFORM_STEPS = tuple(_KINDS)
+
+
+@dataclass(frozen=True)
+class DeclaredColumn:
+    """One output that is made. source: the raw feature. value: what comes out."""
+
+    name: str
+    source: str
+    steps: tuple[TransformStep, ...]
+    value: StepValue
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """columns: what is made. kept: (output name, raw name) of what stays as it is."""
+
+    columns: tuple[DeclaredColumn, ...]
+    kept: tuple[tuple[str, str], ...]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The raw features that steps are taken on, each once."""
+        return tuple(dict.fromkeys(column.source for column in self.columns))
+
+
+def read_declaration(path: str | os.PathLike[str]) -> Mapping[str, Any]:
+    """What a YAML file declares.
+
+    Raises:
+        UsageError: it can't be read, or holds no mapping. MissingExtraError: PyYAML is not installed.
+    """
+    try:
+        import yaml
+    except ImportError:
+        raise MissingExtraError(f"{option('transform')} FILE.yaml", "tft", "yaml") from None
+    try:
+        with open_file(path) as file:
+            found = yaml.safe_load(file.read().decode())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError(f"{option('transform', os.fspath(path))}: can't be read: {error}") from None
+    if not isinstance(found, Mapping):
+        raise UsageError(
+            f"{option('transform', os.fspath(path))}: is no mapping of features to steps, as in `age: zscore`"
+        )
+    return found
+
+
+def declare_transform(declared: Mapping[str, Any], schema: Schema) -> Declaration:
+    """The declaration as it holds for records of this schema.
+
+    Raises:
+        UsageError: a feature is not there, or a step is none or doesn't fit; it names feature, step and choices.
+    """
+    columns: list[DeclaredColumn] = []
+    kept: list[tuple[str, str]] = []
+    for name, spec in declared.items():
+        if not isinstance(name, str):
+            raise UsageError(f"transform: {name!r} is no feature's name; quote it")
+        made = _declare_one(name, list(_steps(name, spec)), schema)
+        if isinstance(made, DeclaredColumn):
+            columns.append(made)
+        elif made is not None:
+            kept.append(made)
+    kept = [(feature.name, feature.name) for feature in schema if feature.name not in declared] + kept
+    names = [name for name, _ in kept] + [column.name for column in columns]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UsageError(f"transform: two outputs are called {twice[0]!r}; rename or drop one")
+    if not columns:
+        raise UsageError(f"transform: no feature has a step; there are {', '.join(TRANSFORM_STEPS)}")
+    order = {feature.name: place for place, feature in enumerate(schema)}
+    return Declaration(tuple(columns), tuple(sorted(kept, key=lambda pair: order[pair[1]])))
+
+
+def _steps(name: str, spec: Any) -> Iterator[tuple[str, Any]]:
+    """(word, argument) in order."""
+    if isinstance(spec, str):
+        yield spec, None
+    elif isinstance(spec, Mapping):
+        yield from spec.items()
+    elif isinstance(spec, list | tuple):
+        for item in spec:
+            yield from _steps(name, item)
+    else:
+        raise UsageError(
+            f"transform: feature {name!r}: {spec!r} is no step; write one, as in `zscore`, or a list of them: "
+            f"{', '.join(TRANSFORM_STEPS)}"
+        )
+
+
+def _declare_one(name: str, words: list[tuple[str, Any]], schema: Schema) -> DeclaredColumn | tuple[str, str] | None:
+    """The output that one entry declares: made, kept as (name, source), or none."""
+    source, output = name, name
+    steps: list[tuple[str, Any]] = []
+    said = []
+    for word, argument in words:
+        if word in ("from", "rename"):
+            if not isinstance(argument, str) or not argument:
+                raise UsageError(f"transform: feature {name!r}, step {word!r}: {argument!r} is no name")
+            source, output = (argument, output) if word == "from" else (source, argument)
+        elif word in ("drop", "keep"):
+            said.append(word)
+        else:
+            steps.append((word, argument))
+    if source not in schema:
+        raise UsageError(
+            f"transform: there is no feature {source!r}; {there_are(source, schema.names)}"
+            + ("" if "from" in dict(words) else "; `from: FEATURE` makes a new one of one of these")
+        )
+    if said and (steps or len(said) > 1):
+        raise UsageError(f"transform: feature {name!r}: {said[0]!r} goes with no other step")
+    if "drop" in said:
+        return None
+    return _column(output, schema[source], steps) if steps else (output, source)
+
+
+def _column(name: str, feature: Feature, words: list[tuple[str, Any]]) -> DeclaredColumn:
+    if (reason := unfit(feature)) is not None:
+        raise UsageError(f"transform: feature {feature.name!r}: {reason}; keep or drop it")
+    value = StepValue.of(feature)
+    steps = []
+    for word, argument in words:
+        try:
+            step, value = check_step(value, word, argument)
+        except ValueError as error:
+            raise UsageError(f"transform: feature {feature.name!r}, step {word!r}: {error}") from None
+        steps.append(step)
+    return DeclaredColumn(name, feature.name, tuple(steps), value)

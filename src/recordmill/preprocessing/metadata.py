@@ -1,0 +1,241 @@
+"""What a saved transform is, as the manifest says it in plain JSON: where it came from, what it takes and gives, what
+its analysers found, and the digest of all that; and the features of transformed records.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from recordmill.base.errors import DataError, UsageError
+from recordmill.preprocessing.declaration import Declaration
+from recordmill.preprocessing.graph import TransformGraph, digest_graph, load_graph, vocabulary_files
+from recordmill.preprocessing.saved_transform import SavedTransform
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.schemas.tfmd import from_pbtxt, to_pbtxt
+from recordmill.storage.files import open_file, read_range
+from recordmill.storage.folders import is_file, is_link, paths_below
+
+RAW_PREFIX = "raw/"  # before the name of a raw feature that is kept beside
+
+
+def declared_outputs(declaration: Declaration) -> Schema:
+    """The features that the graph of a declared transform gives."""
+    return Schema(
+        tuple(
+            Feature(
+                column.name,
+                column.value.dtype,
+                column.value.shape,
+                column.value.required and None not in column.value.shape,
+            )
+            for column in declaration.columns
+        )
+    )
+
+
+def traced_outputs(graph: TransformGraph, raw: Schema) -> Schema:
+    """The features that a function's graph gives, by name. What it passes on is the raw feature, with its dtype and
+    classes; a SparseTensor or RaggedTensor is a list.
+
+    Raises:
+        UsageError: an output is none that a feature can be.
+    """
+    return Schema(tuple(_traced(name, graph, raw) for name in sorted(graph.specs)))
+
+
+def _traced(name: str, graph: TransformGraph, raw: Schema) -> Feature:
+    import tensorflow as tf
+
+    if (source := graph.passed_on(name)) is not None:
+        return Feature(name, raw[source].dtype, raw[source].shape, raw[source].required, raw[source].classes)
+    spec = graph.specs[name]
+    dtype = _dtype(name, spec.dtype.name, raw)
+    if isinstance(spec, tf.TensorSpec):
+        return Feature(name, dtype, _shape(name, spec), required=True)
+    if isinstance(spec, tf.RaggedTensorSpec) and spec.ragged_rank == 1 and len(spec.shape) == 2:
+        return Feature(name, dtype, (None,))
+    if isinstance(spec, tf.SparseTensorSpec) and len(spec.shape) == 2:
+        return Feature(name, dtype, (None,))
+    raise UsageError(
+        f"transform: output {name!r} is {spec}; return a tensor, or a list of numbers or texts for each row"
+    )
+
+
+def _shape(name: str, spec: Any) -> tuple[int, ...]:
+    if spec.shape.rank is None or spec.shape.rank < 1 or None in spec.shape[1:]:
+        raise UsageError(
+            f"transform: output {name!r} has shape {spec.shape}: each row needs a known one; tf.reshape it, or "
+            "return a ragged tensor"
+        )
+    return tuple(int(size) for size in spec.shape[1:])
+
+
+def _dtype(name: str, dtype: str, raw: Schema) -> str:
+    if dtype != "string":
+        return dtype
+    return "string" if name in raw and raw[name].dtype == "string" else "bytes"
+
+
+def kept_beside(raw: Schema, kept: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """(output name, raw name) of the raw features that no output keeps as they are."""
+    there = {source for _, source in kept}
+    return tuple((RAW_PREFIX + feature.name, feature.name) for feature in raw if feature.name not in there)
+
+
+def whole_schema(raw: Schema, outputs: Schema, kept: Iterable[tuple[str, str]], sources: dict[str, str]) -> Schema:
+    """The schema of the transformed records: outputs and kept features where their raw ones stood.
+
+    sources: output to the raw feature that it is made of, where that is one.
+
+    Raises:
+        UsageError: two have one name.
+    """
+    kept = list(kept)
+    made = [Feature(name, raw[s].dtype, raw[s].shape, raw[s].required, raw[s].classes) for name, s in kept]
+    of = {**dict(kept), **sources}
+    features = [*outputs, *made]
+    names = [feature.name for feature in features]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UsageError(f"transform: two outputs are called {twice[0]!r}; rename one")
+    order = {name: place for place, name in enumerate(raw.names)}
+    features.sort(key=lambda f: (order.get(of.get(f.name, f.name), len(order)), f.name in dict(kept)))
+    label = next((f.name for f in features if of.get(f.name, f.name) == raw.label), None) if raw.label else None
+    return Schema(tuple(features), label)
+
+
+_MOST_NUMBERS = 1000  # of one result in the manifest: it is for people
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What was fitted. raw: the schema of the records read. inputs: the features that the function got.
+
+    declaration: None for a user's function. given: what people call it. split: whose records it saw.
+    """
+
+    raw: Schema
+    inputs: Schema
+    declaration: Declaration | None
+    given: Any
+    split: str
+    keep_raw: bool = False
+
+
+def describe(folder: str, fit: Fit) -> SavedTransform:
+    """The transform that was saved in the folder, with all that the manifest is to say of it.
+
+    Raises:
+        UsageError: it gives what no feature can be, or two outputs have one name.
+    """
+    graph = TransformGraph(load_graph(folder).transform_fn)
+    declared = fit.declaration
+    outputs = traced_outputs(graph, fit.raw) if declared is None else declared_outputs(declared)
+    kept = () if declared is None else declared.kept
+    passed = {name: source for name in outputs.names if (source := graph.passed_on(name)) is not None}
+    if fit.keep_raw:
+        kept = (*kept, *kept_beside(fit.raw, [*kept, *passed.items()]))
+    sources = {column.name: column.source for column in declared.columns} if declared is not None else passed
+    schema = whole_schema(fit.raw, outputs, kept, sources)
+    texts = [to_pbtxt(fit.inputs), to_pbtxt(replace(schema, label=None)), repr(kept)]
+    digest = digest_graph(folder, graph, texts)
+    found = _found(folder, graph, declared)
+    schema = replace(schema, features=tuple(_with_found(feature, found.get(feature.name)) for feature in schema))
+    about = {
+        "digest": digest,
+        "fitted_on": fit.split,
+        "given": fit.given,
+        "raw_schema": to_pbtxt(fit.raw),
+        "inputs": list(fit.inputs.names),
+        "outputs": list(outputs.names),
+        "kept": [list(pair) for pair in kept],
+        "needs": {name: sorted(graph.needs(name)) for name in outputs.names},
+        "found": found,
+        "files": dict(_files(folder)),
+    }
+    return SavedTransform(folder, fit.inputs, outputs, kept, schema, digest, about)
+
+
+def _with_found(feature: Feature, found: Any) -> Feature:
+    """The feature with the numbers that were found for it, as readers get it."""
+    if not isinstance(found, Mapping):
+        return feature
+    numbers = tuple((key, float(value)) for key, value in found.items() if isinstance(value, int | float))
+    return replace(feature, found=numbers)
+
+
+def restore(folder: str, about: Mapping[str, Any], schema: Schema) -> SavedTransform:
+    """The transform that a manifest describes; folder: where its files lie. schema: of the transformed records.
+
+    Raises:
+        DataError: a file is missing, or is not what the manifest says; the manifest doesn't fit itself.
+    """
+    check_files(folder, about)
+    try:
+        raw = from_pbtxt(about["raw_schema"], "manifest")
+        kept = tuple((str(name), str(source)) for name, source in about["kept"])
+        inputs = replace(raw.select(about["inputs"]), label=None)
+        outputs = replace(schema.select(about["outputs"]), label=None)
+        return SavedTransform(folder, inputs, outputs, kept, schema, about["digest"], about)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"the manifest's transform can't be read ({error})", source=folder) from None
+
+
+def check_files(folder: str, about: Mapping[str, Any]) -> None:
+    """Raises DataError unless the folder holds the files that the manifest names, as they were."""
+    found = dict(_files(folder))
+    for name, expected in about["files"].items():
+        if found.get(name) != expected:
+            what = "is missing" if name not in found else "differs from what the manifest says"
+            raise DataError(f"{what}; the transform can't be used", source=os.path.join(folder, name))
+
+
+def _files(folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(name below the folder, size and SHA-256) of all files, by name."""
+    for path in paths_below(folder):
+        if is_file(path) and not is_link(path):
+            data = read_range(str(path)).tobytes()
+            yield path.relative_to(folder).as_posix(), {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def _found(folder: str, graph: TransformGraph, declared: Declaration | None) -> dict[str, Any]:
+    """Output, or operation of a user's graph, to what was found for it; vocabularies with the number of their words."""
+    found: dict[str, Any] = {}
+    if declared is None:
+        constants = graph.constants()
+        found = {name: _plain(value) for name, value in constants.items() if value.size <= _MOST_NUMBERS}
+    else:
+        for (number, result), value in sorted(graph.fitted().items()):
+            found.setdefault(declared.columns[number].name, {})[result] = _plain(value)
+    words = {os.path.basename(path): _count_lines(path) for path in vocabulary_files(folder)}
+    if declared is not None:
+        for name, count in words.items():
+            column = declared.columns[int(name.split("_")[1])].name
+            found.setdefault(column, {}).update(vocabulary=count, vocabulary_file=f"transform_fn/assets/{name}")
+        return found
+    return {**found, **{f"assets/{name}": {"vocabulary": count} for name, count in words.items()}}
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and texts as JSON has them; what is no number stands as text."""
+    flat = value.tolist()
+    if isinstance(flat, list) and len(flat) == 1:
+        flat = flat[0]  # boundaries are [1, n]
+    return _json(flat)
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_json(item) for item in value]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _count_lines(path: str) -> int:
+    with open_file(path) as file:
+        return sum(1 for _ in file)

@@ -1,0 +1,227 @@
+"""Raw features as the tensors that a transform takes, and its tensors as columns again.
+
+A feature that every record has is a dense tensor of its shape; one that may be missing is a SparseTensor with at most
+one value a row; a list is a RaggedTensor, empty where it is missing. Whole numbers are int64, but for tensors of uint8;
+text and bytes are strings.
+
+tf.Transform's own adapter, which analyses, takes lists only (`as_lists`); the saved graph gets tensors made here,
+padded to a multiple of 16 rows and 16 values, since the last bits of log and exp depend on where in its batch a value
+stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from tensorflow_metadata.proto.v0 import schema_pb2
+
+from recordmill.schemas.arrow import arrow_type, value_type
+from recordmill.schemas.feature import Feature, Schema
+
+PAD_ROWS = 16  # rows and values of a batch come in multiples of it: no vector unit computes more at once
+DENSE, SPARSE, RAGGED_TENSOR = "dense", "sparse", "ragged"
+
+_ARROW = {"float32": pa.float32(), "float64": pa.float64(), "int64": pa.int64(), "uint8": pa.uint8()}
+
+
+def unfit(feature: Feature) -> str | None:
+    """Why the feature can't be handed to a transform, or None if it can."""
+    if feature.ragged_rank > 1 or (feature.ragged_rank and feature.inner_shape):
+        return f"it is {feature.describe()}, and a transform takes no lists of lists"
+    if feature.shape and not feature.required and not feature.ragged_rank:
+        return f"it is {feature.describe()} and may be missing, and a transform takes only whole tensors"
+    return None
+
+
+def layout(feature: Feature) -> str:
+    """`dense`, `sparse` or `ragged`."""
+    return RAGGED_TENSOR if feature.ragged_rank else DENSE if feature.required else SPARSE
+
+
+def tensor_dtype(feature: Feature) -> str:
+    """The dtype of its tensor: int64, uint8, float32, float64 or string."""
+    if feature.dtype in ("string", "bytes"):
+        return "string"
+    if feature.dtype in ("float16", "bfloat16", "float32"):
+        return "float32"
+    return feature.dtype if feature.dtype == "float64" or (feature.dtype == "uint8" and feature.raw) else "int64"
+
+
+def as_lists(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
+    """The batch as tf.Transform's adapter takes it: every column a large_list, of missing rows an empty one."""
+    columns = [_list_column(batch.column(feature.name), feature) for feature in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=list_schema(schema))
+
+
+def list_schema(schema: Schema) -> pa.Schema:
+    """The Arrow schema of what `as_lists` gives."""
+    return pa.schema([(feature.name, pa.large_list(_value_type(feature))) for feature in schema])
+
+
+def representations(schema: Schema) -> dict[str, Any]:
+    """Feature name to the TensorRepresentation by which tfx-bsl makes of a column the tensor described above."""
+    made = {}
+    for feature in schema:
+        one = schema_pb2.TensorRepresentation()
+        if layout(feature) == DENSE:
+            one.dense_tensor.column_name = feature.name
+            one.dense_tensor.shape.SetInParent()
+            one.dense_tensor.shape.dim.extend(schema_pb2.FixedShape.Dim(size=size) for size in feature.inner_shape)
+        elif layout(feature) == SPARSE:
+            one.varlen_sparse_tensor.column_name = feature.name
+        else:
+            one.ragged_tensor.feature_path.step.append(feature.name)
+            one.ragged_tensor.row_partition_dtype = schema_pb2.TensorRepresentation.RowPartitionDType.INT64
+        made[feature.name] = one
+    return made
+
+
+@dataclass(frozen=True)
+class TensorValues:
+    """A feature of a batch, flat. values: [rows * inner size], or those that are there; splits: [rows + 1] where the
+    values of each row begin and end, None for dense ones.
+    """
+
+    values: npt.NDArray[Any]
+    splits: npt.NDArray[np.int64] | None = None
+
+
+def padded_rows(rows: int) -> int:
+    """How many rows a batch of so many is padded to: a multiple of LANES, with at least LANES rows more, which have
+    place for the values that sparse and ragged features are padded with.
+    """
+    return rows + (-rows) % PAD_ROWS + PAD_ROWS
+
+
+def flat_values(column: pa.Array, feature: Feature) -> TensorValues:
+    """The column's values, padded to `padded_rows`."""
+    lists = _list_column(column, feature)
+    offsets = np.asarray(lists.offsets)
+    flat = _numpy(lists.values.slice(offsets[0], offsets[-1] - offsets[0]))
+    rows, offsets = len(column), offsets - offsets[0]
+    more = padded_rows(rows) - rows
+    if layout(feature) == DENSE:
+        size = feature.inner_size
+        return TensorValues(np.concatenate([flat, np.tile(flat[:size], more)]))
+    extra = (-len(flat)) % PAD_ROWS
+    ends = offsets[-1] + np.minimum(np.arange(1, more + 1), extra)
+    return TensorValues(
+        np.concatenate([flat, np.repeat(flat[:1], extra)]), np.concatenate([offsets, ends]).astype(np.int64)
+    )
+
+
+def tensors(batch: pa.RecordBatch, schema: Schema) -> dict[str, Any]:
+    """The batch as the graph takes it, padded. What it has no column of, so that nothing may be made of it, is empty:
+    zeros or "" where the tensor is dense.
+    """
+    there = {*batch.schema.names}
+    columns = {f.name: batch.column(f.name) if f.name in there else _absent(f, batch.num_rows) for f in schema}
+    return {f.name: _tensor(flat_values(columns[f.name], f), f) for f in schema}
+
+
+def _absent(feature: Feature, rows: int) -> pa.Array:
+    """The column of a feature that no record has."""
+    if layout(feature) != DENSE:
+        return pa.nulls(rows, arrow_type(feature))
+    values, count = value_type(feature), rows * feature.inner_size
+    if feature.dtype in ("string", "bytes"):
+        flat = pa.repeat(pa.scalar(b"").cast(values), count)
+    else:
+        flat = pa.array(np.zeros(count, np.uint8)).cast(_value_type(feature)).cast(values)
+    return flat if not feature.shape else pa.FixedSizeListArray.from_arrays(flat, feature.inner_size)
+
+
+def _tensor(found: TensorValues, feature: Feature) -> Any:
+    import tensorflow as tf
+
+    values = tf.constant(found.values, dtype=tensor_dtype(feature))
+    if found.splits is None:
+        return tf.reshape(values, [-1, *feature.inner_shape])
+    if layout(feature) == RAGGED_TENSOR:
+        return tf.RaggedTensor.from_row_splits(values, tf.constant(found.splits), validate=False)
+    rows = np.repeat(np.arange(len(found.splits) - 1), np.diff(found.splits))
+    indices = np.stack([rows, np.zeros_like(rows)], 1)
+    return tf.SparseTensor(indices, values, np.array([len(found.splits) - 1, 1]))
+
+
+def column(tensor: Any, feature: Feature, rows: int) -> pa.Array:
+    """The first rows of a tensor that the graph gave, as the column of its feature.
+
+    Raises:
+        ValueError: it has other dimensions than the feature says.
+    """
+    values, splits = _flat_of(tensor, rows)
+    flat = _arrow_values(values, feature)
+    if splits is None:
+        if values.size != rows * feature.inner_size:
+            raise ValueError(f"{values.size} values for {rows} rows of {feature.describe()}")
+        return flat if not feature.shape else pa.FixedSizeListArray.from_arrays(flat, feature.inner_size)
+    if feature.ragged_rank:
+        return pa.LargeListArray.from_arrays(pa.array(splits), flat)
+    counts = np.diff(splits)
+    if counts.size and counts.max() > 1:
+        raise ValueError(f"{counts.max()} values in a row of {feature.describe()}")
+    return flat.take(pa.array(splits[:-1], mask=counts == 0))
+
+
+def _flat_of(tensor: Any, rows: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64] | None]:
+    """(values of the first rows, where each row's begin and end or None)."""
+    import tensorflow as tf
+
+    if isinstance(tensor, tf.SparseTensor):
+        splits = np.searchsorted(tensor.indices.numpy()[:, 0], np.arange(rows + 1))
+        return tensor.values.numpy()[: splits[-1]], splits
+    if isinstance(tensor, tf.RaggedTensor):
+        splits = tensor.row_splits.numpy()[: rows + 1].astype(np.int64)
+        return tensor.flat_values.numpy()[: splits[-1]], splits
+    return tensor.numpy()[:rows].reshape(-1), None
+
+
+def _arrow_values(values: npt.NDArray[Any], feature: Feature) -> pa.Array:
+    made = pa.array(values, pa.large_binary()) if values.dtype == object else pa.array(np.ascontiguousarray(values))
+    return made.cast(value_type(feature))
+
+
+def _value_type(feature: Feature) -> pa.DataType:
+    return _ARROW.get(tensor_dtype(feature), pa.large_binary())
+
+
+def _list_column(found: pa.Array, feature: Feature) -> pa.LargeListArray:
+    """The column as lists of its tensor's dtype; a missing row is an empty list."""
+    if feature.ragged_rank:
+        lists = found.fill_null([]) if found.null_count else found
+        offsets = np.asarray(lists.offsets, np.int64)
+        values = lists.values
+    elif feature.shape:
+        offsets = np.arange(len(found) + 1, dtype=np.int64) * feature.inner_size
+        values = found.flatten()
+    else:
+        present = np.asarray(pc.is_valid(found)).astype(np.int64)
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(present)])
+        values = found.drop_null() if found.null_count else found
+    return pa.LargeListArray.from_arrays(pa.array(offsets), _cast(values, _value_type(feature)))
+
+
+def _cast(values: pa.Array, to: pa.DataType) -> pa.Array:
+    if pa.types.is_floating(values.type) and values.null_count:
+        values = values.fill_null(float("nan"))
+    return values.cast(to, safe=not pa.types.is_floating(values.type))
+
+
+def _numpy(values: pa.Array) -> npt.NDArray[Any]:
+    if pa.types.is_large_binary(values.type):
+        made = np.empty(len(values), object)
+        made[:] = values.to_pylist()
+        return made
+    return np.asarray(values)
+
+
+def batch_of_tensors(found: Mapping[str, pa.Array], schema: Schema) -> pa.RecordBatch:
+    """The columns in the schema's order."""
+    return pa.RecordBatch.from_arrays([found[name] for name in schema.names], names=list(schema.names))

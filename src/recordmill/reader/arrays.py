@@ -1,0 +1,114 @@
+"""A whole `Dataset` in other forms: NumPy columns in memory or as `.npy` files that are memory-mapped, one Parquet
+file, Arrow batches of one size.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from recordmill.base.errors import UsageError
+from recordmill.reader.prefetch.protocols import Readable
+from recordmill.records.columns.numpy_arrays import gather_columns
+from recordmill.records.columns.ragged import Array, Ragged, Strings
+from recordmill.records.writers.npy import COLUMNS_NAME, NpyWriter, open_columns
+from recordmill.records.writers.parquet import ParquetWriteOptions, ParquetWriter
+from recordmill.storage.files import hand_over, input_path, is_remote, local_path, output_path, sync_folder
+from recordmill.storage.folders import exists, has_name, make_folder, make_scratch, remove_file, remove_tree
+
+
+def rebatch(batches: Iterable[pa.RecordBatch], batch_rows: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of batch_rows, the last one shorter."""
+    if batch_rows < 1:
+        raise UsageError(f"batch_rows must be at least 1, not {batch_rows}")
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        while rows + batch.num_rows >= batch_rows:
+            held.append(batch.slice(0, batch_rows - rows))
+            batch = batch.slice(batch_rows - rows)
+            yield pa.concat_batches(held)
+            held, rows = [], 0
+        if batch.num_rows:
+            held.append(batch)
+            rows += batch.num_rows
+    if held:
+        yield pa.concat_batches(held)
+
+
+def in_memory(dataset: Readable) -> dict[str, Array | Ragged | Strings]:
+    """The columns as arrays; the peak is the result and a few pieces."""
+    return gather_columns(dataset.record_batches(), dataset.schema, len(dataset))
+
+
+def memory_mapped(dataset: Readable, folder: str | os.PathLike[str]) -> dict[str, Array | Ragged | Strings]:
+    """The columns written to the folder and memory-mapped from it.
+
+    Raises:
+        UsageError: the folder holds columns already.
+    """
+    if is_remote(input_path(folder)):
+        raise UsageError(
+            f"{os.fspath(folder)}: columns are given memory-mapped, from files of this machine: name a local folder; "
+            "recordmill.read(..., to='npy') writes them to a store"
+        )
+    path = Path(local_path(folder))
+    make_folder(path, parents=True, exist_ok=True)
+    if exists(path / COLUMNS_NAME):
+        raise UsageError(
+            f"{path} holds columns already; open them with recordmill.reader.open_columns, or name another folder"
+        )
+    writer = NpyWriter(path, dataset.schema)
+    try:
+        for batch in dataset.record_batches():
+            writer.write(batch)
+    except BaseException:
+        writer.abort()
+        raise
+    writer.close()
+    return open_columns(path)
+
+
+def parquet_file(
+    dataset: Readable, path: str | os.PathLike[str], compression: str = "zstd", overwrite: bool = False
+) -> Path | str:
+    """The records written to one Parquet file, which has its name when it is whole. What goes to a store is prepared in
+    a folder among the temporary files.
+
+    Raises:
+        UsageError: something of that name is there, or there is no such compression.
+    """
+    place = output_path(path)
+    if has_name(place) and not overwrite:
+        raise UsageError(f"{place} is there already: overwrite=True replaces it")
+    options = ParquetWriteOptions(compression=compression)
+    if not is_remote(place):
+        target = Path(place)
+        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+        _write_parquet(dataset, temporary, options, target)
+        sync_folder(target.parent)
+        return target
+    scratch = make_scratch("recordmill-")
+    try:
+        _write_parquet(dataset, Path(scratch, "table.parquet"), options, place)
+    finally:
+        remove_tree(scratch)
+    return place
+
+
+def _write_parquet(dataset: Readable, path: Path, options: ParquetWriteOptions, target: Path | str) -> None:
+    """The records as a file at path, which is then handed over under its own name."""
+    writer = ParquetWriter(path, dataset.schema, options)
+    try:
+        for batch in dataset.record_batches():
+            writer.write(batch)
+        writer.close()
+        hand_over(str(path), str(target))
+    except BaseException:
+        writer.abort()
+        remove_file(path, missing_ok=True)
+        raise

@@ -1,0 +1,263 @@
+"""Columns of records to batches: each feature as `collate=` wants it, what stands beside the features (ids, mask), and
+the label and weights beside the rest.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recordmill.base.arrays import Int64s
+from recordmill.base.errors import DataError, UsageError
+from recordmill.reader.batches.grouping import lengths_of, packed_rows, segments
+from recordmill.reader.batches.padding import padded_steps, part
+from recordmill.reader.batches.plan import StepChunk
+from recordmill.reader.options.collation import Bucketed, Collation, OneHot, Packed, Padded, collations_of
+from recordmill.reader.options.training import Form
+from recordmill.reader.prefetch.prefetcher import StepRows
+from recordmill.reader.prefetch.protocols import Fetchable
+from recordmill.records.columns.numpy_arrays import is_bytes, numpy_dtype, to_numpy
+from recordmill.records.columns.ragged import Array, Ragged, Strings
+from recordmill.schemas.feature import Feature, Schema
+
+VALID = "/valid"  # behind the name of a feature that may be missing, in tensors
+LENGTH_FEATURE = "/length"  # behind the name of a feature that is padded
+SEGMENT, POSITION = "/segment", "/position"  # behind the name of one that is packed
+Batch = dict[str, Any]
+
+
+def extra_names(name: str, collation: Collation) -> tuple[str, ...]:
+    """What a way gives beside the feature itself."""
+    if isinstance(collation, Packed):
+        return (name + SEGMENT, name + POSITION)
+    return (name + LENGTH_FEATURE,) if isinstance(collation, Padded | Bucketed) else ()
+
+
+def split_column(name: str, column: Any, chunk: StepChunk, collation: Collation | None) -> dict[str, list[Any]]:
+    """The column of a lot, a part for each step, and what its way gives beside it."""
+    edges = chunk.rows.edges
+    if isinstance(collation, Packed):
+        assert chunk.bins is not None
+        return _packed(name, column, chunk.bins, edges, collation)
+    if isinstance(collation, Padded | Bucketed):
+        lengths = column.lengths
+        padded = padded_steps(column, edges, step_lengths(lengths, chunk, collation), collation.value)
+        return {name: padded, name + LENGTH_FEATURE: _parts(lengths, edges)}
+    if isinstance(collation, OneHot):
+        column = one_hot(name, column, collation)
+    elif collation == "dense":
+        check_dense(name, column.lengths, edges)
+        return {name: padded_steps(column, edges, column.lengths[edges[:-1]], 0)}
+    if chunk.bins is not None:
+        column = Ragged(column, chunk.bins)
+    return {name: _parts(column, edges)}
+
+
+def step_lengths(lengths: Int64s, chunk: StepChunk, collation: Padded | Bucketed) -> Int64s:
+    """[steps] what each step is padded to."""
+    if isinstance(collation, Bucketed):
+        assert chunk.lengths is not None
+        return chunk.lengths
+    edges = chunk.rows.edges
+    if collation.length is not None:
+        return np.full(len(edges) - 1, collation.length, np.int64)
+    longest = np.maximum.reduceat(np.append(lengths, 0), edges[:-1]) if len(edges) > 1 else np.zeros(0, np.int64)
+    found: Int64s = -(-longest // collation.multiple) * collation.multiple
+    return found
+
+
+def one_hot(name: str, column: Array, collation: OneHot) -> npt.NDArray[np.float32]:
+    """[rows, depth]; a missing number is no class.
+
+    Raises:
+        DataError: a number is no class.
+    """
+    assert collation.depth is not None
+    rows = check_classes(name, column, collation)
+    out = np.zeros((len(column), collation.depth), np.float32)
+    out[rows, np.ma.getdata(column)[rows]] = 1
+    return out
+
+
+def check_classes(name: str, column: Array, collation: OneHot) -> Int64s:
+    """The rows that have a number.
+
+    Raises:
+        DataError: a number is no class.
+    """
+    assert collation.depth is not None
+    rows = np.flatnonzero(~np.ma.getmaskarray(column))
+    values = np.ma.getdata(column)[rows]
+    outside = (values < 0) | (values >= collation.depth)
+    if outside.any():
+        raise DataError(f"feature {name!r} is {values[outside][0]}, and there are {collation.depth} classes, from 0")
+    return rows
+
+
+def check_dense(name: str, lengths: Int64s, edges: Int64s) -> None:
+    """Raises:
+    DataError: rows of one step have other lengths than each other.
+    """
+    for step in _parts(lengths, edges):
+        if step.min() != step.max():
+            raise DataError(
+                f"feature {name!r} has rows of {step.min()} to {step.max()} items in one batch, which are not "
+                'dense: collate it as "padded" or "ragged"'
+            )
+
+
+def _packed(name: str, column: Ragged, bins: Int64s, edges: Int64s, collation: Packed) -> dict[str, list[Any]]:
+    rows = packed_rows(column, bins)
+    padded = padded_steps(rows, edges, np.full(len(edges) - 1, collation.length, np.int64), collation.value)
+    numbers, positions = segments(column, bins, collation.length)
+    return {name: padded, name + SEGMENT: _parts(numbers, edges), name + POSITION: _parts(positions, edges)}
+
+
+def _parts(column: Array | Ragged | Strings, edges: Int64s) -> list[Any]:
+    return [part(column, begin, end) for begin, end in itertools.pairwise(edges.tolist())]
+
+
+_LOOKED_AT = 256  # of the first records: about a batch, whose longest list all of its rows are padded to
+
+
+def padded_row_bytes(dataset: Fetchable, collations: Mapping[str, Collation]) -> int:
+    """About how many bytes a row takes in the arrays that lists of numbers are padded to."""
+    features = {feature.name: feature for feature in dataset.schema}
+    numbers = {name: collation for name, collation in collations.items() if not is_bytes(features[name])}
+    padded = {
+        name: collation
+        for name, collation in numbers.items()
+        if isinstance(collation, Padded | Bucketed) or collation == "dense"
+    }
+    if not padded:
+        return 0
+    head = dataset.select(list(padded)).head(_LOOKED_AT)
+    total = 0
+    for name, collation in padded.items():
+        length = collation.length if isinstance(collation, Padded | Bucketed) else None
+        if length is None:
+            length = max((int(lengths_of(chunk).max(initial=0)) for chunk in head[name].chunks), default=0)
+        inner = math.prod(features[name].inner_shape)
+        total += length * inner * numpy_dtype(features[name]).itemsize
+    return total
+
+
+MASK = "mask"  # [rows] bool: which rows count, where batches are filled up
+SHARD_COLUMN, INDEX = (
+    "record/shard",
+    "record/index",
+)  # [rows] int64: which of the data set's files, and which record of it
+
+
+@dataclass(frozen=True)
+class ExtraColumns:
+    """mask: whether batches are filled up. ids: whether the places of the records are wanted."""
+
+    mask: bool = False
+    ids: bool = False
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        """What the columns are."""
+        ids = (Feature(SHARD_COLUMN, "int64", (), True), Feature(INDEX, "int64", (), True)) if self.ids else ()
+        return (*ids, Feature(MASK, "bool", (), True)) if self.mask else ids
+
+    def schema(self, schema: Schema) -> Schema:
+        """The schema with them."""
+        return replace(schema, features=(*schema, *self.features))
+
+    def check(self, schema: Schema) -> None:
+        """Raises:
+        UsageError: a feature of the records is called as one of them, or there is nothing to give.
+        """
+        if not schema.names and not self.features:
+            raise UsageError("batches would have nothing in them, since no feature is read: select some")
+        for name, option in ((MASK, "pad_remainder"), (SHARD_COLUMN, "ids"), (INDEX, "ids")):
+            if name in schema and any(feature.name == name for feature in self.features):
+                raise UsageError(f"{option} gives {name!r} beside the features, and one is called so: leave it out")
+
+    def added(self, rows: StepRows, ends: Int64s) -> StepRows:
+        """The rows with these columns behind their own. ends: the number of records up to and with each file."""
+        if not self.features:
+            return rows
+        columns = list(rows.batch.columns)
+        if self.ids:
+            files = np.searchsorted(ends, rows.numbers, "right")
+            columns += [pa.array(files), pa.array(rows.numbers - np.concatenate([[0], ends])[files])]
+        if self.mask:
+            columns.append(pa.array(rows.mask))
+        names = [*rows.batch.schema.names, *(feature.name for feature in self.features)]
+        return replace(rows, batch=pa.RecordBatch.from_arrays(columns, names=names))
+
+
+@dataclass(frozen=True)
+class Collator:
+    """What a data set's columns become in a batch. collations: of the features that are collated. label, weights: the
+    features that are y and w of `(x, y)` or `(x, y, w)`. extras: what stands beside the features.
+    """
+
+    collations: Mapping[str, Collation]
+    label: str | None
+    weights: str | None
+    extras: ExtraColumns
+
+    @classmethod
+    def of(cls, form: Form, schema: Schema, mask: bool) -> Collator:
+        """mask: whether batches are filled up.
+
+        Raises:
+            UsageError: a name or a collation that the schema does not have, or that a feature of it does not take.
+        """
+        collations = collations_of(form.collate or {}, schema)
+        if form.label is True and schema.label is None:
+            raise UsageError("label=True is the schema's label, and this one has none: give a feature's name")
+        label = (schema.label if form.label is True else form.label) or None
+        for option, wanted in (("label", label), ("weights", form.weights)):
+            if wanted is not None and wanted not in schema:
+                raise UsageError(f"{option} {wanted!r} is no feature that is read; there are {', '.join(schema.names)}")
+        for name, how in collations.items():
+            for made in extra_names(name, how):
+                if made in schema:
+                    raise UsageError(f"collate: {name!r} as {how} gives {made!r}, and a feature is called so")
+        extras = ExtraColumns(mask, form.ids)
+        extras.check(schema)
+        return cls(collations, label, form.weights, extras)
+
+    def required(self, schema: Schema) -> Schema:
+        """The schema in which a record without the label is an error."""
+        features = (replace(f, required=True) if f.name == self.label and not f.ragged_rank else f for f in schema)
+        return replace(schema, features=tuple(features))
+
+    def assemble(self, batch: Batch) -> Any:
+        """A collated batch as it is wanted; with a label, x is the column itself where it is the only one."""
+        if self.label is None:
+            return batch
+        rest = [batch.pop(name) for name in (self.label, self.weights) if name is not None]
+        return (batch.popitem()[1] if len(batch) == 1 else batch, *rest)
+
+    def steps(self, columns: Batch, chunk: StepChunk) -> list[Batch]:
+        """The steps of a chunk, of which the columns are by name.
+
+        Raises:
+            DataError: a list that should be dense is not, or a number is no class.
+        """
+        parts: dict[str, list[Any]] = {}
+        for name, column in columns.items():
+            parts |= split_column(name, column, chunk, self.collations.get(name))
+        names = list(parts)
+        return [dict(zip(names, step, strict=True)) for step in zip(*parts.values(), strict=True)]
+
+    def columns(self, chunk: StepChunk, schema: Schema, dataset: Fetchable) -> Batch:
+        """The columns by name, as `records.columns.numpy_arrays` gives them, images decoded, and the extra ones."""
+        rows, images = self.extras.added(chunk.rows, dataset.ends), chunk.images
+        return {
+            feature.name: images[feature.name] if feature.name in images else to_numpy(column, feature)
+            for feature, column in zip(self.extras.schema(schema), rows.batch.columns, strict=True)
+        }

@@ -1,0 +1,205 @@
+"""Steps whose records are gathered from several steps.
+
+Bucketed: the rows of many steps sorted by length and cut into steps again. Which records a group of steps has, and when
+it is over, stay as they were: so every host has equally many batches, and a saved position is that of its group and the
+steps of it that are done.
+
+Packed: lists of several records behind each other in rows of one length: first fit, in the order of the records. A step
+takes consecutive records, as many as fit: so a position counts records, whatever they are packed into. With hosts, all
+rows of a step are packed together, and each host keeps its own: it reads the records of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recordmill.base.arrays import Int32s, Int64s
+from recordmill.base.kernels import allocating, kernel
+from recordmill.reader.options.collation import Bucketed
+from recordmill.reader.prefetch.prefetcher import StepRows
+from recordmill.reader.sampling.permutation import key_of, permuted
+from recordmill.reader.sampling.schedule import Schedule
+from recordmill.records.columns.ragged import Ragged
+
+
+def lengths_of(column: pa.Array) -> Int64s:
+    """[rows] how many items each row of a list column has; a missing one has none."""
+    found: Int64s = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return found
+
+
+def quantiles(columns: Iterable[pa.Array], buckets: int) -> tuple[int, ...]:
+    """Ascending lengths that cut the rows of these list columns into about equally many, the last one the longest;
+    held is a number for each length that occurs.
+    """
+    counts: dict[int, int] = {}
+    for column in columns:
+        lengths, found = np.unique(lengths_of(column), return_counts=True)
+        for length, count in zip(lengths.tolist(), found.tolist(), strict=True):
+            counts[length] = counts.get(length, 0) + count
+    if not counts:
+        return (1,)
+    lengths = np.array(sorted(counts))
+    behind = np.cumsum([counts[length] for length in lengths.tolist()])
+    wanted = behind[-1] * np.arange(1, buckets + 1) / buckets
+    return tuple(np.unique(np.maximum(lengths[np.searchsorted(behind, wanted - 1e-9)], 1)).tolist())
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """name: the feature, at: its column; how: with its boundaries."""
+
+    name: str
+    at: int
+    how: Bucketed
+
+    def sorted(self, rows: StepRows, schedule: Schedule, steps: Int64s) -> tuple[StepRows, Int64s]:
+        """The rows of these steps of a group in the order in which they are given, and [steps] the length that each
+        step is padded to.
+        """
+        lengths = lengths_of(rows.batch.column(self.at))
+        if self.how.length is not None:
+            lengths = np.minimum(lengths, self.how.length)
+        whole = self._order(self._bucket(lengths), rows, schedule)
+        cut = [whole[rows.edges[step] : rows.edges[step + 1]] for step in steps.tolist()]
+        longest = np.array([int(lengths[step].max(initial=0)) for step in cut], np.int64)
+        order = np.concatenate(cut)
+        moved = replace(
+            rows,
+            edges=np.cumsum([0, *map(len, cut)]),
+            batch=rows.batch.take(pa.array(order)),
+            numbers=rows.numbers[order],
+            mask=None if rows.mask is None else rows.mask[order],
+        )
+        return moved, self._padded(longest)
+
+    def _bucket(self, lengths: Int64s) -> Int64s:
+        assert self.how.boundaries is not None
+        return np.searchsorted(np.array(self.how.boundaries), lengths).astype(np.int64)
+
+    def _order(self, bucket: Int64s, rows: StepRows, schedule: Schedule) -> Int64s:
+        """[rows] the rows by bucket, their full steps in random order; a shorter one stays the last."""
+        size, sampler = schedule.steps.batch_size, schedule.sampler
+        order = np.argsort(bucket, kind="stable")
+        full = len(order) // size
+        steps = np.arange(full)
+        if sampler.mode is not False:
+            step_range = rows.step_range
+            key = key_of(sampler.fingerprint, "bucketed", sampler.seed, step_range.epoch, step_range.position)
+            steps = permuted(steps, full, key)
+        return np.concatenate([order[: full * size].reshape(full, size)[steps].reshape(-1), order[full * size :]])
+
+    def _padded(self, longest: Int64s) -> Int64s:
+        """What each step is padded to: the boundary above its longest row, or, beyond the last one, that row."""
+        boundaries = np.array(self.how.boundaries, np.int64)
+        above = np.searchsorted(boundaries, longest)
+        found = np.where(above < len(boundaries), boundaries[np.minimum(above, len(boundaries) - 1)], longest)
+        return found if self.how.length is None else np.minimum(found, self.how.length)
+
+
+@dataclass(frozen=True)
+class Packs:
+    """names, columns: which are packed, limits: the length of a row of each. rows: of a step of all hosts; first, own:
+    the first row of this host, and how many it has.
+    """
+
+    names: tuple[str, ...]
+    columns: tuple[int, ...]
+    limits: tuple[int, ...]
+    rows: int
+    first: int
+    own: int
+
+    def fit(self, batch: pa.RecordBatch, final: bool) -> tuple[Int64s, Int64s]:
+        """([n] the row of each record that has a place, counted over all steps; [steps] the records up to and with each
+        step). final: the last step is one, too, if it has records.
+        """
+        lengths = np.stack([lengths_of(batch.column(at)) for at in self.columns])
+        # An empty list takes a place as well, so that a step has an end.
+        lengths = np.clip(lengths, 1, np.array(self.limits)[:, None])
+        place, behind = np.empty(batch.num_rows, np.int64), np.empty(batch.num_rows, np.int64)
+        steps = _first_fit(lengths, np.array(self.limits), self.rows, place, behind)
+        ends = behind[:steps]
+        if final and batch.num_rows > (ends[-1] if steps else 0):
+            ends = np.append(ends, batch.num_rows)
+        return place[: ends[-1] if len(ends) else 0], ends
+
+    def own_records(self, place: Int64s, steps: Int64s) -> tuple[Int64s, Int64s]:
+        """(this host's records of these steps in the order of their rows, [len(steps) * own + 1] where those of each
+        row begin).
+        """
+        step, row = np.divmod(place, self.rows)
+        mine = np.flatnonzero((row >= self.first) & (row < self.first + self.own) & np.isin(step, steps))
+        at = np.searchsorted(steps, step[mine]) * self.own + row[mine] - self.first
+        counts = np.bincount(at, minlength=len(steps) * self.own)
+        bins = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        return mine[np.argsort(at, kind="stable")], bins
+
+    def cut(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
+        """The batch without what is longer than a row, and how many records of which feature were cut."""
+        cut = {}
+        for name, at, limit in zip(self.names, self.columns, self.limits, strict=True):
+            longer = int(np.count_nonzero(lengths_of(batch.column(at)) > limit))
+            if longer:
+                cut[name] = longer
+                shorter = pc.list_slice(batch.column(at), 0, limit, return_fixed_size_list=False)
+                batch = batch.set_column(at, batch.schema.field(at), shorter.cast(batch.schema.field(at).type))
+        return batch, cut
+
+
+def packed_rows(records: Ragged, bins: Int64s) -> Ragged:
+    """The lists of the records of each row as one."""
+    return Ragged(records.values, records.row_splits[bins])
+
+
+def segments(records: Ragged, bins: Int64s, length: int) -> tuple[Int32s, Int32s]:
+    """([rows, length] which of its row's records each item is of, from 1; its position in that record); 0 behind."""
+    rows = len(bins) - 1
+    numbers, positions = np.zeros((rows, length), np.int32), np.zeros((rows, length), np.int32)
+    _number(np.ascontiguousarray(records.row_splits), np.ascontiguousarray(bins), numbers, positions)
+    return numbers, positions
+
+
+@allocating
+def _first_fit(lengths: Int64s, limits: Int64s, rows: int, place: Int64s, behind: Int64s) -> int:
+    features, records = lengths.shape
+    left = np.empty((rows, features), np.int64)
+    for row in range(rows):
+        left[row] = limits
+    steps = 0
+    for record in range(records):
+        found = -1
+        while found < 0:
+            for row in range(rows):
+                fits = True
+                for feature in range(features):
+                    if left[row, feature] < lengths[feature, record]:
+                        fits = False
+                if fits:
+                    found = row
+                    break
+            if found < 0:
+                behind[steps] = record
+                steps += 1
+                for row in range(rows):
+                    left[row] = limits
+        for feature in range(features):
+            left[found, feature] -= lengths[feature, record]
+        place[record] = steps * rows + found
+    return steps
+
+
+@kernel
+def _number(splits: Int64s, bins: Int64s, numbers: Int32s, positions: Int32s) -> None:
+    for row in range(len(bins) - 1):
+        at = 0
+        for record in range(bins[row], bins[row + 1]):
+            for item in range(splits[record + 1] - splits[record]):
+                numbers[row, at] = record - bins[row] + 1
+                positions[row, at] = item
+                at += 1

@@ -1,0 +1,134 @@
+"""Records that can't be used: an error, or left out and the batches filled up with the records that come next."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from recordmill.base.errors import DataError
+from recordmill.reader.batches.plan import StepChunk
+from recordmill.reader.images.columns import ImageDecoder
+from recordmill.reader.prefetch.prefetcher import StepRows, place_of
+from recordmill.reader.prefetch.protocols import Fetchable
+from recordmill.reader.prefetch.timing import timed
+from recordmill.reader.sampling.schedule import Schedule
+from recordmill.schemas.feature import Schema
+
+DecodeStepImages = Callable[[StepChunk], StepChunk]
+
+
+def image_step(dataset: Fetchable, schema: Schema, decoder: ImageDecoder, on_bad: str) -> DecodeStepImages:
+    """A function for the fetcher's threads: a chunk to one with images.
+
+    It raises DataError where an image can't be decoded, with "skip" it leaves that row out.
+    """
+
+    def find(chunk: StepChunk) -> StepChunk:
+        with timed("images"):
+            images, bad = decoder.decode(chunk.rows, schema)
+        if not bad:
+            return replace(chunk, images=images)
+        if on_bad == "error":
+            path, place = place_of(dataset.files, dataset.ends, int(chunk.rows.numbers[bad[0][0]]))
+            raise DataError(bad[0][1], source=path, place=place)
+        return _without(replace(chunk, images=images), bad)
+
+    return find
+
+
+def _without(found: StepChunk, bad: list[tuple[int, str]]) -> StepChunk:
+    rows = found.rows
+    assert rows.positions is not None
+    named = tuple((int(rows.numbers[row]), reason) for row, reason in bad)
+    kept = np.delete(np.arange(len(rows.numbers)), [row for row, _ in bad])
+    left = StepRows(
+        rows.step_range,
+        rows.batch.take(pa.array(kept)),
+        np.array([0, len(kept)], np.int64),
+        rows.numbers[kept],
+        None,
+        rows.positions[kept],
+        rows.bad + named,
+    )
+    return StepChunk(left, images={name: array[kept] for name, array in found.images.items()})
+
+
+class Refill:
+    """Batches of what can be used. skipped: how many records were left out so far."""
+
+    def __init__(self, dataset: Fetchable, schedule: Schedule, drop_remainder: bool) -> None:
+        self._dataset, self._begin, self._drop = dataset, schedule, drop_remainder
+        self.schedule = schedule  # what is left of it behind the batch that was given last
+        self.skipped = 0
+        self._of_epoch: list[tuple[int, str]] = []
+
+    def chunks(self, found: Iterable[StepChunk]) -> Iterator[StepChunk]:
+        """The same rows, in batches of one size but for an epoch's last one; a warning at an epoch's end says how many
+        were left out.
+        """
+        held: list[StepChunk] = []
+        for one in found:
+            if held and held[0].rows.step_range.epoch != one.rows.step_range.epoch:
+                yield from self._ended(held)
+                held = []
+            self._of_epoch += one.rows.bad
+            self.skipped += len(one.rows.bad)
+            held = [_joined([*held, one])]
+            size = self._begin.steps.batch_size
+            whole = len(held[0].rows.numbers) // size * size
+            if whole:
+                yield _cut(held[0], 0, whole, size)
+                held = [_cut(held[0], whole, len(held[0].rows.numbers), size)]
+        yield from self._ended(held)
+
+    def advance(self, rows: StepRows, behind: int) -> None:
+        """Note that the batch was given that ends behind this row."""
+        assert rows.positions is not None
+        position = int(rows.positions[behind - 1]) + 1
+        self.schedule = replace(self._begin, epoch=rows.step_range.epoch, position=position)
+
+    def _ended(self, held: list[StepChunk]) -> Iterator[StepChunk]:
+        if held and len(held[0].rows.numbers) and not self._drop:
+            yield held[0]
+        if held and self._of_epoch:
+            self._tell(held[0].rows.step_range.epoch)
+        self._of_epoch = []
+
+    def _tell(self, epoch: int) -> None:
+        number, reason = self._of_epoch[0]
+        path, place = place_of(self._dataset.files, self._dataset.ends, number)
+        count = len(self._of_epoch)
+        warnings.warn(
+            f"epoch {epoch}: {count} of {len(self._dataset)} records {'was' if count == 1 else 'were'} skipped "
+            f'(on_bad="skip"); the first: {path}: {place}: {reason}',
+            stacklevel=2,
+        )
+
+
+def _joined(found: list[StepChunk]) -> StepChunk:
+    """The rows of these, which are of one epoch, as one."""
+    if len(found) == 1:
+        return found[0]
+    rows = [one.rows for one in found]
+    numbers = np.concatenate([one.numbers for one in rows])
+    positions = np.concatenate([one.positions for one in rows if one.positions is not None])
+    edges = np.array([0, len(numbers)], np.int64)
+    batch = pa.concat_batches([one.batch for one in rows])
+    images = {name: np.concatenate([one.images[name] for one in found]) for name in found[0].images}
+    return StepChunk(StepRows(rows[0].step_range, batch, edges, numbers, None, positions), images=images)
+
+
+def _cut(found: StepChunk, begin: int, end: int, size: int) -> StepChunk:
+    """Rows [begin, end) in steps of so many."""
+    rows = found.rows
+    assert rows.positions is not None
+    edges = np.append(np.arange(0, end - begin, size), end - begin).astype(np.int64)
+    part = slice(begin, end)
+    cut = StepRows(
+        rows.step_range, rows.batch.slice(begin, end - begin), edges, rows.numbers[part], None, rows.positions[part]
+    )
+    return StepChunk(cut, images={name: array[part] for name, array in found.images.items()})

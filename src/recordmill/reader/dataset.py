@@ -1,0 +1,265 @@
+"""`Dataset`: the records of a data set, or of any TFRecord files, as tables, arrays,
+NumPy batches, tf.data and for PyTorch; `open` makes one.
+
+Opening reads the manifest and looks at each shard's size; records are read, and both their CRCs checked, when they are
+asked for. Neither apache_beam nor tensorflow is imported here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recordmill.base.errors import DataError, UsageError
+from recordmill.base.option_names import option
+from recordmill.base.sizes import parse_size
+from recordmill.reader.arrays import rebatch
+from recordmill.reader.display import DatasetDisplay, headline, show_tables
+from recordmill.reader.options.images import Spec, wanted_images
+from recordmill.reader.rows import Plan, make_record_plan, read_row, rows_of
+from recordmill.reader.scanner import Scanner
+from recordmill.reader.take import record_numbers, take_rows
+from recordmill.reader.training import Trainable
+from recordmill.reader.view import View, decode_steps
+from recordmill.records.columns.predicate import Predicate
+from recordmill.records.columns.ragged import Array, Ragged, Strings
+from recordmill.records.inference.confirm import Unconfirmed
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Schema
+from recordmill.shards.catalog import Inputs, find, on_terms
+from recordmill.shards.loading.infer_schema import guess_schema
+from recordmill.shards.loading.sample import Sample
+from recordmill.shards.loading.schema_hints import load_schema
+from recordmill.storage.files import bound_requests, local_path
+
+_CACHE_BYTES = "10GiB"
+Columns = dict[str, Array | Ragged | Strings]
+_Result = TypeVar("_Result")
+
+
+def open(
+    inputs: Inputs,
+    split: str | None = None,
+    columns: Sequence[str] | str | None = None,
+    *,
+    schema: Schema | str | os.PathLike[str] | None = None,
+    threads: int | None = None,
+    infer_from: str | int | None = None,
+    where: str | pc.Expression | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    cache_bytes: int | str = _CACHE_BYTES,
+    storage_requests: int | None = None,
+    decode_raw: Mapping[str, str] | Sequence[str] | str | None = None,
+    reshape: Mapping[str, str | Sequence[int]] | Sequence[str] | str | None = None,
+    decode_images: Spec | None = None,
+) -> Dataset:
+    """Open a data set of recordmill's, or any TFRecord files.
+
+    Args:
+        inputs: OUT of a build, or files, folders, globs, one or several.
+        split: only this split; None: all, in the manifest's order.
+        columns: only these features, in this order; the others are skipped, not parsed. A text is names with commas
+            between them.
+        schema: of foreign files, or the schema.pbtxt that holds it, if it is known; otherwise it is inferred over all
+            their records when it is first needed, by `to_numpy`, `to_table` and `to_parquet` while they decode. A
+            `schema.pbtxt` or a `features.json` of TensorFlow Datasets beside the files then says true dtypes, shapes
+            and class names where the records agree.
+        threads: how many read and decode; None or 0: one per core.
+        infer_from: infer over so many records only, the first ones of each file, or over so many whole files
+            (`"20files"`). A later record that the schema does not fit is an error when it is read.
+        where: only the records for which this holds: an SQL condition on the features as they are stored, which DuckDB
+            evaluates, or a `pyarrow.compute` expression; also on features that `columns` leaves out. The data set then
+            has these records and no others, numbered from 0.
+        cache: a folder of this machine in which blocks that are read from a store are kept, checked by their CRC, so
+            that what was read once needs no request; processes may share it. Files of this machine are read as ever.
+        cache_bytes: at most so much of them, as bytes or a size such as "10GiB".
+        storage_requests: how many requests to stores this process has under way at once; None: as before, 64 at first.
+        decode_raw: bytes that are an array's memory are that array, `{"depth": "float32[256,256]"}` or
+            `"depth=float32[256,256]"` as `read` takes it: `"float32"` a number, `[-1,4]` with a first dimension that
+            varies, `">float32[...]"` big-endian. It holds for the schema and all that gives records; `where` and
+            `filter` look at features as they are stored.
+        reshape: the same values in another shape, `{"boxes": [-1, 4]}` or `"boxes=[-1,4]"`, behind decode_raw.
+        decode_images: what encoded images are, as `batches` takes it: (height, width), `Images(...)`, or one of them by
+            feature. It holds likewise; what a call such as `batches(decode_images=...)` says itself holds instead.
+            Where no feature is named, the first records tell which ones are images.
+
+    Raises:
+        UsageError: nothing there, no such split or column, a predicate that has no meaning for the features, or a
+            feature that can't be decoded so.
+        DataError: a shard is missing or not as long as the manifest says.
+    """
+    show_tables()
+    bound_requests(storage_requests)
+    catalog = find(inputs, split)
+    if cache is None and cache_bytes != _CACHE_BYTES:
+        raise UsageError(f"{option('cache_bytes')} bounds what {option('cache')} keeps: name its folder")
+    if cache is not None or storage_requests is not None:
+        folder = "" if cache is None else local_path(cache)
+        catalog = on_terms(catalog, storage_requests, folder, parse_size(cache_bytes, "cache_bytes"))
+    if infer_from is not None and schema is not None:
+        raise UsageError(f"{option('infer_from')} and {option('schema')} exclude each other: give one of them")
+    of_files = None if infer_from is None else Sample.parse(infer_from)
+    given = load_schema(schema)
+    return Dataset(
+        catalog,
+        catalog.schema if given is None else given,
+        [name.strip() for name in columns.split(",")] if isinstance(columns, str) else columns,
+        threads or 0,
+        of_files,
+        None if where is None else Predicate(where),
+        View(steps=decode_steps(decode_raw, reshape), images=wanted_images(decode_images)),
+    )
+
+
+class Dataset(Scanner, Trainable):
+    """Records in a fixed order, addressed by number. It can be pickled, and shared between threads.
+
+    With `where`, or filtered, it has the records for which that holds. Reading them in order filters on the way; `len`,
+    numbers, slices and `to_numpy()` need to know which ones they are, and the first of these finds out by one pass over
+    the features that the predicates look at (a bit for each record is kept). `schema` has the features that are read,
+    under the names that are shown; `full_schema` all that the records have, as they have them.
+    """
+
+    @cached_property
+    def _plan(self) -> Plan | None:
+        return None if self._decoding.steps else make_record_plan(self._stored)
+
+    @overload
+    def __getitem__(self, at: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, at: str) -> Array | Ragged | Strings: ...
+    @overload
+    def __getitem__(self, at: slice | Sequence[int] | npt.NDArray[Any]) -> pa.Table: ...
+    def __getitem__(self, at: Any) -> dict[str, Any] | pa.Table | Array | Ragged | Strings:
+        """`ds[17]`: one record as a dict; `ds[5:9]`, `ds[[3, 1, 8]]`: a pyarrow.Table of these records in that order;
+        `ds["name"]`: that column as an array.
+
+        In the dict a scalar is a Python or NumPy scalar, `str` or `bytes`; a tensor or a list is an array; what is
+        missing is None.
+        """
+        if isinstance(at, str):
+            return self.select([at]).to_numpy()[at]
+        if isinstance(at, slice):
+            start, stop, step = at.indices(len(self))
+            return self.to_table(start, stop) if step == 1 else self.take(np.arange(start, stop, step))
+        if isinstance(at, int | np.integer) and not isinstance(at, bool):
+            return self._record(int(at))
+        return self.take(at)
+
+    def _record(self, at: int) -> dict[str, Any]:
+        total = len(self)
+        if not -total <= at < total:
+            raise IndexError(f"record {at} of {total}")
+        at = int(self._among_all(np.array([at % total]))[0])
+        number = int(np.searchsorted(self.ends, at, "right"))
+        first = int(self.ends[number - 1]) if number else 0
+        row = read_row(self.files[number], at - first, self._decoding, self._plan, whole=self._columns is None)
+        return dict(zip(self.schema.names, row.values(), strict=True))
+
+    def take(self, records: Sequence[int] | npt.NDArray[Any]) -> pa.Table:
+        """The records of these numbers (negative ones count from the end), in this order, as a pyarrow.Table."""
+        wanted = self._among_all(record_numbers(records, len(self)))
+        table = take_rows(self.files, self.ends, wanted, self._decoding, self.threads)
+        return pa.Table.from_arrays(table.columns, schema=to_arrow(self.schema))
+
+    def __getitems__(self, records: Sequence[int]) -> list[dict[str, Any]]:
+        """The records of these numbers as dicts, read together: what loaders ask for a batch, that take single records
+        otherwise.
+        """
+        batches = self.take(records).combine_chunks().to_batches()
+        return [row for batch in batches for row in rows_of(batch, self.schema)]
+
+    def to_table(self, start: int = 0, stop: int | None = None) -> pa.Table:
+        """Records [start, stop) as one pyarrow.Table in memory."""
+        if (start, stop) != (0, None):
+            return self._table(self.record_batches(start, stop))
+        return self._in_one_pass(lambda ds: ds._table(ds.record_batches()))
+
+    def to_batches(self, batch_rows: int | None = None) -> Iterator[pa.RecordBatch]:
+        """The records in order as Arrow batches of batch_rows rows, the last one shorter;
+        None: as they come, about 8 MiB each.
+        """
+        batches = self.record_batches()
+        return batches if batch_rows is None else rebatch(batches, batch_rows)
+
+    def to_numpy(self, memmap_dir: str | os.PathLike[str] | None = None) -> Columns:
+        """Every column as an array; see `recordmill.records.columns.numpy_arrays` for what each feature becomes.
+
+        memmap_dir: an empty or new folder; the columns are written there as `.npy` files and given memory-mapped, so
+        they may exceed memory; text is then `Strings` instead of an object array. `open_columns(memmap_dir)` opens them
+        again.
+        """
+        from recordmill.reader.arrays import in_memory, memory_mapped
+
+        return self._in_one_pass(in_memory) if memmap_dir is None else memory_mapped(self, memmap_dir)
+
+    def to_npy(self, folder: str | os.PathLike[str]) -> Columns:
+        """The columns as `.npy` files in a new or empty folder, given memory-mapped: `to_numpy(memmap_dir=folder)`."""
+        return self.to_numpy(folder)
+
+    def to_parquet(
+        self, path: str | os.PathLike[str], *, compression: str = "zstd", overwrite: bool = False
+    ) -> Path | str:
+        """The records, in order and as this view has them, as one Parquet file, which has its name when it is whole;
+        memory holds one row group. `recordmill.read` writes many files at once, and counts and resumes.
+
+        path: also an object of a store (`s3://bucket/view.parquet`), whose URI is then given; it is prepared among the
+            temporary files of this machine.
+
+        compression: "zstd", "snappy", "gzip" or "none". overwrite: a file of that name is replaced.
+
+        Raises:
+            UsageError: something of that name is there, or there is no such compression.
+        """
+        from recordmill.reader.arrays import parquet_file
+
+        return self._in_one_pass(lambda ds: parquet_file(ds, path, compression, overwrite))
+
+    def _in_one_pass(self, work: Callable[[Dataset], _Result]) -> _Result:
+        """work(self), which reads all records: by a guess where the schema is not known, if they all confirm it."""
+        unknown = self._given_schema is None and not self.__dict__.keys() & {"_known", "inference"}
+        guess = None
+        if unknown and self.sample is None and not self.view.filters:
+            guess = guess_schema(self.catalog.files, threads=self.threads)
+        if guess is not None:
+            with contextlib.suppress(Unconfirmed, DataError, UsageError):  # of what may not be so
+                other = Dataset(self.catalog, guess.schema, self._columns, self.threads, view=self.view)
+                other.files, other._guess = self.files, guess
+                result = work(other)
+                self.__dict__["_known"] = (guess.schema, list(guess.notes))
+                return result
+        return work(self)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Every record as a dict, as `ds[i]` gives it: for looking, not for bulk."""
+        for batch in self.record_batches():
+            yield from rows_of(batch, self.schema)
+
+    def __repr__(self) -> str:
+        return self._display().text()
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the same as `repr`, with the features as a table; nothing is read for it."""
+        return self._display().html()
+
+    def _display(self) -> DatasetDisplay:
+        known = self.catalog.manifest is not None or "ends" in self.__dict__
+        found = self.__dict__.get("matching", self.view.subset if not self.view.conditions else None)
+        conditions = [str(condition.where.predicate) for condition in self.view.conditions]
+        about = headline(
+            self.catalog,
+            self._total if known else None,
+            None if found is None else len(found),
+            conditions + ["they were chosen by number"] * (self.view.subset is not None),
+        )
+        described = self._given_schema is not None or "_known" in self.__dict__
+        return DatasetDisplay(about, self.schema if described else None)

@@ -1,0 +1,184 @@
+"""Data sets, tables and values as people read them: `repr` and HTML of a data set, for which nothing is read; a pyarrow
+table by its first rows where IPython runs, since pyarrow shows schema and chunks only (a formatter of the user's own is
+left alone); text cut to a line, encoded images as format and size, arrays as dtype, shape and their first numbers.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from recordmill.base import html
+from recordmill.records.columns.numpy_arrays import is_bytes, to_numpy
+from recordmill.records.images.orientation import stored_size
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.shards.catalog import Catalog
+
+_LATER = "its schema is inferred when it is needed"
+_ROWS = 10  # of a table are shown
+
+
+@dataclass(frozen=True)
+class DatasetDisplay:
+    """headline: what it is and how many records it has. schema: what is read, None as long as nobody knows."""
+
+    headline: str
+    schema: Schema | None
+
+    def text(self) -> str:
+        """What `repr` gives."""
+        if self.schema is None:
+            return f"<{self.headline}; {_LATER}>"
+        lines = [f"  {name}: {about}" for name, about in feature_lines(self.schema)]
+        return "\n".join([f"<{self.headline}", *lines]) + ">"
+
+    def html(self) -> str:
+        """What notebooks show: the same, with the features as a table."""
+        if self.schema is None:
+            return html.section(self.headline, lines=[_LATER])
+        return html.section(self.headline, html.table(["feature", "holds"], feature_lines(self.schema)))
+
+
+def headline(catalog: Catalog, records: int | None, subset: int | None, conditions: Sequence[str]) -> str:
+    """records: of all files, kept: those of them for which the conditions hold; None: not known yet."""
+    name = catalog.manifest.name if catalog.manifest else _files(len(catalog.files))
+    rows = f"{records:,} records" if records is not None else f"{catalog.size_bytes:,} bytes"
+    if conditions:
+        rows = f"{'' if subset is None else f'{subset:,} '}of {rows} those where {' and '.join(conditions)}"
+    return f"Dataset {name}: {rows}, {', '.join(catalog.splits) or 'no split'}"
+
+
+def feature_lines(schema: Schema) -> list[tuple[str, str]]:
+    """(name, what it holds) of each feature."""
+    label = schema.label
+    return [
+        (f.name, f"{f.describe()}{'' if f.required else ' or missing'}{' (label)' if f.name == label else ''}")
+        for f in schema
+    ]
+
+
+def _files(count: int) -> str:
+    return f"{count} file{'s' if count != 1 else ''}"
+
+
+def table_html(shown: pa.Table) -> str:
+    """The first rows of a table, what its columns are, and how many rows there are."""
+    header = [f"{field.name}: {field.type}" for field in shown.schema]
+    rows = zip(*(map(_brief, _values(column.slice(0, _ROWS))) for column in shown.columns), strict=True)
+    more = f" (the first {_ROWS} are shown)" if shown.num_rows > _ROWS else ""
+    return html.section(f"{shown.num_rows:,} rows, {shown.num_columns} columns{more}", html.table(header, rows))
+
+
+def show_tables() -> None:
+    """Let IPython show pyarrow tables so, if it runs in this process and has no other way."""
+    if "IPython" not in sys.modules or (shell := sys.modules["IPython"].get_ipython()) is None:
+        return
+    formatter = shell.display_formatter.formatters["text/html"]
+    try:
+        formatter.lookup_by_type(pa.Table)
+    except KeyError:
+        formatter.for_type(pa.Table, table_html)
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """The values; those of float32 as such, which have fewer digits than Python's."""
+    values = column.to_pylist()
+    return [None if v is None else np.float32(v) for v in values] if pa.types.is_float32(column.type) else values
+
+
+def _brief(value: Any) -> object:
+    """Bytes and long lists by their beginning and their length."""
+    if isinstance(value, bytes):
+        return value if len(value) <= 16 else f"{value[:16]!r}... ({len(value):,} bytes)"
+    if isinstance(value, list):
+        return value if len(value) <= 8 else f"[{', '.join(map(str, value[:8]))}, ... ({len(value):,} values)]"
+    return value
+
+
+_TEXT = 60  # characters
+_BYTES = 16
+_ITEMS = 6  # numbers of an array
+_IMAGES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"RIFF", b"II*\x00", b"MM\x00*")
+
+
+def show_value(column: pa.Array, feature: Feature) -> str:
+    """The one value of a column of one row."""
+    value = column[0]
+    if not value.is_valid:
+        return "missing"
+    if feature.timestamp:
+        values = column
+        while pa.types.is_nested(values.type):
+            values = values.flatten()
+        shown = _listed([str(item) for item in values.slice(0, _ITEMS)], len(values))
+        return shown if feature.shape else str(values[0])
+    if not feature.shape:
+        item = value.as_py()
+        if feature.classes is not None and 0 <= item < len(feature.classes):
+            return f"{item} ({show_text(feature.classes[item])})"
+        return show_item(item, feature.dtype)
+    if feature.ragged_rank > 1 or is_bytes(feature):
+        return _nested(value.as_py(), feature.dtype)
+    array = np.asarray(to_numpy(column, feature)[0])
+    shown = _listed([show_item(item, feature.dtype) for item in array.reshape(-1)[:_ITEMS].tolist()], array.size)
+    return f"{feature.dtype} {list(array.shape)} {shown}" if feature.inner_shape or array.size > _ITEMS else shown
+
+
+def show_item(item: Any, dtype: str = "float64") -> str:
+    """One number, text or binary value; a float with as many digits as its dtype holds.
+
+    >>> show_item(0.10000000149011612, "float32")
+    '0.1'
+    """
+    if isinstance(item, str):
+        return show_text(item)
+    if isinstance(item, bytes):
+        return show_bytes(item)
+    if isinstance(item, float) and dtype in ("float16", "float32"):
+        return str(np.dtype(dtype).type(item))
+    return str(item)
+
+
+def show_text(text: str) -> str:
+    """Text on one line, in quotes, cut with its length said.
+
+    >>> show_text("a\\nb")
+    "'a\\\\nb'"
+    """
+    return repr(text) if len(text) <= _TEXT else f"{text[:_TEXT]!r}... ({len(text):,} characters)"
+
+
+def show_bytes(data: bytes) -> str:
+    """Format and size of an encoded image; else text if it is short and readable; else the first bytes."""
+    if data.startswith(_IMAGES) and (image := _image(data)) is not None:
+        return image
+    if len(data) <= _TEXT and data.isascii() and data.decode("ascii").isprintable():
+        return repr(data)
+    return f"{data[:_BYTES]!r}{'...' if len(data) > _BYTES else ''} ({len(data):,} bytes)"
+
+
+def _image(data: bytes) -> str | None:
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(data), formats=("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF")) as image:
+            height, width = stored_size(image)
+            return f"{image.format} {height} x {width} {image.mode} ({len(data):,} bytes)"
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return None
+
+
+def _nested(value: Any, dtype: str) -> str:
+    if isinstance(value, list):
+        return _listed([_nested(item, dtype) for item in value[:_ITEMS]], len(value))
+    return "missing" if value is None else show_item(value, dtype)
+
+
+def _listed(items: list[str], count: int) -> str:
+    return f"[{', '.join(items)}{f', ... {count:,} in all' if count > len(items) else ''}]"

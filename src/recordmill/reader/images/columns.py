@@ -1,0 +1,249 @@
+"""Which features are encoded images, and their columns as pixels: of batches by `ImageDecoder`, on threads of its own,
+so that all cores share the images of one batch; of tables by `ResizedImages`. TensorFlow is not needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from recordmill.base.buffers import again
+from recordmill.base.errors import UsageError
+from recordmill.reader.images.decode import Box, Budget, Encoded, box_of
+from recordmill.reader.images.resize import resize_into
+from recordmill.reader.options.images import Images, RandomCrop, Wanted
+from recordmill.reader.prefetch.prefetcher import StepRows
+from recordmill.reader.prefetch.protocols import Fetchable
+from recordmill.reader.sampling.permutation import key_of
+from recordmill.records.columns.convert import Faults, build_steps
+from recordmill.records.columns.decode_images import Pixels, looks_like_image
+from recordmill.records.columns.numpy_arrays import take_apart
+from recordmill.records.columns.ragged import Array
+from recordmill.records.images.header import BadImage
+from recordmill.schemas.feature import Feature, Schema
+
+_SNIFFED = 16  # records looked at to tell which features are images
+
+
+def images_by_feature(dataset: Fetchable, wanted: Wanted | None) -> dict[str, Images]:
+    """By name. Where no name is said, these are the bytes features that are images in the first records.
+
+    Raises:
+        UsageError: there is none, or what is named is none that is read.
+    """
+    if wanted is None:
+        return {}
+    candidates = [feature.name for feature in dataset.schema if feature.dtype == "bytes" and not feature.shape]
+    if isinstance(wanted, Mapping):
+        for name in wanted:
+            if name not in candidates:
+                raise UsageError(
+                    f"decode_images: {name!r} is no bytes feature that is read; there are {_listed(candidates)}"
+                )
+        return dict(wanted)
+    head = dataset.head(_SNIFFED)
+    names = [
+        name
+        for name in candidates
+        if any(value is not None and looks_like_image(value) for value in head[name].to_pylist())
+    ]
+    if not names and len(head):
+        raise UsageError(
+            f"decode_images: no feature holds encoded images; the bytes features are {_listed(candidates)}"
+        )
+    return dict.fromkeys(names, wanted)
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+_TOGETHER = 8  # images that a thread takes at once: few enough that all threads end a batch together
+_SHARE = 4  # one in so many bytes of memory is for images while they are decoded
+
+
+class ImageDecoder:
+    """images: what is wanted of each image feature. threads: on how many; 1: on the caller's. seed: of random crops.
+    memory_bytes: of the whole reader. defaults: by feature, the encoded image that stands for a missing one; without,
+    that is black.
+    """
+
+    def __init__(
+        self,
+        images: Mapping[str, Images],
+        threads: int,
+        seed: int,
+        memory_bytes: int,
+        defaults: Mapping[str, bytes] | None = None,
+    ) -> None:
+        self.images, self._seed, self._defaults = images, seed, defaults or {}
+        self.row_bytes = sum(wanted.row_bytes for wanted in images.values())  # of a row's decoded images
+        self.work_bytes = memory_bytes // _SHARE if images else 0  # of memory, for images while they are decoded
+        self._budget = Budget(self.work_bytes)
+        self._pool = ThreadPoolExecutor(threads, "recordmill-images") if images and threads > 1 else None
+
+    def close(self) -> None:
+        """End the threads; nothing may be decoded any more."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def decode(self, rows: StepRows, schema: Schema) -> tuple[dict[str, Array], list[tuple[int, str]]]:
+        """(by feature [rows, height, width, channels], (row, why) of the images that can't be decoded, by row)."""
+        found: dict[str, Array] = {}
+        bad: list[tuple[int, str]] = []
+        waiting: list[Future[list[tuple[int, str]]]] = []
+        key = key_of("crop", self._seed, rows.step_range.epoch)
+        for feature, column in zip(schema, rows.batch.columns, strict=True):
+            if feature.name not in self.images:
+                continue
+            work = self._work(feature, column, rows, key)
+            found[feature.name] = work.out
+            for begin in range(0, len(column), _TOGETHER):
+                some = range(begin, min(begin + _TOGETHER, len(column)))
+                if self._pool is not None:
+                    waiting.append(self._pool.submit(work.decode, some))
+                else:
+                    bad += work.decode(some)
+        for done in waiting:
+            bad += done.result()
+        return found, sorted(bad)
+
+    def _work(self, feature: Feature, column: pa.Array, rows: StepRows, key: int) -> _Work:
+        wanted = self.images[feature.name]
+        out = again((len(column), *wanted.shape), wanted.numpy_dtype)
+        parts = take_apart(column, replace(feature, required=True))
+        valid = None if not column.null_count else column.is_valid().to_numpy(zero_copy_only=False)
+        default = self._defaults.get(feature.name)
+        instead = None if default is None else np.frombuffer(default, np.uint8)
+        return _Work(
+            feature.name, wanted, parts.values, parts.splits[0], valid, instead, rows.numbers, key, self._budget, out
+        )
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One image column. default: of rows that are not valid."""
+
+    name: str
+    wanted: Images
+    values: Pixels
+    splits: Array
+    valid: Array | None
+    default: Pixels | None
+    numbers: Array
+    key: int
+    budget: Budget
+    out: Array
+
+    def decode(self, rows: range) -> list[tuple[int, str]]:
+        """Fill `out` at these rows; (row, why) of those that can't be decoded."""
+        return list(self._decode(rows))
+
+    def _decode(self, rows: range) -> Iterator[tuple[int, str]]:
+        for row in rows:
+            data = self._encoded(row)
+            if data is None:
+                self.out[row] = black_image(self.wanted)
+                continue
+            try:
+                _decode_into(data, self.wanted, self.key, int(self.numbers[row]), self.budget, self.out[row])
+            except BadImage as error:
+                yield row, f"feature {self.name!r}: {error.message}"
+
+    def _encoded(self, row: int) -> Pixels | None:
+        if self.valid is None or self.valid[row]:
+            return self.values[self.splits[row] : self.splits[row + 1]]
+        return self.default
+
+
+def _decode_into(data: Pixels, wanted: Images, key: int, number: int, budget: Budget, out: Array) -> None:
+    image = Encoded(data, wanted)
+    box, by = _kept(image, wanted, key, number)
+    with budget.held(image.work_bytes):
+        resize_into(image.pixels(by), box, wanted, out)
+
+
+def _kept(image: Encoded, wanted: Images, key: int, number: int) -> tuple[Box, int]:
+    """(the part that is kept, in an image decoded smaller by a divisor, that divisor)."""
+    box = box_of(image.height, image.width, wanted, key, number)
+    by = image.shrink(box.height, box.width, wanted)
+    return _divided(box, by), by
+
+
+def decode_part(data: Pixels, wanted: Images) -> Pixels:
+    """One encoded image [bytes] as uint8 [height, width, channels], as much of it as is kept, which is no random part.
+
+    Raises:
+        BadImage: it can't be decoded.
+    """
+    image = Encoded(data, wanted)
+    part, by = _kept(image, wanted, 0, 0)
+    return image.pixels(by)[part.top : part.top + part.height, part.left : part.left + part.width]
+
+
+def decode_image(data: Pixels, wanted: Images) -> Array:
+    """One encoded image [bytes] as what is wanted of it, which is no random crop.
+
+    Raises:
+        BadImage: it can't be decoded.
+    """
+    out: Array = np.empty(wanted.shape, wanted.numpy_dtype)
+    _decode_into(data, wanted, 0, 0, Budget(1), out)
+    return out
+
+
+def black_image(wanted: Images) -> Array:
+    """A black image as what is wanted, which stands for a missing one."""
+    out: Array = np.empty(wanted.shape, wanted.numpy_dtype)
+    resize_into(np.zeros(wanted.shape, np.uint8), Box(0, 0, *wanted.shape[:2]), wanted, out)
+    return out
+
+
+def _divided(box: Box, by: int) -> Box:
+    """
+    >>> _divided(Box(3, 0, 5, 9), 2)
+    Box(top=1, left=0, height=3, width=5)
+    """
+    return Box(box.top // by, box.left // by, -(-box.height // by), -(-box.width // by))
+
+
+@dataclass(frozen=True)
+class ResizedImages:
+    """One image feature, and what is wanted of it."""
+
+    feature: str
+    wanted: Images
+
+    def output(self, feature: Feature) -> Feature:
+        if feature.shape or feature.dtype != "bytes":
+            raise UsageError(
+                f"decode_images: {feature.name!r} is {feature.describe()}; only a single bytes value is an image"
+            )
+        return replace(feature, dtype=self.wanted.numpy_dtype.name, shape=self.wanted.shape)
+
+    def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
+        if isinstance(self.wanted.crop, RandomCrop):
+            raise UsageError(
+                f"decode_images: {feature.name!r} is cut at random, otherwise in each epoch, which only batches, to_tf "
+                'and to_torch have: open it with crop="center" or none, or without this feature'
+            )
+        out = self.output(feature)
+        parts = take_apart(column, replace(feature, required=True))
+        present = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+        splits = parts.splits[0]
+        pixels = np.empty((int(present.sum()), *self.wanted.shape), self.wanted.numpy_dtype)
+        faults, good = [], np.ones(len(column), np.bool_)
+        done = 0
+        for row in np.flatnonzero(present).tolist():
+            try:
+                pixels[done] = decode_image(parts.values[splits[row] : splits[row + 1]], self.wanted)
+                done += 1
+            except BadImage as error:
+                faults.append((row, error.message))
+                good[row] = False
+        counts = np.zeros(int(good.sum()), np.int64)
+        return build_steps(pa.array(pixels[:done].reshape(-1)), counts, present[good], out), faults

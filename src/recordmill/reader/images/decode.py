@@ -1,0 +1,181 @@
+"""One encoded image to uint8 pixels: the part of it that is kept (`Box`), decoded as stored or turned upright. JPEGs by
+simplejpeg where it is installed (the same pixels a third faster), everything else by Pillow; both let other threads
+run. A random part is decided by a key and the record's number, so that neither the order nor threads matter.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from recordmill.base.buffers import room
+from recordmill.reader.options.images import Images, RandomCrop
+from recordmill.records.columns.decode_images import MAX_DECODED_PIXELS, Pixels, stored_pixels, work_bytes
+from recordmill.records.images.check import check_structure
+from recordmill.records.images.header import GRAY, RGB, ImageHeader
+from recordmill.records.images.orientation import orientation_of
+
+_ATTEMPTS = 10
+_STEP, _FIRST, _SECOND, _WORD = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, (1 << 64) - 1
+
+
+class Box(NamedTuple):
+    """In pixels of the image as it stands."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+def box_of(height: int, width: int, wanted: Images, key: int, number: int) -> Box:
+    """The part of an image [height, width] that is kept.
+
+    key: of the seed and the epoch. number: of the record among all.
+    """
+    if wanted.crop is None:
+        return Box(0, 0, height, width)
+    if wanted.crop == "center":
+        return _center(height, width, wanted.width / wanted.height)
+    return _random(height, width, wanted.crop, _draws(key, number))
+
+
+def _center(height: int, width: int, ratio: float) -> Box:
+    """
+    >>> _center(100, 300, 1.0), _center(100, 30, 0.5)
+    (Box(top=0, left=100, height=100, width=100), Box(top=20, left=0, height=60, width=30))
+    """
+    own_height = min(max(int(width / ratio), 1), height)
+    own_width = min(max(int(height * ratio), 1), width)
+    return Box((height - own_height) // 2, (width - own_width) // 2, own_height, own_width)
+
+
+def _random(height: int, width: int, crop: RandomCrop, draws: Iterator[float]) -> Box:
+    low, high = math.log(crop.ratio[0]), math.log(crop.ratio[1])
+    for _ in range(_ATTEMPTS):
+        area = height * width * (crop.area[0] + (crop.area[1] - crop.area[0]) * next(draws))
+        ratio = math.exp(low + (high - low) * next(draws))
+        own_width, own_height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < own_width <= width and 0 < own_height <= height:
+            top = int(next(draws) * (height - own_height + 1))
+            return Box(top, int(next(draws) * (width - own_width + 1)), own_height, own_width)
+    return _center(height, width, min(max(width / height, crop.ratio[0]), crop.ratio[1]))
+
+
+def _draws(key: int, number: int) -> Iterator[float]:
+    """Numbers in [0, 1): SplitMix64 from a state that key and number decide."""
+    state = (key + number * _STEP) & _WORD
+    state = _mixed(state)
+    while True:
+        state = (state + _STEP) & _WORD
+        yield (_mixed(state) >> 11) / (1 << 53)
+
+
+def _mixed(word: int) -> int:
+    word = ((word ^ (word >> 30)) * _FIRST) & _WORD
+    word = ((word ^ (word >> 27)) * _SECOND) & _WORD
+    return word ^ (word >> 31)
+
+
+_COLOURSPACES = {(RGB, 3): "RGB", (GRAY, 3): "RGB", (GRAY, 1): "GRAY", (RGB, 4): "RGBA", (GRAY, 4): "RGBA"}
+SHRINKS = (8, 4, 2)  # by which a JPEG can be decoded smaller
+
+
+class Encoded:
+    """An encoded image [bytes] whose container is whole. height, width: once it is decoded, in full size.
+
+    Raises:
+        BadImage: it is none that is taken, or it is damaged.
+    """
+
+    def __init__(self, data: Pixels, wanted: Images) -> None:
+        self._data, self._channels = data, wanted.channels
+        self._header = check_structure(data, MAX_DECODED_PIXELS)
+        self._turned = orientation_of(data, self._header.format) if wanted.orientation else 1
+        height, width = self._header.height, self._header.width
+        self.height, self.width = (width, height) if self._turned > 4 else (height, width)
+
+    @property
+    def work_bytes(self) -> int:
+        """What decoding it takes at most."""
+        return work_bytes(self._header)
+
+    def shrink(self, height: int, width: int, wanted: Images) -> int:
+        """The largest divisor by which a part [height, width] can be decoded smaller and is as large as wanted."""
+        if not wanted.shrink or self._header.format != "JPEG":
+            return 1
+        fits = (by for by in SHRINKS if height // by >= wanted.height and width // by >= wanted.width)
+        return next(fits, 1)
+
+    def pixels(self, shrink: int = 1) -> Pixels:
+        """[height, width, channels], or the shrink-th part of that (rounded up).
+
+        Raises:
+            BadImage: it can't be decoded.
+        """
+        found = _by_simplejpeg(self._data, self._header, self._channels, shrink)
+        if found is None:
+            found = stored_pixels(self._data, self._header, self._channels, shrink)
+        return upright(found, self._turned)
+
+
+def upright(pixels: Pixels, orientation: int) -> Pixels:
+    """The pixels turned as EXIF's orientation says."""
+    if orientation in (2, 3, 7, 8):
+        pixels = pixels[:, ::-1]
+    if orientation in (3, 4, 6, 7):
+        pixels = pixels[::-1]
+    return pixels.swapaxes(0, 1) if orientation > 4 else pixels
+
+
+def _by_simplejpeg(data: Pixels, header: ImageHeader, channels: int, shrink: int) -> Pixels | None:
+    """None where it is not installed, does not take the image, or finds anything wrong: Pillow has the last word."""
+    library, colours = _simplejpeg(), _COLOURSPACES.get((header.colour, channels))
+    if library is None or colours is None or header.format != "JPEG" or header.beyond_tensorflow:
+        return None
+    height, width = -(-header.height // shrink), -(-header.width // shrink)
+    least = {} if shrink == 1 else {"min_height": height, "min_width": width}
+    try:
+        found = library.decode_jpeg(
+            data, colours, buffer=room(height * width * channels, np.uint8), strict=True, **least
+        )
+    except ValueError:
+        return None
+    return found if found.shape == (height, width, channels) else None
+
+
+@functools.cache
+def _simplejpeg() -> Any:
+    try:
+        import simplejpeg
+    except ImportError:
+        return None
+    return simplejpeg
+
+
+class Budget:
+    """So many bytes. What alone needs more waits until nothing else is held, and goes alone."""
+
+    def __init__(self, total_bytes: int) -> None:
+        self._total = self._free = max(total_bytes, 1)
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def held(self, size_bytes: int) -> Iterator[None]:
+        """So many bytes of it, while the context lasts."""
+        taken = min(size_bytes, self._total)
+        with self._changed:
+            self._changed.wait_for(lambda: self._free >= taken)
+            self._free -= taken
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free += taken
+                self._changed.notify_all()

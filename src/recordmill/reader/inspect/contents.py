@@ -1,0 +1,266 @@
+"""What the values of a bytes feature look like: `Contents` counts images with their sizes, serialized messages, known
+file formats, text and the rest.
+
+A monoid over some values of each batch, so a guess as good as these values; `suggestions` says which arrays values of
+one length may be the memory of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from recordmill.base.errors import DataError
+from recordmill.records.images.check import IMAGE_HEAD_BYTES, check_structure, sniff_foreign, sniff_image
+from recordmill.records.images.header import BadImage
+from recordmill.records.inference.infer import infer
+from recordmill.records.protobuf.tensor_proto import BROKEN, PLAIN_DTYPES, TENSOR_DTYPES, read_headers, typed_values
+from recordmill.schemas.feature import ITEM_BYTES
+
+EMPTY, LOOKS_LIKE_TEXT, BINARY_TEXT = "empty", "text", "binary"
+LOOKS_LIKE_EXAMPLE, LOOKS_LIKE_SEQUENCE_EXAMPLE, ELWC, TENSOR = (
+    "Example",
+    "SequenceExample",
+    "ExampleListWithContext",
+    "TensorProto",
+)
+
+_PER_BATCH = 24  # values looked at, evenly spaced: enough to see a mixture, and a batch has cost milliseconds before
+_CHECKED_BYTES = 1 << 20  # 1 MiB of a value is enough to see whether its numbers are plausible
+_STARTS = (
+    (b"\x93NUMPY", "npy"), (b"fLaC", "FLAC"), (b"OggS", "Ogg"), (b"ID3", "MP3"), (b"\x1f\x8b\x08", "gzip"),
+    (b"PK\x03\x04", "zip"), (b"%PDF", "PDF"), (b"\x89HDF\r\n\x1a\n", "HDF5"), (b"PAR1", "Parquet"),
+    (b"\x28\xb5\x2f\xfd", "zstd"),
+)  # fmt: skip
+_TOO_SHORT = ("PNM", "ICO", "JPEG XL")  # formats whose first bytes arrays have too
+_CHANNELS = (3, 1, 4)
+_STRINGS = 7  # DT_STRING in TensorFlow's types.proto
+
+SizeRange = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """looked_at: values seen; kinds: what they look like, to how many.
+    heights, widths: (least, most) pixels of the images.
+
+    dtypes: those whose numbers would be plausible in every binary value seen; None if there was none.
+    """
+
+    looked_at: int = 0
+    kinds: Mapping[str, int] = field(default_factory=dict)
+    heights: SizeRange | None = None
+    widths: SizeRange | None = None
+    dtypes: tuple[str, ...] | None = None
+
+    def __add__(self, other: Contents) -> Contents:
+        kinds = {kind: self.kinds.get(kind, 0) + other.kinds.get(kind, 0) for kind in {**self.kinds, **other.kinds}}
+        dtypes = (
+            self.dtypes
+            if other.dtypes is None
+            else other.dtypes
+            if self.dtypes is None
+            else tuple(d for d in self.dtypes if d in other.dtypes)
+        )
+        return Contents(
+            self.looked_at + other.looked_at,
+            kinds,
+            _widest(self.heights, other.heights),
+            _widest(self.widths, other.widths),
+            dtypes,
+        )
+
+    @classmethod
+    def of(cls, values: pa.Array) -> Contents:
+        """Of one batch's values, a flat array of binary."""
+        total = cls()
+        there = values.drop_null()
+        for at in (
+            np.unique(np.linspace(0, len(there) - 1, min(len(there), _PER_BATCH)).astype(int)) if len(there) else ()
+        ):
+            total = total + _look(there[int(at)].as_py())
+        return total
+
+    def to_json(self) -> dict[str, Any]:
+        return {"looked_at": self.looked_at, "kinds": dict(self.kinds), "heights": self.heights, "widths": self.widths}
+
+    def describe(self) -> str:
+        """`JPEG 187 to 500 x 271 to 500`, `text 3, binary 5 of 8 looked at`; empty where there is nothing to say."""
+        kinds = sorted(self.kinds.items(), key=lambda item: -item[1])
+        if not kinds or [kind for kind, _ in kinds] == [BINARY_TEXT]:
+            return ""
+        names = (
+            kinds[0][0]
+            if len(kinds) == 1
+            else ", ".join(f"{kind} {count}" for kind, count in kinds) + f" of {self.looked_at} looked at"
+        )
+        if self.heights is None or self.widths is None:
+            return names
+        return f"{names}, {_span(self.heights)} x {_span(self.widths)} pixels"
+
+
+def _span(span: SizeRange) -> str:
+    return str(span[0]) if span[0] == span[1] else f"{span[0]} to {span[1]}"
+
+
+def _widest(one: SizeRange | None, other: SizeRange | None) -> SizeRange | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return min(one[0], other[0]), max(one[1], other[1])
+
+
+def _look(value: bytes) -> Contents:
+    """One value."""
+    if not value:
+        return Contents(1, {EMPTY: 1})
+    if (image := sniff_image(value[:IMAGE_HEAD_BYTES])) is not None:
+        try:
+            header = check_structure(np.frombuffer(value, np.uint8))
+        except BadImage as error:
+            return Contents(1, {f"{image} that is damaged ({error.reason})": 1})
+        return Contents(1, {header.kind: 1}, (header.height, header.height), (header.width, header.width))
+    kind = _tensor(value) or _message(value) or _known_start(value) or _text(value)
+    return Contents(1, {kind: 1}) if kind else Contents(1, {BINARY_TEXT: 1}, dtypes=_plausible(value))
+
+
+def _known_start(value: bytes) -> str | None:
+    if value[:4] == b"RIFF" and value[8:12] == b"WAVE":
+        return "WAV"
+    if (foreign := sniff_foreign(value[:IMAGE_HEAD_BYTES])) is not None and foreign not in _TOO_SHORT:
+        return foreign
+    return next((name for start, name in _STARTS if value.startswith(start)), None)
+
+
+def _text(value: bytes) -> str | None:
+    try:
+        text = value.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    return None if any(character < " " and character not in "\t\n\v\f\r\x1b" for character in text) else LOOKS_LIKE_TEXT
+
+
+def _tensor(value: bytes) -> str | None:
+    """`TensorProto float32 [2, 3]`, if that is what it is: its values must fill its shape exactly."""
+    header = read_headers(np.frombuffer(value, np.uint8), np.array([0, len(value)], np.int64))
+    dtype = TENSOR_DTYPES.get(int(header.dtype[0]))
+    shape = header.dims[0, : header.rank[0]].tolist()
+    if header.status[0] != BROKEN and int(header.dtype[0]) == _STRINGS:
+        return f"{TENSOR} string {shape}"
+    if header.status[0] == BROKEN or dtype is None:
+        return None
+    size = int(np.prod(shape, dtype=object))
+    if header.status[0] == PLAIN_DTYPES:
+        whole = int(header.lengths[0]) == size * ITEM_BYTES[dtype]
+    else:
+        try:
+            whole = size * ITEM_BYTES[dtype] <= 1 << 24 and bool(typed_values(value, dtype, size)) == bool(size)
+        except (DataError, ValueError, OverflowError):
+            whole = False
+    return f"{TENSOR} {dtype} {shape}" if whole else None
+
+
+def _message(value: bytes) -> str | None:
+    """Which of TensorFlow's record messages it is; only one with features can be told."""
+    if value[0] not in (0x0A, 0x12):
+        return None
+    if (kind := _example(value)) is not None:
+        return kind
+    parts = list(_parts(value))
+    return (
+        ELWC
+        if parts
+        and all(part is not None and (not part or _example(part) == LOOKS_LIKE_EXAMPLE) for part in parts)
+        and any(parts)
+        else None
+    )
+
+
+def _example(value: bytes) -> str | None:
+    try:
+        found = infer(np.frombuffer(value, np.uint8), np.zeros(1, np.int64), np.array([len(value)], np.int64))
+    except DataError:
+        return None
+    if found.others or not found.features:
+        return None
+    return LOOKS_LIKE_SEQUENCE_EXAMPLE if found.sequences else LOOKS_LIKE_EXAMPLE
+
+
+def _parts(value: bytes) -> Iterator[bytes | None]:
+    """The messages in fields 1 and 2; None, and then no more, for anything else."""
+    at = 0
+    while at < len(value):
+        tag, size, shift = value[at], 0, 0
+        at += 1
+        while at < len(value) and shift < 35:
+            size |= (value[at] & 127) << shift
+            shift, at = shift + 7, at + 1
+            if value[at - 1] < 128:
+                break
+        if tag not in (0x0A, 0x12) or size > len(value) - at:
+            yield None
+            return
+        yield value[at : at + size]
+        at += size
+
+
+def _plausible(value: bytes) -> tuple[str, ...]:
+    """The dtypes that the value may be an array of, the most telling ones first:
+    floats neither tiny nor huge, small integers, bytes.
+    """
+    found = []
+    for dtype in ("float64", "float32", "int64", "int32"):
+        size = ITEM_BYTES[dtype]
+        if len(value) % size == 0:
+            numbers = np.frombuffer(value[: _CHECKED_BYTES // size * size], np.dtype(dtype).newbyteorder("<"))
+            if _sensible(numbers):
+                found.append(dtype)
+    return (*found, "uint8")
+
+
+def _sensible(numbers: np.ndarray) -> bool:
+    if numbers.dtype.kind == "i":
+        return bool(((numbers > -(1 << 24)) & (numbers < 1 << 24)).all())
+    with np.errstate(invalid="ignore"):
+        size = np.abs(numbers)
+        return bool(((size == 0) | ((size > 1e-12) & (size < 1e12)) | np.isnan(numbers)).all())
+
+
+def content_suggestions(contents: Contents, length: int, sizes: Mapping[str, int]) -> list[str]:
+    """`float32[64,64,3]` and the like: what values that are all `length` bytes long may be,
+    the likeliest first, at most three.
+
+    sizes: int64 features of one value in all records, by name: a height and a width among them are believed.
+
+    >>> content_suggestions(Contents(9, {BINARY_TEXT: 9}, dtypes=("uint8",)), 784, {})
+    ['uint8[28,28]', 'uint8[14,14,4]', 'uint8[784]']
+    """
+    if set(contents.kinds) != {BINARY_TEXT} or not contents.dtypes:
+        return []
+    found = []
+    for dtype in contents.dtypes:
+        if length % ITEM_BYTES[dtype] == 0 and length:
+            found += [f"{dtype}[{','.join(map(str, shape))}]" for shape in _shapes(length // ITEM_BYTES[dtype], sizes)]
+    return found[:3]
+
+
+def _shapes(count: int, sizes: Mapping[str, int]) -> Iterator[tuple[int, ...]]:
+    """Shapes of so many values: the height and width that the records say, squares, a vector."""
+    ends = {name.rpartition("/")[2].lower(): value for name, value in sizes.items() if value > 0}
+    height, width = ends.get("height", ends.get("rows", 0)), ends.get("width", ends.get("cols", 0))
+    named = [
+        (height, width, *((channels,) if channels > 1 else ()))
+        for channels in _CHANNELS
+        if height * width * channels == count and count
+    ]
+    yield from named
+    if named:
+        return
+    for channels in _CHANNELS:
+        side = round((count / channels) ** 0.5)
+        if side > 3 and side * side * channels == count:
+            yield (side, side, *((channels,) if channels > 1 else ()))
+    yield (count,)

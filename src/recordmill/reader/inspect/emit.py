@@ -1,0 +1,190 @@
+"""A `Dataset` as text to go on with: `schema.pbtxt`, a `tf.io` feature specification,
+or a whole tf.data reader as Python source.
+
+The source needs TensorFlow and nothing of recordmill's: it is the program that `Dataset.to_tf(portable=True)` runs, so
+it gives the tensors of `to_tf(shuffle=False)`, and a file with another number of records than it had is an error.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import pkgutil
+from collections.abc import Iterator, Mapping, Sequence
+
+from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
+from recordmill.reader.dataset import Dataset
+from recordmill.schemas.feature import PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
+from recordmill.schemas.parse_spec import FixedLen, Parse, parse_spec, tensor_arguments
+from recordmill.schemas.tfmd import to_pbtxt
+from recordmill.storage.folders import has_name, real_path
+from recordmill.storage.walk import has_magic
+
+EMIT_SCHEMA, PARSE_SPEC, READER = "schema", "parse-spec", "reader"
+WHAT = (EMIT_SCHEMA, PARSE_SPEC, READER)
+
+_DATASET = '''
+
+def dataset(split=None, batch_size=256, shuffle_records=0, seed=0):
+    """Batches of tensors by feature name, of one split or of all; shuffle_records: how many records are held to draw
+    the next one from, 0 for the files' order.
+    """
+    files = [file for name, files in FILES.items() for file in files if split in (None, name)]
+    batches = read_records(files, shuffle_records, seed).batch(batch_size)
+    tensors = unconverted(lambda serialized: parse(serialized, %s, TENSORS))
+    parsed = batches.map(tensors, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    return parsed.prefetch(tf.data.AUTOTUNE)
+
+
+if __name__ == "__main__":
+    for batch in dataset().take(1):
+        for name, tensor in batch.items():
+            print(name, tensor.dtype.name, tensor.shape)
+'''
+_SPECS = {PAYLOAD: "None, None", SEQUENCE_EXAMPLE: "CONTEXT, FEATURE_LISTS"}  # of each message, else FEATURES
+
+
+def emit(what: str, dataset: Dataset, inputs: Sequence[str] = ()) -> str:
+    """The text of one of WHAT, with a line feed at its end.
+
+    inputs: the INPUTs as they were typed; paths in the reader begin as these do, so relative ones stay relative.
+
+    Raises:
+        UsageError: a specification of records that are no Examples, or a reader of files that TensorFlow can't read.
+        DataError: a record is damaged, or no schema fits all records.
+    """
+    if what not in WHAT:
+        raise UsageError(f"{option('emit', what)}: one of {', '.join(WHAT)}")
+    if what == EMIT_SCHEMA:
+        return to_pbtxt(dataset.schema)
+    if what == PARSE_SPEC:
+        if dataset.schema.message == PAYLOAD:
+            raise UsageError(
+                f"{option('emit', 'parse-spec')}: the records are no Examples, so there is nothing to parse in them; "
+                f"{option('emit', 'reader')} gives them as bytes"
+            )
+        return "import tensorflow as tf\n\n" + "\n".join(_spec(dataset.schema)) + "\n"
+    return "\n".join(_reader(dataset, [os.fspath(name) for name in inputs])) + "\n"
+
+
+def _reader(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
+    """The program that `to_tf(portable=True)` runs, between what it is and the constants of this data set."""
+    schema, program = dataset.schema, _program()
+    count = len(dataset.catalog.files)
+    of = f"{len(dataset):,} records of {count:,} TFRecord file{'' if count == 1 else 's'}"
+    yield f'"""Reads {of} with tf.data; made by `recordmill inspect --emit reader`."""'
+    yield ""
+    yield program[0]
+    yield ""
+    yield from _files(dataset, inputs)
+    yield ""
+    if schema.message != PAYLOAD:
+        yield from _spec(schema)
+        yield ""
+    yield "TENSORS = {  # what `tensor_of` takes for each feature, besides what is so by default"
+    for feature in schema:
+        yield f"    {quoted(feature.name)}: {tensor_arguments(feature) if schema.message != PAYLOAD else {}},"
+    yield "}"
+    yield ""
+    yield program[1]
+    yield (_DATASET % _SPECS.get(schema.message, "FEATURES, None")).rstrip()
+
+
+def _program() -> tuple[str, str]:
+    """The imports and the rest of the source of `reader.tensorflow.program`, which is not imported for it."""
+    source = pkgutil.get_data("recordmill.reader.tensorflow", "program.py")
+    assert source is not None
+    text = source.decode("utf-8")
+    described, *nodes = ast.parse(text).body
+    behind = next(node.lineno for node in nodes if not isinstance(node, ast.Import | ast.ImportFrom)) - 1
+    lines = text.splitlines()
+    return "\n".join(lines[described.end_lineno or 0 : behind]).strip(), "\n".join(lines[behind:])
+
+
+def _files(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
+    yield "FILES = {  # split: [(path, compression, records), ...]"
+    counted = list(zip(dataset.catalog.files, dataset.file_records, strict=True))
+    for split in dataset.splits:
+        yield f"    {quoted(split)}: ["
+        for file, records in counted:
+            if file.split != split:
+                continue
+            if (compression := file.codec.tensorflow) is None:
+                raise UsageError(
+                    f"{option('emit', 'reader')}: {file.name} is compressed with {file.compression}, which "
+                    "TensorFlow can't read"
+                )
+            yield (f"        ({quoted(as_typed(file.path, inputs))}, {quoted(compression)}, {records}),")
+        yield "    ],"
+    yield "}"
+
+
+def as_typed(path: str, inputs: Sequence[str]) -> str:
+    """A file's path, beginning as the INPUT does that named it: `../x/*.tfrecord` gives `../x/a.tfrecord`."""
+    for given in inputs:
+        if not has_name(given):  # a glob: what is in front of its first wildcard
+            parts = given.split("/")
+            given = "/".join(parts[: next((at for at, part in enumerate(parts) if has_magic(part)), len(parts))])
+        for real in dict.fromkeys((given, real_path(given or "."))):
+            if path == real:
+                return given
+            if real and path.startswith(real.rstrip("/") + "/"):
+                return os.path.join(given, path[len(real.rstrip("/")) + 1 :])
+    return path
+
+
+def _spec(schema: Schema) -> Iterator[str]:
+    """The specification, in two parts where the records are SequenceExamples."""
+    spec = parse_spec(schema)
+    if schema.message != SEQUENCE_EXAMPLE:
+        yield from _dict("FEATURES", list(schema), spec)
+        return
+    yield from _dict("CONTEXT", [feature for feature in schema if not feature.per_step], spec)
+    yield from _dict("FEATURE_LISTS", [feature for feature in schema if feature.per_step], spec)
+
+
+def _dict(name: str, features: Sequence[Feature], spec: Mapping[str, Parse]) -> Iterator[str]:
+    if not features:
+        yield f"{name} = {{}}"
+        return
+    yield f"{name} = {{"
+    for feature in features:
+        parse = spec[feature.name]
+        yield f"    {quoted(feature.name)}: {_tf_feature(parse)},  # {_about(feature)}"
+        for entry in parse.finish.row_lengths:
+            yield f"    {quoted(entry)}: tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64),"
+    yield "}"
+
+
+def _about(feature: Feature) -> str:
+    """What it is, where tf.io's own terms don't say it."""
+    raw = ", as bytes in a string" if feature.raw else ""
+    classes = f", classes {json.dumps(feature.classes[:10], ensure_ascii=False)}" if feature.classes else ""
+    more = ", ..." if feature.classes is not None and len(feature.classes) > 10 else ""
+    return f"{feature.describe()}{raw}{'' if feature.required else ', or missing'}{classes}{more}"
+
+
+def _tf_feature(parse: Parse) -> str:
+    dtype = f"tf.{parse.dtype}"
+    if isinstance(parse, FixedLen):
+        return f"tf.io.FixedLenFeature({list(parse.shape)}, {dtype})"
+    kinds = "tf.io.RaggedFeature"
+    parts = ", ".join(
+        f"{kinds}.UniformRowLength({part})" if isinstance(part, int) else f"{kinds}.RowLengths({quoted(part)})"
+        for part in parse.partitions
+    )
+    return (
+        f"{kinds}({dtype}, value_key={quoted(parse.value_key)}, "
+        f"{f'partitions=[{parts}], ' if parts else ''}row_splits_dtype=tf.int64)"
+    )
+
+
+def quoted(text: str) -> str:
+    """A Python string literal, in double quotes where JSON's escapes are Python's.
+
+    >>> print(quoted('a "b"'))
+    "a \\"b\\""
+    """
+    return json.dumps(text, ensure_ascii=False) if text.isprintable() else repr(text)

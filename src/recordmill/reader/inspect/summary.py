@@ -1,0 +1,368 @@
+"""What files hold, for people: `inspect` reads their records once and gives counts, sizes, and per feature presence,
+ranges and examples; damage is an error or, by `max_rejects`, a count.
+
+The statistics of a batch are a monoid, so they are computed on threads and added up in order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recordmill.base.errors import DataError, UsageError
+from recordmill.base.option_names import option, spelled
+from recordmill.base.threads import thread_map
+from recordmill.reader.dataset import Dataset, open
+from recordmill.reader.display import show_value
+from recordmill.reader.inspect.contents import Contents, content_suggestions
+from recordmill.reader.inspect.findings import (
+    PRESENCE,
+    Finding,
+    conflicting_features,
+    findings,
+    place_text,
+    without_conflicts,
+)
+from recordmill.records.columns.numpy_arrays import is_bytes
+from recordmill.records.inference.infer import FeaturePlace
+from recordmill.schemas.feature import EXAMPLE, Feature, Schema
+from recordmill.schemas.tfds import tfds_refusals
+from recordmill.shards.catalog import Inputs, find
+from recordmill.shards.cutting import cut_files
+from recordmill.shards.loading.batches import Load, decode_load, loads
+from recordmill.shards.loading.infer_schema import infer_files
+from recordmill.shards.loading.salvage import salvage
+from recordmill.shards.loading.sample import sample_loads
+from recordmill.shards.loading.schema_hints import load_schema
+from recordmill.shards.rejects import RejectBudget, Rejected, TooManyRejects, is_of_record, with_remedy
+from recordmill.storage.files import bound_requests
+
+_REJECTS = 10  # damaged records that are told with their reasons
+_EXAMPLES = 3  # distinct values shown per feature
+_LOOKED_AT = 20  # rows of a batch in which they are sought
+
+ValueRange = tuple[Any, Any]
+
+
+@dataclass(frozen=True)
+class FeatureStats:
+    """rows: how many were looked at; present: how many have the feature.
+
+    lengths: (least, most) items of the first variable dimension. sizes: (least, most) bytes of a text or binary value.
+    values: (least, most) of the numbers. Each is None where there is no such thing. examples: the first few distinct
+    values, as people read them. missing_at: the first record without the feature, if there is one. contents: what
+    binary values look like.
+    """
+
+    rows: int = 0
+    present: int = 0
+    lengths: ValueRange | None = None
+    sizes: ValueRange | None = None
+    values: ValueRange | None = None
+    examples: tuple[str, ...] = ()
+    missing_at: FeaturePlace | None = None
+    contents: Contents | None = None
+
+    def __add__(self, other: FeatureStats) -> FeatureStats:
+        examples = tuple(dict.fromkeys(self.examples + other.examples))[:_EXAMPLES]
+        ranges = (
+            _widest(self.lengths, other.lengths),
+            _widest(self.sizes, other.sizes),
+            _widest(self.values, other.values),
+        )
+        missing_at = other.missing_at if self.missing_at is None else self.missing_at
+        contents = (
+            other.contents
+            if self.contents is None
+            else self.contents
+            if other.contents is None
+            else self.contents + other.contents
+        )
+        return FeatureStats(
+            self.rows + other.rows, self.present + other.present, *ranges, examples, missing_at, contents
+        )
+
+    @classmethod
+    def of(cls, column: pa.Array, feature: Feature, first: FeaturePlace = ("", 0)) -> FeatureStats:
+        """The statistics of one batch's column; first: the place of its first row."""
+        lengths = _range(pc.list_value_length(column)) if feature.ragged_rank else None
+        values = column
+        while pa.types.is_nested(values.type):
+            values = values.flatten()
+        sizes = _range(pc.binary_length(values)) if is_bytes(feature) else None
+        numbers = None if is_bytes(feature) else _range(values)
+        head = column.slice(0, _LOOKED_AT)
+        examples = tuple(
+            dict.fromkeys(show_value(head.slice(row, 1), feature) for row in range(len(head)) if head[row].is_valid)
+        )[:_EXAMPLES]
+        missing_at = (first[0], first[1] + pc.index(column.is_null(), True).as_py()) if column.null_count else None
+        # single bytes look like nothing
+        contents = Contents.of(values) if feature.dtype == "bytes" and sizes is not None and sizes[1] > 1 else None
+        return cls(
+            len(column), len(column) - column.null_count, lengths, sizes, numbers, examples, missing_at, contents
+        )
+
+
+def _range(values: pa.Array) -> ValueRange | None:
+    if pa.types.is_float16(values.type):
+        values = values.cast(pa.float32())
+    found = pc.min_max(values)
+    if not found["min"].is_valid:
+        return None
+    least, most = found["min"], found["max"]
+    if pa.types.is_timestamp(values.type):
+        return str(least), str(most)
+    return least.as_py(), most.as_py()
+
+
+def _widest(one: ValueRange | None, other: ValueRange | None) -> ValueRange | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return min(one[0], other[0]), max(one[1], other[1])
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Everything `recordmill inspect` shows.
+
+    looked_at: records that the statistics are of. refusals: features that TFDS can't read, and why. sampled: what was
+    looked at, in words, if not everything was. findings: what differs from record to record. conflicts: feature to its
+    kinds, of those that no schema fits; they are not in `schema`. rejected: damaged records, which are in `records`
+    only.
+    """
+
+    name: str
+    schema: Schema
+    splits: dict[str, dict[str, int]]
+    compression: tuple[str, ...]
+    looked_at: int
+    features: dict[str, FeatureStats] = field(default_factory=dict)
+    refusals: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
+    sampled: str | None = None
+    findings: tuple[Finding, ...] = ()
+    conflicts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    rejected: Rejected = field(default_factory=Rejected.zero)
+
+    def guesses(self) -> dict[str, list[str]]:
+        """Of binary features whose values are all equally long: the arrays that they may be the memory of, as
+        `float32[64,64,3]`. Only guesses.
+        """
+        whole = {
+            name: stats.values
+            for name, stats in self.features.items()
+            if self.schema[name].kind == "int64" and not self.schema[name].shape
+        }
+        sizes = {
+            name: span[0]
+            for name, span in whole.items()
+            if span is not None and span[0] == span[1] and isinstance(span[0], int)
+        }
+        found = {}
+        for name, stats in self.features.items():
+            if (
+                stats.contents is not None
+                and stats.sizes is not None
+                and stats.sizes[0] == stats.sizes[1]
+                and not self.schema[name].shape
+            ):
+                found[name] = content_suggestions(stats.contents, stats.sizes[0], sizes)
+        return {name: texts for name, texts in found.items() if texts}
+
+    @property
+    def records(self) -> int:
+        return sum(split["records"] for split in self.splits.values())
+
+    def to_json(self) -> dict[str, Any]:
+        guesses = self.guesses()
+        features = [
+            {
+                "name": feature.name, "dtype": feature.dtype, "shape": list(feature.shape), "kind": feature.kind,
+                "required": feature.required, "classes": None if feature.classes is None else list(feature.classes),
+                "present": stats.present, "lengths": stats.lengths, "sizes": stats.sizes, "values": stats.values,
+                "examples": list(stats.examples),
+                "contents": None if stats.contents is None else stats.contents.to_json(),
+                "may_be": guesses.get(feature.name, []),
+            }
+            for feature in self.schema
+            for stats in [self.features[feature.name]]
+        ]  # fmt: skip
+        return {
+            "name": self.name, "records": self.records, "splits": self.splits, "compression": list(self.compression),
+            "message": self.schema.message, "label": self.schema.label, "looked_at": self.looked_at,
+            "features": features, "tfds_refusals": None if self.refusals is None else list(self.refusals),
+            "notes": list(self.notes), "sampled": self.sampled,
+            "findings": [finding.to_json() for finding in self.findings],
+            "conflicts": {name: dict(kinds) for name, kinds in self.conflicts.items()},
+            "rejects": {
+                "count": self.rejected.total, "reasons": dict(sorted(self.rejected.counts.items())),
+                "first": [asdict(reject) for reject in self.rejected.first],
+            },
+        }  # fmt: skip
+
+
+def summarise(dataset: Dataset, *, lenient: bool = False, progress: Callable[[int], None] | None = None) -> Summary:
+    """Look at every record, or, if the data set was opened with a sample, at these.
+
+    Features whose kinds differ are left out of the schema and reported, so that one can see the others.
+
+    lenient: count damaged records and go on; all records are looked at then.
+
+    Raises:
+        DataError: a record is damaged, unless lenient; it names file, record and offset.
+    """
+    catalog, sample, schema, conflicts = dataset.catalog, dataset.sample, *_schema(dataset)
+    splits: dict[str, dict[str, int]] = {split: {"records": 0, "shards": 0, "bytes": 0} for split in catalog.splits}
+    for file in catalog.files:
+        about = splits[file.split]
+        about["shards"], about["bytes"] = about["shards"] + 1, about["bytes"] + file.stat.size_bytes
+    if not lenient:  # headers that are damaged can't be counted
+        for file, records in zip(catalog.files, dataset.file_records, strict=True):
+            splits[file.split]["records"] += records
+    features = {feature.name: FeatureStats() for feature in schema}
+    looked_at, rejected = 0, Rejected.zero()
+    work = _loads(dataset, lenient)
+    for split, rows, part, damaged in thread_map(
+        partial(_stats, schema=schema, lenient=lenient), work, dataset.threads
+    ):
+        looked_at, rejected = looked_at + rows, rejected + damaged
+        features = {name: stats + part[name] for name, stats in features.items()}
+        if lenient:
+            splits[split]["records"] += rows + damaged.total
+        if progress is not None:
+            progress(rows)
+    compression = tuple(dict.fromkeys(file.compression for file in catalog.files))
+    refusals = (
+        tuple(map(spelled, tfds_refusals(schema, *compression[:1])))
+        if catalog.manifest is not None and schema.message == EXAMPLE
+        else None
+    )
+    name = (
+        catalog.manifest.name
+        if catalog.manifest
+        else f"{len(catalog.files)} TFRecord file{'s' if len(catalog.files) != 1 else ''}"
+    )
+    sampled = None if sample is None else sample.describe(len(catalog.files))
+    found = (*(findings(dataset.inference) if dataset.inference is not None else ()), *_missing(features))
+    built = () if catalog.manifest is None else catalog.manifest.statistics.get("notes", ())
+    notes = (*map(spelled, catalog.notes), *built, *([] if conflicts else dataset.schema_notes))
+    seen = looked_at, features, refusals, notes, sampled, found, conflicts, rejected
+    return Summary(name, schema, splits, compression, *seen)
+
+
+def _schema(dataset: Dataset) -> tuple[Schema, dict[str, Mapping[str, int]]]:
+    """The features that can be read, and the kinds of those that can't."""
+    inference = dataset.inference
+    bad = frozenset() if inference is None else conflicting_features(inference)
+    if inference is None or not bad:
+        return dataset.schema, {}
+    seen = {name: counts.kinds for (name, _), counts in sorted(inference.features.items()) if name in bad}
+    return without_conflicts(inference).schema(), seen
+
+
+def _missing(features: Mapping[str, FeatureStats]) -> Iterator[Finding]:
+    for name, stats in features.items():
+        if stats.missing_at is not None:
+            first = place_text(stats.missing_at)
+            text = f"missing in {stats.rows - stats.present:,} of {stats.rows:,} records, first {first}"
+            yield Finding(name, PRESENCE, text, (stats.missing_at,))
+
+
+def _loads(dataset: Dataset, lenient: bool) -> Iterator[Load]:
+    files = dataset.catalog.files
+    if lenient:
+        pieces = cut_files(enumerate(files), lenient=True)
+        return loads(files, pieces, lenient=True)
+    return dataset.loads() if dataset.sample is None else sample_loads(files, dataset.sample)
+
+
+def _stats(load: Load, *, schema: Schema, lenient: bool) -> tuple[str, int, dict[str, FeatureStats], Rejected]:
+    if not lenient:
+        return load.file.split, *_whole_stats(load, schema), Rejected.zero()
+    found = salvage(load, schema)
+    total = {feature.name: FeatureStats() for feature in schema}
+    for batch in found.batches:  # one, or none
+        for feature, column in zip(schema, batch.columns, strict=True):
+            stats = FeatureStats.of(column, feature)
+            if stats.missing_at is not None:
+                stats = replace(stats, missing_at=(load.file.name, int(found.numbers[stats.missing_at[1]])))
+            total[feature.name] = stats
+    reasons = Counter(reject.reason for reject in found.rejects)
+    return load.file.split, found.rows, total, Rejected(reasons, found.rejects[:_REJECTS])
+
+
+def _whole_stats(load: Load, schema: Schema) -> tuple[int, dict[str, FeatureStats]]:
+    total = {feature.name: FeatureStats() for feature in schema}
+    rows, start = 0, load.piece.first_record if load.block is None else load.block.first_record
+    for batch in decode_load(load, schema):
+        place = load.file.name, start + rows
+        rows += batch.num_rows
+        total = {
+            f.name: total[f.name] + FeatureStats.of(column, f, place)
+            for f, column in zip(schema, batch.columns, strict=True)
+        }
+    return rows, total
+
+
+def inspect(
+    inputs: Inputs,
+    split: str | None = None,
+    *,
+    schema: Schema | str | os.PathLike[str] | None = None,
+    threads: int | None = None,
+    infer_from: str | int | None = None,
+    max_rejects: str | int = 0,
+    storage_requests: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Summary:
+    """Look at every record of a data set, or of any TFRecord files.
+
+    max_rejects: how many records may be damaged, as a number or as a share ("1%"); they are counted, told in
+    `Summary.rejected`, and left out of everything else. The other options are those of `open`.
+
+    Raises:
+        UsageError: an option's value can't be served. DataError: a record is damaged, and max_rejects is 0.
+        TooManyRejects: more records are damaged than max_rejects allows.
+    """
+    bound_requests(storage_requests)
+    budget = RejectBudget.parse(max_rejects)
+    if budget == RejectBudget():
+        try:
+            return summarise(
+                open(inputs, split, schema=schema, threads=threads, infer_from=infer_from), progress=progress
+            )
+        except DataError as error:
+            if not error.source or not is_of_record(error):
+                raise
+            raise with_remedy(error) from error
+    if infer_from is not None:
+        raise UsageError(f"{option('max_rejects')} is of all records: leave out {option('infer_from')}")
+    summary = summarise(_damaged(inputs, split, load_schema(schema), threads), lenient=True, progress=progress)
+    rejected = summary.rejected
+    if not budget.allows(rejected.total, summary.records):
+        first = "".join(f"\n  {reject}" for reject in rejected.first)
+        raise TooManyRejects(
+            f"of {summary.records:,} records are damaged: {rejected.described()}; "
+            f"{option('max_rejects', budget.value)} allows fewer:{first}\nAllow them with "
+            f"{option('max_rejects', rejected.total)}.",
+            rejected.first,
+            rejected.counts,
+        )
+    return summary
+
+
+def _damaged(inputs: Inputs, split: str | None, schema: Schema | None, threads: int | None) -> Dataset:
+    """The data set of files that may be damaged, with a schema of what can be read of them."""
+    catalog = find(inputs, split, lenient=True)
+    known = catalog.schema if schema is None else schema
+    dataset = Dataset(catalog, known, None, threads or 0)
+    if known is None:
+        dataset.inference = infer_files(catalog.files, threads=dataset.threads, lenient=True)
+    return dataset

@@ -1,0 +1,178 @@
+"""`mixture`: data sets and weights to a `Mixture`, which gives batches as a `Dataset` does."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from recordmill.base.arrays import Int64s
+from recordmill.base.errors import UsageError
+from recordmill.reader.prefetch.protocols import Fetchable, Mixed
+from recordmill.reader.sampling.bitmap import RecordBitmap
+from recordmill.reader.sampling.sampler import Proportions
+from recordmill.reader.training import Trainable
+from recordmill.records.columns.conversions import Decoding
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Schema
+
+if TYPE_CHECKING:
+    from recordmill.shards.access import FileAccess
+
+
+_SHOWN = 200  # characters of two features that differ
+
+
+def mixture(datasets: Sequence[tuple[Fetchable, float]], *, stop: Literal["first", "all"] = "first") -> Mixture:
+    """Several data sets as one, whose records are given in these proportions exactly: `batches`, `to_tf` and `to_torch`
+    of it take what those of a `Dataset` take, and have one state.
+
+    Args:
+        datasets: (data set, weight); the weights are numbers above 0: `[(a, 3), (b, 1)]`, `[(a, 0.75), (b, 0.25)]`. The
+            features that are read must be the same (`ds.select([...])` helps); one that may be missing in one of them
+            may be missing.
+        stop: how many records an epoch has: "first": as many as there are before the first data set would have to
+            repeat a record; "all": as many as it takes until each data set has given all of its records. Either way in
+            whole cycles of the weights. The next epoch goes on in each data set where this one stopped.
+
+    Raises:
+        UsageError: there are none, a weight is no number above 0, the features differ, one is there twice.
+    """
+    for pair in datasets:
+        if not (isinstance(pair, Sequence) and len(pair) == 2 and hasattr(pair[0], "file_records")):
+            raise UsageError(
+                f"a mixture takes [(data set, weight), ...], each as open() gives it, and not {pair!r:.99}"
+            )
+    proportions = Proportions.of([weight for _, weight in datasets])
+    parts = [dataset for dataset, _ in datasets]
+    return Mixture(parts, proportions, _epoch_records(parts, proportions, stop))
+
+
+class Mixture(Trainable):
+    """What `mixture` makes."""
+
+    def __init__(self, datasets: Sequence[Fetchable], proportions: Proportions, records: int) -> None:
+        self.schema = _common_schema([dataset.schema for dataset in datasets])
+        self.images = datasets[0].images
+        if any(dataset.images != self.images for dataset in datasets):
+            raise UsageError("the data sets of a mixture are opened with different decode_images")
+        if len({dataset.stored(self.schema) for dataset in datasets}) > 1:
+            raise UsageError(
+                "features of a mixture must have the same names in the records, before they are renamed, and be "
+                "decoded alike"
+            )
+        prints = [dataset.fingerprint for dataset in datasets]
+        if len(set(prints)) < len(prints):
+            raise UsageError("a data set is in the mixture twice: give it once, with the sum of its weights")
+        self.threads = max(dataset.threads for dataset in datasets)
+        self.files: list[FileAccess] = [file for dataset in datasets for file in dataset.files]
+        self.mixed = Mixed(tuple(datasets), proportions, records)
+
+    @cached_property
+    def encoded(self) -> Mixture:
+        """The same mixture with the images as they are stored."""
+        other = Mixture([dataset.encoded for dataset in self.mixed.datasets], self.mixed.proportions, len(self))
+        other.__dict__["fingerprint"] = self.fingerprint
+        return other
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What tells this mixture from others: its data sets, proportions and length."""
+        words = [*(dataset.fingerprint for dataset in self.mixed.datasets), self.mixed.proportions.counts, len(self)]
+        return hashlib.blake2b("\n".join(map(str, words)).encode(), digest_size=16).hexdigest()
+
+    @cached_property
+    def ends(self) -> Int64s:
+        """The number of records up to and with each file."""
+        return np.cumsum(self.file_records, dtype=np.int64)
+
+    @property
+    def file_records(self) -> list[int]:
+        """The number of records of each file."""
+        return [count for dataset in self.mixed.datasets for count in dataset.file_records]
+
+    @cached_property
+    def matching(self) -> RecordBitmap | None:
+        """Which of the records of all files there are; None: all."""
+        if all(dataset.matching is None for dataset in self.mixed.datasets):
+            return None
+        parts, first = [], 0
+        for dataset in self.mixed.datasets:
+            own = np.arange(len(dataset))
+            parts.append(first + (own if dataset.matching is None else dataset.matching.at(own)))
+            first += sum(dataset.file_records)
+        return RecordBitmap.of_numbers(np.concatenate(parts), first)
+
+    def __len__(self) -> int:
+        """The records of an epoch."""
+        return self.mixed.records
+
+    def select(self, columns: Sequence[str]) -> Mixture:
+        """The same mixture with these features only."""
+        datasets = [dataset.select(columns) for dataset in self.mixed.datasets]
+        return Mixture(datasets, self.mixed.proportions, self.mixed.records)
+
+    def stored(self, schema: Schema) -> Decoding:
+        """How the records' payloads become these features of `schema`."""
+        return self.mixed.datasets[0].stored(schema)
+
+    def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
+        """All records of each data set, one data set behind the other."""
+        if (start, stop) != (0, None):
+            raise UsageError("a mixture has no records by number")
+        arrow = to_arrow(self.schema)
+        for dataset in self.mixed.datasets:
+            yield from (batch.select(arrow.names).cast(arrow) for batch in dataset.record_batches())
+
+    def head(self, records: int = 5) -> pa.Table:
+        """Some first records of each data set."""
+        share = -(-records // len(self.mixed.datasets))
+        tables = [dataset.head(share) for dataset in self.mixed.datasets]
+        return pa.concat_tables([table.cast(tables[0].schema) for table in tables])
+
+    def __repr__(self) -> str:
+        counts = " : ".join(map(str, self.mixed.proportions.counts))
+        return f"<Mixture of {len(self.mixed.datasets)} data sets, {counts}: {len(self):,} records an epoch>"
+
+
+def _common_schema(schemas: Sequence[Schema]) -> Schema:
+    """The features that all of them have, of which one may be missing if it may be in any.
+
+    Raises:
+        UsageError: they differ.
+    """
+    first = schemas[0]
+    for other in schemas[1:]:
+        if set(first.names) != set(other.names) or first.message != other.message:
+            odd = sorted({*first.names} ^ {*other.names}) or [first.message, other.message]
+            raise UsageError(f"the data sets of a mixture have not all the same features: {', '.join(odd)}")
+        for feature in first:
+            one, two = replace(feature, required=True), replace(other[feature.name], required=True)
+            if one != two:
+                raise UsageError(
+                    f"the data sets of a mixture differ in a feature: {str(one)[:_SHOWN]}, {str(two)[:_SHOWN]}"
+                )
+    features = (replace(f, required=all(schema[f.name].required for schema in schemas)) for f in first)
+    label = first.label if all(schema.label == first.label for schema in schemas) else None
+    return replace(first, features=tuple(features), label=label)
+
+
+def _epoch_records(datasets: Sequence[Fetchable], proportions: Proportions, stop: str) -> int:
+    if stop not in ("first", "all"):
+        raise UsageError(f'stop is "first" or "all", not {stop!r}')
+    sizes = [len(dataset) for dataset in datasets]
+    if not all(sizes):
+        raise UsageError(f"data set {sizes.index(0)} of the mixture has no records")
+    cycles = [(size // count, -(-size // count)) for size, count in zip(sizes, proportions.counts, strict=True)]
+    taken = min(whole for whole, _ in cycles) if stop == "first" else max(begun for _, begun in cycles)
+    if not taken:
+        raise UsageError(
+            f"the weights repeat after {proportions.cycle:,} records, for which the data sets of {sizes} records are "
+            'too small: give rounder weights, or stop="all"'
+        )
+    return taken * proportions.cycle

@@ -1,0 +1,394 @@
+"""The options of training that `batches`, `to_tf` and `to_torch` of a data set, or of a mixture, share: each declared
+once, with its type, its default, its checks and what it serves.
+
+`TrainingKeywords` says the types for editors and type checkers, the frozen groups say the defaults and the meaning, and
+`_SERVES` where an option has an effect: where it has none it is refused by name. A test holds all three, and the
+signatures of the methods, to each other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypedDict, TypeVar
+
+from recordmill.base.errors import UsageError
+from recordmill.base.sizes import bytes_of, whole_number_of
+from recordmill.base.suggestions import did_you_mean
+from recordmill.reader.options.collation import Collate
+from recordmill.reader.options.images import Images, Spec, Wanted, wanted_images
+from recordmill.reader.sampling.sampler import Mode, mode_of
+
+BATCH_SIZE = 256
+WINDOW_BYTES = 64 << 20  # 64 MiB: hundreds of thousands of small records are mixed, and a disk still reads stretches
+MEMORY_BYTES = 512 << 20  # 512 MiB under way: what four threads have, at most, of stretches and compressed windows
+
+Shuffle = bool | Literal["window", "global"]
+OnBad = Literal["error", "skip"]
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class FormKeywords(TypedDict, total=False):
+    """What records are given as: `Form` and `ImageOptions`."""
+
+    label: str | bool
+    weights: str | None
+    collate: Mapping[str, Collate] | None
+    ids: bool
+    decode_images: Spec | None
+    channels: int
+    antialias: bool
+
+
+class TrainingKeywords(FormKeywords, total=False):
+    """The options that all outputs have: `Order` and `Memory` besides."""
+
+    shuffle: Shuffle
+    seed: int
+    epochs: int | None
+    drop_remainder: bool
+    pad_remainder: bool
+    num_hosts: int | None
+    host_index: int | None
+    state: Mapping[str, Any] | None
+    start_step: int
+    window_bytes: int | str
+    memory_bytes: int | str
+    on_bad: OnBad
+
+
+class TensorFlowKeywords(TrainingKeywords, total=False):
+    """Those of `to_tf`: `Graph` besides."""
+
+    defaults: Mapping[str, Any] | None
+    portable: bool
+    shuffle_records: int
+
+
+@dataclass(frozen=True)
+class Order:
+    """Which records each batch has.
+
+    Args:
+        shuffle: another order in each epoch, the same for the same seed. "window" (or True): pieces of shards in random
+            order, and records mixed among as many pieces as fit the window; "global": every record anywhere, which
+            files that are only streamed can't give; False: the order of the files.
+        seed: any integer.
+        epochs: how many epochs one iteration has; None: without end. A batch never mixes two epochs. What is iterated
+            again goes on with the next so many; a `state` goes on in the iteration that it stands in.
+        drop_remainder: leave out an epoch's last records if they do not fill the batches of all hosts.
+        pad_remainder: fill these batches up instead, with other records of the epoch; each batch has `"mask"`, a bool
+            per row that says which rows count.
+        num_hosts: each step's records are cut into so many equal parts: all hosts have equally many batches, and
+            together the epoch. None: one host; for `to_torch` the ranks of torch.distributed, where it is initialised.
+        host_index: which part this host gets, from 0; given with num_hosts.
+        state: what `state()` of an iterator gave: go on with the batch that it would have given next. The number of
+            hosts may be another one (but in the middle of steps that are bucketed together); the data set, `where`,
+            seed, shuffle and batch_size may not.
+        start_step: so many batches of this host were had, from the begin, or from `state` on: go on behind them.
+        window_bytes: framed bytes among which "window" mixes records; a number, or a size as "64MiB".
+
+    Raises:
+        UsageError: a value that is none of the option's.
+    """
+
+    shuffle: Shuffle = True
+    seed: int = 0
+    epochs: int | None = 1
+    drop_remainder: bool = False
+    pad_remainder: bool = False
+    num_hosts: int | None = None
+    host_index: int | None = None
+    state: Mapping[str, Any] | None = None
+    start_step: int = 0
+    window_bytes: int | str = WINDOW_BYTES
+
+    def __post_init__(self) -> None:
+        _put(self, "seed", whole_number_of(self.seed, "seed"))
+        _put(self, "epochs", None if self.epochs is None else whole_number_of(self.epochs, "epochs", 1))
+        _put(self, "start_step", whole_number_of(self.start_step, "start_step", 0))
+        _put(self, "window_bytes", bytes_of(self.window_bytes, "window_bytes"))
+        for name, least in (("num_hosts", 1), ("host_index", 0)):
+            if (value := getattr(self, name)) is not None:
+                _put(self, name, whole_number_of(value, name, least))
+        _ = self.mode
+        if (self.num_hosts is None) != (self.host_index is None):
+            raise UsageError("give num_hosts and host_index, or neither")
+        if self.drop_remainder and self.pad_remainder:
+            raise UsageError("drop_remainder leaves out what pad_remainder would fill up: give one of them")
+
+    @property
+    def mode(self) -> Mode:
+        """What `shuffle` means."""
+        return mode_of(self.shuffle)
+
+    @property
+    def hosts(self) -> tuple[int, int]:
+        """(how many there are, which of them this is)."""
+        return (1, 0) if self.num_hosts is None or self.host_index is None else (self.num_hosts, self.host_index)
+
+    @property
+    def window(self) -> int:
+        """`window_bytes` as a number."""
+        return bytes_of(self.window_bytes, "window_bytes")
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a batch is given as.
+
+    Args:
+        label: the feature that is y in `(x, y)`; True: the schema's label; False: none, a batch is a dict by feature
+            name. x is the column itself where it is the only one left. A record without a label is an error.
+        weights: the feature that is w in `(x, y, w)`, likewise.
+        collate: feature to "ragged" (lists as they are, the default), "dense", "padded" or `Padded(...)`, "bucketed" or
+            `Bucketed(...)`, `Packed(length)`; of whole numbers "one_hot" or `OneHot(depth)`.
+        ids: each batch has `"record/shard"` and `"record/index"` beside its columns: which of `ds.files` a row's record
+            is in, and its number there.
+
+    Raises:
+        UsageError: a value that is none of the option's.
+    """
+
+    label: str | bool = False
+    weights: str | None = None
+    collate: Mapping[str, Collate] | None = None
+    ids: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.label, str | bool):
+            raise UsageError(f"label is a feature's name, True for the schema's label, or False, not {self.label!r}")
+
+
+@dataclass(frozen=True)
+class TrainingImages:
+    """What encoded images become.
+
+    Args:
+        decode_images: (height, width): encoded images become uint8 [rows, height, width, channels], resized as
+            `tf.image.resize` does. `Images(...)` says more: scale, mean and standard deviation, orientation, crop; a
+            dict of them by feature which ones are images. None: as `open` was told.
+        channels: of decode_images=(height, width): 1 gray, 3 RGB, 4 RGBA.
+        antialias: likewise: resize with antialiasing.
+
+    Raises:
+        UsageError: a value that is none of an image.
+    """
+
+    decode_images: Spec | None = None
+    channels: int = Images.channels
+    antialias: bool = Images.antialias
+
+    @property
+    def wanted(self) -> Wanted | None:
+        """What is to be decoded; None: nothing is said."""
+        return wanted_images(self.decode_images, self.channels, self.antialias)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What is under way, and what becomes of records that can't be used.
+
+    Args:
+        memory_bytes: what may be read ahead or being decoded; a number, or a size as "512MiB".
+        on_bad: "skip" leaves records out that are damaged, do not fit the schema or hold images that can't be decoded,
+            and fills batches up with the next ones; a warning at an epoch's end says how many, and nobody knows the
+            number of batches before. (A worker of PyTorch's loader fills its batches up with the next ones of its own
+            steps.) "error" ends at the first one, and names it.
+
+    Raises:
+        UsageError: a value that is none of the option's.
+    """
+
+    memory_bytes: int | str = MEMORY_BYTES
+    on_bad: OnBad = "error"
+
+    def __post_init__(self) -> None:
+        _put(self, "memory_bytes", bytes_of(self.memory_bytes, "memory_bytes"))
+        if self.on_bad not in ("error", "skip"):
+            raise UsageError(f'on_bad is "error" or "skip", not {self.on_bad!r}')
+
+    @property
+    def limit_bytes(self) -> int:
+        """`memory_bytes` as a number."""
+        return bytes_of(self.memory_bytes, "memory_bytes")
+
+
+@dataclass(frozen=True)
+class Graph:
+    """What `to_tf` has besides.
+
+    Args:
+        defaults: feature name to what fills records that lack it; without one, `name/valid` says which have it.
+        portable: a graph of TensorFlow's own operations, for tf.data service and export, in an order of its own.
+        shuffle_records: records that the buffer holds through which a portable graph shuffles.
+
+    Raises:
+        UsageError: a value that is none of the option's.
+    """
+
+    defaults: Mapping[str, Any] | None = None
+    portable: bool = False
+    shuffle_records: int = 10_000
+
+    def __post_init__(self) -> None:
+        _put(self, "shuffle_records", whole_number_of(self.shuffle_records, "shuffle_records", 1))
+        if self.defaults is not None and not isinstance(self.defaults, Mapping):
+            raise UsageError(f"defaults is a value by feature name, not {self.defaults!r}")
+
+
+FORM = (Form, TrainingImages)
+TRAINING = (Order, *FORM, Memory)
+TENSORFLOW = (*TRAINING, Graph)
+
+
+@dataclass(frozen=True)
+class Training:
+    """All options of an output. batch_size: rows of a batch, of this host; None: single records.
+
+    Raises:
+        UsageError: an option has no effect beside the others, or excludes one.
+    """
+
+    batch_size: int | None = BATCH_SIZE
+    order: Order = field(default_factory=Order)
+    form: Form = field(default_factory=Form)
+    images: TrainingImages = field(default_factory=TrainingImages)
+    memory: Memory = field(default_factory=Memory)
+    graph: Graph = field(default_factory=Graph)
+
+    def __post_init__(self) -> None:
+        if self.batch_size is not None:
+            _put(self, "batch_size", whole_number_of(self.batch_size, "batch_size", 1))
+        given = dict(self._given())
+        for names, serves, reason in _SERVES:
+            if (refused := [name for name in names if name in given]) and not serves(self):
+                raise UsageError(f"{refused[0]} has no meaning here: {reason}")
+
+    @classmethod
+    def of(cls, batch_size: int | None, options: Mapping[str, Any], groups: tuple[type, ...] = TRAINING) -> Training:
+        """The options as keywords say them.
+
+        Raises:
+            TypeError: there is no such option. UsageError: a value is none, or has no effect.
+        """
+        known = {name: group for group in groups for name in _defaults(group)}
+        for name in options:
+            if name not in known:
+                raise TypeError(f"there is no option {name}{did_you_mean(name, known)}")
+        made = [group(**{name: options[name] for name in _defaults(group) if name in options}) for group in groups]
+        return cls(batch_size, **{_PLACES[type(group)]: group for group in made})
+
+    def _given(self) -> Iterator[tuple[str, Any]]:
+        """(name, value) of the options that aren't as they are by default."""
+        for group in (self.order, self.form, self.images, self.memory, self.graph):
+            for name, default in _defaults(type(group)).items():
+                if (value := getattr(group, name)) is not default and value != default:
+                    yield name, value
+
+
+_PLACES: Mapping[type, str] = {Order: "order", Form: "form", TrainingImages: "images", Memory: "memory", Graph: "graph"}
+
+# (options, whether they have an effect beside the others, what to do where they have none)
+_SERVES: tuple[tuple[tuple[str, ...], Callable[[Training], bool], str], ...] = (
+    (
+        ("channels", "antialias"),
+        lambda to: to.images.decode_images is not None and not isinstance(to.images.decode_images, Images | Mapping),
+        "channels and antialias go with decode_images=(height, width); Images(...) has its own",
+    ),
+    (("weights",), lambda to: to.form.label is not False, "weights go with a label: (x, y, weights)"),
+    (
+        ("num_hosts", "state", "start_step", "window_bytes", "memory_bytes", "pad_remainder", "ids"),
+        lambda to: not to.graph.portable,
+        "portable=True has an order of its own, knows no record's number, and lets TensorFlow read",
+    ),
+    (
+        ("shuffle",),
+        lambda to: not (to.graph.portable and to.order.mode == "global"),
+        "portable=True has an order of its own: shuffle=True draws records from a buffer",
+    ),
+    (("window_bytes",), lambda to: to.order.mode == "window", 'it is of shuffle="window"'),
+    (
+        ("shuffle_records",),
+        lambda to: to.graph.portable and to.order.mode is not False,
+        "it is of portable=True that shuffles",
+    ),
+    (
+        ("drop_remainder", "pad_remainder", "start_step"),
+        lambda to: to.batch_size is not None,
+        "batch_size=None gives single records",
+    ),
+    (
+        ("num_hosts", "pad_remainder"),
+        lambda to: to.memory.on_bad == "error" or (to.order.hosts[0] == 1 and not to.order.pad_remainder),
+        'on_bad="skip" makes batches of what is left, and hosts (or ranks of torch.distributed) that skip other '
+        "records would not have equally many: it goes with neither num_hosts nor pad_remainder. ds.filter leaves "
+        "records out by number, and `recordmill build` makes a data set without those that are damaged",
+    ),
+    (
+        ("start_step",),
+        lambda to: to.memory.on_bad == "error",
+        'with on_bad="skip" nobody knows at which record a step begins; give a `state` instead',
+    ),
+)
+
+
+def hosts(of: Any) -> dict[str, int]:
+    """`num_hosts` and `host_index` for `batches`, `to_tf` and `to_torch`: `ds.batches(64, **recordmill.hosts(jax))`. No
+    framework is imported: what is asked is what the caller gives.
+
+    Args:
+        of: a tf.distribute.InputContext, the module jax, or the module torch.distributed.
+
+    Raises:
+        UsageError: it is none of them, or torch.distributed before init_process_group.
+    """
+    if hasattr(of, "is_initialized") and not (of.is_available() and of.is_initialized()):
+        raise UsageError("torch.distributed knows no ranks yet: call init_process_group first")
+    for names in _HOSTS:
+        if all(hasattr(of, name) for name in names):
+            count, index = (getattr(of, name) for name in names)
+            return {"num_hosts": int(_called(count)), "host_index": int(_called(index))}
+    raise UsageError(f"hosts are taken from a tf.distribute.InputContext, jax or torch.distributed, not from {of!r}")
+
+
+_HOSTS = (  # (how many there are, which of them this is)
+    ("num_input_pipelines", "input_pipeline_id"),  # tf.distribute.InputContext
+    ("process_count", "process_index"),  # jax
+    ("get_world_size", "get_rank"),  # torch.distributed
+)
+
+
+def _called(value: Any) -> Any:
+    return value() if callable(value) else value
+
+
+def with_options(*groups: type) -> Callable[[_F], _F]:
+    """A decorator: a method's `**options` are shown by `help` and editors as the options of these groups, with their
+    defaults and what they mean.
+    """
+
+    def decorate(method: _F) -> _F:
+        shown = inspect.signature(method)
+        own = [each for each in shown.parameters.values() if each.kind != inspect.Parameter.VAR_KEYWORD]
+        more = [
+            inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=one.type)
+            for group in groups
+            for one in dataclasses.fields(group)
+        ]
+        method.__signature__ = shown.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+        meanings = (inspect.cleandoc(group.__doc__ or "").partition("Raises:")[0].rstrip() for group in groups)
+        method.__doc__ = "\n\n".join([inspect.cleandoc(method.__doc__ or ""), *meanings])
+        return method
+
+    return decorate
+
+
+def _defaults(group: type) -> dict[str, Any]:
+    return {one.name: one.default for one in dataclasses.fields(group)}
+
+
+def _put(group: Any, name: str, value: Any) -> None:
+    object.__setattr__(group, name, value)

@@ -1,0 +1,273 @@
+"""A schedule to the columns of its steps, in order, read and decoded on threads ahead of the consumer.
+
+Some steps at once are what one thread does: it looks the numbers up, copies the frames out of the files, checks their
+CRCs and decodes all of them together, so that what a call costs is shared by thousands of records. Epochs follow each
+other without a pause. `memory_bytes` bounds what is under way. What is damaged, or does not fit the schema, ends it
+with an error that names the place, or is left out and named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recordmill.base.arrays import Int64s
+from recordmill.base.errors import DataError
+from recordmill.base.threads import thread_map
+from recordmill.reader.options.training import MEMORY_BYTES
+from recordmill.reader.prefetch.frames import Held, Streams, ordered_frames
+from recordmill.reader.prefetch.protocols import Fetchable
+from recordmill.reader.prefetch.timing import timed
+from recordmill.reader.sampling.schedule import Schedule, StepRange
+from recordmill.records.columns.conversions import Decoding
+from recordmill.records.tfrecord.frames import HEADER_BYTES
+from recordmill.schemas.feature import Schema
+from recordmill.shards.access import FileAccess
+from recordmill.shards.loading.batches import decode_block
+from recordmill.shards.pieces import FrameBlock
+
+
+@dataclass(frozen=True)
+class ReadRecords:
+    """batch: the records that could be read. kept: [their rows] which of the numbers they are. bad: (row, reason) of
+    the others.
+    """
+
+    batch: pa.RecordBatch
+    kept: Int64s
+    bad: tuple[tuple[int, str], ...]
+
+
+def decode_or_skip(
+    files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, held: Held, decoding: Decoding
+) -> ReadRecords:  # fmt: skip
+    """Of the records of these numbers, in their order.
+
+    Raises:
+        DataError: a file is no longer what it was, or nothing of it can be read.
+    """
+    rows, bad = np.arange(len(numbers), dtype=np.int64), []
+    try:
+        frames = ordered_frames(files, ends, numbers, held)
+    except DataError:
+        bad += list(_damaged(files, ends, numbers))
+        rows = np.delete(rows, [row for row, _ in bad])
+        frames = ordered_frames(files, ends, numbers[rows], held)
+    batch, good, wrong = decoding.decode_lenient(frames.data, frames.starts + HEADER_BYTES, frames.lengths)
+    for record in wrong:
+        about = f"feature {record.feature!r}: " if record.feature else ""
+        bad.append((int(rows[record.row]), f"{about}{record.reason}"))
+    return ReadRecords(batch, rows[good], tuple(sorted(bad)))
+
+
+def _damaged(files: Sequence[FileAccess], ends: Int64s, numbers: Int64s) -> Iterator[tuple[int, str]]:
+    """(row, reason) of those whose frames are damaged, each looked at by itself."""
+    for row, number in enumerate(numbers.tolist()):
+        at = int(np.searchsorted(ends, number, "right"))
+        if files[at].seekable:
+            try:
+                files[at].frame(number - (int(ends[at - 1]) if at else 0))
+            except DataError as error:
+                yield row, error.reason
+
+
+def place_of(files: Sequence[FileAccess], ends: Int64s, number: int) -> tuple[str, str]:
+    """(path, place in it) of the record with this number among all."""
+    at = int(np.searchsorted(ends, number, "right"))
+    return files[at].file.path, f"record {number - (int(ends[at - 1]) if at else 0)}"
+
+
+PREFETCH_RANGE_BYTES = 8 << 20  # 8 MiB of frames: a call's fixed costs vanish, and the first batch comes at once
+_RANGE_STEPS = 256  # at most, since each is made of arrays of its own: steps of single records, too, come at once
+_COPIES = 3  # a record under way is there as a frame, as columns and in the arrays that are made of them
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class StepRows:
+    """The records of a stretch of steps. batch: its rows, one step after the other, named as in the records. edges:
+    int64 [steps + 1], where in it each step begins. numbers: int64 [rows], theirs among all records. mask: [rows] which
+    count; None: all do. positions: int64 [rows], theirs in the epoch, and bad: (number, reason) of the records that
+    were left out, where they may be.
+    """
+
+    step_range: StepRange
+    batch: pa.RecordBatch
+    edges: Int64s
+    numbers: Int64s
+    mask: npt.NDArray[np.bool_] | None
+    positions: Int64s | None = None
+    bad: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class _Work:
+    step_range: StepRange
+    held: Held
+
+
+@dataclass(frozen=True)
+class Fetcher:
+    """memory_bytes: what may be under way. schema: the features that are decoded. made_bytes: what the consumer makes
+    of a row beside its columns, as decoded images. around: leave out what can't be read, and name it. at_once: so many
+    steps are a stretch; 0: as many as are worth it. every: only the schedule's first step and every so many-th one.
+    behind: with skip_bad, the positions of the first epoch below this one are left out, too.
+    """
+
+    dataset: Fetchable
+    schedule: Schedule
+    schema: Schema
+    memory_bytes: int = MEMORY_BYTES
+    made_bytes: int = 0
+    skip_bad: bool = False
+    at_once: int = 0
+    every: int = 1
+    behind: int = 0
+
+    def fetch(self, finish: Callable[[StepRows], _Result]) -> Iterator[_Result]:
+        """finish(rows) of all stretches, in order; it runs in the threads.
+
+        Raises:
+            DataError: a record is damaged, or does not fit the schema; it names file, record and offset.
+        """
+        row_bytes = self._row_bytes()
+        weight = row_bytes * self.schedule.steps.batch_size
+        return thread_map(
+            lambda work: finish(self._rows(work)),
+            self._work(row_bytes),
+            self.dataset.threads,
+            weight=lambda work: weight * work.step_range.steps,
+            room=self.memory_bytes,
+        )
+
+    def _row_bytes(self) -> int:
+        """What a record takes while it is under way, on the average."""
+        framed = sum(file.framed_bytes for file in self.dataset.files)
+        return _COPIES * (framed // max(sum(self.dataset.file_records), 1) + 1) + self.made_bytes
+
+    def _step_ranges(self, row_bytes: int) -> Iterator[StepRange]:
+        """As many steps at once as make a stretch worth its calls. Where reading one record costs reading those around
+        it, and the order is not theirs, as many as a window has: its members are inflated once then.
+        """
+        if self.at_once:
+            return self.schedule.step_ranges(self.at_once)
+        step_bytes = row_bytes * self.schedule.steps.batch_size
+        dear = self.schedule.sampler.mode is not False and any(
+            not file.file.codec.is_plain for file in self.dataset.files
+        )
+        goal = self.memory_bytes // (2 if dear else 2 * self.dataset.threads)
+        goal = goal if dear else min(goal, PREFETCH_RANGE_BYTES * _COPIES)
+        most = goal // step_bytes if dear else min(goal // step_bytes, _RANGE_STEPS)
+        return self.schedule.step_ranges(max(most, 1), by_windows=dear, every=self.every)
+
+    def _work(self, row_bytes: int) -> Iterator[_Work]:
+        streams = Streams(self.dataset.files, self.dataset.ends)
+        only_seekable = all(file.seekable for file in self.dataset.files)
+        for step_range in self._step_ranges(row_bytes):
+            with timed("read"):
+                held = {} if only_seekable else streams.hold(self._numbers(step_range))
+            yield _Work(step_range, held)
+
+    def _numbers(self, step_range: StepRange) -> Int64s:
+        """[rows] the numbers among all records."""
+        numbers = self.schedule.numbers(step_range)
+        return numbers if self.dataset.matching is None else self.dataset.matching.at(numbers)
+
+    def _rows(self, work: _Work) -> StepRows:
+        try:
+            return (self._rows_or_skip if self.skip_bad else self._all_rows)(work, self._numbers(work.step_range))
+        finally:
+            if sum(file.framed_bytes for file in self.dataset.files) > self.memory_bytes:
+                for file in self.dataset.files:
+                    file.unmap_pages()
+
+    def _all_rows(self, work: _Work, numbers: Int64s) -> StepRows:
+        steps = self.schedule.steps
+        edges = np.minimum(np.arange(work.step_range.steps + 1) * steps.batch_size, len(numbers))
+        mask = self.schedule.mask(work.step_range) if steps.end == "pad" else None
+        return StepRows(work.step_range, self._decoded(numbers, work.held), edges, numbers, mask)
+
+    def _rows_or_skip(self, work: _Work, numbers: Int64s) -> StepRows:
+        positions = self.schedule.steps.positions(work.step_range)
+        if work.step_range.epoch == self.schedule.epoch:
+            left = positions >= self.behind
+            numbers, positions = numbers[left], positions[left]
+        found = decode_or_skip(self.dataset.files, self.dataset.ends, numbers, work.held, self._stored)
+        edges = np.array([0, len(found.kept)], np.int64)
+        bad = tuple((int(numbers[row]), reason) for row, reason in found.bad)
+        return StepRows(work.step_range, found.batch, edges, numbers[found.kept], None, positions[found.kept], bad)
+
+    @property
+    def _stored(self) -> Decoding:
+        """What is decoded, as the records name it."""
+        return self.dataset.stored(self.schema)
+
+    def _decoded(self, numbers: Int64s, held: Held) -> pa.RecordBatch:
+        return decode_records(self.dataset, numbers, held, self._stored)
+
+
+def step_records(dataset: Fetchable, numbers: Int64s, schema: Schema) -> StepRows:
+    """The records of these numbers, negative ones from the end, in this order, as one step.
+
+    Raises:
+        IndexError: there is no such record. DataError: a record is damaged, or does not fit the schema.
+    """
+    total = len(dataset)
+    if len(outside := numbers[(numbers < -total) | (numbers >= total)]):
+        raise IndexError(f"record {outside[0]} of {total}")
+    numbers = numbers % max(total, 1)
+    numbers = numbers if dataset.matching is None else dataset.matching.at(numbers)
+    held = Streams(dataset.files, dataset.ends).hold(numbers)
+    batch = decode_records(dataset, numbers, held, dataset.stored(schema))
+    return StepRows(StepRange(0, 0, 1), batch, np.array([0, len(numbers)], np.int64), numbers, None)
+
+
+def decode_records(dataset: Fetchable, numbers: Int64s, held: Held, stored: Decoding) -> pa.RecordBatch:
+    """The columns of the records with these numbers among all, in this order. stored: as the records name them.
+
+    Raises:
+        DataError: a record is damaged, or does not fit the schema; it names file, record and offset.
+    """
+    files, ends = dataset.files, dataset.ends
+    try:
+        block = FrameBlock(ordered_frames(files, ends, numbers, held), 0, 0)
+        with timed("decode"):
+            return decode_block(block, stored, "")
+    except DataError as error:
+        raise_bad_record(files, ends, numbers, held, stored)
+        raise error
+
+
+def raise_bad_record(files: list[FileAccess], ends: Int64s, numbers: Int64s, held: Held, stored: Decoding) -> None:
+    """Read again what could not be read together, record by record, for the error that names the place.
+
+    Raises:
+        DataError: of the first record in the files that is damaged or does not fit.
+    """
+    for number in np.unique(numbers).tolist():
+        at = int(np.searchsorted(ends, number, "right"))
+        record = number - (int(ends[at - 1]) if at else 0)
+        file = files[at]
+        if file.seekable:
+            frame = file.frame(record)
+            offset = file.offset(record) - int(frame.starts[0])
+        else:
+            block = next(block for block in held[at] if 0 <= record - block.first_record < len(block.frames))
+            within = record - block.first_record
+            frame = replace(
+                block.frames,
+                starts=block.frames.starts[within : within + 1],
+                lengths=block.frames.lengths[within : within + 1],
+                crcs=block.frames.crcs[within : within + 1],
+            )
+            offset = block.first_offset
+        start = frame.starts + HEADER_BYTES
+        _, _, bad = stored.decode_lenient(frame.data, start, frame.lengths)
+        if bad:
+            decode_block(FrameBlock(frame, record, offset), stored, file.file.path)

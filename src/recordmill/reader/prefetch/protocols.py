@@ -1,0 +1,109 @@
+"""What the faces of the reader ask of a data set: `Fetchable` for training (NumPy batches, tf.data, PyTorch), and
+`Readable` for whole files, too. `reader.dataset.Dataset` is the latter, a mixture the former.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from recordmill.base.arrays import Int64s
+from recordmill.reader.sampling.bitmap import RecordBitmap
+from recordmill.reader.sampling.sampler import Proportions
+from recordmill.records.columns.conversions import Decoding
+from recordmill.schemas.feature import Schema
+from recordmill.shards.access import FileAccess
+from recordmill.shards.catalog import Catalog
+from recordmill.shards.loading.batches import Load
+from recordmill.shards.pieces import PIECE_BYTES
+
+
+class Fetchable(Protocol):
+    """Records that are read by number on threads.
+
+    threads: how many read and decode. schema: the features that are read. file_records: the records of each file, with
+    those that a predicate leaves out. matching: which of all records there are; None: all. files, ends: [files] the
+    open files, and the number of records up to and with each. fingerprint: what tells the data set from others. mixed:
+    what it is mixed of; None: it is one data set.
+    """
+
+    threads: int
+    files: list[FileAccess]
+
+    @property
+    def mixed(self) -> Mixed | None: ...
+
+    @property
+    def ends(self) -> Int64s: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    @property
+    def schema(self) -> Schema: ...
+
+    @property
+    def file_records(self) -> list[int]: ...
+
+    @property
+    def matching(self) -> RecordBitmap | None: ...
+
+    def __len__(self) -> int: ...
+
+    def select(self, columns: Sequence[str]) -> Fetchable:
+        """The same records with these features only."""
+
+    def stored(self, schema: Schema) -> Decoding:
+        """How payloads become these features of `schema`, under the names that the records have for them."""
+
+    @property
+    def images(self) -> Mapping[str, Any]:
+        """What the data set's encoded images are (`reader.images.options.Images`), by feature, where it was opened so;
+        they are tensors in `schema` then.
+        """
+
+    @property
+    def encoded(self) -> Fetchable:
+        """The same data set with these images as they are stored."""
+
+    def head(self, records: int = 5) -> pa.Table:
+        """The first records."""
+
+    def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Records [start, stop) in order as they come."""
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """datasets: whose files follow each other. records: of an epoch of all of them."""
+
+    datasets: tuple[Fetchable, ...]
+    proportions: Proportions
+    records: int
+
+
+class Readable(Fetchable, Protocol):
+    """Records in a fixed order, read by pieces on threads. catalog: the files."""
+
+    catalog: Catalog
+
+    def spans(self) -> Iterator[tuple[int, int, bool]]:
+        """(first of all records, the one behind the last, whether it can be read from anywhere) of each file
+        that has records.
+        """
+
+    def loads(
+        self,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        piece_bytes: int = PIECE_BYTES,
+        piece_records: int | None = None,
+    ) -> Iterator[Load]:
+        """The pieces of work that give records [start, stop) of all, in order."""
+
+    def decode(self, load: Load) -> list[pa.RecordBatch]:
+        """The records of a load, or those of them that a predicate keeps."""

@@ -1,0 +1,363 @@
+"""`Scanner`: the records of files as a view wants them: which of them, which features, under which names and decoded
+how. Files and a view in, batches of records by their numbers out; nothing is copied for another view.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recordmill.base.arrays import Int64s
+from recordmill.base.errors import UsageError
+from recordmill.base.machine import core_count
+from recordmill.base.option_names import spelled
+from recordmill.base.suggestions import there_are
+from recordmill.base.threads import thread_map
+from recordmill.reader.options.images import Images
+from recordmill.reader.sampling.bitmap import RecordBitmap
+from recordmill.reader.take import head_loads, range_loads, spans_of
+from recordmill.reader.view import (
+    Condition,
+    Selection,
+    View,
+    check_features,
+    filter_numbers,
+    first_rows,
+    rename_columns,
+)
+from recordmill.records.columns.conversions import Decoding
+from recordmill.records.columns.convert import output_schema
+from recordmill.records.columns.predicate import Predicate
+from recordmill.records.inference.confirm import SchemaGuess
+from recordmill.records.inference.infer import Inference
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Schema
+from recordmill.shards.access import FileAccess
+from recordmill.shards.catalog import Catalog
+from recordmill.shards.loading.batches import Load, decode_load
+from recordmill.shards.loading.infer_schema import confirm_load, infer_files, schema_of, selected
+from recordmill.shards.loading.sample import Sample
+from recordmill.shards.pieces import PIECE_BYTES
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+def confirm_batches(load: Load, guess: SchemaGuess, decoding: Decoding) -> list[pa.RecordBatch]:
+    """The records of a load as `decoding` makes columns of them.
+
+    Raises:
+        Unconfirmed: a record is not what was guessed. DataError: one is damaged, or can't be converted.
+    """
+    batches = (selected(batch, decoding.stored) for batch in confirm_load(load, guess))
+    return [decoding.converted(batch, load.file.path, "record {}".format) for batch in batches]
+
+
+_PIXEL_BYTES = 64 << 20  # 64 MiB of decoded images of a piece
+WHOLE_SELECTION = View()  # all records, under their own names
+_MADE_ANEW = ("_plan", "_selection", "_decoding", "encoded")  # by each process that reads
+
+
+class Scanner:
+    """Records in a fixed order; what the faces of the reader ask for (`reader.prefetch.protocols.Readable`)."""
+
+    mixed = None  # it is one data set
+    _guess: SchemaGuess | None = None
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        schema: Schema | None = None,
+        columns: Sequence[str] | None = None,
+        threads: int = 0,
+        sample: Sample | None = None,
+        where: Predicate | None = None,
+        view: View = WHOLE_SELECTION,
+    ) -> None:
+        self.catalog, self.sample = catalog, sample
+        own = () if where is None else (Condition(where, {}),)
+        self.view = replace(view, conditions=(*own, *view.conditions))
+        self.threads = threads or core_count()
+        self._given_schema, self._columns = schema, None if columns is None else tuple(columns)
+        self.files = [FileAccess(file, ordinal) for ordinal, file in enumerate(catalog.files)]
+        if schema is not None:
+            _ = self.schema, self._selection  # an unknown column is reported now
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What is made of functions is made again where it is needed; what was counted or found out goes along.
+        return {name: value for name, value in self.__dict__.items() if name not in _MADE_ANEW}
+
+    @cached_property
+    def inference(self) -> Inference | None:
+        """What was counted in the records, or in a sample of them, to know their schema; None where it was known."""
+        return (
+            infer_files(self.catalog.files, threads=self.threads, sample=self.sample)
+            if self._given_schema is None
+            else None
+        )
+
+    @cached_property
+    def _known(self) -> tuple[Schema, list[str]]:
+        """The features that the records have, and notes on what described them."""
+        if self._given_schema is not None:
+            return self._given_schema, []
+        assert self.inference is not None
+        return schema_of(self.catalog.files, self.inference)
+
+    @property
+    def full_schema(self) -> Schema:
+        """The features that the records have."""
+        return self._known[0]
+
+    @property
+    def schema_notes(self) -> tuple[str, ...]:
+        """What beside the files described them, as far as it was used: `schema.pbtxt` or `features.json`."""
+        return tuple(map(spelled, self._known[1]))
+
+    @cached_property
+    def schema(self) -> Schema:
+        """The features that are read: those asked for by `columns`, or all."""
+        return self.view.shown(self._decoding.schema)
+
+    @cached_property
+    def _decoding(self) -> Decoding:
+        """How the records' payloads become the features that are read, under the names in the records."""
+        if self.view.steps or self.view.images is not None:  # also those that are not read must be there
+            output_schema(self.view.steps, self.full_schema)
+            _ = self.view.decoding(self.full_schema, self._images_stored).schema
+        return self.view.decoding(self._stored, self._images_stored)
+
+    @cached_property
+    def _images_stored(self) -> Mapping[str, Images]:
+        """What encoded images are, all that the records have, by their names there."""
+        if self.view.images is None:
+            return {}
+        plain = type(self)(self.catalog, self.full_schema, None, self.threads, self.sample)
+        plain.files = self.files
+        from recordmill.reader.images.columns import images_by_feature
+
+        return images_by_feature(plain, self.view.images)
+
+    @property
+    def images(self) -> Mapping[str, Images]:
+        """What the encoded images of `schema` are, by feature, where the data set was opened with `decode_images`."""
+        stored = {name: self.view.names.get(name, name) for name in self.schema.names}
+        return {name: self._images_stored[old] for name, old in stored.items() if old in self._images_stored}
+
+    @cached_property
+    def encoded(self) -> Self:
+        """The same records with these images as they are stored."""
+        other = self._with_view(replace(self.view, images=None), self._columns)
+        other.__dict__["fingerprint"] = self.fingerprint
+        return other
+
+    @cached_property
+    def _stored(self) -> Schema:
+        """The features that are read, as the records have them."""
+        if self._columns is None:
+            return self.full_schema
+        if unknown := [name for name in self._columns if name not in self.full_schema]:
+            raise UsageError(f"no feature {unknown[0]!r}; {there_are(unknown[0], self.full_schema.names)}")
+        return self.full_schema.select(self._columns)
+
+    def stored(self, schema: Schema) -> Decoding:
+        """How the records' payloads become these features of `schema`, under the names in the records."""
+        shown = self.view.stored(schema)
+        if not self._decoding.steps:
+            return Decoding(shown)
+        decoded = {step.feature for step in self._decoding.steps}
+        features = (replace(self._stored[f.name], required=f.required) if f.name in decoded else f for f in shown)
+        return self.view.decoding(replace(shown, features=tuple(features)), self._images_stored)
+
+    @property
+    def where(self) -> Predicate | None:
+        """The first of the predicates that the records meet."""
+        return self.view.conditions[0].where if self.view.conditions else None
+
+    @cached_property
+    def _selection(self) -> Selection | None:
+        return Selection.of(self.view, self.full_schema, self._decoding) if self.view.filters else None
+
+    @cached_property
+    def matching(self) -> RecordBitmap | None:
+        """Which of all records there are; None: all."""
+        return None if self._selection is None else self._selection.find(self.loads(), self.threads, self._total)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What tells this data set from others, wherever it lies: its files' names, sizes and digests, and which of
+        their records there are, and how they are decoded.
+        """
+        digest = hashlib.blake2b(digest_size=16)
+        for file in self.files:
+            about = file.file
+            digest.update(b"%s\x00%d\x00%d\x00" % (about.identity, file.records, about.stat.size_bytes))
+            digest.update((about.info.digest if about.info else "").encode() + b"\n")
+        digest.update(self.view.identity().encode())
+        if self._images_stored:
+            digest.update(f"\x00images {sorted(self._images_stored.items())!r}".encode())
+        return digest.hexdigest()
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return self.catalog.splits
+
+    @cached_property
+    def ends(self) -> npt.NDArray[np.int64]:
+        """The number of records up to and with each file."""
+        threads = self.threads if self.catalog.manifest is None else 1
+        return np.cumsum(list(thread_map(lambda file: file.records, self.files, threads)), dtype=np.int64)
+
+    @property
+    def file_records(self) -> list[int]:
+        """The number of records of each file, with those that `where` leaves out."""
+        return [file.records for file in self.files]
+
+    @property
+    def _total(self) -> int:
+        """The records of all files."""
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    def __len__(self) -> int:
+        return self._total if self.matching is None else len(self.matching)
+
+    def _among_all(self, numbers: Int64s) -> Int64s:
+        return numbers if self.matching is None else self.matching.at(numbers)
+
+    def select(self, columns: Sequence[str]) -> Self:
+        """The same records with these features only, in this order; nothing is copied.
+
+        Raises:
+            UsageError: no such feature is read.
+        """
+        check_features(columns, self.schema)
+        return self._with_view(self.view, [self.view.names.get(name, name) for name in columns])
+
+    def drop(self, columns: Sequence[str]) -> Self:
+        """The same records without these features; nothing is copied.
+
+        Raises:
+            UsageError: no such feature is read.
+        """
+        check_features(columns, self.schema)
+        return self.select([name for name in self.schema.names if name not in columns])
+
+    def rename(self, names: Mapping[str, str]) -> Self:
+        """The same records with features under other names, `{"old": "new"}`; nothing is copied.
+
+        Raises:
+            UsageError: no such feature is read, or two would have one name.
+        """
+        return self._with_view(self.view.renamed(names, self.schema), self._stored.names)
+
+    def filter(self, what: str | pc.Expression | Sequence[int] | npt.NDArray[Any]) -> Self:
+        """Some of the records, in the same order, numbered from 0.
+
+        what: a condition on the features under the names that they have here, as `where` of `open`, evaluated when it
+        is needed; or a bool for each record; or the numbers of those that are kept. A bit for each record is held.
+
+        Raises:
+            UsageError: a predicate that has no meaning for the features, or a mask or numbers that do not fit.
+        """
+        if isinstance(what, str | pc.Expression):
+            condition = Condition(Predicate(what, "filter: "), self.view.names)
+            return self._with_view(replace(self.view, conditions=(*self.view.conditions, condition)), self._columns)
+        numbers = filter_numbers(what, len(self))
+        subset = self.matching.within(numbers) if self.matching else RecordBitmap.of_numbers(numbers, self._total)
+        return self._with_view(replace(self.view, conditions=(), subset=subset), self._columns)
+
+    def _with_view(self, view: View, columns: Sequence[str] | None) -> Self:
+        """The same files seen otherwise; columns: as the records have them."""
+        if view.images is not None:
+            view = replace(view, images=self._images_stored)
+        other = type(self)(self.catalog, self.full_schema, columns, self.threads, self.sample, view=view)
+        other.files = self.files
+        if "ends" in self.__dict__:
+            other.__dict__["ends"] = self.ends
+        if "matching" in self.__dict__ and (view.conditions, view.subset) == (self.view.conditions, self.view.subset):
+            other.__dict__["matching"] = self.matching
+        return other
+
+    def head(self, records: int = 5) -> pa.Table:
+        """The first records as a pyarrow.Table."""
+        records = max(records, 0)
+        if not self.view.filters:
+            return self._table(first_rows(records, head_loads(self.files, records), self.decode, self.threads))
+        return self._table(first_rows(records, head_loads(self.files, 2**62), self.decode, self.threads))
+
+    def loads(
+        self,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        piece_bytes: int = PIECE_BYTES,
+        piece_records: int | None = None,
+    ) -> Iterator[Load]:
+        """The pieces of work that give records [start, stop) of all, in order; `decode` makes batches of each by
+        itself.
+        """
+        stop = self._total if stop is None else min(stop, self._total)
+        return range_loads(self.files, self.ends, start, stop, piece_bytes, piece_records)
+
+    def decode(self, load: Load) -> list[pa.RecordBatch]:
+        """The records of a load, or those of them that there are, as columns of `schema`."""
+        if self._selection is None:
+            batches = (
+                decode_load(load, self._decoding)
+                if self._guess is None
+                else confirm_batches(load, self._guess, self._decoding)
+            )
+            return [rename_columns(batch, self.schema) for batch in batches]
+        return self._selection.decode(load, 0 if self.view.subset is None else self._number_of(load))
+
+    def _number_of(self, load: Load) -> int:
+        """The number of a load's first record among all."""
+        at = load.piece.file
+        within = load.piece.first_record if load.block is None else load.block.first_record
+        return (int(self.ends[at - 1]) if at else 0) + within
+
+    def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Records [start, stop) in order as they come, about 8 MiB of a shard each, or what is kept of that."""
+        if self.view.filters and (start, stop) != (0, None):
+            start, stop = self._reach(start, stop)
+        row_bytes = sum(wanted.row_bytes for wanted in self.images.values())
+        loads = self.loads(start, stop, piece_records=max(_PIXEL_BYTES // row_bytes, 1) if row_bytes else None)
+        if self.view.subset is not None:
+            loads = filter(self._has_some, loads)
+        for batches in thread_map(self.decode, loads, self.threads):
+            yield from batches
+
+    def _has_some(self, load: Load) -> bool:
+        """Whether records of a load may be kept."""
+        assert self.view.subset is not None
+        count = load.piece.records if load.block is None else len(load.block.frames)
+        first = self._number_of(load)
+        return count is None or bool(np.diff(self.view.subset.below(np.array([first, first + count])))[0])
+
+    def _reach(self, start: int, stop: int | None) -> tuple[int, int]:
+        """From which to which of all records those of the kept ones with these numbers lie;
+        between them are no others of them.
+        """
+        assert self.matching is not None
+        first, behind, _ = slice(start, stop).indices(len(self))
+        if first >= behind:
+            return (0, 0)
+        low, high = self.matching.at(np.array([first, behind - 1])).tolist()
+        return low, high + 1
+
+    def spans(self) -> Iterator[tuple[int, int, bool]]:
+        """(first of all records, the one behind the last, whether it can be read from anywhere) of each file
+        that has records.
+        """
+        return spans_of(self.files, self.ends)
+
+    def _table(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
+        return pa.Table.from_batches(batches, to_arrow(self.schema))

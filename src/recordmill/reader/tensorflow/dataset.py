@@ -1,0 +1,150 @@
+"""A data set as tf.data, with a cardinality that Keras knows: fed in blocks of steps, in the order and with the values
+of `batches`. An error of the data is a tf.errors.InvalidArgumentError that has the DataError's text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import chain, count
+from typing import Any, cast
+
+import numpy as np
+import tensorflow as tf
+
+from recordmill.base.errors import UsageError
+from recordmill.base.suggestions import there_are
+from recordmill.reader.batches.plan import StepChunk, StepPlan
+from recordmill.reader.batches.source import BatchSource
+from recordmill.reader.options.collation import Collate, OneHot, Padded
+from recordmill.reader.options.training import BATCH_SIZE, Training
+from recordmill.reader.prefetch.protocols import Fetchable, Readable
+from recordmill.reader.prefetch.timing import timed
+from recordmill.reader.tensorflow.blocks import (
+    BlockColumn,
+    block_columns,
+    block_spec,
+    decoded_schema,
+    free_iterators_at_exit,
+    prepared_steps,
+    step_blocks,
+)
+from recordmill.reader.tensorflow.portable import RecordGraph, parser, serialized_records
+from recordmill.records.columns.numpy_arrays import is_bytes
+from recordmill.schemas.feature import Schema
+
+
+def tf_dataset(dataset: Fetchable, options: Training) -> tf.data.Dataset:
+    """The data set as batches of `(x, y)`, or of x without a label.
+
+    x is a dict of tensors by feature name, or, where only one feature is left beside the label, that tensor itself.
+
+    Raises:
+        UsageError: an option does not fit the data.
+    """
+    defaults = options.graph.defaults or {}
+    _check_defaults(dataset.schema, defaults)
+    if options.batch_size is None:
+        _check_single(options.form.collate or {})
+    source = BatchSource.of(dataset, options)
+    _check_label(source, defaults)
+    parser(source.schema, defaults)
+    if options.graph.portable:
+        return _portable(source, defaults)
+    own = {name: defaults[name] for name in source.images if name in defaults}
+    return _fed(replace(source, schema=_without(source.schema, defaults), defaults=own), defaults)
+
+
+def _portable(source: BatchSource, defaults: Mapping[str, Any]) -> tf.data.Dataset:
+    options = source.options
+    if source.dataset.mixed is not None:
+        raise UsageError("portable=True has an order of its own: no mixture")
+    records = serialized_records(cast(Readable, source.dataset), options.order, options.graph.shuffle_records)
+    graph = RecordGraph.of(source, source.schema, defaults)
+    rows, drop = options.batch_size, options.order.drop_remainder
+    if source.skips:
+        usable = graph.usable(records)
+        result = usable if rows is None else usable.batch(rows, drop_remainder=drop)
+    else:
+        result = graph.batches(records, rows or BATCH_SIZE, drop)
+        if rows is None:
+            result = result.unbatch().apply(tf.data.experimental.assert_cardinality(len(source.dataset)))
+    epochs = options.order.epochs
+    return (result if epochs == 1 else result.repeat(epochs)).prefetch(tf.data.AUTOTUNE)
+
+
+def _fed(source: BatchSource, defaults: Mapping[str, Any]) -> tf.data.Dataset:
+    """Batches from this process."""
+    rows, order = source.options.batch_size, source.options.order
+    begin = source.plan(rows or BATCH_SIZE).at_open_step()
+    schema = source.collator.extras.schema(decoded_schema(source.schema, source.images, defaults))
+    columns, iterations = block_columns(schema, source.collator.collations), count()
+
+    def blocks() -> Iterator[dict[str, Any]]:
+        yield from _blocks(source, begin.iteration(next(iterations), order.epochs), columns)
+
+    free_iterators_at_exit()
+    fed = tf.data.Dataset.from_generator(blocks, output_signature=block_spec(columns))
+    others = {name: value for name, value in defaults.items() if name not in source.images}
+    same = rows if order.drop_remainder or order.pad_remainder or begin.packs is not None else None
+    batches = prepared_steps(fed, columns, others, same, source.collator.assemble)
+    if rows is None:
+        batches = batches.unbatch()
+    if order.epochs is None:
+        return batches.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+    schedule = begin.schedule
+    unknown = begin.packs is not None or source.skips
+    if unknown or begin.done or schedule.position or schedule.epoch % order.epochs:
+        return batches  # nobody knows how long it is, or iterated again it is longer
+    once = schedule.steps.count() if rows is not None else len(source.dataset)
+    return batches.apply(tf.data.experimental.assert_cardinality(order.epochs * once))
+
+
+def _blocks(source: BatchSource, plan: StepPlan, columns: list[BlockColumn]) -> Iterator[dict[str, Any]]:
+    """What one iteration is fed with."""
+
+    def blocks(chunk: StepChunk) -> list[dict[str, Any]]:
+        with timed("collate"):
+            rows = source.collator.extras.added(chunk.rows, source.dataset.ends)
+            return step_blocks(replace(chunk, rows=rows), columns)
+
+    yield from chain.from_iterable(source.chunks(plan, blocks, source.refill(plan)))
+
+
+def _without(schema: Schema, defaults: Mapping[str, Any]) -> Schema:
+    """The schema as the records may be: what has a default may be missing."""
+    return replace(schema, features=tuple(replace(f, required=f.required and f.name not in defaults) for f in schema))
+
+
+def _check_single(collate: Mapping[str, Collate]) -> None:
+    """Refuse, for single records, what a batch decides."""
+    for name, how in collate.items():
+        fixed = isinstance(how, OneHot) or (isinstance(how, Padded) and how.length is not None)
+        if how not in ("ragged", "one_hot") and not fixed:
+            raise UsageError(
+                f"batch_size=None gives single records, and {name!r} is collated as the batch has it: give "
+                "Padded(length)"
+            )
+
+
+def _check_defaults(schema: Schema, defaults: Mapping[str, Any]) -> None:
+    """Refuse what stands for no feature, or is none of its values."""
+    for name, value in defaults.items():
+        if name not in schema:
+            raise UsageError(f"defaults: {name!r} is no feature that is read; {there_are(name, schema.names)}")
+        is_text = np.asarray(value).dtype.kind in "USO"
+        if is_text != is_bytes(schema[name]):
+            raise UsageError(f"defaults: {name!r} is {schema[name].describe()}, for which {value!r:.99} can't stand")
+
+
+def _check_label(source: BatchSource, defaults: Mapping[str, Any]) -> None:
+    """Refuse a label that records may lack, says the schema, if nothing stands for it."""
+    name = source.collator.label
+    if name is None or name in defaults:
+        return
+    feature = source.dataset.schema[name]
+    if not feature.required and not feature.ragged_rank:
+        raise UsageError(
+            f"label {name!r} may be missing in some records, says the schema, and an epoch would end at the first one: "
+            f"say what stands for it, defaults={{{name!r}: ...}}, or label=False to get it among the features"
+        )

@@ -1,0 +1,208 @@
+"""The datasets that PyTorch's loaders take: `TorchBatches` for `DataLoader(..., batch_size=None)`, and `TorchRecords`,
+by number, for loaders with a sampler of their own.
+
+The workers of a loader take the steps in turn, so that the loader, which asks its workers in turn, gives them in the
+order of `Dataset.batches`, however many workers there are. Iterated again it goes on with the next epochs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch.utils.data
+
+from recordmill.base.errors import UsageError
+from recordmill.reader.batches.plan import StepPlan
+from recordmill.reader.batches.source import BatchSource
+from recordmill.reader.sampling.schedule import State
+from recordmill.reader.torch.tensors import BatchPlace, RaggedRows, tensor_batches, tensor_records
+from recordmill.reader.torch.workers import IterationCounter, WorkerPosition
+
+_LOADER = "loader "  # begins what the workers of a loader have in common
+
+
+class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
+    """Batches of tensors. `state_dict()` and `load_state_dict()` are what torchdata's StatefulDataLoader calls, in each
+    worker; with PyTorch's own DataLoader, count the steps and give the number as `start_step=`, or save
+    `state_after(steps)`.
+    """
+
+    def __init__(self, source: BatchSource, begin: StepPlan, ranked: int | None = None) -> None:
+        """begin: without end. ranked: how many ranks there were, where it is shared by them and not by the numbers that
+        a user gave.
+        """
+        self._source, self._begin, self._ranked = source, begin, ranked
+        self._epochs = epochs = source.options.order.epochs  # of an iteration
+        self._threads, self._skip = source.dataset.threads, source.skips
+        self._counter = IterationCounter(0 if epochs is None else begin.schedule.epoch // epochs)
+        self._iterations = 0  # of this object, in this process
+        self._loaded: WorkerPosition | None = None
+        self._running: WorkerPosition | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        worker, workers, common = _place()
+        if not common.startswith(_LOADER):
+            self._check_ranks()
+        run, self._loaded = self._loaded, None
+        number = self._counter.begin(f"{common}/{self._iterations}", worker, None if run is None else run.number)
+        self._iterations += 1
+        if run is None:
+            run = WorkerPosition.first(self._iteration(number), number, worker, workers)
+        self._running = run
+        return _Reading(run, self._batches(run), self._skip)
+
+    def _batches(self, run: WorkerPosition) -> Generator[tuple[Any, BatchPlace], None, None]:
+        if not run.over:
+            self._source.dataset.threads = max(self._threads // run.workers, 1)  # of this worker's own copy
+            yield from tensor_batches(self._source, run.plan, run.workers, run.had)
+
+    def _iteration(self, number: int) -> StepPlan:
+        """The steps of all workers."""
+        first = 0 if self._epochs is None else self._begin.schedule.epoch // self._epochs
+        return self._begin.iteration(number - first, self._epochs)
+
+    def __len__(self) -> int:
+        """How many batches the next iteration gives.
+
+        Raises:
+            TypeError: it has no end, they are packed, or nobody can know.
+        """
+        if self._skip:
+            raise TypeError('how many batches on_bad="skip" leaves is known at the end only')
+        left = self._iteration(self._counter.next).remaining
+        if left is None:
+            raise TypeError("batches without end (epochs=None) have no number")
+        return left
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration begins with this epoch, counted from the very first, as DistributedSampler has it.
+
+        Raises:
+            UsageError: no iteration begins there.
+        """
+        if self._epochs is None or epoch < 0 or epoch % self._epochs:
+            raise UsageError(f"no iteration begins with epoch {epoch}: each of them is epochs={self._epochs}")
+        self._counter.restart(epoch // self._epochs)
+        self._loaded = self._running = None
+
+    def state_after(self, steps: int) -> State:
+        """Where the run stands when this host has had so many batches, counted from its begin over all iterations:
+        `to_torch(..., state=...)` goes on there, with any number of workers, and of hosts (in the middle of steps that
+        were bucketed together, with the same number).
+
+        Raises:
+            UsageError: batches are packed, or bad records skipped: which records that many batches had is known to
+                those alone who made them.
+        """
+        if self._skip or self._begin.packs is not None:
+            raise UsageError(
+                "state_after counts batches, and of batches that are packed, or that skip bad records, none knows its "
+                "records: save StatefulDataLoader.state_dict(), or state_dict() of this where there are no workers"
+            )
+        return self._begin.state(self._begin.after(steps))
+
+    def state_dict(self) -> State:
+        """Where the next batch of this process stands: of a worker, in a worker.
+
+        Raises:
+            UsageError: the workers of a loader have begun an iteration, and know where they are.
+        """
+        worker, workers, common = _place()
+        run = self._loaded or self._running
+        if self._loaded is None and not common.startswith(_LOADER) and (self._counter.latest or "").startswith(_LOADER):
+            raise UsageError(
+                "the workers of a DataLoader have the position: save StatefulDataLoader.state_dict() instead, or "
+                "state_after(steps) of this"
+            )
+        if run is None:
+            number = self._counter.next
+            run = WorkerPosition.first(self._iteration(number), number, worker, workers)
+        return run.state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The next iteration goes on there.
+
+        Raises:
+            UsageError: it is a state of something else, or of another worker.
+        """
+        worker, workers, _ = _place()
+        self._loaded = WorkerPosition.loaded(self._begin, state, self._epochs, worker, workers)
+
+    def _check_ranks(self) -> None:
+        if self._ranked is not None and (now := ranks()[0]) != self._ranked:
+            raise UsageError(
+                f"torch.distributed has {now} ranks, and had {self._ranked} when to_torch was called: call it after "
+                "init_process_group, or give num_hosts and host_index"
+            )
+
+
+class _Reading(Iterator[Any]):
+    """The batches of a run, which is told of each of them. skip: bad records are."""
+
+    def __init__(self, run: WorkerPosition, batches: Generator[tuple[Any, BatchPlace], None, None], skip: bool) -> None:
+        self._run, self._batches, self._skip = run, batches, skip
+
+    def __next__(self) -> Any:
+        try:
+            batch, place = next(self._batches)
+        except StopIteration:
+            self._run.end()
+            raise
+        self._run.advance(place, self._skip)
+        return batch
+
+
+def ranks() -> tuple[int, int]:
+    """(how many processes train together, which of them this is), as torch.distributed says; one without it."""
+    there = torch.distributed
+    if not there.is_available() or not there.is_initialized():
+        return 1, 0
+    return there.get_world_size(), there.get_rank()
+
+
+def _place() -> tuple[int, int, str]:
+    """(this worker, how many there are, what the workers of an iteration have in common)."""
+    info = torch.utils.data.get_worker_info()
+    if info is None:
+        return 0, 1, f"process {os.getpid()}"
+    return info.id, info.num_workers, f"{_LOADER}{info.seed - info.id}"
+
+
+class TorchRecords(torch.utils.data.Dataset):  # type: ignore[misc]
+    """len(ds) records; `ds[i]` is a dict by feature name, or (x, y), of a record's tensors, numbers and text, as
+    PyTorch's default_collate takes them. A loader asks for the records of a batch together.
+    """
+
+    def __init__(self, source: BatchSource) -> None:
+        self._source = source
+
+    def __len__(self) -> int:
+        return len(self._source.dataset)
+
+    def __getitem__(self, at: int) -> Any:
+        return self.__getitems__([at])[0]
+
+    def __getitems__(self, at: Sequence[int]) -> list[Any]:
+        """The records of these numbers, read together.
+
+        Raises:
+            IndexError: there is no such record.
+        """
+        batch = tensor_records(self._source, list(at))
+        return [_row(batch, row) for row in range(len(at))]
+
+
+def _row(batch: Any, row: int) -> Any:
+    """What this row of a batch is."""
+    if isinstance(batch, RaggedRows):
+        begin, end = batch.row_splits[row : row + 2].tolist()
+        if isinstance(batch.values, RaggedRows):
+            return [_row(batch.values, item) for item in range(begin, end)]
+        return batch.values[begin:end]
+    if isinstance(batch, dict):
+        return {name: _row(column, row) for name, column in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(_row(column, row) for column in batch)
+    return batch[row]

@@ -1,0 +1,294 @@
+"""`View`: what a `Dataset` shows of its files: features under other names, decoded, some of the records; nothing is
+copied. `Selection`: which records a view keeps.
+
+Whoever reads on needs no numbers: each batch is filtered as it comes. Who addresses records by number needs them: one
+pass over what the predicates look at finds them, a bit for each record.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recordmill.base.arrays import Int64s
+from recordmill.base.errors import DataError, UsageError
+from recordmill.base.suggestions import there_are
+from recordmill.base.threads import thread_map
+from recordmill.reader.options.images import Images, Wanted
+from recordmill.reader.sampling.bitmap import BitmapBuilder, RecordBitmap
+from recordmill.reader.take import record_numbers
+from recordmill.records.columns.conversions import Decoding, Specs, check_once, listed_names, raw_step, reshape_step
+from recordmill.records.columns.convert import ConversionStep
+from recordmill.records.columns.predicate import Predicate, kept_names
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Schema
+from recordmill.shards.loading.batches import Load, decode_load
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A predicate on features that have these names (shown to stored) where it was given."""
+
+    where: Predicate
+    names: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class View:
+    """names: the name that is shown to the one in the records, of what was renamed. conditions: all of them hold for
+    the records that there are. kept: they are some of these; None: any. steps: what becomes of features, by their
+    names in the records. images: what encoded images become, likewise.
+    """
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    conditions: tuple[Condition, ...] = ()
+    subset: RecordBitmap | None = None
+    steps: tuple[ConversionStep, ...] = ()
+    images: Wanted | None = None
+
+    @property
+    def filters(self) -> bool:
+        """Whether some records are left out."""
+        return bool(self.conditions) or self.subset is not None
+
+    def shown(self, stored: Schema) -> Schema:
+        """The features under the names that are shown."""
+        return rename_features(stored, {name: shown for shown, name in self.names.items()})
+
+    def stored(self, shown: Schema) -> Schema:
+        """The features under the names that they have in the records."""
+        return rename_features(shown, self.names)
+
+    def decoding(self, stored: Schema, images: Mapping[str, Images]) -> Decoding:
+        """How these features of the records become what is shown. images: by their names in the records."""
+        steps = [step for step in self.steps if step.feature in stored]
+        if images:
+            from recordmill.reader.images.columns import ResizedImages
+
+            steps += [ResizedImages(name, images[name]) for name in images if name in stored]
+        return Decoding(stored, tuple(steps))
+
+    def renamed(self, names: Mapping[str, str], schema: Schema) -> View:
+        """With features of this schema under other names: the one that is shown now to the new one.
+
+        Raises:
+            UsageError: no such feature is read, or two would have one name.
+        """
+        check_features(names, schema)
+        new = [names.get(name, name) for name in schema.names]
+        if twice := [name for name in new if new.count(name) > 1]:
+            raise UsageError(f"rename: two features would be called {twice[0]!r}")
+        stored = [self.names.get(name, name) for name in schema.names]
+        view = replace(self, names={shown: name for shown, name in zip(new, stored, strict=True) if shown != name})
+        try:
+            view.shown(self.stored(schema))
+        except ValueError as error:
+            raise UsageError(f"rename: {error}") from None
+        return view
+
+    def identity(self) -> str:
+        """What tells the records of it from those of others of the same files."""
+        identity = "\x00and\x00".join(
+            str(condition.where.predicate) + (repr(sorted(condition.names.items())) if condition.names else "")
+            for condition in self.conditions
+        )
+        identity = identity if self.subset is None else f"{identity}\x00kept {self.subset.digest()}"
+        return f"{identity}\x00as {self.steps!r}" if self.steps else identity
+
+
+def decode_steps(
+    decode_raw: Specs | Mapping[str, str] = None, reshape: Specs | Mapping[str, str | Sequence[int]] = None
+) -> tuple[ConversionStep, ...]:
+    """What `decode_raw=` and `reshape=` say, as `read` spells them or by feature.
+
+    Raises:
+        UsageError: one is not written as it must be, or a feature is decoded or reshaped twice.
+    """
+    raw = [raw_step(text) for text in listed_names(decode_raw, "decode_raw")]
+    shaped = [reshape_step(text) for text in listed_names(reshape, "reshape")]
+    check_once([step.feature for step in raw], "decoded")
+    check_once([step.feature for step in shaped], "reshaped")
+    return (*raw, *shaped)
+
+
+def rename_features(schema: Schema, names: Mapping[str, str]) -> Schema:
+    """The same features, some of them under another name."""
+    if not names:
+        return schema
+    label = None if schema.label is None else names.get(schema.label, schema.label)
+    return Schema(tuple(replace(f, name=names.get(f.name, f.name)) for f in schema), label, schema.message)
+
+
+def rename_columns(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
+    """The columns under the schema's names."""
+    if batch.schema.names == list(schema.names):
+        return batch
+    return pa.RecordBatch.from_arrays(batch.columns, schema=to_arrow(schema))
+
+
+def check_features(names: Sequence[str] | Mapping[str, str], schema: Schema) -> None:
+    """Raises:
+    UsageError: a feature is not read, or a number is taken for one.
+    """
+    if isinstance(names, str):
+        raise UsageError(f"give a list of features: {[name.strip() for name in names.split(',')]}")
+    for name in names:
+        if not isinstance(name, str):
+            raise UsageError(f"{name!r} is no feature's name: ds.filter([...]) and ds.take([...]) take record numbers")
+        if name not in schema:
+            raise UsageError(f"no feature {name!r} is read; {there_are(name, schema.names)}")
+
+
+def filter_numbers(what: Sequence[int] | npt.NDArray[Any], total: int) -> Int64s:
+    """The records that a filter names, by a bool for each or by number, as numbers in [0, total).
+
+    Raises:
+        UsageError: there are not as many bools as records, or a number comes twice.
+        TypeError: these are neither. IndexError: there are not so many records.
+    """
+    given = np.asarray(what)
+    if given.dtype == np.bool_:
+        if given.shape != (total,):
+            raise UsageError(f"filter: a mask says of each of {total:,} records whether it is kept, not {given.shape}")
+        return np.flatnonzero(given)
+    if callable(what):
+        raise UsageError(
+            "filter takes no function: give a condition (SQL text, or a pyarrow expression), a mask or record numbers; "
+            "np.array([f(row) for row in ds]) makes a mask"
+        )
+    numbers = record_numbers(given, total)
+    if len(np.unique(numbers)) < len(numbers):
+        raise UsageError("filter: a record is named twice; ds.take gives records in any order, as often as one likes")
+    return numbers
+
+
+@dataclass(frozen=True)
+class _Needed:
+    """A predicate, the features that it looks at, and the names that they have for it."""
+
+    where: Predicate
+    stored: Schema
+    rename_features: Schema
+
+    def keep(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        return self.where.keep(rename_columns(batch.select(self.stored.names), self.rename_features))
+
+
+@dataclass(frozen=True)
+class Selection:
+    """conditions: the predicates. needed: the features they look at. decoded: the selected features, and behind them
+    what else is needed. decoding: what becomes of the selected ones. selected: as they are shown. kept: the records
+    that may be kept; None: any.
+    """
+
+    conditions: tuple[_Needed, ...]
+    needed: Schema
+    decoded: Schema
+    decoding: Decoding
+    selected: Schema
+    subset: RecordBitmap | None
+
+    @classmethod
+    def of(cls, view: View, full: Schema, decoding: Decoding) -> Selection:
+        """Of records of schema `full`, of which what `decoding` takes is read, both with the names in the records.
+
+        Raises:
+            UsageError: a predicate has no meaning there. MissingExtraError: it is SQL, and DuckDB is not installed.
+        """
+        conditions = []
+        for condition in view.conditions:
+            seen = rename_features(full, {name: shown for shown, name in condition.names.items()})
+            # Without a column a batch would not know how many rows it has.
+            there = seen.select(_looked_at(condition.where, seen, decoding) or seen.names[:1])
+            conditions.append(_Needed(condition.where, rename_features(there, condition.names), there))
+        needed = tuple(dict.fromkeys(name for one in conditions for name in one.stored.names))
+        return cls(
+            tuple(conditions),
+            full.select(needed or full.names[:1]),
+            full.select(kept_names(decoding.stored.names, needed)),
+            decoding,
+            view.shown(decoding.schema),
+            view.subset,
+        )
+
+    def decode(self, load: Load, first: int) -> list[pa.RecordBatch]:
+        """The records of a load that are kept, as columns of `selected`; first: the number of its first one."""
+        found = []
+        record = load.piece.first_record if load.block is None else load.block.first_record
+        for batch in decode_load(load, self.decoded):
+            keep = self._allowed(first, batch.num_rows) & self._keep(batch, load)
+            subset = batch.filter(pa.array(keep))
+            stored = self.decoding.stored
+            chosen = pa.RecordBatch.from_arrays(subset.columns[: len(stored)], schema=to_arrow(stored))
+            numbers = record + np.flatnonzero(keep)
+            place = partial(_place, numbers)
+            found.append(rename_columns(self.decoding.converted(chosen, load.file.path, place), self.selected))
+            first += batch.num_rows
+            record += batch.num_rows
+        return found
+
+    def find(self, loads: Iterable[Load], threads: int, total: int) -> RecordBitmap:
+        """Those that are kept of all records, which the loads are, in order."""
+        if not self.conditions and self.subset is not None:
+            return self.subset
+        keeping, first = BitmapBuilder(total), 0
+        for parts in thread_map(
+            lambda load: [self._keep(batch, load) for batch in decode_load(load, self.needed)], loads, threads
+        ):
+            for keep in parts:
+                keeping.put(keep & self._allowed(first, len(keep)))
+                first += len(keep)
+        return keeping.done()
+
+    def _allowed(self, first: int, count: int) -> npt.NDArray[np.bool_]:
+        return np.ones(count, np.bool_) if self.subset is None else self.subset.mask(first, first + count)
+
+    def _keep(self, batch: pa.RecordBatch, load: Load) -> npt.NDArray[np.bool_]:
+        keep = np.ones(batch.num_rows, np.bool_)
+        try:
+            for condition in self.conditions:
+                keep &= condition.keep(batch)
+        except DataError as error:
+            raise DataError(error.reason, source=load.file.path) from None
+        return keep
+
+
+def _looked_at(where: Predicate, seen: Schema, decoding: Decoding) -> tuple[str, ...]:
+    """The features that a condition looks at; it sees all of them as the records have them."""
+    try:
+        return where.columns(seen)
+    except UsageError as error:
+        decoded = [step.feature for step in decoding.steps if re.search(rf"\b{re.escape(step.feature)}\b", str(where))]
+        if not decoded:
+            raise
+        raise UsageError(
+            f"{error} (a condition sees {decoded[0]!r} as the records have it, before it is decoded; by what is in "
+            "arrays, records are chosen by their numbers: ds.filter(numbers))"
+        ) from None
+
+
+def _place(numbers: npt.NDArray[np.int64], row: int) -> str:
+    return f"record {numbers[row]}"
+
+
+def first_rows(
+    records: int, loads: Iterable[Load], decode: Callable[[Load], list[pa.RecordBatch]], threads: int
+) -> list[pa.RecordBatch]:
+    """The first records of what these loads give;
+    no more loads are begun than that takes, and as many as there are threads.
+    """
+    found = []
+    for batches in thread_map(decode, loads, threads):
+        for batch in batches:
+            found.append(batch.slice(0, records))
+            records -= found[-1].num_rows
+        if records <= 0:
+            break
+    return found

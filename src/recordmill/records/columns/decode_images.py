@@ -1,0 +1,213 @@
+"""Encoded images to pixels: a bytes column to uint8 [height, width, channels], with Pillow,
+of the formats of `records.images.check` only.
+
+Colours become gray (1 channel), RGB (3) or RGBA (4); of 16 bits the upper 8 are kept, of several frames the first, and
+an EXIF rotation is not applied, all as tf.io.decode_image does. Resizing is bilinear with antialiasing. Images without
+a common size are lists of rows of pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recordmill.base.arrays import Int64s
+from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
+from recordmill.records.columns.numpy_arrays import take_apart
+from recordmill.records.images.check import IMAGE_HEAD_BYTES, check_structure, open_image, sniff_image
+from recordmill.records.images.header import DECODE_FAILED, BadImage, ImageHeader
+from recordmill.records.images.orientation import load_stored
+from recordmill.schemas.arrow import arrow_type
+from recordmill.schemas.feature import Feature
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+Pixels = npt.NDArray[np.uint8]
+
+IMAGE_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+MAX_DECODED_PIXELS = 1 << 26  # 67 million: 200 MB of RGB, more than any camera; a forged header must not ask for more
+# 1 million pixels are taken out of Pillow's own memory at once: it would build two copies of all of them
+_BAND_PIXELS = 1 << 20
+# Bytes for each pixel while an image is decoded: Pillow's pixels (4), the decoder's own (progressive JPEG: up to 6) or
+# converted colours (4), the result (4).
+_WORK_BYTES = {"WebP": 20}  # the decoder has two canvases, and gives a copy
+_OTHER_WORK_BYTES = 12
+
+
+@dataclass(frozen=True)
+class DecodeImages:
+    """height, width: of the output, None where each image keeps its own. resize: bring every image to that size;
+    without, another size is a fault.
+    """
+
+    feature: str
+    height: int | None
+    width: int | None
+    channels: int = 3
+    resize: bool = False
+
+    def output(self, feature: Feature) -> Feature:
+        if feature.shape or feature.dtype not in ("bytes", "string"):
+            raise UsageError(
+                f"{option('decode_images', feature.name)}: it is {feature.describe()}; only a single bytes value can "
+                "be an image"
+            )
+        return replace(feature, dtype="uint8", shape=(self.height, self.width, self.channels), classes=None)
+
+    def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Sequence[tuple[int, str]]]:
+        out = self.output(feature)
+        parts = take_apart(column, replace(feature, required=True))
+        splits = parts.splits[0]
+        images: list[Pixels | None] = []
+        faults: list[tuple[int, str]] = []
+        for row, there in enumerate(column.is_valid().to_pylist()):
+            try:
+                images.append(self._decode(parts.values[splits[row] : splits[row + 1]]) if there else None)
+            except BadImage as error:
+                faults.append((row, error.message))
+        return (_ragged if self.height is None else _fixed)(images, out), faults
+
+    def _decode(self, data: Pixels) -> Pixels:
+        header = check_structure(data, MAX_DECODED_PIXELS)
+        size = f"{header.height} x {header.width}"
+        if not self.resize and self.height is not None and (header.height, header.width) != (self.height, self.width):
+            raise BadImage("size", f"an image of {size} pixels where {self.height} x {self.width} is expected")
+        resize = (
+            (self.width, self.height) if self.resize and self.width is not None and self.height is not None else None
+        )
+        return stored_pixels(data, header, self.channels, resize=resize)
+
+    def costs(self, column: pa.Array, feature: Feature) -> tuple[Int64s, Int64s]:
+        """([rows] bytes of pixels of each image's result, [rows] bytes that are needed while it is decoded); 0 for what
+        is no image or is missing.
+
+        Only headers are looked at.
+        """
+        parts = take_apart(column, replace(feature, required=True))
+        splits = parts.splits[0]
+        result, work = np.zeros((2, len(column)), np.int64)
+        for row, there in enumerate(column.is_valid().to_pylist()):
+            try:
+                header = (
+                    check_structure(parts.values[splits[row] : splits[row + 1]], MAX_DECODED_PIXELS) if there else None
+                )
+            except BadImage:
+                continue
+            if header is not None:
+                size = (
+                    (header.height, header.width)
+                    if self.height is None or self.width is None
+                    else (self.height, self.width)
+                )
+                result[row] = size[0] * size[1] * self.channels
+                work[row] = work_bytes(header)
+        return result, work
+
+
+def stored_pixels(
+    data: Pixels, header: ImageHeader, channels: int, shrink: int = 1, resize: tuple[int, int] | None = None
+) -> Pixels:
+    """The image whose container is whole as uint8 [height, width, channels].
+
+    shrink: 1, or for a JPEG 2, 4 or 8: decode it by so much smaller (rounded up). resize: to (width, height), with
+    antialiasing.
+
+    Raises:
+        BadImage: it can't be decoded.
+    """
+    from PIL import Image
+
+    try:
+        with open_image(data.data, header.format) as opened:
+            if shrink > 1:
+                opened.draft(None, (header.width // shrink, header.height // shrink))
+            image: Image.Image = load_stored(opened)
+            if image.mode.startswith("I"):
+                if header.bits > 16:
+                    raise BadImage(DECODE_FAILED, f"pixels of {header.bits} bits; only 8 and 16 become uint8")
+                image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+            elif image.mode == "F":
+                raise BadImage(DECODE_FAILED, "pixels of floating point; only 8 and 16 bits become uint8")
+            if image.mode != IMAGE_MODES[channels]:
+                image = image.convert(IMAGE_MODES[channels])
+            if resize is not None:
+                image = image.resize(resize, Image.Resampling.BILINEAR)
+            return _array(image, channels)
+    except BadImage:
+        raise
+    except Exception as error:  # Pillow's plugins raise what their parsers meet
+        raise BadImage(DECODE_FAILED, f"Pillow can't decode it: {type(error).__name__}: {error}"[:250]) from error
+
+
+def _array(image: Image.Image, channels: int) -> Pixels:
+    """[height, width, channels], taken over in bands."""
+    pixels = np.empty((image.height, image.width, channels), np.uint8)
+    rows = max(_BAND_PIXELS // image.width, 1)
+    for top in range(0, image.height, rows):
+        band = image.crop((0, top, image.width, min(top + rows, image.height))) if rows < image.height else image
+        pixels[top : top + rows] = np.asarray(band, np.uint8).reshape(-1, image.width, channels)
+    return pixels
+
+
+def work_bytes(header: ImageHeader) -> int:
+    """The bytes that decoding an image of this header takes at most, its pixels included."""
+    return header.height * header.width * _WORK_BYTES.get(header.format, _OTHER_WORK_BYTES)
+
+
+def looks_like_image(payload: bytes) -> bool:
+    """Whether the bytes begin as an image of one of the formats does."""
+    return sniff_image(payload[:IMAGE_HEAD_BYTES]) is not None
+
+
+def image_sizes(column: pa.Array, feature: Feature) -> set[tuple[int, int]]:
+    """The (height, width) of the images of a column, those that are none left out."""
+    parts = take_apart(column, feature)
+    splits, found = parts.splits[0], set()
+    for row, there in enumerate(column.is_valid().to_pylist()):
+        if there:
+            try:
+                header = check_structure(parts.values[splits[row] : splits[row + 1]], MAX_DECODED_PIXELS)
+            except BadImage:
+                continue
+            found.add((header.height, header.width))
+    return found
+
+
+def _bitmap(images: Sequence[Pixels | None]) -> pa.Buffer | None:
+    present = [image is not None for image in images]
+    return None if all(present) else pa.array(present).buffers()[1]
+
+
+def _fixed(images: Sequence[Pixels | None], out: Feature) -> pa.Array:
+    pixels = np.zeros((len(images), *out.inner_shape), np.uint8)
+    for row, image in enumerate(images):
+        if image is not None:
+            pixels[row] = image
+    return pa.Array.from_buffers(
+        arrow_type(out), len(images), [_bitmap(images)], children=[pa.array(pixels.reshape(-1))]
+    )
+
+
+def _ragged(images: Sequence[Pixels | None], out: Feature) -> pa.Array:
+    """large_list (rows) of large_list (pixels) of fixed_size_list (channels)."""
+    there = [image for image in images if image is not None]
+    flat = (
+        there[0].reshape(-1)
+        if len(there) == 1
+        else np.concatenate([np.empty(0, np.uint8), *(image.reshape(-1) for image in there)])
+    )
+    heights = np.array([0 if image is None else image.shape[0] for image in images], np.int64)
+    widths = np.repeat(np.array([image.shape[1] for image in there], np.int64), [image.shape[0] for image in there])
+    rows, pixels = (np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]) for sizes in (heights, widths))
+    outer = arrow_type(out)
+    inner = outer.value_type
+    items = pa.Array.from_buffers(inner.value_type, len(flat) // out.inner_size, [None], children=[pa.array(flat)])
+    lines = pa.Array.from_buffers(inner, len(widths), [None, pa.py_buffer(pixels)], children=[items])
+    return pa.Array.from_buffers(outer, len(images), [_bitmap(images), pa.py_buffer(rows)], children=[lines])

@@ -1,0 +1,223 @@
+"""A predicate on columns: which rows of a batch are kept. It is a library's language: a `pyarrow.compute` expression,
+or the text of an SQL WHERE clause, of which the columns that it names are told, and which is refused where it gives
+another answer when it is asked again, or for another batch.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recordmill.base.errors import DataError, MissingExtraError, UsageError
+from recordmill.base.option_names import option
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Schema
+
+# What SQL writes without parentheses, so that the parser takes it for a column: the binder makes functions of these
+# where no column has the name.
+_VALUES = frozenset(
+    (
+        "current_catalog",
+        "current_date",
+        "current_role",
+        "current_schema",
+        "current_time",
+        "current_timestamp",
+        "current_user",
+    )
+) | {
+    "localtime",
+    "localtimestamp",
+    "session_user",
+    "user",
+}
+_ROW_NUMBERS = frozenset(("rowid", "recordmill row"))  # of a batch, and so of how the file was cut
+
+
+def named_columns(connection: Any, condition: str, names: Sequence[str], said: str) -> tuple[str, ...]:
+    """Those of the names that a condition, which DuckDB found valid over columns of all these names,
+    looks at; case does not count. said: the condition as messages quote it.
+
+    Raises:
+        UsageError: it is not decided by a row's own values: it calls `random()`, `now()` or the like, names a row
+            number, or has a query of its own.
+    """
+    nodes = _parse(connection, f"SELECT 1 WHERE (({condition}\n)::BOOLEAN)")
+    for what in _undecided(connection, nodes, {name.lower() for name in names}):
+        raise UsageError(
+            f"{said}: {what}, so it would not select the same records each time; it may look at "
+            "a record's own features only"
+            + (f"; {option('sample')} with {option('seed')} takes a random share" if what.startswith("random") else "")
+        )
+    if any(node.get("class") == "STAR" for node in nodes):  # COLUMNS(...) may mean any column
+        return tuple(names)
+    parts = {part.lower() for node in nodes if node.get("class") == "COLUMN_REF" for part in node["column_names"]}
+    return tuple(name for name in names if name.lower() in parts)
+
+
+def _parse(connection: Any, sql: str) -> list[dict[str, Any]]:
+    """All nodes of the statement's tree; none if it is not one plain SELECT."""
+    parsed = json.loads(connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchall()[0][0])
+    if parsed["error"] or len(parsed["statements"]) != 1 or parsed["statements"][0]["node"]["type"] != "SELECT_NODE":
+        return []
+    return list(_nodes(parsed))
+
+
+def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(tree, dict):
+        yield tree
+    for child in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
+        yield from _nodes(child)
+
+
+def _undecided(connection: Any, nodes: Sequence[dict[str, Any]], names: set[str]) -> Iterator[str]:
+    """What is not decided by columns of these names."""
+    if not nodes:
+        yield "it is not one condition"
+    for node in nodes:
+        kind = node.get("class")
+        if kind == "SUBQUERY":
+            yield "it holds a query of its own, which sees some of the records only"
+        elif kind == "COLUMN_REF":
+            name = node["column_names"][-1].lower()
+            if name not in names and name in _VALUES | _ROW_NUMBERS:
+                yield f"{name} is not decided by the record"
+        elif kind == "FUNCTION" and _changes(connection, node["function_name"]):
+            yield f"{node['function_name']}() gives another value each time"
+
+
+def _changes(connection: Any, name: str) -> bool:
+    """Whether a function, or what a macro of that name calls, can give another value for the same arguments."""
+    found = connection.execute(
+        "SELECT stability, macro_definition FROM duckdb_functions() WHERE lower(function_name) = lower(?)", [name]
+    ).fetchall()
+    if any(stability is not None and stability != "CONSISTENT" for stability, _ in found):
+        return True
+    return any(
+        any(_undecided(connection, _parse(connection, f"SELECT {definition}"), set()))
+        for definition in {one for _, one in found if one}
+    )
+
+
+_ROW = "recordmill row"  # the column of row numbers that comes back
+_local = threading.local()
+
+
+@dataclass(frozen=True, eq=False)
+class Predicate:
+    """predicate: SQL text or a pyarrow.compute.Expression. given: how, as messages say it, where not by `where`."""
+
+    predicate: str | pc.Expression
+    given: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.given}{self.predicate}" if self.given else option("where", self.predicate)
+
+    def columns(self, schema: Schema) -> tuple[str, ...]:
+        """The features that the predicate looks at.
+
+        Raises:
+            UsageError: it has none with all of them, or is not decided by them alone, as random() is not.
+            MissingExtraError: it is SQL, and DuckDB is not installed.
+        """
+        arrow = to_arrow(schema)
+        if isinstance(self.predicate, str):
+            lower = [name.lower() for name in schema.names]
+            if twice := [name for name in schema.names if lower.count(name.lower()) > 1]:
+                raise UsageError(
+                    f"{self}: SQL does not tell {' from '.join(map(repr, twice[:2]))}; give a pyarrow "
+                    "expression from Python"
+                )
+        try:
+            self._rows(arrow.empty_table())
+        except _errors() as error:
+            raise UsageError(f"{self}: {_short(error)}") from None
+        if isinstance(self.predicate, str):
+            return named_columns(_connection(), self.predicate, schema.names, str(self))
+        return tuple(name for at, name in enumerate(schema.names) if not self._has_meaning(arrow.remove(at)))
+
+    def keep(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """[rows] which ones are kept.
+
+        Raises:
+            DataError: it can't be evaluated for these values, such as a division or a cast that overflows.
+        """
+        kept = np.zeros(batch.num_rows, np.bool_)
+        try:
+            kept[self._rows(pa.Table.from_batches([batch]))] = True
+        except _errors() as error:
+            raise DataError(f"{self}: {_short(error)}") from None
+        return kept
+
+    def _has_meaning(self, arrow: pa.Schema) -> bool:
+        try:
+            self._rows(arrow.empty_table())
+        except _errors():
+            return False
+        return True
+
+    def _rows(self, table: pa.Table) -> npt.NDArray[np.int64]:
+        numbered = table.append_column(_ROW, pa.array(np.arange(table.num_rows)))
+        if not isinstance(self.predicate, str):
+            found: npt.NDArray[np.int64] = numbered.filter(self.predicate)[_ROW].to_numpy()
+            return found
+        connection = _connection()
+        connection.register("records", _without_half_floats(numbered))
+        try:
+            # The line break ends a comment; the parentheses keep OR inside.
+            rows = connection.execute(
+                f'SELECT "{_ROW}" FROM records WHERE (({self.predicate}\n)::BOOLEAN)'
+            ).fetchnumpy()[_ROW]
+        finally:
+            connection.unregister("records")
+        return np.asarray(rows, np.int64)
+
+
+def _connection() -> Any:
+    """This thread's DuckDB in memory, which can neither read nor write anything."""
+    if not hasattr(_local, "connection"):
+        try:
+            import duckdb
+        except ImportError:
+            raise MissingExtraError(f"{option('where')} with SQL", "sql", "duckdb") from None
+        _local.connection = duckdb.connect(":memory:", config={"enable_external_access": "false", "threads": "1"})
+        _local.connection.execute("SET lock_configuration=true")
+    return _local.connection
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    try:
+        import duckdb
+    except ImportError:
+        return (pa.ArrowException,)
+    return (pa.ArrowException, duckdb.Error)
+
+
+def _without_half_floats(table: pa.Table) -> pa.Table:
+    """DuckDB has no float16, so it sees float32."""
+    return table.cast(pa.schema([field.with_type(_wide(field.type)) for field in table.schema]))
+
+
+def _wide(arrow: pa.DataType) -> pa.DataType:
+    if pa.types.is_float16(arrow):
+        return pa.float32()
+    if pa.types.is_fixed_size_list(arrow):
+        return pa.list_(_wide(arrow.value_type), arrow.list_size)
+    return pa.large_list(_wide(arrow.value_type)) if pa.types.is_large_list(arrow) else arrow
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:250]
+
+
+def kept_names(selected: Sequence[str], needed: Sequence[str]) -> tuple[str, ...]:
+    """The selected names, and behind them what else is needed."""
+    return (*selected, *(name for name in needed if name not in selected))

@@ -1,0 +1,366 @@
+"""Located cells of one feature to its Arrow array; rows whose values do not fit the schema are marked, not raised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recordmill.base.arrays import Bytes, Int64s
+from recordmill.base.buffers import room
+from recordmill.records.example import locate
+from recordmill.records.example.locate import Cells, LocatedColumns
+from recordmill.records.protobuf import varints, wire
+from recordmill.schemas.arrow import value_type
+from recordmill.schemas.feature import BYTES, FLOAT, INT64, ITEM_BYTES, Feature
+
+_ONE = {INT64: locate.ONE_INT, FLOAT: locate.ONE_FLOAT, BYTES: locate.ONE_BYTES}
+_MANY = {INT64: locate.INTS, FLOAT: locate.FLOATS, BYTES: locate.BYTESES}
+_EMPTY = np.empty(0, np.int64)
+_NARROW = ("int8", "int16", "int32", "uint8", "uint16", "uint32")  # in an int64_list, and not all of int64 fits
+
+# where each row's values are: int64 [rows + 1] as Arrow's offsets, or the number that every row has
+RowSplits = Int64s | int
+
+
+def assembly_mode(kind: str, raw: bool, length: int | None) -> int:
+    """How a map entry (or a step) is read: one value straight away, or a list in the second pass."""
+    if raw:
+        return locate.ONE_BYTES
+    return (_ONE if length == 1 else _MANY)[kind]
+
+
+@dataclass(frozen=True)
+class ColumnLayout:
+    """A feature with everything worked out that its arrays need.
+
+    modes: of its storages, in order. value, fixed: the Arrow types of a value and of the fixed dimensions around it
+    (None: there are none). step: of a feature list, the layout of one step.
+    """
+
+    feature: Feature
+    modes: tuple[int, ...]
+    ragged_rank: int
+    size: int
+    raw: bool
+    value: pa.DataType
+    fixed: pa.DataType | None
+    step: ColumnLayout | None = None
+
+    @classmethod
+    def of(cls, feature: Feature) -> ColumnLayout:
+        """Raises ValueError for a feature list with more variable dimensions than it can hold."""
+        storages = feature.storage()
+        if not feature.per_step:
+            return cls._of(
+                feature, storages[0].raw, tuple(assembly_mode(one.kind, one.raw, one.length) for one in storages)
+            )
+        if feature.ragged_rank > 2:
+            raise ValueError(
+                f"feature {feature.name!r}: {feature.describe()} has more variable dimensions than a feature "
+                "list can hold: 2"
+            )
+        # which may call itself raw where the list's storage is not
+        step = Feature(feature.name, feature.dtype, feature.shape[1:])
+        mode = assembly_mode(storages[0].kind, storages[0].raw, None if step.ragged_rank else step.inner_size)
+        return replace(
+            cls._of(feature, storages[0].raw, (locate.STEP_KIND,)), step=cls._of(step, storages[0].raw, (mode,))
+        )
+
+    @classmethod
+    def _of(cls, feature: Feature, raw: bool, modes: tuple[int, ...]) -> ColumnLayout:
+        value, size = value_type(feature), feature.inner_size
+        return cls(
+            feature,
+            modes,
+            feature.ragged_rank,
+            size,
+            raw,
+            value,
+            pa.list_(value, size) if feature.inner_shape else None,
+        )
+
+
+@dataclass
+class AssembledColumn:
+    """One located column. at, size: where the values stand (empty arrays if it holds one number per row).
+    one: those numbers.
+
+    limit: the address where the records' buffer ends. valid: Arrow bitmap, if there may be nulls. bad: what is wrong
+    with rows, if anything is.
+    """
+
+    rows: int
+    limit: int
+    mode: int
+    at: Int64s
+    size: Int64s
+    one: npt.NDArray[np.int64] | npt.NDArray[np.uint32]
+    valid: npt.NDArray[np.uint8] | None = None
+    bad: npt.NDArray[np.uint8] | None = None
+
+    def bitmap(self) -> pa.Buffer | None:
+        return None if self.valid is None else pa.py_buffer(self.valid)
+
+    def present(self) -> npt.NDArray[np.bool_]:
+        return (
+            np.ones(self.rows, np.bool_)
+            if self.valid is None
+            else np.unpackbits(self.valid, count=self.rows, bitorder="little").view(np.bool_)
+        )
+
+    def blame(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.intp], reason: int) -> None:
+        """Mark rows (a mask or indices) as bad; a row keeps its first reason."""
+        chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+        if len(chosen):
+            if self.bad is None:
+                self.bad = np.zeros(self.rows, np.uint8)
+            self.bad[chosen[self.bad[chosen] == 0]] = reason
+
+    def blame_values(self, values: npt.NDArray[np.intp], splits: RowSplits, reason: int) -> None:
+        """Mark the rows to which these values (indices) belong."""
+        rows = (
+            values // max(splits, 1) if isinstance(splits, int) else np.searchsorted(splits, values, side="right") - 1
+        )
+        self.blame(np.unique(rows), reason)
+
+
+def column_of(cells: Cells, known: LocatedColumns, column: int, limit: int) -> AssembledColumn:
+    """The cells' column as a Column."""
+    mode, place = int(known.modes[column]), int(known.places[column])
+    valid = cells.valid[column] if cells.columns[column, locate.NULLS] else None
+    if mode >= locate.ONE_BYTES:
+        return AssembledColumn(len(cells.status), limit, mode, cells.at[place], cells.size[place], _EMPTY, valid)
+    return AssembledColumn(
+        len(cells.status),
+        limit,
+        mode,
+        _EMPTY,
+        _EMPTY,
+        cells.floats[place] if mode == locate.ONE_FLOAT else cells.ints[place],
+        valid,
+    )
+
+
+def assemble(layout: ColumnLayout, columns: Sequence[AssembledColumn]) -> pa.Array:
+    """The Arrow array of a feature from the columns of its storages;
+    what does not fit is noted in the first column's bad.
+    """
+    column = columns[0]
+    if layout.step is not None:
+        return _steps(layout.step, column)
+    if not layout.ragged_rank:
+        values, _ = _values(layout, column, layout.size)
+        if layout.fixed is None:
+            return values
+        return pa.Array.from_buffers(layout.fixed, column.rows, [column.bitmap()], children=[values])
+    values, offsets = _values(layout, column, None)
+    assert not isinstance(offsets, int)
+    if layout.fixed is not None:
+        size = max(layout.size, 1)
+        column.blame(np.diff(offsets) % size != 0, locate.WRONG_COUNT)
+        values = pa.Array.from_buffers(
+            layout.fixed, len(values) // size if layout.size else 0, [None], children=[values]
+        )
+        offsets = offsets // size
+    if layout.ragged_rank == 1:
+        return _list(values, offsets, column)
+    return _nested(values, offsets, column, columns[1:])
+
+
+def _list(values: pa.Array, offsets: Int64s, column: AssembledColumn) -> pa.Array:
+    return pa.Array.from_buffers(
+        pa.large_list(values.type), column.rows, [column.bitmap(), pa.py_buffer(offsets)], children=[values]
+    )
+
+
+def _nested(values: pa.Array, offsets: Int64s, column: AssembledColumn, lengths: Sequence[AssembledColumn]) -> pa.Array:
+    """Lists of lists from the flat values and, outermost first, the lengths of the lists at each level."""
+    levels = []
+    for level in lengths:
+        if level.valid is not None or column.valid is not None:
+            column.blame(level.present() != column.present(), locate.RAGGED_VALUE)
+        counts, level_offsets = _int_lists(level)
+        if level.bad is not None:
+            column.blame(level.bad != 0, locate.RAGGED_VALUE)
+        levels.append((counts, level_offsets))
+    for depth, (counts, level_offsets) in enumerate(levels):
+        inner = levels[depth + 1][1] if depth + 1 < len(levels) else offsets
+        wrong = (
+            np.add.reduceat(np.append(counts, 0), level_offsets[:-1])
+            if len(counts)
+            else np.zeros(column.rows, np.int64)
+        )
+        wrong[np.diff(level_offsets) == 0] = 0
+        column.blame(wrong != np.diff(inner), locate.RAGGED_VALUE)
+        column.blame_values(np.flatnonzero((counts < 0) | (counts > inner[-1])), level_offsets, locate.RAGGED_VALUE)
+    if column.bad is not None:
+        return pa.nulls(column.rows)
+    result = values
+    for counts, _ in reversed(levels):
+        inner_offsets = np.zeros(len(counts) + 1, np.int64)
+        np.cumsum(counts, out=inner_offsets[1:])
+        result = pa.LargeListArray.from_arrays(pa.array(inner_offsets), result)
+    return _list(result, levels[0][1], column)
+
+
+def _steps(step: ColumnLayout, column: AssembledColumn) -> pa.Array:
+    """A feature list: the steps are located as if each were a record of one feature, and gathered into lists."""
+    offsets = room(column.rows + 1, np.int64)
+    steps = wire.count_framed(column.at, column.size, offsets)
+    at, size = room(steps, np.int64), room(steps, np.int64)
+    wire.find_framed(column.at, column.size, at, size)
+    known = LocatedColumns.of(step.modes, [False])
+    cells = known.cells(steps)
+    locate.locate_steps(at, size, column.limit, cells.columns, cells.status)
+    inner = column_of(cells, known, 0, column.limit)
+    if cells.status.any():
+        inner.bad = cells.status
+    values = assemble(step, [inner])
+    if inner.bad is not None:
+        wrong = np.flatnonzero(inner.bad)
+        rows, first = np.unique(np.searchsorted(offsets, wrong, side="right") - 1, return_index=True)
+        for reason in np.unique(inner.bad[wrong[first]]):
+            column.blame(rows[inner.bad[wrong[first]] == reason], int(reason))
+    return _list(values, offsets, column)
+
+
+def _values(layout: ColumnLayout, column: AssembledColumn, length: int | None) -> tuple[pa.Array, RowSplits]:
+    """The flat values and their splits; with a length, that many per row, zeros for a null (which is marked if the
+    feature is a scalar).
+    """
+    if layout.raw:
+        return _raw(layout, column, length)
+    if column.mode == locate.ONE_BYTES:
+        values, ends = _packed_spans(column)
+        return _texts(layout, values, ends, 1, column), 1
+    if column.mode == locate.BYTESES:
+        return _byte_lists(layout, column, length)
+    numbers, splits = _numbers(column, length)
+    return _typed(layout, numbers, splits, column), splits
+
+
+def _marks(layout: ColumnLayout, column: AssembledColumn) -> pa.Buffer | None:
+    """The bitmap of a scalar's values; those of lists and tensors have none, their rows have."""
+    return column.bitmap() if layout.fixed is None and not layout.ragged_rank else None
+
+
+def _numbers(column: AssembledColumn, length: int | None) -> tuple[npt.NDArray[Any], RowSplits]:
+    """int64 or float32 values and their splits."""
+    if column.mode == locate.ONE_INT:
+        return column.one, 1
+    if column.mode == locate.ONE_FLOAT:
+        return column.one.view(np.float32), 1
+    if column.mode == locate.INTS:
+        values, offsets = _int_lists(column)
+        return (values, offsets) if length is None else (_spread(column, values, offsets, length), length)
+    if length is not None:
+        return _spread_spans(column, 4 * length, locate.WRONG_COUNT).view(np.float32), length
+    spans, offsets = _packed_spans(column)
+    return spans.view(np.float32), offsets >> 2
+
+
+def _int_lists(column: AssembledColumn) -> tuple[Int64s, Int64s]:
+    """The varints of all rows and their offsets."""
+    offsets = room(column.rows + 1, np.int64)
+    bad = np.zeros(column.rows, np.uint8)
+    count = varints.count_varints(column.at, column.size, column.limit, bad, offsets)
+    values = room(count + varints.OVERRUN, np.int64)
+    varints.read_varints(column.at, column.size, column.limit, bad, offsets, values)
+    for reason in np.unique(bad[bad != 0]) if bad.any() else ():
+        column.blame(bad == reason, int(reason))
+    return values[:count], offsets
+
+
+def _spread(column: AssembledColumn, values: npt.NDArray[Any], offsets: Int64s, length: int) -> npt.NDArray[Any]:
+    """The values as exactly length per row, zeros for a null; rows that are none and have another number are marked."""
+    counts = np.diff(offsets)
+    right = counts == length
+    if right.all():
+        return values
+    column.blame(~right & column.present(), locate.WRONG_COUNT)
+    full = np.zeros((column.rows, length), values.dtype)
+    full[right] = values[np.repeat(right, counts)].reshape(np.count_nonzero(right), length)
+    return full.reshape(-1)
+
+
+def _packed_spans(column: AssembledColumn) -> tuple[Bytes, Int64s]:
+    """The rows' bytes one behind the other, and their offsets."""
+    offsets = room(column.rows + 1, np.int64)
+    offsets[0] = 0
+    np.cumsum(column.size, out=offsets[1:])
+    values = room(int(offsets[-1]) + wire.SLACK, np.uint8)
+    wire.copy_spans(column.at, column.size, column.limit, offsets, values)
+    return values[: offsets[-1]], offsets
+
+
+def _spread_spans(column: AssembledColumn, stride: int, reason: int) -> Bytes:
+    """The rows' bytes, exactly stride each, zeros for a null; rows that are none and have another number are marked."""
+    wrong = column.size != stride
+    if wrong.any():
+        column.blame(wrong & column.present(), reason)
+        column.size = np.where(wrong, 0, column.size)
+    values = room(column.rows * stride, np.uint8)
+    wire.place_spans(column.at, column.size, stride, values)
+    return values
+
+
+def _raw(layout: ColumnLayout, column: AssembledColumn, length: int | None) -> tuple[pa.Array, RowSplits]:
+    """The numbers of tensors that are stored as their own bytes."""
+    item = ITEM_BYTES[layout.feature.dtype]
+    splits: RowSplits
+    if length is None:
+        column.blame(column.size % item != 0, locate.WRONG_SIZE)
+        values, ends = _packed_spans(column)
+        values, splits = values[: len(values) // item * item], ends // item
+    else:
+        values, splits = _spread_spans(column, item * length, locate.WRONG_SIZE), length
+    typed = values.view(np.dtype(layout.feature.dtype))
+    return pa.Array.from_buffers(layout.value, len(typed), [_marks(layout, column), pa.py_buffer(typed)]), splits
+
+
+def _byte_lists(layout: ColumnLayout, column: AssembledColumn, length: int | None) -> tuple[pa.Array, RowSplits]:
+    """The byte strings of all rows."""
+    offsets = room(column.rows + 1, np.int64)
+    count = wire.count_framed(column.at, column.size, offsets)
+    at, size = room(count, np.int64), room(count, np.int64)
+    wire.find_framed(column.at, column.size, at, size)
+    splits: RowSplits = offsets
+    if length is not None:
+        at, size, splits = _spread(column, at, offsets, length), _spread(column, size, offsets, length), length
+    values, ends = _packed_spans(AssembledColumn(len(at), column.limit, locate.ONE_BYTES, at, size, _EMPTY))
+    return _texts(layout, values, ends, splits, column), splits
+
+
+def _texts(layout: ColumnLayout, values: Bytes, ends: Int64s, splits: RowSplits, column: AssembledColumn) -> pa.Array:
+    """large_string or large_binary of the values; strings that are not UTF-8 mark their rows."""
+    count = len(ends) - 1
+    if layout.feature.dtype == "string":
+        flags = np.zeros(count, np.uint8)
+        if wire.check_utf8(values, ends, flags):
+            column.blame_values(np.flatnonzero(flags), splits, locate.VALUE_NOT_UTF8)
+    return pa.Array.from_buffers(
+        layout.value, count, [_marks(layout, column), pa.py_buffer(ends), pa.py_buffer(values)]
+    )
+
+
+def _typed(layout: ColumnLayout, numbers: npt.NDArray[Any], splits: RowSplits, column: AssembledColumn) -> pa.Array:
+    """The numbers in the feature's own type; values outside it mark their rows."""
+    typed, wrong, dtype = numbers, _EMPTY, layout.feature.dtype
+    if dtype == "bool":
+        wrong = np.flatnonzero(numbers.view(np.uint64) > 1)
+        typed = np.packbits(numbers != 0, bitorder="little")
+    elif dtype == "float16":
+        with np.errstate(over="ignore"):
+            typed = numbers.astype(np.float16)
+    elif dtype in _NARROW:
+        typed = room(len(numbers), dtype)
+        np.copyto(typed, numbers, casting="unsafe")
+        wrong = np.flatnonzero(typed != numbers)
+    if len(wrong):
+        column.blame_values(wrong, splits, locate.OUT_OF_RANGE)
+    return pa.Array.from_buffers(layout.value, len(numbers), [_marks(layout, column), pa.py_buffer(typed)])

@@ -1,0 +1,274 @@
+"""Serialized Examples in one buffer, and a Schema, to a RecordBatch: what `records.example.encode` writes, read back,
+and what anybody else wrote.
+
+Two passes: `records.example.locate` walks the records once and finds every wanted feature's values,
+`records.protobuf.wire` gathers them column by column. A record that is written in an unusual way, or that does not
+fit, is looked at again by `records.protobuf.canonical`, which knows all that protobuf allows: it is either brought into
+the plain form or refused, exactly where upb refuses it. Features that are not wanted are skipped unread.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recordmill.base.arrays import Bytes, Int64s
+from recordmill.base.buffers import room
+from recordmill.base.errors import DataError
+from recordmill.base.pointers import address_of
+from recordmill.records.example import locate
+from recordmill.records.example.assemble import AssembledColumn, ColumnLayout, assemble, column_of
+from recordmill.records.example.locate import BadRecord, reason_of
+from recordmill.records.protobuf.canonical import check_rows, plain_rows
+from recordmill.records.protobuf.name_table import Names, add_name, new_names
+from recordmill.records.protobuf.wire import SLACK
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
+
+_OTHER_NAMES = (
+    256  # names of unwanted features that are remembered, so that each is checked once; more are checked every time
+)
+_OTHER_TEXT = 1 << 14  # bytes of such names
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A schema made ready: as Arrow has it, the storages' names, per feature its layout and its storages' numbers, and
+    their owners and modes.
+    """
+
+    schema: Schema
+    arrow: pa.Schema
+    names: Names
+    layouts: tuple[ColumnLayout, ...]
+    storages: tuple[tuple[int, ...], ...]
+    owners: tuple[Feature, ...]
+    columns: locate.LocatedColumns
+    parts: int
+
+
+def decode(
+    data: Bytes,
+    starts: Int64s,
+    lengths: Int64s,
+    schema: Schema,
+    columns: Sequence[str] | None = None,
+    *,
+    source: str = "",
+    first_record: int = 0,
+    offsets: Int64s | None = None,
+) -> pa.RecordBatch:
+    """Decode the records data[starts[i] : starts[i] + lengths[i]] into a batch of `to_arrow(schema.select(columns))`.
+
+    Args:
+        data: uint8 [bytes], the buffer in which the payloads stand (not their frames).
+        starts: int64 [rows]. lengths: int64 [rows]; the caller has checked that they lie inside data.
+        columns: the features to read, in this order, None for all; the others are skipped, not parsed.
+        source, first_record, offsets: for messages: the file's name, the number of the first record in it, and where
+            each record's frame begins.
+
+    Raises:
+        DataError: a record is no such message, or does not fit the schema; it names the first such record.
+        KeyError: columns names a feature that the schema has not.
+        ValueError: a record does not lie inside data.
+    """
+    plan = _plan(schema, None if columns is None else tuple(columns))
+    batch, _, _ = _attempt(data, starts, lengths, plan, columns is None)
+    if batch is not None:
+        return batch
+    _, _, bad = decode_lenient(data, starts, lengths, schema, columns)
+    first = bad[0]
+    place = f"record {first_record + first.row}, byte {int((starts if offsets is None else offsets)[first.row])}"
+    raise failure(first, source, place)
+
+
+def failure(bad: BadRecord, source: str, place: str) -> DataError:
+    """The error that names this record of a file."""
+    what = f"feature {_short(bad.feature)}: {bad.reason}" if bad.feature else bad.reason
+    return DataError(what[:180], source=source if len(source) <= 80 else f"...{source[-77:]}", place=place)
+
+
+def decode_lenient(
+    data: Bytes, starts: Int64s, lengths: Int64s, schema: Schema, columns: Sequence[str] | None = None
+) -> tuple[pa.RecordBatch, Int64s, list[BadRecord]]:
+    """Like decode, but bad records are left out: (the batch of the good ones, their rows, the bad ones in order)."""
+    plan = _plan(schema, None if columns is None else tuple(columns))
+    good = np.arange(len(starts), dtype=np.int64)
+    bad: list[BadRecord] = []
+    while True:
+        batch, status, culprit = _attempt(data, starts[good], lengths[good], plan, columns is None)
+        if batch is not None:
+            return batch, good, sorted(bad, key=lambda record: record.row)
+        for row in np.flatnonzero(status):
+            feature = plan.owners[culprit[row, 0]] if culprit[row, 0] >= 0 else None
+            reason = reason_of(int(status[row]), feature)
+            if status[row] < locate.UNUSUAL:
+                reason += f" (at byte {culprit[row, 1] - starts[good[row]]} of the record)"
+            bad.append(BadRecord(int(good[row]), feature.name if feature else "", reason))
+        good = good[status == 0]
+
+
+def decode_only(data: Bytes, starts: Int64s, lengths: Int64s, schema: Schema) -> pa.RecordBatch | None:
+    """Like decode, but None unless every record is written in the plain form and has only features of the schema.
+
+    Raises:
+        ValueError: a record does not lie inside data.
+    """
+    plan = _plan(schema, None)
+    data, starts, lengths = checked_batch(data, starts, lengths)
+    if schema.message == PAYLOAD:
+        return _payloads(data, starts, lengths, plan)
+    cells, names = plan.columns.cells(len(starts)), plan.names.copy()
+    if locate.locate(
+        data, starts, lengths, plan.parts, locate.REFUSE, names.address(), cells.columns, cells.status, cells.culprit
+    ):
+        return None
+    return _assembled(data, starts, plan, cells)
+
+
+def _short(name: str) -> str:
+    return repr(name if len(name) <= 60 else name[:57] + "...")
+
+
+@functools.lru_cache(64)
+def _plan(schema: Schema, columns: tuple[str, ...] | None) -> _Plan:
+    chosen = schema if columns is None else schema.select(columns)
+    layouts = tuple(ColumnLayout.of(feature) for feature in chosen)
+    names: list[tuple[bytes, int]] = []
+    owners: list[Feature] = []
+    storages: list[tuple[int, ...]] = []
+    for layout in layouts:
+        parts = layout.feature.storage()
+        storages.append(tuple(range(len(names), len(names) + len(parts))))
+        names += [(part.name.encode(), 2 if layout.step else 1) for part in parts]
+        owners += [layout.feature] * len(parts)
+    table = new_names(len(names) + _OTHER_NAMES, sum(len(name) + 16 for name, _ in names) + _OTHER_TEXT)
+    for name, part in names:
+        text = np.frombuffer(name + bytes(1), np.uint8)
+        add_name(table.address(), address_of(text), len(name), part, address_of(text) + len(name))
+    columns_of = locate.LocatedColumns.of(
+        [mode for layout in layouts for mode in layout.modes], [owner.required for owner in owners]
+    )
+    return _Plan(
+        chosen,
+        to_arrow(chosen),
+        table,
+        layouts,
+        tuple(storages),
+        tuple(owners),
+        columns_of,
+        2 if chosen.message == SEQUENCE_EXAMPLE else 1,
+    )
+
+
+def checked_batch(data: Bytes, starts: Int64s, lengths: Int64s) -> tuple[Bytes, Int64s, Int64s]:
+    """The same bytes as the one array type that the kernels are compiled for:
+    contiguous and read-only, as a mapped file is.
+
+    Raises:
+        ValueError: a record does not lie inside data, where the kernels would follow it.
+    """
+    starts, lengths = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(lengths, np.int64)
+    if len(starts) != len(lengths) or (
+        len(starts) and (starts.min() < 0 or lengths.min() < 0 or (len(data) - lengths < starts).any())
+    ):
+        raise ValueError(
+            f"{len(starts)} starts and {len(lengths)} lengths that do not lie inside the {len(data)} bytes of data"
+        )
+    view = np.ascontiguousarray(data).view()
+    view.flags.writeable = False
+    return view, starts, lengths
+
+
+def _attempt(
+    data: Bytes, starts: Int64s, lengths: Int64s, plan: _Plan, whole: bool
+) -> tuple[pa.RecordBatch | None, npt.NDArray[np.uint8], Int64s]:
+    """The batch or, if a record is bad, None; with the status and culprit of every row (see locate.Cells)."""
+    data, starts, lengths = checked_batch(data, starts, lengths)
+    if plan.schema.message == PAYLOAD:
+        return _payloads(data, starts, lengths, plan), np.zeros(len(starts), np.uint8), np.empty((0, 2), np.int64)
+    cells, names = plan.columns.cells(len(starts)), plan.names.copy()
+    others = locate.CHECK if whole else locate.SKIP_CELL
+    if locate.locate(
+        data, starts, lengths, plan.parts, others, names.address(), cells.columns, cells.status, cells.culprit
+    ):
+        kept = _read_unusual(data, starts, lengths, plan, names, cells)  # noqa: F841 - what cells refer to lives as long as this name
+        if cells.status.any():
+            return None, cells.status, cells.culprit
+    return _assembled(data, starts, plan, cells), cells.status, cells.culprit
+
+
+def _assembled(data: Bytes, starts: Int64s, plan: _Plan, cells: locate.Cells) -> pa.RecordBatch | None:
+    """The batch of cells that are all good or, if values do not fit, None; cells then say which rows' and why."""
+    limit = address_of(data) + len(data)
+    arrays = []
+    for layout, numbers in zip(plan.layouts, plan.storages, strict=True):
+        parts = [column_of(cells, plan.columns, i, limit) for i in numbers]
+        arrays.append(assemble(layout, parts))
+        if (bad := parts[0].bad) is not None:
+            fresh = (bad != 0) & (cells.status == 0)
+            cells.status[fresh], cells.culprit[fresh, 0], cells.culprit[fresh, 1] = (
+                bad[fresh],
+                numbers[0],
+                starts[fresh],
+            )
+    if cells.status.any():
+        return None
+    return pa.RecordBatch.from_arrays(arrays, schema=plan.arrow) if arrays else _no_columns(plan, len(starts))
+
+
+def _read_unusual(
+    data: Bytes, starts: Int64s, lengths: Int64s, plan: _Plan, names: Names, cells: locate.Cells
+) -> Bytes:
+    """Check each record that has a status exactly, and read its plain form;
+    gives the buffer of plain forms, to which cells then refer.
+    """
+    odd = np.flatnonzero(cells.status)
+    counts, faults = np.empty(len(odd), np.int64), np.zeros((len(odd), 3), np.int64)
+    most = check_rows(data, starts[odd], lengths[odd], plan.parts, counts, faults)
+    plain, plain_starts, plain_lengths = (
+        room(most + SLACK, np.uint8),
+        np.zeros(len(starts), np.int64),
+        np.zeros(len(starts), np.int64),
+    )
+    at, size = np.empty(len(odd), np.int64), np.empty(len(odd), np.int64)
+    plain_rows(data, starts[odd], lengths[odd], plan.parts, counts, plain, at, size)
+    plain.flags.writeable = False
+    plain_starts[odd], plain_lengths[odd] = at, size
+    refused = odd[counts < 0]
+    locate.forget(odd[counts >= 0], cells.status, cells.columns)
+    locate.locate(
+        plain,
+        plain_starts,
+        plain_lengths,
+        plan.parts,
+        locate.SKIP_CELL,
+        names.address(),
+        cells.columns,
+        cells.status,
+        cells.culprit,
+    )
+    cells.status[refused] = faults[counts < 0, 0]
+    cells.culprit[refused, 0], cells.culprit[refused, 1] = -1, faults[counts < 0, 1]
+    return plain
+
+
+def _payloads(data: Bytes, starts: Int64s, lengths: Int64s, plan: _Plan) -> pa.RecordBatch:
+    """Records that are not parsed, as one binary column each (there is one, `record`)."""
+    base = address_of(data)
+    column = AssembledColumn(
+        len(starts), base + len(data), locate.ONE_BYTES, starts + base, lengths, np.empty(0, np.int64)
+    )
+    arrays = [assemble(layout, [column]) for layout in plan.layouts]
+    return pa.RecordBatch.from_arrays(arrays, schema=plan.arrow) if arrays else _no_columns(plan, len(starts))
+
+
+def _no_columns(plan: _Plan, rows: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), rows, [None])).replace_schema_metadata(
+        plan.arrow.metadata
+    )

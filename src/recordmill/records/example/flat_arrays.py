@@ -1,0 +1,276 @@
+"""An Arrow column as flat arrays in the terms of `tf.train.Example`: what the encoder's kernels read.
+
+One feature gives one `Flat` per entry of the Example's map (`Feature.storage()`): int64, float32 or bytes, with the
+numbers of values per record. Zero-copy wherever Arrow's memory already is that; 32-bit offsets, slices, dictionaries,
+views and narrow integers are brought to the one form here, so that nothing behind this module knows them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recordmill.base.arrays import Bytes, Int64s
+from recordmill.base.errors import DataError
+from recordmill.schemas.arrow import arrow_type, value_type
+from recordmill.schemas.feature import BYTES, FLOAT, Feature, Storage
+
+# the rest are called alike (to_pandas_dtype may import pandas)
+_NUMPY_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
+
+
+@dataclass(frozen=True)
+class Flat:
+    """One entry of the Example's map, for all rows.
+
+    storage: its name and kind. rows: how many records.
+    values: int64 or float32 [values] for these kinds, C-contiguous; of kind bytes uint8 [bytes], the values' bytes.
+    valid: uint8 [rows], 0 where the record has no such feature; None: every record has it. The other arrays may hold
+    anything for such a row. splits: int64 [rows + 1], row r has the values splits[r] up to splits[r + 1]; None: every
+    row has `length` values. value_splits: of kind bytes, int64 [values + 1]: value v is values[value_splits[v] :
+    value_splits[v + 1]]; None: each has `width` bytes.
+    """
+
+    storage: Storage
+    rows: int
+    values: npt.NDArray[Any]
+    valid: Bytes | None = None
+    splits: Int64s | None = None
+    length: int = 1
+    value_splits: Int64s | None = None
+    width: int = 0
+
+
+def to_flat(array: pa.Array, feature: Feature) -> list[Flat]:
+    """The feature's column as flat arrays, one per `feature.storage()`, in that order.
+
+    Args:
+        array: of the type `schemas.arrow.arrow_type(feature)`; also with 32-bit offsets, sliced, dictionary-encoded, as
+            a view type, as a tensor extension, or with the fixed dimensions as variable lists.
+
+    Raises:
+        DataError: a value that Example can't hold: null in a required feature, null inside a list, a list whose length
+            is not the shape's, an integer above 2^63 - 1. It names feature, row and value.
+        TypeError: the array is of another type.
+    """
+    walk = _Walk(feature, _canonical(array, feature))
+    storage = feature.storage()
+    flats = [walk.lengths(entry, level) for level, entry in enumerate(storage[1:])]
+    return [walk.values(storage[0]), *flats]
+
+
+class _Walk:
+    """The way from a column's outermost lists to its values.
+
+    items: the array that the walk has come to. splits: row r owns items splits[r] up to splits[r + 1]; None: `per_row`
+    items each.
+    """
+
+    def __init__(self, feature: Feature, array: pa.Array) -> None:
+        self.feature, self.rows, self.items = feature, len(array), array
+        self.valid = _validity(array)
+        self.splits: Int64s | None = None
+        self.per_row = 1
+        self._levels: list[tuple[Int64s, Int64s]] = []  # of each variable dimension: row splits, and its own splits
+        if self.valid is not None and feature.required:
+            raise self._refuse(int(np.argmin(self.valid)), "null, but the feature is required")
+        for _ in range(feature.ragged_rank):
+            offsets = self._enter_list()
+            assert self.splits is not None
+            self._levels.append((self.splits, offsets))
+        while pa.types.is_nested(self.items.type):
+            if pa.types.is_fixed_size_list(self.items.type):
+                self._enter_fixed()
+            else:
+                self._check_lengths()
+                self._enter_list()
+
+    def values(self, storage: Storage) -> Flat:
+        feature, items = self.feature, self.items
+        if feature.raw:
+            return self._raw(storage)
+        splits = {"splits": self.splits, "length": self.per_row}
+        if storage.kind == BYTES:
+            data, value_splits = _strings(items)
+            return Flat(storage, self.rows, data, self.valid, value_splits=value_splits, **splits)  # type: ignore[arg-type]
+        if storage.kind == FLOAT:
+            return Flat(storage, self.rows, _numbers(items).astype(np.float32, copy=False), self.valid, **splits)  # type: ignore[arg-type]
+        numbers = _numbers(items)
+        if numbers.dtype == np.uint64:
+            self._check_uint64(numbers)
+        return Flat(storage, self.rows, numbers.astype(np.int64, copy=False), self.valid, **splits)  # type: ignore[arg-type]
+
+    def _raw(self, storage: Storage) -> Flat:
+        """One bytes value per row: the little-endian memory of its numbers."""
+        numbers = _numbers(self.items)
+        data, width = numbers.view(np.uint8), numbers.dtype.itemsize
+        if self.splits is None:
+            return Flat(storage, self.rows, data, self.valid, width=self.per_row * width)
+        return Flat(storage, self.rows, data, self.valid, value_splits=self.splits * width)
+
+    def lengths(self, storage: Storage, level: int) -> Flat:
+        """The row lengths of the variable dimension behind this one (TFDS `ragged_row_lengths_<level>`)."""
+        splits, _ = self._levels[level]
+        return Flat(storage, self.rows, np.diff(self._levels[level + 1][1]), self.valid, splits)
+
+    def _enter_list(self) -> Int64s:
+        """Go into a variable list; gives its splits, which begin at 0 (only the part in use is looked at, whatever it
+        is a slice of).
+        """
+        offsets = _offsets(self.items)
+        first, last = int(offsets[0]), int(offsets[-1])
+        if first != 0:
+            offsets = offsets - first
+        self.items = self.items.values.slice(first, last - first)
+        self.splits = offsets if self.splits is None and self.per_row == 1 else offsets[self._row_splits()]
+        self._check_no_nulls()
+        return offsets
+
+    def _enter_fixed(self) -> None:
+        size = self.items.type.list_size
+        self.items = self.items.values.slice(self.items.offset * size, len(self.items) * size)
+        if self.splits is None:
+            self.per_row *= size
+        else:
+            self.splits = self.splits * size
+        self._check_no_nulls()
+
+    def _row_splits(self) -> Int64s:
+        return np.arange(self.rows + 1, dtype=np.int64) * self.per_row if self.splits is None else self.splits
+
+    def _first_valid_owner(self, items: Int64s) -> tuple[int, int] | None:
+        """(row, item) of the first of these items whose row is not null; what a null row holds is nobody's business."""
+        owners = (
+            items // max(self.per_row, 1)
+            if self.splits is None
+            else np.searchsorted(self.splits, items, side="right") - 1
+        )
+        if self.valid is not None:
+            items, owners = items[self.valid[owners] != 0], owners[self.valid[owners] != 0]
+        return (int(owners[0]), int(items[0])) if len(items) else None
+
+    def _check_no_nulls(self) -> None:
+        if (valid := _validity(self.items)) is not None and (
+            found := self._first_valid_owner(np.flatnonzero(valid == 0))
+        ) is not None:
+            raise self._refuse(
+                found[0], "null inside a list; an Example's list has no nulls, only the whole feature can be missing"
+            )
+
+    def _check_lengths(self) -> None:
+        """Lists that stand for a fixed shape must have its size."""
+        lengths = np.diff(_offsets(self.items))
+        if (found := self._first_valid_owner(np.flatnonzero(lengths != self.feature.inner_size))) is not None:
+            shape = list(self.feature.inner_shape)
+            raise self._refuse(
+                found[0],
+                f"a list of {lengths[found[1]]} values where the shape {shape} needs {self.feature.inner_size}",
+            )
+
+    def _check_uint64(self, numbers: npt.NDArray[np.uint64]) -> None:
+        if (found := self._first_valid_owner(np.flatnonzero(numbers > np.uint64(2**63 - 1)))) is not None:
+            raise self._refuse(found[0], f"{numbers[found[1]]} is above 2^63 - 1, which an int64_list can't hold")
+
+    def _refuse(self, row: int, reason: str) -> DataError:
+        return DataError(reason, place=f"feature {self.feature.name[:60]!r}, row {row}")
+
+
+def _canonical(array: pa.Array, feature: Feature) -> pa.Array:
+    """The array as lists of plain values: encodings and extensions undone, the layout checked against the feature.
+
+    Raises:
+        TypeError: another value type or another nesting.
+    """
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if _needs_cast(array.type):
+        try:
+            array = array.cast(arrow_type(feature))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise _mismatch(array, feature) from error
+    inner = array.type
+    for _ in range(feature.ragged_rank):
+        if not _is_list(inner):
+            raise _mismatch(array, feature)
+        inner = inner.value_type
+    size = 1
+    if feature.inner_shape and _is_list(inner):
+        size, inner = feature.inner_size, inner.value_type
+    while pa.types.is_fixed_size_list(inner):
+        size, inner = size * inner.list_size, inner.value_type
+    wanted = value_type(feature)
+    same = inner == wanted or (inner, wanted) in ((pa.string(), pa.large_string()), (pa.binary(), pa.large_binary()))
+    if not same or size != feature.inner_size:
+        raise _mismatch(array, feature)
+    return array
+
+
+def _mismatch(array: pa.Array, feature: Feature) -> TypeError:
+    return TypeError(
+        f"feature {feature.name!r} is {feature.describe()} and needs a column of type {arrow_type(feature)}, "
+        f"not {array.type}: cast it first"
+    )
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _needs_cast(kind: pa.DataType) -> bool:
+    """Whether there is an encoding in the type that has no buffers of its own kind here."""
+    while _is_list(kind) or pa.types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    tests = (
+        pa.types.is_dictionary, pa.types.is_string_view, pa.types.is_binary_view, pa.types.is_fixed_size_binary,
+        pa.types.is_date, pa.types.is_null,
+    )  # fmt: skip
+    return any(test(kind) for test in tests)
+
+
+def _validity(array: pa.Array) -> Bytes | None:
+    """uint8 [rows], 1 where there is a value; None if there is one everywhere."""
+    if array.null_count == 0:
+        return None
+    if (bits := array.buffers()[0]) is None:
+        return np.zeros(len(array), np.uint8)
+    return _bits(bits, array.offset, len(array))
+
+
+def _bits(buffer: pa.Buffer, offset: int, count: int) -> Bytes:
+    packed = np.frombuffer(buffer, np.uint8)[offset // 8 : (offset + count + 7) // 8]
+    return np.unpackbits(packed, bitorder="little")[offset % 8 : offset % 8 + count]
+
+
+def _offsets(array: pa.Array) -> Int64s:
+    """int64 [items + 1] of a list, string or binary array, as they stand: not rebased to 0."""
+    wide = (
+        pa.types.is_large_list(array.type)
+        or pa.types.is_large_string(array.type)
+        or pa.types.is_large_binary(array.type)
+    )
+    buffer = array.buffers()[1]
+    if buffer is None or buffer.size == 0:  # allowed for an empty array
+        return np.zeros(1, np.int64)
+    offsets = np.frombuffer(buffer, np.int64 if wide else np.int32)[array.offset : array.offset + len(array) + 1]
+    return offsets.astype(np.int64, copy=False)
+
+
+def _strings(array: pa.Array) -> tuple[Bytes, Int64s]:
+    data = array.buffers()[2]
+    return (np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)), _offsets(array)
+
+
+def _numbers(array: pa.Array) -> npt.NDArray[Any]:
+    """The values of a primitive array as NumPy has them, nulls included (whatever stands there)."""
+    kind, buffer = array.type, array.buffers()[1]
+    name = "int64" if pa.types.is_timestamp(kind) else _NUMPY_NAMES.get(str(kind), str(kind))
+    if buffer is None:
+        return np.zeros(len(array), name)
+    if name == "bool":
+        return _bits(buffer, array.offset, len(array))
+    dtype = np.dtype(name)
+    return np.frombuffer(buffer, dtype, len(array), array.offset * dtype.itemsize)

@@ -1,0 +1,188 @@
+"""One record by hand: a dict to a serialized `tf.train.Example`, and back, without TensorFlow;
+for notebooks, tests and services.
+
+The same rules, and the same bytes, as the columnar path has for batches (`records.example.encode`,
+`records.example.decode`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recordmill.base.errors import DataError
+from recordmill.records.example.decode import decode
+from recordmill.records.example.encode import TAGS, encoded_varint
+from recordmill.records.example.locate import reason_of
+from recordmill.records.example.python_values import feature_of, stored, unwrap
+from recordmill.records.protobuf.canonical import check_rows, plain_rows
+from recordmill.records.protobuf.wire import SLACK
+from recordmill.schemas.feature import BYTES, EXAMPLE, FLOAT, Feature, Schema, Storage
+
+
+def example(values: Mapping[str, object], schema: Schema | None = None) -> bytes:
+    """The serialized Example of one record.
+
+    Without a schema a value says what it is: bool and int are int64_list, float is float_list, str and bytes are
+    bytes_list, lists are lists of these (nested ones as `name/ragged_flat_values` and `name/ragged_row_lengths_0`), and
+    arrays and tensors are held by their dtype: float64, and uint8 and uint64 with a fixed shape, as little-endian
+    bytes. None, or a key that is not there, is a missing feature.
+
+    >>> example({"label": 5}).hex()
+    '0a100a0e0a056c6162656c12051a030a0105'
+
+    Args:
+        values: feature name to int, float, bool, str, bytes, None, lists of them, NumPy arrays, or tensors of any
+            library.
+        schema: what the features are; its required ones must be there.
+
+    Raises:
+        DataError: a value that Example can't hold without damage, or not as the schema says; it names the feature and
+            the value.
+        TypeError: a value of a type that has no place in an Example.
+        ValueError: a key that is no feature of the schema.
+    """
+    values = {_checked(name): unwrap(value) for name, value in values.items()}
+    if schema is None:
+        schema = Schema(tuple(feature_of(name, value) for name, value in values.items() if value is not None))
+    elif unknown := [name for name in values if name not in schema]:
+        raise ValueError(f"{unknown} are no features of the schema, which has {list(schema.names)}")
+    if schema.message != EXAMPLE:
+        raise ValueError(f"the schema's message is {schema.message}; this function makes Examples")
+    entries: list[tuple[bytes, bytes]] = []
+    for feature in schema:
+        value = values.get(feature.name)
+        if value is not None:
+            parts = zip(feature.storage(), stored(feature, value), strict=True)
+            entries.extend((storage.name.encode(), _feature(storage, data)) for storage, data in parts)
+        elif feature.required:
+            raise DataError("null, but the feature is required", place=f"feature {feature.name[:60]!r}")
+    features = b"".join(_field(0x0A, _field(0x0A, name) + _field(0x12, feature)) for name, feature in sorted(entries))
+    return _field(0x0A, features)
+
+
+def _checked(name: object) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"a feature's name is text, and {str(name)[:60]!r} is a {type(name).__name__}")
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"the name is no UTF-8 text ({error.reason})", place=f"feature {name[:20]!r}") from None
+    return name
+
+
+def _field(tag: int, data: bytes) -> bytes:
+    return bytes((tag,)) + encoded_varint(len(data)) + data
+
+
+def _feature(storage: Storage, values: Any) -> bytes:
+    """A serialized Feature: its one list, numbers packed; an empty list of numbers has no field."""
+    if storage.kind == BYTES:
+        listed = b"".join(_field(0x0A, value) for value in values)
+    elif len(values) == 0:
+        listed = b""
+    elif storage.kind == FLOAT:
+        listed = _field(0x0A, values.astype("<f4").tobytes())
+    else:
+        listed = _field(0x0A, b"".join(encoded_varint(value & 0xFFFFFFFFFFFFFFFF) for value in values))
+    return _field(TAGS[storage.kind][0], listed)
+
+
+def parse_example(data: bytes, schema: Schema | None = None) -> dict[str, Any]:
+    """One serialized Example (with a schema also SequenceExample) as a dict.
+
+    Without a schema every feature is what is in it: an int64 or float32 array, or a list of bytes; None for a feature
+    without a kind. With a schema: scalars as Python's int, float, bool, str and bytes, timestamps as numpy.datetime64,
+    tensors as arrays of their dtype and shape (text and bytes as lists), variable dimensions as an array where one
+    varies and lists where more do, or where a step of a SequenceExample is missing; None where missing.
+
+    >>> parse_example(example({"label": 5, "name": "x"}))
+    {'label': array([5]), 'name': [b'x']}
+
+    Raises:
+        DataError: no such message, or not what the schema says.
+    """
+    array = np.frombuffer(data, np.uint8)
+    starts, lengths = np.zeros(1, np.int64), np.array([len(array)], np.int64)
+    if schema is None:
+        return _parse_plain(_plain_form(array, starts, lengths))
+    batch = decode(array, starts, lengths, schema)
+    return {feature.name: _value(batch.column(i), feature) for i, feature in enumerate(schema)}
+
+
+def _plain_form(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> bytes:
+    """The record as `records.protobuf.canonical` writes it: each name once, one list in a Feature, numbers packed."""
+    counts, faults = np.empty(1, np.int64), np.zeros((1, 3), np.int64)
+    room = check_rows(data, starts, lengths, 1, counts, faults)
+    if counts[0] < 0:
+        raise DataError(f"no Example: {reason_of(int(faults[0, 0]))}", place=f"byte {faults[0, 1]}")
+    into, at, size = np.empty(room + SLACK, np.uint8), np.empty(1, np.int64), np.empty(1, np.int64)
+    plain_rows(data, starts, lengths, 1, counts, into, at, size)
+    return into[: int(size[0])].tobytes()
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """(field number, content) of the length-delimited fields, of which the plain form has no others."""
+    at = 0
+    while at < len(data):
+        number, (length, start) = data[at] >> 3, _read_varint(data, at + 1)
+        yield number, data[start : start + length]
+        at = start + length
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    value, shift = 0, 0
+    while data[at] > 0x7F:
+        value |= (data[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+    return value | data[at] << shift, at + 1
+
+
+def _parse_plain(record: bytes) -> dict[str, Any]:
+    entries = [dict(_fields(entry)) for _, features in _fields(record) for _, entry in _fields(features)]
+    return {entry.get(1, b"").decode(): _parse_feature(entry.get(2, b"")) for entry in entries}
+
+
+def _parse_feature(feature: bytes) -> npt.NDArray[Any] | list[bytes] | None:
+    for kind, listed in _fields(feature):
+        values = [value for _, value in _fields(listed)]
+        if TAGS[BYTES][0] >> 3 == kind:
+            return values
+        packed = b"".join(values)
+        return np.frombuffer(packed, "<f4") if TAGS[FLOAT][0] >> 3 == kind else _unpack_ints(packed)
+    return None
+
+
+def _unpack_ints(packed: bytes) -> npt.NDArray[np.int64]:
+    values, at = [], 0
+    while at < len(packed):
+        value, at = _read_varint(packed, at)
+        values.append(value & 0xFFFFFFFFFFFFFFFF)
+    return np.array(values, np.uint64).astype(np.int64)
+
+
+def _value(column: pa.Array, feature: Feature) -> Any:
+    """The one value of a column of one row."""
+    return _unpack(column[0], feature, feature.shape) if column[0].is_valid else None
+
+
+def _unpack(scalar: pa.Scalar, feature: Feature, shape: tuple[int | None, ...]) -> Any:
+    if not scalar.is_valid:
+        return None
+    if not shape:
+        return np.int64(scalar.value).view(f"M8[{feature.timestamp[0]}]") if feature.timestamp else scalar.as_py()
+    if None in shape[1:] or scalar.values.null_count:  # a step of a SequenceExample may be missing
+        return [_unpack(item, feature, shape[1:]) for item in scalar.values]
+    array = scalar.values
+    if pa.types.is_fixed_size_list(array.type):
+        array = array.flatten()
+    size = [len(scalar.values) if shape[0] is None else shape[0], *(size for size in shape[1:] if size is not None)]
+    if feature.dtype in ("string", "bytes"):
+        texts = np.empty(len(array), object)
+        texts[:] = array.to_pylist()
+        return texts.reshape(size).tolist()
+    return array.to_numpy(zero_copy_only=False).reshape(size)

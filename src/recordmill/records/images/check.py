@@ -1,0 +1,177 @@
+"""The bytes of a file to its `ImageHeader`, after a check that the container is whole:
+the content decides the format, never the name.
+
+`check_structure` decodes nothing and runs at the speed of memory; `check_decode` decodes every frame with Pillow, and
+no other format than these six.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from recordmill.base.option_names import option
+from recordmill.records.images.bmp import read_bmp
+from recordmill.records.images.gif import read_gif
+from recordmill.records.images.header import DECODE_FAILED, FORMAT, SIZE_FAULT, TRUNCATED, BadImage, ImageHeader
+from recordmill.records.images.jpeg import read_jpeg, read_jpegs
+from recordmill.records.images.png import SIGNATURE, read_png
+from recordmill.records.images.tiff import read_tiff
+from recordmill.records.images.webp import read_webp
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+# where Pillow raises: twice the 89,478,485 pixels (a quarter of a GiB at 3 bytes each) above which it warns
+MAX_PIXELS = 178_956_970
+IMAGE_HEAD_BYTES = 16  # what `sniff` needs
+
+_PARSERS: Mapping[str, Callable[[npt.NDArray[np.uint8]], ImageHeader]] = {
+    "JPEG": read_jpeg,
+    "PNG": read_png,
+    "GIF": read_gif,
+    "BMP": read_bmp,
+    "WebP": read_webp,
+    "TIFF": read_tiff,
+}
+IMAGE_FORMATS = tuple(_PARSERS)
+_STARTS = (
+    *((b"\xff\xd8\xff", "JPEG"), (SIGNATURE, "PNG"), (b"GIF87a", "GIF"), (b"GIF89a", "GIF"), (b"BM", "BMP")),
+    *((b"II*\0", "TIFF"), (b"MM\0*", "TIFF"), (b"II+\0", "TIFF"), (b"MM\0+", "TIFF")),
+)
+_FOREIGN_STARTS = (
+    *(
+        (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000"),
+        (b"\xff\x4f\xff\x51", "JPEG 2000"),
+        (b"\xff\x0a", "JPEG XL"),
+        (b"\0\0\0\x0cJXL \r\n\x87\n", "JPEG XL"),
+    ),
+    *(
+        (b"\0\0\1\0", "ICO"),
+        (b"8BPS", "PSD"),
+        (b"%!PS", "EPS"),
+        (b"\xc5\xd0\xd3\xc6", "EPS"),
+        (b"DDS ", "DDS"),
+        (b"qoif", "QOI"),
+        (b"v/1\1", "OpenEXR"),
+    ),
+)
+_HEIF_BRANDS = {b"avif": "AVIF", b"avis": "AVIF", b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIF", b"msf1": "HEIF"}
+_PILLOW_NAMES = {"WebP": "WEBP"}
+
+
+def sniff_image(head: bytes) -> str | None:
+    """Which of the six formats the first IMAGE_HEAD_BYTES bytes say.
+
+    >>> sniff_image(b"GIF89a\\x01\\x00"), sniff_image(b"<html>")
+    ('GIF', None)
+    """
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "WebP"
+    for start, name in _STARTS:
+        if head.startswith(start):
+            return name if name != "BMP" or head[6:10] == b"\0\0\0\0" or head[14:16] in _BMP_HEADERS else None
+    return None
+
+
+# text may start with BM, but then not like this
+_BMP_HEADERS = frozenset(bytes((size, 0)) for size in (12, 16, 40, 52, 56, 64, 108, 124))
+
+
+def sniff_foreign(head: bytes) -> str | None:
+    """Which image format outside the allow-list the first IMAGE_HEAD_BYTES bytes say."""
+    for start, name in _FOREIGN_STARTS:
+        if head.startswith(start):
+            return name
+    if head[:1] == b"P" and head[1:2] in b"1234567fF" and head[2:3] in (b"\n", b"\r", b" ", b"\t"):
+        return "PNM"
+    return _HEIF_BRANDS.get(head[8:12]) if head[4:8] == b"ftyp" else None
+
+
+def check_structure(data: npt.NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> ImageHeader:
+    """The header of the image in data, whose container is complete as far as that shows without decoding.
+
+    Raises:
+        BadImage: reason `format` for what is none of the six, `truncated`, `corrupt`, `crc`, or `size` above
+            max_pixels.
+    """
+    head = data[:IMAGE_HEAD_BYTES].tobytes()
+    name = sniff_image(head)
+    if name is None:
+        raise _no_format(head)
+    return _bounded(_PARSERS[name](data), max_pixels)
+
+
+def check_each(
+    data: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64], max_pixels: int = MAX_PIXELS
+) -> list[ImageHeader | BadImage]:
+    """`check_structure` of each of the images that stand one behind the other and end there, with what it would raise
+    as a value. JPEGs take one call together.
+    """
+    starts = [0, *ends[:-1].tolist()]
+
+    def checked(header: ImageHeader | BadImage | None, start: int, end: int) -> ImageHeader | BadImage:
+        if isinstance(header, BadImage):
+            return header
+        try:
+            return check_structure(data[start:end], max_pixels) if header is None else _bounded(header, max_pixels)
+        except BadImage as error:
+            return error
+
+    return [checked(*one) for one in zip(read_jpegs(data, ends), starts, ends.tolist(), strict=True)]
+
+
+def _bounded(header: ImageHeader, max_pixels: int) -> ImageHeader:
+    if header.height * header.width > max_pixels:
+        raise BadImage(
+            SIZE_FAULT, f"{header.height} x {header.width} pixels are more than {max_pixels} ({option('max_pixels')})"
+        )
+    return header
+
+
+def _no_format(head: bytes) -> BadImage:
+    if not head:
+        return BadImage(TRUNCATED, "the file is empty")
+    known = sniff_foreign(head)
+    if known:
+        return BadImage(
+            FORMAT, f"{known} is not among the formats that are taken: {', '.join(IMAGE_FORMATS)}; convert it"
+        )
+    return BadImage(FORMAT, f"begins with {head[:8].hex(' ')}, which is none of {', '.join(IMAGE_FORMATS)}")
+
+
+def check_decode(data: npt.NDArray[np.uint8], header: ImageHeader) -> None:
+    """Decodes every frame; header is what check_structure gave, so the size is known to be in bounds.
+
+    Raises:
+        BadImage: reason `decode`, with what Pillow says.
+    """
+    try:
+        with open_image(data.data, header.format) as image:
+            for frame in range(getattr(image, "n_frames", 1)):
+                image.seek(frame)
+                image.load()
+    except Exception as error:
+        # Pillow's plugins raise what their parsers meet: OSError, SyntaxError, ValueError, struct.error, EOFError, ...
+        raise BadImage(DECODE_FAILED, f"Pillow can't decode it: {type(error).__name__}: {error}"[:250]) from error
+
+
+def open_image(view: memoryview, name: str) -> Image.Image:
+    """The plugin's own image object: `Image.open` would try other formats,
+    and apply a limit of its own that is global to the process.
+    """
+    # Imported here, since only this check needs Pillow; the plugins register themselves.
+    import PIL.BmpImagePlugin
+    import PIL.GifImagePlugin
+    import PIL.Image
+    import PIL.JpegImagePlugin
+    import PIL.PngImagePlugin
+    import PIL.TiffImagePlugin
+    import PIL.WebPImagePlugin
+
+    factory, _ = PIL.Image.OPEN[_PILLOW_NAMES.get(name, name.upper())]
+    return factory(io.BytesIO(view), "")

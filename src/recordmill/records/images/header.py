@@ -1,0 +1,85 @@
+"""What an image file's header says: an `ImageHeader`, or a `BadImage` with the reason why the file can't be used; and
+the extensions of image files with the format that each promises. It parses nothing itself and loads nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+EXTENSIONS: Mapping[str, str] = {
+    **dict.fromkeys(("jpg", "jpeg", "jpe", "jfif", "jif", "mpo"), "JPEG"),
+    **dict.fromkeys(("png", "apng"), "PNG"),
+    **dict.fromkeys(("bmp", "dib"), "BMP"),
+    **dict.fromkeys(("tif", "tiff"), "TIFF"),
+    "gif": "GIF",
+    "webp": "WebP",
+}
+
+
+GRAY, GRAY_ALPHA, RGB, RGBA, PALETTE, CMYK, OTHER_FORMAT = (
+    "gray",
+    "gray+alpha",
+    "rgb",
+    "rgba",
+    "palette",
+    "cmyk",
+    "other",
+)
+
+# reasons of rejects
+FORMAT, TRUNCATED, CORRUPT, CRC, SIZE_FAULT, DECODE_FAILED = ("format", "truncated", "corrupt", "crc", "size", "decode")
+
+
+class ImageHeader(NamedTuple):
+    """height, width: in pixels, as stored (an EXIF rotation is not applied).
+
+    format: `JPEG`, `PNG`, `GIF`, `BMP`, `WebP` or `TIFF`.
+    channels: of the colours as stored, with a palette taken as what it stands for: 1 gray, 2 gray and alpha, 3 colour,
+        4 colour and alpha, or CMYK. A GIF has 3: there transparency says as often "as in the frame before" as
+        "see-through".
+    bits: per channel (of the palette's index, for palettes). colour: one of the constants above. frames: at least 1.
+    beyond_tensorflow: why `tf.io.decode_image` can't take it, as far as headers say; else empty.
+    """
+
+    format: str
+    height: int
+    width: int
+    channels: int
+    bits: int
+    colour: str
+    frames: int = 1
+    beyond_tensorflow: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The format, and what TensorFlow can't take of it, as a summary counts it."""
+        return (
+            f"{self.format} that TensorFlow can't decode ({self.beyond_tensorflow})"
+            if self.beyond_tensorflow
+            else self.format
+        )
+
+    def traits(self) -> list[str]:
+        """What is not plain 8-bit gray or colour, in words that a summary counts.
+
+        >>> ImageHeader("PNG", 2, 2, 4, 16, RGBA).traits()
+        ['alpha', '16-bit']
+        """
+        named = {CMYK: "CMYK", PALETTE: "palette", RGBA: "alpha", GRAY_ALPHA: "alpha", OTHER_FORMAT: "unusual colours"}
+        found = [named[self.colour]] if self.colour in named else []
+        if self.colour == PALETTE and self.channels == 4:
+            found.append("alpha")
+        if self.bits > 8:
+            found.append(f"{self.bits}-bit")
+        if self.frames > 1:
+            found.append("several frames")
+        return found
+
+
+class BadImage(Exception):
+    """An image that can't be used: reason is one of the constants above, message says what is wrong where."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason, self.message = reason, message

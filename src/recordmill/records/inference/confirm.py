@@ -1,0 +1,80 @@
+"""A schema that was inferred from some records, and whether others confirm it: whether inference over all of them would
+give the same one.
+
+Inference is monotone: what some records rule out, more of them don't bring back. So the schema of some is that of all,
+unless another record has a name that none of these had, another kind or number of values, lacks what all of these had,
+is no message of theirs, or holds bytes that are no text where all of these were text. The decoder refuses all of that
+but the last, which is looked at here. Where a record is only written in an unusual way nothing is confirmed either:
+then all are to be counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from recordmill.base.arrays import Bytes, Int64s
+from recordmill.base.errors import RecordmillError
+from recordmill.records.example.decode import decode_only
+from recordmill.records.inference.census import all_text
+from recordmill.records.inference.infer import Inference
+from recordmill.schemas.feature import PAYLOAD, Feature, Schema
+
+_NESTED = "/ragged_flat_values"  # of lists in lists, whose lengths add up or don't: only all records tell
+
+
+class Unconfirmed(RecordmillError):
+    """A record holds what the guess does not say."""
+
+
+@dataclass(frozen=True)
+class SchemaGuess:
+    """schema: of some records. notes: on what described them. empty: the features of which only the name was seen."""
+
+    schema: Schema
+    notes: tuple[str, ...] = ()
+    empty: frozenset[str] = frozenset()
+
+    def decode(self, data: Bytes, starts: Int64s, lengths: Int64s) -> pa.RecordBatch:
+        """The records data[starts[i] : starts[i] + lengths[i]] as columns of the schema.
+
+        Raises:
+            Unconfirmed: they would change what is inferred, or are written in an unusual way.
+            ValueError: a record does not lie inside data.
+        """
+        batch = decode_only(data, starts, lengths, self.schema)
+        if batch is None or not all(map(self._agrees, self.schema, batch.columns)):
+            raise Unconfirmed("not what the first records were")
+        return batch
+
+    def _agrees(self, feature: Feature, column: pa.Array) -> bool:
+        if feature.name in self.empty:
+            return bool(column.null_count == len(column))
+        return feature.dtype != "string" or _is_text(column)
+
+
+def is_monotone(inference: Inference) -> bool:
+    """Whether what was counted can stand for more records of its kind."""
+    return (
+        inference.records > 0
+        and not inference.others
+        and not inference.conflicts()
+        and inference.message != PAYLOAD
+        and not any(
+            name.endswith(_NESTED) or (per_step and not counts.kinds)
+            for (name, per_step), counts in inference.features.items()
+        )
+    )
+
+
+def _is_text(column: pa.Array) -> bool:
+    """Whether inference would call the values, which are UTF-8, text."""
+    while pa.types.is_nested(column.type):
+        column = column.flatten()
+    _, ends, values = column.buffers()
+    if len(column) == 0 or values is None:
+        return True
+    offsets = np.frombuffer(ends, np.int64)[column.offset : column.offset + len(column) + 1]
+    return bool(all_text(np.frombuffer(values, np.uint8), offsets))

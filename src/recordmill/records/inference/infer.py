@@ -1,0 +1,430 @@
+"""Records that nobody has described to the Schema that fits them all: a monoid of counts, so that parts are counted
+anywhere and added up. A record that is no Example is told by the name by which it fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from recordmill.base.arrays import Bytes, Int64s
+from recordmill.base.errors import DataError
+from recordmill.base.option_names import option
+from recordmill.records.example import locate
+from recordmill.records.example.decode import checked_batch
+from recordmill.records.inference import census
+from recordmill.records.inference.census import (
+    ABSENT_VALUE,
+    FIRST_OF_KIND,
+    IMAGE_VALUES,
+    KIND,
+    MAGIC_FORMATS,
+    new_counts,
+    take_census,
+)
+from recordmill.records.protobuf.canonical import check_rows, plain_rows
+from recordmill.records.protobuf.name_table import Names, new_names
+from recordmill.records.protobuf.wire import SLACK
+from recordmill.schemas.feature import BYTES, EXAMPLE, FLOAT, INT64, PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
+
+_LENGTH_DELIMITED = 2  # the wire type of all that an Example nests
+_LONGEST_VARINT = 10  # bytes
+
+
+def wrong_name(record: bytes) -> bytes | None:
+    """The first feature name that is none, if the record is otherwise built as an Example; None if it isn't.
+
+    >>> wrong_name(b"\\n\\x07\\n\\x05\\n\\x01\\0\\x12\\0")
+    b'\\x00'
+    """
+    try:
+        names = [
+            dict(_fields(entry)).get(1, b"")
+            for _, part in _fields(record)
+            for _, entry in _fields(part)
+            if 2 in dict(_fields(entry))
+        ]
+    except ValueError:
+        return None
+    return next((name for name in names if not _is_name(name)), None)
+
+
+def _is_name(name: bytes) -> bool:
+    try:
+        return "\0" not in name.decode()
+    except UnicodeDecodeError:
+        return False
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """(number, content) of each field; ValueError if one is not length-delimited, or the message is none."""
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        size, at = _varint(message, at)
+        if key & 7 != _LENGTH_DELIMITED or key >> 3 not in (1, 2) or at + size > len(message):
+            raise ValueError
+        yield key >> 3, message[at : at + size]
+        at += size
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(_LONGEST_VARINT):
+        if at >= len(message):
+            break
+        value |= (message[at] & 127) << (7 * shift)
+        at += 1
+        if message[at - 1] < 128:
+            return value, at
+    raise ValueError
+
+
+MAX_NAMES = 1 << 20  # 1,048,576 names: more are data in the place of names, and would fill the memory
+_FIRST_NAMES = 1 << 12  # names there is room for at first
+_NAME_BYTES = 64  # bytes per name there is room for
+_KINDS = (BYTES, FLOAT, INT64)
+
+FeaturePlace = tuple[str, int]  # (source, record number)
+
+
+@dataclass(frozen=True)
+class FeatureCounts:
+    """What was seen of one name, in all records so far.
+
+    per_step: it stands in the feature_lists; the counts of Features are then counts of steps.
+    records: how many have the name. kinds: kind to how many Features; first: kind to the first place.
+    kindless: Features with no list set, which count as missing. empty: lists without a value. values: of all lists
+    together. least_values, most_values: in one list; fewest_at, most_at: the first place of each.
+    texts, images: how many bytes values are UTF-8 text, or an image of a format by its first bytes. least_bytes,
+    most_bytes: of one value. least_int, most_int, sum_int: of the int64 values, the sum as an int64 that wraps.
+    least_steps, most_steps: of one feature list.
+    """
+
+    name: str
+    per_step: bool
+    records: int = 0
+    kinds: Mapping[str, int] = field(default_factory=dict)
+    first: Mapping[str, FeaturePlace] = field(default_factory=dict)
+    kindless: int = 0
+    empty: int = 0
+    values: int = 0
+    least_values: int | None = None
+    most_values: int | None = None
+    fewest_at: FeaturePlace | None = None
+    most_at: FeaturePlace | None = None
+    bytes_values: int = 0
+    texts: int = 0
+    images: Mapping[str, int] = field(default_factory=dict)
+    least_bytes: int | None = None
+    most_bytes: int | None = None
+    least_int: int | None = None
+    most_int: int | None = None
+    sum_int: int = 0
+    least_steps: int | None = None
+    most_steps: int | None = None
+
+    def __add__(self, other: FeatureCounts) -> FeatureCounts:
+        """The counts of both; self's records stand before other's."""
+        return FeatureCounts(
+            self.name, self.per_step, self.records + other.records, _sum(self.kinds, other.kinds),
+            {**other.first, **self.first}, self.kindless + other.kindless, self.empty + other.empty,
+            self.values + other.values, _least(self.least_values, other.least_values),
+            _most(self.most_values, other.most_values),
+            _place_of(min, self.least_values, self.fewest_at, other.least_values, other.fewest_at),
+            _place_of(max, self.most_values, self.most_at, other.most_values, other.most_at),
+            self.bytes_values + other.bytes_values, self.texts + other.texts, _sum(self.images, other.images),
+            _least(self.least_bytes, other.least_bytes), _most(self.most_bytes, other.most_bytes),
+            _least(self.least_int, other.least_int), _most(self.most_int, other.most_int),
+            (self.sum_int + other.sum_int + (1 << 63)) % (1 << 64) - (1 << 63),
+            _least(self.least_steps, other.least_steps), _most(self.most_steps, other.most_steps),
+        )  # fmt: skip
+
+    @property
+    def present(self) -> int:
+        """How many Features have a list set."""
+        return sum(self.kinds.values())
+
+    @property
+    def length(self) -> int | None:
+        """The number of values, if all lists have the same."""
+        return self.most_values if self.least_values == self.most_values else None
+
+    @property
+    def is_text(self) -> bool:
+        """All bytes values are UTF-8 text (an empty list says nothing against it)."""
+        return self.bytes_values == self.texts
+
+
+def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {key: one.get(key, 0) + other.get(key, 0) for key in {**one, **other}}
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else min(one, other)
+
+
+def _most(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else max(one, other)
+
+
+def _place_of(
+    best: Callable[[int, int], int],
+    one: int | None,
+    here: FeaturePlace | None,
+    other: int | None,
+    there: FeaturePlace | None,
+) -> FeaturePlace | None:
+    """The place of the better number, the first one's if they are equal."""
+    return there if one is None or (other is not None and one != other and best(one, other) == other) else here
+
+
+@dataclass(frozen=True)
+class Inference:
+    """What was seen in all records so far; `Inference()` has seen nothing.
+
+    examples, sequences: how many records are Examples (a SequenceExample without feature lists is one, too) and
+    SequenceExamples. others: how many are neither; first_other: the first of them; misnamed: why, if it is an
+    Example but for a name. features: by (name, per_step).
+    """
+
+    examples: int = 0
+    sequences: int = 0
+    others: int = 0
+    first_other: FeaturePlace | None = None
+    features: Mapping[tuple[str, bool], FeatureCounts] = field(default_factory=dict)
+    misnamed: str = ""
+
+    def __add__(self, other: Inference) -> Inference:
+        """What was seen in both; self's records stand before other's."""
+        features = dict(self.features)
+        for key, counts in other.features.items():
+            features[key] = features[key] + counts if key in features else counts
+        if len(features) > MAX_NAMES:
+            raise DataError(f"more than {MAX_NAMES} feature names: the names seem to be data; give a schema")
+        return Inference(
+            self.examples + other.examples,
+            self.sequences + other.sequences,
+            self.others + other.others,
+            self.first_other or other.first_other,
+            features,
+            self.misnamed or other.misnamed,
+        )
+
+    @property
+    def records(self) -> int:
+        return self.examples + self.sequences + self.others
+
+    @property
+    def message(self) -> str:
+        """What most records are: `Example`, `SequenceExample` or `bytes`."""
+        if self.others > self.examples + self.sequences:
+            return PAYLOAD
+        return SEQUENCE_EXAMPLE if self.sequences else EXAMPLE
+
+    def conflicts(self) -> list[str]:
+        """Why no schema fits all records, one line per feature:
+        kinds that differ, a name both in the context and in the feature lists.
+        """
+        lines = []
+        for (name, per_step), counts in sorted(self.features.items()):
+            if len(counts.kinds) > 1:
+                seen = ", ".join(
+                    f"{kind}_list first in {_where(counts.first[kind])} ({count} times)"
+                    for kind, count in counts.kinds.items()
+                )
+                lines.append(f"feature {name!r}: {seen}")
+            if per_step and (name, False) in self.features:
+                lines.append(f"feature {name!r}: stands in the context and in the feature lists")
+        return lines
+
+    def without_conflicts(self, wanted: Collection[str]) -> Inference:
+        """Without the features of several kinds, unless they are wanted."""
+        kept = {key: counts for key, counts in self.features.items() if key[0] in wanted or len(counts.kinds) < 2}
+        return replace(self, features=kept)
+
+    def schema(self, keep_conflicts: bool = False) -> Schema:
+        """The schema that fits every record counted; features in the order of their names' bytes.
+
+        A feature that every record has is required. One value always is a scalar, n always a tensor `(n,)`, else
+        `(None,)`. Names as TensorFlow Datasets writes nested lists become one feature if their lengths add up. Bytes
+        are a string if all are text.
+
+        Args:
+            keep_conflicts: where no schema of features fits, one binary column `record` instead of the error.
+
+        Raises:
+            DataError: a feature's kinds differ; it names the feature and the records. Most records are no Examples, but
+                for a name that is no text they would be.
+        """
+        if self.message == PAYLOAD and self.misnamed:
+            raise DataError(
+                f"{self.misnamed}, which is no name (UTF-8 text without NUL), so that these are no Examples; mend what "
+                f"wrote them, or give a schema ({option('schema', 'FILE')})"
+            )
+        conflicts = self.conflicts() if self.message != PAYLOAD else []
+        if self.message == PAYLOAD or (conflicts and keep_conflicts):
+            return Schema((Feature("record", "bytes", (), True),), message=PAYLOAD)
+        if conflicts:
+            more = f" (and {len(conflicts) - 1} more features)" if len(conflicts) > 1 else ""
+            raise DataError(
+                f"no schema fits all records: {conflicts[0]}{more}; a schema ({option('schema', 'FILE')}) says which "
+                "is "
+                "meant, and the other records are bad ones"
+            )
+        counted = {name: counts for (name, _), counts in self.features.items()}
+        nested = {} if self.sequences else _nested(counted)
+        taken = {f"{name}/{part}" for name, parts in nested.items() for part in parts}
+        features = [self._feature(counts) for name, counts in counted.items() if name not in taken]
+        features += [self._nest(name, parts, counted) for name, parts in nested.items()]
+        return Schema(tuple(sorted(features, key=lambda one: one.name.encode())), message=self.message)
+
+    def _feature(self, counts: FeatureCounts) -> Feature:
+        dtype = "bytes"
+        if counts.kinds:
+            (kind,) = counts.kinds
+            dtype = {INT64: "int64", FLOAT: "float32", BYTES: "string" if counts.is_text else "bytes"}[kind]
+        length = counts.length
+        shape: tuple[int | None, ...] = () if length == 1 or not counts.kinds else (length or None,)
+        present = counts.records if counts.per_step else counts.present
+        required = present == self.examples + self.sequences
+        return Feature(
+            counts.name, dtype, (None, *shape) if counts.per_step else shape, required, per_step=counts.per_step
+        )
+
+    def _nest(self, name: str, parts: list[str], counted: Mapping[str, FeatureCounts]) -> Feature:
+        flat = counted[f"{name}/{parts[0]}"]
+        lists = counted[f"{name}/{parts[-1]}"].sum_int
+        inner = flat.values // lists if lists else 1
+        one = self._feature(flat)
+        return replace(one, name=name, shape=(None,) * len(parts) + ((inner,) if inner > 1 else ()))
+
+
+def _where(place: FeaturePlace) -> str:
+    return f"{place[0]} record {place[1]}" if place[0] else f"record {place[1]}"
+
+
+def _nested(counted: Mapping[str, FeatureCounts]) -> dict[str, list[str]]:
+    """Names of nested lists and their parts, the values first, where all parts stand in the same number of records and
+    the lengths add up.
+    """
+    found = {}
+    for key, flat in counted.items():
+        name, slash, part = key.rpartition("/")
+        if not slash or part != "ragged_flat_values" or name in counted:
+            continue
+        parts: list[str] = []
+        while f"{name}/ragged_row_lengths_{len(parts)}" in counted:
+            parts.append(f"ragged_row_lengths_{len(parts)}")
+        if not parts:
+            continue
+        levels = [counted[f"{name}/{one}"] for one in parts]
+        sums = [level.sum_int for level in levels]
+        sizes = [level.values for level in levels[1:]]
+        regular = all(
+            set(level.kinds) == {INT64} and level.present == flat.present and (level.least_int or 0) >= 0
+            for level in levels
+        )
+        # or their sum may have wrapped
+        bounded = all(
+            (level.most_int or 0) <= behind for level, behind in zip(levels, [*sizes, flat.values], strict=True)
+        )
+        whole = flat.values == 0 if sums[-1] == 0 else flat.values % sums[-1] == 0
+        if regular and bounded and sums[:-1] == sizes and whole:
+            found[name] = [part, *parts]
+    return found
+
+
+def infer(data: Bytes, starts: Int64s, lengths: Int64s, *, source: str = "", first_record: int = 0) -> Inference:
+    """Count the records data[starts[i] : starts[i] + lengths[i]].
+
+    Args:
+        data: uint8 [bytes]. starts, lengths: int64 [rows], inside data.
+        source, first_record: the file's name and the number of the first record in it, for the places in the result.
+
+    Raises:
+        DataError: there are more than MAX_NAMES different names.
+        ValueError: a record does not lie inside data.
+    """
+    room = _FIRST_NAMES
+    while True:
+        names, counts = new_names(room, room * _NAME_BYTES), new_counts(room + 1)
+        tally = _count(*checked_batch(data, starts, lengths), first_record, names, counts)
+        if tally is not None:
+            break
+        if room >= MAX_NAMES:
+            raise DataError(
+                f"more than {MAX_NAMES} feature names, or names of more than {_NAME_BYTES} MiB: they seem to "
+                "be data; give a schema",
+                source=source,
+            )
+        room *= 16
+    status, parts = tally
+    others = np.flatnonzero(status)
+    sequences = int(np.count_nonzero((status == 0) & (parts >= 2)))
+    features, found = {}, names.names()
+    for (text, part), line in zip(found, counts[1 : len(found) + 1].tolist(), strict=True):
+        if line[census.RECORD_COUNT]:
+            features[text.decode(), part == 2] = _counts(text.decode(), part == 2, line, source)
+    first_other = (source, first_record + int(others[0])) if len(others) else None
+    wrong = "" if first_other is None else _misnamed(data, starts[others[0]], lengths[others[0]], first_other)
+    return Inference(len(status) - len(others) - sequences, sequences, len(others), first_other, features, wrong)
+
+
+def _misnamed(data: Bytes, start: int, length: int, place: FeaturePlace) -> str:
+    """What a record that is no Example calls a feature, if it is one but for that name."""
+    name = wrong_name(data[start : start + length].tobytes())
+    return "" if name is None else f"{_where(place)} holds a feature called {name!r}"
+
+
+def _count(
+    data: Bytes, starts: Int64s, lengths: Int64s, first_record: int, names: Names, counts: Int64s
+) -> tuple[npt.NDArray[np.uint8], Int64s] | None:
+    """(status, parts) of each record (see census.take_census), None if the names are too many. Unusual ones are counted
+    in their plain form.
+    """
+    status, parts = np.full(len(starts), locate.UNREAD, np.uint8), np.zeros(len(starts), np.int64)
+    left = take_census(data, starts, lengths, first_record, names.address(), counts, status, parts)
+    for message in (1, 2):
+        if left <= 0:
+            break
+        odd = np.flatnonzero(status)
+        entries, faults = np.empty(len(odd), np.int64), np.zeros((len(odd), 3), np.int64)
+        room = check_rows(data, starts[odd], lengths[odd], message, entries, faults)
+        # Nearly any message parses as an Example of unknown fields: it must have features. An unknown field of the
+        # message itself may be feature lists, so only the second round tolerates it.
+        good = (entries > 0) & ((faults[:, 2] == 0) | (message == 2))
+        entries[~good] = -1
+        plain, at, size = np.empty(room + SLACK, np.uint8), np.empty(len(odd), np.int64), np.empty(len(odd), np.int64)
+        plain_rows(data, starts[odd], lengths[odd], message, entries, plain, at, size)
+        all_at, all_size = np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
+        all_at[odd], all_size[odd] = at, size
+        status[odd[good]] = locate.UNREAD
+        plain.flags.writeable = False
+        counts[:, census.LAST_ROW] = -1
+        left = take_census(plain, all_at, all_size, first_record, names.address(), counts, status, parts)
+    return None if left < 0 else (status, parts)
+
+
+def _counts(name: str, per_step: bool, line: list[int], source: str) -> FeatureCounts:
+    def known(value: int, nothing: int) -> int | None:
+        return None if value == nothing else value
+
+    kinds = {kind: line[KIND + i] for i, kind in enumerate(_KINDS) if line[KIND + i]}
+    fewest_at, most_at = (
+        None if line[at] == ABSENT_VALUE else (source, line[at]) for at in (census.FIRST_LEAST, census.FIRST_MOST)
+    )
+    ints = INT64 in kinds and line[census.LEAST_INT] <= line[census.MOST_INT]
+    return FeatureCounts(
+        name, per_step, line[census.RECORD_COUNT], kinds,
+        {kind: (source, line[FIRST_OF_KIND + _KINDS.index(kind)]) for kind in kinds}, line[census.KINDLESS],
+        line[census.EMPTY_VALUE], line[census.VALUE_COUNT], known(line[census.LEAST_VALUES], ABSENT_VALUE),
+        known(line[census.MOST_VALUES], -1), fewest_at, most_at, line[census.BYTES_VALUES], line[census.TEXTS],
+        {name: line[IMAGE_VALUES + i] for i, name in enumerate(MAGIC_FORMATS) if line[IMAGE_VALUES + i]},
+        known(line[census.LEAST_BYTES], ABSENT_VALUE), known(line[census.MOST_LOOKED_AT_BYTES], -1),
+        line[census.LEAST_INT] if ints else None, line[census.MOST_INT] if ints else None, line[census.SUM_INT],
+        known(line[census.LEAST_STEPS], ABSENT_VALUE), known(line[census.MOST_STEPS], -1),
+    )  # fmt: skip

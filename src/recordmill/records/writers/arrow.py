@@ -1,0 +1,46 @@
+"""A stream of RecordBatches to one Arrow IPC file (Feather version 2) that `pa.ipc.open_file` memory-maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from recordmill.records.writers.outputs import OutputWriter, WriterSettings
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Schema
+from recordmill.storage.files import create_file
+
+
+class ArrowWriter(OutputWriter):
+    """Append batches of the schema's Arrow types to a new file, uncompressed so that it maps;
+    `close` makes it valid.
+    """
+
+    def __init__(self, path: str | Path, schema: Schema) -> None:
+        self.schema, self.rows = schema, 0
+        self._file = create_file(path)
+        self._writer = pa.ipc.new_file(self._file, to_arrow(schema))
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch)
+        self.rows += batch.num_rows
+
+    def close(self) -> None:
+        self._writer.close()
+        self._file.close()
+
+    def abort(self) -> None:
+        self._file.close()  # without a footer nothing reads it
+
+
+def open_arrow(path: Path, schema: Schema, settings: WriterSettings) -> ArrowWriter:
+    """A writer of an Arrow file to a new file."""
+    return ArrowWriter(path, schema)
+
+
+def arrow_column_bytes(batches: Sequence[pa.RecordBatch], schema: Schema, own: Any) -> list[int]:
+    """What each column of the batches takes in memory, and so about what it takes in an uncompressed file."""
+    return [sum(int(batch.column(at).nbytes) for batch in batches) for at in range(len(schema))]

@@ -1,0 +1,190 @@
+"""A stream of RecordBatches to a folder with a file per record, the bytes of one feature, and `metadata.jsonl`, which
+holds all the others.
+
+It is the layout that Hugging Face's ImageFolder reads: `file_name`, relative to the folder, is the first field of each
+line. Lines stand in the records' order, and a record without the feature has a line too, whose file_name is null. Names
+are given in that order, so they depend on the records alone. The first to ask for a name has it: `A.jpg` and `a.jpg`
+are two names where the file system keeps them apart, and one where it does not, so nothing is overwritten there either.
+A file per record costs the system's calls for each, tens of microseconds, whatever is done around them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recordmill.base.errors import RecordmillError
+from recordmill.records.images.check import IMAGE_HEAD_BYTES
+from recordmill.records.writers.file_names import another_name, extension_of, numbered_name, safe_name, with_extension
+from recordmill.records.writers.jsonl import ROWS_AT_ONCE, JsonLines
+from recordmill.records.writers.outputs import OutputWriter, WriterSettings
+from recordmill.schemas.feature import Schema
+from recordmill.storage.files import create_file, write_all
+from recordmill.storage.new_files import CREATED, UNFIT, NewFiles
+
+METADATA_NAME, FILE_NAME = "metadata.jsonl", "file_name"
+_BLOCK_BYTES = 4096  # of ext4, XFS and APFS as they are made by default
+_MISSING, _NAMELESS, _UNUSABLE, _DOUBLE = "missing", "nameless", "unusable", "double"
+
+
+@dataclass(frozen=True)
+class FileRequest:
+    """What was asked for. file_feature: it becomes the files, None: found by content. name_feature: it names them, "":
+    the record's number, None: `source` if it tells records apart.
+    """
+
+    file_feature: str | None = None
+    name_feature: str | None = None
+
+
+@dataclass(frozen=True)
+class FileLayout:
+    """Which feature becomes the files, and what names them.
+
+    file: of type bytes or string. name: the feature that names the file, None: the record's number. extend: a name
+    without an extension gets one. shown: the features in metadata.jsonl. strip: the folder of a name that says the
+    split is left out.
+    """
+
+    file: str
+    name: str | None
+    extend: bool
+    shown: tuple[str, ...]
+    strip: bool = False
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The features that it takes, whatever is shown."""
+        return (self.file,) if self.name is None else (self.file, self.name)
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Each feature of metadata.jsonl to its field there: its own name, unless that is `file_name`."""
+        fields = {}
+        for name in self.shown:
+            field = name
+            while field == FILE_NAME or (field != name and field in self.shown):
+                field += "_"
+            fields[name] = field
+        return fields
+
+
+class FilesWriter(OutputWriter):
+    """Append batches of the schema's Arrow types to a new folder; split: the one that they belong to."""
+
+    def __init__(self, path: Path, schema: Schema, layout: FileLayout, split: str) -> None:
+        self.rows, self._layout = 0, layout
+        self._split = split if layout.strip else None
+        self._text = schema[layout.file].dtype == "string"
+        self._file_at = schema.names.index(layout.file)
+        self._name_at = None if layout.name is None else schema.names.index(layout.name)
+        self._counts: Counter[str] = Counter()
+        self._lines = JsonLines(schema, layout.fields)
+        self._files = NewFiles(path)
+        self._metadata = create_file(path / METADATA_NAME)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        for start in range(0, batch.num_rows, ROWS_AT_ONCE):
+            part = batch.slice(start, ROWS_AT_ONCE)
+            names = self._write_files(part)
+            write_all(self._metadata, self._lines.encode(part, **{FILE_NAME: names}))
+            self.rows += part.num_rows
+
+    def close(self) -> None:
+        self._metadata.close()
+        self._files.sync()
+        self._files.close()
+
+    def abort(self) -> None:
+        self._metadata.close()
+        self._files.close()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What became of records that could not have the file, or the name, that they ask for."""
+        said = {
+            _MISSING: f"without {self._layout.file!r}: no file, and {FILE_NAME} is null in {METADATA_NAME}",
+            _NAMELESS: f"without {self._layout.name!r}: the record's number names the file",
+            _UNUSABLE: f"whose {self._layout.name!r} is no safe name of a file below a folder (absolute, '..', too "
+            "long, ...): the record's number names it",
+            _DOUBLE: "whose file name another file had already: the record's number was added to it",
+        }
+        return tuple(
+            f"{self._counts[what]:,} record{'s' if self._counts[what] > 1 else ''} {text}"
+            for what, text in said.items()
+            if self._counts[what]
+        )
+
+    def _write_files(self, part: pa.RecordBatch) -> list[str | None]:
+        """The name of each row's file, or None for a row that has none."""
+        said: list[object] = [None] * part.num_rows if self._name_at is None else part.column(self._name_at).to_pylist()
+        names: list[str | None] = []
+        for number, (value, name) in enumerate(zip(_views(part.column(self._file_at)), said, strict=True), self.rows):
+            if value is None:
+                self._counts[_MISSING] += 1
+                names.append(None)
+            else:
+                names.append(self._write_file(value, number, name))
+        return names
+
+    def _write_file(self, value: memoryview, number: int, said: object) -> str:
+        """Write the record's file under the first of its names that is free; gives that name."""
+        extension = extension_of(bytes(value[:IMAGE_HEAD_BYTES]), self._text)
+        wanted = self._wanted(said, extension)
+        for base in (wanted, numbered_name(number, extension), f"{number:08d}.{extension}"):
+            name, attempt = base, 0
+            while name is not None and (outcome := self._files.create(name, value)) != UNFIT:
+                if outcome == CREATED:
+                    self._counts[_DOUBLE] += attempt > 0
+                    if self._name_at is not None and base is not wanted:
+                        self._counts[_NAMELESS if said is None else _UNUSABLE] += 1
+                    return name
+                name = another_name(str(base), number, attempt)
+                attempt += 1
+        raise RecordmillError(
+            f"record {number}: the file system takes no name for its file, not even {number:08d}.{extension}"
+        )
+
+    def _wanted(self, said: object, extension: str) -> str | None:
+        """The name that the record asks for, if it is one."""
+        if isinstance(said, bytes):
+            try:
+                said = said.decode()
+            except UnicodeDecodeError:
+                return None
+        name = None if said is None else safe_name(str(said), self._split)
+        return with_extension(name, extension) if name is not None and self._layout.extend else name
+
+
+def open_files(path: Path, schema: Schema, settings: WriterSettings) -> FilesWriter:
+    """A writer of files to a new folder; settings.own: the layout."""
+    return FilesWriter(path, schema, settings.own, settings.split)
+
+
+def file_column_bytes(batches: Sequence[pa.RecordBatch], schema: Schema, own: FileLayout) -> list[int]:
+    """What each column takes: as files, of which a disk gives out whole blocks, or in metadata.jsonl."""
+    return [
+        sum(_in_blocks(batch.column(at)) if name == own.file else int(batch.column(at).nbytes) for batch in batches)
+        for at, name in enumerate(schema.names)
+    ]
+
+
+def _in_blocks(column: pa.Array) -> int:
+    lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+    return int((-(-lengths // _BLOCK_BYTES) * _BLOCK_BYTES).sum())
+
+
+def _views(column: pa.Array) -> Iterator[memoryview | None]:
+    """The bytes of each row where they lie; None where there are none."""
+    column = column.cast(pa.large_binary())
+    _, offsets, data = column.buffers()
+    ends = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1].tolist()
+    view = memoryview(b"" if data is None else data)
+    for start, stop, there in zip(ends[:-1], ends[1:], column.is_valid().to_pylist(), strict=True):
+        yield view[start:stop] if there else None

@@ -1,0 +1,191 @@
+"""A stream of RecordBatches to a folder of `.npy` files, one per part of a feature;
+nothing is held but the current batch.
+
+    image.npy                                  fixed shape: [rows, *shape], opens with np.load(..., mmap_mode="r")
+    tokens.values.npy, tokens.row_splits.npy   variable length: row i is values[row_splits[i]:row_splits[i + 1]]
+    text.values.npy, text.row_splits.npy       text and binary: values are the bytes (uint8)
+    age.valid.npy                              [rows] bool, for features that may be missing
+    _columns.json                              which file is what; `open_columns(folder)` reads it
+
+Deeper nesting adds `row_splits_1`, ... inwards; for lists of text the innermost splits count bytes. A feature's name
+becomes a file's name by percent-encoding all but letters, digits, `_` and `-`, so `image/encoded` is
+`image%2Fencoded.npy`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+
+from recordmill.base.errors import DataError
+from recordmill.records.columns.numpy_arrays import Parts, is_bytes, numpy_dtype, put_together, take_apart
+from recordmill.records.columns.ragged import Array, Ragged, Strings
+from recordmill.records.writers.npy_file import NpyFile
+from recordmill.records.writers.outputs import OutputWriter, WriterSettings
+from recordmill.schemas.arrow import from_arrow, to_arrow
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.storage.files import create_file, local_path, write_all
+from recordmill.storage.folders import make_folder
+from recordmill.storage.json_fields import load_fields
+
+COLUMNS_NAME = "_columns.json"
+_VERSION = 1
+_NAME_BYTES = 200  # file systems allow 255 bytes; the rest is for `.row_splits_1.npy`
+
+
+def file_stem(feature_name: str) -> str:
+    """The feature's name as the beginning of a file name; reversed by urllib.parse.unquote unless it had to be cut.
+
+    >>> file_stem("image/encoded"), file_stem("v1.2")
+    ('image%2Fencoded', 'v1%2E2')
+    """
+    stem = quote(feature_name, safe="").replace(".", "%2E").replace("~", "%7E")
+    if not stem:
+        return "%"
+    return (
+        stem
+        if len(stem) <= _NAME_BYTES
+        else f"{stem[: _NAME_BYTES - 17]}~{hashlib.sha256(feature_name.encode()).hexdigest()[:16]}"
+    )
+
+
+@dataclass
+class _Column:
+    """The open files of one feature, and how many items each level of splits has seen."""
+
+    feature: Feature
+    values: NpyFile
+    splits: list[NpyFile]
+    valid: NpyFile | None
+
+    def append(self, column: pa.Array) -> None:
+        parts = take_apart(column, self.feature)
+        for level, (file, offsets) in enumerate(zip(self.splits, parts.splits, strict=True)):
+            inner = self.splits[level + 1].rows - 1 if level + 1 < len(self.splits) else self.values.rows
+            file.append(offsets[1:] + inner)
+        self.values.append(parts.values)
+        if self.valid is not None:
+            self.valid.append(parts.valid)  # type: ignore[arg-type]
+
+    @property
+    def files(self) -> list[NpyFile]:
+        return [self.values, *self.splits, *([self.valid] if self.valid else [])]
+
+
+class NpyWriter(OutputWriter):
+    """Append batches of the schema's Arrow types to the files of one folder, which must exist;
+    `close` makes them valid.
+    """
+
+    def __init__(self, folder: str | Path, schema: Schema) -> None:
+        self.folder, self.schema, self.rows = Path(folder), schema, 0
+        self._columns = [self._open(feature) for feature in schema]
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        for column, array in zip(self._columns, batch.columns, strict=True):
+            column.append(array)
+        self.rows += batch.num_rows
+
+    def close(self) -> None:
+        for column in self._columns:
+            for file in column.files:
+                file.close()
+        about = {
+            "format": "recordmill columns", "version": _VERSION, "rows": self.rows,
+            "arrow_schema": to_arrow(self.schema).serialize().to_pybytes().hex(),
+            "columns": {
+                c.feature.name: {"what": c.feature.describe(), "files": part_names(c.feature)} for c in self._columns
+            },
+        }  # fmt: skip
+        with create_file(self.folder / COLUMNS_NAME) as described:
+            write_all(described, (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode())
+
+    def abort(self) -> None:
+        for column in self._columns:
+            for file in column.files:
+                file.abort()
+
+    def _open(self, feature: Feature) -> _Column:
+        names = part_names(feature)
+        dtype = np.dtype(np.uint8) if is_bytes(feature) else numpy_dtype(feature)
+        values = self._file(names["values"], dtype, () if is_bytes(feature) else feature.inner_shape)
+        splits = [self._file(name, np.dtype(np.int64)) for part, name in names.items() if part.startswith("row_splits")]
+        for file in splits:
+            file.append(np.zeros(1, np.int64))
+        valid = self._file(names["valid"], np.dtype(np.bool_)) if "valid" in names else None
+        return _Column(feature, values, splits, valid)
+
+    def _file(self, name: str, dtype: np.dtype[Any], row_shape: tuple[int, ...] = ()) -> NpyFile:
+        return NpyFile(self.folder / name, dtype, row_shape)
+
+
+def open_npy(path: Path, schema: Schema, settings: WriterSettings) -> NpyWriter:
+    """A writer of a folder, which it makes."""
+    make_folder(path)
+    return NpyWriter(path, schema)
+
+
+def npy_column_bytes(batches: Sequence[pa.RecordBatch], schema: Schema, own: Any) -> list[int]:
+    """What the files of each column take."""
+    return [sum(_part_bytes(batch.column(at), feature) for batch in batches) for at, feature in enumerate(schema)]
+
+
+def _part_bytes(column: pa.Array, feature: Feature) -> int:
+    parts = take_apart(column, feature)
+    arrays = (parts.values, *parts.splits, *(() if parts.valid is None else (parts.valid,)))
+    return sum(array.nbytes for array in arrays)
+
+
+def npy_row_bytes(feature: Feature) -> int | None:
+    """What each row takes, if all rows take the same."""
+    if feature.ragged_rank or is_bytes(feature):
+        return None
+    return feature.inner_size * numpy_dtype(feature).itemsize + (not feature.required)
+
+
+def part_names(feature: Feature) -> dict[str, str]:
+    """The part (`values`, `row_splits`, `row_splits_1`, ..., `valid`) to the file's name, in that order."""
+    stem = file_stem(feature.name)
+    levels = feature.ragged_rank + is_bytes(feature)
+    names = {"values": f"{stem}.values.npy" if levels else f"{stem}.npy"}
+    for level in range(levels):
+        part = f"row_splits_{level}" if level else "row_splits"
+        names[part] = f"{stem}.{part}.npy"
+    if not feature.required:
+        names["valid"] = f"{stem}.valid.npy"
+    return names
+
+
+def open_columns(folder: str | Path, mmap: bool = True) -> dict[str, Array | Ragged | Strings]:
+    """The columns of a folder that `NpyWriter` filled, memory-mapped unless mmap is False;
+    text as `Strings`, lists as `Ragged`.
+
+    A tensor or number that may be missing is a `numpy.ma.MaskedArray` around the memory map, as `Dataset.to_numpy`
+    gives it.
+
+    Raises:
+        DataError: the folder holds no such columns.
+    """
+    folder = Path(local_path(folder))
+    try:
+        about = load_fields(folder / COLUMNS_NAME)
+        schema = from_arrow(pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(about.text("arrow_schema")))))
+        return {feature.name: _load(folder, feature, "r" if mmap else None) for feature in schema}
+    except (OSError, ValueError, KeyError, TypeError, EOFError, pa.ArrowException) as error:
+        raise DataError(
+            f"holds no columns written by recordmill ({COLUMNS_NAME}: {error})", source=str(folder)
+        ) from None
+
+
+def _load(folder: Path, feature: Feature, mode: Any) -> Array | Ragged | Strings:
+    loaded = {part: np.load(folder / name, mmap_mode=mode) for part, name in part_names(feature).items()}
+    values, valid = loaded.pop("values"), loaded.pop("valid", None)
+    return put_together(Parts(values, tuple(loaded.values()), valid), feature)

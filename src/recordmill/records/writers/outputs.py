@@ -1,0 +1,236 @@
+"""The outputs of a read, an entry each: what an output is called, what writes it, and which options it serves.
+
+The plan of a read, its memory, its estimate and the command line take all that depends on an output from here and
+nowhere else. What an entry names by import path is imported when it is needed, so that `--help` loads nothing heavy. A
+new output is a module (its writer, and what it can't hold) and an entry below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
+from recordmill.base.suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from recordmill.schemas.feature import Schema
+
+_STREAM_BYTES = 32 << 20  # 32 MiB: what a writer holds that writes each batch as it comes
+_GROUP_BYTES = 128 << 20  # 128 MiB: of one that collects 64 MiB, these and what is being encoded of them
+
+
+class OutputWriter(Protocol):
+    """What takes batches of a schema's Arrow types to one output, which is valid when it is closed."""
+
+    rows: int
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What it has to say of the records that it wrote, for people."""
+        return ()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Append the rows of a batch."""
+
+    def close(self) -> None:
+        """Make the output valid."""
+
+    def abort(self) -> None:
+        """Let go of the output as it is: nothing takes it for a whole one."""
+
+
+@dataclass(frozen=True)
+class WriterSettings:
+    """What a writer is told beside path and schema. own: the output's own options, of which `Output.own` speaks; of one
+    with a layout, that. split: whose records come. memory_bytes: --memory; 0: any.
+    """
+
+    own: Any = None
+    split: str = ""
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output. Import paths are `module:name` below `recordmill`.
+
+    about: for `--help`, in lines of at most 110 characters.
+    writer: import path of a function of (path, schema, WriterSettings) that gives an `OutputWriter` of a path that is
+        not there yet.
+    options: of `read`, those that only some outputs serve, and this one does. own: import path of a function of their
+        values, as keywords, that checks them and gives what the writer takes; "": it has none.
+    check: import path of a function of a schema that raises UsageError for what the output can't hold; "": it holds
+        everything.
+    estimate: import path of a function of (batches, schema, own) that gives the bytes that each column takes in it.
+    row_bytes: import path of a function of a feature that gives the bytes of each of its rows, or None where rows
+        differ or are compressed; "": of no feature.
+    has_layout: the plan chooses, by the records, what `own` leaves open of it (`exporting.file_layout`).
+    per_split: one output for a split, written in one go, instead of files of about --file-size. is_folder: it is a
+        folder. appends: a file whose bytes never change once they are written, so that it can be put into a store while
+        it grows. is_durable: its writer has flushed it to the disk when it is closed.
+    holds_ragged: it can hold images of several sizes. loads_whole: who opens it holds all of it in memory. held_bytes:
+        what the writer holds beside the batch. value_bytes: what it takes beside to write a list's value of one byte.
+    """
+
+    name: str
+    about: str
+    writer: str
+    options: frozenset[str] = field(default_factory=frozenset)
+    own: str = ""
+    check: str = ""
+    estimate: str = "records.writers.arrow:arrow_column_bytes"
+    row_bytes: str = ""
+    has_layout: bool = False
+    per_split: bool = False
+    is_folder: bool = False
+    appends: bool = True
+    is_durable: bool = False
+    holds_ragged: bool = True
+    loads_whole: bool = False
+    held_bytes: int = _STREAM_BYTES
+    value_bytes: int = 0
+
+    def file_name(self, stem: str) -> str:
+        """The name of an output: of a folder the stem itself."""
+        return stem if self.is_folder else f"{stem}.{self.name}"
+
+    def new_writer(self, path: Path, schema: Schema, settings: WriterSettings) -> OutputWriter:
+        """A writer of the output to a path that is not there yet."""
+        writer: OutputWriter = _load(self.writer)(path, schema, settings)
+        return writer
+
+    def own_options(self, values: Any) -> Any:
+        """What the writer takes of the values (attributes by name) of all options.
+
+        Raises:
+            UsageError: a value can't be served.
+        """
+        return _load(self.own)(**{name: getattr(values, name) for name in self.options}) if self.own else None
+
+    def check_schema(self, schema: Schema) -> None:
+        """Raises UsageError for features that the output can't hold."""
+        if self.check:
+            _load(self.check)(schema)
+
+    @cached_property
+    def estimator(self) -> Any:
+        """The function that `estimate` names."""
+        return _load(self.estimate)
+
+    @cached_property
+    def row_measurer(self) -> Any:
+        """The function that `row_bytes` names, or None."""
+        return _load(self.row_bytes) if self.row_bytes else None
+
+
+OUTPUTS = (
+    Output(
+        "parquet",
+        "real columns: scalars, lists, tensors as fixed-size lists (variable ones where they may be missing)\n"
+        "in row groups of --row-group-size, zstd level 1, dictionaries for texts and whole numbers, statistics,\n"
+        "and the schema in the metadata",
+        "records.writers.parquet:open_parquet",
+        options=frozenset({"row_group_rows", "row_group_size", "compression"}),
+        own="records.writers.parquet:parquet_options",
+        estimate="records.writers.parquet:parquet_column_bytes",
+        held_bytes=_GROUP_BYTES,
+        # measured with pyarrow 25: two levels, a number of 4 bytes, a page of them, each in a buffer that doubles
+        value_bytes=35,
+    ),
+    Output(
+        "npy",
+        "a folder per split with a file per feature; variable lengths as NAME.values.npy and NAME.row_splits.npy,\n"
+        "text and bytes likewise, NAME.valid.npy where a feature may be missing;\n"
+        "recordmill.reader.open_columns(FOLDER) opens all of them",
+        "records.writers.npy:open_npy",
+        estimate="records.writers.npy:npy_column_bytes",
+        row_bytes="records.writers.npy:npy_row_bytes",
+        per_split=True,
+        is_folder=True,
+        appends=False,
+        holds_ragged=False,
+    ),
+    Output(
+        "npz",
+        "the same in one file per split, if it fits --memory",
+        "records.writers.npz:open_npz",
+        estimate="records.writers.npy:npy_column_bytes",
+        row_bytes="records.writers.npy:npy_row_bytes",
+        per_split=True,
+        appends=False,
+        holds_ragged=False,
+        loads_whole=True,
+    ),
+    Output("arrow", "Arrow IPC files, which memory-map", "records.writers.arrow:open_arrow"),
+    Output(
+        "orc",
+        "ORC files, for Hive, Spark and Trino: scalars, lists, tensors as lists; unsigned numbers and float16 are\n"
+        "refused by name",
+        "records.writers.orc:open_orc",
+        check="records.writers.orc:check_orc",
+        estimate="records.writers.orc:orc_column_bytes",
+        held_bytes=_GROUP_BYTES,
+    ),
+    Output(
+        "jsonl",
+        "a JSON object per line, for small sets: tensors as nested lists, bytes as base64, missing values as null",
+        "records.writers.jsonl:open_jsonl",
+    ),
+    Output(
+        "csv",
+        "single numbers and texts with a header, for small sets; lists, tensors and bytes are refused by name",
+        "records.writers.csv:open_csv",
+        check="records.writers.csv:check_csv",
+    ),
+    Output(
+        "files",
+        "a folder per split with a file per record, the bytes of one feature as they are, and metadata.jsonl, which\n"
+        "holds the others as jsonl does; its first field is file_name, as Hugging Face's ImageFolder wants it (null\n"
+        "where a record lacks the feature).\n"
+        "The files are --file-feature, or the only bytes feature that holds images (the only one, if none does).\n"
+        '--name-feature names them, or "source" as build wrote it (without the folder that said the split), or else\n'
+        "the record's number in the split, from 0, in folders of 10,000.\n"
+        "Names that lead out of the folder or that no system takes become the number; a name that is taken gets the\n"
+        "number added. Both are counted",
+        "records.writers.files:open_files",
+        options=frozenset({"file_feature", "name_feature"}),
+        own="records.writers.files:FileRequest",
+        estimate="records.writers.files:file_column_bytes",
+        has_layout=True,
+        per_split=True,
+        is_folder=True,
+        appends=False,
+        is_durable=True,
+    ),
+)
+OUTPUT_NAMES = tuple(output.name for output in OUTPUTS)
+SERVED_BY_SOME = frozenset[str]().union(*(output.options for output in OUTPUTS))  # options of `read`
+
+
+def find_output(name: str) -> Output:
+    """The entry of that name.
+
+    Raises:
+        UsageError: there is none; the message lists those that there are.
+    """
+    for output in OUTPUTS:
+        if output.name == name:
+            return output
+    raise UsageError(f"{option('to', name)}: one of {', '.join(OUTPUT_NAMES)}{did_you_mean(name, OUTPUT_NAMES)}")
+
+
+def serving(option: str) -> list[str]:
+    """The names of the outputs that serve the option of `read`."""
+    return [output.name for output in OUTPUTS if option in output.options or option not in SERVED_BY_SOME]
+
+
+def _load(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(import_module(f"recordmill.{module}"), name)

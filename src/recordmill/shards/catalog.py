@@ -1,0 +1,304 @@
+"""What there is to read: the shards of a data set by its manifest,
+or any TFRecord files by their content, as one `Catalog`.
+
+A folder that holds a data set of ours is read by its manifest and nothing else. All other INPUTs (files, folders,
+globs, `@list.txt`) are listed; in a folder or a glob, files that are no TFRecords (licences, manifests), and shards
+that a data set among them does not consist of any more, are left out and named in `notes`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass, field, replace
+
+from recordmill.base.errors import DataError, UsageError
+from recordmill.base.option_names import option
+from recordmill.base.suggestions import did_you_mean
+from recordmill.records.tfrecord.frames import HEADER_BYTES, try_scan
+from recordmill.records.tfrecord.stream import detect_tfrecord
+from recordmill.schemas import tfmd
+from recordmill.schemas.feature import Schema
+from recordmill.schemas.splits import is_split_name
+from recordmill.shards.grammar import ShardName, is_data_folder
+from recordmill.shards.manifest import (
+    INDEX_FOLDER,
+    Manifest,
+    ShardInfo,
+    generations,
+    load_newest,
+    manifest_path,
+    shard_name,
+)
+from recordmill.storage.codecs import NONE, SHARD_SUFFIXES, Codec, find_codec
+from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, open_blocks
+from recordmill.storage.files import Stat, StoreSettings, input_path, last_seen, look_over, read_on, read_range
+from recordmill.storage.folders import exists, join
+from recordmill.storage.listing import list_inputs
+
+UNKNOWN_SPLIT = "data"  # the split of files whose names say none
+_PACKED = rf"(?:{'|'.join(re.escape(suffix.removeprefix('.tfrecord')) for suffix in SHARD_SUFFIXES.values())})"
+_TFDS = re.compile(r"(?:.+-)?(?P<split>[A-Za-z0-9_]+)\.(?:tfrecords?|array_record)-\d{5,}-of-\d{5,}" + _PACKED)
+_TFX = re.compile(r"Split-(?P<split>[A-Za-z0-9_]+)")  # the folders in which TensorFlow Extended keeps splits
+_PLAIN = re.compile(
+    r"(?P<split>train|validation|valid|val|dev|test|eval)(?:[-_.]\d[-_.\dof]*)?(?:\.(?:tfrecords?|tfr|records?))"
+    + _PACKED
+)
+_EXTENSIONS = (*SHARD_SUFFIXES.values(), ".tfrecords", ".tfr", ".tfrecords.gz", ".tfrecords.zst")
+_EMPTY_EXTENSIONS = ("tfrecord", "tfrecords", "tfr", "gz", "zst")  # an empty file of these is told of, not left out
+
+
+@dataclass(frozen=True)
+class ShardFile:
+    """One TFRecord file.
+
+    path: where to open it. name: as messages and results call it. split: by manifest or file name. compression: none,
+    gzip, zlib or zstd. stat: what it was when it was listed. info, index, members: of our own shards, what the manifest
+    says of it and where its index is. terms: on which stores are read, which go along into other processes.
+    """
+
+    path: str
+    name: str
+    split: str
+    compression: str
+    stat: Stat
+    info: ShardInfo | None = None
+    index: str | None = None
+    members: str | None = None
+    terms: StoreSettings | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def codec(self) -> Codec:
+        """What its bytes are packed with."""
+        return find_codec(self.compression)
+
+    @property
+    def identity(self) -> bytes:
+        """What the file is called in hashes: its name under its INPUT, of a data set the shard's own, so that neither
+        moving nor building anew changes it.
+        """
+        return (self.name if self.info is None else self.info.name).encode("utf-8", "surrogateescape")
+
+    def to_json(self) -> str:
+        """All but the terms."""
+        return json.dumps(
+            [*(getattr(self, name) for name in _PLAIN_FIELDS), astuple(self.stat), self.info and astuple(self.info)]
+        )
+
+    @classmethod
+    def from_json(cls, text: str, terms: StoreSettings | None = None) -> ShardFile:
+        """What `to_json` gave."""
+        *plain, about, info = json.loads(text)
+        known = dict(zip(_PLAIN_FIELDS, plain, strict=True))
+        return cls(**known, stat=Stat(*about), info=None if info is None else ShardInfo(*info), terms=terms)
+
+
+_PLAIN_FIELDS = ("path", "name", "split", "compression", "index", "members")  # of a ShardFile
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """The files in reading order. schema, manifest, root, generation: of a data set of ours, else None.
+    notes: what was left out.
+    """
+
+    files: tuple[ShardFile, ...]
+    schema: Schema | None = None
+    manifest: Manifest | None = None
+    root: str | None = None
+    generation: int | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """In order of first appearance; a data set's splits without shards are there too."""
+        return tuple(
+            dict.fromkeys(
+                [
+                    *(self.manifest.splits if self.manifest and not self.files else ()),
+                    *(file.split for file in self.files),
+                ]
+            )
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.stat.size_bytes for file in self.files)
+
+
+Inputs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+def find(inputs: Inputs, split: str | None = None, *, lenient: bool = False) -> Catalog:
+    """What the INPUTs hold, or one split of it.
+
+    lenient: a shard of another size than the manifest says is no error here; its reader counts what it lacks.
+
+    Raises:
+        UsageError: nothing there, no such split, or a data set together with other inputs.
+        DataError: a shard's size is not what the manifest says; no file is a TFRecord.
+    """
+    given = [input_path(name) for name in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)]
+    ours = {name: numbers for name in given if (numbers := generations(name))}
+    if ours and len(given) > 1:
+        raise UsageError(f"{next(iter(ours))} is a data set of its own; read it alone, or name its .tfrecord files")
+    catalog = of_data_set(given[0], split, lenient=lenient, known=ours[given[0]]) if ours else of_files(given)
+    if split is None:
+        return catalog
+    known = catalog.manifest.splits if catalog.manifest else catalog.splits
+    if split not in known:
+        there = f"there {'is' if len(known) == 1 else 'are'} {', '.join(known) or 'none'}"
+        raise UsageError(f"no split {split!r}; {there}{did_you_mean(split, known)}")
+    return replace(catalog, files=tuple(file for file in catalog.files if file.split == split))
+
+
+def on_terms(catalog: Catalog, requests: int | None, folder: str, most_bytes: int) -> Catalog:
+    """The catalog whose files, and their indices, are read as `storage.files.read_on` says."""
+    paths = [path for file in catalog.files for path in (file.path, file.index, file.members) if path is not None]
+    terms = read_on(paths, requests, folder, most_bytes)
+    return replace(catalog, files=tuple(replace(file, terms=terms) for file in catalog.files))
+
+
+def of_data_set(
+    out: str, split: str | None = None, *, lenient: bool = False, missing_ok: bool = False, known: Sequence[int] = ()
+) -> Catalog:
+    """The shards that the newest manifest of OUT names, or one split's; all of them are checked to be there (unless
+    missing_ok) with their sizes (unless lenient). known: as of `load_newest`.
+    """
+    while True:
+        generation, manifest = load_newest(out, known)
+        known = ()
+        try:
+            each = _files_of(out, manifest, lenient, missing_ok)
+            files = tuple(file for file in each if split in (None, file.split))
+        except DataError:
+            if generations(out)[-1:] == [generation]:
+                raise
+        else:
+            schema = tfmd.from_pbtxt(manifest.schema, str(manifest_path(out, generation)))
+            return Catalog(files, schema, manifest, str(out), generation)
+        # builds have replaced the data set since, and removed what it was
+
+
+def _files_of(out: str, manifest: Manifest, lenient: bool, missing_ok: bool) -> Iterator[ShardFile]:
+    for folder in {part.folder for part in manifest.parts}:
+        look_over(join(out, folder))
+    for split, part, info in manifest.each_shard():
+        name, path = shard_name(info), join(out, part.folder, info.name)
+        about = Stat(0, 0) if missing_ok and not exists(path) else check_size(path, info, lenient=lenient)
+        members = join(out, part.folder, INDEX_FOLDER, name.members_name) if name.has_members else None
+        index = join(out, part.folder, INDEX_FOLDER, name.index_name)
+        yield ShardFile(path, f"{part.folder}/{info.name}", split, name.compression, about, info, index, members)
+
+
+def check_size(path: str, info: ShardInfo, *, lenient: bool = False) -> Stat:
+    """The file's state; DataError if it isn't there or is not as long as the manifest says."""
+    try:
+        about = last_seen(path)
+    except FileNotFoundError:
+        raise DataError("is missing; the manifest names it", source=path) from None
+    if about.size_bytes != info.bytes and not lenient:
+        raise DataError(
+            f"has {about.size_bytes} bytes where the manifest says {info.bytes}: truncated or replaced; "
+            f"read and inspect take what is whole in it with {option('max_rejects', '1%')}",
+            source=path,
+        )
+    return about
+
+
+def of_files(inputs: Iterable[str]) -> Catalog:
+    """The TFRecord files among the INPUTs, by content."""
+    listing = list_inputs(list(inputs), data_extensions=_EMPTY_EXTENSIONS)
+    files, left_out = [], []
+    known: dict[str, frozenset[str]] = {}
+    stale = 0
+    for file in listing.files:
+        if not listing.is_named(file) and _is_stale(file.path, known):
+            stale += file.name.lower().endswith(_EXTENSIONS)
+            continue
+        compression = NONE if file.stat.size_bytes == 0 else sniff_compression(file.path)
+        if compression is None and not listing.is_named(file) and not file.name.lower().endswith(_EXTENSIONS):
+            left_out.append(file.name)
+            continue
+        # A file that was named, or is called a TFRecord, is read whatever it looks like:
+        # its first error says what is wrong with it.
+        files.append(
+            ShardFile(
+                file.path,
+                file.name,
+                split_of_shard(file.path),
+                compression or detect_tfrecord(read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()),
+                file.stat,
+            )
+        )
+    if not files:
+        raise DataError(f"no TFRecord file among the {len(listing.files)} files", source=", ".join(inputs))
+    notes = list(listing.notes)
+    if stale:
+        notes.append(f"{stale} shard(s) of earlier generations of their data set were left out")
+    if left_out:
+        notes.append(f"left out what is no TFRecord ({len(left_out)}): {_shown(left_out)}")
+    # a shard without records, or one whose copying failed: nothing tells them apart
+    if empty := [file.name for file in files if file.stat.size_bytes == 0]:
+        notes.append(f"no byte, and so no record, is in {_shown(empty)} ({len(empty)})")
+    return Catalog(tuple(files), notes=tuple(notes))
+
+
+def _is_stale(path: str, known: dict[str, frozenset[str]]) -> bool:
+    """Whether the file lies beside what a data set is now: in the folder of an earlier generation, or of a build that
+    did not commit. known: folder of a data set to those that it consists of, filled here.
+    """
+    folder = os.path.dirname(path)
+    root, name = os.path.dirname(folder), os.path.basename(folder)
+    if not is_data_folder(name):
+        return False
+    if root not in known:
+        numbers = generations(root)
+        parts = load_newest(root, numbers)[1].parts if numbers else ()
+        known[root] = frozenset(part.folder for part in parts)
+    return bool(known[root]) and name not in known[root]
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+def split_of_shard(name: str) -> str:
+    """The split that a shard's name says, as recordmill, TensorFlow Datasets and TensorFlow Extended write them, or a
+    usual word for one.
+
+    >>> split_of_shard("x/train-00003-of-00016.tfrecord.gz"), split_of_shard("mnist-test.tfrecord-00000-of-00001")
+    ('train', 'test')
+    >>> split_of_shard("a.tfrecord")
+    'data'
+    >>> split_of_shard("Split-eval/data_tfrecord-00000-of-00012.gz")
+    'eval'
+    >>> split_of_shard("val_03.tfrecords"), split_of_shard("tests.tfrecord")
+    ('val', 'data')
+    >>> split_of_shard("..-00000-of-00001.tfrecord")
+    'data'
+    """
+    folder, _, base = name.rpartition("/")
+    if (ours := ShardName.parse(base)) is not None:  # of somebody's file: `..` is no name of a split
+        return ours.split if is_split_name(ours.split) else UNKNOWN_SPLIT
+    match = _TFDS.fullmatch(base) or _TFX.fullmatch(folder.rpartition("/")[2]) or _PLAIN.fullmatch(base)
+    return match["split"] if match and is_split_name(match["split"]) else UNKNOWN_SPLIT
+
+
+def sniff_compression(path: str) -> str | None:
+    """The compression of a TFRecord file, known by a first record header whose CRC is right;
+    None for any other file.
+    """
+    head = read_range(path, 0, COMPRESSED_HEAD_BYTES)
+    compression = detect_tfrecord(head.tobytes())
+    if not find_codec(compression).is_plain:
+        try:
+            head = next(open_blocks(path, block_bytes=HEADER_BYTES, compression=compression), head[:0])
+        except DataError:
+            return None
+        if len(head) == 0:
+            return compression  # a compressed file of no records
+    _, _, error = try_scan(head, source=path, final=False, check=False)
+    return compression if error is None and len(head) >= HEADER_BYTES else None

@@ -1,0 +1,233 @@
+"""A TFRecord file cut into `Piece`s of about 8 MiB that start and end between records.
+
+Cuts come from the index of our own shards, from hopping over frame headers elsewhere (payloads are not touched), and
+for compressed files without members there is one piece, read as a stream. They depend on the file alone, so results
+never depend on threads.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from recordmill.base.arrays import Int64s
+from recordmill.base.errors import DataError
+from recordmill.base.threads import thread_map
+from recordmill.records.tfrecord.frames import hop as hop_headers
+from recordmill.records.tfrecord.recovery import past_damage
+from recordmill.shards.catalog import ShardFile, check_size
+from recordmill.shards.index import INDEX_FRAME_BYTES, FarIndex, Index
+from recordmill.shards.manifest import ShardInfo
+from recordmill.shards.pieces import PIECE_BYTES, Piece, Span, load_index, load_members
+from recordmill.storage.files import is_remote, map_file, read_range, stat
+
+_AT_ONCE = 16  # files in a store, whose indices or headers are read
+LOOKED_RECORDS = 8192  # records for each piece: with more, an index in a store is not read whole
+_Item = TypeVar("_Item")
+
+
+def cut(
+    file: ShardFile,
+    ordinal: int,
+    piece_bytes: int | None = None,
+    *,
+    lenient: bool = False,
+    within: tuple[int, int] | None = None,
+) -> Iterator[Piece]:
+    """The pieces of one file in order; an empty file has none.
+
+    piece_bytes: None for PIECE_BYTES. lenient: bytes that are no frame become a piece with a fault, up to the next
+    frame, instead of an error. within: of a shard that has an index, only the records of that `Span`.
+
+    Raises:
+        DataError: the index contradicts the manifest, or a frame header is damaged (only where there is no index).
+    """
+    piece_bytes = piece_bytes or PIECE_BYTES
+    if (far := _far_index(file, piece_bytes, within)) is not None:
+        check_size(file.path, far[0], lenient=lenient)
+        yield from _cut_far(far[1], ordinal, piece_bytes, *(within or (0, far[1].end)))
+        return
+    index = load_index(file, lenient=lenient)
+    if index is not None:
+        starts = np.asarray(load_members(file)["uncompressed"]) if file.members else None
+        yield from _cut_index(index, starts, ordinal, piece_bytes, file.index or file.path, within)
+    elif file.codec.is_plain:
+        yield from hop_piece(file, ordinal, piece_bytes, lenient=lenient)
+    elif file.stat.size_bytes:
+        yield Piece(ordinal, 0, None, 0, None)
+
+
+def cut_files(
+    files: Iterable[tuple[int, ShardFile]], piece_bytes: int | None = None, *, lenient: bool = False
+) -> Iterator[Piece]:
+    """The pieces of these files (ordinal, file) in order, as `cut` gives them; of those in a store several are looked
+    at at once.
+    """
+    found = list(files)
+    return _cut_all(
+        found,
+        lambda one: cut(one[1], one[0], piece_bytes, lenient=lenient),
+        any(is_remote(file.path) for _, file in found),
+    )
+
+
+def pieces_of(files: Sequence[ShardFile], found: Iterable[Piece | Span], *, lenient: bool = False) -> Iterator[Piece]:
+    """The same in order, spans cut into pieces by the indices of their shards; of those in a store several are looked
+    at at once.
+    """
+
+    def pieces(one: Piece | Span) -> Iterable[Piece]:
+        if isinstance(one, Piece):
+            return (one,)
+        return cut(files[one.file], one.file, lenient=lenient, within=(one.start, one.stop))
+
+    left = iter(found)
+    first = list(itertools.islice(left, 1))
+    far = any(isinstance(one, Span) and is_remote(files[one.file].path) for one in first)
+    return _cut_all(itertools.chain(first, left), pieces, far)
+
+
+def _cut_all(found: Iterable[_Item], cuts: Callable[[_Item], Iterable[Piece]], far: bool) -> Iterator[Piece]:
+    if not far:
+        return itertools.chain.from_iterable(map(cuts, found))
+    return itertools.chain.from_iterable(thread_map(lambda one: list(cuts(one)), found, _AT_ONCE))
+
+
+def _far_index(file: ShardFile, piece_bytes: int, within: tuple[int, int] | None) -> tuple[ShardInfo, FarIndex] | None:
+    """The index of a shard in a store, or of which a part is wanted, if the few entries at which its pieces begin are
+    found with less than all.
+    """
+    if file.info is None or file.index is None or file.members is not None:
+        return None
+    start, stop = within or (0, file.info.framed_bytes)
+    if not is_remote(file.index) and (start, stop) == (0, file.info.framed_bytes):
+        return None
+    ends = (start > 0) + (stop < file.info.framed_bytes)  # which are to be found, too
+    looked = ((stop - start) // piece_bytes + ends) * LOOKED_RECORDS
+    if not file.info.records > looked:
+        return None
+    return file.info, FarIndex(file.index, file.info.records, file.info.framed_bytes)
+
+
+def _cut_far(index: FarIndex, ordinal: int, piece_bytes: int, low: int, high: int) -> Iterator[Piece]:
+    """The same pieces that `_cut_index` gives."""
+    index.expect([*range(low + piece_bytes, high, piece_bytes), *(at - 1 for at in (low, high) if 0 < at < index.end)])
+    first, start = _record_at(index, low)
+    last, end = _record_at(index, high)
+    while start < end:
+        behind, stop = last, end
+        if start + piece_bytes < end:
+            behind, stop, after = index.last(start + piece_bytes)
+            if stop <= start:  # a single record that is larger
+                behind, stop = behind + 1, after
+        yield Piece(ordinal, first, behind - first, start, stop)
+        start, first = stop, behind
+
+
+def _record_at(index: FarIndex, byte: int) -> tuple[int, int]:
+    """(number, offset) of the first record that begins at that byte or behind it."""
+    if byte <= 0:
+        return 0, 0
+    if byte >= index.end:
+        return index.records, index.end
+    number, _, behind = index.last(byte - 1)
+    return number + 1, behind
+
+
+def _cut_index(
+    index: Index,
+    allowed: Int64s | None,
+    ordinal: int,
+    piece_bytes: int,
+    source: str,
+    within: tuple[int, int] | None = None,
+) -> Iterator[Piece]:
+    """allowed: where a piece may start, if not at every record; the first one of `within` may anywhere. source: the
+    index's path, for messages.
+    """
+    offsets = np.ascontiguousarray(index["offset"])  # searching the structured array's field would copy it each time
+    if len(offsets) == 0:
+        return
+    whole = int(offsets[-1] + index["length"][-1]) + INDEX_FRAME_BYTES
+    first, last = (0, len(offsets)) if within is None else np.searchsorted(offsets, within).tolist()
+    start, end = (int(offsets[at]) if at < len(offsets) else whole for at in (first, last))
+    places = offsets if allowed is None else allowed
+    while start < end:
+        # The last place within piece_bytes, or the first one behind start if a single record (or member) is larger.
+        at = max(
+            int(np.searchsorted(places, start + piece_bytes, "right")) - 1, int(np.searchsorted(places, start, "right"))
+        )
+        stop = min(int(places[at]), end) if at < len(places) and start + piece_bytes < end else end
+        if stop <= start:
+            raise DataError("is not in order; verify the data set", source=source, place=f"record {first}")
+        behind = int(np.searchsorted(offsets, stop))
+        yield Piece(ordinal, first, behind - first, start, stop)
+        start, first = stop, behind
+
+
+def hop_piece(
+    file: ShardFile, ordinal: int, piece_bytes: int = PIECE_BYTES, *, lenient: bool = False
+) -> Iterator[Piece]:
+    """The pieces of an uncompressed file by its frame headers alone; each header's CRC is checked.
+
+    Raises:
+        DataError: a header is damaged or the file truncated, unless lenient; pieces before it have been given.
+    """
+    at, first = 0, 0
+    while True:
+        cutter = _Cutter(ordinal, at, first, piece_bytes)
+        try:
+            for starts in hop_headers(file.path, start=at, first_record=first):
+                yield from cutter.add(starts)
+        except DataError as error:
+            at = _end_of(file.path, cutter)
+            yield from cutter.finish(at)
+            if not lenient:
+                raise
+            kind, behind = past_damage(map_file(file.path), at)
+            yield Piece(ordinal, cutter.first, None, at, behind, error.reason, kind)
+            at, first = behind, cutter.first + 1
+        else:
+            yield from cutter.finish(stat(file.path).size_bytes)
+            return
+
+
+class _Cutter:
+    """Record starts as they come, to pieces of at most piece_bytes or one record; first: the number of the first record
+    not in a piece yet.
+    """
+
+    def __init__(self, ordinal: int, start: int, first: int, piece_bytes: int) -> None:
+        self.ordinal, self.start, self.first, self.piece_bytes = ordinal, start, first, piece_bytes
+        self.starts = np.empty(0, np.int64)  # of the records from `start` on
+
+    def add(self, starts: Int64s) -> Iterator[Piece]:
+        self.starts = np.concatenate([self.starts, starts])
+        yield from self._cut(int(self.starts[-1]))
+
+    def finish(self, end: int) -> Iterator[Piece]:
+        """The rest, whose last record ends at `end`."""
+        yield from self._cut(end)
+        if len(self.starts):
+            yield self._piece(len(self.starts), end)
+
+    def _cut(self, end: int) -> Iterator[Piece]:
+        while end - self.start > self.piece_bytes and len(self.starts) > 1:
+            records = max(int(np.searchsorted(self.starts, self.start + self.piece_bytes, "right")) - 1, 1)
+            yield self._piece(records, int(self.starts[records]))
+
+    def _piece(self, records: int, stop: int) -> Piece:
+        piece = Piece(self.ordinal, self.first, records, self.start, stop)
+        self.start, self.first, self.starts = stop, self.first + records, self.starts[records:]
+        return piece
+
+
+def _end_of(path: str, cutter: _Cutter) -> int:
+    """Where the last record that was found ends."""
+    if not len(cutter.starts):
+        return cutter.start
+    last = int(cutter.starts[-1])
+    return last + int(read_range(path, last, last + 8).view(np.int64)[0]) + INDEX_FRAME_BYTES

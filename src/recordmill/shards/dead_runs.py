@@ -1,0 +1,231 @@
+"""When a run is dead, and on a disk the folders of dead ones: told from live ones by their lock, claimed, and removed
+with what else has the run's name in its own.
+
+A folder of another host is never touched. Nothing that stands in a folder is taken for a path, and links are left
+alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import socket
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from recordmill.base.errors import DataError
+from recordmill.shards.engine_jobs import JOB_NAME, RUNNING, UNHEARD_SEC, UNKNOWN_STATE, JobNote, read_note, state_of
+from recordmill.shards.grammar import is_data_folder
+from recordmill.shards.manifest import DATA_PREFIX, RUN_PREFIX, Manifest, generations, load
+from recordmill.storage.json_fields import Fields, parse, read_bounded
+from recordmill.storage.locks import LockFile, lock_folder
+from recordmill.storage.removal import Folder
+
+LOCK_NAME = "lock"
+ABOUT_NAME = "read.json"  # which read it is that could go on in this folder
+_OWNER_BYTES = 4096
+
+_log = logging.getLogger(__name__)
+
+
+class Claim:
+    """A dead run's folder, locked until `close` so that nobody else takes it. lock: None where there is none left."""
+
+    def __init__(self, above: Folder, name: str, folder: Folder, lock: LockFile | None) -> None:
+        self.above, self.name, self.folder, self.lock = above, name, folder, lock
+
+    def keep_lock(self) -> LockFile | None:
+        """Let go of all but the lock, which is the caller's now."""
+        lock, self.lock = self.lock, None
+        self.close()
+        return lock
+
+    def close(self) -> None:
+        self.folder.close()
+        if self.lock is not None:
+            self.lock.close()
+
+
+def claim(above: Folder, name: str) -> Claim | None:
+    """The run folder of that name, if its process is provably dead and nobody else claims it; else None."""
+    try:
+        folder = above.enter(name)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        _log.warning("%s is no folder of a run, but a link or a file; it was left alone", name)
+        return None
+    dead, lock = _judge(folder, name)
+    if dead and above.inode(name) == folder.own_inode:
+        return Claim(above, name, folder, lock)
+    folder.close()
+    if lock is not None:
+        lock.close()
+    return None
+
+
+def _judge(folder: Folder, name: str) -> tuple[bool, LockFile | None]:
+    """Whether the folder's run is dead, and its lock if there is one left."""
+    try:
+        lock = LockFile.open(folder, LOCK_NAME)
+    except FileNotFoundError:  # none to judge by: what a removal leaves last, or a start that was killed
+        empty = not folder.names() and not name.startswith(".")
+        return empty or _is_made_here(name), None
+    except OSError:
+        _log.warning("%s: its lock is a link or no file; it was left alone", name)
+        return False, None
+    with contextlib.suppress(OSError, DataError):
+        if not lock.is_own_file:
+            _log.warning("%s: its lock is no file of its own; it was left alone", name)
+        elif _is_dead(folder, lock, name):
+            return True, lock
+    return False, lock
+
+
+def _is_dead(folder: Folder, lock: LockFile, name: str) -> bool:
+    data = lock.read(_OWNER_BYTES)
+    owner = Fields(parse(data or b"{}", LOCK_NAME), LOCK_NAME)
+    unsigned = not data and _is_made_here(name)  # a start that was killed before it wrote whose it is
+    if owner.value.get("host") != machine()["host"] and not unsigned:
+        return False
+    # After a reboot it is dead for certain; the lock is then only to exclude those who would claim it as well.
+    lock.take()
+    lease = owner.count("lease_sec") if "lease_sec" in owner and owner.value.get("boot") == machine()["boot"] else 0
+    note = read_note(folder.descriptor) if folder.is_mine(JOB_NAME) else None
+    return is_dead(name, lambda: _silent_sec(folder, lock), lease, note, asks=True)
+
+
+def is_dead(name: str, silent_sec: Callable[[], float], lease_sec: float, note: JobNote | None, *, asks: bool) -> bool:
+    """Whether a run is dead that no process holds, as far as that can be seen: its lease is over, or, where an engine's
+    job is noted, that has ended, whatever became of the process that started it.
+
+    silent_sec: for how long nobody has heard of it. lease_sec: for how long it is alive so; 0: not at all. asks: the
+    engine; a job about which none can be asked, or is, may be at work for a day after its last word.
+    """
+    if note is None:
+        return not lease_sec or silent_sec() > lease_sec
+    state = state_of(note) if asks else UNKNOWN_STATE
+    if state == RUNNING:
+        _log.warning("%s: its job %s is at work; it was left alone", name, note.where)
+        return False
+    if state == UNKNOWN_STATE and silent_sec() <= UNHEARD_SEC:
+        _log.warning(
+            "%s: its job %s can't be asked about, and may be at work; it was left alone (for a day after its "
+            "last word)",
+            name,
+            note.where,
+        )
+        return False
+    return True
+
+
+def _silent_sec(folder: Folder, lock: LockFile) -> float:
+    """For how long nothing has been written in the run's folder, nor its lease renewed, by the disk's own clock."""
+    times = [lock.changed]
+    for name in ("data", "runs", "rejects"):
+        with contextlib.suppress(OSError):
+            times.append(folder.changed(name))
+    return folder.now() - max(times)
+
+
+def clean_dead(out: Path, keep: Callable[[Path], bool] | None = None) -> list[str]:
+    """Remove the run folders whose process is provably dead, and what they had already moved; gives their names. keep:
+    which ones to leave alone.
+    """
+    with Folder.open(out) as above:
+        names = [name for name in above.names() if name.startswith((RUN_PREFIX, f".{RUN_PREFIX}"))]
+        if not names:
+            return []
+        lock_folder(above)  # starts hold it until they have locked their folders
+        with claimed(out / name for name in names if keep is None or not keep(out / name)) as dead:
+            kept = committed_data(out) if dead else set()
+            for run in dead:
+                if data_of(run.name) in kept or remove_data(out, data_of(run.name)):
+                    remove_run(above, run.name, run.folder)
+            return [run.name for run in dead]
+
+
+def data_of(name: str) -> str:
+    """The name of the folder of shards of the run that has a folder of that name."""
+    return f"{DATA_PREFIX}{name.removeprefix(RUN_PREFIX)}"
+
+
+@contextlib.contextmanager
+def claimed(folders: Iterable[Path]) -> Iterator[list[Claim]]:
+    """Those of the run folders whose process is provably dead, locked meanwhile, so that nobody else takes them."""
+    with contextlib.ExitStack() as held:
+        dead = []
+        for path in folders:
+            above = held.enter_context(Folder.open(path.parent))
+            if (run := claim(above, path.name)) is not None:
+                held.callback(run.close)
+                dead.append(run)
+        yield dead
+
+
+def loaded(out: str | Path) -> dict[int, Manifest]:
+    """All generations that OUT holds, by number; one that another build removes meanwhile is left out.
+
+    Raises:
+        DataError: a manifest is broken.
+    """
+    manifests = {}
+    for number in generations(out):
+        with contextlib.suppress(FileNotFoundError):
+            manifests[number] = load(out, number)
+    return manifests
+
+
+def committed_data(out: str | Path) -> set[str]:
+    """The folders that the data sets at OUT consist of."""
+    return {part.folder for manifest in loaded(out).values() for part in manifest.parts}
+
+
+def remove_data(out: Path, name: str) -> bool:
+    """Remove a data folder, and the reject files that belong to it by their names, unless it is no name of one; says
+    whether no such folder is left.
+    """
+    if not is_data_folder(name):
+        return True
+    with Folder.open(out) as above:
+        if above.is_folder(name):
+            with contextlib.suppress(OSError):
+                above.remove(name)
+        with contextlib.suppress(OSError), above.enter("rejects") as rejects:
+            for file in rejects.names():
+                if file.startswith(f"{name.removeprefix(DATA_PREFIX)}."):
+                    rejects.remove(file)
+        return not above.is_folder(name)
+
+
+def remove_run(above: Folder, name: str, folder: Folder) -> None:
+    """Remove a run folder, its lock last: whoever is killed in between leaves one that can still be proved dead, and
+    that no read goes on in.
+    """
+    with contextlib.suppress(OSError):
+        folder.clear(lambda inner: 0 if inner == ABOUT_NAME else 2 if inner == LOCK_NAME else 1)
+        folder.remove_itself(above, name)
+
+
+def making_name(identifier: str) -> str:
+    """A new name for a run's folder while it is made, which says on which machine."""
+    return f".{RUN_PREFIX}{identifier}.{uuid.uuid4().hex[:8]}.{_machine_tag()}.tmp"
+
+
+def _is_made_here(name: str) -> bool:
+    """Whether a folder without a lock is what a start on this machine left: starts and cleaners exclude each other."""
+    return name.startswith(f".{RUN_PREFIX}") and name.endswith(f".{_machine_tag()}.tmp")
+
+
+def _machine_tag() -> str:
+    return hashlib.sha256(machine()["host"].encode("utf-8", "surrogateescape")).hexdigest()[:8]
+
+
+def machine() -> dict[str, str]:
+    """`host`: this machine's name. `boot`: what its kernel calls this start of it, empty where it does not say."""
+    boot = ""
+    with contextlib.suppress(OSError, DataError):
+        boot = read_bounded("/proc/sys/kernel/random/boot_id").decode().strip()
+    return {"host": socket.gethostname(), "boot": boot}

@@ -1,0 +1,244 @@
+"""What is noted of an engine's job in the folder of its run, `_run-<id>/job.json`, so that others can tell whether the
+run is alive although the process that started it is gone; and a Flink cluster by its REST interface: what is free, what
+a job does, and its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from recordmill.base.errors import DataError
+from recordmill.storage.json_fields import Fields, load_fields
+
+_TIMEOUT_SEC = 10.0
+_MOST_BYTES = 16 << 20  # 16 MiB: the plan of a job of thousands of tasks is far below
+_ENDED = frozenset({"FINISHED", "FAILED", "CANCELED"})
+_JOB_ID = re.compile("[0-9a-f]{32}")
+_WAITING = frozenset({"CREATED", "SCHEDULED"})
+
+
+class EngineGone(Exception):
+    """The engine gave no answer, or none that can be understood. code: of HTTP, 0 where there was none."""
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Overview:
+    """What a cluster has. slots, free: task slots. version: `1.19.3`. jobs: how many run."""
+
+    task_managers: int
+    slots: int
+    free: int
+    version: str
+    jobs: int = 0
+
+
+@dataclass(frozen=True)
+class FlinkJob:
+    """A job. state: Flink's own word. tasks: a state of its tasks to how many are in it. moved: a number that changes
+    as long as anything is done.
+    """
+
+    id: str
+    name: str
+    state: str
+    tasks: Mapping[str, int]
+    moved: int = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of it runs any more."""
+        return self.state in _ENDED
+
+    @property
+    def waits_for_slots(self) -> bool:
+        """Whether none of its tasks has been given a slot."""
+        begun = any(count for state, count in self.tasks.items() if state not in _WAITING)
+        return not self.ended and not begun
+
+
+@dataclass(frozen=True)
+class Flink:
+    """A cluster. url: of its REST interface and its web page."""
+
+    url: str
+
+    @classmethod
+    def of_master(cls, master: str | None) -> Flink | None:
+        """The cluster that `--flink_master` names; None for one that lives inside the job server.
+
+        >>> Flink.of_master("host:8081"), Flink.of_master("[auto]")
+        (Flink(url='http://host:8081'), None)
+        """
+        if not master or master.startswith("["):
+            return None
+        return cls((master if "://" in master else f"http://{master}").rstrip("/"))
+
+    def overview(self) -> Overview:
+        """What is there and what is free; EngineGone if nobody answers."""
+        found = self._get("/overview")
+        try:
+            counts = [int(found[name]) for name in ("taskmanagers", "slots-total", "slots-available")]
+        except (KeyError, TypeError, ValueError):
+            raise EngineGone(f"{self.url} is no REST address of Flink") from None
+        return Overview(
+            counts[0], counts[1], counts[2], str(found.get("flink-version", "")), int(found.get("jobs-running") or 0)
+        )
+
+    def named(self, name: str) -> FlinkJob | None:
+        """The youngest job of that name, or None."""
+        found = [job for job in self._get("/jobs/overview").get("jobs", []) if job.get("name") == name]
+        if not found:
+            return None
+        return self.job(str(max(found, key=lambda job: job.get("start-time", 0))["jid"]))
+
+    def job(self, job_id: str) -> FlinkJob | None:
+        """The job of that id; None if the cluster knows of none such."""
+        if _JOB_ID.fullmatch(job_id) is None:
+            return None
+        try:
+            found = self._get(f"/jobs/{job_id}")
+        except EngineGone as error:
+            if error.code == 404:
+                return None
+            raise
+        vertices = found.get("vertices", [])
+        tasks: Counter[str] = Counter()
+        moved = 0
+        for vertex in vertices:
+            tasks.update({state: int(count) for state, count in (vertex.get("tasks") or {}).items() if count})
+            metrics = vertex.get("metrics") or {}
+            moved += sum(int(metrics.get(name) or 0) for name in ("read-bytes", "write-bytes", "read-records"))
+        return FlinkJob(job_id, str(found.get("name", "")), str(found.get("state", "")), tasks, moved)
+
+    def reason(self, job_id: str) -> str:
+        """The whole text of what made a job fail; empty where Flink keeps none."""
+        found = self._get(f"/jobs/{job_id}/exceptions")
+        entries = (found.get("exceptionHistory") or {}).get("entries") or []
+        texts = [str(found.get("root-exception") or ""), *(str(entry.get("stacktrace") or "") for entry in entries)]
+        return "\n".join(dict.fromkeys(text for text in texts if text))
+
+    def cancel(self, job_id: str) -> None:
+        """Ask for a job's end; one that has ended is let be."""
+        try:
+            self._ask(f"/jobs/{job_id}?mode=cancel", "PATCH")
+        except EngineGone as error:
+            if error.code not in (404, 409):  # none such, or ended already
+                raise
+
+    def wait_until_ended(self, job_id: str, timeout_sec: float) -> FlinkJob | None:
+        """The job when it has ended, None if it is not known any more; TimeoutError if it goes on."""
+        before = time.monotonic()
+        while True:
+            job = self.job(job_id)
+            if job is None or job.ended:
+                return job
+            if time.monotonic() - before > timeout_sec:
+                raise TimeoutError(f"job {job_id} is still {job.state}")
+            time.sleep(0.3)
+
+    def _get(self, path: str) -> dict[str, Any]:
+        try:
+            found = json.loads(self._ask(path, "GET"))
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise EngineGone(f"{self.url}{path}: no answer of Flink's")
+        return found
+
+    def _ask(self, path: str, method: str) -> bytes:
+        # they take as long to import as everything else, and few commands have an engine
+        import http.client
+        import urllib.error
+        import urllib.request
+
+        if not self.url.startswith(("http://", "https://")):
+            raise EngineGone(f"{self.url} is no http address")
+        try:
+            request = urllib.request.Request(self.url + path, method=method)
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_SEC) as answer:
+                return bytes(answer.read(_MOST_BYTES))
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise EngineGone(f"{self.url}{path}: {error}", error.code) from None
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise EngineGone(f"{self.url}{path}: {getattr(error, 'reason', error)}") from None
+
+
+JOB_NAME = "job.json"
+RUNNING, ENDED, UNKNOWN_STATE = "running", "ended", "unknown"
+UNHEARD_SEC = 24 * 3600  # a day: a job that nobody can be asked about is alive so long after anything was written
+
+
+@dataclass(frozen=True)
+class JobNote:
+    """A job. runner: Beam's name of it. name: of the job, our own. url: of the engine's REST interface, or of its job
+    server. job: the engine's own id, empty as long as it is not known. detached: nobody waits for its end.
+    """
+
+    runner: str
+    name: str
+    url: str = ""
+    job: str = ""
+    started: float = 0.0
+    detached: bool = False
+
+    def to_json(self) -> bytes:
+        """The note as it is written."""
+        return json.dumps({**asdict(self), "started": self.started or time.time()}).encode()
+
+    @classmethod
+    def from_fields(cls, found: Fields) -> JobNote:
+        """The note that was read; DataError if it is none."""
+        texts = {name: found.text(name) for name in ("runner", "name", "url", "job")}
+        started: Any = found.value.get("started", 0.0)
+        if isinstance(started, bool) or not isinstance(started, int | float):
+            raise DataError("'started' is no time", source=JOB_NAME)
+        return cls(**texts, started=float(started), detached=found.value.get("detached") is True)
+
+    @property
+    def where(self) -> str:
+        """The job, for people: its name, and where it can be looked at."""
+        return f"{self.name}{f' on {self.page}' if self.url else ''}"
+
+    @property
+    def page(self) -> str:
+        """The engine's page of the job, or of all jobs."""
+        return f"{self.url}/#/job/running/{self.job}" if self.url.startswith("http") and self.job else self.url
+
+
+def read_note(folder: int | str) -> JobNote | None:
+    """The note in a run's folder, given as a descriptor or a path; None if there is none that can be read."""
+    with contextlib.suppress(OSError, DataError):
+        if isinstance(folder, int):
+            return JobNote.from_fields(load_fields(JOB_NAME, dir_fd=folder))
+        return JobNote.from_fields(load_fields(f"{folder}/{JOB_NAME}"))
+    return None
+
+
+def state_of(note: JobNote) -> str:
+    """RUNNING, ENDED, or UNKNOWN where the engine can't be asked. Only Flink can: others have no interface that
+    outlives the process which submitted the job.
+    """
+    flink = Flink.of_master(note.url) if note.url.startswith("http") else None
+    if flink is None:
+        return UNKNOWN_STATE
+    try:
+        job = flink.job(note.job) if note.job else flink.named(note.name)
+        if job is not None:
+            return ENDED if job.ended else RUNNING
+        flink.overview()  # it answers, and knows nothing of the job
+    except (EngineGone, AttributeError, KeyError, TypeError, ValueError):
+        return UNKNOWN_STATE
+    # a job that was about to be submitted when its note was written may still come
+    return ENDED if note.job or time.time() - note.started > 600 else UNKNOWN_STATE

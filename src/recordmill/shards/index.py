@@ -1,0 +1,150 @@
+"""The index of a shard: a `.npy` of one structured entry per record, so that record 17 is one seek away.
+
+`np.load(path, mmap_mode="r")` opens it. For compressed shards the offsets count uncompressed bytes, and a member table
+beside it says where in the file the member that holds an offset begins.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from recordmill.base.errors import DataError
+from recordmill.records.writers.npy_file import npy_header
+from recordmill.storage.files import last_seen, map_file, read_ranges
+
+# offset: of the frame's first byte in the uncompressed shard; length: of the payload, so a frame is length + 16 bytes;
+# key: its place in the global order
+INDEX_DTYPE = np.dtype([("offset", "<i8"), ("length", "<i8"), ("key", "<u8")])
+# compressed: the member's first byte in the file; uncompressed: the first byte it holds of the shard
+MEMBERS_DTYPE = np.dtype([("compressed", "<i8"), ("uncompressed", "<i8")])
+
+LOOKED_ENTRIES = 2048  # entries, 48 KiB: those around where an offset may be
+_PREFIX_BYTES = 10  # of a .npy: magic, version and the header's length
+
+Index = npt.NDArray[np.void]
+
+INDEX_FRAME_BYTES = 16  # u64 length, u32 CRC of it, payload, u32 CRC of the payload
+
+
+class FarIndex:
+    """The index of a shard in a store, of which only the entries around the offsets that are asked for are read.
+
+    records, end: of the shard, as the manifest has them.
+
+    Raises:
+        DataError: the file is missing, or what was read of it is no such index.
+    """
+
+    def __init__(self, path: str, records: int, end: int) -> None:
+        self.path, self.records, self.end = path, records, end
+        try:
+            self._header_bytes = last_seen(path).size_bytes - records * INDEX_DTYPE.itemsize
+        except FileNotFoundError:
+            raise DataError("is missing", source=path) from None
+        if not _PREFIX_BYTES <= self._header_bytes <= _PREFIX_BYTES + 0xFFFF:
+            raise DataError(f"has another length than one of the {records} records that the manifest says", source=path)
+        self._blocks: dict[int, Index] = {}  # number of the first record to the entries of what follows
+
+    def expect(self, offsets: Iterable[int]) -> None:
+        """These will be asked for: read what is where they would be if all records were alike, at once."""
+        share = self.records / self.end
+        if firsts := {self._block_of(int(offset * share)) for offset in offsets}:
+            self._read(firsts)
+
+    def last(self, offset: int) -> tuple[int, int, int]:
+        """(number, first byte, the byte behind it) of the record that has this byte, of those that the shard has."""
+        low, low_at, high, high_at = 0, 0, self.records, self.end
+        for attempt in itertools.count():
+            for first, block in self._blocks.items():
+                begin, end = int(block["offset"][0]), _end(block)
+                if begin <= offset < end:
+                    row = int(np.searchsorted(np.ascontiguousarray(block["offset"]), offset, "right")) - 1
+                    return first + row, int(block["offset"][row]), _end(block[: row + 1])
+                if offset < begin and first < high:
+                    high, high_at = first, begin
+                elif offset >= end and first + len(block) > low:
+                    low, low_at = first + len(block), end
+            if not (low < high and low_at <= offset < high_at):
+                raise DataError("is not in order; verify the data set", source=self.path, place=f"record {low}")
+            share = (offset - low_at) / (high_at - low_at) if attempt % 3 < 2 else 0.5  # records may be very unlike
+            self._read({min(max(self._block_of(low + int(share * (high - low))), low), high - 1)})
+        raise AssertionError("unreachable")
+
+    def _block_of(self, number: int) -> int:
+        return max(min(number - LOOKED_ENTRIES // 2, self.records - LOOKED_ENTRIES), 0)
+
+    def _read(self, firsts: Iterable[int]) -> None:
+        blocks = {first: np.empty(min(LOOKED_ENTRIES, self.records - first), INDEX_DTYPE) for first in sorted(firsts)}
+        size, header = INDEX_DTYPE.itemsize, np.empty(0 if self._blocks else self._header_bytes, np.uint8)
+        ranges = [(self._header_bytes + first * size, block.view(np.uint8)) for first, block in blocks.items()]
+        read_ranges(self.path, [(0, header), *ranges])
+        if len(header) and header.tobytes() != npy_header(INDEX_DTYPE, (self.records,), self._header_bytes):
+            raise _no_index(self.path, INDEX_DTYPE)
+        for first, block in blocks.items():
+            is_last = first + len(block) == self.records
+            check_frames(block, self.path, first, None if first else 0, self.end if is_last else None)
+        self._blocks |= blocks
+
+
+def _end(index: Index) -> int:
+    """The byte behind the last record."""
+    return int(index["offset"][-1]) + int(index["length"][-1]) + INDEX_FRAME_BYTES
+
+
+def check_frames(index: Index, source: str, first: int = 0, begin: int | None = 0, end: int | None = None) -> None:
+    """Raises DataError unless the frames follow each other, from byte `begin` and to byte `end` where these are given:
+    kernels go by these numbers. first: the number of the first record.
+    """
+    offsets, lengths = np.ascontiguousarray(index["offset"]), np.ascontiguousarray(index["length"])
+    begins = np.empty(len(index), np.int64)
+    begins[:1] = offsets[:1] if begin is None else begin
+    np.add(offsets[:-1], lengths[:-1] + INDEX_FRAME_BYTES, out=begins[1:])
+    if (wrong := (offsets != begins) | (lengths < 0)).any():
+        at = int(np.argmax(wrong))
+        raise DataError(
+            f"offset {offsets[at]}, length {lengths[at]}: not where the record before it ends",
+            source=source,
+            place=f"record {first + at}",
+        )
+    if end is not None and _end(index) != end:
+        raise DataError(f"ends at byte {_end(index)} of the shard where the manifest says {end}", source=source)
+
+
+def make_index(frame_bytes: npt.NDArray[np.int64], keys: npt.NDArray[np.uint64], first_offset: int = 0) -> Index:
+    """The entries of consecutive frames of these sizes, the first of which begins at first_offset."""
+    index = np.empty(len(keys), INDEX_DTYPE)
+    ends = np.cumsum(frame_bytes)
+    index["offset"] = first_offset + ends - frame_bytes
+    index["length"] = frame_bytes - INDEX_FRAME_BYTES
+    index["key"] = keys
+    return index
+
+
+def map_table(path: str, dtype: np.dtype[np.void]) -> Index:
+    """The entries of an index or a member table, memory-mapped.
+
+    The header must be, byte for byte, that of as many entries as the file has. `np.load` would parse it with
+    `ast.literal_eval`, which CPython 3.11 can't do in two threads at once (SystemError: AST constructor recursion depth
+    mismatch).
+
+    Raises:
+        DataError: the file is missing, or is not such a table.
+    """
+    try:
+        data = map_file(path)
+    except FileNotFoundError:
+        raise DataError("is missing", source=path) from None
+    header_bytes = _PREFIX_BYTES + int.from_bytes(data[_PREFIX_BYTES - 2 : _PREFIX_BYTES].tobytes(), "little")
+    rows, rest = divmod(len(data) - header_bytes, dtype.itemsize)
+    if rows < 0 or rest or data[:header_bytes].tobytes() != npy_header(dtype, (rows,), header_bytes):
+        raise _no_index(path, dtype)
+    return data[header_bytes:].view(dtype)
+
+
+def _no_index(path: str, dtype: np.dtype[np.void]) -> DataError:
+    names = ", ".join(dtype.names or ())
+    return DataError(f"is no index: not a .npy of {dtype.itemsize}-byte entries ({names})", source=path)

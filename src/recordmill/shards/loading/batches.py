@@ -1,0 +1,199 @@
+"""Pieces of shards to RecordBatches: read, checked and decoded on threads, in order, in bounded memory; and records at
+scattered places, without what lies between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from recordmill.base.arrays import Int64s
+from recordmill.base.buffers import room
+from recordmill.base.errors import DataError
+from recordmill.base.threads import thread_map
+from recordmill.records.columns.conversions import Decoding
+from recordmill.records.tfrecord.frames import FRAME_BYTES, HEADER_BYTES, Frames, gather_frames, scan
+from recordmill.records.tfrecord.recovery import Gap, read_frames_around
+from recordmill.schemas.feature import Schema
+from recordmill.shards.access import FileAccess
+from recordmill.shards.catalog import ShardFile
+from recordmill.shards.pieces import PIECE_BYTES, FrameBlock, Piece, begin_piece, read_piece, stream
+from recordmill.storage.files import Bytes
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one thread does: a piece to read, or a block that was read already. coming: as `read_piece` takes it."""
+
+    file: ShardFile
+    piece: Piece
+    block: FrameBlock | None = None
+    coming: Callable[[], Bytes] | None = None
+
+    @property
+    def framed_bytes(self) -> int:
+        """How many bytes of shards it is."""
+        if self.block is not None:
+            return int(self.block.frames.lengths.sum()) + FRAME_BYTES * len(self.block.frames)
+        return (self.piece.stop or self.piece.start) - self.piece.start
+
+
+def loads(files: Sequence[ShardFile], pieces: Iterable[Piece], *, lenient: bool = False) -> Iterator[Load]:
+    """The work of these pieces in order; streams are read here, block by block.
+
+    lenient: where a stream holds no good frame, a load of no bytes, whose piece says the fault, instead of an error.
+    """
+    for piece in pieces:
+        file = files[piece.file]
+        if piece.stop is not None:
+            yield Load(file, piece)
+        elif lenient:
+            yield from _lenient(file, piece)
+        else:
+            for block in stream(file):
+                yield Load(file, piece, block)
+
+
+def asked_for(work: Iterable[Load]) -> Iterator[Load]:
+    """The same loads, each of which is asked for, if it is in a store, when the one before it is given."""
+    before: Load | None = None
+    for load in work:
+        coming = None if load.block is not None else begin_piece(load.file, load.piece)
+        if before is not None:
+            yield before
+        before = replace(load, coming=coming)
+    if before is not None:
+        yield before
+
+
+def _lenient(file: ShardFile, piece: Piece) -> Iterator[Load]:
+    for part in read_frames_around(file.path, compression=file.compression, batch_bytes=PIECE_BYTES):
+        if isinstance(part, Gap):
+            end = part.first_offset + part.size_bytes
+            yield Load(file, Piece(piece.file, part.first_record, None, part.first_offset, end, part.reason, part.kind))
+        else:
+            yield Load(file, piece, FrameBlock(part, part.first_record, part.first_offset))
+
+
+def decode_block(block: FrameBlock, schema: Schema | Decoding, source: str) -> pa.RecordBatch:
+    """The block's records as columns of the schema's Arrow types."""
+    frames = block.frames
+    return Decoding.of(schema).decode(
+        frames.data,
+        frames.starts + HEADER_BYTES,
+        frames.lengths,
+        source=source,
+        first_record=block.first_record,
+        offsets=frames.starts + block.first_offset,
+    )
+
+
+def blocks_of(load: Load, check: bool = True) -> list[FrameBlock]:
+    """The frames of a load, read if need be.
+
+    Raises:
+        DataError: they are damaged.
+    """
+    if load.block is not None:
+        return [load.block]
+    return list(read_piece(load.file, load.piece, check=check, coming=load.coming))
+
+
+def decode_load(load: Load, schema: Schema | Decoding, check: bool = True) -> list[pa.RecordBatch]:
+    """Read if need be, and decode."""
+    return [decode_block(block, schema, load.file.path) for block in blocks_of(load, check)]
+
+
+def record_batches(
+    work: Iterable[Load],
+    schema: Schema | Decoding,
+    *,
+    threads: int = 1,
+    progress: Callable[[int], None] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """All records of these loads, in order, one batch per piece or block.
+
+    progress: called with the number of records of each batch.
+
+    Raises:
+        DataError: a record is damaged or does not fit the schema; it names file, record and offset.
+    """
+    for batches in thread_map(lambda load: decode_load(load, schema), work, threads):
+        for batch in batches:
+            if progress is not None:
+                progress(batch.num_rows)
+            yield batch
+
+
+Portion = tuple[FileAccess, Int64s]
+
+
+def are_scattered(numbers: Int64s) -> bool:
+    """Whether ascending numbers are mostly alone,
+    so that to read them one by one is less than to read the stretches in which they lie.
+    """
+    return len(numbers) > 1 and int(np.count_nonzero(np.diff(numbers) > 1)) > len(numbers) // 2
+
+
+def scattered_batches(
+    files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, schema: Schema | Decoding, threads: int
+) -> Iterator[pa.RecordBatch]:
+    """The records of these numbers, ascending, of files that are all seekable;
+    ends: the number of records up to and with each file.
+
+    Raises:
+        DataError: a record is damaged or does not fit; the place is not told.
+    """
+    edges = np.searchsorted(numbers, np.concatenate([[0], ends])).tolist()
+    portions = (
+        (file, portion)
+        for at, file in enumerate(files)
+        if edges[at] < edges[at + 1]
+        for portion in file.portions(numbers[edges[at] : edges[at + 1]] - (int(ends[at - 1]) if at else 0), PIECE_BYTES)
+    )
+    frames = thread_map(_frames, portions, threads)
+    # A batch costs the decoder half a millisecond before its first record,
+    # so what came from many files or members is decoded together.
+    yield from thread_map(
+        lambda together: decode_block(FrameBlock(_joined(together), 0, 0), schema, ""), _together(frames), threads
+    )
+
+
+def _frames(portion: Portion) -> Frames:
+    """The portion's frames, one after the other, checked."""
+    file, records = portion
+    data, starts, lengths = file.reach(records)
+    sizes = lengths + FRAME_BYTES
+    if int((starts + sizes).max()) > len(data):
+        raise DataError("ends before its last record", source=file.file.path)
+    out = room(int(sizes.sum()), np.uint8)
+    gather_frames(data, starts, sizes, np.arange(len(records)), out)
+    frames, _ = scan(out, source=file.file.path, final=True)
+    if not np.array_equal(frames.lengths, lengths):
+        raise DataError("the index does not fit the shard", source=file.file.path)
+    return frames
+
+
+def _together(parts: Iterable[Frames]) -> Iterator[list[Frames]]:
+    """Consecutive parts of about PIECE_BYTES."""
+    held: list[Frames] = []
+    for part in parts:
+        if held and sum(len(one.data) for one in held) + len(part.data) > PIECE_BYTES:
+            yield held
+            held = []
+        held.append(part)
+    if held:
+        yield held
+
+
+def _joined(parts: Sequence[Frames]) -> Frames:
+    if len(parts) == 1:
+        return parts[0]
+    sizes = [len(part.data) for part in parts]
+    before = (np.cumsum(sizes) - sizes).tolist()
+    starts = np.concatenate([part.starts + shift for part, shift in zip(parts, before, strict=True)])
+    lengths, crcs = np.concatenate([part.lengths for part in parts]), np.concatenate([part.crcs for part in parts])
+    return Frames(np.concatenate([part.data for part in parts]), starts, lengths, crcs)

@@ -1,0 +1,208 @@
+"""What any TFRecord files hold: `Inference` over all their records, on threads, in bounded memory, and the schema it
+gives; or guessed from the first records of each, and the others decoded if they confirm it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial, reduce
+
+import numpy as np
+import pyarrow as pa
+
+from recordmill.base.errors import DataError
+from recordmill.base.threads import thread_map
+from recordmill.records.inference.confirm import SchemaGuess, is_monotone
+from recordmill.records.inference.infer import Inference, infer
+from recordmill.records.tfrecord.frames import HEADER_BYTES
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Schema
+from recordmill.shards.catalog import ShardFile
+from recordmill.shards.cutting import cut_files
+from recordmill.shards.loading.batches import Load, blocks_of, loads
+from recordmill.shards.loading.salvage import Recovered, frames_of
+from recordmill.shards.loading.sample import Sample, sample_loads
+from recordmill.shards.loading.schema_hints import contradicted, find_hint, refine
+from recordmill.shards.pieces import FrameBlock, stream
+
+
+def infer_files(
+    files: Sequence[ShardFile],
+    *,
+    threads: int = 1,
+    lenient: bool = False,
+    sample: Sample | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Inference:
+    """What all records of the files are, or those of a sample, as a monoid's sum; CRCs are checked on the way.
+
+    lenient: leave out what is damaged. progress: called with the number of records of each piece.
+
+    Raises:
+        DataError: a file is damaged, unless lenient.
+    """
+    work: Iterator[Iterable[Load]] = (
+        _work(files, threads, lenient)
+        if sample is None
+        else ([load] for load in sample_loads(files, sample, lenient=lenient))
+    )
+    total = Inference()
+    for part, records in thread_map(partial(_infer_loads, lenient=lenient), work, threads):
+        total = total + part
+        if progress is not None:
+            progress(records)
+    return total
+
+
+def _work(files: Sequence[ShardFile], threads: int, lenient: bool) -> Iterator[Iterable[Load]]:
+    """Loads that one thread counts: each by itself or, where there is a compressed file for each thread, all of one,
+    which is inflated by the thread that counts it.
+    """
+    whole = sum(not file.codec.is_plain and file.index is None for file in files) >= threads
+    for piece in cut_files(enumerate(files), lenient=lenient):
+        found = loads(files, [piece], lenient=lenient)
+        if piece.stop is None and whole:
+            yield found
+        else:
+            yield from ([load] for load in found)
+
+
+def infer_schema(
+    files: Sequence[ShardFile],
+    *,
+    threads: int = 1,
+    lenient: bool = False,
+    sample: Sample | None = None,
+    wanted: Collection[str] | None = None,
+) -> tuple[Schema, list[str]]:
+    """(the features of the files' records, or of a sample's, by what came along with them and fits; notes on that).
+
+    lenient: of records that can be read. wanted: names of features; others may be of several kinds, and are left out
+    then.
+    """
+    inference = infer_files(files, threads=threads, lenient=lenient, sample=sample)
+    return schema_of(files, inference if wanted is None else inference.without_conflicts(wanted))
+
+
+def schema_of(files: Sequence[ShardFile], inference: Inference) -> tuple[Schema, list[str]]:
+    """(the schema of what was counted, made better by a hint beside the files; notes on that hint)."""
+    schema = inference.schema()
+    hint, notes = find_hint(files)
+    if hint is None:
+        return schema, notes
+    refined, used = refine(schema, inference, hint)
+    return refined, notes + used
+
+
+def _infer_loads(work: Iterable[Load], *, lenient: bool) -> tuple[Inference, int]:
+    total, records = Inference(), 0
+    for load in work:
+        part, count = _infer_load(load, lenient=lenient)
+        total, records = total + part, records + count
+    return total, records
+
+
+def infer_frames(found: Recovered, name: str) -> Inference:
+    """What these records are, of the file of that name."""
+    runs = np.split(np.arange(len(found.numbers)), np.flatnonzero(np.diff(found.numbers) > 1) + 1)
+    parts = (
+        infer(
+            found.data,
+            found.starts[run] + HEADER_BYTES,
+            found.lengths[run],
+            source=name,
+            first_record=int(found.numbers[run[0]]),
+        )
+        for run in runs
+        if len(run)
+    )
+    return reduce(lambda one, other: one + other, parts, Inference())
+
+
+def _infer_load(load: Load, *, lenient: bool) -> tuple[Inference, int]:
+    if lenient:
+        found = frames_of(load)
+        return infer_frames(found, load.file.name), len(found.starts)
+    blocks = blocks_of(load)
+    parts = (
+        infer(
+            block.frames.data,
+            block.frames.starts + HEADER_BYTES,
+            block.frames.lengths,
+            source=load.file.name,
+            first_record=block.first_record,
+        )
+        for block in blocks
+    )
+    return reduce(lambda one, other: one + other, parts, Inference()), sum(len(block.frames) for block in blocks)
+
+
+# 8 MiB of all files together: a fortieth of a second to count, and enough to meet what one record in some ten thousand
+# has. Of few files more of each is looked at, since what differs mostly differs between files.
+GUESSED_BYTES = 8 << 20
+_LEAST_BYTES = 64 << 10  # 64 KiB of a file: below it a read costs as much however little it reads
+_MOST_FILES = 64
+
+
+def guess_schema(
+    files: Sequence[ShardFile], *, threads: int, wanted: Collection[str] | None = None
+) -> SchemaGuess | None:
+    """The schema of the first records of the files; None where there are none, or where they can't tell that of all.
+
+    wanted: as of `infer_schema`.
+    """
+    held = [file for file in files if file.stat.size_bytes]
+    count = min(len(held), _MOST_FILES)
+    looked_at = [held[i * len(held) // count] for i in range(count)]
+    size = max(GUESSED_BYTES // max(count, 1), _LEAST_BYTES)
+    try:
+        parts = thread_map(lambda file: _infer_first(file, size), looked_at, threads)
+        inference = reduce(lambda one, other: one + other, parts, Inference())
+        inference = inference if wanted is None else inference.without_conflicts(wanted)
+        return _guess(files, inference) if is_monotone(inference) else None
+    except DataError:
+        return None  # reading all of them says what is wrong, and where
+
+
+def _infer_first(file: ShardFile, size: int) -> Inference:
+    block = next(stream(file, batch_bytes=size), None)
+    if block is None:
+        return Inference()
+    frames = block.frames
+    return infer(frames.data, frames.starts + HEADER_BYTES, frames.lengths, source=file.name)
+
+
+def _guess(files: Sequence[ShardFile], inference: Inference) -> SchemaGuess | None:
+    schema = inference.schema()
+    empty = frozenset(name for (name, _), counts in inference.features.items() if not counts.kinds)
+    hint, notes = find_hint(files)
+    if hint is None:
+        return SchemaGuess(schema, tuple(notes), empty)
+    if contradicted(schema, inference, hint):
+        return None  # the note says which values do, of all records
+    refined, used = refine(schema, inference, hint)
+    return SchemaGuess(refined, (*notes, *used), empty)
+
+
+def confirm_load(load: Load, guess: SchemaGuess) -> list[pa.RecordBatch]:
+    """Read if need be, and decode all features.
+
+    Raises:
+        Unconfirmed: a record is not what was guessed. DataError: one is damaged.
+    """
+    return [confirm_block(block, guess) for block in blocks_of(load)]
+
+
+def confirm_block(block: FrameBlock, guess: SchemaGuess) -> pa.RecordBatch:
+    """The block's records as columns of all features; as `confirm_load`."""
+    frames = block.frames
+    return guess.decode(frames.data, frames.starts + HEADER_BYTES, frames.lengths)
+
+
+def selected(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
+    """The batch as the decoder gives it for these features, which are some of its own."""
+    return batch if batch.schema.names == list(schema.names) else _of(batch, schema)
+
+
+def _of(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
+    return batch.select(list(schema.names)).replace_schema_metadata(to_arrow(schema).metadata)

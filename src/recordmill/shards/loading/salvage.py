@@ -1,0 +1,167 @@
+"""What can be read of damaged shards: the good records of a piece, and a `Reject` for each one that is lost,
+with its place.
+
+Every record of the piece is accounted for: it is in the batch or among the rejects. In our own shards the index says
+where each record begins, so a damaged length costs that record only; elsewhere the next valid header is searched, and
+what was skipped is one reject.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from recordmill.base.arrays import Int64s
+from recordmill.base.errors import Reject
+from recordmill.base.option_names import shortened
+from recordmill.records.example.decode import decode_lenient
+from recordmill.records.example.locate import BadRecord
+from recordmill.records.tfrecord.frames import HEADER_BYTES, Frames, try_scan
+from recordmill.records.tfrecord.recovery import STREAM, past_damage, with_skipped
+from recordmill.schemas.feature import Schema
+from recordmill.shards.loading.batches import Load
+from recordmill.shards.pieces import load_index, read_piece_bytes
+from recordmill.storage.files import Bytes
+
+PARSE, MISSING_RECORDS = "record", "truncated"
+
+
+@dataclass(frozen=True)
+class Salvaged:
+    """Of consecutive records: the good ones as batches, the bad ones as rejects, and how many were filtered out, though
+    nothing was wrong with them. numbers: of the good ones of one load, in their file. seen: digests of the frames that
+    they were, where the reader wants them.
+    """
+
+    batches: tuple[pa.RecordBatch, ...]
+    rejects: tuple[Reject, ...]
+    filtered: int = 0
+    numbers: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
+    seen: bytes = b""
+
+    @property
+    def rows(self) -> int:
+        return sum(int(batch.num_rows) for batch in self.batches)
+
+    @property
+    def records(self) -> int:
+        """How many these were together."""
+        return self.rows + len(self.rejects) + self.filtered
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """The whole frames of a piece: data[starts[i] : starts[i] + lengths[i] + 16] is record numbers[i]
+    of the file; rejects: the others.
+    """
+
+    data: Bytes
+    starts: Int64s
+    lengths: Int64s
+    numbers: Int64s
+    rejects: tuple[Reject, ...] = ()
+
+
+def salvage(load: Load, schema: Schema) -> Salvaged:
+    """The records of one load, good or bad."""
+    found = frames_of(load)
+    batch, _, bad = decode_lenient(found.data, found.starts + HEADER_BYTES, found.lengths, schema)
+    numbers = np.delete(found.numbers, [record.row for record in bad])
+    rejects = (*found.rejects, *_unfit(load, found, bad))
+    return Salvaged((batch,) if batch.num_rows else (), rejects, numbers=numbers)
+
+
+def fitting_frames(load: Load, schema: Schema) -> Recovered:
+    """The frames of one load that are records of the schema; the others are rejects."""
+    found = frames_of(load)
+    _, good, bad = decode_lenient(found.data, found.starts + HEADER_BYTES, found.lengths, schema)
+    if not bad:
+        return found
+    rejects = (*found.rejects, *_unfit(load, found, bad))
+    return Recovered(found.data, found.starts[good], found.lengths[good], found.numbers[good], rejects)
+
+
+def _unfit(load: Load, found: Recovered, bad: Sequence[BadRecord]) -> tuple[Reject, ...]:
+    first_offset = load.piece.start if load.block is None else load.block.first_offset
+    return tuple(
+        Reject(
+            load.file.name,
+            _place(int(found.numbers[record.row]), int(found.starts[record.row]) + first_offset),
+            PARSE,
+            shortened(f"feature {record.feature!r}: {record.reason}", 290) if record.feature else record.reason,
+        )
+        for record in bad
+    )
+
+
+def recovered(frames: Frames, first_record: int) -> Recovered:
+    """Frames of which none is lost; first_record: the number of the first one in its file."""
+    return Recovered(frames.data, frames.starts, frames.lengths, np.arange(len(frames)) + first_record)
+
+
+def frames_of(load: Load) -> Recovered:
+    """The frames of one load whose CRCs are right."""
+    if load.block is not None:
+        return recovered(load.block.frames, load.block.first_record)
+    piece = load.piece
+    assert piece.stop is not None
+    if piece.fault:
+        reason = with_skipped(piece.fault, piece.fault_kind, piece.stop - piece.start)
+        return _nothing([Reject(load.file.name, _place(piece.first_record, piece.start), piece.fault_kind, reason)])
+    damaged: list[tuple[int, int]] = []
+    return _scanned(read_piece_bytes(load.file, piece, damaged), load, damaged)
+
+
+def _nothing(rejects: list[Reject]) -> Recovered:
+    none = np.empty(0, np.int64)
+    return Recovered(np.empty(0, np.uint8), none, none, none, tuple(rejects))
+
+
+def _known(load: Load) -> Int64s | None:
+    """Where the index says that the piece's records begin, relative to the piece."""
+    index = load_index(load.file, lenient=True)
+    if index is None:
+        return None
+    first = load.piece.first_record
+    return np.ascontiguousarray(index["offset"][first : first + (load.piece.records or 0)]) - load.piece.start
+
+
+def _scanned(data: Bytes, load: Load, damaged: Sequence[tuple[int, int]]) -> Recovered:
+    """Scan, and after each fault go on behind it; damaged: ranges of data that a member should have filled."""
+    piece, file, known = load.piece, load.file, _known(load)
+    parts: list[tuple[Int64s, Int64s, Int64s]] = [(np.empty(0, np.int64),) * 3]
+    rejects: list[Reject] = []
+    at, record = 0, 0  # both relative to the piece
+    while at < len(data):
+        frames, consumed, error = try_scan(data[at:], source=file.path, final=True)
+        parts.append((frames.starts + at, frames.lengths, np.arange(record, record + len(frames)) + piece.first_record))
+        at, record = at + consumed, record + len(frames)
+        if error is None:
+            break
+        kind, behind = past_damage(data, at, known=_next_known(known, record, len(data)))
+        message = with_skipped(error.reason, kind, behind - at if known is None else 0)
+        if any(low <= at < high for low, high in damaged):
+            kind, message = STREAM, f"the {file.compression} member that holds it is damaged"
+        rejects.append(Reject(file.name, _place(piece.first_record + record, piece.start + at), kind, message))
+        at, record = behind, record + 1
+    missing = range(record, piece.records or record)
+    rejects += [
+        Reject(file.name, f"record {piece.first_record + i}", MISSING_RECORDS, "the file ends before this record")
+        for i in missing
+    ]
+    starts, lengths, numbers = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Recovered(data, starts, lengths, numbers, tuple(rejects))
+
+
+def _next_known(known: Int64s | None, record: int, end: int) -> int | None:
+    """Where the index says that the record behind this one begins, or the piece ends."""
+    if known is None:
+        return None
+    return int(known[record + 1]) if record + 1 < len(known) else end
+
+
+def _place(record: int, offset: int) -> str:
+    return f"record {record}, byte {offset}"

@@ -1,0 +1,298 @@
+"""A run (of a build, or a read) at work on an OUT in a store: its lease, `OUT/_run-<id>/lease.json`, what runs left
+whose lease has run out, and which results reads committed; and `clean`, which is for any OUT.
+
+Where nothing was put into the run's folder for LEASE_SEC, by the store's own clock, the run is dead: its objects, which
+nothing committed names, may be removed. The lease goes last, so that a removal that is stopped is taken up by the next.
+A run of which an engine's job is noted may wait for that engine without a word, and is dead after a day; `clean` asks
+the engine. A build does not, since whoever can write to OUT may have written the note.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from recordmill.base.errors import DataError, UsageError
+from recordmill.base.threads import thread_map
+from recordmill.shards.dead_runs import claimed, clean_dead, committed_data, data_of, is_dead, machine
+from recordmill.shards.engine_jobs import JOB_NAME, JobNote, read_note
+from recordmill.shards.grammar import is_data_folder
+from recordmill.shards.manifest import DATA_PREFIX, RUN_PREFIX
+from recordmill.shards.run import LEASE_SEC, Run, RunFolder
+from recordmill.storage.files import (
+    bound_requests,
+    is_remote,
+    listed_objects,
+    output_path,
+    put_if_absent,
+    put_object,
+    remove_objects,
+)
+from recordmill.storage.folders import (
+    files_below,
+    is_folder,
+    is_link,
+    join,
+    names_if_there,
+    paths_in,
+    private_folder,
+)
+from recordmill.storage.json_fields import load_fields
+
+__all__ = ["LEASE_SEC", "StoreRun", "clean", "results", "run_at", "work_folder"]
+
+LEASE = "lease.json"
+_AT_ONCE = 4  # requests that say what there is
+_REMOVED, _REMOVED_AT_ONCE = 1_000, 32  # objects that are removed one after the other, while others do so with others
+RESULTS = "_reads"  # the results of reads: a file for each generation
+_NUMBER = re.compile(r"([0-9]{8})\.json")
+
+_log = logging.getLogger(__name__)
+
+
+def work_folder(out: str) -> Path:
+    """Where on this machine runs prepare what they put into that OUT; the same for each of them."""
+    return Path(private_folder("recordmill"), hashlib.sha256(out.encode()).hexdigest()[:16])
+
+
+def result_name(generation: int) -> str:
+    """The name below OUT of what commits a read's result."""
+    return f"{RESULTS}/{generation:08d}.json"
+
+
+def results(out: str, known: Mapping[int, str] | None = None) -> dict[int, str]:
+    """Number of each result of a read that OUT holds to its folder there, ascending; the last one is the result. known:
+    what is known of them, so that it need not be asked.
+
+    Raises:
+        DataError: one of them is none that a read writes.
+    """
+
+    def folder_of(number: int) -> str:
+        if known and number in known:
+            return known[number]
+        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+            fields = load_fields(join(out, result_name(number)))
+            return fields.text("folder", f"{DATA_PREFIX}[0-9a-f]{{12}}", "the folder of a result")
+        return ""
+
+    numbers = result_numbers(out)
+    found = zip(numbers, thread_map(folder_of, numbers, _AT_ONCE), strict=True)
+    return {number: folder for number, folder in found if folder}
+
+
+def result_numbers(out: str) -> list[int]:
+    """The numbers of the results of reads that OUT holds, ascending."""
+    names = names_if_there(join(out, RESULTS))
+    return sorted(int(match[1]) for name in names if (match := _NUMBER.fullmatch(name)))
+
+
+class StoreRun(Run):
+    """A run in a store. As a context it holds the run's lease, renewed by a thread of its own."""
+
+    out: str
+
+    def __init__(self, out: str, identifier: str) -> None:
+        super().__init__(out, identifier)
+        self._is_open = False  # whether it is unknown if the run has committed
+        self._has_committed = False
+        self._held = contextlib.ExitStack()
+
+    @property
+    def _lease(self) -> str:
+        return f"{self.folder_name}/{LEASE}"
+
+    def _sign(self) -> None:
+        text = json.dumps({"host": machine()["host"], "lease_sec": LEASE_SEC}).encode()
+        put_object(f"{self.out}/{self._lease}", text)
+
+    def __enter__(self) -> StoreRun:
+        self._forget()
+        self._held.enter_context(self.alive())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._held.close()
+        self._forget()
+        if self._is_open:  # who finds the lease expired knows by then
+            return
+        try:
+            remove_objects(self.out, [self._lease])
+        except OSError as failure:
+            _log.warning("%s: the lease of this run can't be removed: %s", self.out, failure.strerror)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nobody has taken this run for dead."""
+        return any(item.name == LEASE for item in listed_objects(f"{self.out}/{self.folder_name}"))
+
+    def commit(self, name: str, data: bytes) -> bool:
+        """See `Run.commit`. Where it can't be known, nothing is removed, and the lease is left to run out."""
+        self._is_open = True
+        self._has_committed = put_if_absent(f"{self.out}/{name}", data)
+        self._is_open = False
+        return self._has_committed
+
+    def discard(self) -> bool:
+        """Remove the objects below the data folder, and the files of rejects, unless they were committed, also where
+        that was not heard; what can't be is left to the next run, which finds the lease.
+        """
+        try:
+            if not (self._is_open or self._has_committed or self._is_named()):
+                _remove(self.out, objects_of(self.out, self.data_name))
+        except (OSError, DataError) as error:
+            _log.warning("%s: what the run left can't be removed: %s", self.out, error)
+            self._is_open = True
+        return not self._is_open
+
+    def _is_named(self) -> bool:
+        return self.committed() is not None or self.data_name in results(self.out).values()
+
+    def clear(self) -> None:
+        """Remove the run's own objects, its lease last. Workers that were given up may still put others: what they
+        leave is known by its age.
+        """
+        try:
+            names = [f"{self.folder_name}/{item.name}" for item in listed_objects(f"{self.out}/{self.folder_name}")]
+            _remove(self.out, _lease_last(names))
+        except OSError as error:
+            _log.warning("%s/%s: what the run needed can't be removed: %s", self.out, self.folder_name, error.strerror)
+        self._forget()
+
+    def close(self) -> None:
+        """Remove all that the run has put, but what it has committed."""
+        if self.discard():
+            self.clear()
+
+    def remove_dead(self) -> None:
+        """Remove what dead runs left."""
+        for name, left in self.left_by_dead().items():
+            _log.warning("%s: removing what the dead run %s left (%d objects)", self.out, name, len(left))
+            _remove(self.out, left)
+
+    def left_by_dead(self, *, asks: bool = False) -> dict[str, list[str]]:
+        """Name of each dead run's folder to the names of what it left, the lease last. asks: engines, about the jobs
+        that are noted.
+        """
+        runs: dict[str, list[str]] = {}
+        seen: dict[str, float] = {}  # when something was put into the folder last: its lease, or what workers made
+        for item in listed_objects(self.out):
+            name, _, rest = item.name.partition("/")
+            if rest and name.startswith(RUN_PREFIX):
+                runs.setdefault(name, []).append(item.name)
+                seen[name] = max(seen.get(name, item.changed_sec), item.changed_sec)
+        now = seen.pop(f"{RUN_PREFIX}{self.id}")
+        silent = {name: now - changed for name, changed in seen.items()}
+        dead = {name for name in silent if silent[name] > LEASE_SEC}
+        kept = committed_data(self.out) | set(results(self.out).values()) if dead else set()
+
+        def note_of(name: str) -> JobNote | None:
+            has_note = f"{name}/{JOB_NAME}" in runs[name] and data_of(name) not in kept
+            return read_note(join(self.out, name)) if has_note else None
+
+        def is_gone(name: str) -> bool:
+            return is_dead(name, lambda: silent[name], LEASE_SEC, note_of(name), asks=asks)
+
+        dead = set(filter(is_gone, dead))
+        return {name: [*self._of(name, kept), *_lease_last(runs[name])] for name in sorted(dead)}
+
+    def _of(self, name: str, kept: set[str]) -> list[str]:
+        return [] if data_of(name) in kept else objects_of(self.out, data_of(name))
+
+
+def run_at(out: str, identifier: str) -> Run:
+    """A run that another process or another part of this one holds, at an OUT of a disk or a store."""
+    return StoreRun(out, identifier) if is_remote(out) else RunFolder(Path(out), identifier, None)
+
+
+def _remove(out: str, left: Sequence[str]) -> None:
+    """Remove what a run left, and when all of it is gone the last one, by which the run is found."""
+    parts = [left[at : at + _REMOVED] for at in range(0, len(left) - 1, _REMOVED)]
+    for _ in thread_map(lambda part: remove_objects(out, part), parts, _REMOVED_AT_ONCE):
+        pass
+    remove_objects(out, left[-1:])
+
+
+def _lease_last(names: list[str]) -> list[str]:
+    return sorted(names, key=lambda name: name.endswith(f"/{LEASE}"))
+
+
+def objects_of(out: str, data: str) -> list[str]:
+    """The names below OUT of all objects that belong to a data folder: its own, and its files of rejects."""
+    prefixes = {data: "", "rejects": f"{data.removeprefix(DATA_PREFIX)}."}
+
+    def below(folder: str) -> list[str]:
+        names = (item.name for item in listed_objects(f"{out}/{folder}"))
+        return [f"{folder}/{name}" for name in names if name.startswith(prefixes[folder])]
+
+    return [name for found in thread_map(below, prefixes, len(prefixes)) for name in found]
+
+
+def clean(
+    out: str | os.PathLike[str], *, remove: bool = False, storage_requests: int | None = None
+) -> Mapping[str, list[str]]:
+    """Name of each dead run's folder in OUT to the paths of what it left, which no data set consists of.
+
+    remove: remove it. A dead `read` that could go on is among them. On a disk a run is dead when no process of this
+    machine holds its lock; in a store, when its lease was not renewed for 15 minutes. One that works on an engine is
+    dead when the engine says so, or where that can't be asked a day after its last word. Of an OUT in a store, what its
+    runs left among the temporary files of this machine is named, too, by its whole path.
+
+    Raises:
+        UsageError: there is no such folder.
+    """
+    place = output_path(out)
+    bound_requests(storage_requests)
+    if not is_remote(place):
+        if not is_folder(place):
+            raise UsageError(f"{place}: no such folder")
+        return _on_disk(Path(place), remove)
+    here = _on_disk(work_folder(place), remove)
+    if not here and not is_folder(place):
+        raise UsageError(f"{place}: no such folder")
+    return {**_in_store(place, remove), **{join(str(work_folder(place)), name): left for name, left in here.items()}}
+
+
+def _on_disk(place: Path, remove: bool) -> dict[str, list[str]]:
+    if not is_folder(place):
+        return {}
+    folders = [*paths_in(place, f"{RUN_PREFIX}*"), *paths_in(place, f".{RUN_PREFIX}*")]
+    with claimed(folders) as dead:
+        names = [run.name for run in dead]
+    kept = committed_data(place) if names else set()
+    found = {name: sorted([*files_below(join(place, name)).values(), *_beside(place, name, kept)]) for name in names}
+    if remove and found:
+        removed = set(clean_dead(place))
+        return {name: left for name, left in found.items() if name in removed}
+    return found
+
+
+def _beside(place: Path, name: str, kept: set[str]) -> list[str]:
+    """What a dead run had placed that no data set consists of."""
+    data = data_of(name)
+    if data in kept or not is_data_folder(data):
+        return []
+    found = [] if is_link(place / data) or not is_folder(place / data) else [*files_below(place / data).values()]
+    rejects = [] if is_link(place / "rejects") else paths_in(place / "rejects", f"{data.removeprefix(DATA_PREFIX)}.*")
+    return [*found, *map(str, rejects)]
+
+
+def _in_store(out: str, remove: bool) -> dict[str, list[str]]:
+    if not is_folder(out):
+        return {}
+    with StoreRun(out, uuid.uuid4().hex[:12]) as run:
+        found = run.left_by_dead(asks=True)
+        found |= {name: left for name in list(results(out).values())[:-1] if (left := objects_of(out, name))}
+        for left in found.values() if remove else ():
+            _remove(out, left)
+    return {name: [join(out, one) for one in left] for name, left in found.items()}

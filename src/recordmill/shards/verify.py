@@ -1,0 +1,297 @@
+"""`verify`: a data set against its manifest, or TFRecord files against themselves, to a list of `Finding`s; nothing
+found is nothing wrong.
+
+Every byte of every shard is read: size, digest, count, both CRCs of each frame, the sum recomputed from payloads and
+index keys, and the index itself. Then the tree: missing and stray files, copies that differ from what the manifest
+says. Shards are checked in parallel, each as a stream of 8 MiB, so memory does not depend on their size.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from recordmill.base.errors import DataError, UsageError
+from recordmill.base.machine import core_count
+from recordmill.base.option_names import option
+from recordmill.base.threads import thread_map
+from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames
+from recordmill.records.tfrecord.stream import read_frames
+from recordmill.schemas import tfmd
+from recordmill.shards.catalog import Inputs, ShardFile, of_data_set, of_files
+from recordmill.shards.checksums import add_sums, record_sum
+from recordmill.shards.dead_runs import loaded
+from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, Index, map_table
+from recordmill.shards.manifest import (
+    INDEX_FOLDER,
+    INPUTS_NAME,
+    PAGES_FOLDER,
+    RUN_PREFIX,
+    TRANSFORM_FOLDER,
+    Manifest,
+    Paged,
+    Part,
+    generations,
+    is_data_set,
+    load,
+    shard_name,
+)
+from recordmill.storage.compression import MAX_RATIO
+from recordmill.storage.digest import sha256_of, whole_digest
+from recordmill.storage.files import atomic_write, bound_requests, input_path, is_remote, read_range, stat, write_all
+from recordmill.storage.folders import exists, files_below, join, names_if_there
+
+_BLOCK_BYTES = 8 << 20  # 8 MiB
+_ATTEMPTS = 5
+_COMMIT_SEC = 0.3  # more than a commit takes behind the rename of its data
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong: in which file, where in it ("" for the file as a whole), and what.
+    mended: it was put right.
+    """
+
+    file: str
+    place: str
+    problem: str
+    mended: bool = False
+
+    def __str__(self) -> str:
+        where = f"{self.file}: {self.place}" if self.place else self.file
+        return f"{where}: {self.problem}{' (mended)' if self.mended else ''}"
+
+
+def verify(
+    inputs: Inputs,
+    *,
+    threads: int | None = None,
+    mend: bool = False,
+    storage_requests: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> list[Problem]:
+    """What is wrong with a data set, or with any TFRecord files; an empty list if nothing is.
+
+    Args:
+        inputs: OUT of a build, or files, folders, globs.
+        threads: how many shards are checked at once; None or 0: one per core.
+        mend: write the copies beside the manifest (manifest.json, schema.pbtxt) anew where they differ from it.
+        storage_requests: how many requests to stores may be under way at once; None: as before, 64 at first.
+        progress: called with the number of records checked.
+
+    Raises:
+        UsageError, DataError: there is nothing to verify, or the manifest can't be read.
+    """
+    bound_requests(storage_requests)
+    given = [input_path(name) for name in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)]
+    ours = [name for name in given if is_data_set(name)]
+    if ours and len(given) > 1:
+        raise UsageError(f"{ours[0]} is a data set of its own; verify it alone")
+    if mend and any(is_remote(name) for name in given):
+        raise UsageError(f"{option('mend', True)}: {given[0]} is in a store, which is only read")
+
+    def check(file: ShardFile) -> list[Problem]:
+        return list(check_shard(file, progress or (lambda records: None)))
+
+    for _ in range(_ATTEMPTS):
+        catalog = of_data_set(ours[0], lenient=True, missing_ok=True) if ours else of_files(given)
+        checked = thread_map(check, catalog.files, threads or core_count())
+        found = [finding for findings in checked for finding in findings]
+        if not ours:
+            return found
+        found += _settled_tree(ours[0], mend)
+        if not found or generations(ours[0])[-1:] == [catalog.generation]:
+            break  # else a build has replaced what was looked at
+    return found
+
+
+def _settled_tree(out: str, mend: bool) -> list[Problem]:
+    """What is wrong with the tree when builds at work have had the time to end their commits, which take moments."""
+    for _ in range(_ATTEMPTS):
+        found = check_tree(out)
+        if not found or not any(name.startswith(RUN_PREFIX) for name in _names(out)):
+            break
+        time.sleep(_COMMIT_SEC)
+    return check_tree(out, mend=True) if mend and found else found
+
+
+def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Problem]:
+    """What is wrong with one shard and its index."""
+    info = file.info
+    if info is not None:
+        try:
+            size = stat(file.path).size_bytes
+        except FileNotFoundError:
+            yield Problem(file.path, "", "is missing; the manifest names it")
+            return
+        if size != info.bytes:
+            yield Problem(
+                file.path, f"byte {min(size, info.bytes)}", f"has {size} bytes where the manifest says {info.bytes}"
+            )
+        if (found := whole_digest(file.path)) != info.digest:
+            yield Problem(file.path, "", f"the digest is {found} where the manifest says {info.digest}")
+    index, problems = _load_index(file)
+    yield from problems
+    records, framed, total, index_fits = 0, 0, 0, index is not None and (info is None or len(index) == info.records)
+    max_ratio = MAX_RATIO if info is None else None  # of our own shards the manifest says how large they become
+    try:
+        for batch in read_frames(
+            file.path, batch_bytes=_BLOCK_BYTES, compression=file.compression, max_ratio=max_ratio
+        ):
+            if index is not None and index_fits:
+                part = index[records : records + len(batch)]
+                if (problem := _compare(batch, batch.first_offset, part, records)) is not None:
+                    yield Problem(str(file.index), *problem)
+                    index_fits = False
+                else:
+                    total = add_sums(total, record_sum(np.ascontiguousarray(part["key"]), batch.crcs))
+            records += len(batch)
+            framed += int(batch.lengths.sum()) + FRAME_BYTES * len(batch)
+            progress(len(batch))
+    except DataError as error:
+        yield Problem(file.path, error.place, error.reason)
+        return
+    if info is None:
+        return
+    if records != info.records or framed != info.framed_bytes:
+        yield Problem(
+            file.path,
+            "",
+            f"holds {records} records in {framed} bytes where the manifest says {info.records} in {info.framed_bytes}",
+        )
+    elif index_fits and f"{total:016x}" != info.sum:
+        yield Problem(
+            file.path,
+            "",
+            f"its records' sum is {total:016x} where the manifest says {info.sum}: payloads or keys were changed",
+        )
+
+
+def _load_index(file: ShardFile) -> tuple[Index | None, list[Problem]]:
+    """The index, and what is wrong with it and with the member table as files."""
+    if file.index is None or file.info is None:
+        return None, []
+    found: list[Problem] = []
+    index = _table(file.index, INDEX_DTYPE, found)
+    if index is not None and len(index) != file.info.records:
+        found.append(Problem(file.index, "", f"lists {len(index)} records where the manifest says {file.info.records}"))
+    if file.members is not None and (members := _table(file.members, MEMBERS_DTYPE, found)) is not None:
+        found += _check_members(file, members, index)
+    return index, found
+
+
+def _table(path: str, dtype: np.dtype[np.void], found: list[Problem]) -> Index | None:
+    try:
+        return map_table(path, dtype)
+    except DataError as error:
+        found.append(Problem(path, "", error.reason))
+        return None
+
+
+def _check_members(file: ShardFile, members: Index, index: Index | None) -> list[Problem]:
+    """That members ascend and begin where members and records do."""
+    assert file.members is not None
+    if len(members) and (members["compressed"][0] or members["uncompressed"][0]):
+        return [Problem(file.members, "entry 0", "does not begin at byte 0")]
+    for name in ("compressed", "uncompressed"):
+        if len(late := np.flatnonzero(np.diff(members[name]) <= 0)):
+            return [Problem(file.members, f"entry {late[0] + 1}", f"{name} bytes do not ascend")]
+    if index is not None and len(index) and not np.isin(members["uncompressed"], index["offset"]).all():
+        return [Problem(file.members, "", "a member does not begin with a record")]
+    magic = file.codec.magic
+    for entry, at in enumerate(members["compressed"].tolist()):
+        if read_range(file.path, at, at + len(magic)).tobytes() != magic:
+            return [
+                Problem(
+                    file.members, f"entry {entry}", f"no {file.compression} member begins at byte {at} of the shard"
+                )
+            ]
+    return []
+
+
+def _compare(batch: Frames, first_offset: int, part: Index, first: int) -> tuple[str, str] | None:
+    """(place, problem) of the first entry that does not fit the frames."""
+    if len(part) < len(batch):
+        return f"record {first + len(part)}", "is not in the index"
+    wrong = (part["offset"] != batch.starts + first_offset) | (part["length"] != batch.lengths)
+    if not wrong.any():
+        return None
+    at = int(np.argmax(wrong))
+    here = f"offset {batch.starts[at] + first_offset}, length {batch.lengths[at]}"
+    return (
+        f"record {first + at}",
+        f"offset {part['offset'][at]}, length {part['length'][at]} where the shard has {here}",
+    )
+
+
+def check_tree(out: str, *, mend: bool = False) -> list[Problem]:
+    """Stray files in the data folders, and copies that do not say what the manifest says."""
+    manifest = load(out)
+    found: list[Problem] = []
+    for part in manifest.parts:
+        for folder, known in _expected(part, bool(manifest.transform)).items():
+            path = join(out, part.folder, *folder)
+            strange = [name for name in _names(path) if name not in known]
+            found += [Problem(join(path, name), "", "is no part of the data set") for name in strange]
+    kept = {part.folder for known in loaded(out).values() for part in known.parts}
+    found += [
+        Problem(join(out, name), "", "is of no committed generation")
+        for name in _names(out)
+        if name.startswith("data-") and name not in kept
+    ]
+    return found + _check_transform(out, manifest) + _check_copies(out, manifest, mend)
+
+
+def _expected(part: Part, transform: bool) -> dict[tuple[str, ...], set[str]]:
+    """Folder in the part's own to the names that belong there."""
+    shards = [info for shards in part.splits.values() for info in shards]
+    names = [shard_name(info) for info in shards]
+    indexes = {name.index_name for name in names} | {name.members_name for name in names if name.has_members}
+    pages = {page.name for shards in part.splits.values() if isinstance(shards, Paged) for page in shards.pages}
+    folders = {INDEX_FOLDER} | ({TRANSFORM_FOLDER} if transform else set()) | ({PAGES_FOLDER} if pages else set())
+    return {
+        (): {info.name for info in shards} | {INPUTS_NAME} | folders,
+        (INDEX_FOLDER,): indexes,
+        (PAGES_FOLDER,): pages,
+    }
+
+
+def _check_transform(out: str, manifest: Manifest) -> list[Problem]:
+    """The files of the saved transform against what the manifest says of them."""
+    if not manifest.transform:
+        return []
+    folder = join(out, manifest.parts[-1].folder, TRANSFORM_FOLDER)
+    files = files_below(folder)
+    found = [
+        Problem(join(folder, name), "", "is missing; the manifest names it" if name not in files else "SHA-256 differs")
+        for name, said in manifest.transform["files"].items()
+        if name not in files or sha256_of(files[name]) != said["sha256"]
+    ]
+    strays = sorted(files.keys() - manifest.transform["files"].keys())
+    return found + [Problem(join(folder, name), "", "is no part of the data set") for name in strays]
+
+
+def _names(folder: str) -> list[str]:
+    return names_if_there(folder)
+
+
+def _check_copies(out: str, manifest: Manifest, mend: bool) -> list[Problem]:
+    found = []
+    for name, text in (("manifest.json", manifest.to_json()), ("schema.pbtxt", manifest.schema)):
+        path = join(out, name)
+        if exists(path) and read_range(path).tobytes() == text.encode():
+            continue
+        problem = "differs from what the manifest says" if exists(path) else "is missing"
+        if mend:
+            with atomic_write(path) as file:
+                write_all(file, text.encode())
+        found.append(Problem(path, "", problem, mended=mend))
+    try:
+        tfmd.from_pbtxt(manifest.schema)
+    except DataError as error:
+        found.append(Problem(join(out, "schema.pbtxt"), "", f"the manifest's schema can't be read: {error}"))
+    return found

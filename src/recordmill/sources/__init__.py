@@ -1,0 +1,3 @@
+"""Raw inputs in, `Source`s out: one room per kind of input, all behind `sources.common.contract`;
+`registry` lists them.
+"""

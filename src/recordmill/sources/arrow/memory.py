@@ -1,0 +1,156 @@
+"""Rows that live in this process in, a `MemorySource` out:
+`spool` writes them once to local Arrow files, workers map those.
+
+So memory stays flat for an iterator of any length, the source can be pickled, and its units can be read again and in
+any order. The position of a record is its row number in the order given.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from recordmill.base.errors import DataError, Reject
+from recordmill.schemas.feature import Schema
+from recordmill.sources.arrow.python_rows import batches_of
+from recordmill.sources.common.contract import UNIT_BYTES, Chunk, PlanOptions, Unit, packed
+from recordmill.sources.values.casting import is_text_type, plain
+from recordmill.sources.values.conform import conform
+from recordmill.sources.values.flatten import flatten, nest_tensors
+from recordmill.sources.values.labels import ClassNames
+from recordmill.sources.values.overrides import finish_schema
+from recordmill.sources.values.unify import Unifier
+from recordmill.storage.arrow_files import BatchWriter, open_batches
+from recordmill.storage.digest import combine, file_chunk_digests
+from recordmill.storage.file_table import FileTable, InputFile
+from recordmill.storage.files import Stat, stat
+
+MEMORY_NAME = "memory"  # what stands for a file's name in keys, rejects and the manifest
+
+
+@dataclass(frozen=True)
+class MemorySource:
+    """Batches in IPC files: first_batches[i] is the ordinal of the first batch of segments[i],
+    each with a schema of its own.
+    """
+
+    schema: Schema
+    files: FileTable
+    units: Sequence[Unit]
+    segments: tuple[str, ...]
+    first_batches: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+    digests: Mapping[int, str] = field(default_factory=dict)
+    plan_rejects: tuple[Reject, ...] = ()
+    kind: str = MEMORY_NAME
+
+    def read(self, unit: Unit) -> Iterator[Chunk]:
+        """The unit's batches, each as one chunk."""
+        row = unit.first_row
+        for batch in self._batches(unit.start, unit.stop):
+            fitted = conform(nest_tensors(flatten(batch), self.schema), self.schema)
+            rejects = tuple(
+                Reject(MEMORY_NAME, f"row {row + at}", reason, message) for at, reason, message in fitted.bad
+            )
+            yield Chunk(fitted.batch, np.zeros(len(fitted.good), np.uint32), fitted.good + row, rejects)
+            row += batch.num_rows
+
+    def _batches(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+        at = start
+        while at < stop:
+            segment = bisect_right(self.first_batches, at) - 1
+            reader = open_batches(self.segments[segment])
+            for local in range(
+                at - self.first_batches[segment], min(stop - self.first_batches[segment], reader.num_record_batches)
+            ):
+                yield reader.get_batch(local)
+                at += 1
+
+
+class _Spool:
+    """Writes batches to numbered files, a new one whenever the schema changes, and notes what each batch weighs."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.segments: list[str] = []
+        self.first_batches: list[int] = []
+        self.rows: list[int] = []
+        self.sizes: list[int] = []
+        self._writer: BatchWriter | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if self._writer is None or not self._writer.schema.equals(batch.schema, check_metadata=True):
+            self.close()
+            self.segments.append(os.path.join(self.folder, f"memory-{len(self.segments):05d}.arrow"))
+            self.first_batches.append(len(self.rows))
+            self._writer = BatchWriter(self.segments[-1], batch.schema)
+        self._writer.write(batch)
+        self.rows.append(batch.num_rows)
+        self.sizes.append(batch.nbytes)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = None
+
+    def units(self) -> tuple[Unit, ...]:
+        first_rows = np.cumsum([0, *self.rows]).tolist()
+        each = zip(first_rows[:-1], self.rows, self.sizes, strict=True)
+        batches = (Unit(0, 1, at, at + 1, first, rows, size) for at, (first, rows, size) in enumerate(each))
+        return packed(batches, UNIT_BYTES, parts=True)
+
+
+def spool(source: Any, folder: str | os.PathLike[str], common: PlanOptions) -> MemorySource:
+    """Write the rows of a Python object to files in the folder, which must exist, and plan them.
+
+    source: what in_memory.batches_of takes. The files stay; who made the folder removes it after the build.
+
+    Raises:
+        UsageError: no such kind of object, or an option names a column that is not there.
+        DataError: columns that can't be features; no rows at all. Errors of the source's own iterator pass through.
+    """
+    files = _Spool(os.fspath(folder))
+    unifier = Unifier(_declared(common))
+    classes: ClassNames | None = None
+    rows = 0
+    try:
+        for batch in batches_of(source):
+            flat = flatten(batch)
+            nulls = {name: column.null_count for name, column in zip(flat.schema.names, flat.columns, strict=True)}
+            unifier.add(flat.schema, f"rows {rows} to {rows + batch.num_rows - 1}", nulls)
+            rows += batch.num_rows
+            classes = _collect(classes, flat, common)
+            files.write(flat)
+    finally:
+        files.close()
+    if not files.rows:
+        raise DataError("there are no rows", source=MEMORY_NAME)
+    schema, notes = finish_schema(unifier.schema(), unifier.untold(), classes, common, "the data")
+    about = Stat(sum(stat(path).size_bytes for path in files.segments), 0)
+    digests = {0: combine(chunk for path in files.segments for chunk in file_chunk_digests(path))}
+    inputs = FileTable.of([InputFile(0, MEMORY_NAME, files.segments[0], about)])
+    return MemorySource(
+        schema, inputs, files.units(), tuple(files.segments), tuple(files.first_batches), notes, digests
+    )
+
+
+def _declared(common: PlanOptions) -> dict[str, str]:
+    given = {} if common.schema is None else {f.name: f"{f.dtype}[]" for f in common.schema}
+    return {**given, **common.dtypes}
+
+
+def _collect(classes: ClassNames | None, batch: pa.RecordBatch, common: PlanOptions) -> ClassNames | None:
+    if common.label is None or common.schema is not None or common.label not in batch.schema.names:
+        return classes
+    values = plain(batch.column(common.label))
+    if not is_text_type(values.type):
+        return classes
+    classes = classes or ClassNames(common.label)
+    classes.add(values)
+    return classes

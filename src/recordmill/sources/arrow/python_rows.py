@@ -1,0 +1,352 @@
+"""Whatever Python object holds rows in, Arrow batches out: Arrow itself, pandas, dicts of arrays, iterators, generators
+and lists of dicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from recordmill.base.errors import DataError, UsageError
+from recordmill.schemas.arrow import METADATA_KEY, to_arrow_field
+from recordmill.schemas.feature import Feature
+from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS
+
+# 16,384 rows: Python objects weigh about ten times their Arrow form, and all of a batch's are held at once
+_ROWS = 1 << 14
+
+
+def batches_of_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
+    """The rows in batches of at most 16,384 rows and about BATCH_BYTES;
+    columns in the order in which they are first met.
+
+    Raises:
+        DataError: a row is no mapping, or a value's type can't go into its column; it names row, column and type.
+            Errors of the iterable itself pass through.
+    """
+    first, held, size = 0, [], 0
+    for row in rows:
+        if not isinstance(row, Mapping):
+            raise DataError(
+                f"is a {type(row).__name__}, not a dict of column names to values",
+                source="memory",
+                place=f"row {first + len(held)}",
+            )
+        held.append(row)
+        size += sum(map(_size, row.values()))
+        if len(held) >= _ROWS or size >= BATCH_BYTES:
+            yield _batch(held, first)
+            first, held, size = first + len(held), [], 0
+    if held:
+        yield _batch(held, first)
+
+
+def _size(value: object) -> int:
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if isinstance(value, str | bytes):
+        return len(value)
+    return 8 * len(value) if isinstance(value, Sequence | Mapping) else 8
+
+
+def _batch(rows: Sequence[Mapping[str, Any]], first: int) -> pa.RecordBatch:
+    names = list(dict.fromkeys(chain.from_iterable(rows)))
+    fields, columns = [], []
+    for name in names:
+        if not isinstance(name, str):
+            raise DataError(f"column names are text, but one is {name!r}", source="memory")
+        field, column = column_of_objects(name, [row.get(name) for row in rows], first)
+        fields.append(field)
+        columns.append(column)
+    if not columns:  # rows of nothing are rows all the same; only a struct can tell their number
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+
+def column_of_objects(name: str, values: Sequence[Any], first: int = 0) -> tuple[pa.Field, pa.Array]:
+    """(field, column) of Python values; first is the row number of the first one, for messages.
+
+    Raises:
+        DataError: the values are of kinds that don't go together, or that Arrow does not know.
+    """
+    kinds = {type(value) for value in values}
+    kinds.discard(type(None))
+    if any(issubclass(kind, np.ndarray) for kind in kinds):
+        return _tensors(name, values, first)
+    if len({_family(kind) for kind in kinds}) > 1:
+        raise DataError(f"{name!r} is {_first_of_each(values, first)}; give it one type", source="memory")
+    try:
+        column = _scalars(values) if any(issubclass(kind, np.generic) for kind in kinds) else _objects(values)
+    except (
+        pa.ArrowInvalid,
+        pa.ArrowTypeError,
+        pa.ArrowNotImplementedError,
+        OverflowError,
+        UnicodeEncodeError,
+    ) as error:
+        raise _explained(name, values, first, error) from None
+    return pa.field(name, column.type), column
+
+
+def _objects(values: Sequence[Any]) -> pa.Array:
+    try:
+        column = pa.array(values)
+    except OverflowError:
+        column = pa.array(values, pa.uint64())
+    return pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
+
+
+def _scalars(values: Sequence[Any]) -> pa.Array:
+    """NumPy scalars, of one family: the narrowest dtype that holds those that are there."""
+    dtypes = {
+        value.dtype if isinstance(value, np.generic) else np.asarray(value).dtype
+        for value in values
+        if value is not None
+    }
+    joined = np.result_type(*dtypes)
+    missing = np.array([value is None for value in values])
+    if joined.kind not in "biufM":
+        return pa.array([None if value is None else value.item() for value in values])
+    dense = np.zeros(len(values), joined)
+    dense[~missing] = [value for value in values if value is not None]
+    return pa.array(dense, mask=missing)
+
+
+def _family(kind: type) -> str:
+    if issubclass(kind, bool | np.bool_):
+        return "bool"
+    if issubclass(kind, int | np.integer):
+        return "number"
+    if issubclass(kind, float | np.floating):
+        return "number"
+    if issubclass(kind, list | tuple):
+        return "list"
+    return (
+        "dict"
+        if issubclass(kind, Mapping)
+        else "text"
+        if issubclass(kind, str)
+        else "bytes"
+        if issubclass(kind, bytes)
+        else kind.__name__
+    )
+
+
+def _tensors(name: str, values: Sequence[Any], first: int) -> tuple[pa.Field, pa.Array]:
+    arrays = [None if value is None else np.asarray(value) for value in values]
+    there = [array for array in arrays if array is not None]
+    if len({_dtype_family(array.dtype) for array in there}) > 1 or len({array.ndim for array in there}) > 1:
+        raise DataError(
+            f"{name!r} holds arrays of {_array_kinds(arrays, first)}; give it one dtype and rank", source="memory"
+        )
+    dtype = np.result_type(*{array.dtype for array in there})
+    shapes = {array.shape for array in there}
+    if there[0].ndim == 0:
+        return column_of_objects(name, [None if array is None else array[()] for array in arrays], first)
+    if len(shapes) == 1:
+        shape = there[0].shape
+        dense = np.zeros((len(values), *shape), dtype)
+        missing = np.array([array is None for array in arrays])
+        dense[~missing] = np.stack(there)
+        return column_of_tensors(name, dense, missing if missing.any() else None)
+    if len({shape[1:] for shape in shapes}) > 1:
+        column = pa.array([None if array is None else array.tolist() for array in arrays])
+        if pa.types.is_floating(_leaf(column.type)) or pa.types.is_integer(_leaf(column.type)):
+            column = column.cast(_with_leaf(column.type, pa.from_numpy_dtype(dtype)))
+        return pa.field(name, column.type), column
+    field, items = column_of_tensors(name, np.concatenate(there).astype(dtype, copy=False), None)
+    lengths = np.array([0 if array is None else len(array) for array in arrays], np.int64)
+    mask = pa.array([array is None for array in arrays]) if len(there) < len(arrays) else None
+    column = pa.LargeListArray.from_arrays(pa.array(np.concatenate([[0], np.cumsum(lengths)])), items, mask=mask)
+    about = field.metadata
+    if about is not None:
+        inner = tuple(there[0].shape[1:])
+        return to_arrow_field(Feature(name, _feature_dtype(dtype), (None, *inner))), column
+    return pa.field(name, column.type), column
+
+
+def column_of_tensors(
+    name: str, dense: np.ndarray[Any, Any], missing: np.ndarray[Any, Any] | None = None
+) -> tuple[pa.Field, pa.Array]:
+    """(field, column) of an array [rows, ...]: each record is a tensor of shape [...].
+
+    Raises:
+        DataError: a dtype that no feature has, such as complex.
+    """
+    dtype = _feature_dtype(dense.dtype, name)
+    rows, shape = len(dense), tuple(dense.shape[1:])
+    if dtype == "bfloat16":
+        dense = dense.astype(np.float32)
+    flat = np.ascontiguousarray(dense.reshape(-1)).astype(dense.dtype.newbyteorder("="), copy=False)
+    values = pa.array(flat.tolist() if dense.dtype.kind in "OSU" else flat)
+    if not shape:
+        column = values if missing is None else pa.array(flat, mask=missing)
+    elif values.type == pa.null() or not np.prod(shape):
+        column = pa.FixedSizeListArray.from_buffers(
+            pa.list_(values.type, int(np.prod(shape))), rows, [None], children=[values]
+        )
+    else:
+        column = pa.FixedSizeListArray.from_arrays(
+            values, int(np.prod(shape)), mask=None if missing is None else pa.array(missing)
+        )
+    about = to_arrow_field(Feature(name, dtype, shape)).metadata
+    return pa.field(name, column.type, metadata=about if METADATA_KEY in about else None), column
+
+
+def _feature_dtype(dtype: np.dtype[Any], name: str = "") -> str:
+    if dtype.kind in "biuf" or dtype.name == "bfloat16":
+        return str(dtype.name)
+    if dtype.kind == "M":
+        unit = np.datetime_data(dtype)[0]
+        return f"timestamp[{unit if unit in ('s', 'ms', 'us', 'ns') else 's'}]"
+    if dtype.kind in "OU":
+        return "string"
+    if dtype.kind == "S":
+        return "bytes"
+    raise DataError(f"column {name!r}: no feature can hold NumPy's {dtype}", source="memory")
+
+
+def _dtype_family(dtype: np.dtype[Any]) -> str:
+    return "number" if dtype.kind in "iuf" or dtype.name == "bfloat16" else dtype.kind
+
+
+def _leaf(kind: pa.DataType) -> pa.DataType:
+    return _leaf(kind.value_type) if pa.types.is_list(kind) else kind
+
+
+def _with_leaf(kind: pa.DataType, leaf: pa.DataType) -> pa.DataType:
+    return pa.list_(_with_leaf(kind.value_type, leaf)) if pa.types.is_list(kind) else leaf
+
+
+def _first_of_each(values: Sequence[Any], first: int) -> str:
+    seen: dict[str, str] = {}
+    for row, value in enumerate(values, first):
+        if value is not None:
+            seen.setdefault(_family(type(value)), f"{type(value).__name__} in row {row}")
+    return " and ".join(seen.values())
+
+
+def _array_kinds(arrays: Sequence[Any], first: int) -> str:
+    seen: dict[str, str] = {}
+    for row, array in enumerate(arrays, first):
+        if array is not None:
+            seen.setdefault(f"{array.dtype} of rank {array.ndim}", f"row {row}")
+    return " and ".join(f"{kind} ({where})" for kind, where in seen.items())
+
+
+def _explained(name: str, values: Sequence[Any], first: int, error: Exception) -> DataError:
+    """The error again with the first value that can't stand beside those before it."""
+    low, high = 0, len(values)  # values[:low] go together, values[:high] don't
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            _objects(values[:middle])
+            low = middle
+        except Exception:
+            high = middle
+    text = str(error).split("\n")[0]
+    return DataError(
+        f"{name!r} is {_short(values[high - 1])}, which does not go with the rows before it: {text}",
+        source="memory",
+        place=f"row {first + high - 1}",
+    )
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def batches_of(source: Any) -> Iterator[pa.RecordBatch]:
+    """The rows in batches of at most BATCH_ROWS and about BATCH_BYTES.
+
+    Raises:
+        UsageError: it is none of the kinds above. DataError: its columns can't be features or have different lengths.
+    """
+    for batch in _batches(source):
+        rows = max(1, min(BATCH_ROWS, BATCH_BYTES * batch.num_rows // max(batch.nbytes, 1)))
+        for start in range(0, batch.num_rows, rows):
+            yield batch.slice(start, rows)
+
+
+def _batches(source: Any) -> Iterator[pa.RecordBatch]:
+    if isinstance(source, pa.RecordBatch):
+        return iter([source])
+    if isinstance(source, pa.Table | pa.RecordBatchReader):
+        return iter(source.to_batches() if isinstance(source, pa.Table) else source)
+    if type(source).__module__.split(".")[0] == "pandas" and hasattr(source, "columns"):
+        return iter(_from_pandas(source).to_batches())
+    if hasattr(source, "__arrow_c_stream__"):
+        return iter(pa.RecordBatchReader.from_stream(source))
+    if isinstance(source, Mapping):
+        return _columns(source)
+    if isinstance(source, Iterable) and not isinstance(source, str | bytes | np.ndarray):
+        return _items(source)
+    raise UsageError(
+        f"can't build from a {type(source).__name__}: give paths, a pyarrow Table or reader, a pandas DataFrame, "
+        "a dict of column names to arrays, or an iterable of dicts"
+    )
+
+
+def _from_pandas(frame: Any) -> pa.Table:
+    named = any(name is not None for name in frame.index.names)
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=named).replace_schema_metadata(None)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise DataError(
+            f"{' '.join(str(part) for part in error.args)}; give the column one type", source="DataFrame"
+        ) from None
+
+
+def _items(source: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+    rows = iter(source)
+    for first in rows:
+        rest = chain([first], rows)
+        if isinstance(first, pa.RecordBatch | pa.Table):
+            return (batch for item in rest for batch in _batches(item))
+        return batches_of_rows(rest)
+    return iter([])
+
+
+def _columns(source: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+    """Slices of the columns as batches; only Python lists are converted beforehand."""
+    if not source:
+        return
+    lengths = {}
+    for name, column in source.items():
+        if (
+            isinstance(column, str | bytes)
+            or not hasattr(column, "__len__")
+            or (isinstance(column, np.ndarray) and column.ndim == 0)
+        ):
+            raise UsageError(
+                f"column {name!r} is a {type(column).__name__}; a dict of columns holds arrays or lists of "
+                "one value per record"
+            )
+        lengths[name] = len(column)
+    if len(set(lengths.values())) > 1:
+        raise DataError(
+            f"columns of different length: {', '.join(f'{name!r} {length}' for name, length in lengths.items())}",
+            source="memory",
+        )
+    fields, arrays = zip(*(_column(str(name), column) for name, column in source.items()), strict=True)
+    yield pa.RecordBatch.from_arrays(list(arrays), schema=pa.schema(fields))
+
+
+def _column(name: str, column: Any) -> tuple[pa.Field, pa.Array]:
+    if isinstance(column, pa.ChunkedArray | pa.Array):
+        array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        array = pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
+        return pa.field(name, array.type), array
+    if isinstance(column, np.ma.MaskedArray) and column.ndim == 1:
+        return column_of_tensors(name, np.asarray(column.data), np.ma.getmaskarray(column))
+    if type(column).__module__.split(".")[0] == "pandas":
+        array = pa.Array.from_pandas(column)
+        return _column(name, array)
+    if isinstance(column, np.ndarray) and (column.dtype.kind != "O" or column.ndim > 1):
+        return column_of_tensors(name, column)
+    return column_of_objects(name, list(column))

@@ -1,0 +1,310 @@
+"""The first bytes of a file, and its extension as a hint, to the kind of data in it: `sniff_file` gives a `Content`.
+
+The kinds themselves stand in `sources.registry`; the functions `tell_...` here are how those that come with the package
+are told. It reads at most HEAD_BYTES of a file, whatever its size, and inflates no more than that of a compressed one.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import json
+from collections import Counter
+from typing import NamedTuple
+
+from recordmill.base.errors import UsageError
+from recordmill.records.images import check as image_check
+from recordmill.sources.common.encoding import UTF8_ENCODING, resolve_compression, resolve_encoding
+from recordmill.sources.common.magic import foreign_format
+from recordmill.sources.registry import COMPRESSED_EXTENSIONS, KIND_OF_EXTENSION, KINDS
+from recordmill.storage.codecs import NONE, find_codec
+from recordmill.storage.file_table import InputFile
+from recordmill.storage.files import read_range
+
+CSV_CONTENT, JSONL_CONTENT, TEXT_CONTENT = "csv", "jsonl", "text"
+OTHER_CONTENT = "other"  # no data: papers, code, markup, archives; read as text only where a user says so
+BINARY_CONTENT = "binary"  # not even text
+JSON_ARRAY = "a JSON array of objects"  # data where there is no other, else most likely about it
+JSON_DOCUMENT = "one JSON document, neither an object a line nor an array of objects"
+
+HEAD_BYTES = 64 << 10  # 64 KiB: some hundred rows of a table, one readahead of the disk
+
+_NO_DATA = frozenset(
+    (
+        *(
+            "md",
+            "markdown",
+            "rst",
+            "html",
+            "htm",
+            "xml",
+            "xsd",
+            "yaml",
+            "yml",
+            "toml",
+            "ini",
+            "cfg",
+            "conf",
+            "tex",
+            "bib",
+            "svg",
+            "pbtxt",
+            "prototxt",
+        ),
+        *(
+            "py",
+            "ipynb",
+            "sh",
+            "js",
+            "ts",
+            "css",
+            "c",
+            "h",
+            "cc",
+            "cpp",
+            "java",
+            "go",
+            "rs",
+            "r",
+            "rb",
+            "sql",
+            "lock",
+            "sha256",
+            "sha1",
+            "md5",
+        ),
+    )
+)
+_PAPERS = frozenset(
+    (
+        "readme",
+        "license",
+        "licence",
+        "copying",
+        "notice",
+        "authors",
+        "changelog",
+        "citation",
+        "contributing",
+        "dockerfile",
+        "makefile",
+    )
+)
+_DELIMITERS = ",\t;|"
+_MIN_ROWS = 3  # lines below which commas that happen to agree prove no table
+_CRC32C = 0x82F63B78  # Castagnoli's polynomial, reflected
+
+
+class Content(NamedTuple):
+    """kind: the name of one of KINDS, OTHER or BINARY. detail: what was recognised, for people."""
+
+    kind: str
+    detail: str
+
+
+class ContentSample(NamedTuple):
+    """What a kind is told from. head: the first bytes, inflated; size_bytes: how many there are in all, or as many as
+    could be; whole: head is all of them. text: the head as text, None where it is none, or not asked for yet. hint: the
+    name of the kind that the extension promises, or None.
+    """
+
+    head: bytes
+    size_bytes: int
+    whole: bool
+    hint: str | None = None
+    text: str | None = None
+
+
+def extension(name: str) -> str:
+    """The lower-case extension without its dot, two of them for a compressed file; empty if there is none.
+
+    >>> [extension(name) for name in ("a/b.JPG", "t.csv.gz", "README", ".hidden")]
+    ['jpg', 'csv.gz', '', '']
+    """
+    stem, dot, last = name.rpartition("/")[2].rpartition(".")
+    if not dot or not stem:
+        return ""
+    last = last.lower()
+    inner = extension(stem) if last in COMPRESSED_EXTENSIONS else ""
+    return f"{inner}.{last}" if inner else last
+
+
+def is_paper(name: str) -> bool:
+    """Whether a file of this name tells about the data (`README.txt`, `LICENSE`) and holds none."""
+    ending = extension(name).split(".")[0]
+    return (
+        ending in ("", "txt", "text", *COMPRESSED_EXTENSIONS)
+        and name.rpartition("/")[2].partition(".")[0].lower() in _PAPERS
+    )
+
+
+def sniff_file(file: InputFile) -> Content:
+    """What the file holds.
+
+    Raises:
+        UsageError: it can't be read.
+    """
+    try:
+        head = read_range(file.path, 0, HEAD_BYTES).tobytes()
+    except OSError as error:
+        raise UsageError(f"{file.path}: can't be read: {error.strerror}") from error
+    return sniff_kind(head, file.name, file.stat.size_bytes)
+
+
+def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
+    """What a file of this name and size holds that begins with head (HEAD_BYTES of it, or all)."""
+    ending = extension(name)
+    hint = KIND_OF_EXTENSION.get(ending.split(".")[0])
+    if not head:
+        return Content(hint or OTHER_CONTENT, "an empty file")
+    whole = size_bytes == len(head)
+    found = _ask(ContentSample(head, size_bytes, whole, hint), textual=False) or _foreign(head)
+    if found is not None:
+        return found
+    how = _compression(head)
+    if how:
+        head, whole = find_codec(how).reader.begin(head, HEAD_BYTES)
+        found = _ask(ContentSample(head, len(head) if whole else 1 << 62, whole, hint), textual=False) or _foreign(head)
+        if found is not None:
+            return Content(found.kind, f"{found.detail} in {how}")
+    text = _decode(head, whole=whole)
+    if text is None:
+        return Content(hint or BINARY_CONTENT, "no text and no format known here")
+    if is_paper(name) or ending.split(".")[0] in _NO_DATA:
+        return Content(OTHER_CONTENT, "a paper" if is_paper(name) else f"a .{ending} file")
+    sample = ContentSample(head, size_bytes, whole, hint, text)
+    found = _ask(sample, textual=True) or Content(OTHER_CONTENT, _no_table(sample))
+    return Content(found.kind, f"{found.detail} in {how}") if how else found
+
+
+def _ask(sample: ContentSample, *, textual: bool) -> Content | None:
+    """What the first kind says that knows the sample."""
+    for kind in KINDS:
+        if kind.textual == textual and (detail := kind.teller(sample)):
+            return Content(kind.name, detail)
+    return None
+
+
+def _foreign(head: bytes) -> Content | None:
+    """What it is, if it is of a format that holds no records; what is packed may be data, which its kind then refuses
+    by name.
+    """
+    foreign = foreign_format(head)
+    packed = head.startswith((b"BZh", b"\xfd7zXZ"))
+    return Content(BINARY_CONTENT, foreign.partition(";")[0]) if foreign and not packed else None
+
+
+def tell_image(sample: ContentSample) -> str:
+    """By the first bytes, of the formats that we read and of those that we only know."""
+    known = image_check.sniff_image(sample.head) or image_check.sniff_foreign(sample.head)
+    return "" if known is None else f"a {known} image"
+
+
+def tell_parquet(sample: ContentSample) -> str:
+    """By its first four bytes."""
+    return "a Parquet file" if sample.head[:4] == b"PAR1" else ""
+
+
+def tell_tfrecord(sample: ContentSample) -> str:
+    """By the first record's header: its CRC is right, and the file can hold the record."""
+    head = sample.head
+    is_header = len(head) >= 12 and int.from_bytes(head[8:12], "little") == _masked_crc(head[:8])
+    fits = int.from_bytes(head[:8], "little") + 16 <= sample.size_bytes
+    return "a TFRecord file" if is_header and fits else ""
+
+
+def _masked_crc(data: bytes) -> int:
+    """TFRecord's CRC-32C of the length field, bit by bit: eight bytes of one file in a sample need no table."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (_CRC32C if crc & 1 else 0)
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _compression(head: bytes) -> str:
+    found = resolve_compression(head)
+    return "" if found == NONE else found
+
+
+def _decode(head: bytes, *, whole: bool) -> str | None:
+    """The head as text, by its byte order mark, as UTF-8, or as some 8-bit encoding; None for what is no text."""
+    encoding = resolve_encoding(head, UTF8_ENCODING)
+    if encoding != UTF8_ENCODING or head.startswith(codecs.BOM_UTF8):
+        return head.decode("utf-8-sig" if encoding == UTF8_ENCODING else encoding, errors="replace")
+    if b"\0" in head:
+        return None
+    try:
+        return codecs.getincrementaldecoder("utf-8")().decode(head, final=whole)
+    except UnicodeDecodeError:
+        controls = sum(head.count(byte) for byte in range(32) if byte not in b"\t\n\r\f\x1a\x1b")
+        return None if controls * 100 > len(head) else head.decode("latin-1")
+
+
+def tell_jsonl(sample: ContentSample) -> str:
+    """By two objects on lines of their own, or by the name where what is there does not speak against it."""
+    text = sample.text or ""
+    if text.lstrip()[:1] == "{":
+        objects = _json_objects(text, whole=sample.whole)
+        if objects >= 2 or (sample.hint == JSONL_CONTENT and objects != 0):
+            return "a JSON object a line"
+    return "named as JSON lines" if sample.hint == JSONL_CONTENT else ""
+
+
+def tell_csv(sample: ContentSample) -> str:
+    """By rows of as many fields between one delimiter, or by the name."""
+    if sample.hint == JSONL_CONTENT or _no_table(sample):
+        return ""
+    width, delimiter = _table(sample.text or "", whole=sample.whole, sure=sample.hint == CSV_CONTENT)
+    if width:
+        return f"{width} fields a row between {delimiter!r}"
+    return "named as CSV" if sample.hint == CSV_CONTENT else ""
+
+
+def tell_text(sample: ContentSample) -> str:
+    """All that is text and nothing else."""
+    return "" if _no_table(sample) else "text"
+
+
+def _no_table(sample: ContentSample) -> str:
+    """Which text it is that neither rows nor lines make, or ""."""
+    start = (sample.text or "").lstrip()
+    if start[:1] == "[" and start[1:].lstrip()[:1] == "{":
+        return JSON_ARRAY
+    if start[:1] in ("{", "["):
+        return JSON_DOCUMENT
+    return "markup" if start[:1] == "<" and sample.hint is None else ""
+
+
+def _json_objects(text: str, *, whole: bool) -> int:
+    """How many of the first lines are JSON objects; 0 if any isn't, -1 if not one line is complete in the sample."""
+    lines = text.split("\n")
+    complete = [line for line in (lines if whole else lines[:-1]) if line.strip()][:20]
+    for line in complete:
+        try:
+            if not isinstance(json.loads(line), dict):
+                return 0
+        except ValueError:
+            return 0
+    return len(complete) or -1
+
+
+def _table(text: str, *, whole: bool, sure: bool) -> tuple[int, str]:
+    """(fields a row, delimiter) if nine rows in ten have the same number of them, at least two; (0, "") otherwise."""
+    lines = text.splitlines(keepends=True)[:200]
+    if not whole and len(lines) > 1 and len(lines) < 200:
+        del lines[-1]
+    best = (0, "")
+    for delimiter in _DELIMITERS:
+        try:
+            widths = [len(row) for row in csv.reader(lines, delimiter=delimiter) if row]
+        except csv.Error:
+            continue
+        if not widths:
+            continue
+        width, rows = Counter(widths).most_common(1)[0]
+        if width > max(best[0], 1) and rows >= 0.9 * len(widths) and (sure or len(widths) >= _MIN_ROWS):
+            best = (width, delimiter)
+    return best

@@ -1,0 +1,212 @@
+"""What every kind of input offers to the build: a `Source` made by a plan, whose units give `Chunk`s of typed rows; and
+small pieces of work to units of the usual size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recordmill.base.errors import Reject
+from recordmill.base.machine import DEFAULT_MEMORY_BYTES
+from recordmill.schemas.feature import Schema
+from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
+from recordmill.storage.file_table import FileTable
+
+UNIT_BYTES = 32 << 20  # 32 MiB: large enough that a unit's fixed costs vanish, small enough to balance two cores
+BATCH_BYTES = 8 << 20  # 8 MiB: a batch that stays in the last-level cache from parsing to encoding
+BATCH_ROWS = 1 << 16  # 65,536 rows: bounds the per-row arrays beside a batch of tiny rows
+# files that are one record each: opening one takes up to milliseconds, and between two batches a stop is heard
+BATCH_FILES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A piece of work: files [first_file, last_file) whole, or one file's part [start, stop) in the kind's own terms
+    (bytes, row groups, batches).
+
+    first_row: the position of the unit's first record in its file. rows: how many records, rejects included, if the
+    plan knows. size_bytes: roughly how many bytes of records it gives; runs are planned by it. line: where kinds count
+    lines beside records, that of the part's first record in its file.
+    """
+
+    first_file: int
+    last_file: int
+    start: int = 0
+    stop: int = 0
+    first_row: int = 0
+    rows: int | None = None
+    size_bytes: int = 0
+    line: int = 0
+
+
+@dataclass(frozen=True)
+class Payloads:
+    """Serialized records that are not to be parsed: record i is data[offsets[i]:offsets[i + 1]]."""
+
+    data: npt.NDArray[np.uint8]
+    offsets: npt.NDArray[np.int64]  # [rows + 1]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive records of a unit, and what could not be read between them.
+
+    records: a RecordBatch of the source's Arrow schema, or Payloads.
+    file: [rows] uint32, ordinals into Source.files. position: [rows] int64, row number in the decoded file, from 0;
+    rejected rows count. rejects: the records between them that can't be used. digests: file ordinal to digest
+    (storage.digest), for files read whole here whose digest the plan did not have. counts: what a user should know of
+    these records (`JPEG with CMYK`), to be added up over all chunks.
+    """
+
+    records: pa.RecordBatch | Payloads
+    file: npt.NDArray[np.uint32]
+    position: npt.NDArray[np.int64]
+    rejects: tuple[Reject, ...] = ()
+    digests: Mapping[int, str] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        return len(self.position)
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Immutable and picklable: what a plan found out about the inputs, and how to read them."""
+
+    @property
+    def kind(self) -> str:
+        """images, csv, jsonl, text, parquet, tfrecord or memory."""
+
+    @property
+    def schema(self) -> Schema:
+        """The features of every record; all chunks have the Arrow schema schemas.arrow.to_arrow(schema)."""
+
+    @property
+    def files(self) -> FileTable: ...
+
+    @property
+    def units(self) -> Sequence[Unit]:
+        """In order of file and position; together they cover every record once."""
+
+    @property
+    def digests(self) -> Mapping[int, str]:
+        """File ordinal to digest, of the files that the plan has read whole."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know: ignored files by extension, nulls per column,
+        values that lose digits, renamed extensions.
+        """
+
+    @property
+    def plan_rejects(self) -> Sequence[Reject]:
+        """What the plan already had to leave out (a label row without a file, a file without a label row)."""
+
+    def read(self, unit: Unit) -> Iterator[Chunk]:
+        """The unit's records in chunks of about BATCH_BYTES and at most BATCH_ROWS;
+        a chunk without rows may carry rejects.
+        """
+
+
+@runtime_checkable
+class FileRecords(Protocol):
+    """What a Source may offer beside: that each of its files is one record, at position 0, or one reject, and that they
+    can be read in any order.
+    """
+
+    @property
+    def is_record_per_file(self) -> bool: ...
+
+    def read_files(self, ordinals: Sequence[int]) -> Iterator[Chunk]:
+        """These files in this order, in chunks like those of `Source.read`; rejects, too, stand in that order."""
+
+
+@runtime_checkable
+class RecordPlaces(Protocol):
+    """What a Source may offer beside: where people find its records, as its own rejects say it."""
+
+    def places(self, file: int, positions: Sequence[int]) -> list[str]:
+        """Of the records at these positions of a file, which may be read for it."""
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """What all kinds share.
+
+    schema: given by the user, else inferred. dtypes: feature name to dtype, over the inference. label: the label
+    column. threads: how many the plan may use. memory_bytes: what plan and build may hold at once, beside the
+    interpreter. kept_bytes: of them, for what the plan reads of files of records and this process will use;
+    parsed_bytes: for records that it parses, of which others wait in files of parsed_folder, unless that is "".
+    may_lack: features of the schema that are left out where the inputs have none of them.
+    """
+
+    schema: Schema | None = None
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    label: str | None = None
+    threads: int = 1
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
+    may_lack: frozenset[str] = frozenset()
+    kept_bytes: int = 0
+    parsed_bytes: int = 0
+    parsed_folder: str = ""
+
+    def room_for_parsed(self) -> ScanCache[CachedPiece]:
+        """What parsed records are kept in, with nothing in it."""
+        return ScanCache(self.parsed_bytes, self.parsed_folder)
+
+    def without_absent(self, there: Collection[str], what: str) -> tuple[PlanOptions, list[str]]:
+        """(the same with a schema that names none of `may_lack` but those that are there, what to note)."""
+        if self.schema is None or not (absent := [n for n in self.schema.names if n in self.may_lack - {*there}]):
+            return self, []
+        kept = self.schema.select(name for name in self.schema.names if name not in absent)
+        return replace(self, schema=kept), [f"{name}: not in {what}, so it is left out" for name in absent]
+
+
+UNIT_FILES = 4096  # so that many tiny files spread over threads too
+
+
+def packed(
+    units: Iterable[Unit], most_bytes: int, most_files: int = UNIT_FILES, *, parts: bool = False
+) -> tuple[Unit, ...]:
+    """The units in their order, neighbours as one as long as they hold no more than most_bytes and most_files.
+
+    parts: parts of one file are put together too; else they stay, since memory was shared out by their size.
+    """
+    found: list[Unit] = []
+    for unit in units:
+        if found and _follows(found[-1], unit, parts) and found[-1].size_bytes + unit.size_bytes <= most_bytes:
+            last = found[-1]
+            rows = None if last.rows is None or unit.rows is None else last.rows + unit.rows
+            size = last.size_bytes + unit.size_bytes
+            joined = replace(last, last_file=unit.last_file, stop=unit.stop, rows=rows, size_bytes=size)
+            if joined.last_file - joined.first_file <= most_files:
+                found[-1] = joined
+                continue
+        found.append(unit)
+    return tuple(found)
+
+
+def packed_files(sizes: Iterable[int], most_bytes: int, most_files: int = UNIT_FILES) -> tuple[Unit, ...]:
+    """Files that are a record each, of these sizes, as `packed` puts units of one file together."""
+    found: list[Unit] = []
+    first = size = 0
+    at = -1
+    for at, more in enumerate(sizes):
+        if at > first and (size + more > most_bytes or at - first == most_files):
+            found.append(Unit(first, at, rows=at - first, size_bytes=size))
+            first, size = at, 0
+        size += more
+    return (*found, Unit(first, at + 1, rows=at + 1 - first, size_bytes=size)) if at >= 0 else ()
+
+
+def _follows(last: Unit, unit: Unit, parts: bool) -> bool:
+    if last.stop or unit.stop:
+        return parts and last.first_file == unit.first_file and last.stop == unit.start
+    return last.last_file == unit.first_file

@@ -1,0 +1,158 @@
+"""A text file of any compression and encoding to its UTF-8 content in blocks: one way to tell both, for all kinds that
+are text.
+
+What a file is compressed with is told from its first bytes. A byte order mark of UTF-8, UTF-16 or UTF-32 tells the
+encoding where `utf-8` is declared, which is the default.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator
+
+import numpy as np
+
+from recordmill.base.errors import DataError, UsageError
+from recordmill.base.option_names import option
+from recordmill.sources.common.contract import BATCH_BYTES
+from recordmill.sources.common.magic import LOOKED_AT, refusal
+from recordmill.storage.codecs import NONE, ZLIB, find_codec
+from recordmill.storage.compression import AUTO_COMPRESSION, COMPRESSED_HEAD_BYTES, MAX_RATIO, detect, open_blocks
+from recordmill.storage.file_table import InputFile
+from recordmill.storage.files import Bytes, read_range
+
+UTF8_ENCODING = "utf-8"
+
+_EXAMPLES = "for example utf-8, latin-1, cp1252, utf-16, shift_jis"
+# of names on the network, and of source code
+_NO_TEXT_FILES = frozenset(("punycode", "idna", "undefined", "unicode-escape", "raw-unicode-escape"))
+# The longer mark first: UTF-32's begins with UTF-16's.
+_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"), (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"), (codecs.BOM_UTF8, UTF8_ENCODING),
+)  # fmt: skip
+
+
+def check_encoding(encoding: str) -> str:
+    """Python's name for it.
+
+    Raises:
+        UsageError: there is none, or it is no encoding of texts.
+    """
+    try:
+        found = codecs.lookup(encoding)
+    except (LookupError, ValueError):
+        raise UsageError(f"encoding {encoding!r} is unknown; {_EXAMPLES}") from None
+    if not found._is_text_encoding or found.name in _NO_TEXT_FILES:
+        raise UsageError(f"encoding {encoding!r} is no encoding of text files; {_EXAMPLES}")
+    return found.name
+
+
+def resolve_encoding(head: bytes, declared: str) -> str:
+    """The encoding by the byte order mark if it has one and `declared` leaves it open, else the declared one.
+
+    >>> resolve_encoding("a,b".encode("utf-16"), "utf-8"), resolve_encoding(b"a,b", "iso8859-1")
+    ('utf-16', 'iso8859-1')
+    """
+    if declared in (UTF8_ENCODING, "utf-8-sig"):
+        return next((encoding for mark, encoding in _MARKS if head.startswith(mark)), UTF8_ENCODING)
+    return declared
+
+
+def resolve_compression(head: bytes) -> str:
+    """What a text file is compressed with, by its first COMPRESSED_HEAD_BYTES (fewer: all of it).
+
+    zlib's header is two bytes that a text may begin with (`x^2`), so that a small file must be a whole stream.
+
+    >>> import zlib
+    >>> resolve_compression(b"x^2,y\\n1,2\\n"), resolve_compression(zlib.compress(b"a,b\\n"))
+    ('none', 'zlib')
+    """
+    found = detect(head)
+    if found == ZLIB and len(head) < COMPRESSED_HEAD_BYTES:
+        _, whole = find_codec(ZLIB).reader.begin(head, 2 * MAX_RATIO * COMPRESSED_HEAD_BYTES)
+        return ZLIB if whole else NONE
+    return found
+
+
+def is_plain(file: InputFile, declared: str) -> bool:
+    """Whether the file's bytes are its UTF-8 text, so that it can be cut into ranges.
+
+    Raises:
+        DataError: it is no text at all, by its magic.
+    """
+    head = read_range(file.path, 0, max(COMPRESSED_HEAD_BYTES, LOOKED_AT)).tobytes()
+    if what := refusal(head):
+        raise DataError(f"this is no text but {what}", source=file.name)
+    return resolve_compression(head) == NONE and resolve_encoding(head, declared) == UTF8_ENCODING
+
+
+def utf8_blocks(
+    file: InputFile, declared: str, block_bytes: int = BATCH_BYTES, compression: str = AUTO_COMPRESSION
+) -> Iterator[Bytes]:
+    """The file's content as UTF-8 in blocks of about block_bytes, without a byte order mark; each is the caller's own.
+    UTF-8 itself is not checked.
+
+    Raises:
+        DataError: the compressed data is damaged, or the content can't be decoded; it names the line.
+    """
+    if compression == AUTO_COMPRESSION:
+        compression = resolve_compression(read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes())
+    blocks = open_blocks(file.path, block_bytes=block_bytes, compression=compression, source=file.name)
+    return without_mark(_decoded(blocks, declared, file.name))
+
+
+def utf8_of(data: Bytes, declared: str, source: str) -> Iterator[Bytes]:
+    """As `utf8_blocks`, of all bytes of a file that is not compressed."""
+    return without_mark(_decoded(iter((data,) if len(data) else ()), declared, source))
+
+
+def without_mark(blocks: Iterator[Bytes]) -> Iterator[Bytes]:
+    """UTF-8 without the mark that it may begin with."""
+    for number, block in enumerate(blocks):
+        yield block[3:] if number == 0 and block[:3].tobytes() == codecs.BOM_UTF8 else block
+
+
+def _decoded(blocks: Iterator[Bytes], declared: str, source: str) -> Iterator[Bytes]:
+    encoding, decoder = "", None
+    line, after_cr = 1, False
+    for block, final in _with_end(blocks):
+        if not encoding:
+            encoding = resolve_encoding(block[:4].tobytes(), declared)
+            decoder = None if encoding == UTF8_ENCODING else codecs.getincrementaldecoder(encoding)("strict")
+        if decoder is None:
+            if not final:
+                yield block
+            continue
+        try:
+            data = decoder.decode(block.tobytes(), final).encode()
+        except UnicodeError as error:
+            if isinstance(error, UnicodeDecodeError):
+                good = bytes(error.object[: error.start]).decode(encoding, "ignore").encode()
+                line += _line_ends(good, after_cr)[0]
+            raise DataError(_why_not(encoding, error), source=source, place=f"line {line}") from None
+        ends, after_cr = _line_ends(data, after_cr)
+        line += ends
+        if data:
+            yield np.frombuffer(bytearray(data), np.uint8)
+
+
+def _why_not(encoding: str, error: UnicodeError) -> str:
+    if not isinstance(error, UnicodeDecodeError | UnicodeEncodeError):  # as Python's utf-16 and utf-32 say it
+        return (
+            f"has no byte order mark, which {encoding} needs; declare {option('encoding', f'{encoding}-le')} or "
+            f"{encoding}-be"
+        )
+    return f"can't be decoded as {encoding} ({str(error)[:150]}); declare its {option('encoding')}"
+
+
+def _with_end(blocks: Iterator[Bytes]) -> Iterator[tuple[Bytes, bool]]:
+    for block in blocks:
+        yield block, False
+    yield np.empty(0, np.uint8), True
+
+
+def _line_ends(data: bytes, after_cr: bool) -> tuple[int, bool]:
+    """(how many physical lines end in the data, whether it ends with CR, so that an LF to come ends no other)."""
+    count = data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n") - (after_cr and data.startswith(b"\n"))
+    return count, data.endswith(b"\r") if data else after_cr

@@ -1,0 +1,336 @@
+"""What folders and file names say about the files in them: a `Layout` of splits and class names, applied only where it
+holds for all; and the classes held against those that a given schema names.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.option_names import option
+from recordmill.schemas.splits import SPLIT_WORDS, split_of
+from recordmill.storage.file_table import FileTable, InputFile, coded, coded_of, counted, nothing, where_none
+from recordmill.storage.listing import Root
+
+AUTO_LAYOUT, FOLDER_LAYOUT, NAME_LAYOUT, NO_LAYOUT = "auto", "folders", "names", "none"
+
+FolderKey = tuple[int, str]  # (root, folder relative to it)
+
+
+@dataclass(frozen=True)
+class FolderLayout:
+    """splits, classes: per file, None where nothing says it. class_names: in the order of their UTF-8 bytes; empty
+    where there are no classes. class_notes: those of the notes that speak of classes.
+    """
+
+    splits: pa.DictionaryArray
+    classes: pa.DictionaryArray
+    class_names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    class_notes: tuple[str, ...] = ()
+
+    def without_classes(self) -> FolderLayout:
+        """The same where the classes come from elsewhere:
+        what is noted about folders as classes is then beside the point.
+        """
+        return FolderLayout(
+            self.splits,
+            nothing(len(self.splits)),
+            (),
+            tuple(note for note in self.notes if note not in self.class_notes),
+        )
+
+
+def read_layout(
+    files: Sequence[InputFile], roots: Sequence[Root], *, split_from: str = AUTO_LAYOUT, class_from: str = AUTO_LAYOUT
+) -> FolderLayout:
+    """What the names of these files say.
+
+    split_from: `folders`, `names` (of files), `none`, or `auto`: the first of folders, INPUTs and file names that says
+    it of every file. class_from: `folders`, `none`, or `auto`: folders if they say at least two classes (one says
+    nothing that a model could learn).
+
+    Raises:
+        UsageError: with `auto`, some folders are called `train`, `test` or the like and some files lie outside all of
+            those, so that either reading could mix test data into training; with `folders` or `names`, a file whose
+            split they don't say.
+    """
+    table = FileTable.of(files)
+    folders = _Folders.of(table)
+    rest: dict[FolderKey, tuple[str, ...]] = {key: tuple(key[1].split("/")) if key[1] else () for key in folders.keys}
+    splits, notes = _splits(table, folders, rest, roots, split_from)
+    classes = nothing(len(table))
+    names: tuple[str, ...] = ()
+    of_classes: list[str] = []
+    if class_from != NO_LAYOUT:
+        by_key = _classes(rest, roots)
+        names = tuple(sorted({name for name in by_key.values() if name is not None}))
+        if len(names) == 1 and class_from == AUTO_LAYOUT:
+            of_classes.append(f"all files in folders stand under {names[0]!r}: one folder says no classes")
+            names = ()
+        if names:
+            classes = folders.say(by_key)
+            if bare := int(np.count_nonzero(where_none(classes))):
+                of_classes.append(f"{bare} file(s) outside every class folder have no label")
+    return FolderLayout(splits, classes, names, (*notes, *of_classes), tuple(of_classes))
+
+
+@dataclass(frozen=True)
+class _Folders:
+    """In which folder each file lies. numbers: [files], each one's place in keys."""
+
+    numbers: npt.NDArray[np.uint32]
+    keys: tuple[FolderKey, ...]
+
+    @classmethod
+    def of(cls, files: FileTable) -> _Folders:
+        keys: dict[FolderKey, int] = {}
+        each = ((root, name.rpartition("/")[0]) for root, name in files.named())
+        numbers = np.fromiter((keys.setdefault(key, len(keys)) for key in each), np.uint32, len(files))
+        return cls(numbers, tuple(keys))
+
+    def say(self, by_key: Mapping[FolderKey, str | None]) -> pa.DictionaryArray:
+        """What they say of each file."""
+        words: dict[str | None, int] = {}
+        places = [words.setdefault(by_key[key], len(words)) for key in self.keys]
+        return coded(np.array(places, np.min_scalar_type(len(words)))[self.numbers], list(words))
+
+
+def _splits(
+    files: FileTable,
+    folders: _Folders,
+    rest: dict[FolderKey, tuple[str, ...]],
+    roots: Sequence[Root],
+    split_from: str,
+) -> tuple[pa.DictionaryArray, list[str]]:
+    """The split per file; takes the folder that says it out of rest."""
+    none = nothing(len(files))
+    if split_from == NO_LAYOUT or not files:
+        return none, []
+    notes: list[str] = []
+    if split_from in (AUTO_LAYOUT, FOLDER_LAYOUT):
+        by_folder = {key: _in_folders(parts) for key, parts in rest.items()}
+        alone = split_from == AUTO_LAYOUT and _one_by_words(by_folder, rest)
+        if alone:
+            notes.append(_one_split("folder", alone, FOLDER_LAYOUT))
+        elif all(by_folder.values()):
+            for key, (at, _) in ((key, found) for key, found in by_folder.items() if found is not None):
+                rest[key] = rest[key][:at] + rest[key][at + 1 :]
+            said = folders.say({key: found[1] for key, found in by_folder.items() if found is not None})
+            return said, [f"splits by folder: {_counts(said)}"]
+        _check_partial(files, folders, by_folder, rest, demanded=split_from == FOLDER_LAYOUT)
+    if split_from == AUTO_LAYOUT and (by_root := _by_root(roots)):
+        return folders.say({key: by_root[key[0]] for key in folders.keys}), ["splits by the INPUTs' own names"]
+    by_name = coded_of((split_of(_stem(name)) for name in files.names()), len(files))
+    said_none = where_none(by_name)
+    if not said_none.any():
+        (one, *more) = counted(by_name)
+        if (
+            split_from == AUTO_LAYOUT
+            and not more
+            and any(_stem(name).lower() not in SPLIT_WORDS for name in files.names())
+        ):
+            return none, [*notes, _one_split("file", one, NAME_LAYOUT)]
+        return by_name, [f"splits by file name: {_counts(by_name)}"]
+    if split_from == NAME_LAYOUT:
+        raise UsageError(
+            f"{files[int(np.argmax(said_none))].name}: this file's name says no split; rename it, or leave "
+            f"{option('split_from', 'names')} out"
+        )
+    if some := int(np.count_nonzero(~said_none)):
+        notes.append(f"no splits by file name: only {some} of {len(by_name)} names say one")
+    return none, notes
+
+
+def _one_split(what: str, split: str | None, ask: str) -> str:
+    return (
+        f"all {what} names hold a word for {split!r}, and one split says nothing: all records are in the default split "
+        f"({option('split_from', ask)} takes the word)"
+    )
+
+
+def _one_by_words(
+    by_folder: Mapping[FolderKey, tuple[int, str] | None], rest: Mapping[FolderKey, tuple[str, ...]]
+) -> str:
+    """The split, if words in the names of all folders say the same one and none is called so; else empty."""
+    if None in by_folder.values():
+        return ""
+    found = {key: at_split for key, at_split in by_folder.items() if at_split is not None}
+    splits = {split for _, split in found.values()}
+    plain = any(rest[key][at].lower() in SPLIT_WORDS for key, (at, _) in found.items())
+    return splits.pop() if len(splits) == 1 and not plain else ""
+
+
+def _in_folders(parts: Sequence[str]) -> tuple[int, str] | None:
+    """Which folder, outermost first, says which split; whole names count before words in names."""
+    for says in (lambda part: SPLIT_WORDS.get(part.lower()), split_of):
+        for at, part in enumerate(parts):
+            if (found := says(part)) is not None:
+                return at, found
+    return None
+
+
+def _check_partial(
+    files: FileTable,
+    folders: _Folders,
+    by_folder: Mapping[FolderKey, tuple[int, str] | None],
+    rest: Mapping[FolderKey, tuple[str, ...]],
+    *,
+    demanded: bool,
+) -> None:
+    """Refuses folders that are called like splits beside files that lie in none of them."""
+    plain = sorted(
+        {
+            rest[key][found[0]]
+            for key, found in by_folder.items()
+            if found is not None and rest[key][found[0]].lower() in SPLIT_WORDS
+        }
+    )
+    if not plain and not demanded:
+        return
+    outside = np.flatnonzero(np.array([by_folder[key] is None for key in folders.keys])[folders.numbers])
+    said = f"folders name splits ({', '.join(plain)})" if plain else "no folder names a split"
+    raise UsageError(
+        f"{said}, but {len(outside)} file(s) lie outside them, such as {files[int(outside[0])].name}: move them, give "
+        "the split folders alone as INPUT, "
+        f"or say {option('split_from', 'none')} to take such folders as any other"
+    )
+
+
+def _by_root(roots: Sequence[Root]) -> list[str] | None:
+    """The split of each INPUT, if all are folders called like splits, of at least two kinds."""
+    found = [SPLIT_WORDS.get(root.label.lower()) for root in roots]
+    known = [split for split in found if split is not None]
+    return known if len(known) == len(found) and len(set(known)) > 1 else None
+
+
+def _classes(rest: Mapping[FolderKey, tuple[str, ...]], roots: Sequence[Root]) -> dict[FolderKey, str | None]:
+    labels = [root.label for root in roots]
+    if len(set(labels)) > 1 and all(labels) and not any(rest.values()) and _by_root(roots) is None:
+        return {key: labels[key[0]] for key in rest}
+    shared = 0
+    for level in zip(*(parts[:-1] for parts in rest.values()), strict=False):  # as long as the shortest
+        if len(set(level)) > 1:
+            break
+        shared += 1
+    return {key: "/".join(parts[shared:]) or None for key, parts in rest.items()}
+
+
+def _stem(name: str) -> str:
+    return name.rpartition("/")[2].partition(".")[0]
+
+
+def _counts(splits: pa.DictionaryArray) -> str:
+    return ", ".join(f"{split} {count}" for split, count in sorted(counted(splits).items(), key=str))
+
+
+LEAVE, KEEP, ERROR, REJECT_STRAYS = "leave", "keep", "error", "reject"
+STRAYS, UNKNOWN_CLASSES = (LEAVE, KEEP, ERROR), (ERROR, REJECT_STRAYS)  # what the options may say
+_SHOWN = 3  # names in a note
+
+
+def without_strays(
+    files: FileTable, roots: Sequence[Root], *, split_from: str, class_from: str, strays: str
+) -> tuple[FileTable, FolderLayout, tuple[str, ...]]:
+    """(the files, what their folders say, notes) without those that stand beside the folders of classes and splits:
+    word lists, indices and the like, that have no label.
+
+    strays: LEAVE them out, KEEP them without a label, or ERROR.
+
+    Raises:
+        UsageError: as read_layout; there are strays and strays is ERROR, or they are as many as the files in folders.
+    """
+    kept, notes = files, list[str]()
+    if class_from == NO_LAYOUT or strays == KEEP:
+        return kept, read_layout(kept, roots, split_from=split_from, class_from=class_from), ()
+    if split_from in (AUTO_LAYOUT, FOLDER_LAYOUT) and _has_splits_inside(kept):
+        inside = np.fromiter(("/" in name for name in kept.names()), np.bool_, len(kept))
+        notes += _left_out(kept, ~inside, "the folders of the splits and have no split", "move them into one", strays)
+        kept = kept.filter(inside)
+    layout = read_layout(kept, roots, split_from=split_from, class_from=class_from)
+    if layout.class_names and not (labelled := ~where_none(layout.classes)).all():
+        remedy = f"say {option('strays', 'keep')} to have them without a label"
+        notes += _left_out(kept, ~labelled, "every class folder and have no label", remedy, strays)
+        kept = kept.filter(labelled)
+        layout = replace(
+            layout,
+            splits=layout.splits.filter(pa.array(labelled)),
+            classes=layout.classes.filter(pa.array(labelled)),
+            notes=tuple(note for note in layout.notes if not note.endswith("have no label")),
+        )
+    return kept, layout, (*notes, *_uneven(layout))
+
+
+def _has_splits_inside(files: FileTable) -> bool:
+    """Whether there are folders of splits and classes (`train/pos/`), and all other files directly in an INPUT."""
+    inside, is_deep = 0, False
+    for name in files.names():
+        if "/" in name:
+            top, *more = name.split("/")
+            if top.lower() not in SPLIT_WORDS:
+                return False
+            inside, is_deep = inside + 1, is_deep or len(more) > 1
+    return is_deep and inside < len(files)
+
+
+def _left_out(files: FileTable, left: npt.NDArray[np.bool_], beside: str, remedy: str, strays: str) -> list[str]:
+    """left: [files] of which they are."""
+    if not left.any():
+        return []
+    count, first = np.count_nonzero(left), np.flatnonzero(left)[:_SHOWN].tolist()
+    names = ", ".join(files[at].name for at in first) + (", ..." if count > _SHOWN else "")
+    what = f"{count:,} of {len(files):,} file(s) stand outside {beside}: {names}"
+    if strays == ERROR or 2 * count >= len(files):
+        raise UsageError(f"{what}; move them away, {remedy}, or {option('class_from', 'none')} for no labels")
+    return [f"left out: {what} (to have them, {remedy})"]
+
+
+def _uneven(layout: FolderLayout) -> list[str]:
+    """A note on classes that some splits lack (`unsup` of reviews without a rating)."""
+    by_class: defaultdict[str, set[str]] = defaultdict(set)
+    names, words = layout.classes.dictionary.to_pylist(), layout.splits.dictionary.to_pylist()
+    pairs = layout.classes.indices.to_numpy().astype(np.int64) * len(words) + layout.splits.indices.to_numpy()
+    for name, split in ((names[pair // len(words)], words[pair % len(words)]) for pair in np.unique(pairs).tolist()):
+        if name is not None and split is not None:
+            by_class[name].add(split)
+    splits = set().union(*by_class.values())
+    some = [f"{name!r} (in {', '.join(sorted(has))} only)" for name, has in sorted(by_class.items()) if has != splits]
+    shown = ", ".join(some[:_SHOWN]) + (", ..." if len(some) > _SHOWN else "")
+    return [f"classes that not every split has: {shown}"] if some else []
+
+
+def known_classes(
+    files: FileTable, classes: pa.DictionaryArray, given: Sequence[str], unknown: str
+) -> tuple[npt.NDArray[np.bool_], list[Reject]]:
+    """(which files have a class that is given, or none at all; the others as rejects).
+
+    unknown: what becomes of a file whose class is not among the given ones: ERROR or REJECT.
+
+    Raises:
+        DataError: a class is not among the given ones, and unknown is ERROR.
+    """
+    known, words = frozenset(given), classes.dictionary.to_pylist()
+    lacking = sorted(name for name in counted(classes) if name is not None and name not in known)
+    shown = ", ".join(map(repr, given[:20])) + (", ..." if len(given) > 20 else "")
+    is_known = np.array([name is None or name in known for name in words], np.bool_)
+    numbers = classes.indices.to_numpy()
+    if lacking and unknown == ERROR:
+        example = files[int(np.argmax(numbers == words.index(lacking[0])))].name
+        raise DataError(
+            f"the folder says class {lacking[0]!r}, which the schema does not name; its classes are {shown}. Add it to "
+            f"the schema, or say {option('unknown_class', 'reject')}",
+            source=example,
+        )
+    keep = is_known[numbers]
+    message = f"is none of the classes that the schema names: {shown}"
+    rejects = [
+        Reject(files[at].name, "", "class", f"class {words[numbers[at]]!r} {message}")
+        for at in np.flatnonzero(~keep).tolist()
+    ]
+    return keep, rejects

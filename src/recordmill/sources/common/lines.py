@@ -1,0 +1,183 @@
+"""Text files in, blocks of whole lines out: from byte ranges of plain files,
+or as a stream from compressed or re-encoded ones.
+
+A line ends with a line feed and nothing else: U+2028, NEL, a vertical tab or a lone carriage return are part of it.
+Ranges are cut at line feeds, so that they give exactly the lines of a sequential read; the line's number is its
+position. Memory is bounded by the block and the longest line allowed: a longer one is passed over and reported.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from recordmill.base.kernels import kernel
+from recordmill.base.threads import one_ahead
+from recordmill.sources.common.contract import BATCH_BYTES, UNIT_BYTES
+from recordmill.sources.common.encoding import utf8_blocks, without_mark
+from recordmill.storage.file_table import InputFile
+from recordmill.storage.files import Bytes, read_range
+
+STREAMED = "streamed"  # the column that marks files which can't be cut
+MAX_LINE_BYTES = 16 << 20  # 16 MiB: longer than any line meant as one record, short enough to hold several
+_PEEK_BYTES = 1 << 14  # 16 KiB: a line's end is usually near
+_FILES = 64  # of which line starts are held: more than threads look into at once
+
+
+class LineBlock(NamedTuple):
+    """data: whole lines, each with its line feed but perhaps the file's last;
+    or none, and the length of one line too long to hold.
+    """
+
+    data: Bytes
+    too_long_bytes: int = 0
+
+
+def note_blank_lines(files: Counter[str]) -> tuple[str, ...]:
+    """A note on blank lines that are no records; files: by name, how many it has.
+
+    >>> note_blank_lines(Counter({"a.csv": 3}))
+    ('blank lines, which are no records (3): a.csv',)
+    """
+    names = [name for name, lines in files.items() if lines]
+    shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    return (f"blank lines, which are no records ({files.total():,}): {shown}",) if names else ()
+
+
+def cut_regions(size_bytes: int, region_bytes: int = UNIT_BYTES) -> list[tuple[int, int]]:
+    """Byte ranges that cover the file; `LineStarts` moves both ends to where lines begin."""
+    return [(start, min(start + region_bytes, size_bytes)) for start in range(0, size_bytes, region_bytes)]
+
+
+class LineStarts:
+    """Where lines of one plain file begin, for the threads that read its regions. What one search has passed over is
+    not read again for the regions that lie in it, so that a file without line feeds is not read once per region.
+    """
+
+    def __init__(self, file: InputFile) -> None:
+        self._path, self._size = file.path, file.stat.size_bytes
+        self._lock = threading.Lock()
+        self._from = self._found = 0  # the longest stretch behind which a line starts: no line starts inside it
+
+    @classmethod
+    def of_each(cls, files: Sequence[InputFile]) -> Callable[[int], LineStarts]:
+        """Those of the file of an ordinal, for parts that come in order: a few files' are held."""
+        return functools.lru_cache(maxsize=_FILES)(lambda ordinal: cls(files[ordinal]))
+
+    def at(self, place: int) -> int:
+        """The first line start at or behind that byte."""
+        if place <= 0 or place >= self._size:
+            return min(max(place, 0), self._size)
+        with self._lock:
+            if not self._from < place <= self._found:
+                found = self._search(place)
+                if found - place < _PEEK_BYTES:
+                    return found
+                self._from, self._found = place - 1, found
+            return self._found
+
+    def _search(self, place: int) -> int:
+        at, block_bytes = place - 1, _PEEK_BYTES
+        while at < self._size:
+            block = read_range(self._path, at, at + block_bytes)
+            if len(block) == 0:
+                break
+            found = np.flatnonzero(block == 10)
+            if len(found):
+                return min(at + int(found[0]) + 1, self._size)
+            at += len(block)
+            block_bytes = min(2 * block_bytes, BATCH_BYTES)
+        return self._size
+
+
+def file_lines(
+    file: InputFile, start: int, stop: int, max_line_bytes: int, block_bytes: int = BATCH_BYTES
+) -> Iterator[LineBlock]:
+    """The lines of a plain file's range, whose ends are line starts; without the byte order mark of UTF-8."""
+    blocks = (read_range(file.path, at, min(at + block_bytes, stop)) for at in range(start, stop, block_bytes))
+    return whole_lines(without_mark(blocks) if start == 0 else blocks, max_line_bytes)
+
+
+def stream_lines(
+    file: InputFile, encoding: str, max_line_bytes: int, block_bytes: int = BATCH_BYTES
+) -> Iterator[LineBlock]:
+    """The lines of a whole file that is compressed, or in another encoding, or both, as UTF-8."""
+    return whole_lines(one_ahead(utf8_blocks(file, encoding, block_bytes)), max_line_bytes)
+
+
+def whole_lines(blocks: Iterable[Bytes], max_line_bytes: int) -> Iterator[LineBlock]:
+    """Blocks cut anywhere as blocks of whole lines."""
+    held: list[Bytes] = []  # the beginning of a line whose end is not there yet
+    size, skipping = 0, False
+    for block in blocks:
+        end = last_line_end(block)
+        if end == 0:
+            held, size = ([], size + len(block)) if skipping else ([*held, block], size + len(block))
+        else:
+            first = 0
+            if skipping:
+                first = _first_end(block)
+                yield LineBlock(block[:0], size + first - 1)
+                held, skipping = [], False
+            if end > first:
+                yield from _check_long(
+                    np.concatenate([*held, block[first:end]]) if held else block[first:end], max_line_bytes
+                )
+            held, size = [block[end:]] if end < len(block) else [], len(block) - end
+        if size > max_line_bytes and not skipping:
+            held, skipping = [], True
+    if skipping:
+        yield LineBlock(np.empty(0, np.uint8), size)
+    elif held:
+        yield from _check_long(np.concatenate(held), max_line_bytes)
+
+
+def _check_long(data: Bytes, max_line_bytes: int) -> Iterator[LineBlock]:
+    """The block with its too long lines set apart, so that the limit is the same wherever blocks begin."""
+    at = 0
+    while len(data) - at > max_line_bytes:
+        start, stop = _long_line(data, at, max_line_bytes)
+        if start > at:
+            yield LineBlock(data[at:start])
+        if stop > start:
+            yield LineBlock(data[:0], stop - start)
+        at = stop + 1
+    if at < len(data):
+        yield LineBlock(data[at:])
+
+
+@kernel
+def _long_line(data: npt.NDArray[np.uint8], at: int, most: int) -> tuple[int, int]:
+    """The first line from at on that is longer than that, without its line feed;
+    the end of the data twice if there is none.
+    """
+    start = at
+    for place in range(at, len(data)):
+        if data[place] == 10:
+            if place - start > most:
+                return start, place
+            start = place + 1
+    return (start, len(data)) if len(data) - start > most else (len(data), len(data))
+
+
+@kernel
+def last_line_end(block: npt.NDArray[np.uint8]) -> int:
+    """The place behind the last line feed; 0 if there is none."""
+    for at in range(len(block) - 1, -1, -1):
+        if block[at] == 10:
+            return at + 1
+    return 0
+
+
+@kernel
+def _first_end(block: npt.NDArray[np.uint8]) -> int:
+    for at in range(len(block)):
+        if block[at] == 10:
+            return at + 1
+    return 0

@@ -1,0 +1,122 @@
+"""How a CSV input is written, as the user says it: `CsvOptions`, checked, with the reason for each default.
+
+The rules are those of Python's `csv` module in its default, non-strict mode: a quote opens only at the start of a field
+(`5" disk` is literal), a doubled quote inside quotes is one quote, CR, LF and CRLF end a row. Blank lines are no rows,
+but nulls where there is one column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
+from recordmill.sources.common.encoding import check_encoding
+from recordmill.sources.csv.sniff_dialect import STRONG, WEAK
+
+UNION, STRICT = "union", "strict"
+DELIMITERS = (*STRONG, *WEAK)  # what is told from the content, in order of preference
+TOLD = "told"  # instead of a quote: it is told from the content
+
+_MOST_ROW_BYTES = 256 << 20  # 256 MiB: a field's length has 28 bits in the arrays that hold it
+
+
+@dataclass(frozen=True)
+class CsvOptions:
+    """How the files are written.
+
+    delimiter: one ASCII character, or None: told from the content among `, ; tab | :` and the blank.
+    quote: one ASCII character; None: no quoting at all; TOLD: told from the content among the double quote, the single
+    one and none. doubled_quote: `""` inside quotes is one quote.
+    escape: one ASCII character that makes the next one literal, or None.
+    encoding: any that Python knows. A byte order mark of UTF-8, UTF-16 or UTF-32 tells its own and wins over the
+    default `utf-8`.
+    null_tokens: how a null is written. Unquoted it is a null in every column; *quoted* it is text in a text column
+        (`""` is the empty string, `"NA"` the text NA), and a null in a column of numbers, truth values or timestamps.
+        Missing is not empty.
+    header: the first row holds the columns' names; None: told from the content, or refused. names: their names, instead
+    of the header's or where there is none.
+    comment: one ASCII character; a line that starts with it is no row. skip_lines: lines before the header or the first
+    row. differing_columns: `union`: files may lack columns (null there) and have them in any order; `strict`: all have
+    the same ones in the same order. trim: blanks and tabs around a field are dropped, before quotes too. Off: they are
+    part of the value. max_row_bytes: a longer row is a reject and reading goes on at its next line: what a quote that
+    is never closed can swallow.
+    """
+
+    delimiter: str | None = None
+    quote: str | None = TOLD
+    doubled_quote: bool = True
+    escape: str | None = None
+    encoding: str = "utf-8"
+    null_tokens: tuple[str, ...] = ("", "NA")
+    header: bool | None = None
+    names: tuple[str, ...] | None = None
+    comment: str | None = None
+    skip_lines: int = 0
+    differing_columns: str = UNION
+    trim: bool = False
+    max_row_bytes: int = 16 << 20  # 16 MiB: longer than any row meant as one, short enough to hold several
+
+    def __post_init__(self) -> None:
+        roles = {"delimiter": self.delimiter, "quote": self.quote, "escape": self.escape, "comment": self.comment}
+        for name, value in roles.items():
+            if value is not None and not (name == "quote" and value == TOLD):
+                _check_character(name, value)
+        for name, value in roles.items():
+            other = next((o for o, v in roles.items() if o != name and v == value and value is not None), None)
+            if other:
+                raise UsageError(f"--{name} and --{other} are both {value!r}; they must differ")
+        if self.trim and " " in roles.values():
+            raise UsageError(
+                f"{option('trim', True)} drops blanks, so ' ' can't be the delimiter, quote, escape or comment as well"
+            )
+        if self.trim and "\t" in (self.quote, self.escape, self.comment):
+            raise UsageError(
+                f"{option('trim', True)} drops tabs, so '\\t' can't be the quote, escape or comment as well"
+            )
+        if self.differing_columns not in (UNION, STRICT):
+            raise UsageError(f"{option('differing_columns', self.differing_columns)}: one of union, strict")
+        if self.skip_lines < 0:
+            raise UsageError(f"{option('skip_lines', self.skip_lines)}: it can't be negative")
+        if not 1 <= self.max_row_bytes <= _MOST_ROW_BYTES:
+            raise UsageError(f"{option('max_row_bytes', self.max_row_bytes)}: it lies between 1 and {_MOST_ROW_BYTES}")
+        _check_names(self.names)
+        object.__setattr__(self, "encoding", check_encoding(self.encoding))
+
+
+def _check_character(name: str, value: str) -> None:
+    if len(value) != 1 or not value.isascii() or value in "\r\n\0":
+        raise UsageError(f"--{name} is {value!r}; it must be one ASCII character, no line end and not NUL")
+
+
+def _check_names(names: tuple[str, ...] | None) -> None:
+    if names is None:
+        return
+    if not names:
+        raise UsageError(f"{option('names')} is empty; give one name per column")
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UsageError(f"{option('names')} holds {twice[0]!r} twice; each column needs a name of its own")
+    if "" in names:
+        raise UsageError(
+            f"{option('names')} holds an empty name, for column {names.index('') + 1}; each column needs one"
+        )
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """The bytes that mean something, for kernels: each is a byte, or 256 where there is none."""
+
+    delimiter: int
+    quote: int
+    doubled_quote: bool
+    escape: int
+    comment: int
+    trim: bool
+    max_row_bytes: int
+
+    @classmethod
+    def of(cls, options: CsvOptions, delimiter: str, told_quote: str | None = '"') -> Dialect:
+        """The options with the delimiter that was declared or told; told_quote: the quote if none was declared."""
+        declared = told_quote if options.quote == TOLD else options.quote
+        quote, escape, comment = (256 if c is None else ord(c) for c in (declared, options.escape, options.comment))
+        return cls(ord(delimiter), quote, options.doubled_quote, escape, comment, options.trim, options.max_row_bytes)

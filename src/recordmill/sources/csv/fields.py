@@ -1,0 +1,183 @@
+"""Bytes of a CSV file in; where each field of each row lies out: start and length per column, in one pass of
+`tokenize`'s kernels; also for files that can't be cut (compressed, or in another encoding than UTF-8), block by block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from recordmill.base.arrays import Bytes, Int32s, Int64s
+from recordmill.base.buffers import room
+from recordmill.sources.csv.dialect import Dialect
+from recordmill.sources.csv.sniff_dialect import MOST_SNIFFED_COLUMNS, Cell, DialectCut
+from recordmill.sources.csv.tokenize import (
+    BAD,
+    BLANKS,
+    FIELD_START,
+    FIELD_TOO_LONG,
+    FINAL,
+    LINE_COUNT,
+    LITERAL,
+    MODE,
+    MOST_FIELD_BYTES,
+    ORDINAL,
+    PLAIN_FIELD,
+    ROW_COUNT,
+    ROW_LINE,
+    ROW_START,
+    SCAN_SIZE,
+    SKIP_LINE,
+    STOP,
+    tokenize,
+)
+from recordmill.sources.values.field_kernels import LENGTH_COLUMN, QUOTED
+
+BAD_ROWS = 4096  # bad rows per call, so that their places need no memory that grows with the input
+
+
+@dataclass(frozen=True)
+class TokenizedRows:
+    """Consecutive rows of a buffer; the arrays are views that the next call overwrites.
+
+    starts, infos: [columns, rows]: where a field starts in the buffer; its length with QUOTED. widths: [rows], the
+    number of fields (which is columns, unless ragged). ordinals: [rows], the row's number counted from the first row of
+    the call, bad ones included. lines: [rows], the physical line where it starts. bad: [bad rows, 4]: ordinal, line,
+    start, width or TOO_LONG. stop: where the next row starts or the data ends. line: its line. count: how many rows
+    there were, bad ones included. skipping: the buffer ended inside a line to skip. blanks: how many
+    blank lines were no rows.
+    """
+
+    starts: Int32s
+    infos: Int32s
+    widths: Int64s
+    ordinals: Int64s
+    lines: Int64s
+    bad: Int64s
+    stop: int
+    line: int
+    count: int
+    skipping: bool
+    blanks: int
+
+
+class Tokenizer:
+    """Reads rows of a dialect with so many columns; holds the arrays, so one thread uses it at a time.
+
+    ragged: rows with fewer fields are given too (their missing fields undefined), instead of listed as bad.
+    """
+
+    def __init__(self, dialect: Dialect, columns: int, most_rows: int, *, ragged: bool = False) -> None:
+        self._dialect = np.array(
+            [
+                dialect.delimiter,
+                dialect.quote,
+                dialect.doubled_quote,
+                dialect.escape,
+                dialect.comment,
+                dialect.trim,
+                dialect.max_row_bytes,
+                columns,
+                ragged,
+            ],
+            np.int64,
+        )
+        self._starts, self._infos = room((columns, most_rows), np.int32), room((columns, most_rows), np.int32)
+        self._rows = np.empty((3, most_rows), np.int64)
+        self._bad = np.empty((BAD_ROWS, 4), np.int64)
+
+    def read(
+        self, data: Bytes, at: int, limit: int, *, final: bool, line: int = 1, skipping: bool = False
+    ) -> TokenizedRows:
+        """The rows that start in data[at:limit), as many as the arrays hold; data is changed by unescaping.
+
+        at: where a row starts (or skipping: in a line to skip). final: the data ends with a row or with the file, so an
+        open row is complete, and an open quote is one that is never closed; else an incomplete row is left for the next
+        call, from `stop` on.
+        """
+        scan = np.zeros(SCAN_SIZE, np.int64)
+        scan[MODE] = SKIP_LINE if skipping else PLAIN_FIELD
+        scan[ROW_START] = scan[FIELD_START] = scan[STOP] = at
+        scan[LINE_COUNT] = scan[ROW_LINE] = line
+        scan[LITERAL], scan[FINAL], scan[MOST_FIELD_BYTES] = -1, final, limit
+        tokenize(data, self._dialect, scan, self._starts, self._infos, self._rows, self._bad)
+        rows, bad = int(scan[ROW_COUNT]), int(scan[BAD])
+        widths, ordinals, lines = self._rows[:, :rows]
+        return TokenizedRows(
+            *(self._starts[:, :rows], self._infos[:, :rows], widths, ordinals, lines, self._bad[:bad]),
+            *(int(scan[STOP]), int(scan[ROW_LINE]), int(scan[ORDINAL]), bool(scan[MODE] == SKIP_LINE)),
+            int(scan[BLANKS]),
+        )
+
+
+def cut_sample(sample: Bytes, dialect: Dialect, most_rows: int, final: bool) -> DialectCut:
+    """The first rows of a sample, which starts with a row, as a dialect cuts them.
+
+    final: the sample ends with the file.
+    """
+    widths = _widths(sample, dialect, most_rows, final)
+    cut = DialectCut(chr(dialect.delimiter), _character(dialect.quote), tuple(widths), ())
+    if not widths or max(cut.width, widths[0]) == FIELD_TOO_LONG:
+        return cut
+    data = sample.copy()
+    rows = Tokenizer(dialect, max(cut.width, widths[0]), most_rows, ragged=True).read(data, 0, len(data), final=final)
+    first = _cells(data, rows, 0) if len(rows.ordinals) and rows.ordinals[0] == 0 else ()
+    even = np.flatnonzero(rows.widths == cut.width).tolist() if 2 * widths.count(cut.width) >= len(widths) else []
+    return DialectCut(cut.delimiter, cut.quote, cut.widths, tuple(_cells(data, rows, row) for row in even), first)
+
+
+def _character(byte: int) -> str | None:
+    return chr(byte) if byte < 256 else None
+
+
+def _widths(sample: Bytes, dialect: Dialect, most_rows: int, final: bool) -> Sequence[int]:
+    """How many fields the first rows have; TOO_LONG for one whose quote is never closed. Blank lines are not asked:
+    they are rows only where all others have one field.
+    """
+    rows = Tokenizer(dialect, 1, most_rows).read(sample.copy(), 0, len(sample), final=final)
+    filled = rows.ordinals[rows.infos[0, : len(rows.ordinals)] != 0] if len(rows.ordinals) else rows.ordinals
+    widths: dict[int, int] = {**dict.fromkeys(filled.tolist(), 1), **dict(rows.bad[:, (0, 3)].tolist())}
+    return [widths[ordinal] for ordinal in sorted(widths)[:most_rows]]
+
+
+def _cells(data: Bytes, rows: TokenizedRows, row: int) -> tuple[Cell, ...]:
+    width = min(int(rows.widths[row]), MOST_SNIFFED_COLUMNS)
+    return tuple(
+        Cell(data[at : at + (info & LENGTH_COLUMN)].tobytes().decode("utf-8", "replace"), bool(info & QUOTED))
+        for at, info in zip(rows.starts[:width, row].tolist(), rows.infos[:width, row].tolist(), strict=True)
+    )
+
+
+def read_rows(
+    tokenizer: Tokenizer, blocks: Iterator[Bytes], at: int, line: int, chunk_bytes: int
+) -> Iterator[tuple[Bytes, TokenizedRows]]:
+    """(buffer, rows in it) for all rows of the blocks, which make one file, from byte `at` on,
+    which lies in the first `line`.
+
+    At most chunk_bytes of rows at once; none if there are blank lines only. The buffer holds one row more than a block
+    at most, and must be used before the next is asked for.
+    """
+    data: Bytes | None = np.empty(0, np.uint8)
+    while data is not None and len(data) <= at:  # `at` may lie behind the first block
+        at -= len(data)
+        data = next(blocks, None)
+    if data is None:
+        return
+    following = next(blocks, None)
+    skipping = False
+    while True:
+        rows = tokenizer.read(
+            data, at, min(at + chunk_bytes, len(data)), final=following is None, line=line, skipping=skipping
+        )
+        if rows.count or rows.blanks:
+            yield data, rows
+        stuck = rows.stop == at or rows.stop >= len(data)
+        at, line, skipping = rows.stop, rows.line, rows.skipping
+        if not stuck:
+            continue
+        if following is None:
+            return
+        data, at = np.concatenate([data[at:], following]), 0
+        following = next(blocks, None)

@@ -1,0 +1,357 @@
+"""The beginning of a CSV file to its `Head`: compression, encoding, delimiter, quote, the columns' names, and where the
+first row of data starts.
+"""
+
+from __future__ import annotations
+
+import codecs
+import functools
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+
+from recordmill.base.arrays import Bytes
+from recordmill.base.errors import DataError
+from recordmill.base.option_names import option
+from recordmill.sources.common.encoding import UTF8_ENCODING, resolve_compression, resolve_encoding, utf8_blocks
+from recordmill.sources.common.magic import LOOKED_AT, refusal
+from recordmill.sources.common.tables import Alike
+from recordmill.sources.csv.dialect import DELIMITERS, TOLD, CsvOptions, Dialect
+from recordmill.sources.csv.fields import TokenizedRows, Tokenizer, cut_sample
+from recordmill.sources.csv.messages import quoted_bytes
+from recordmill.sources.csv.sniff_dialect import (
+    STRONG,
+    WEAK,
+    Choice,
+    DialectCut,
+    choose_cut,
+    choose_quote,
+    describe_cut,
+)
+from recordmill.sources.csv.sniff_header import DATA_ROW, UNSURE, FirstRow, HeaderGuess, guess_header
+from recordmill.sources.csv.tokenize import FIELD_TOO_LONG
+from recordmill.sources.values.field_kernels import LENGTH_COLUMN
+from recordmill.storage.codecs import NONE
+from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, open_blocks
+from recordmill.storage.file_table import FileTable, InputFile, coded
+from recordmill.storage.files import read_range
+from recordmill.storage.lazy_table import BlockTable
+
+SAMPLE_BYTES = 64 << 10  # 64 KiB: some hundred rows, from which the delimiter is told
+SAMPLE_ROWS = 100
+_MOST_SAMPLE_BYTES = 1 << 20  # 1 MiB: where rows are so long that a sample holds less than _FEW_ROWS
+_FEW_ROWS = 4
+MOST_COLUMNS = 1 << 16  # 65,536: bounds the arrays of one row
+
+
+@dataclass(frozen=True)
+class Head:
+    """What the beginning of one file says.
+
+    compression, encoding: how its content is reached. delimiter: one character. names: of its columns.
+    start: where the first row of data, or blank line before it, starts in the UTF-8 content (byte order mark included
+    if it is plain UTF-8). line: the physical line there. blanks: the columns that had no name and were given one.
+    quote: one character, or None. told: how delimiter and quote were found, if they were not given. first: the first
+    row, if nobody said whether it is a header. blank_lines: before the header.
+    """
+
+    compression: str
+    encoding: str
+    delimiter: str
+    names: tuple[str, ...]
+    start: int
+    line: int
+    blanks: tuple[str, ...] = ()
+    quote: str | None = '"'
+    told: str = field(default="", compare=False)
+    first: FirstRow | None = field(default=None, compare=False)
+    blank_lines: int = field(default=0, compare=False)
+
+    @property
+    def streamed(self) -> bool:
+        """It can't be cut: it has to be read from its beginning."""
+        return self.compression != NONE or self.encoding != UTF8_ENCODING
+
+
+HEAD_NUMBERS = ("start", "line", "blank_lines")  # what differs between most files
+_ALIKE = ("compression", "encoding", "delimiter", "names", "blanks", "quote")
+
+
+def with_heads(files: FileTable, heads: Alike[Head]) -> FileTable:
+    """The files with these heads as columns: the numbers of each, and the rest, which most share, as JSON."""
+    for name in HEAD_NUMBERS:
+        files = files.with_column(name, pa.array(heads.numbers(name)))
+    shared = [json.dumps({name: getattr(head, name) for name in _ALIKE}) for head in heads.kinds]
+    return files.with_column("head", coded(heads.which, shared))
+
+
+class Heads(BlockTable[Head]):
+    """The heads of files, by their columns."""
+
+    def __init__(self, files: FileTable) -> None:
+        self._files = files
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def some(self, places: Sequence[int]) -> list[Head]:
+        columns = self._files.take(places, (*HEAD_NUMBERS, "head")).values()
+        start, line, blank_lines, shared = (column.to_pylist() for column in columns)
+        each = zip(map(_shared, shared), start, line, blank_lines, strict=True)
+        return [replace(head, start=at, line=of, blank_lines=count) for head, at, of, count in each]
+
+
+@functools.lru_cache(maxsize=64)
+def _shared(text: str) -> Head:
+    known = json.loads(text)
+    lists = {name: tuple(known[name]) for name in ("names", "blanks")}
+    return Head(**{**known, **lists, "start": 0, "line": 0})
+
+
+def read_head(file: InputFile, options: CsvOptions) -> Head:
+    """The file's head.
+
+    Raises:
+        DataError: the file is empty, is no text, or has no usable header; the message names it.
+    """
+    if file.stat.size_bytes == 0:
+        raise DataError("the file is empty (0 bytes): not even a header", source=file.name)
+    raw = read_range(file.path, 0, max(COMPRESSED_HEAD_BYTES, LOOKED_AT)).tobytes()
+    compression = resolve_compression(raw)
+    if what := refusal(raw):
+        raise DataError(f"this is no CSV but {what}", source=file.name)
+    first = next(
+        open_blocks(file.path, block_bytes=COMPRESSED_HEAD_BYTES, compression=compression, source=file.name),
+        np.empty(0, np.uint8),
+    ).tobytes()
+    encoding = resolve_encoding(first, options.encoding)
+    blocks = utf8_blocks(file, encoding, SAMPLE_BYTES, compression)
+    mark_bytes = 3 if compression == NONE and encoding == UTF8_ENCODING and first.startswith(codecs.BOM_UTF8) else 0
+    return _Reader(file.name, options, compression, encoding, blocks, mark_bytes).head()
+
+
+class _Reader:
+    """Holds the sample, which grows until it holds the header, or one row."""
+
+    def __init__(
+        self,
+        source: str,
+        options: CsvOptions,
+        compression: str,
+        encoding: str,
+        blocks: Iterator[Bytes],
+        mark_bytes: int,
+    ) -> None:
+        self._source, self._options, self._blocks = source, options, blocks
+        self._compression, self._encoding, self._mark_bytes = compression, encoding, mark_bytes
+        self._sample = np.empty(0, np.uint8)
+        self._next: Bytes | None = next(blocks, None)
+        self._grow()
+
+    @property
+    def _complete(self) -> bool:
+        return self._next is None
+
+    def _grow(self) -> None:
+        parts, size = [self._sample], 0
+        while self._next is not None and size <= len(self._sample):
+            parts.append(self._next)
+            size += len(self._next)
+            self._next = next(self._blocks, None)
+        self._sample = np.concatenate(parts)
+
+    def head(self) -> Head:
+        if 0 in self._sample:
+            at = int(np.argmin(self._sample != 0))
+            raise DataError(
+                "it holds NUL bytes, so it is no CSV in this encoding; UTF-16 without a byte order mark "
+                f"needs {option('encoding', 'utf-16-le')}",
+                source=self._source,
+                place=f"byte {at}",
+            )
+        start, line = self._skip_lines()
+        cut, told = self._dialect(start)
+        rows, data = self._first_row(start, line, Dialect.of(self._options, cut.delimiter, cut.quote))
+        names, blanks = self._names(data, rows)
+        first = self._guess(cut) if self._options.header is None else None
+        before = 0
+        if self._options.header is not False:
+            start, line, before = rows.stop, rows.line, rows.blanks
+        start += self._mark_bytes
+        return Head(
+            *(self._compression, self._encoding, cut.delimiter, names, start, line, blanks, cut.quote, told, first),
+            blank_lines=before,
+        )
+
+    def _dialect(self, start: int) -> tuple[DialectCut, str]:
+        """(the rows as they are to be cut, why so)."""
+        options = self._options
+        cut = self._cut(start, options.delimiter or DELIMITERS[0], '"' if options.quote == TOLD else options.quote)
+        while len(cut.widths) < _FEW_ROWS and not self._complete and len(self._sample) < _MOST_SAMPLE_BYTES:
+            self._grow()
+            cut = self._cut(start, cut.delimiter, cut.quote)
+        if options.delimiter is not None and options.quote != TOLD:
+            return cut, ""
+        delimiters = STRONG if options.delimiter is None else (options.delimiter,)
+        choices = [self._quotes(start, mark) for mark in delimiters if self._may_be(mark)]
+        if options.delimiter is None and all(choice.cut.width < 2 for choice in choices):
+            choices += [self._quotes(start, mark) for mark in WEAK if self._may_be(mark)]
+        choice = choices[0] if options.delimiter else choose_cut(choices, _extension(self._source))
+        if choice.doubt:
+            raise DataError(choice.doubt, source=self._source)
+        self._check_escapes(start, choice.cut)
+        told = [describe_cut(choice.cut)] if options.delimiter is None and choice.cut.width > 1 else []
+        return choice.cut, "; ".join([*told, *filter(None, (choice.reason,))])
+
+    def _may_be(self, mark: str) -> bool:
+        taken = (self._options.quote, self._options.escape, self._options.comment)
+        if mark in taken or (mark == " " and self._options.trim):
+            return False
+        return mark in (self._options.delimiter, DELIMITERS[0]) or ord(mark) in self._sample
+
+    def _quotes(self, start: int, delimiter: str) -> Choice:
+        """The rows as that delimiter cuts them, with the quote that goes best with it."""
+        if self._options.quote != TOLD:
+            return Choice(self._cut(start, delimiter, self._options.quote))
+        quotes: list[str | None] = ['"']
+        taken = (self._options.escape, self._options.comment)
+        if ord("'") in self._sample and "'" not in taken:
+            quotes.append("'")
+        if ord('"') in self._sample:
+            quotes.append(None)
+        return choose_quote([self._cut(start, delimiter, quote) for quote in quotes])
+
+    def _cut(self, start: int, delimiter: str, quote: str | None) -> DialectCut:
+        dialect = Dialect.of(self._options, delimiter, quote)
+        return cut_sample(self._sample[start:], dialect, SAMPLE_ROWS, self._complete)
+
+    def _check_escapes(self, start: int, cut: DialectCut) -> None:
+        """Refuses quotes that are escaped by a backslash, which only the user can say: they are text otherwise."""
+        options = self._options
+        if cut.quote is None or options.quote != TOLD or options.escape is not None:
+            return
+        inner = rb"(?<!\\)\\%b[^%b\r\n]" % (cut.quote.encode(), re.escape(cut.delimiter + cut.quote).encode())
+        if any(cell.quoted for row in cut.rows for cell in row) and (
+            found := re.search(inner, self._sample[start:].tobytes())
+        ):
+            backslash = "\\"
+            raise DataError(
+                f"{quoted_bytes(found[0])} stands in a quoted field: say {option('escape', backslash)} if a "
+                "backslash makes "
+                f"{cut.quote} literal, or {option('quote', cut.quote)} if it is text",
+                source=self._source,
+            )
+
+    def _guess(self, cut: DialectCut) -> FirstRow:
+        fields = tuple(cell.text for cell in cut.first)
+        even = cut.widths[:1] == (cut.width,)
+        below = [_padded([cell.text for cell in row], len(fields)) for row in cut.rows[even:]]
+        guess = guess_header(fields, below)
+        if not even and guess.verdict != DATA_ROW and (guess.verdict == UNSURE or len(fields) == 1) and cut.rows:
+            has = f"has {len(fields)} field{'s' * (len(fields) != 1)}"
+            guess = HeaderGuess(
+                UNSURE,
+                f"{has} and most rows have {cut.width} (is it a title: {option('skip_lines')}, {option('comment')}?)",
+            )
+        return FirstRow(self._source, fields, guess, alone=len(cut.widths) < 2)
+
+    def _skip_lines(self) -> tuple[int, int]:
+        at, left = 0, self._options.skip_lines
+        while left:
+            text = self._sample[at:].tobytes()
+            ends = [end for end in (text.find(b"\n"), text.find(b"\r")) if end >= 0]
+            if not ends or (text[min(ends)] == 13 and min(ends) + 1 == len(text) and not self._complete):
+                if self._complete:
+                    raise DataError(
+                        f"skip_lines is {self._options.skip_lines}, but the file has only "
+                        f"{self._options.skip_lines - left + bool(text)} lines",
+                        source=self._source,
+                    )
+                self._grow()
+                continue
+            at += min(ends) + (2 if text[min(ends) : min(ends) + 2] == b"\r\n" else 1)
+            left -= 1
+        return at, 1 + self._options.skip_lines
+
+    def _first_row(self, start: int, line: int, dialect: Dialect) -> tuple[TokenizedRows, Bytes]:
+        tokenizer = Tokenizer(dialect, MOST_COLUMNS, 1, ragged=True)
+        while True:
+            data = self._sample.copy()
+            rows = tokenizer.read(data, start, len(data), final=self._complete, line=line)
+            if len(rows.bad):
+                width = int(rows.bad[0, 3])
+                what = (
+                    f"longer than {dialect.max_row_bytes:,} bytes, or a quote in it is never closed"
+                    if width == FIELD_TOO_LONG
+                    else f"of {width:,} fields; the most is {MOST_COLUMNS:,}"
+                )
+                raise DataError(f"the first row is {what}", source=self._source, place=f"line {int(rows.bad[0, 1])}")
+            if rows.count:
+                return rows, data
+            if self._complete:
+                raise DataError("it holds no rows, not even a header", source=self._source)
+            self._grow()
+
+    def _names(self, data: Bytes, rows: TokenizedRows) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        width, place = int(rows.widths[0]), f"line {int(rows.lines[0])}"
+        given = self._options.names
+        if given is not None:
+            if len(given) != width:
+                raise DataError(
+                    f"{len(given)} names are given, but the first row has {width} fields",
+                    source=self._source,
+                    place=place,
+                )
+            return given, ()
+        numbered = tuple(f"column_{index}" for index in range(1, width + 1))
+        if self._options.header is False:
+            return numbered, ()
+        fields = [
+            data[at : at + (info & LENGTH_COLUMN)].tobytes()
+            for at, info in zip(rows.starts[:width, 0].tolist(), rows.infos[:width, 0].tolist(), strict=True)
+        ]
+        try:
+            names = tuple(field.decode() for field in fields)
+        except UnicodeDecodeError:
+            bad = next(field for field in fields if not _is_utf8(field))
+            raise DataError(
+                f"the column name {quoted_bytes(bad)} is no UTF-8; "
+                f"declare the file's {option('encoding')} (latin-1, cp1252, ...)",
+                source=self._source,
+                place=place,
+            ) from None
+        named = tuple(name or number for name, number in zip(names, numbered, strict=True))
+        if len(set(named)) < width:
+            twice = next(name for name in named if named.count(name) > 1)
+            places = [index + 1 for index, name in enumerate(named) if name == twice]
+            raise DataError(
+                f"columns {places[0]} and {places[1]} are both named {quoted_bytes(twice.encode())}: if this row is "
+                f"data, say {option('header', False)}; if it names the columns, say {option('header', True)}, and "
+                "give each a name of its own with "
+                f"{option('names')}",
+                source=self._source,
+                place=place,
+            )
+        return named, tuple(number for name, number in zip(names, numbered, strict=True) if not name)
+
+
+def _is_utf8(field: bytes) -> bool:
+    try:
+        field.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _padded(row: list[str], width: int) -> list[str]:
+    return (row + [""] * width)[:width]
+
+
+def _extension(name: str) -> str:
+    """The lower-case extension, without that of a compression."""
+    parts = name.lower().split(".")
+    return parts[-2] if len(parts) > 2 and parts[-1] in ("gz", "zst", "zstd") else parts[-1]

@@ -1,0 +1,160 @@
+"""Tokenized rows in, a RecordBatch of the planned schema out, with a Reject for each row that does not fit;
+no Python object per value.
+
+A row is rejected by the first of its columns that doesn't fit; the message names the column, the value and the option
+that helps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recordmill.base.arrays import Bytes
+from recordmill.base.buffers import room
+from recordmill.schemas.arrow import arrow_type, to_arrow
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.sources.csv.fields import TokenizedRows
+from recordmill.sources.csv.messages import explain_fields
+from recordmill.sources.values import field_kernels as kernels
+from recordmill.sources.values.field_kernels import NullTokens
+from recordmill.sources.values.labels import numbers_may_be_classes
+from recordmill.sources.values.text_columns import TextFields, array_of, column_of_texts, convert_texts
+
+MISSING_FIELD = -1  # instead of a column's place in the file: the file lacks it
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """batch: the rows that fit. kept: [rows] which of the given rows they are, None if all. rejects: (row, reason,
+    message) of the others.
+    """
+
+    batch: pa.RecordBatch
+    kept: npt.NDArray[np.bool_] | None
+    rejects: Sequence[tuple[int, str, str]]
+
+
+@dataclass(frozen=True)
+class ParsedRows:
+    """A column whose values were read while it was told what they are. values: int64 or float64 [rows]. valid: [rows],
+    1 where there is one. nulls: how often there is none.
+    """
+
+    values: npt.NDArray[np.int64] | npt.NDArray[np.float64]
+    valid: npt.NDArray[np.uint8]
+    nulls: int
+
+
+class Parser:
+    """Turns rows into batches of a schema. places: for each feature its column in the file, or MISSING."""
+
+    def __init__(self, schema: Schema, places: Sequence[int], tokens: NullTokens) -> None:
+        self._features, self._places, self._tokens = tuple(schema), tuple(places), tokens
+        self._arrow = to_arrow(schema)
+        self._classes = {f.name: pa.array(f.classes, pa.large_string()) for f in schema if f.classes is not None}
+
+    @classmethod
+    def of(cls, schema: Schema, names: Sequence[str], tokens: NullTokens) -> Parser:
+        """For a file whose columns have these names."""
+        places = {name: place for place, name in enumerate(names)}
+        return cls(schema, [places.get(feature.name, MISSING_FIELD) for feature in schema], tokens)
+
+    def parse(self, data: Bytes, rows: TokenizedRows, ready: Mapping[int, ParsedRows] = MappingProxyType({})) -> Parsed:
+        """The rows; ready: by place, the columns that need not be read once more."""
+        count = len(rows.ordinals)
+        bad: npt.NDArray[np.bool_] | None = None
+        rejects: list[tuple[int, str, str]] = []
+        columns: list[pa.Array] = []
+        for feature, place in zip(self._features, self._places, strict=True):
+            if place == MISSING_FIELD:
+                columns.append(pa.nulls(count, arrow_type(feature)))
+                continue
+            known = ready.get(place)
+            valid, fault = np.ones(count, np.uint8) if known is None else known.valid, np.zeros(count, np.uint8)
+            fields = TextFields(data, rows.starts[place], rows.infos[place], self._tokens, valid, fault)
+            array, faults = self._column(feature, fields, known)
+            if feature.required and array.null_count:
+                faults += _mark_nulls(fields)
+            if faults:
+                bad = np.zeros(count, np.bool_) if bad is None else bad
+                for row in np.flatnonzero((fields.fault != 0) & ~bad).tolist():
+                    value = kernels.field(data, fields.starts, fields.infos, row)
+                    rejects.append((row, *explain_fields(feature, int(fault[row]), value)))
+                bad |= fields.fault != 0
+            columns.append(array)
+        if bad is None:
+            return Parsed(_batch(columns, self._arrow, count), None, ())
+        kept = ~bad
+        mask = pa.array(kept)
+        batch = _batch([pc.filter(column, mask) for column in columns], self._arrow, int(kept.sum()))
+        return Parsed(batch, kept, sorted(rejects))
+
+    def _column(self, feature: Feature, fields: TextFields, known: ParsedRows | None) -> tuple[pa.Array, int]:
+        if known is not None:
+            return column_of_texts(fields, feature, known.nulls, known.values), 0
+        if feature.classes is not None:
+            return _class_numbers(fields, self._classes[feature.name])
+        return _strings(fields, feature) if feature.dtype in ("string", "bytes") else convert_texts(fields, feature)
+
+
+def _batch(columns: list[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+    assert batch.num_rows == rows or not columns
+    return batch
+
+
+def _mark_nulls(fields: TextFields) -> int:
+    """A null in a required column is a fault, where there is no other."""
+    nulls = (fields.valid == 0) & (fields.fault == 0)
+    fields.fault[nulls] = kernels.NO_VALUE
+    return int(nulls.sum())
+
+
+def _strings(fields: TextFields, feature: Feature) -> tuple[pa.Array, int]:
+    offsets, out = room(fields.rows + 1, np.int64), room(kernels.text_bytes(fields.infos), np.uint8)
+    nulls, ascii_only = kernels.text(
+        fields.data, fields.starts, fields.infos, fields.tokens, offsets, out, fields.valid
+    )
+    faults = 0
+    if feature.dtype != "bytes" and not ascii_only:
+        faults = int(kernels.check_field_utf8(offsets, out, fields.fault))
+    kind = pa.large_binary() if feature.dtype == "bytes" else pa.large_string()
+    return array_of(kind, fields, nulls, offsets, out), faults
+
+
+def _class_numbers(fields: TextFields, classes: pa.Array) -> tuple[pa.Array, int]:
+    names, faults = _strings(fields, Feature("", "string"))
+    if faults:
+        names = pc.if_else(pa.array(fields.fault == 0), names, pa.scalar(None, names.type))
+    index = pc.index_in(names, value_set=classes, skip_nulls=True)
+    index = pc.cast(index, pa.int64())
+    unknown = (fields.valid == 1) & (fields.fault == 0) & index.is_null().to_numpy(zero_copy_only=False)
+    if unknown.any() and numbers_may_be_classes(classes.to_pylist()):
+        own = replace(fields, valid=np.ones(fields.rows, np.uint8), fault=np.zeros(fields.rows, np.uint8))
+        numbers, _ = convert_texts(own, Feature("", "int64"))
+        values = numbers.fill_null(-1).to_numpy()
+        within = unknown & (own.fault == 0) & (values >= 0) & (values < len(classes))
+        index = pc.if_else(pa.array(within), numbers, index)
+        unknown &= ~within
+    fields.fault[unknown] = kernels.NO_CLASS
+    return index, faults + int(unknown.sum())
+
+
+def class_numbers(names: pa.Array, classes: Sequence[str]) -> pa.Array:
+    """Names of classes as their numbers; nulls stay."""
+    return pc.cast(pc.index_in(names, value_set=pa.array(classes, names.type), skip_nulls=True), pa.int64())
+
+
+def text_column(
+    data: Bytes, starts: npt.NDArray[np.int32], infos: npt.NDArray[np.int32], tokens: NullTokens
+) -> tuple[pa.Array, Bytes]:
+    """(the column as large_string, where it is no UTF-8); what stands in those rows must not be used."""
+    fields = TextFields(data, starts, infos, tokens, np.ones(len(starts), np.uint8), np.zeros(len(starts), np.uint8))
+    return _strings(fields, Feature("", "string"))[0], fields.fault

@@ -1,0 +1,352 @@
+"""The scan of the CSV files: every byte of every file read once, by ranges in parallel, for digests, row counts, cuts
+and what the columns hold.
+
+A range of 32 MiB is simulated from all states it may start in (csv_scan) while the ranges before it are at work; as
+soon as the one before says where its own last row ends, it passes on where this one's does, and only then looks at its
+rows. So the file is read once, in parallel, and a row belongs to the range it starts in. A row that is too long changes
+where rows start, so its range is tokenized before it passes anything on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from recordmill.base.arrays import Bytes
+from recordmill.base.errors import DataError
+from recordmill.base.threads import one_ahead, thread_map
+from recordmill.schemas.type_lattice import SeenTexts
+from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS
+from recordmill.sources.common.encoding import utf8_blocks
+from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
+from recordmill.sources.csv.automaton import (
+    COMMENT,
+    ESCAPED_INSIDE,
+    ESCAPED_STATE,
+    INSIDE_STATE,
+    NOT_ENDED,
+    RECORD,
+    Automaton,
+)
+from recordmill.sources.csv.dialect import Dialect
+from recordmill.sources.csv.fields import TokenizedRows, Tokenizer, read_rows
+from recordmill.sources.csv.head import Head
+from recordmill.sources.csv.infer import ColumnsSeen, Expects, RowKeeper, UnexpectedValue
+from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, file_chunk_digests
+from recordmill.storage.file_table import InputFile
+from recordmill.storage.files import check_unchanged, read_range
+
+RANGE_BYTES = 4 * DIGESTED_BYTES  # 32 MiB: whole digest chunks, and a unit's worth of rows
+TAIL_BYTES = 64 << 10  # 64 KiB read beyond a range: enough to end its last row nearly always
+STREAM_BLOCK_BYTES = 4 << 20  # 4 MiB of decoded content at once
+_FIELDS = 1 << 20  # so many fields at once: 8 MiB of places, and a chunk of a few MiB
+
+UNKNOWN_ROWS = -1  # instead of a state: none can be told, since the row that crosses the range's start was rejected
+
+
+@dataclass(frozen=True)
+class Scan:
+    """How the files are to be scanned.
+
+    untyped: the names whose class does not matter, since the user declares it. label: the column whose distinct values
+    are collected, or None. range_bytes, tail_bytes (at least 1: the LF of a CRLF): others than the usual ones are for
+    tests. expects, kept: by which schema rows are parsed as they are looked at, and where they are kept.
+    """
+
+    dialect: Dialect
+    null_tokens: tuple[str, ...]
+    untyped: frozenset[str]
+    label: str | None
+    range_bytes: int = RANGE_BYTES
+    tail_bytes: int = TAIL_BYTES
+    expects: Expects = lambda seen: None
+    kept: ScanCache[CachedPiece] = field(default_factory=ScanCache)
+
+    def collector(self, names: Sequence[str]) -> ColumnsSeen:
+        label = names.index(self.label) if self.label in names else None
+        return ColumnsSeen(self.null_tokens, [name not in self.untyped for name in names], label)
+
+    def keeper(self, names: Sequence[str]) -> RowKeeper:
+        return RowKeeper(self.expects, self.kept, names, self.null_tokens, self.dialect.max_row_bytes)
+
+    def tokenizer(self, columns: int) -> Tokenizer:
+        return Tokenizer(self.dialect, columns, most_rows(columns))
+
+
+@dataclass(frozen=True)
+class RangeExtent:
+    """Where a range lies and how much it is, as of `ScannedRange`."""
+
+    file: int
+    start: int
+    stop: int
+    rows: int
+    lines: int
+    size_bytes: int
+    blank_lines: int
+
+
+@dataclass(frozen=True)
+class ScannedRange:
+    """What one range of a file, or a streamed file, holds.
+
+    file: its ordinal. start, stop: where its rows lie, in bytes of the file (0 and 0 if it is streamed). rows: with the
+    bad ones. lines: physical lines in it. seen: per column of the file. labels: distinct values. digests: of its
+    chunks. size_bytes: of the decoded content. strays: by column, the first value that is text; its line counts from
+    the range's own first one, unless the file is streamed. blank_lines: those that are no rows.
+    """
+
+    file: int
+    start: int
+    stop: int
+    rows: int
+    lines: int
+    seen: tuple[SeenTexts, ...]
+    labels: frozenset[str]
+    digests: tuple[bytes, ...]
+    size_bytes: int
+    strays: Mapping[int, UnexpectedValue] = field(default_factory=dict)
+    blank_lines: int = 0
+
+    @property
+    def extent(self) -> RangeExtent:
+        sizes = self.rows, self.lines, self.size_bytes, self.blank_lines
+        return RangeExtent(self.file, self.start, self.stop, *sizes)
+
+
+def most_rows(columns: int) -> int:
+    """How many rows are tokenized at once."""
+    return max(1, min(BATCH_ROWS, _FIELDS // max(columns, 1)))
+
+
+@dataclass(frozen=True)
+class _Range:
+    """One task: bytes [start, stop) of the file. entry: (where its first row starts, the state at `start`), known once
+    the range before is scanned.
+    """
+
+    file: int
+    start: int
+    stop: int
+    entry: Future[tuple[int, int]]
+    following: Future[tuple[int, int]]
+
+
+def scan_files(files: Sequence[InputFile], heads: Sequence[Head], scan: Scan, threads: int) -> Iterator[ScannedRange]:
+    """The parts of all files, in order.
+
+    Raises:
+        DataError: a file is damaged, can't be decoded, or changed since it was listed.
+    """
+    automaton = Automaton.of(scan.dialect)
+
+    def work(task: _Range | int) -> ScannedRange:
+        if isinstance(task, int):
+            return _scan_stream(task, files[task], heads[task], scan)
+        try:
+            return _RangeScan(task, files[task.file], heads[task.file], scan, automaton).run()
+        except BaseException as error:
+            if not task.following.done():
+                task.following.set_exception(error)
+            raise
+
+    return thread_map(work, _tasks(files, heads, scan.range_bytes), threads)
+
+
+def _tasks(files: Sequence[InputFile], heads: Sequence[Head], range_bytes: int) -> Iterator[_Range | int]:
+    for ordinal, (file, head) in enumerate(zip(files, heads, strict=True)):
+        if head.streamed:
+            yield ordinal
+            continue
+        entry: Future[tuple[int, int]] = Future()
+        entry.set_result((head.start, UNKNOWN_ROWS))
+        for start in range(0, file.stat.size_bytes, range_bytes):
+            following: Future[tuple[int, int]] = Future()
+            yield _Range(ordinal, start, min(start + range_bytes, file.stat.size_bytes), entry, following)
+            entry = following
+
+
+def _scan_stream(ordinal: int, file: InputFile, head: Head, scan: Scan) -> ScannedRange:
+    collector, keeper, tokenizer = scan.collector(head.names), scan.keeper(head.names), scan.tokenizer(len(head.names))
+    rows = blanks = 0
+    blocks = _Counted(one_ahead(utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression)))
+    for data, found in read_rows(tokenizer, blocks, head.start, head.line, STREAM_BLOCK_BYTES):
+        ready = collector.add(data, found, keeper.wanted())
+        keeper.add(data, found, collector.classes(), ready)
+        rows += found.count
+        blanks += found.blanks
+    size = blocks.size
+    digests = tuple(file_chunk_digests(file.path))
+    check_unchanged(file.path, file.stat, file.name)
+    keeper.put(ordinal, 0)
+    seen, labels = tuple(collector.seen()), frozenset(collector.labels)
+    return ScannedRange(ordinal, 0, 0, rows, 0, seen, labels, digests, size, collector.strays, blanks)
+
+
+class _Counted:
+    """An iterator of blocks that adds up their sizes."""
+
+    def __init__(self, blocks: Iterator[Bytes]) -> None:
+        self._blocks, self.size = blocks, 0
+
+    def __iter__(self) -> _Counted:
+        return self
+
+    def __next__(self) -> Bytes:
+        block = next(self._blocks)
+        self.size += len(block)
+        return block
+
+
+class _RangeScan:
+    """The scan of one range; holds its bytes and what it found so far."""
+
+    def __init__(self, task: _Range, file: InputFile, head: Head, scan: Scan, automaton: Automaton) -> None:
+        self._task, self._file, self._scan, self._automaton = task, file, scan, automaton
+        self._collector, self._columns = scan.collector(head.names), len(head.names)
+        self._keeper = scan.keeper(head.names)
+        self._data = read_range(file.path, task.start, task.stop + scan.tail_bytes)
+        self._size = task.stop - task.start
+        if len(self._data) < self._size:
+            check_unchanged(file.path, file.stat, file.name)
+        self._digests = tuple(chunk_digests(self._data[: self._size]))
+        self._rows = self._lines = self._blanks = 0
+
+    def run(self) -> ScannedRange:
+        task = self._task
+        exits: tuple[list[int], list[int]] | None = None
+        if not task.entry.done():  # what takes long is done before the wait
+            exits = self._automaton.transitions(self._data[: self._size])
+        first, state = task.entry.result()
+        if first >= task.stop < self._file.stat.size_bytes:
+            task.following.set_result((first, UNKNOWN_ROWS))
+            return self._part(first, first)
+        after = self._row_end(first, state, exits)
+        if after is None:
+            stop = self._tokenize_until_stop(first - task.start)
+            task.following.set_result((stop, UNKNOWN_ROWS))
+        else:
+            stop, exit_state = after
+            task.following.set_result((stop, exit_state))
+            self._tokenize_all(first - task.start, stop - task.start)
+        check_unchanged(self._file.path, self._file.stat, self._file.name)
+        return self._part(first, stop)
+
+    def _part(self, start: int, stop: int) -> ScannedRange:
+        self._keeper.put(self._task.file, start)
+        seen, labels = tuple(self._collector.seen()), frozenset(self._collector.labels)
+        return ScannedRange(
+            *(self._task.file, start, stop, self._rows, self._lines, seen, labels, self._digests, stop - start),
+            strays=self._collector.strays,
+            blank_lines=self._blanks,
+        )
+
+    def _row_end(self, first: int, state: int, exits: tuple[list[int], list[int]] | None) -> tuple[int, int] | None:
+        """(where the row that crosses the range's end stops, the state at that end);
+        None if a row may be too long or is never closed.
+        """
+        if exits is None or state == UNKNOWN_ROWS:
+            exit_state, longest = self._automaton.follow(self._data[first - self._task.start : self._size], RECORD)
+        else:
+            exit_state, longest = exits[0][state], exits[1][state]
+        most = self._scan.dialect.max_row_bytes
+        if longest > most:
+            return None
+        at = self._size
+        if exit_state == RECORD:
+            if at == len(self._data) and at > 0 and self._data[at - 1] == 13 and not self._at_end():
+                self._extend()  # whether the LF of this CR follows
+            if at < len(self._data) and at > 0 and self._data[at - 1] == 13 and self._data[at] == 10:
+                at += 1
+            return self._task.start + at, exit_state
+        while True:
+            end = self._automaton.row_end(self._data, at, exit_state)
+            size = (len(self._data) if end == NOT_ENDED else end) - at
+            if longest + size > most and exit_state != COMMENT:
+                return None
+            if end != NOT_ENDED:
+                return self._task.start + end, exit_state
+            if self._at_end():
+                return self._end_of_file(at, exit_state)
+            self._extend()
+
+    def _end_of_file(self, at: int, state: int) -> tuple[int, int] | None:
+        """The file ends within the row: fine, unless quotes are open or an escape escapes nothing."""
+        final, _ = self._automaton.follow(self._data[at:], state)
+        if final in (INSIDE_STATE, ESCAPED_STATE, ESCAPED_INSIDE):
+            return None
+        return self._file.stat.size_bytes, state
+
+    def _at_end(self) -> bool:
+        return self._task.start + len(self._data) >= self._file.stat.size_bytes
+
+    def _extend(self) -> None:
+        """Read as much again behind the data (at least the tail)."""
+        at = self._task.start + len(self._data)
+        more = read_range(self._file.path, at, at + max(len(self._data) - self._size, self._scan.tail_bytes))
+        if len(more) == 0:
+            raise self._shrunk()
+        self._data = np.concatenate([self._data, more])
+
+    def _shrunk(self) -> DataError:
+        check_unchanged(self._file.path, self._file.stat, self._file.name)
+        return DataError("ends before the size that it had when it was listed", source=self._file.name)
+
+    def _add(self, data: Bytes, rows: TokenizedRows) -> None:
+        ready = self._collector.add(data, rows, self._keeper.wanted()) if len(rows.ordinals) else {}
+        if rows.count:
+            self._keeper.add(data, rows, self._collector.classes(), ready)
+        self._rows += rows.count
+        self._blanks += rows.blanks
+
+    def _tokenize_all(self, begin: int, end: int) -> None:
+        """Look at the rows in data[begin:end), which ends with a row."""
+        tokenizer, at, line = self._scan.tokenizer(self._columns), begin, 1
+        data = self._data[:end]
+        while at < end:
+            rows = tokenizer.read(data, at, min(at + BATCH_BYTES, end), final=True, line=line)
+            self._add(data, rows)
+            at, line = rows.stop, rows.line
+        self._lines = line - 1
+
+    def _tokenize_until_stop(self, begin: int) -> int:
+        """Look at the rows that start in the range, one after the other;
+        gives where the next one starts, in bytes of the file.
+        """
+        tokenizer, at, line, skipping = self._scan.tokenizer(self._columns), begin, 1, False
+        self._keeper.give_up()
+        while at < self._size or skipping:
+            rows = tokenizer.read(
+                self._data, at, max(self._size, at + 1), final=self._at_end(), line=line, skipping=skipping
+            )
+            self._add(self._data, rows)
+            moved = rows.stop > at
+            at, line, skipping = rows.stop, rows.line, rows.skipping
+            if at >= len(self._data) and self._at_end():
+                break
+            if skipping and at >= self._size:
+                self._lines = line - 1
+                return self._behind_line(self._task.start + at)
+            if not moved or skipping:
+                self._extend()
+        self._lines = line - 1
+        return self._task.start + at
+
+    def _behind_line(self, at: int) -> int:
+        """Where the line behind the one that is passed over at that byte of the file starts: however long that one is,
+        no more than a block of it is held.
+        """
+        size = self._file.stat.size_bytes
+        while at < size:
+            block = read_range(self._file.path, at, at + STREAM_BLOCK_BYTES)
+            if len(block) == 0:
+                raise self._shrunk()
+            end = self._automaton.row_end(block, 0, COMMENT)
+            if end != NOT_ENDED:
+                self._lines += 1
+                return at + end
+            at += max(len(block) - 1, 1)  # the CR of a CRLF may be the last byte
+        return size

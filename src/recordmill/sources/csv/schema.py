@@ -1,0 +1,304 @@
+"""What the scan saw in each column, and what the user declares, to the schema of a CSV input and the notes about it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+
+from recordmill.base.errors import DataError, RecordmillError, UsageError
+from recordmill.base.option_names import option
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.schemas.type_lattice import SeenTexts, resolve_dtype
+from recordmill.sources.common.contract import PlanOptions
+from recordmill.sources.csv.dialect import STRICT, CsvOptions, Dialect
+from recordmill.sources.csv.head import Head
+from recordmill.sources.csv.infer import UnexpectedValue
+from recordmill.sources.csv.messages import declare_remedy, quoted_bytes
+from recordmill.sources.csv.ranges import ScannedRange
+from recordmill.sources.values.labels import MAX_CLASSES, ClassNames, check_label, with_label
+from recordmill.sources.values.overrides import apply_dtypes, select_declared
+from recordmill.storage.file_table import InputFile
+
+_FEW_STRAYS = 10  # a column of ten times as many other values is text by accident
+_SHOWN_COLUMNS = 20  # in a note about columns: a table of 3,000 columns is no help
+
+
+@dataclass(frozen=True)
+class ColumnPlan:
+    """One column over all files: what was seen, in how many rows of files that lack it it is missing, and (where it
+    stands, what makes it text).
+    """
+
+    name: str
+    seen: SeenTexts
+    missing: int
+    stray: tuple[str, UnexpectedValue] | None = None
+
+
+def column_names(files: Sequence[InputFile], heads: Sequence[Head], columns: str) -> tuple[str, ...]:
+    """The columns of all files, in the order in which they first appear.
+
+    Raises:
+        DataError: `columns` is `strict` and a file has others than the first one, or in another order.
+    """
+    first = heads[0].names
+    if columns == STRICT:
+        for file, head in zip(files, heads, strict=True):
+            if head.names != first:
+                raise DataError(
+                    f"{_difference(head.names, first)} (as {files[0].name} has it); "
+                    f"{option('differing_columns', 'union')} allows that",
+                    source=file.name,
+                )
+        return first
+    names: dict[str, None] = {}
+    for head_names in dict.fromkeys(head.names for head in heads):
+        names.update(dict.fromkeys(head_names))
+    return tuple(names)
+
+
+def _difference(names: tuple[str, ...], first: tuple[str, ...]) -> str:
+    if lacking := [name for name in first if name not in names]:
+        return f"column {lacking[0]!r} is missing"
+    if more := [name for name in names if name not in first]:
+        return f"column {more[0]!r} is one too many"
+    place = next(index for index, (one, other) in enumerate(zip(names, first, strict=True)) if one != other)
+    return f"column {place + 1} is {names[place]!r} instead of {first[place]!r}"
+
+
+def same_dialect(files: Sequence[InputFile], heads: Sequence[Head], options: CsvOptions) -> Dialect:
+    """The delimiter and the quote of all files. One that has a single column agrees with any.
+
+    Raises:
+        DataError: the content of two files tells different ones.
+    """
+    several = ((file, head) for file, head in zip(files, heads, strict=True) if len(head.names) > 1)
+    where, first = next(several, (files[0], heads[0]))
+    for file, head in several:
+        for what, one, other in (
+            ("delimiter", head.delimiter, first.delimiter),
+            ("quote", head.quote, first.quote),
+        ):
+            if one != other:
+                raise DataError(
+                    f"its {what} seems to be {one!r}, but that of {where.name} is {other!r}; say which with --{what}",
+                    source=file.name,
+                )
+    return Dialect.of(options, options.delimiter or first.delimiter, first.quote)
+
+
+class Totals:
+    """What was seen over all parts: adds them up as they come, so that a part's own findings need not be kept.
+
+    names: the columns of all files. labels: the label's distinct values, up to one more than a label may have.
+    """
+
+    def __init__(self, names: Sequence[str], files: Sequence[InputFile], heads: Sequence[Head]) -> None:
+        self._files, self._heads, self._all = files, heads, frozenset(names)
+        self._strays: dict[str, tuple[str, UnexpectedValue]] = {}
+        self._at = (-1, 0)  # (file, the line where its next part starts)
+        self._seen, self._missing = dict.fromkeys(names, SeenTexts()), dict.fromkeys(names, 0)
+        self.labels: set[str] = set()
+
+    def add(self, part: ScannedRange) -> None:
+        """Take in a part, those of a file in order."""
+        present = self._heads[part.file].names
+        for name, seen in zip(present, part.seen, strict=True):
+            self._seen[name] += seen
+        if len(present) < len(self._all):
+            for name in self._all.difference(present):
+                self._missing[name] += part.rows
+        if len(self.labels) <= MAX_CLASSES:
+            self.labels.update(part.labels)
+        line = self._at[1] if self._at[0] == part.file else self._heads[part.file].line
+        for place, stray in part.strays.items():
+            self._add_stray(present[place], stray, part, line)
+        self._at = (part.file, line + part.lines)
+
+    def _add_stray(self, name: str, stray: UnexpectedValue, part: ScannedRange, line: int) -> None:
+        """The first one stands for all; the counts add up."""
+        if name not in self._strays:
+            at = stray.line if self._heads[part.file].streamed else line + stray.line - 1
+            self._strays[name] = f"{self._files[part.file].name}, line {at}", stray
+            return
+        where, first = self._strays[name]
+        texts, values = first.texts + stray.texts, first.values + stray.values
+        self._strays[name] = (
+            where,
+            replace(first, texts=texts, values=values, classes=first.classes | stray.classes),
+        )
+
+    def columns(self) -> tuple[ColumnPlan, ...]:
+        return tuple(
+            ColumnPlan(name, seen, self._missing[name], self._strays.get(name)) for name, seen in self._seen.items()
+        )
+
+
+def make_schema(columns: Sequence[ColumnPlan], labels: Set[str], common: PlanOptions) -> tuple[Schema, tuple[str, ...]]:
+    """(the schema, notes about what does not match a given one).
+
+    Raises:
+        UsageError: a declared dtype or the label names no column, or a dtype is none for CSV.
+        DataError: the label has too many different values, or a column that the given schema requires is missing.
+    """
+    schema, notes = declared_schema(columns, common)
+    label = common.label if common.label is not None else schema.label
+    if label is not None:
+        feature = check_label(schema, label)
+        schema = with_label(schema, label, _classes(label, labels) if feature.dtype == "string" else None)
+    return schema, notes
+
+
+def declared_schema(columns: Sequence[ColumnPlan], common: PlanOptions) -> tuple[Schema, tuple[str, ...]]:
+    """The same before the label is one: its dtype is that of its values.
+
+    Raises:
+        UsageError: a declared dtype names no column, or a dtype is none for CSV.
+        DataError: a column that the given schema requires is missing.
+    """
+    inferred = apply_dtypes(Schema(tuple(Feature(c.name, c.seen.dtype) for c in columns)), common.dtypes)
+    inferred = Schema(tuple(_with_presence(feature, column) for feature, column in zip(inferred, columns, strict=True)))
+    schema, notes = inferred, tuple[str, ...]()
+    common, left_out = common.without_absent(inferred.names, "the CSV input")
+    if common.schema is not None:
+        given = apply_dtypes(
+            common.schema, {name: dtype for name, dtype in common.dtypes.items() if name in common.schema}
+        )
+        schema, notes = select_declared(given, inferred, "the CSV input")
+    _check_features(schema)
+    return schema, (*left_out, *notes)
+
+
+class ExpectedSchema:
+    """The schema that fits what all threads have seen so far, without classes that the data tells.
+
+    columns: of all files.
+    """
+
+    def __init__(self, columns: Sequence[str], common: PlanOptions) -> None:
+        self._common, self._lock = common, threading.Lock()
+        self._classes = dict.fromkeys(columns, 0)
+        self._schema = self._make()
+
+    def __call__(self, seen: Mapping[str, int]) -> Schema | None:
+        """After these columns were seen to have such classes; None if no schema fits."""
+        if any(classes & ~self._classes[name] for name, classes in seen.items()):
+            with self._lock:
+                before = dict(self._classes)
+                for name, classes in seen.items():
+                    self._classes[name] |= classes
+                if any(resolve_dtype(before[name]) != resolve_dtype(self._classes[name]) for name in seen):
+                    self._schema = self._make()
+        return self._schema
+
+    def _make(self) -> Schema | None:
+        # of a column that is missing somewhere no value is required
+        columns = [ColumnPlan(name, SeenTexts(classes), 1) for name, classes in self._classes.items()]
+        try:
+            return declared_schema(columns, self._common)[0]
+        except RecordmillError:  # which the plan says when it has seen all
+            return None
+
+
+def is_same(one: Schema, other: Schema) -> bool:
+    """Whether rows are parsed alike by both; a value that is required is another matter of the data than of parsing
+    where it was inferred, and the same in both where it was given.
+    """
+    first, second = ([(f.name, f.dtype, f.shape, f.classes) for f in schema] for schema in (one, other))
+    return first == second
+
+
+def _with_presence(feature: Feature, column: ColumnPlan) -> Feature:
+    return Feature(
+        feature.name,
+        feature.dtype,
+        feature.shape,
+        column.seen.null_count(feature.dtype) + column.missing == 0,
+        feature.classes,
+    )
+
+
+def _check_features(schema: Schema) -> None:
+    for feature in schema:
+        if feature.shape:
+            raise UsageError(
+                f"column {feature.name!r} is to be {feature.describe()}, but a CSV field holds one value; "
+                "leave the shape out"
+            )
+
+
+def _classes(label: str, labels: Set[str]) -> tuple[str, ...]:
+    if not labels:
+        raise DataError(f"label {label!r} has no values, only nulls; choose another column")
+    return (ClassNames(label) + ClassNames(label, labels)).sorted()
+
+
+def untyped_names(names: Sequence[str], common: PlanOptions) -> frozenset[str]:
+    """The columns whose dtype need not be told from their values, since the user declares it."""
+    return frozenset(names if common.schema is not None else common.dtypes)
+
+
+def describe_dialect(told: str, header: str, files: int) -> tuple[str, ...]:
+    """How the files are written, where that was told from their content, and why so. told: as of a `Head`; header: why
+    the first row is one, "" if that was said.
+    """
+    parts = [told] if told else []
+    if header:
+        parts.append(f"the first row is a header: {header}")
+    if not parts:
+        return ()
+    others = files - 1
+    more = f" (and {others:,} more file{'s' * (others > 1)} alike)" if others else ""
+    return (f"told from the content{more}: {'; '.join(parts)}",)
+
+
+def describe_column(columns: Sequence[ColumnPlan], schema: Schema, heads: Sequence[Head]) -> tuple[str, ...]:
+    """What a user should know: named blanks, nulls per token, digits lost, columns that files lack."""
+    notes = []
+    if blanks := sorted({name for head in heads for name in head.blanks}, key=lambda name: (len(name), name)):
+        notes.append(f"columns without a name were named {', '.join(blanks[:_SHOWN_COLUMNS])}")
+    told = [note for column in columns if column.name in schema for note in _column_notes(column, schema[column.name])]
+    notes.extend(told[: 2 * _SHOWN_COLUMNS])
+    if len(told) > 2 * _SHOWN_COLUMNS:
+        notes.append(f"and {len(told) - 2 * _SHOWN_COLUMNS} more notes about columns")
+    return tuple(notes)
+
+
+def _stray_note(column: ColumnPlan, feature: Feature) -> Iterator[str]:
+    """What makes text of a column that is something else but for a few values."""
+    if column.stray is None or feature.dtype != "string" or feature.classes is not None:
+        return
+    where, stray = column.stray
+    dtype = resolve_dtype(stray.classes)
+    if dtype == "string" or _FEW_STRAYS * stray.texts > stray.values:
+        return
+    more = f" and {stray.texts - 1:,} more" if stray.texts > 1 else ""
+    yield (
+        f"column {column.name!r} is text because of {quoted_bytes(stray.value)}{more} ({where}); without it {dtype}: "
+        f"{declare_remedy(column.name, dtype)} {option('max_rejects', stray.texts)} rejects it"
+    )
+
+
+def _column_notes(column: ColumnPlan, feature: Feature) -> list[str]:
+    seen, notes = column.seen, list(_stray_note(column, feature))
+    nulls: Mapping[str, int] = seen.nulls
+    parts = [f"{count:,} {'empty' if token == '' else repr(token)}" for token, count in nulls.items()]
+    if seen.soft_nulls and feature.dtype not in ("string", "bytes") and feature.classes is None:
+        parts.append(f"{seen.soft_nulls:,} quoted")
+    if column.missing:
+        parts.append(f"{column.missing:,} in files without the column")
+    if parts:
+        notes.append(f"column {column.name!r}: nulls: {', '.join(parts)}")
+    if feature.dtype == "float32" and seen.inexact_decimals:
+        notes.append(
+            f"column {column.name!r}: {seen.inexact_decimals:,} of {seen.values:,} values lose digits as "
+            f"float32; {option('dtypes', {column.name: 'float64'})} keeps them"
+        )
+    if feature.dtype == "float32" and seen.inexact_integers + seen.overflows:
+        notes.append(
+            f"column {column.name!r}: {seen.inexact_integers + seen.overflows:,} of {seen.values:,} values "
+            "can't be held by float32 and are rejected; "
+            f"{declare_remedy(column.name, 'float64')} keeps them"
+        )
+    return notes

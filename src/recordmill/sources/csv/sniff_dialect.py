@@ -1,0 +1,297 @@
+"""The same rows cut by several delimiters and quotes (`DialectCut`) to the one that is right (`choose_cut`), and what a
+field looks
+like, loosely: decimal commas, percent signs and dates of any order count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from recordmill.base.option_names import option
+
+NULL_CELL, NUMBER_CELL, MOMENT, TRUTH, TEXT_CELL = "nothing", "a number", "a time", "a truth value", "text"
+
+_NULLS = frozenset(
+    ("", "na", "n/a", "#n/a", "nan", "null", "none", "nil", "\\n", "?", "-", "--", ".", "*", "missing", "unknown")
+)
+_TRUTHS = frozenset(("true", "false", "yes", "no"))
+_NUMBER = re.compile(
+    r"[-+(]?[$€£¥]? ?[-+]?(\d[\d,.'\u00a0]*|\.\d+)([eE][-+]?\d+)?\)? ?[%$€£¥]?|[-+]?inf(inity)?|0x[0-9a-f]+", re.I
+)
+_MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
+_DAY = rf"\d{{1,4}}([-/.])\d{{1,2}}\2\d{{1,4}}|\d{{4}}-\d\d|\d{{1,2}}[-/ .]{_MONTH}[-/ ,]*\d{{2,4}}"
+_CLOCK = r"\d{1,2}:\d\d(:\d\d([.,]\d+)?)?( ?[ap]\.?m\.?)?( ?(z|utc|gmt|[-+]\d\d:?(\d\d)?))?"
+_MOMENT = re.compile(
+    rf"({_DAY}|{_MONTH}[-/ ]\d{{1,2}},?[-/ ]\d{{2,4}}|{_MONTH}[-/ ]\d{{2,4}})([ t,]+{_CLOCK})?|{_CLOCK}", re.I
+)
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://\S+|\S+@\S+\.\S+|([0-9a-f]{2}:){5}[0-9a-f]{2}", re.I)
+_LONGEST = 64  # characters of a number or a moment; longer is text
+
+
+def cell_class(text: str) -> str:
+    """What a field looks like: NULL, NUMBER, MOMENT, TRUTH or TEXT.
+
+    >>> [cell_class(text) for text in ("1.234,5", "12:30", "5-Jan-97", "yes", "?", "x1")]
+    ['a number', 'a time', 'a time', 'a truth value', 'nothing', 'text']
+    """
+    text = text.strip()
+    lower = text.lower()
+    if lower in _NULLS:
+        return NULL_CELL
+    if len(text) <= _LONGEST:
+        if _NUMBER.fullmatch(text):
+            return NUMBER_CELL
+        if text[0].isdigit() or text[0].isalpha():
+            if _MOMENT.fullmatch(text):
+                return MOMENT
+            if lower in _TRUTHS:
+                return TRUTH
+    return TEXT_CELL
+
+
+def is_whole(text: str) -> bool:
+    """Whether a text, uncut, is one value in spite of the marks in it: a time, a date, a number, an address."""
+    return cell_class(text) in (NUMBER_CELL, MOMENT) or _ADDRESS.fullmatch(text.strip()) is not None
+
+
+STRONG = (",", ";", "\t", "|")  # marks that hardly stand in the text of every row by chance
+WEAK = (":", " ")  # marks of times and prose: taken only where nothing speaks against it
+BY_EXTENSION = {"tsv": "\t", "tab": "\t", "psv": "|"}
+MOST_SNIFFED_COLUMNS = 512  # of a row, looked at
+_FEW = 4  # rows below which a quote that is never closed is a fault
+_NEAR = 0.05  # of a score: cuts that are nearer than this look alike
+
+
+class Cell(NamedTuple):
+    """One field: its value, and whether it stood in quotes."""
+
+    text: str
+    quoted: bool
+
+
+@dataclass(frozen=True)
+class DialectCut:
+    """The first rows as one delimiter and one quote cut them.
+
+    widths: the number of fields of each row. rows: the fields of those rows that have as many as most have, the first
+    MOST_COLUMNS of them. first: the fields of the first row, whatever their number.
+    """
+
+    delimiter: str
+    quote: str | None
+    widths: tuple[int, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    first: tuple[Cell, ...] = ()
+
+    @cached_property
+    def width(self) -> int:
+        """The number of fields that most rows have; the larger of two that are as common."""
+        counts = Counter(self.widths)
+        return max(counts, key=lambda width: (counts[width], width), default=0)
+
+    @cached_property
+    def share(self) -> float:
+        """How many of the rows have that width, of 1."""
+        return self.widths.count(self.width) / len(self.widths) if self.widths else 0.0
+
+    @cached_property
+    def wholeness(self) -> float:
+        """How many of the fields are whole, of 1."""
+        cells = [self._whole(cell) for row in self.rows for cell in row]
+        return sum(cells) / len(cells) if cells else 0.0
+
+    def _whole(self, cell: Cell) -> float:
+        text, others = cell.text, [mark for mark in STRONG if mark != self.delimiter and mark in cell.text]
+        if self.quote is not None and others and any(self.quote + o in text or o + self.quote in text for o in others):
+            return -1.0  # the quotes belong to another delimiter
+        if cell.quoted or not text:
+            return 1.0
+        if others:
+            return 1.0 if cell_class(text) in (NUMBER_CELL, MOMENT) else 0.25
+        if self.quote is not None and (text[0] == self.quote or text[-1] == self.quote):
+            return 0.5
+        return 0.75 if text[0] == " " and cell_class(text) == TEXT_CELL else 1.0
+
+    @property
+    def score(self) -> float:
+        return self.share * self.share * self.wholeness
+
+    def column(self, at: int) -> list[Cell]:
+        return [row[at] for row in self.rows if at < len(row)]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """cut: the one that was chosen. doubt: why none should be, empty where it is clear; reason: what speaks for it."""
+
+    cut: DialectCut
+    reason: str = ""
+    doubt: str = field(default="")
+
+
+def choose_quote(cuts: Sequence[DialectCut]) -> Choice:
+    """Of cuts with one delimiter, by the double quote first, then by others: the one whose quotes hold."""
+    double = cuts[0]
+    for cut in cuts[1:]:
+        if cut.quote is None:
+            if _holds_without(double, cut):
+                return Choice(cut, "quotes are text: no field is closed by the one that it begins with")
+            if len(cut.widths) > len(double.widths) + 1 and cut.share == double.share == 1.0 and cut.width > 1:
+                return Choice(
+                    double, doubt=f"rows are whole with {double.quote!r} as a quote and without; say {option('quote')}"
+                )
+        elif _both_hold(double, cut):
+            return Choice(
+                double, doubt=f"fields stand between {double.quote!r} and between {cut.quote!r}; say {option('quote')}"
+            )
+        elif _holds_with(double, cut):
+            return Choice(cut, f"fields stand between {cut.quote!r}")
+    return Choice(double)
+
+
+def _holds_without(double: DialectCut, plain: DialectCut) -> bool:
+    """Whether only without quotes all rows are whole, and no number's stray quote is what speaks against them."""
+    if plain.share < 1.0 or double.share == 1.0 or len(plain.rows) < _FEW:
+        return False
+    opened = {at for row in plain.rows for at, cell in enumerate(row) if cell.text[:1] == double.quote}
+    closed = (
+        len(cell.text) > 1 and cell.text[0] == double.quote == cell.text[-1] for row in plain.rows for cell in row
+    )
+    paired = (sum(cell.text.count('"') for cell in row) % 2 == 0 for row in plain.rows if _opens(row, '"'))
+    return not any(closed) and not any(paired) and not any(_mostly_numbers(plain.column(at)) for at in opened)
+
+
+def _opens(row: Sequence[Cell], quote: str) -> bool:
+    return any(cell.text.startswith(quote) for cell in row)
+
+
+def _mostly_numbers(column: Sequence[Cell]) -> bool:
+    return 2 * sum(cell_class(cell.text) == NUMBER_CELL for cell in column) > len(column)
+
+
+def _both_hold(double: DialectCut, single: DialectCut) -> bool:
+    """Whether both quotes stand around fields, and give rows of different lengths without a fault."""
+    quoted = (any(cell.quoted for row in cut.rows for cell in row) for cut in (double, single))
+    return double.share == single.share == 1.0 and double.width != single.width and all(quoted)
+
+
+def _holds_with(double: DialectCut, single: DialectCut) -> bool:
+    """Whether the other quote explains the rows better, or stands around all of a column."""
+    if single.share < double.share:
+        return False
+    if (single.share < 1.0 or double.share == 1.0) and any(cell.quoted for row in double.rows for cell in row):
+        return False
+    if any(single.quote is not None and single.quote in cell.text.strip()[:1] for row in single.rows for cell in row):
+        return False
+    quoted = [cell for row in single.rows for cell in row if cell.quoted]
+    if single.share > double.share:
+        return bool(quoted)
+    if any(_is_doubled(cell.text, "'") for row in double.rows for cell in row):
+        return True
+    columns = [single.column(at)[1:] for at in range(min(single.width, MOST_SNIFFED_COLUMNS))]
+    return any(len(column) > 1 and all(c.quoted or not c.text for c in column) and any(c.text for c in column)
+               for column in columns)  # fmt: skip
+
+
+def _is_doubled(text: str, quote: str) -> bool:
+    """Whether it stands between quotes and holds some that are doubled, and no others: `'O''Fallon'`."""
+    inner = text[1:-1]
+    return (
+        len(text) > 3
+        and text[0] == quote == text[-1]
+        and 2 * quote in inner
+        and quote not in inner.replace(2 * quote, "")
+    )
+
+
+def choose_cut(choices: Sequence[Choice], extension: str) -> Choice:
+    """The cut that is right of those by the delimiters of STRONG and WEAK; one with a doubt if none is.
+
+    extension: the file's own, a hint.
+    """
+    strong = [choice for choice in choices if choice.cut.delimiter in STRONG and choice.cut.width > 1]
+    hinted = BY_EXTENSION.get(extension)
+    if strong:
+        best, *others = sorted(strong, key=lambda choice: _rank(choice.cut, hinted), reverse=True)
+        for other in others:
+            if _alike(best.cut, other.cut, hinted):
+                doubt = f"{describe_cut(best.cut)}, and {describe_cut(other.cut)}; say which with {option('delimiter')}"
+                return Choice(best.cut, doubt=f"the delimiter can't be told: {doubt}")
+        return best
+    for choice in choices:
+        if choice.cut.delimiter in WEAK and choice.cut.width > 1 and choice.cut.share == 1.0 < len(choice.cut.widths):
+            if choice.doubt or _weak_holds(choice.cut):
+                return choice
+            if not _is_one_column(choice.cut):
+                doubt = (
+                    f"there is one column, or {describe_cut(choice.cut)}; say "
+                    f"{option('delimiter', choice.cut.delimiter)}"
+                )
+                return Choice(choice.cut, doubt=f"{doubt}, or ',' for one column")
+    return choices[0]
+
+
+def _rank(cut: DialectCut, hinted: str | None) -> tuple[float, int]:
+    return cut.score + 0.25 * (cut.delimiter == hinted), -STRONG.index(cut.delimiter)
+
+
+def _alike(best: DialectCut, other: DialectCut, hinted: str | None) -> bool:
+    """Whether the other cut is as good as the best one; a cut that is not good at all is refused by its rows."""
+    return (
+        best.share == other.share == 1.0 and len(other.widths) > 1 and hinted not in (best.delimiter, other.delimiter)
+        and other.score > best.score - _NEAR
+    )  # fmt: skip
+
+
+def _weak_holds(cut: DialectCut) -> bool:
+    """Whether a colon or a blank that cuts every row alike does so around quotes, or into typed fields that are no
+    parts of times.
+    """
+    cells = [cell for row in cut.rows[1:] for cell in row]
+    if any(cell.quoted for cell in cells):
+        return True
+    if any(cell.text.startswith((" ", "//")) or (cut.delimiter == " " and not cell.text) for cell in cells):
+        return False
+    typed = sum(_is_typed(cut.column(at)[1:]) for at in range(min(cut.width, MOST_SNIFFED_COLUMNS)))
+    if cut.delimiter == ":":
+        return typed > 0 and not _cuts_times(cut)
+    return len(cut.rows) > 2 and cut.width > 2 and 2 * typed >= cut.width and not _is_one_column(cut)
+
+
+def _is_one_column(cut: DialectCut) -> bool:
+    """Whether each row below the first is one value by itself: a time, a number."""
+    return all(is_whole(_line(row, cut)) for row in cut.rows[1:])
+
+
+def _cuts_times(cut: DialectCut) -> bool:
+    """Whether neighbouring fields look like the parts of a clock: `10:30`, `2020-01-01 10:30:00`, `at 10:30`."""
+    pairs = [
+        all(row[at].text[-2:].isdigit() and row[at + 1].text[:2].isdigit() and len(row[at + 1].text) >= 2
+            and row[at + 1].text[:2] < "60" for row in cut.rows[1:])
+        for at in range(min(cut.width, MOST_SNIFFED_COLUMNS) - 1)
+    ]  # fmt: skip
+    return any(pairs)
+
+
+def _is_typed(column: Sequence[Cell]) -> bool:
+    classes = [cell_class(cell.text) for cell in column]
+    return any(found != NULL_CELL for found in classes) and TEXT_CELL not in classes
+
+
+def _line(row: Sequence[Cell], cut: DialectCut) -> str:
+    return cut.delimiter.join(cell.text for cell in row)
+
+
+def describe_cut(cut: DialectCut) -> str:
+    """For people: what the delimiter gives.
+
+    >>> describe_cut(DialectCut(";", '"', (2, 2, 3), ()))
+    "';' cuts 2 of 3 rows into 2 fields"
+    """
+    fields = f"{cut.width} field{'s' * (cut.width != 1)}"
+    return f"{cut.delimiter!r} cuts {cut.widths.count(cut.width)} of {len(cut.widths)} rows into {fields}"

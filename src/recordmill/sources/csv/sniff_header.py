@@ -1,0 +1,229 @@
+"""The first row of a CSV file and the rows below it to a `Guess`: is it their header, or one of them? And the guesses
+about several files that make one input to one answer, or the error that names the file that differs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+
+from recordmill.base.errors import DataError
+from recordmill.base.option_names import option
+from recordmill.sources.csv.sniff_dialect import NULL_CELL, TEXT_CELL, cell_class
+
+HEADER, DATA_ROW, UNSURE = "header", "data", "unsure"
+
+_USUAL_NAMES = """
+id ids uid uuid key code name names title text label labels class classes category categories type kind date time
+datetime timestamp created updated year month day hour value values amount price cost count number num total sum score
+rating rank index idx url link path file filename image email phone address street city state country region zip
+postcode lat latitude lon lng long longitude description desc comment comments note notes message content body summary
+author user username first last gender sex age height width weight length size status flag target feature features x y
+z lang language source tag tags question answer sentence review sentiment split col column field abstract subject
+version unit currency product item order quantity
+"""
+_WORDS = frozenset(_USUAL_NAMES.split())
+_SPLIT = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")
+_NUMBERED = re.compile(r"([A-Za-z][A-Za-z _-]*)(\d{1,6})")
+_LONGEST_NAME = 60  # characters
+_FEW = 10  # rows below which the values of a column of text say nothing about the next one
+_SURE = 0.95  # of a column's values have a type: a few strays in many rows
+
+
+@dataclass(frozen=True)
+class HeaderGuess:
+    """verdict: HEADER, DATA or UNSURE. reason: in words that follow on `the first row`."""
+
+    verdict: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class _Vote:
+    """weight: above 0 for a name, below 0 for data; 3 and more settles it. reason: why."""
+
+    weight: int
+    reason: str = ""
+
+
+def guess_header(first: Sequence[str], below: Sequence[Sequence[str]]) -> HeaderGuess:
+    """Whether the first row names the columns. below: other rows, of as many fields."""
+    if not any(name.strip() for name in first):
+        return HeaderGuess(UNSURE, "is blank")
+    if not below:
+        return _alone(first)
+    votes = [_column_vote(name, [row[at] for row in below]) for at, name in enumerate(first)]
+    votes += _row_votes(first)
+    against = [vote for vote in votes if vote.weight < 0]
+    total = sum(vote.weight for vote in votes)
+    if against:
+        worst = min(against, key=lambda vote: vote.weight)
+        if worst.weight <= -3:
+            return HeaderGuess(DATA_ROW, f"looks like data: {worst.reason}")
+    settled = [vote for vote in votes if vote.weight >= 3]
+    if settled and total >= 3:
+        return HeaderGuess(HEADER, settled[0].reason)
+    if total >= 3 or (total >= 2 and 2 * total >= len(first) and not against):
+        return HeaderGuess(HEADER, max(votes, key=lambda vote: vote.weight).reason)
+    return HeaderGuess(UNSURE, "may be a header or data: all of it is text, and so is what is below it")
+
+
+def _alone(first: Sequence[str]) -> HeaderGuess:
+    typed = next((text for text in first if cell_class(text) not in (TEXT_CELL, NULL_CELL)), None)
+    if typed is not None:
+        return HeaderGuess(DATA_ROW, f"looks like data: it holds {typed!r}, and there is no other row")
+    return HeaderGuess(UNSURE, "may be a header or data: there is no other row")
+
+
+def _row_votes(first: Sequence[str]) -> list[_Vote]:
+    votes: list[_Vote] = []
+    alphabet = "".join(first).lower()
+    if len(alphabet) == len(first) > 1 and alphabet == "abcdefghijklmnopqrstuvwxyz"[: len(first)]:
+        votes.append(_Vote(3, "it is the alphabet"))
+    if _is_numbered(first):
+        votes.append(_Vote(3, f"it is numbered: {first[0][:_LONGEST_NAME]!r}, {first[1][:_LONGEST_NAME]!r}, ..."))
+    known = [text for text in first if _is_word(text)]
+    if len(known) * 2 >= len(first):
+        votes.append(_Vote(3 if len(known) > 1 else 2, f"it holds usual names ({', '.join(known[:3])})"))
+    elif known:
+        votes.append(_Vote(1, f"it holds a usual name ({known[0]})"))
+    named = [text for text in first if text]
+    if twice := [text for text, count in Counter(named).items() if count > 1]:
+        votes.append(_Vote(-3, f"it holds {twice[0][:_LONGEST_NAME]!r} twice"))
+    return votes
+
+
+def _is_numbered(first: Sequence[str]) -> bool:
+    """Whether it is one word with numbers that count up: `f0,f1,f2`."""
+    parts = [_NUMBERED.fullmatch(text.strip()) for text in first]
+    found = [(part[1], int(part[2])) for part in parts if part is not None]
+    return 1 < len(found) == len(first) and all(
+        one[0] == other[0] and one[1] + 1 == other[1] for one, other in itertools.pairwise(found)
+    )
+
+
+def _is_word(text: str) -> bool:
+    words = [word.lower() for word in _SPLIT.split(text.strip()) if word]
+    return 0 < len(words) <= 3 and len(text) <= _LONGEST_NAME and any(word in _WORDS for word in words)
+
+
+def _column_vote(name: str, column: Sequence[str]) -> _Vote:
+    values = [text.strip() for text in column if cell_class(text) != NULL_CELL]
+    name = name.strip()
+    kind = cell_class(name)
+    if kind == NULL_CELL:
+        return _Vote(0)
+    classes = Counter(cell_class(text) for text in values)
+    typed = len(values) - classes[TEXT_CELL]
+    if kind != TEXT_CELL:
+        if 2 * typed >= len(values) and classes[kind]:
+            return _Vote(-3, f"{name!r} stands above {kind} like it")
+        return _Vote(-2, f"{name!r} is {kind}")
+    if name in values:
+        return _Vote(-3, f"{name[:_LONGEST_NAME]!r} stands below it again")
+    if values and (typed == len(values) or (typed >= _SURE * len(values) and len(values) >= 20)):
+        found = (classes - Counter({TEXT_CELL: classes[TEXT_CELL]})).most_common(1)[0][0]
+        return _Vote(3, f"text ({name[:_LONGEST_NAME]!r}) stands above {found.removeprefix('a ')}s")
+    return _text_vote(name, values)
+
+
+def _text_vote(name: str, values: Sequence[str]) -> _Vote:
+    """Text above text."""
+    if len(name) > _LONGEST_NAME or name.endswith((".", "!")):
+        return _Vote(-2, f"{name[:_LONGEST_NAME]!r} is a sentence")
+    if len(values) < _FEW:
+        return _Vote(0)
+    lengths = {len(value) for value in values}
+    counts = Counter(values)
+    if min(counts.values()) > 1 and 3 * len(counts) <= len(values):
+        return _Vote(2, f"{name!r} is none of the {len(counts)} values that stand below it again and again")
+    if len(lengths) == 1 and len(name) not in lengths and len(counts) > 1:
+        return _Vote(2, f"all fields below {name!r} are {lengths.pop()} characters long")
+    if min(lengths) > 2 * len(name):
+        return _Vote(2, f"all fields below {name!r} are longer")
+    shapes = {_shape(value) for value in values}
+    if len(shapes) == 1 and _shape(name) not in shapes and len(counts) > 1:
+        return _Vote(2, f"all fields below {name!r} are written in another way")
+    if all(any(c.isdigit() for c in value) for value in values) and name.replace("_", "").replace(" ", "").isalpha():
+        return _Vote(2, f"all fields below {name!r} hold digits")
+    return _Vote(0)
+
+
+def _shape(text: str) -> str:
+    """The kinds of characters, runs as one: `AB-12` is `A-9`."""
+    kinds = ("A" if c.isupper() else "a" if c.isalpha() else "9" if c.isdigit() else c for c in text)
+    shape = ""
+    for kind in kinds:
+        shape += kind if not shape.endswith(kind) else ""
+    return shape
+
+
+_SHOWN = 100  # characters of a first row in a message
+
+
+@dataclass(frozen=True)
+class FirstRow:
+    """Of one file. fields: its first row. guess: what it seems to be. alone: there is no other row."""
+
+    file: str
+    fields: tuple[str, ...]
+    guess: HeaderGuess
+    alone: bool = False
+
+
+class FirstRows:
+    """Of very many files the first rows that decide, and no more than two that are the same and seem to be the same."""
+
+    def __init__(self) -> None:
+        self.rows, self._counts = list[FirstRow](), Counter[tuple[tuple[str, ...], str]]()
+
+    def add(self, row: FirstRow) -> None:
+        key = row.fields, row.guess.verdict
+        self._counts[key] += 1
+        if self._counts[key] <= 2:
+            self.rows.append(row)
+
+
+def agree_on_header(
+    rows: Sequence[FirstRow], given: tuple[str, ...] | None = None, used: Set[str] = frozenset()
+) -> str:
+    """The reason why the first rows are headers. given: the names that the user gives for all columns; used: those of
+    columns that the user speaks of.
+
+    A first row that says little by itself is a header if it is the same as that of another file, or its names are those
+    of files whose header is clear; whatever it says, if the user uses one of its names.
+
+    Raises:
+        DataError: a first row looks like data, or may be data.
+    """
+    doubtful = [row for row in rows if row.guess.verdict != HEADER and row.fields != given]
+    doubtful = [row for row in doubtful if used.isdisjoint(row.fields)]
+    clear = [row for row in rows if row.guess.verdict == HEADER]
+    known = {name for row in clear for name in row.fields} | set(given or ())
+    counts = Counter(row.fields for row in rows if row.guess.verdict != DATA_ROW)
+    for row in doubtful:
+        if row.guess.verdict == DATA_ROW or not (known.issuperset(row.fields) or counts[row.fields] > 1):
+            raise _refusal(row, clear, given, len(rows) == 1 and row.alone and row.guess.verdict == UNSURE)
+    if clear:
+        return clear[0].guess.reason
+    return "it is the same in all files" if doubtful else "it holds names that are given"
+
+
+def _refusal(row: FirstRow, clear: Sequence[FirstRow], given: tuple[str, ...] | None, alone: bool) -> DataError:
+    shown = ",".join(repr(field) for field in row.fields)
+    shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
+    names = (
+        "the names given stand for it, or for columns"
+        if given
+        else f"columns are then column_1, ... or {option('names')}"
+    )
+    differs = f" (unlike that of {clear[0].file}, a header)" if clear and row.guess.verdict == DATA_ROW else ""
+    what = "a header and no rows, or one row" if alone else f"the first row {row.guess.reason}{differs}"
+    return DataError(
+        f"{what}: {shown}. Say {option('header', False)} if it is data ({names}), or {option('header', True)} if it "
+        "names the columns",
+        source=row.file,
+    )

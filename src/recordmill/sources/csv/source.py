@@ -1,0 +1,342 @@
+"""CSV files in, a `CsvSource` out: schema, exact row counts and units by a scan of all rows,
+and typed batches when a unit is read.
+
+Large plain files are cut into units where rows start; compressed files and those in other encodings are one unit each;
+small files are read several to a unit. A row's position is its number in its file, from 0, rejected rows counted,
+comments and, in files of several columns, blank lines not.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+import numpy as np
+import pyarrow as pa
+
+from recordmill.base.arrays import Bytes, Int64s
+from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.threads import one_ahead, thread_map
+from recordmill.schemas.arrow import to_arrow, value_type
+from recordmill.schemas.feature import Schema
+from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit, packed
+from recordmill.sources.common.encoding import utf8_blocks
+from recordmill.sources.common.lines import note_blank_lines
+from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
+from recordmill.sources.common.tables import Alike, ChunkDigests, DigestTable
+from recordmill.sources.csv.dialect import CsvOptions, Dialect
+from recordmill.sources.csv.fields import TokenizedRows, Tokenizer, read_rows
+from recordmill.sources.csv.head import HEAD_NUMBERS, Head, Heads, read_head, with_heads
+from recordmill.sources.csv.infer import parse_piece
+from recordmill.sources.csv.parse import Parser, class_numbers
+from recordmill.sources.csv.ranges import (
+    RANGE_BYTES,
+    STREAM_BLOCK_BYTES,
+    RangeExtent,
+    Scan,
+    ScannedRange,
+    most_rows,
+    scan_files,
+)
+from recordmill.sources.csv.schema import (
+    ExpectedSchema,
+    Totals,
+    column_names,
+    declared_schema,
+    describe_column,
+    describe_dialect,
+    is_same,
+    make_schema,
+    same_dialect,
+    untyped_names,
+)
+from recordmill.sources.csv.sniff_header import FirstRows, agree_on_header
+from recordmill.sources.values.field_kernels import NullTokens
+from recordmill.storage.digest import DIGESTED_BYTES
+from recordmill.storage.file_table import FileTable, InputFile
+from recordmill.storage.files import Stat, ahead, check_unchanged, read_blocks, read_range
+
+
+@dataclass(frozen=True)
+class CsvSource:
+    """A planned CSV input; implements sources.contract.Source.
+
+    files: with the columns of `heads.with_heads`. A unit's line is the physical one.
+    """
+
+    schema: Schema
+    files: FileTable
+    units: Sequence[Unit]
+    digests: Mapping[int, str]
+    notes: tuple[str, ...]
+    dialect: Dialect
+    null_tokens: tuple[str, ...]
+    plan_rejects: tuple[Reject, ...] = ()
+    kept: ScanCache[CachedPiece] = field(default_factory=ScanCache, compare=False, repr=False)
+    kind: str = field(default="csv", init=False)
+
+    @functools.cached_property
+    def heads(self) -> Heads:
+        """For each file where its rows start and what its columns are."""
+        return Heads(self.files)
+
+    def read(self, unit: Unit) -> Iterator[Chunk]:
+        """The unit's rows; see sources.contract.Source.
+
+        Raises:
+            DataError: a file changed since it was planned, or its compressed data is damaged.
+        """
+        coming = self._coming(unit)
+        pieces = (chunk for ordinal in coming for chunk in self._file(ordinal, unit))
+        return _joined(pieces) if unit.last_file - unit.first_file > 1 else pieces
+
+    def _coming(self, unit: Unit) -> Iterable[int]:
+        """The unit's files; what is in a store and not kept is asked for ahead."""
+        ordinals = range(unit.first_file, unit.last_file)
+        return ordinals if unit.start else ahead(ordinals, lambda at: self._wanted(at, unit))
+
+    def _wanted(self, ordinal: int, unit: Unit) -> tuple[str, Stat] | None:
+        file = self.files[ordinal]
+        return None if self.kept.has((ordinal, self._start(ordinal, unit))) else (file.path, file.stat)
+
+    def _start(self, ordinal: int, unit: Unit) -> int:
+        """Of the unit's rows in that file."""
+        head = self.heads[ordinal]
+        return unit.start if unit.stop else 0 if head.streamed else head.start
+
+    def _file(self, ordinal: int, unit: Unit) -> Iterator[Chunk]:
+        file = self.files[ordinal]
+        check_unchanged(file.path, file.stat, file.name)
+        position = unit.first_row
+        for line, piece in self._pieces(ordinal, unit):
+            yield _chunk(ordinal, file.name, position, line, piece)
+            position += piece.count
+        check_unchanged(file.path, file.stat, file.name)
+
+    def _pieces(self, ordinal: int, unit: Unit) -> Iterator[tuple[int, CachedPiece]]:
+        """(lines before the first one of the unit's file as the piece counts them, piece) for all rows of it."""
+        head, start = self.heads[ordinal], self._start(ordinal, unit)
+        if (pieces := self.kept.take((ordinal, start))) is not None:
+            line = unit.line if unit.stop else 1 if head.streamed else head.line
+            yield from ((line - 1, replace(piece, batch=self._finished(piece.batch))) for piece in pieces)
+            return
+        columns = len(head.names)
+        parser = Parser.of(self.schema, head.names, NullTokens.of(self.null_tokens))
+        for data, rows in self._rows(ordinal, unit, Tokenizer(self.dialect, columns, most_rows(columns))):
+            yield 0, parse_piece(data, rows, parser, self.dialect.max_row_bytes, columns)
+
+    def _finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """What was kept, with the classes that all of the data tells."""
+        columns = [
+            column if f.classes is None or column.type == value_type(f) else class_numbers(column, f.classes)
+            for f, column in zip(self.schema, batch.columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=to_arrow(self.schema))
+
+    def places(self, file: int, positions: Sequence[int]) -> list[str]:
+        """Where people find these rows: see sources.contract.RecordPlaces. What holds them is read once more."""
+        first, last, columns = min(positions), max(positions), len(self.heads[file].names)
+        lines: dict[int, int] = {}
+        for unit in self.units:
+            if not unit.first_file <= file < unit.last_file:
+                continue
+            at = unit.first_row
+            if unit.stop and not (at <= last and first < at + (unit.rows or 0)):
+                continue
+            for _, rows in self._rows(file, unit, Tokenizer(self.dialect, columns, most_rows(columns))):
+                found = np.isin(at + rows.ordinals, positions)
+                lines.update(zip((at + rows.ordinals)[found].tolist(), rows.lines[found].tolist(), strict=True))
+                at += rows.count
+        return [_place(lines[position], position) for position in positions]
+
+    def lines_of(self, unit: Unit) -> Iterator[Int64s]:
+        """The physical line, from 1, at which each of the unit's rows begins, bad ones left out."""
+        for ordinal in range(unit.first_file, unit.last_file):
+            columns = len(self.heads[ordinal].names)
+            for _, rows in self._rows(ordinal, unit, Tokenizer(self.dialect, columns, most_rows(columns))):
+                yield rows.lines.copy()
+
+    def _rows(self, ordinal: int, unit: Unit, tokenizer: Tokenizer) -> Iterator[tuple[Bytes, TokenizedRows]]:
+        file, head = self.files[ordinal], self.heads[ordinal]
+        if head.streamed:
+            blocks = one_ahead(utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression))
+            yield from read_rows(tokenizer, blocks, head.start, head.line, BATCH_BYTES)
+            return
+        start, stop, line = (
+            (unit.start, unit.stop, unit.line) if unit.stop else (head.start, file.stat.size_bytes, head.line)
+        )
+        if stop - start > RANGE_BYTES + self.dialect.max_row_bytes:  # a line that is passed over makes it so long
+            blocks = read_blocks(file.path, STREAM_BLOCK_BYTES, start, stop)
+            yield from read_rows(tokenizer, blocks, 0, line, BATCH_BYTES)
+            return
+        data, at = read_range(file.path, start, stop), 0
+        while at < len(data):
+            rows = tokenizer.read(data, at, at + BATCH_BYTES, final=True, line=line)
+            if rows.count:
+                yield data, rows
+            at, line = rows.stop, rows.line
+
+
+def _place(line: int, row: int) -> str:
+    return f"line {line}, row {row}"
+
+
+def _chunk(ordinal: int, source: str, first: int, line: int, piece: CachedPiece) -> Chunk:
+    """The chunk of a piece of one file, whose first row has that position; line: of those before its count begins."""
+    rejects = tuple(
+        Reject(source, _place(line + one.line, first + one.ordinal), one.reason, one.message) for one in piece.rejects
+    )
+    position = piece.positions(first)
+    return Chunk(piece.batch, np.full(len(position), ordinal, np.uint32), position, rejects)
+
+
+def _joined(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """The same records in fewer chunks: many small files make one."""
+    held: list[Chunk] = []
+    rows = size = 0
+    for chunk in chunks:
+        assert isinstance(chunk.records, pa.RecordBatch)
+        if held and (rows + chunk.rows > BATCH_ROWS or size + chunk.records.nbytes > BATCH_BYTES):
+            yield _join(held)
+            held, rows, size = [], 0, 0
+        held.append(chunk)
+        rows, size = rows + chunk.rows, size + chunk.records.nbytes
+    if held:
+        yield _join(held)
+
+
+def _join(chunks: list[Chunk]) -> Chunk:
+    if len(chunks) == 1:
+        return chunks[0]
+    table = pa.Table.from_batches([chunk.records for chunk in chunks]).combine_chunks()
+    batch = table.to_batches()[0] if table.num_rows else chunks[0].records
+    file, position = (np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in ("file", "position"))
+    return Chunk(batch, file, position, tuple(reject for chunk in chunks for reject in chunk.rejects))
+
+
+def plan_csv(files: Sequence[InputFile], options: CsvOptions, common: PlanOptions) -> CsvSource:
+    """Scan the files and say what they hold.
+
+    Raises:
+        UsageError: there are no files; a dtype or the label names no column; an option doesn't fit.
+        DataError: a file is empty, is no text, has no usable header, is damaged or changed meanwhile; files don't
+            agree; there are no rows at all.
+    """
+    # of memory, for the bytes of one range: what becomes of them takes the rest
+    share = common.memory_bytes // (16 * max(common.threads, 1))
+    return _plan(files, options, common, min(max(share // DIGESTED_BYTES, 1) * DIGESTED_BYTES, RANGE_BYTES))
+
+
+def _plan(files: Sequence[InputFile], options: CsvOptions, common: PlanOptions, range_bytes: int) -> CsvSource:
+    if not files:
+        raise UsageError("no CSV files among the inputs")
+    files = FileTable.of(files)
+    threads = max(1, min(common.threads, common.memory_bytes // (3 * range_bytes)))
+    coming = ahead(files, lambda file: (file.path, file.stat))
+    told, firsts = list[str](), FirstRows()
+    found = thread_map(lambda file: read_head(file, options), coming, threads)
+    heads = Alike.of(_settled_heads(found, told, firsts), HEAD_NUMBERS)
+    dialect = same_dialect(files, heads, options)
+    header = agree_on_header(firsts.rows, options.names, _used_names(common))
+    names = column_names(files, heads, options.differing_columns)
+    label = common.label if common.label is not None else common.schema.label if common.schema is not None else None
+    kept = common.room_for_parsed()
+    scan = Scan(
+        *(dialect, options.null_tokens, untyped_names(names, common), label, range_bytes),
+        expects=ExpectedSchema(names, common),
+        kept=kept,
+    )
+    totals = Totals(names, files, heads)
+    parts, digests = _all_of(scan_files(files, heads, scan, threads), totals)
+    if not any(part.rows for part in parts):
+        what = "no rows" if options.header is False else "a header and no rows"
+        raise DataError(
+            f"holds {what}" + (f", as do the other {len(files) - 1} files" if len(files) > 1 else ""),
+            source=files[0].name,
+        )
+    columns = totals.columns()
+    schema, notes = make_schema(columns, totals.labels, common)
+    declared, _ = declared_schema(columns, common)
+    kept.settle(lambda used: is_same(used, declared))
+    notes = (
+        *describe_dialect("".join(told[:1]), header if firsts.rows else "", len(files)),
+        *describe_column(columns, schema, heads),
+        *_empty_files(files, parts),
+        *note_blank_lines(_blank_lines(files, heads, parts)),
+        *notes,
+    )
+    return CsvSource(
+        *(schema, with_heads(files, heads), _units(heads, parts), digests, notes, dialect, options.null_tokens),
+        kept=kept,
+    )
+
+
+def _used_names(common: PlanOptions) -> set[str]:
+    label = () if common.label is None else (common.label,)
+    return {*label, *common.dtypes, *(common.schema.names if common.schema is not None else ())}
+
+
+def _settled_heads(heads: Iterable[Head], told: list[str], firsts: FirstRows) -> Iterator[Head]:
+    """The same heads without how they were found, which is added to the others, and with one tuple of names for all
+    files that have the same.
+    """
+    names: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for head in heads:
+        if head.told and not told:
+            told.append(head.told)
+        if head.first is not None:
+            firsts.add(head.first)
+        yield replace(head, names=names.setdefault(head.names, head.names), told="", first=None)
+
+
+def _all_of(scanned: Iterable[ScannedRange], totals: Totals) -> tuple[Sequence[RangeExtent], DigestTable]:
+    """What is kept of each part, and each file's digest; all else is added up."""
+    digests = ChunkDigests()
+
+    def each() -> Iterator[RangeExtent]:
+        for part in scanned:
+            totals.add(part)
+            digests.add(part.file, part.digests)
+            yield part.extent
+
+    return Alike.of(each(), tuple(RangeExtent.__dataclass_fields__)), digests.table()
+
+
+def _empty_files(files: Sequence[InputFile], parts: Iterable[RangeExtent]) -> tuple[str, ...]:
+    filled = np.zeros(len(files), np.bool_)
+    filled[[part.file for part in parts if part.rows]] = True
+    empty = np.flatnonzero(~filled)
+    if not len(empty):
+        return ()
+    shown = ", ".join(files[at].name for at in empty[:3].tolist()) + (", ..." if len(empty) > 3 else "")
+    return (f"{len(empty)} files hold a header and no rows: {shown}",)
+
+
+def _blank_lines(files: Sequence[InputFile], heads: Sequence[Head], parts: Iterable[RangeExtent]) -> Counter[str]:
+    found = Counter({file.name: head.blank_lines for file, head in zip(files, heads, strict=True) if head.blank_lines})
+    for part in parts:
+        if part.blank_lines:
+            found[files[part.file].name] += part.blank_lines
+    return found
+
+
+def _units(heads: Sequence[Head], parts: Iterable[RangeExtent]) -> tuple[Unit, ...]:
+    """In order; of parts of a file with the physical line where they start."""
+
+    def each() -> Iterator[Unit]:
+        for ordinal, of_file in groupby(parts, key=lambda part: part.file):
+            mine = list(of_file)
+            if len(mine) == 1:
+                if mine[0].rows:
+                    yield Unit(ordinal, ordinal + 1, rows=mine[0].rows, size_bytes=mine[0].size_bytes)
+                continue
+            row, line = 0, heads[ordinal].line
+            for part in mine:
+                if part.rows:
+                    yield Unit(ordinal, ordinal + 1, part.start, part.stop, row, part.rows, part.size_bytes, line)
+                row, line = row + part.rows, line + part.lines
+
+    return packed(each(), UNIT_BYTES)

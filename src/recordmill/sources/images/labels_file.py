@@ -1,0 +1,310 @@
+"""A labels file (.csv, .tsv, .txt, .jsonl) beside images to typed columns with a row per image: `label_columns` matches
+its paths to the files, and messages name its lines.
+"""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.option_names import option
+from recordmill.base.suggestions import did_you_mean
+from recordmill.sources.common.contract import Chunk, PlanOptions, Source
+from recordmill.sources.csv.dialect import CsvOptions
+from recordmill.sources.csv.source import CsvSource, plan_csv
+from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
+from recordmill.storage.file_table import FileTable, InputFile
+from recordmill.storage.files import input_path, is_remote, open_reader, stat
+from recordmill.storage.folders import join, real_path
+from recordmill.storage.listing import Root
+
+_FORMATS: dict[str, Callable[[InputFile, PlanOptions], Source]] = {
+    **dict.fromkeys(("csv", "tsv", "txt"), lambda file, common: plan_csv([file], CsvOptions(header=True), common)),
+    **dict.fromkeys(("jsonl", "ndjson"), lambda file, common: plan_jsonl([file], JsonlOptions(), common)),
+}
+
+
+@dataclass(frozen=True)
+class LabelRows:
+    """table: the columns. places: the line in the file at which each row begins, from 1."""
+
+    table: pa.RecordBatch
+    places: Sequence[int] = field(repr=False)
+
+
+def read_label_file(path: str) -> LabelRows:
+    """All rows of the file, by its extension a .csv, .tsv or .txt with a header, or a .jsonl.
+
+    Raises:
+        UsageError: it can't be read, or has another extension.
+        DataError: it can't be decoded, is not well-formed, or empty; with the line.
+    """
+    name = os.path.basename(path)
+    planned = _FORMATS.get(name.rpartition(".")[2].lower())
+    try:
+        with open_reader(path):  # whether it may be read
+            file = InputFile(0, name, path, stat(path))
+    except OSError as error:
+        raise UsageError(f"{option('labels', path)}: can't be read: {error.strerror}") from error
+    if planned is None:
+        raise UsageError(f"{option('labels', path)}: a .csv, .tsv or .jsonl file is needed")
+    try:
+        return _read(planned, file)
+    except DataError as error:
+        reason = f"{error.reason} (a labels file is read with the defaults: mend it)"
+        raise DataError(reason, source=error.source, place=error.place) from None
+
+
+def _read(planned: Callable[[InputFile, PlanOptions], Source], file: InputFile) -> LabelRows:
+    source = planned(file, PlanOptions())
+    others = {feature.name: dtype for feature in source.schema if (dtype := _plain_dtype(feature.dtype))}
+    if others:
+        source = planned(file, PlanOptions(dtypes=others))
+    chunks = [chunk for unit in source.units for chunk in source.read(unit)]
+    for reject in (reject for chunk in chunks for reject in chunk.rejects):
+        raise DataError(reject.message, source=file.name, place=reject.place)
+    table = pa.Table.from_batches([chunk.records for chunk in chunks]).combine_chunks()
+    return LabelRows(table.to_batches()[0].replace_schema_metadata(None), _lines(source, chunks))
+
+
+def _plain_dtype(dtype: str) -> str:
+    """What a column of that inferred dtype is read as instead; empty: itself."""
+    return "float64" if dtype == "float32" else "string" if dtype.startswith("timestamp") else ""
+
+
+def _lines(source: Source, chunks: Sequence[Chunk]) -> Sequence[int]:
+    if not isinstance(source, CsvSource):
+        return [int(line) + 1 for chunk in chunks for line in chunk.position]
+    lines = [lines for unit in source.units for lines in source.lines_of(unit)]
+    return [int(line) for line in np.concatenate(lines)]
+
+
+_PATH_COLUMNS = (
+    *(
+        "file_name",
+        "filename",
+        "file",
+        "path",
+        "file_path",
+        "filepath",
+        "image",
+        "image_path",
+        "image_name",
+        "image_file",
+        "image_filename",
+    ),
+    *("img", "img_path", "img_name", "image_id", "img_id", "id", "name"),
+)
+
+
+@dataclass(frozen=True)
+class LabelRequest:
+    """path: the labels file. path_column: None: found. label: the label's column, None: the one called `label`, if any.
+
+    reject: rows without a file and files without a row are rejects. taken: the names of features that come from
+    elsewhere.
+    """
+
+    path: str
+    path_column: str | None
+    label: str | None
+    reject: bool
+    taken: frozenset[str]
+
+
+@dataclass(frozen=True)
+class LabelColumns:
+    """columns: per feature an array with a row per file. keep: [files] whether the file is used."""
+
+    columns: Mapping[str, pa.Array]
+    keep: npt.NDArray[np.bool_]
+    rejects: tuple[Reject, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def label_columns(request: LabelRequest, files: FileTable, roots: Sequence[Root]) -> LabelColumns:
+    """The labels file's columns, aligned with files.
+
+    Raises:
+        UsageError: no such file or column, or no path in it is one of the files.
+        DataError: the labels file is malformed, or files with several rows have empty cells among them.
+    """
+    path = input_path(request.path)
+    name = os.path.basename(path)
+    rows = read_label_file(path)
+    finder = _Finder(files, roots, real_path(os.path.dirname(path) or "."))
+    column = _path_column(request, rows.table, finder, name)
+    owner = finder.owners(rows.table.column(column))
+    counts = np.bincount(owner[owner >= 0], minlength=len(files))
+    columns = _rename(request, rows.table.drop_columns([column]), name)
+    rejects, notes = _account(request, rows, column, owner, counts, files, name)
+    aligned, hollow = _align(columns, owner, counts)
+    keep = (counts > 0) | (not request.reject)
+    if hollow is not None:
+        rejects.extend(
+            Reject(
+                files[at].name,
+                "",
+                "null",
+                f"{name} has several rows for it, some of which are empty in some column; a list can't hold that",
+            )
+            for at in hollow
+        )
+        keep[hollow] = False
+    return LabelColumns(aligned, keep, tuple(rejects), tuple(notes))
+
+
+class _Finder:
+    """Paths as labels files write them to ordinals of files."""
+
+    def __init__(self, files: FileTable, roots: Sequence[Root], folder: str) -> None:
+        self._folders = [folder, *(root.path for root in roots)]
+        self._by_path = {file.path: at for at, file in enumerate(files)}
+        self._by_name: dict[str, int] = {}
+        for at, file in enumerate(files):
+            base = os.path.basename(file.path)
+            for key in {base, base.rpartition(".")[0] or base}:
+                self._by_name[key] = at if key not in self._by_name else -1  # -1: more than one file has it
+
+    def owners(self, values: pa.Array) -> npt.NDArray[np.int64]:
+        """[rows] the file of each path, -1 where there is none."""
+        return np.array([self._find(value) for value in _texts(values)], np.int64)
+
+    def share(self, values: pa.Array) -> float:
+        """The share of the first thousand values that are files."""
+        return float((self.owners(values[:1000]) >= 0).mean()) if len(values) else 0.0
+
+    def _find(self, value: str | None) -> int:
+        if not value:
+            return -1
+        if value[0] == "/":  # as the files' own paths are: without links
+            value = os.path.join(real_path(os.path.dirname(value)), os.path.basename(value))
+        for folder in self._folders:
+            path = join(folder, value) if is_remote(folder) else os.path.normpath(os.path.join(folder, value))
+            if (at := self._by_path.get(path)) is not None:
+                return at
+        return self._by_name.get(value, -1) if "/" not in value else -1
+
+
+def _texts(values: pa.Array) -> Iterator[str | None]:
+    yield from (
+        pc.cast(values, pa.large_string()).to_pylist() if not pa.types.is_nested(values.type) else [None] * len(values)
+    )
+
+
+def _path_column(request: LabelRequest, table: pa.RecordBatch, finder: _Finder, name: str) -> str:
+    names = table.schema.names
+    if request.path_column is not None:
+        if request.path_column not in names:
+            raise UsageError(
+                f"{name} has no column {request.path_column!r}; it has {', '.join(names)}"
+                f"{did_you_mean(request.path_column, names)}"
+            )
+        if not (finder.owners(table.column(request.path_column)) >= 0).any():
+            raise UsageError(
+                f"{name}: no value of column {request.path_column!r} is one of the images; paths are "
+                f"relative to {name} or to an INPUT"
+            )
+        return request.path_column
+    by_lower: dict[str, str] = {column.lower(): column for column in reversed(names)}
+    candidates = [by_lower[known] for known in _PATH_COLUMNS if known in by_lower]
+    for column in candidates:
+        if finder.share(table.column(column)) > 0:
+            return column
+    for column in candidates:
+        if (finder.owners(table.column(column)) >= 0).any():
+            return column
+    raise UsageError(
+        f"{name}: no column holds paths of the images; looked at {', '.join(candidates) or 'none'} of "
+        f"{', '.join(names)}. "
+        f"Paths are relative to the labels file or to an INPUT; {option('labels_path_column')} names the column"
+    )
+
+
+def _rename(request: LabelRequest, table: pa.RecordBatch, name: str) -> dict[str, pa.Array]:
+    """The columns under the names that their features have:
+    the label first, names of the image's own features set apart.
+    """
+    columns = dict(zip(table.schema.names, table.columns, strict=True))
+    label = request.label if request.label is not None else "label" if "label" in columns else None
+    if label is not None and label not in columns:
+        raise UsageError(
+            f"{option('label', label)}: {name} has no such column; it has "
+            f"{', '.join(columns)}{did_you_mean(label, columns)}"
+        )
+    renamed: dict[str, pa.Array] = {}
+    taken = request.taken if label is None else request.taken - {"label", "class_name"}
+    if label is not None:
+        renamed["label"] = columns.pop(label)
+        if _is_text(renamed["label"].type):
+            renamed["class_name"] = renamed["label"]
+    for column, values in columns.items():
+        key = f"labels_{column}" if column in taken or column in renamed else column
+        if key in renamed:
+            raise UsageError(f"{name}: two columns would be called {key!r}; rename one")
+        renamed[key] = values
+    return renamed
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    while pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_large_string(kind) or pa.types.is_string(kind))
+
+
+def _account(
+    request: LabelRequest,
+    rows: LabelRows,
+    column: str,
+    owner: npt.NDArray[np.int64],
+    counts: npt.NDArray[np.int64],
+    files: FileTable,
+    name: str,
+) -> tuple[list[Reject], list[str]]:
+    """Rows without a file and files without a row, as rejects or as notes."""
+    lost, bare = np.flatnonzero(owner < 0).tolist(), np.flatnonzero(counts == 0).tolist()
+    if not request.reject:
+        notes = [f"{name}: {len(lost)} row(s) without a file left out"] if lost else []
+        return [], notes + ([f"{name}: {len(bare)} file(s) without a row have no labels"] if bare else [])
+    values = rows.table.column(column).take(pa.array(lost, pa.int64()))
+    rejects = [
+        Reject(name, f"line {rows.places[at]}", "no file", f"{column} {value!r} is no image of this input"[:280])
+        for at, value in zip(lost, values.to_pylist(), strict=True)
+    ]
+    rejects += [Reject(files[at].name, "", "no label row", f"{name} has no row for this file") for at in bare]
+    return rejects, []
+
+
+def _align(
+    columns: Mapping[str, pa.Array], owner: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
+) -> tuple[dict[str, pa.Array], npt.NDArray[np.int64] | None]:
+    """A row per file: scalars if no file has two rows, else lists;
+    and the files whose lists would need a null in them.
+    """
+    order = np.argsort(owner, kind="stable")[int((owner < 0).sum()) :]  # rows with a file, by file, in the rows' order
+    if len(counts) == 0 or counts.max() <= 1:
+        index = np.full(len(counts), -1, np.int64)
+        index[owner[order]] = order
+        take = pa.array(index, mask=index < 0)
+        return {name: values.take(take) for name, values in columns.items()}, None
+    empty = np.ones(len(owner), np.bool_)  # rows without any value: an image on which nothing is marked
+    holes = np.zeros(len(owner), np.bool_)
+    for values in columns.values():
+        nulls = values.is_null().to_numpy(zero_copy_only=False)
+        empty &= nulls
+        holes |= nulls
+    empty &= counts[owner] == 1
+    order = order[~empty[order]]
+    lengths = np.bincount(owner[order], minlength=len(counts))
+    offsets = np.concatenate(([0], np.cumsum(lengths)))
+    boundaries = pa.array(offsets, mask=np.append(counts == 0, False)) if (counts == 0).any() else pa.array(offsets)
+    take = pa.array(order)
+    aligned = {name: pa.LargeListArray.from_arrays(boundaries, values.take(take)) for name, values in columns.items()}
+    return aligned, np.unique(owner[order][holes[order]])

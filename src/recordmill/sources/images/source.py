@@ -1,0 +1,333 @@
+"""A listing of image files to an `ImageSource`: which files are images, what their folders and a labels file say, and
+the units to read.
+
+The plan looks at names, and at the first bytes of files whose extension tells nothing. Every image is read once, by
+`image_reading`.
+
+Features: `image` (the original bytes), `format`, `height`, `width`, `channels`, `source` (the file's name below its
+INPUT) of every record; `label` with `class_name` where folders or a labels file give one; every further column of the
+labels file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+
+from recordmill.base.errors import Reject, UsageError
+from recordmill.base.option_names import option
+from recordmill.records.images.check import IMAGE_HEAD_BYTES, MAX_PIXELS, sniff_foreign, sniff_image
+from recordmill.records.images.header import EXTENSIONS, SIZE_FAULT
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.sources.common import layout
+from recordmill.sources.common.content import extension
+from recordmill.sources.common.contract import BATCH_BYTES, Chunk, PlanOptions, Unit, packed_files
+from recordmill.sources.common.layout import known_classes, without_strays
+from recordmill.sources.images.labels_file import LabelRequest, label_columns
+from recordmill.sources.images.reading import (
+    by_folders,
+    conform_side,
+    feature_names,
+    read_images,
+    side_feature,
+    with_features,
+    without_features,
+)
+from recordmill.sources.values.overrides import apply_dtypes, select_declared
+from recordmill.storage.file_table import FileTable, InputFile
+from recordmill.storage.files import input_path, read_range
+from recordmill.storage.folders import real_path
+from recordmill.storage.listing import Listing
+
+STRUCTURE, DECODE_CHECK = "structure", "decode"
+REJECT_IMAGE, IGNORE = "reject", "ignore"
+# one chunk a unit: there is nothing to set up for a file, and the finer the units, the better all threads share them
+IMAGE_UNIT_BYTES = BATCH_BYTES
+IMAGE_UNIT_FILES = 8192  # files: bounds the Python objects that a unit of tiny images makes
+MAX_IMAGE_BYTES = (1 << 31) - (1 << 20)  # 2 GiB less 1 MiB: a serialized Example must stay below 2 GiB
+
+OWN_FEATURES = (
+    Feature("image", "bytes", required=True),
+    Feature("format", "string", required=True),
+    Feature("height", "int64", required=True),
+    Feature("width", "int64", required=True),
+    Feature("channels", "int64", required=True),
+    Feature("source", "string", required=True),
+)
+IMAGE_FEATURE_NAMES = frozenset(feature.name for feature in OWN_FEATURES)
+_FOREIGN_EXTENSIONS = frozenset(
+    (
+        "jp2",
+        "j2k",
+        "jpf",
+        "jpx",
+        "jxl",
+        "avif",
+        "heic",
+        "heif",
+        "ico",
+        "cur",
+        "psd",
+        "ppm",
+        "pgm",
+        "pbm",
+        "pnm",
+        "pfm",
+        "tga",
+        "dds",
+        "qoi",
+        "exr",
+    )
+)
+_OTHER_EXTENSIONS = frozenset(  # beside images these are annotations and papers; they are not opened
+    (
+        *(
+            "txt",
+            "csv",
+            "tsv",
+            "json",
+            "jsonl",
+            "xml",
+            "html",
+            "htm",
+            "md",
+            "rst",
+            "yaml",
+            "yml",
+            "toml",
+            "ini",
+            "cfg",
+            "log",
+            "pdf",
+            "svg",
+        ),
+        *(
+            "py",
+            "sh",
+            "ipynb",
+            "js",
+            "css",
+            "c",
+            "h",
+            "mat",
+            "npy",
+            "npz",
+            "pkl",
+            "h5",
+            "hdf5",
+            "zip",
+            "gz",
+            "tar",
+            "tgz",
+            "zst",
+            "parquet",
+            "tfrecord",
+        ),
+    )
+)
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """How image files are taken.
+
+    labels: a .csv, .tsv or .jsonl file with a row per image (or several). labels_path_column: its column of paths;
+    None: found by name. missing: `reject` a labels row without a file and a file without a row, or `ignore`: such rows
+    are dropped, such files have no labels. check: `structure` (whole container, nothing decoded) or `decode` (every
+    frame, with Pillow; needs 4 bytes of memory per pixel and thread). max_pixels: height x width above which an image
+    is a reject, known from its header before anything is decoded. class_from: `auto`, `folders`, `none`; split_from:
+    `auto`, `folders`, `names`, `none`: see sources.inputs.layout. strays, unknown_class: of files beside class folders,
+    and in folders whose class a given schema lacks, as in sources.inputs.classes.
+    """
+
+    labels: str | None = None
+    labels_path_column: str | None = None
+    missing: str = REJECT_IMAGE
+    check: str = STRUCTURE
+    max_pixels: int = MAX_PIXELS
+    class_from: str = layout.AUTO_LAYOUT
+    split_from: str = layout.AUTO_LAYOUT
+    strays: str = layout.LEAVE
+    unknown_class: str = layout.ERROR
+
+    def __post_init__(self) -> None:
+        allowed = {
+            "missing": (REJECT_IMAGE, IGNORE),
+            "check": (STRUCTURE, DECODE_CHECK),
+            "class_from": (layout.AUTO_LAYOUT, layout.FOLDER_LAYOUT, layout.NO_LAYOUT),
+            "split_from": (layout.AUTO_LAYOUT, layout.FOLDER_LAYOUT, layout.NAME_LAYOUT, layout.NO_LAYOUT),
+            "strays": layout.STRAYS,
+            "unknown_class": layout.UNKNOWN_CLASSES,
+        }
+        for name, values in allowed.items():
+            if getattr(self, name) not in values:
+                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: one of {', '.join(values)}")
+        if self.max_pixels < 1:
+            raise UsageError(f"{option('max_pixels', self.max_pixels)}: at least 1")
+        if self.labels_path_column is not None and self.labels is None:
+            raise UsageError(
+                f"{option('labels_path_column', self.labels_path_column)}: without {option('labels')}; name the "
+                "labels file too"
+            )
+
+
+@dataclass(frozen=True)
+class ImageSource:
+    """The `Source` of image files; these have the columns of records that don't come from the image itself."""
+
+    schema: Schema
+    files: FileTable
+    units: Sequence[Unit]
+    options: ImageOptions
+    notes: tuple[str, ...] = ()
+    plan_rejects: tuple[Reject, ...] = ()
+    digests: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        return "images"
+
+    def read(self, unit: Unit) -> Iterator[Chunk]:
+        """The unit's images, checked, with their bytes as they are.
+
+        Raises:
+            DataError: a file changed since it was listed, or can't be read.
+        """
+        yield from self.read_files(range(unit.first_file, unit.last_file))
+
+    @property
+    def is_record_per_file(self) -> bool:
+        return True
+
+    def read_files(self, ordinals: Sequence[int]) -> Iterator[Chunk]:
+        """The images of these files, in this order; DataError as `read`."""
+        options = self.options
+        yield from read_images(
+            self.files, ordinals, self.schema, decode=options.check == DECODE_CHECK, max_pixels=options.max_pixels
+        )
+
+
+def plan_images(
+    listing: Listing, options: ImageOptions | None = None, common: PlanOptions | None = None
+) -> ImageSource:
+    """What the listing's images are and how to read them.
+
+    Raises:
+        UsageError: there is no image, an option doesn't fit, or folders name splits for a part of the files only.
+        DataError: the labels file can't be read or doesn't fit the schema.
+    """
+    options, common = options or ImageOptions(), common or PlanOptions()
+    files, notes = _choose(listing, None if options.labels is None else real_path(input_path(options.labels)))
+    files, rejects = _bounded(files, common.memory_bytes)
+    files, said, left = without_strays(
+        files,
+        listing.roots,
+        split_from=options.split_from,
+        class_from=options.class_from,
+        strays=options.strays if options.labels is None else layout.KEEP,
+    )
+    files = by_folders(files.with_splits(said.splits), said)
+    if options.labels is not None:
+        request = LabelRequest(
+            options.labels,
+            options.labels_path_column,
+            common.label,
+            options.missing == REJECT_IMAGE,
+            IMAGE_FEATURE_NAMES | frozenset(feature_names(files)),
+        )
+        given = label_columns(request, files, listing.roots)
+        if "label" in given.columns:
+            said, files = said.without_classes(), without_features(files)
+        files = with_features(files, given.columns).filter(given.keep)
+        rejects, notes = [*rejects, *given.rejects], [*notes, *given.notes]
+        said = replace(said, classes=said.classes.filter(pa.array(given.keep)))
+    elif common.label is not None and common.label not in feature_names(files):
+        raise UsageError(
+            f"{option('label', common.label)}: images have a label by their folders, or by a column of "
+            f"{option('labels', 'FILE')}"
+        )
+    schema, more = _schema(files, common)
+    if said.class_names and "label" in schema and (names := schema["label"].classes) is not None:
+        known, unknown = known_classes(files, said.classes, names, options.unknown_class)
+        files = files.filter(known)
+        rejects = [*rejects, *unknown]
+    own = schema.select([name for name in schema.names if name not in IMAGE_FEATURE_NAMES])
+    files, bad, lost = conform_side(files, own)
+    notes += [*left, *said.notes, *more, *lost]
+    return ImageSource(schema, files, _units(files), options, (*listing.notes, *notes), (*rejects, *bad))
+
+
+def _choose(listing: Listing, labels: str | None) -> tuple[FileTable, list[str]]:
+    """The files that are images by extension or, where that tells nothing, by their first bytes;
+    the others counted by extension.
+    """
+    files, others = listing.files, Counter[str]()
+    endings = map(extension, files.names())
+    known = EXTENSIONS.keys() | _FOREIGN_EXTENSIONS
+    keep = np.fromiter((ending in known for ending in endings), np.bool_, len(files))
+    for at in np.flatnonzero(~keep).tolist():
+        file = files[at]
+        ending = extension(file.name)
+        if (ending in _OTHER_EXTENSIONS and not listing.is_named(file)) or not _looks_like_image(file):
+            others[ending] += file.path != labels
+        else:
+            keep[at] = True
+    shown = ", ".join(
+        f"{count} {'.' + ending if ending else 'without extension'}"
+        for ending, count in sorted(others.items())
+        if count
+    )
+    if not keep.any():
+        raise UsageError(f"no image among {len(files)} file(s){f': {shown}' if shown else ''}")
+    return files.filter(keep), [f"ignored beside the images: {shown}"] if shown else []
+
+
+def _looks_like_image(file: InputFile) -> bool:
+    head = read_range(file.path, 0, IMAGE_HEAD_BYTES).tobytes()
+    return sniff_image(head) is not None or sniff_foreign(head) is not None
+
+
+def _bounded(files: FileTable, memory_bytes: int) -> tuple[FileTable, list[Reject]]:
+    """Files that fit into one record and a quarter of memory; each is held whole."""
+    limit = min(MAX_IMAGE_BYTES, memory_bytes // 4)
+    message = f"bytes are more than one record may have ({limit}, a quarter of {option('memory')} and at most 2 GiB)"
+    keep = np.concatenate([np.empty(0, np.bool_), *(sizes <= limit for sizes in files.sizes_in_parts())])
+    large = (files[at] for at in np.flatnonzero(~keep).tolist())
+    rejects = [Reject(file.name, "", SIZE_FAULT, f"{file.stat.size_bytes} {message}") for file in large]
+    return files.filter(keep), rejects
+
+
+def _schema(files: FileTable, common: PlanOptions) -> tuple[Schema, list[str]]:
+    """The features of a record: the image's own, then label and class_name, then the labels file's columns."""
+    features = [
+        *OWN_FEATURES[:-1],
+        *(side_feature(files, name) for name in feature_names(files)),
+        OWN_FEATURES[-1],
+    ]
+    schema = Schema(tuple(features), "label" if "label" in feature_names(files) else None)
+    if own := IMAGE_FEATURE_NAMES & set(common.dtypes):
+        raise UsageError(f"{option('dtypes', min(own))}: this feature comes from the image itself and keeps its type")
+    schema = apply_dtypes(schema, common.dtypes)
+    if common.schema is None:
+        return schema, []
+    for feature in common.schema:
+        if feature.name in IMAGE_FEATURE_NAMES and (feature.dtype, feature.shape) != (schema[feature.name].dtype, ()):
+            raise UsageError(
+                f"the schema says that {feature.name!r} is {feature.describe()}; of images it is "
+                f"{schema[feature.name].describe()}"
+            )
+    common, left_out = common.without_absent(schema.names, "the images")
+    assert common.schema is not None
+    given, notes = select_declared(common.schema, schema, "the images")
+    if not len(given):
+        raise UsageError("the schema names no feature, so there is nothing to build")
+    return given, [*left_out, *notes]
+
+
+def _units(files: FileTable) -> tuple[Unit, ...]:
+    sizes = (size for some in files.sizes_in_parts() for size in some.tolist())
+    return packed_files(sizes, IMAGE_UNIT_BYTES, IMAGE_UNIT_FILES)

@@ -1,0 +1,330 @@
+"""A tape and the features wanted in, Arrow columns out: numbers parsed, strings unescaped, lists with their offsets.
+
+Each column has the JSON values' own type (bool, int64, float64, large_string; of base64 large_binary); `conform` makes
+the features' types of them. Values of a form that the feature can't have (an object for a number, true for an int) come
+out as nulls and as misfits, with their record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recordmill.base.arrays import Bools
+from recordmill.base.buffers import room
+from recordmill.base.kernels import kernel
+from recordmill.schemas.feature import Feature
+from recordmill.sources.jsonl.binary import decode_base64
+from recordmill.sources.jsonl.grammar import ARRAY, ESCAPED_TEXT, FLOAT_TOKEN, INT, NULL_TOKEN, OBJECT, TRUE, unescape
+from recordmill.sources.jsonl.tape import Path, Tape
+from recordmill.sources.values.text_values import NOT_A_NUMBER, magnitude, scan_number, whole_value, word_number
+
+_INT, _FLOAT, _TEXT, _BOOL, _OTHER = 1, 2, 4, 8, 16  # which kinds of scalar a column has
+_GROUP = np.array([0, _BOOL, _BOOL, _INT, _FLOAT, _TEXT, _TEXT, _OTHER, _OTHER], np.uint8)
+_FLOAT_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
+
+TapeEntries = npt.NDArray[np.int32]
+
+
+class Misfit(NamedTuple):
+    """entries: places on the tape of values that are no such feature."""
+
+    feature: Feature
+    entries: TapeEntries
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A feature and the nodes of the trie on the way to its values;
+    a list level is an array's node followed by its elements'. base64: its strings stand for bytes.
+    """
+
+    feature: Feature
+    nodes: tuple[int, ...]
+    path: Path
+    base64: bool = False
+
+
+def build_columns(tape: Tape, leaves: list[Leaf]) -> tuple[pa.RecordBatch, list[Misfit]]:
+    """(the tape's records as columns named by the features, the values that don't fit)."""
+    columns: list[pa.Array] = []
+    misfits: list[Misfit] = []
+    for leaf in leaves:
+        column, wrong = _column(tape, leaf)
+        columns.append(column)
+        if len(wrong):
+            misfits.append(Misfit(leaf.feature, wrong))
+    if not columns:
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * tape.rows, pa.struct([]))), misfits
+    return pa.RecordBatch.from_arrays(columns, names=[leaf.feature.name for leaf in leaves]), misfits
+
+
+def _column(tape: Tape, leaf: Leaf) -> tuple[pa.Array, TapeEntries]:
+    """Walk from the record to the leaf: slots say where
+    in the column (or in the innermost list's values) each entry stands.
+    """
+    wraps: list[Callable[[pa.Array], pa.Array]] = []
+    wrong: list[TapeEntries] = []
+    size = tape.rows
+    slots: npt.NDArray[np.int64] | None = None  # of the entries of the node above; None: the record itself
+    for depth, (node, name) in enumerate(zip(leaf.nodes, leaf.path, strict=True)):
+        entries = tape.of(node)
+        kinds, parents = room(len(entries), np.uint8), room(len(entries), np.int64)
+        have = int(_look(tape.entries, entries, kinds, parents))
+        last = depth == len(leaf.nodes) - 1
+        wanted = -1 if last else ARRAY if leaf.path[depth + 1] is None else OBJECT
+        if name is None:
+            slots, size = np.arange(len(entries)), len(entries)
+        else:
+            slots = parents if slots is None else slots[parents]
+        if last:
+            scalars = Scalars(tape, entries, kinds, have)
+            values, bad = _base64(scalars) if leaf.base64 else _values(scalars, leaf.feature)
+            if bad is not None:
+                wrong.append(entries[bad])
+            column = _spread(values, slots, size)
+            break
+        wrong.append(entries[(kinds != wanted) & (kinds != NULL_TOKEN)])
+        if wanted == ARRAY:
+            wraps.append(_list_wrap(tape, leaf.nodes[depth + 1], slots, kinds, size))
+    else:
+        raise AssertionError("a leaf has nodes")
+    for wrap in reversed(wraps):
+        column = wrap(column)
+    return column, np.concatenate(wrong) if wrong else tape.order[:0]
+
+
+def _list_wrap(
+    tape: Tape, element: int, slots: npt.NDArray[np.int64], kinds: npt.NDArray[np.uint8], size: int
+) -> Callable[[pa.Array], pa.Array]:
+    lengths = np.zeros(size, np.int64)
+    counts = (
+        np.bincount(tape.entries[tape.of(element), 1], minlength=len(slots)) if len(slots) else np.zeros(0, np.int64)
+    )
+    lengths[slots] = counts
+    offsets = np.zeros(size + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    missing = np.ones(size, np.bool_)
+    missing[slots[kinds == ARRAY]] = False
+    return lambda values: pa.LargeListArray.from_arrays(
+        pa.array(offsets), values, mask=pa.array(missing) if missing.any() else None
+    )
+
+
+def _spread(values: pa.Array, slots: npt.NDArray[np.int64], size: int) -> pa.Array:
+    """The values at their slots, nulls elsewhere."""
+    if len(values) == size:
+        return values
+    index = np.zeros(size, np.int64)
+    index[slots] = np.arange(len(slots))
+    missing = np.ones(size, np.bool_)
+    missing[slots] = False
+    return values.take(pa.array(index, mask=missing))
+
+
+@dataclass(frozen=True)
+class Scalars:
+    """The values at one place. kinds: uint8 [entries]. have: which groups of kinds there are."""
+
+    tape: Tape
+    entries: TapeEntries
+    kinds: npt.NDArray[np.uint8]
+    have: int
+
+    def among(self, groups: int) -> Bools | None:
+        """Which of them are of these groups; None if none is."""
+        return (_GROUP[self.kinds] & groups) != 0 if self.have & groups else None
+
+    def nulls(self) -> Bools | None:
+        """Which of them are null; None if none is."""
+        nulls = self.kinds == NULL_TOKEN
+        return nulls if nulls.any() else None
+
+
+def _either(one: Bools | None, other: Bools | None) -> Bools | None:
+    return other if one is None else one if other is None else one | other
+
+
+def _values(scalars: Scalars, feature: Feature) -> tuple[pa.Array, Bools | None]:
+    """(the values in the type that their kinds have in common, which of them are no such feature)."""
+    have, bad, size = scalars.have, scalars.among(_OTHER), len(scalars.entries)
+    text_wanted = feature.dtype in ("string", "bytes") or (feature.classes is not None and have & ~_OTHER != _INT)
+    if have & _BOOL and have & (_INT | _FLOAT | _TEXT) and not text_wanted:
+        bad = _either(bad, scalars.among(_BOOL))
+        have &= ~_BOOL
+    if have & _BOOL and not text_wanted and feature.dtype != "bool":
+        return pa.nulls(size), _either(bad, scalars.among(_BOOL))
+    have &= ~_OTHER
+    if have == 0:
+        return pa.nulls(size), bad
+    if have == _BOOL and not text_wanted:
+        return pa.array(scalars.kinds == TRUE, mask=scalars.nulls()), bad
+    if have & ~(_INT | _FLOAT) or text_wanted:
+        return _texts(scalars, _either(bad, scalars.nulls())), bad
+    return _numbers(scalars, feature, bad)
+
+
+def _base64(scalars: Scalars) -> tuple[pa.Array, Bools]:
+    other = (_GROUP[scalars.kinds] != _TEXT) & (scalars.kinds != NULL_TOKEN)
+    values, wrong = decode_base64(_texts(scalars, other | (scalars.kinds == NULL_TOKEN)))
+    return values, other | wrong
+
+
+def _texts(scalars: Scalars, missing: Bools | None) -> pa.Array:
+    """Strings as they are meant, other scalars as they are written."""
+    tape, entries, size = scalars.tape, scalars.entries, len(scalars.entries)
+    there = np.zeros(size, np.bool_) if missing is None else missing
+    offsets = room(size + 1, np.int64)
+    values = room(_text_bytes(tape.entries, entries, there), np.uint8)
+    values = values[: _gather(tape.data, tape.entries, entries, there, values, offsets)]
+    validity = None if missing is None or not missing.any() else pa.array(~missing).buffers()[1]
+    return pa.Array.from_buffers(pa.large_string(), size, [validity, pa.py_buffer(offsets), pa.py_buffer(values)])
+
+
+def _numbers(scalars: Scalars, feature: Feature, bad: Bools | None) -> tuple[pa.Array, Bools]:
+    tape, entries, size = scalars.tape, scalars.entries, len(scalars.entries)
+    mask = _either(scalars.nulls(), bad)
+    worse = np.zeros(size, np.bool_) if bad is None else bad
+    if feature.dtype in _FLOAT_BITS:
+        floats, doubt = room(size, np.float64), np.zeros(size, np.uint8)
+        _parse_floats(tape.data, tape.entries, entries, _FLOAT_BITS[feature.dtype], floats, doubt)
+        for at in np.flatnonzero(doubt == 2).tolist():
+            floats[at] = float(_literal(tape, int(entries[at])))
+        return pa.array(floats, mask=mask), worse | (doubt == 1) | (np.isinf(floats) & (doubt == 2))
+    wholes, trouble = room(size, np.int64), np.zeros(size, np.bool_)
+    unsigned = feature.dtype == "uint64"
+    _parse_wholes(tape.data, tape.entries, entries, unsigned, wholes, trouble)
+    return pa.array(wholes.view(np.uint64) if unsigned else wholes, mask=mask), worse | trouble
+
+
+def _literal(tape: Tape, entry: int) -> str:
+    start, stop = tape.entries[entry, 2:].tolist()
+    return tape.data[start:stop].tobytes().decode(errors="replace")
+
+
+@kernel
+def _look(
+    tape: TapeEntries, entries: TapeEntries, kinds: npt.NDArray[np.uint8], parents: npt.NDArray[np.int64]
+) -> np.uint8:
+    """Write the entries' kinds and what they stand in; gives which groups of kinds there are."""
+    have = np.uint8(0)
+    for i in range(len(entries)):
+        kind = tape[entries[i], 0] & 15
+        kinds[i], parents[i] = kind, tape[entries[i], 1]
+        have |= _GROUP[kind]
+    return have
+
+
+@kernel
+def _text_bytes(tape: TapeEntries, entries: TapeEntries, missing: npt.NDArray[np.bool_]) -> int:
+    """The most bytes that the texts can take: none is longer than it is written."""
+    most = 0
+    for i in range(len(entries)):
+        if not missing[i]:
+            most += tape[entries[i], 3] - tape[entries[i], 2]
+    return most
+
+
+@kernel
+def _gather(
+    data: npt.NDArray[np.uint8],
+    tape: TapeEntries,
+    entries: TapeEntries,
+    missing: npt.NDArray[np.bool_],
+    values: npt.NDArray[np.uint8],
+    offsets: npt.NDArray[np.int64],
+) -> int:
+    """Write the texts one after the other, and their offsets [entries + 1]; gives the bytes written."""
+    at = offsets[0] = 0
+    for i in range(len(entries)):
+        entry = entries[i]
+        if not missing[i]:
+            start, stop = int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3]))
+            if tape[entry, 0] & 15 == ESCAPED_TEXT:
+                at = unescape(data, start, stop, values, at)
+            else:
+                for place in range(start, stop):
+                    values[at] = data[place]
+                    at += 1
+        offsets[i + 1] = at
+    return at
+
+
+@kernel
+def _parse_floats(
+    data: npt.NDArray[np.uint8],
+    tape: TapeEntries,
+    entries: TapeEntries,
+    bits: int,
+    values: npt.NDArray[np.float64],
+    trouble: npt.NDArray[np.uint8],
+) -> None:
+    """Write the values, and trouble where there is any: 1: a whole number that so many bits can't hold, or a decimal
+    beyond float64; 2: Python's float() must tell.
+    """
+    for i in range(len(entries)):
+        entry = entries[i]
+        values[i] = 0.0
+        kind = tape[entry, 0] & 15
+        if kind != INT and kind != FLOAT_TOKEN:
+            continue
+        start, stop = int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3]))
+        shape, _, negative, digits, power, _, cut = scan_number(data, start, stop)
+        if shape == NOT_A_NUMBER:
+            values[i] = word_number(data, start, stop)[1]
+            continue
+        value, decided = magnitude(digits, power, cut)
+        values[i] = -value if negative else value
+        if not decided:
+            trouble[i] = 2
+        elif np.isinf(value) or (kind == INT and not _exact(digits, power, bits)):
+            trouble[i] = 1
+
+
+@kernel
+def _exact(digits: np.uint64, power: int, bits: int) -> bool:
+    """Whether digits * 10^power is a whole number of at most that many bits between its first and last set one."""
+    if power != 0:
+        return False  # 20 digits or more: beyond every integer dtype
+    while digits > np.uint64(1) << np.uint64(bits) and digits & np.uint64(1) == np.uint64(0):
+        digits >>= np.uint64(1)
+    return bool(digits <= np.uint64(1) << np.uint64(bits))
+
+
+@kernel
+def _parse_wholes(
+    data: npt.NDArray[np.uint8],
+    tape: TapeEntries,
+    entries: TapeEntries,
+    unsigned: bool,
+    values: npt.NDArray[np.int64],
+    trouble: npt.NDArray[np.bool_],
+) -> None:
+    """Write the values, of unsigned ones the bits, and which are no whole numbers of 64 bits. 1.0 and 1e3 are whole
+    numbers.
+    """
+    for i in range(len(entries)):
+        entry = entries[i]
+        values[i] = 0
+        kind = tape[entry, 0] & 15
+        if kind != INT and kind != FLOAT_TOKEN:
+            continue
+        _, _, negative, digits, power, _, cut = scan_number(
+            data, int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3]))
+        )
+        digits, power = whole_value(digits, power)
+        whole = power == 0 and not cut
+        if kind == FLOAT_TOKEN and word_number(data, int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3])))[0]:
+            whole = False
+        if unsigned:
+            trouble[i] = not whole or (negative and digits > np.uint64(0))
+        else:
+            trouble[i] = not whole or digits > np.uint64((1 << 63) - 1) + np.uint64(negative)
+        values[i] = np.int64(digits)
+        if negative:
+            values[i] = -values[i]

@@ -1,0 +1,266 @@
+"""Files of JSON lines in, what the plan needs to know of them out: types, rows, digests and where to cut, from one pass
+on all threads. A file that is one JSON array of objects is read as such lines, byte for byte in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recordmill.base.errors import DataError
+from recordmill.base.kernels import kernel
+from recordmill.base.threads import one_ahead, thread_map
+from recordmill.schemas.feature import Feature
+from recordmill.sources.common.contract import BATCH_BYTES
+from recordmill.sources.common.encoding import is_plain, utf8_blocks
+from recordmill.sources.common.lines import LineBlock, LineStarts, cut_regions, file_lines, stream_lines, whole_lines
+from recordmill.sources.jsonl.binary import StringsSeen
+from recordmill.sources.jsonl.columns import Leaf, build_columns
+from recordmill.sources.jsonl.grammar import ESCAPED_TEXT, STRING
+from recordmill.sources.jsonl.records import LineKeeper, mark_unreadable
+from recordmill.sources.jsonl.schema import Observed, feature_name
+from recordmill.sources.jsonl.tape import Tape, TapeScanner
+from recordmill.sources.values.labels import ClassNames
+from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
+from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, file_chunk_digests
+from recordmill.storage.file_table import InputFile
+from recordmill.storage.files import Bytes, Stat, ahead, check_unchanged, read_range
+
+_DEPTH, _STRING, _ESCAPED, _FILLED, _ELEMENTS = range(5)  # what the state holds
+_SPACE = b" \t\r\n"
+
+
+def is_array(file: InputFile, encoding: str) -> bool:
+    """Whether the file begins as an array of objects: `[`, and then `{`."""
+    head = next(utf8_blocks(file, encoding, COMPRESSED_HEAD_BYTES), np.empty(0, np.uint8))[:COMPRESSED_HEAD_BYTES]
+    start = head.tobytes().lstrip(_SPACE)
+    return start.startswith(b"[") and start[1:].lstrip(_SPACE).startswith(b"{")
+
+
+def stream_records(file: InputFile, encoding: str, max_line_bytes: int) -> Iterator[LineBlock]:
+    """The lines of a file that is read as a stream; of an array its elements.
+
+    Raises:
+        DataError: the array has no end, a value is missing in it, or something stands behind it; and as utf8_blocks.
+    """
+    if not is_array(file, encoding):
+        return stream_lines(file, encoding, max_line_bytes)
+    return whole_lines(_elements(one_ahead(utf8_blocks(file, encoding, BATCH_BYTES)), file.name), max_line_bytes)
+
+
+def _elements(blocks: Iterable[Bytes], source: str) -> Iterator[Bytes]:
+    state = np.zeros(5, np.int64)
+    for block in blocks:
+        lines = np.array(block)
+        fault = _to_lines(lines, state)
+        if fault:
+            what = "something stands behind the JSON array's end" if fault == 2 else "a value is missing between commas"
+            raise DataError(what, source=source, place=f"element {int(state[_ELEMENTS])}")
+        yield lines
+    if state[_DEPTH] >= 0:
+        raise DataError(
+            "the JSON array has no end: the file is cut off", source=source, place=f"element {int(state[_ELEMENTS])}"
+        )
+
+
+@kernel
+def _to_lines(data: Bytes, state: npt.NDArray[np.int64]) -> int:
+    """Rewrite the bytes; 0, or 1 for a missing value, 2 for bytes behind the end (depth -1)."""
+    depth, string, escaped, filled, elements = state[0], state[1], state[2], state[3], state[4]
+    fault = 0
+    for at in range(len(data)):
+        byte = data[at]
+        if string:
+            if escaped:
+                escaped = 0
+            elif byte == 92:  # backslash
+                escaped = 1
+            elif byte == 34:  # quote
+                string = 0
+            if byte == 10:
+                data[at] = 13
+            continue
+        if byte == 10 or byte == 13 or byte == 9 or byte == 32:
+            data[at] = 32
+            continue
+        if depth < 0:
+            fault = 2
+            break
+        if depth == 0:  # the array's own bracket
+            depth = 1
+            data[at] = 32
+        elif depth == 1 and (byte == 44 or byte == 93):  # comma, closing bracket
+            if not filled and (byte == 44 or elements > 0):
+                fault = 1
+                break
+            elements += 1
+            filled = 0
+            data[at] = 10
+            depth = -1 if byte == 93 else 1
+        else:
+            filled = 1
+            if byte == 34:
+                string = 1
+            elif byte == 123 or byte == 91:  # opening
+                depth += 1
+            elif byte == 125 or byte == 93:  # closing
+                depth -= 1
+                if depth < 1:
+                    fault = 1
+                    break
+    state[0], state[1], state[2], state[3], state[4] = depth, string, escaped, filled, elements
+    return fault
+
+
+@dataclass(frozen=True)
+class Task:
+    """One file's byte range; a streamed file is one task. array: it is one JSON array, which is streamed."""
+
+    ordinal: int
+    start: int
+    stop: int
+    streamed: bool
+    array: bool = False
+
+
+@dataclass(frozen=True)
+class LineExtent:
+    """What is kept of a part when all are scanned; see `Task` and `ScannedLines`."""
+
+    ordinal: int
+    start: int
+    stop: int
+    lines: int
+    records: int
+    content_bytes: int
+    streamed: bool
+    array: bool
+
+
+PLAN_COUNTS = ("ordinal", "start", "stop", "lines", "records", "content_bytes")  # of an extent, which differ
+
+
+@dataclass
+class ScannedLines:
+    """What a task found: the range moved to line starts, lines (blank ones included), records and bad lines in it.
+
+    classes: the label's texts. strings: what the features that are asked for have.
+    """
+
+    task: Task
+    start: int = 0
+    stop: int = 0
+    lines: int = 0
+    records: int = 0
+    content_bytes: int = 0
+    observed: Observed = field(default_factory=Observed)
+    classes: ClassNames | None = None
+    strings: dict[str, StringsSeen] = field(default_factory=dict)
+    digests: list[bytes] = field(default_factory=list)
+
+    @property
+    def extent(self) -> LineExtent:
+        task, found = self.task, (self.start, self.stop, self.lines, self.records, self.content_bytes)
+        return LineExtent(task.ordinal, *found, task.streamed, task.array)
+
+
+def make_tasks(files: Sequence[InputFile], encoding: str) -> Iterator[Task]:
+    """The tasks in order of file and place."""
+    for ordinal, file in enumerate(files):
+        plain, array = is_plain(file, encoding), is_array(file, encoding)
+        if array or not plain:
+            yield Task(ordinal, 0, file.stat.size_bytes, True, array)
+        else:
+            for start, stop in cut_regions(file.stat.size_bytes) or [(0, 0)]:
+                yield Task(ordinal, start, stop, False)
+
+
+def scan_parts(
+    files: Sequence[InputFile],
+    tasks: Iterable[Task],
+    encoding: str,
+    max_line_bytes: int,
+    label: str | None,
+    binary: frozenset[str],
+    threads: int,
+    keeper: Callable[[], LineKeeper],
+) -> Iterator[ScannedLines]:
+    """The parts, in the tasks' order. binary: features of which it is asked whether their strings are base64. keeper:
+    makes what keeps the records of a part.
+
+    Raises:
+        DataError: a file changed while it was read, is damaged, or has too many different keys.
+    """
+
+    line_starts = LineStarts.of_each(files)
+
+    def work(number_and_task: tuple[int, Task]) -> ScannedLines:
+        number, task = number_and_task
+        file = files[task.ordinal]
+        part = ScannedLines(task)
+        if task.streamed:
+            part.digests.extend(file_chunk_digests(file.path))
+            blocks = stream_records(file, encoding, max_line_bytes)
+        else:
+            part.start, part.stop = map(line_starts(task.ordinal).at, (task.start, task.stop))
+            for at in range(task.start, task.stop, DIGESTED_BYTES):
+                part.digests.extend(chunk_digests(read_range(file.path, at, min(at + DIGESTED_BYTES, task.stop))))
+            blocks = file_lines(file, part.start, part.stop, max_line_bytes)
+        keeping = keeper()
+        _scan(part, number, blocks, label, binary, keeping)
+        check_unchanged(file.path, file.stat, file.name)
+        keeping.put(task.ordinal, part.start)
+        return part
+
+    def begins(number_and_task: tuple[int, Task]) -> tuple[str, Stat] | None:
+        task = number_and_task[1]
+        return None if task.start else (files[task.ordinal].path, files[task.ordinal].stat)
+
+    return thread_map(work, ahead(enumerate(tasks), begins), threads)
+
+
+def _scan(
+    part: ScannedLines,
+    number: int,
+    blocks: Iterable[LineBlock],
+    label: str | None,
+    binary: frozenset[str],
+    keeper: LineKeeper,
+) -> None:
+    scanner = TapeScanner()
+    for block in blocks:
+        part.content_bytes += len(block.data)
+        if block.too_long_bytes:
+            part.lines += 1
+            part.records += 1
+            keeper.give_up()
+        unreadable = mark_unreadable(block)
+        for tape in scanner.scan(block.data):
+            part.observed.add(tape, scanner.paths, number, part.lines)
+            keeper.add(tape, scanner, unreadable, part.observed)
+            if label is not None:
+                for texts in _strings(tape, scanner, label, lists=False):
+                    part.classes = part.classes or ClassNames(label)
+                    part.classes.add(texts)
+            for name in binary:
+                for texts in _strings(tape, scanner, name, lists=True):
+                    part.strings[name] = part.strings.get(name, StringsSeen()) + StringsSeen.of(texts)
+            part.lines += tape.lines
+            part.records += tape.rows + len(tape.errors)
+
+
+def _strings(tape: Tape, scanner: TapeScanner, name: str, *, lists: bool) -> Iterator[pa.Array]:
+    """The strings of that feature, inside of lists or not; one in several places is told later."""
+    paths = scanner.paths
+    for node in [node for node, path in enumerate(paths) if node and feature_name(path) == name]:
+        kinds = tape.entries[tape.of(node), 0] & 15
+        if (None in paths[node]) <= lists and ((kinds == STRING) | (kinds == ESCAPED_TEXT)).any():
+            leaf = Leaf(Feature(name, "string"), scanner.nodes_of(paths[node]), paths[node])
+            texts = build_columns(tape, [leaf])[0].column(0)
+            while pa.types.is_nested(texts.type):
+                texts = texts.flatten()
+            yield texts

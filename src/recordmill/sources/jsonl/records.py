@@ -1,0 +1,258 @@
+"""Tapes to records: `Layout` says how, `Expected` says which layout fits what was seen so far. The scan parses by that,
+and keeps what it parses; what is wrong with a line, or a value in it, becomes a reason and a message that says what to
+do.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from recordmill.base.errors import RecordmillError
+from recordmill.base.option_names import option
+from recordmill.base.utf8 import bad_lines, is_utf8
+from recordmill.schemas.arrow import arrow_type, to_arrow
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.sources.common.contract import PlanOptions
+from recordmill.sources.common.lines import LineBlock
+from recordmill.sources.common.scan_cache import CachedPiece, CachedReject, RecordKeeper, ScanCache
+from recordmill.sources.jsonl.columns import Leaf, Misfit, build_columns
+from recordmill.sources.jsonl.grammar import ARRAY, FLOAT_TOKEN, INT, NOT_UTF8_TEXT, OBJECT, VALUE_KINDS, WRONG
+from recordmill.sources.jsonl.scan import UNREADABLE
+from recordmill.sources.jsonl.schema import Declared, Observed, ValuesSeen, infer_features
+from recordmill.sources.jsonl.tape import Path, Tape, TapeScanner
+from recordmill.sources.values.casting import cast_values, is_text_type
+from recordmill.sources.values.conform import conform, quoted_value, remedy
+from recordmill.sources.values.overrides import finish_schema
+
+_QUOTED = 200  # bytes of a value that are read to quote it
+_NAMES = {ARRAY: "a list", OBJECT: "an object"}
+
+
+def mark_unreadable(block: LineBlock) -> Mapping[int, tuple[int, int]]:
+    """By start of line that is not UTF-8: (place of the first bad byte, that byte);
+    the scanner then passes over these lines.
+    """
+    if is_utf8(block.data):
+        return {}
+    starts, places = bad_lines(block.data)
+    found = {
+        start: (place - start, int(block.data[place]))
+        for start, place in zip(starts.tolist(), places.tolist(), strict=True)
+    }
+    block.data[starts] = UNREADABLE
+    return found
+
+
+def line_reject(tape: Tape, error: Sequence[int], unreadable: Mapping[int, tuple[int, int]]) -> tuple[str, str]:
+    """(reason, message) for an entry of tape.errors."""
+    _, wrong, at, start = error
+    if wrong == NOT_UTF8_TEXT and start in unreadable:
+        offset, byte = unreadable[start]
+        return (
+            "encoding",
+            f"is not UTF-8: byte 0x{byte:02X} at byte {offset} of the line; declare the file's {option('encoding')}",
+        )
+    text = tape.data[at : at + 24].tobytes().split(b"\n")[0].decode(errors="replace")
+    return "json", f"{WRONG[wrong]}: at byte {at - start} of the line{f', {text!r}' if text else ''}"
+
+
+def too_long(size: int, limit: int) -> tuple[str, str]:
+    """(reason, message) for a line that was passed over."""
+    return "too_long", f"the line has {size:,} bytes, more than the {limit:,} that {option('max_line_bytes')} allows"
+
+
+def explain_misfits(tape: Tape, misfits: Sequence[Misfit]) -> Iterator[tuple[int, str, str]]:
+    """(record on the tape, reason, message) of each value that is no such feature."""
+    for feature, entries in misfits:
+        for row, entry in zip(tape.rows_of(entries).tolist(), entries.tolist(), strict=True):
+            yield row, *_explain(tape, entry, feature)
+
+
+def _explain(tape: Tape, entry: int, feature: Feature) -> tuple[str, str]:
+    head, _, start, stop = tape.entries[entry].tolist()
+    text = tape.data[start : min(stop, start + _QUOTED)].tobytes().decode(errors="replace")
+    kind = head & 15
+    if feature.dtype == "bytes" and kind not in _NAMES:
+        keeps = f"{option('dtypes', {feature.name: 'bytes'})} keeps text as it is"
+        return "type", f"{feature.name}: {quoted_value(text)} is no base64; {keeps}"
+    if kind in _NAMES:
+        return "type", f"{feature.name}: {_NAMES[kind]} where {feature.describe()} is expected: {quoted_value(text)}"
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text
+    if isinstance(value, float) and math.isinf(value) and "Inf" not in text:
+        value = text  # 1e999: only a string keeps it
+    reason = "range" if kind in (INT, FLOAT_TOKEN) else "type"
+    return reason, f"{feature.name}: {text[:60]} does not fit {feature.describe()}{remedy(value, feature)}"
+
+
+_BEYOND = 2  # in ValuesSeen.inexact: whole numbers beyond int64, which make text of a column
+
+
+@dataclass(frozen=True, eq=False)
+class RecordLayout:
+    """How records become columns. paths: by feature, where in the record it stands. base64: the features whose strings
+    stand for bytes.
+    """
+
+    schema: Schema
+    paths: Mapping[str, Path]
+    base64: frozenset[str]
+
+    def piece(self, tape: Tape, scanner: TapeScanner, unreadable: Mapping[int, tuple[int, int]]) -> CachedPiece:
+        """The records of a tape; its lines are counted, blank ones too.
+
+        Raises:
+            DataError: a whole column has another form than its feature.
+        """
+        rejects = {int(error[0]): line_reject(tape, error, unreadable) for error in tape.errors.tolist()}
+        batch, misfits = build_columns(tape, self._leaves(scanner))
+        keep = np.ones(tape.rows, np.bool_)
+        for row, reason, message in explain_misfits(tape, misfits):
+            keep[row] = False
+            rejects.setdefault(int(tape.row_lines[row]), (reason, message))
+        fitted = conform(batch if keep.all() else batch.filter(pa.array(keep)), self.schema)
+        at = tape.row_lines[keep].astype(np.int64)
+        rejects.update((int(at[row]), (reason, message)) for row, reason, message in fitted.bad)
+        ordinals = None if fitted.batch.num_rows == tape.lines else at[fitted.good]
+        return CachedPiece(fitted.batch, ordinals, _in_order(rejects), tape.lines)
+
+    def long_line(self, size: int, most_bytes: int) -> CachedPiece:
+        """The piece of one line that is too long to be looked at."""
+        reject = CachedReject(0, 0, *too_long(size, most_bytes))
+        return CachedPiece(pa.RecordBatch.from_pylist([], to_arrow(self.schema)), np.empty(0, np.int64), (reject,), 1)
+
+    def finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch of another layout that agrees with this one, with the features and classes that all of the data
+        tells.
+        """
+        there = dict(zip(batch.schema.names, batch.columns, strict=True))
+        columns = [_finished(there.get(feature.name), feature, batch.num_rows) for feature in self.schema]
+        return pa.RecordBatch.from_arrays(columns, schema=to_arrow(self.schema))
+
+    def agrees(self, final: RecordLayout) -> bool:
+        """Whether what was parsed by it is what the final one gives: they differ at most by features that no record had
+        yet, of which none can then be required.
+        """
+        names = {*self.schema.names}
+        others = [feature for feature in final.schema if feature.name not in names]
+        alike = [form for form in final._forms() if form[0] in names] == self._forms()
+        return alike and not any(feature.required for feature in others)
+
+    def _forms(self) -> list[tuple[object, ...]]:
+        return [
+            (f.name, f.dtype, f.shape, f.classes, self.paths.get(f.name), f.name in self.base64) for f in self.schema
+        ]
+
+    def _leaves(self, scanner: TapeScanner) -> list[Leaf]:
+        """The features that some record read so far has; conform gives nulls for the others."""
+        leaves = (
+            Leaf(f, scanner.nodes_of(self.paths[f.name]), self.paths[f.name], f.name in self.base64)
+            for f in self.schema
+            if f.name in self.paths
+        )
+        return [leaf for leaf in leaves if leaf.nodes[0] >= 0]
+
+
+def _in_order(rejects: Mapping[int, tuple[str, str]]) -> tuple[CachedReject, ...]:
+    return tuple(CachedReject(number, number, *rejects[number]) for number in sorted(rejects))
+
+
+def _finished(column: pa.Array | None, feature: Feature, rows: int) -> pa.Array:
+    if column is None:
+        return pa.nulls(rows, arrow_type(feature))
+    if feature.classes is None or not is_text_type(column.type):
+        return column
+    cast = cast_values(column, feature)
+    assert cast.bad is None, "the classes are all that there are"
+    return cast.values
+
+
+class ExpectedLayout:
+    """The layout that fits what all threads have seen so far, without classes that the data tells."""
+
+    def __init__(self, common: PlanOptions, base64: frozenset[str]) -> None:
+        self._common, self._base64 = replace(common, label=None), base64
+        self._seen: dict[Path, ValuesSeen] = {}
+        self._layout: RecordLayout | None = None
+        self._lock = threading.Lock()
+
+    def layout(self, observed: Observed) -> RecordLayout | None:
+        """After that was seen, too; None if none fits."""
+        if any(_tells_more(seen, self._seen.get(path)) for path, seen in observed.seen.items()):
+            with self._lock:
+                together = Observed(0, {path: _kinds_of(seen) for path, seen in self._seen.items()})
+                together.merge(Observed(0, {path: _kinds_of(seen) for path, seen in observed.seen.items()}))
+                self._seen = {path: _kinds_of(seen) for path, seen in together.seen.items()}
+                self._layout = self._make()
+        return self._layout
+
+    def _make(self) -> RecordLayout | None:
+        try:
+            # of -1 records none has a value in all, so that none is required
+            found = infer_features(Observed(-1, self._seen), Declared.of(self._common), {0: ("", 0)})
+            return layout_of(found.schema, found.paths, self._common, self._base64)
+        except RecordmillError:  # which the plan says when it has seen all
+            return None
+
+
+def layout_of(inferred: Schema, paths: Mapping[str, Path], common: PlanOptions, base64: frozenset[str]) -> RecordLayout:
+    """The layout of inferred features as the user declares them, before the label has classes.
+
+    Raises:
+        UsageError: an option names a column that is not there. DataError: a required feature is not there.
+    """
+    schema, _ = finish_schema(inferred, (), None, replace(common, label=None), "the files")
+    return RecordLayout(schema, {name: path for name, path in paths.items() if name in schema}, base64)
+
+
+def _tells_more(seen: ValuesSeen, known: ValuesSeen | None) -> bool:
+    if known is None or seen.texts & ~known.texts or (seen.inexact[_BEYOND] and not known.inexact[_BEYOND]):
+        return True
+    return bool(((seen.counts != 0) & (known.counts == 0)).any())
+
+
+def _kinds_of(seen: ValuesSeen) -> ValuesSeen:
+    """The same with 1 for each kind that there is, which is what a dtype depends on."""
+    inexact = np.zeros_like(seen.inexact)
+    inexact[_BEYOND] = seen.inexact[_BEYOND] > 0
+    counts = (seen.counts != 0).astype(np.int64)
+    return ValuesSeen(counts, [(0, 0) if counts[kind] else None for kind in range(VALUE_KINDS)], inexact, seen.texts)
+
+
+class LineKeeper:
+    """Parses the records of one part by what is expected, and keeps them."""
+
+    def __init__(self, expected: ExpectedLayout, kept: ScanCache[CachedPiece]) -> None:
+        self._expected, self._keeping = expected, RecordKeeper(kept)
+
+    def add(
+        self, tape: Tape, scanner: TapeScanner, unreadable: Mapping[int, tuple[int, int]], observed: Observed
+    ) -> None:
+        """The next tape; observed: what the part's records were seen to be, these included."""
+        if not self._keeping.goes_on:
+            return
+        try:
+            layout = self._expected.layout(observed)
+            if layout is not None:
+                self._keeping.add(layout.piece(tape, scanner, unreadable), layout)
+                return
+        except RecordmillError:  # which is said where it is read
+            pass
+        self._keeping.give_up()
+
+    def give_up(self) -> None:
+        """Keep nothing of this part."""
+        self._keeping.give_up()
+
+    def put(self, file: int, start: int) -> None:
+        """That was all."""
+        self._keeping.put((file, start))

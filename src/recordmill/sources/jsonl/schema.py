@@ -1,0 +1,315 @@
+"""What was seen at each place of JSON records, merged over blocks, files and threads;
+the features that hold it all out.
+
+JSON's values are typed, and no type is made another: whole numbers are int64, whole numbers and decimals together
+float32, numbers of which some are whole and beyond int64 text, true and false bool, strings text, also where they look
+like numbers; only dates and times, which JSON has no type for, are told from strings: where all are ISO 8601 (the rules
+of schemas.lattice, as for CSV). A list of scalars is a feature of variable length, a list of objects
+one list per member, a list of lists `[?, ?]`; objects are taken apart into dotted names. What never has a value is
+text, as in CSV. Where one place has values of two forms, the user decides which one it shall be; the records that don't
+fit it are then rejects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from recordmill.base.errors import DataError
+from recordmill.base.kernels import kernel
+from recordmill.base.option_names import option
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.schemas.type_lattice import BOOL, FLOAT32, INT64_TYPE, TEXT_TYPE, resolve_dtype
+from recordmill.sources.common.contract import PlanOptions
+from recordmill.sources.jsonl.grammar import (
+    ARRAY,
+    ESCAPED_TEXT,
+    FALSE,
+    FLOAT_TOKEN,
+    INT,
+    NULL_TOKEN,
+    OBJECT,
+    STRING,
+    TRUE,
+    VALUE_KINDS,
+)
+from recordmill.sources.jsonl.tape import Path, Tape, check_count
+from recordmill.sources.values.overrides import parse_dtype
+from recordmill.sources.values.text_values import (
+    DECIMAL,
+    INEXACT_DECIMAL,
+    OVERFLOW,
+    WHOLE,
+    decimal_loss,
+    exact_float32,
+    fits_int64,
+    scan_number,
+)
+from recordmill.sources.values.timestamp_text import classify_timestamp
+
+_FORMS: Mapping[str, tuple[int, ...]] = {
+    "true or false": (FALSE, TRUE),
+    "a number": (INT, FLOAT_TOKEN),
+    "a string": (STRING, ESCAPED_TEXT),
+    "an object": (OBJECT,),
+    "a list": (ARRAY,),
+}
+_SCALARS = ("true or false", "a number", "a string")
+_EXACT_DIGITS = 7  # every whole number of up to 7 digits (6 and a sign) is exact as float32
+_NEVER = np.iinfo(np.int64).max
+JsonPlace = tuple[int, int]  # (part of the input, line in it)
+
+
+@dataclass
+class ValuesSeen:
+    """counts: how many values of each kind. first: the place of the first one of each kind. inexact: decimals and whole
+    numbers that float32 changes, whole numbers beyond int64, decimals beyond float32. texts: what the strings are, as
+    classes of schemas.lattice.
+    """
+
+    counts: npt.NDArray[np.int64]
+    first: list[JsonPlace | None]
+    inexact: npt.NDArray[np.int64]
+    texts: int
+
+    def merge(self, other: ValuesSeen) -> None:
+        self.texts |= other.texts
+        self.counts += other.counts
+        self.inexact += other.inexact
+        self.first = [
+            min((p for p in pair if p is not None), default=None) for pair in zip(self.first, other.first, strict=True)
+        ]
+
+
+@dataclass
+class Observed:
+    """rows: records seen; seen: by path, in the order in which the paths were first met."""
+
+    rows: int = 0
+    seen: dict[Path, ValuesSeen] = field(default_factory=dict)
+
+    def add(self, tape: Tape, paths: list[Path], part: int, line: int) -> None:
+        """Take in a tape whose first line is that line of that part of the input."""
+        if not tape.rows:
+            return
+        counts = np.zeros((len(paths), VALUE_KINDS), np.int64)
+        first = np.full((len(paths), VALUE_KINDS), _NEVER, np.int64)
+        inexact, texts = np.zeros((len(paths), 4), np.int64), np.zeros(len(paths), np.int64)
+        _tally(tape.data, tape.entries, counts, first, inexact, texts)
+        self.rows += tape.rows
+        for node in range(1, len(paths)):
+            if counts[node].any():
+                rows = tape.rows_of(np.where(first[node] == _NEVER, 0, first[node]).astype(np.int32))
+                lines = [
+                    None if at == _NEVER else (part, line + int(tape.row_lines[row]))
+                    for at, row in zip(first[node].tolist(), rows, strict=True)
+                ]
+                self._merge(paths[node], ValuesSeen(counts[node], lines, inexact[node], int(texts[node])))
+
+    def _merge(self, path: Path, seen: ValuesSeen) -> None:
+        if (known := self.seen.get(path)) is None:
+            self.seen[path] = seen
+        else:
+            known.merge(seen)
+
+    def merge(self, other: Observed) -> None:
+        """Take in what was seen in a later part of the input."""
+        self.rows += other.rows
+        for path, seen in other.seen.items():
+            self._merge(path, seen)
+        check_count(len(self.seen), lambda: next(reversed(self.seen)))
+
+
+@dataclass(frozen=True)
+class Inferred:
+    """schema: a feature per leaf; paths: by name; untold: features without any value;
+    notes: what a user should know.
+    """
+
+    schema: Schema
+    paths: Mapping[str, Path]
+    untold: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+class Declared:
+    """What the user says of the features: by name, whether it has a shape, or None where that is not said.
+
+    A given schema names all that is wanted, so that no other place can be wrong; `all_of_it` says that there is one.
+    """
+
+    def __init__(self, shaped: Mapping[str, bool | None], all_of_it: bool = False) -> None:
+        self._shaped, self._all = shaped, all_of_it
+
+    @classmethod
+    def of(cls, common: PlanOptions) -> Declared:
+        shapes = {name: parse_dtype(text)[1] for name, text in common.dtypes.items()}
+        given = {} if common.schema is None else {feature.name: bool(feature.shape) for feature in common.schema}
+        return cls(
+            {**given, **{name: None if shape is None else bool(shape) for name, shape in shapes.items()}},
+            common.schema is not None,
+        )
+
+    def __contains__(self, name: object) -> bool:
+        return self._all or name in self._shaped
+
+    def is_list(self, name: str) -> bool:
+        return bool(self._shaped.get(name))
+
+
+def infer_features(observed: Observed, declared: Declared, where: Mapping[int, tuple[str, int]]) -> Inferred:
+    """The features of what was seen.
+
+    declared: names whose values may be of several forms. where: by part, its file's name and first line.
+
+    Raises:
+        DataError: a place has values of several forms, or two places have one name; it names the places.
+    """
+    features: dict[str, Feature] = {}
+    paths: dict[str, Path] = {}
+    untold, notes = [], []
+    parents = {path[:-1] for path in observed.seen}
+    forms: dict[Path, str | None] = {(): "an object"}  # of a place before those inside it
+    for path, seen in observed.seen.items():
+        name = feature_name(path)
+        if forms.get(path[:-1]) != ("a list" if path[-1] is None else "an object"):
+            continue  # inside a value of a form that was not chosen
+        form = forms[path] = _form(name, seen, declared, where)
+        if (form == "a list" and (*path, None) in observed.seen) or (form == "an object" and path in parents):
+            continue
+        if form == "an object":
+            notes.append(f"{name}: an empty object in every record that has it; it holds no feature")
+            continue
+        leaf = (*path, None) if form == "a list" else path
+        if name in paths:
+            raise DataError(
+                f"two places in the records are called {name!r}: {_spelled(paths[name])} and "
+                f"{_spelled(leaf)}; rename one"
+            )
+        dtype = _dtype(form, seen)
+        features[name] = Feature(name, dtype, (None,) * leaf.count(None), _always(observed, leaf))
+        paths[name] = leaf
+        if form is None or form == "a list":
+            untold.append(name)
+        if form == "a number" and name not in declared:
+            notes.extend(_losses(name, seen, dtype))
+        if form == "a string" and dtype != "string" and name not in declared:
+            notes.append(
+                f"{name}: all its text is ISO 8601, so it is {dtype}; {option('dtypes', {name: 'string'})} keeps the "
+                "text"
+            )
+    return Inferred(Schema(tuple(features.values())), paths, tuple(untold), tuple(notes))
+
+
+def feature_name(path: Path) -> str:
+    """The keys with dots between them; a dot that stands in a key stays."""
+    return ".".join(name for name in path if name is not None)
+
+
+def _spelled(path: Path) -> str:
+    return "".join("[]" if name is None else f"[{name!r}]" for name in path)
+
+
+def _form(name: str, seen: ValuesSeen, declared: Declared, where: Mapping[int, tuple[str, int]]) -> str | None:
+    """The one form that the values have; None if all are null."""
+    first = {
+        form: min((place for kind in kinds if (place := seen.first[kind]) is not None), default=None)
+        for form, kinds in _FORMS.items()
+    }
+    have = {form: place for form, place in first.items() if place is not None}
+    if not have:
+        return None
+    if len(have) == 1:
+        return next(iter(have))
+    if name in declared:
+        scalars = [form for form in have if form in _SCALARS]
+        if "a list" in have and (declared.is_list(name) or not scalars):
+            return "a list"
+        return "a string" if len(scalars) > 1 else scalars[0]
+    said = " and ".join(
+        f"{form} ({_where(place, where)})" for form, place in sorted(have.items(), key=lambda item: item[1])
+    )
+    choose = "string" if all(form in _SCALARS for form in have) else "int64"
+    what = (
+        "keeps the scalars as text"
+        if choose == "string"
+        else "takes only values that fit and rejects the other records"
+    )
+    raise DataError(f"{name!r} is {said}; declare what it shall be: {option('dtypes', {name: choose})} {what}")
+
+
+def _where(place: JsonPlace, where: Mapping[int, tuple[str, int]]) -> str:
+    file, line = where[place[0]]
+    return f"{file}: line {line + place[1] + 1}"
+
+
+def _dtype(form: str | None, seen: ValuesSeen) -> str:
+    if form == "a number":
+        wholes, decimals = (INT64_TYPE if seen.counts[INT] else 0), (FLOAT32 if seen.counts[FLOAT_TOKEN] else 0)
+        return resolve_dtype(wholes | decimals | (TEXT_TYPE if seen.inexact[2] else 0))
+    if form == "a string" and seen.counts.sum() == sum(seen.counts[kind] for kind in (NULL_TOKEN, STRING)):
+        return resolve_dtype(seen.texts)
+    return resolve_dtype(BOOL if form == "true or false" else TEXT_TYPE)
+
+
+def _always(observed: Observed, leaf: Path) -> bool:
+    """Whether every record has it: the value itself, or the outermost list on the way to it."""
+    path = leaf[: leaf.index(None)] if None in leaf else leaf
+    counts = observed.seen[path].counts
+    return int(counts.sum() - counts[NULL_TOKEN]) == observed.rows
+
+
+def _losses(name: str, seen: ValuesSeen, dtype: str) -> list[str]:
+    notes = []
+    decimals, wholes, beyond, overflows = seen.inexact.tolist()
+    numbers = int(seen.counts[INT] + seen.counts[FLOAT_TOKEN])
+    if dtype == "string":
+        return [f"{name}: {beyond:,} of {numbers:,} values are whole numbers beyond int64, so all are kept as text"]
+    if dtype == "int64":
+        return []
+    if decimals:
+        notes.append(
+            f"{name}: {decimals:,} of {numbers:,} values lose digits as float32; "
+            f"{option('dtypes', {name: 'float64'})} keeps them"
+        )
+    if wholes + overflows:
+        notes.append(
+            f"{name}: {wholes + overflows:,} of {numbers:,} values can't be held by float32 and are rejected; "
+            f"{option('dtypes', {name: 'float64'})} keeps them"
+        )
+    return notes
+
+
+@kernel
+def _tally(
+    data: npt.NDArray[np.uint8],
+    tape: npt.NDArray[np.int32],
+    counts: npt.NDArray[np.int64],
+    first: npt.NDArray[np.int64],
+    inexact: npt.NDArray[np.int64],
+    texts: npt.NDArray[np.int64],
+) -> None:
+    """Counts per node and kind, the first entry of each, what float32 would change, and what the strings are."""
+    for entry in range(len(tape)):
+        node, kind = tape[entry, 0] >> 4, tape[entry, 0] & 15
+        if counts[node, kind] == 0:
+            first[node, kind] = entry
+        counts[node, kind] += 1
+        if kind == FLOAT_TOKEN or (kind == INT and tape[entry, 3] - tape[entry, 2] > _EXACT_DIGITS):
+            start, stop = int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3]))
+            shape, _, negative, digits, power, long, cut = scan_number(data, start, stop)
+            loss = decimal_loss(digits, power, cut) if shape == DECIMAL else 0
+            if loss == INEXACT_DECIMAL:
+                inexact[node, 0] += 1
+            elif loss == OVERFLOW:
+                inexact[node, 3] += 1
+            elif shape == WHOLE and not fits_int64(negative, digits, long):
+                inexact[node, 2] += 1
+            elif shape == WHOLE and not exact_float32(digits):
+                inexact[node, 1] += 1
+        elif kind == STRING and texts[node] & TEXT_TYPE == 0:
+            moment = classify_timestamp(data, int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3])))
+            texts[node] |= moment if moment != 0 else TEXT_TYPE

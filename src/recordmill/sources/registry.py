@@ -1,0 +1,131 @@
+"""The kinds of input, an entry each: what a kind is called, how it is told and who plans it.
+
+Detection, listing, the command line and the planning of a build read the kinds from here and nowhere else. What an
+entry names by import path is imported when it is needed, so that `--help` and detection load nothing heavy.
+A new kind is a module (its plan, its options and how it is told from content) and an entry below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import Any
+
+from recordmill.base.errors import UsageError
+from recordmill.base.suggestions import did_you_mean
+from recordmill.records.images.header import EXTENSIONS as IMAGE_EXTENSIONS
+
+COMPRESSED_EXTENSIONS = ("gz", "zst", "bz2", "xz", "zlib")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of input. Import paths are `module:name` below `recordmill`.
+
+    extensions: lower-case; a hint, where the content leaves a choice. shared_extensions: those that other things bear
+        as often: no hint.
+    tell: import path of a function of a `sources.common.content.Sample` that gives what was recognised, for people, or
+        "" if the sample is not of this kind. The kinds are asked in their order below, those of bytes before those of
+        text.
+    textual: it is told from text, and its files look like those of other textual kinds.
+    options: import path of the dataclass of its own options.
+    plan: import path of a function of (listing, options, PlanOptions) that gives a `Source`, or, of a kind with many
+        records a file (tables), of (files, options, PlanOptions): the files of this kind, with their splits.
+    """
+
+    name: str
+    extensions: tuple[str, ...]
+    tell: str
+    options: str
+    plan: str
+    textual: bool = False
+    tables: bool = True
+    shared_extensions: tuple[str, ...] = ()
+
+    @cached_property
+    def teller(self) -> Any:
+        return _load(self.tell)
+
+    @cached_property
+    def options_class(self) -> Any:
+        return _load(self.options)
+
+    @cached_property
+    def planner(self) -> Any:
+        return _load(self.plan)
+
+
+KINDS = (
+    Kind(
+        "images",
+        tuple(IMAGE_EXTENSIONS),
+        "sources.common.content:tell_image",
+        "sources.images.source:ImageOptions",
+        "sources.images.source:plan_images",
+        tables=False,
+    ),
+    Kind(
+        "csv",
+        ("csv", "tsv", "psv", "tab"),
+        "sources.common.content:tell_csv",
+        "sources.csv.dialect:CsvOptions",
+        "sources.csv.source:plan_csv",
+        textual=True,
+    ),
+    Kind(
+        "jsonl",
+        ("jsonl", "ndjson", "jsonlines"),
+        "sources.common.content:tell_jsonl",
+        "sources.jsonl.source:JsonlOptions",
+        "sources.jsonl.source:plan_jsonl",
+        textual=True,
+        shared_extensions=("json",),
+    ),
+    Kind(
+        "text",
+        ("txt", "text"),
+        "sources.common.content:tell_text",
+        "sources.text.source:TextOptions",
+        "sources.text.source:plan_text",
+        textual=True,
+        tables=False,
+    ),
+    Kind(
+        "parquet",
+        ("parquet", "pq"),
+        "sources.common.content:tell_parquet",
+        "sources.arrow.parquet:ParquetOptions",
+        "sources.arrow.parquet:plan_parquet",
+    ),
+    Kind(
+        "tfrecord",
+        ("tfrecord", "tfrecords", "tfr"),
+        "sources.common.content:tell_tfrecord",
+        "sources.tfrecord.source:TfrecordOptions",
+        "sources.tfrecord.source:plan_tfrecord",
+    ),
+)
+KIND_NAMES = tuple(kind.name for kind in KINDS)
+KIND_OF_EXTENSION = {extension: kind.name for kind in KINDS for extension in kind.extensions}
+# an empty file of these is no clutter: it is a failed copy or an empty document, which its kind has to judge
+DATA_EXTENSIONS = frozenset(
+    (*KIND_OF_EXTENSION, *(extension for kind in KINDS for extension in kind.shared_extensions), *COMPRESSED_EXTENSIONS)
+)
+
+
+def find_kind(name: str) -> Kind:
+    """The entry of that name.
+
+    Raises:
+        UsageError: there is none; the message lists those that there are.
+    """
+    for kind in KINDS:
+        if kind.name == name:
+            return kind
+    raise UsageError(f"no kind {name!r}: one of {', '.join(KIND_NAMES)}{did_you_mean(name, KIND_NAMES)}")
+
+
+def _load(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(import_module(f"recordmill.{module}"), name)

@@ -1,0 +1,336 @@
+"""Text files in, a `TextSource` out: each line one record, or each file one (`text` and `source`, the file's name);
+with the class that its folder says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+
+from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.option_names import option
+from recordmill.base.suggestions import there_are
+from recordmill.base.utf8 import first_bad_byte, is_utf8
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.sources.common.contract import (
+    BATCH_BYTES,
+    BATCH_FILES,
+    UNIT_BYTES,
+    Chunk,
+    PlanOptions,
+    Unit,
+    packed_files,
+)
+from recordmill.sources.common.detect import filter_kind
+from recordmill.sources.common.encoding import check_encoding, resolve_compression, utf8_blocks, utf8_of
+from recordmill.sources.common.layout import (
+    AUTO_LAYOUT,
+    ERROR,
+    LEAVE,
+    STRAYS,
+    UNKNOWN_CLASSES,
+    FolderLayout,
+    known_classes,
+    without_strays,
+)
+from recordmill.sources.common.lines import MAX_LINE_BYTES, STREAMED, file_lines, stream_lines
+from recordmill.sources.common.magic import LOOKED_AT, refusal
+from recordmill.sources.common.tables import batch_of
+from recordmill.sources.text.line_records import TextColumns, count_lines, line_chunks
+from recordmill.storage.codecs import NONE
+from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
+from recordmill.storage.digest import chunk_digests, combine, digest_file
+from recordmill.storage.file_table import FileTable, InputFile, where_none
+from recordmill.storage.files import Bytes, check_unchanged, read_each, read_range
+from recordmill.storage.listing import Listing
+
+_HEAD_BYTES = max(COMPRESSED_HEAD_BYTES, LOOKED_AT)
+
+
+def read_documents(
+    files: FileTable, ordinals: Sequence[int], columns: TextColumns, encoding: str, max_bytes: int
+) -> Iterator[Chunk]:
+    """The files of these ordinals, in this order, with their digests."""
+    first = 0
+    while first < len(ordinals):
+        taken, size = batch_of(files, ordinals[first : first + BATCH_FILES], BATCH_BYTES)
+        held = _Held(columns)
+        for ordinal, file, data in zip(ordinals[first:], taken, _contents(taken, size), strict=False):
+            held.take(ordinal, file.name, _document(file, data, encoding, max_bytes))
+            held.digests[ordinal] = digest_file(file.path) if data is None else combine(chunk_digests(data))
+            if data is None:
+                check_unchanged(file.path, file.stat, file.name)
+        yield held.chunk()
+        first += len(taken)
+
+
+def _contents(files: Sequence[InputFile], size: int) -> Iterator[Bytes | None]:
+    """All bytes of each file; None of one that is too large to be held, which is then still the one that was planned.
+    size: of all together, in bytes.
+
+    Raises:
+        DataError: a file changed since it was listed, or can't be read.
+    """
+    if size <= BATCH_BYTES:
+        yield from read_each([(file.path, file.stat, file.name) for file in files], np.empty(size, np.uint8))
+        return
+    for file in files:
+        check_unchanged(file.path, file.stat, file.name)
+        yield None
+
+
+class _Held:
+    def __init__(self, columns: TextColumns) -> None:
+        self.columns = columns
+        self.texts: list[Bytes] = []
+        self.ordinals: list[int] = []
+        self.names: list[str] = []
+        self.rejects: list[Reject] = []
+        self.digests: dict[int, str] = {}
+
+    def take(self, ordinal: int, name: str, text: Bytes | Reject) -> None:
+        if isinstance(text, Reject):
+            self.rejects.append(text)
+            return
+        self.texts.append(text)
+        self.ordinals.append(ordinal)
+        self.names.append(name)
+
+    def chunk(self) -> Chunk:
+        offsets = np.zeros(len(self.texts) + 1, np.int64)
+        np.cumsum([len(text) for text in self.texts], out=offsets[1:])
+        values = np.concatenate(self.texts) if self.texts else np.empty(0, np.uint8)
+        texts = pa.Array.from_buffers(
+            pa.large_string(), len(self.texts), [None, pa.py_buffer(offsets), pa.py_buffer(values)]
+        )
+        files = np.array(self.ordinals, np.uint32)
+        return Chunk(
+            self.columns.batch(texts, files, self.names),
+            files,
+            np.zeros(len(files), np.int64),
+            tuple(self.rejects),
+            self.digests,
+        )
+
+
+def _document(file: InputFile, data: Bytes | None, encoding: str, max_bytes: int) -> Bytes | Reject:
+    """The file's text as UTF-8, without its byte order mark, or why it is none. data: all its bytes, or None."""
+    head = (read_range(file.path, 0, _HEAD_BYTES) if data is None else data[:_HEAD_BYTES]).tobytes()
+    if what := refusal(head):
+        return Reject(file.name, "", "binary", f"is no text but {what}")
+    plain = data if resolve_compression(head) == NONE else None
+    pieces, size = [], 0
+    try:
+        for block in utf8_blocks(file, encoding) if plain is None else utf8_of(plain, encoding, file.name):
+            pieces.append(block)
+            size += len(block)
+            if size > max_bytes:
+                return Reject(
+                    file.name,
+                    "",
+                    "too_long",
+                    f"the document has more than the {max_bytes:,} bytes that {option('max_line_bytes')} allows",
+                )
+    except DataError as error:
+        return Reject(file.name, error.place, "encoding", error.marked_reason)
+    text = pieces[0] if len(pieces) == 1 else np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
+    if is_utf8(text):
+        return text
+    bad = first_bad_byte(text, 0, len(text))
+    line = int(np.count_nonzero(text[:bad] == 10)) + 1
+    return Reject(
+        file.name,
+        f"line {line}, byte {bad}",
+        "encoding",
+        f"is not UTF-8: byte 0x{text[bad]:02X} at byte {bad}; declare the file's {option('encoding')}",
+    )
+
+
+LINES, DOCUMENTS = "lines", "documents"
+TEXT_FEATURE, SOURCE_FEATURE, LABEL, CLASS_NAME = "text", "source", "label", "class_name"  # the features' names
+_SMALL_BYTES = 64 << 10  # 64 KiB: files that are smaller in the mean are documents rather than collections of lines
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """How the files are read.
+
+    mode: `lines`, `documents`, or `auto`: documents where folders say classes or there are several small files, else
+    lines. blank_lines: whether lines of nothing but white space are records; documents are always kept.
+    encoding: of all files, any that Python knows. max_line_bytes: a longer line or document is a reject.
+    split_from, class_from: as in sources.inputs.layout. strays, unknown_class: of files beside class folders, and in
+    folders whose class a given schema lacks, as in sources.inputs.classes.
+    """
+
+    mode: str = AUTO_LAYOUT
+    blank_lines: bool = True
+    encoding: str = "utf-8"
+    max_line_bytes: int = MAX_LINE_BYTES
+    split_from: str = AUTO_LAYOUT
+    class_from: str = AUTO_LAYOUT
+    strays: str = LEAVE
+    unknown_class: str = ERROR
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "encoding", check_encoding(self.encoding))
+        if self.mode not in (AUTO_LAYOUT, LINES, DOCUMENTS):
+            raise UsageError(f"{option('mode', self.mode)}: one of {AUTO_LAYOUT}, {LINES}, {DOCUMENTS}")
+        if not 1 <= self.max_line_bytes <= 1 << 30:
+            raise UsageError(f"{option('max_line_bytes', self.max_line_bytes)}: it lies between 1 and {1 << 30}")
+        for name, allowed in (("strays", STRAYS), ("unknown_class", UNKNOWN_CLASSES)):
+            if getattr(self, name) not in allowed:
+                flag = "--" + name.replace("_", "-")
+                raise UsageError(f"{flag} {getattr(self, name)}: one of {', '.join(allowed)}")
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """files: with a column CLASS_NAME, unless there are no classes, and with marks STREAMED of those that can't be cut
+    into ranges.
+    """
+
+    schema: Schema
+    files: FileTable
+    units: Sequence[Unit]
+    options: TextOptions
+    mode: str
+    digests: Mapping[int, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    plan_rejects: tuple[Reject, ...] = ()
+    kind: str = "text"
+
+    def read(self, unit: Unit) -> Iterator[Chunk]:
+        """The unit's records in order; a unit without a stop is whole files."""
+        if self.mode == DOCUMENTS:
+            yield from self.read_files(range(unit.first_file, unit.last_file))
+            return
+        columns = TextColumns(self.schema, self.files)
+        most = self.options.max_line_bytes
+        for ordinal in range(unit.first_file, unit.last_file):
+            file = self.files[ordinal]
+            check_unchanged(file.path, file.stat, file.name)
+            start, stop = (unit.start, unit.stop) if unit.stop else (0, file.stat.size_bytes)
+            blocks = (
+                stream_lines(file, self.options.encoding, most)
+                if self.files.is_marked(STREAMED, ordinal)
+                else file_lines(file, start, stop, most)
+            )
+            yield from line_chunks(blocks, file.name, ordinal, unit.first_row, columns, self.options.blank_lines, most)
+            check_unchanged(file.path, file.stat, file.name)
+
+    @property
+    def is_record_per_file(self) -> bool:
+        return self.mode == DOCUMENTS
+
+    def read_files(self, ordinals: Sequence[int]) -> Iterator[Chunk]:
+        """The documents of these files, in this order."""
+        columns = TextColumns(self.schema, self.files)
+        yield from read_documents(self.files, ordinals, columns, self.options.encoding, self.options.max_line_bytes)
+
+
+def plan_text(listing: Listing, options: TextOptions, common: PlanOptions) -> TextSource:
+    """Choose lines or documents, read the folders' meaning, and count lines.
+
+    Raises:
+        DataError: there is no record, or a file is damaged. UsageError: an option asks for a column that is not there.
+    """
+    listing = filter_kind(listing, "text")
+    files, layout, left = without_strays(
+        listing.files,
+        listing.roots,
+        split_from=options.split_from,
+        class_from=options.class_from,
+        strays=options.strays,
+    )
+    files = files.with_splits(layout.splits)
+    mode, reason = _mode(files, layout, options)
+    if mode == DOCUMENTS and not options.blank_lines:
+        raise UsageError(f"{option('blank_lines', False)} is of lines, and these were read as {mode}: {reason}")
+    notes = (f"read as {mode}: {reason}", *listing.notes, *left, *layout.notes)
+    schema, left_out = _schema(mode, layout, common)
+    notes = (*notes, *left_out)
+    rejects = tuple[Reject, ...]()
+    if layout.class_names:
+        files = files.with_column(CLASS_NAME, layout.classes)
+        if LABEL in schema and (names := schema[LABEL].classes) is not None:
+            keep, bad = known_classes(files, layout.classes, names, options.unknown_class)
+            files, rejects = files.filter(keep), tuple(bad)
+        lacking = where_none(files.column(CLASS_NAME))
+        if lacking.any() and any(feature.required for feature in schema if feature.name in (LABEL, CLASS_NAME)):
+            raise DataError(
+                "is in no class folder, and the schema requires a label", source=files[int(np.argmax(lacking))].name
+            )
+    if not files:
+        raise DataError(f"there is no file of a class that the schema names, among {len(listing.files)}")
+    if mode == DOCUMENTS:
+        units = _document_units(files)
+        return TextSource(schema, files, units, options, mode, notes=notes, plan_rejects=rejects)
+    parts = count_lines(files, options.encoding, options.max_line_bytes, options.blank_lines, common.threads)
+    if not parts.records:
+        raise DataError("there are no lines", source=files[0].name if files else "")
+    source = TextSource(schema, files.marked(STREAMED, parts.streamed), parts.units, options, mode, parts.digests)
+    return replace(source, notes=(*notes, *parts.notes), plan_rejects=rejects)
+
+
+def _mode(files: FileTable, layout: FolderLayout, options: TextOptions) -> tuple[str, str]:
+    if options.mode != AUTO_LAYOUT:
+        return options.mode, "as asked"
+    if layout.class_names:
+        return DOCUMENTS, f"the folders say classes ({option('mode', 'lines')} makes each line a record)"
+    if len(files) > 3 and files.size_bytes < _SMALL_BYTES * len(files):
+        return DOCUMENTS, f"{len(files)} small files ({option('mode', 'lines')} makes each line a record)"
+    return LINES, f"one file or few, or large ones ({option('mode', 'documents')} makes each file a record)"
+
+
+def _schema(mode: str, layout: FolderLayout, common: PlanOptions) -> tuple[Schema, list[str]]:
+    """(the features of every record, notes of what the given schema has beside)."""
+    features = [Feature(TEXT_FEATURE, "string", required=True)]
+    if mode == DOCUMENTS:
+        features.append(Feature(SOURCE_FEATURE, "string", required=True))
+    if layout.class_names:
+        everywhere = not where_none(layout.classes).any()
+        features += [
+            Feature(LABEL, "int64", (), everywhere, layout.class_names),
+            Feature(CLASS_NAME, "string", (), everywhere),
+        ]
+    own = Schema(tuple(features), LABEL if layout.class_names else None)
+    common, left_out = common.without_absent(own.names, "the text")
+    if common.schema is not None and common.schema != own:
+        lacking = [f.name for f in common.schema if f.name not in own]
+        if lacking:
+            raise UsageError(
+                f"the schema names {lacking[0]!r}, which text does not have; its features are {', '.join(own.names)}"
+            )
+        for feature in common.schema:
+            _check_given(feature, own[feature.name])
+        own = replace(common.schema.select(common.schema.names), label=common.schema.label)
+    wrong = [name for name, dtype in common.dtypes.items() if name not in own or dtype != own[name].dtype]
+    if wrong:
+        raise UsageError(
+            f"{option('dtypes', {wrong[0]: common.dtypes[wrong[0]]})}: text has "
+            f"{', '.join(f'{f.name} ({f.describe()})' for f in own)}, which can't be others"
+        )
+    if common.label is not None and common.label not in own:
+        raise UsageError(f"{option('label', common.label)}: no such column; {there_are(common.label, own.names)}")
+    return own if common.label is None else replace(own, label=common.label), left_out
+
+
+def _check_given(given: Feature, own: Feature) -> None:
+    """Refuses what the schema says of a feature and text can't give. A label may be the class's name itself."""
+    if given.shape or given.dtype not in ({own.dtype, "string"} if own.name == LABEL else {own.dtype}):
+        raise UsageError(
+            f"the schema says that {own.name!r} is {given.describe()}; of text it is {own.describe()}, which can't be "
+            "another"
+        )
+    if own.name == LABEL and given.dtype == "int64" and given.classes is None:
+        raise UsageError(
+            "the schema does not name the classes of 'label', so nothing says which number a folder has; name them in "
+            "its string_domain, or leave 'label' out of it"
+        )
+
+
+def _document_units(files: FileTable) -> tuple[Unit, ...]:
+    return packed_files((size for some in files.sizes_in_parts() for size in some.tolist()), UNIT_BYTES)

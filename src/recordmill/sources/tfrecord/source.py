@@ -1,0 +1,231 @@
+"""TFRecord files in, a `TfrecordSource` out: records are split, shuffled and sharded anew as they are,
+without a change of a payload.
+
+The schema comes from the user, from the data set's manifest, from a `schema.pbtxt` beside the files or one folder above
+them, or else is inferred from all records. Records that the schema does not fit are rejects, so that what is built can
+be read. A record's position is its number in the file. A record whose CRC is wrong is a reject with its offset; where a
+header is damaged, reading goes on at the next header that is right, and what was skipped is one reject.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+
+from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.option_names import option
+from recordmill.base.suggestions import there_are
+from recordmill.records.inference.infer import Inference
+from recordmill.records.tfrecord.frames import HEADER_BYTES, gather_frames
+from recordmill.records.tfrecord.stream import detect_tfrecord
+from recordmill.schemas import tfmd
+from recordmill.schemas.feature import PAYLOAD, Schema
+from recordmill.shards.catalog import UNKNOWN_SPLIT, ShardFile, of_data_set, split_of_shard
+from recordmill.shards.loading.batches import Load, loads
+from recordmill.shards.loading.infer_schema import schema_of
+from recordmill.shards.loading.salvage import Recovered, fitting_frames, frames_of
+from recordmill.shards.manifest import is_data_set
+from recordmill.shards.pieces import Piece
+from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, Chunk, Payloads, PlanOptions, Unit
+from recordmill.sources.common.scan_cache import ScanCache
+from recordmill.sources.tfrecord.scan import CachedLoad, count_records, scan_tfrecords
+from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
+from recordmill.storage.file_table import FileTable, InputFile
+from recordmill.storage.files import check_unchanged, read_range
+from recordmill.storage.folders import is_file, real_path
+from recordmill.storage.lazy_table import BlockTable
+
+SCHEMA_FILE = "schema.pbtxt"
+SHARD = "shard"
+_AT_ONCE = 64  # texts of shards that are Python's
+
+
+@dataclass(frozen=True)
+class TfrecordOptions:
+    """There is nothing to choose: compression is told by content, the schema is an option of all kinds."""
+
+
+@dataclass(frozen=True)
+class TfrecordSource:
+    """files: with a column SHARD. held: records are held against the schema."""
+
+    schema: Schema
+    files: FileTable
+    units: Sequence[Unit]
+    digests: Mapping[int, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    plan_rejects: tuple[Reject, ...] = ()
+    held: bool = False
+    kept: ScanCache[CachedLoad] = field(default_factory=ScanCache, compare=False, repr=False)
+    kind: str = "tfrecord"
+
+    @functools.cached_property
+    def shards(self) -> Shards:
+        """The files as the readers of shards have them."""
+        return Shards(self.files)
+
+    def read(self, unit: Unit) -> Iterator[Chunk]:
+        """The unit's payloads, CRCs checked; a unit without a stop is a whole file, read as a stream."""
+        ordinal = unit.first_file
+        file = self.files[ordinal]
+        check_unchanged(file.path, file.stat, file.name)
+        for load in self._loads(unit):
+            yield from _chunks(fitting_frames(load, self.schema) if self.held else frames_of(load), ordinal)
+        check_unchanged(file.path, file.stat, file.name)
+
+    def _loads(self, unit: Unit) -> Iterator[Load]:
+        """Those that the plan kept, or else from the file."""
+        ordinal = unit.first_file
+        if (kept := self.kept.take((ordinal, unit.start))) is not None:
+            return (one.load for one in kept)
+        records = unit.rows if self.shards[ordinal].info else None
+        piece = Piece(ordinal, unit.first_row, records, unit.start, unit.stop or None)
+        return loads(self.shards, [piece], lenient=True)
+
+
+def _as_json(shards: Sequence[ShardFile]) -> pa.Array:
+    parts = (shards[at : at + _AT_ONCE] for at in range(0, len(shards), _AT_ONCE))
+    return pa.concat_arrays([pa.array([shard.to_json() for shard in part], pa.large_string()) for part in parts])
+
+
+class Shards(BlockTable[ShardFile]):
+    """The files as their column SHARD has them."""
+
+    def __init__(self, files: FileTable) -> None:
+        self._files = files
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def some(self, places: Sequence[int]) -> list[ShardFile]:
+        return list(map(ShardFile.from_json, self._files.take(places, (SHARD,))[SHARD].to_pylist()))
+
+
+def _chunks(found: Recovered, ordinal: int) -> Iterator[Chunk]:
+    """The good records in chunks of about BATCH_BYTES; the rejects go with the first one."""
+    rejects = found.rejects
+    ends = np.cumsum(found.lengths)
+    first = 0
+    while first < len(ends) or rejects:
+        before = int(ends[first - 1]) if first else 0
+        last = max(int(np.searchsorted(ends, before + BATCH_BYTES, "right")), first + 1)
+        last = min(last, first + BATCH_ROWS, len(ends))
+        order = np.arange(first, last)
+        offsets = np.concatenate([np.zeros(1, np.int64), ends[first:last] - before])
+        data = np.empty(int(offsets[-1]), np.uint8)
+        gather_frames(found.data, found.starts + HEADER_BYTES, found.lengths, order, data)
+        yield Chunk(
+            Payloads(data, offsets), np.full(len(order), ordinal, np.uint32), found.numbers[first:last], rejects
+        )
+        first, rejects = last, ()
+
+
+def plan_tfrecord(files: Sequence[InputFile], options: TfrecordOptions, common: PlanOptions) -> TfrecordSource:
+    """Find the records by their headers, and the schema.
+
+    Raises:
+        DataError: there is no record, or schema files disagree. UsageError: an option would need parsing, or names no
+            feature.
+    """
+    if common.dtypes:
+        name, dtype = next(iter(common.dtypes.items()))
+        raise UsageError(
+            f"{option('dtypes', {name: dtype})}: records of TFRecord files are kept as they are; to change types, read "
+            "them to Parquet and build from that"
+        )
+    files, shards, notes = _current(files)
+    paths = sorted({path for shard in shards if (path := _schema_file(shard.path)) is not None})
+    counting = bool(common.may_lack) or (common.schema is None and not paths)
+    kept = ScanCache[CachedLoad](common.kept_bytes)
+    looked = scan_tfrecords(shards, common, counting, kept)
+    kept.settle(lambda _: True)
+    units = tuple(unit for one in looked for unit in one.units)
+    if not units:
+        raise DataError("there are no records", source=files[0].name if files else "")
+    schema, said, told = _schema(shards, paths, common, count_records(shards, looked, common) if counting else None)
+    held = schema.message != PAYLOAD and not told
+    digests = {ordinal: one.digest for ordinal, one in enumerate(looked)}
+    table = FileTable.of(files).with_column(SHARD, _as_json(shards))
+    for file in files:
+        check_unchanged(file.path, file.stat, file.name)
+    return TfrecordSource(schema, table, units, digests, (*notes, *said), held=held, kept=kept)
+
+
+def _current(files: Sequence[InputFile]) -> tuple[tuple[InputFile, ...], tuple[ShardFile, ...], tuple[str, ...]]:
+    """(files with the splits that their names say, the same as shards, notes),
+    without shards of a data set's earlier generations.
+    """
+    known: dict[str, Mapping[str, ShardFile]] = {}
+    kept: list[InputFile] = []
+    shards: list[ShardFile] = []
+    stale = 0
+    for file in files:
+        root = os.path.dirname(os.path.dirname(file.path))
+        if root not in known:
+            known[root] = (
+                {real_path(shard.path): shard for shard in of_data_set(root, lenient=True).files}
+                if is_data_set(root)
+                else {}
+            )
+        shard = known[root].get(real_path(file.path))
+        if known[root] and shard is None:
+            stale += 1
+            continue
+        if shard is None:
+            shard = ShardFile(
+                file.path,
+                file.name,
+                split_of_shard(file.name),
+                detect_tfrecord(read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()),
+                file.stat,
+            )
+        split = shard.split if shard.split != UNKNOWN_SPLIT else file.split
+        kept.append(replace(file, split=split))
+        shards.append(replace(shard, name=file.name))
+    notes = (f"{stale} shard(s) of earlier generations of their data set were left out",) if stale else ()
+    return tuple(kept), tuple(shards), notes
+
+
+def _schema(
+    shards: Sequence[ShardFile], paths: Sequence[str], common: PlanOptions, counted: Inference | None
+) -> tuple[Schema, Sequence[str], bool]:
+    """(schema, notes on where it is from, whether every record is known to be of it). paths: schema files beside the
+    shards; counted: what all records are, where that is asked.
+    """
+    told = False
+    left_out: list[str] = []
+    if common.may_lack and counted is not None:  # which of them the records have, only the records say
+        common, left_out = common.without_absent(schema_of(shards, counted)[0].names, "the records")
+    if common.schema is not None:
+        schema, said = common.schema, ["schema as given", *left_out]
+    elif paths:
+        found = [tfmd.from_pbtxt(read_range(path).tobytes().decode(), path) for path in paths]
+        if any(other != found[0] for other in found[1:]):
+            raise DataError(
+                f"{paths[0]} and {next(p for p, s in zip(paths, found, strict=True) if s != found[0])} "
+                f"differ; say which: {option('schema', 'FILE')}"
+            )
+        schema, said = found[0], [f"schema from {os.path.basename(os.path.dirname(paths[0]))}/{SCHEMA_FILE}"]
+        told = all(shard.info is not None for shard in shards)
+    else:
+        assert counted is not None
+        schema, hinted = schema_of(shards, counted)
+        said, told = ["schema inferred from all records", *hinted], not counted.others
+    if common.label is not None:
+        if common.label not in schema:
+            raise UsageError(
+                f"{option('label', common.label)}: no such feature; {there_are(common.label, schema.names)}"
+            )
+        schema = replace(schema, label=common.label)
+    return schema, said, told
+
+
+def _schema_file(path: str) -> str | None:
+    folder = os.path.dirname(path)
+    places = (os.path.join(folder, SCHEMA_FILE), os.path.join(os.path.dirname(folder), SCHEMA_FILE))
+    return next((place for place in places if is_file(place)), None)

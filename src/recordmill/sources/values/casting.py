@@ -1,0 +1,263 @@
+"""Values of one Arrow type in, values of a feature's type out, with a mask of those that would not survive the change.
+
+Nothing is bent: an integer that a float can't hold, a float beyond the target's range, a fraction on its way to an
+integer and a text that doesn't parse are marked, never rounded, wrapped or turned into infinity. Only the rounding of a
+decimal to the declared float is allowed, and counted. Everything is done on whole columns; nothing here knows about
+lists or rows (see conform).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recordmill.base.arrays import Bools
+from recordmill.schemas.arrow import value_type
+from recordmill.schemas.feature import Feature
+from recordmill.sources.values import field_kernels as kernels
+from recordmill.sources.values.field_kernels import NullTokens
+from recordmill.sources.values.labels import numbers_may_be_classes
+from recordmill.sources.values.text_columns import (
+    MANTISSA_BITS,
+    TextFields,
+    convert_texts,
+    inexact,
+    narrow_floats,
+    reals,
+)
+
+INT64_MAX = (1 << 63) - 1
+_MOST_TEXT_BYTES = (1 << 31) - 1  # what the 32 bits of a text's start can say
+
+
+class Cast(NamedTuple):
+    """values: of the feature's value type, anything where bad; bad: None if all fit;
+    lost: how many floats were rounded.
+    """
+
+    values: pa.Array
+    bad: Bools | None = None
+    lost: int = 0
+
+
+def cast_values(values: pa.Array, feature: Feature) -> Cast:
+    """The values, none of them a list, as the feature's value type."""
+    values = plain(values)
+    target = value_type(feature)
+    if pa.types.is_null(values.type):
+        return Cast(pa.nulls(len(values), target))
+    if feature.classes is not None and is_text_type(values.type):
+        return _to_classes(values, feature.classes)
+    if is_text_type(values.type) and feature.dtype not in ("string", "bytes"):
+        return _from_text(values, feature)
+    if feature.dtype in MANTISSA_BITS:
+        return _to_float(values, feature.dtype)
+    cast = _to_other(values, target)
+    if feature.classes is not None:
+        outside = pc.or_(pc.less(cast.values, 0), pc.greater_equal(cast.values, len(feature.classes)))
+        return cast._replace(bad=either(cast.bad, _mask(outside)))
+    if feature.dtype == "uint64" and not feature.raw:
+        beyond = pc.greater(cast.values, pa.scalar(INT64_MAX, pa.uint64()))
+        return cast._replace(bad=either(cast.bad, _mask(beyond)))
+    return cast
+
+
+def plain(values: pa.Array) -> pa.Array:
+    """The same values without dictionary, extension or view types around them."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+        values = values if isinstance(values, pa.Array) else pa.concat_arrays(values.chunks)
+    if isinstance(values.type, pa.BaseExtensionType):
+        return plain(values.storage)
+    if pa.types.is_dictionary(values.type):
+        return plain(values.dictionary_decode())
+    if pa.types.is_string_view(values.type):
+        return pc.cast(values, pa.large_string())
+    if pa.types.is_binary_view(values.type) or pa.types.is_fixed_size_binary(values.type):
+        return pc.cast(values, pa.large_binary())
+    return values
+
+
+def is_text_type(kind: pa.DataType) -> bool:
+    """Whether it is string or large_string, whose values the text kernels read as they lie."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def either(one: Bools | None, other: Bools | None) -> Bools | None:
+    """Marked in one or the other."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one | other
+
+
+def _mask(bad: pa.Array) -> Bools | None:
+    """A boolean Arrow array as a NumPy mask, nulls being fine; None if nothing is marked."""
+    mask: Bools = pc.fill_null(bad, False).to_numpy(zero_copy_only=False)
+    return mask if mask.any() else None
+
+
+def _numbers(values: pa.Array) -> npt.NDArray[Any]:
+    """Numbers as NumPy, nulls as 0."""
+    result: npt.NDArray[Any] = (
+        pc.fill_null(values, pa.scalar(0, values.type)) if values.null_count else values
+    ).to_numpy(zero_copy_only=False)
+    return result
+
+
+def _array(numbers: npt.NDArray[Any], like: pa.Array) -> pa.Array:
+    """NumPy numbers as an Arrow array that is null where like is."""
+    return pa.array(numbers, mask=like.is_null().to_numpy(zero_copy_only=False) if like.null_count else None)
+
+
+def _to_classes(values: pa.Array, classes: tuple[str, ...]) -> Cast:
+    index = pc.cast(pc.index_in(values, value_set=pa.array(classes, values.type), skip_nulls=True), pa.int64())
+    unknown = _mask(pc.and_(values.is_valid(), index.is_null()))
+    if unknown is None or not numbers_may_be_classes(classes):
+        return Cast(index, unknown)
+    numbers = _from_text(pc.if_else(pa.array(unknown), values, pa.scalar(None, values.type)), Feature("", "int64"))
+    outside = pc.or_(pc.less(numbers.values, 0), pc.greater_equal(numbers.values, len(classes)))
+    return Cast(pc.coalesce(index, numbers.values), either(numbers.bad, _mask(outside)))
+
+
+def _to_float(values: pa.Array, dtype: str) -> Cast:
+    kind = values.type
+    if pa.types.is_boolean(kind):
+        values = pc.cast(values, pa.uint8())
+    if pa.types.is_integer(values.type):
+        numbers = _numbers(values)
+        narrow, _ = narrow_floats(numbers, dtype)
+        wrong = inexact(numbers, dtype)
+        return Cast(_array(narrow, values), wrong if wrong.any() else None)
+    bad: Bools | None = None
+    if not pa.types.is_floating(kind):
+        cast = _arrow_cast(values, pa.float64())
+        values, bad = cast.values, cast.bad
+    numbers = _numbers(values)
+    narrow, lost = narrow_floats(numbers, dtype)
+    beyond = np.isinf(narrow) & ~np.isinf(numbers)
+    return Cast(
+        values if narrow is numbers else _array(narrow, values), either(bad, beyond if beyond.any() else None), lost
+    )
+
+
+def _from_text(values: pa.Array, feature: Feature) -> Cast:
+    """Numbers, truth values and times in texts, by the grammar of text_values."""
+    there = pc.cast(values.drop_null(), pa.large_string())
+    offsets = np.frombuffer(there.buffers()[1], np.int64, len(there) + 1, there.offset * 8)
+    if len(there) and offsets[-1] - offsets[0] > _MOST_TEXT_BYTES and len(values) > 1:
+        half = len(values) // 2
+        return _joined(_from_text(values.slice(0, half), feature), _from_text(values.slice(half), feature), half)
+    data = there.buffers()[2]
+    texts = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
+    lengths = np.minimum(np.diff(offsets), kernels.LENGTH_COLUMN).astype(np.int32)
+    starts = (offsets[:-1] - offsets[0]).astype(np.int32)
+    valid, fault = np.ones(len(there), np.uint8), np.zeros(len(there), np.uint8)
+    fields = TextFields(texts[offsets[0] :], starts, lengths, NullTokens.of(()), valid, fault)
+    lost = 0
+    if feature.dtype in MANTISSA_BITS:
+        wide, _, faults = reals(fields, feature.dtype)
+        narrow, lost = narrow_floats(wide, feature.dtype)
+        column = pa.array(narrow)
+    else:
+        column, faults = convert_texts(fields, feature)
+    present = ~values.is_null().to_numpy(zero_copy_only=False)
+    if len(there) < len(values):
+        column = column.take(pa.array(np.cumsum(present) - 1, mask=~present))
+    bad = np.zeros(len(values), np.bool_)
+    bad[present] = fault != 0
+    return Cast(column, bad if faults else None, lost)
+
+
+def _joined(one: Cast, other: Cast, rows: int) -> Cast:
+    bad = None
+    if one.bad is not None or other.bad is not None:
+        size = len(other.values)
+        parts = [np.zeros(rows, np.bool_) if one.bad is None else one.bad]
+        bad = np.concatenate([*parts, np.zeros(size, np.bool_) if other.bad is None else other.bad])
+    return Cast(pa.concat_arrays([one.values, other.values]), bad, one.lost + other.lost)
+
+
+def _to_other(values: pa.Array, target: pa.DataType) -> Cast:
+    kind = values.type
+    if kind == target and not is_text_type(kind):
+        return Cast(values)
+    if pa.types.is_integer(target) and pa.types.is_floating(kind):
+        return _float_to_int(values, target)
+    if pa.types.is_integer(target) and pa.types.is_integer(kind):
+        return _int_to_int(values, target)
+    if pa.types.is_boolean(target) and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        numbers = _numbers(values)
+        bad = (numbers != 0) & (numbers != 1)
+        return Cast(_array(numbers != 0, values), bad if bad.any() else None)
+    if pa.types.is_floating(kind) and pa.types.is_timestamp(target):
+        return Cast(pa.nulls(len(values), target), _mask(values.is_valid()))
+    return _arrow_cast(values, target)
+
+
+def _float_to_int(values: pa.Array, target: pa.DataType) -> Cast:
+    numbers = _numbers(values).astype(np.float64, copy=False)
+    dtype = np.dtype(str(target))  # not to_pandas_dtype(), which imports pandas in older pyarrow
+    limits = np.iinfo(dtype)
+    # As floats the limits of 64-bit types round up to the first value that does not fit,
+    # so the upper bound is exclusive.
+    bad = ~((numbers >= float(limits.min)) & (numbers < float(limits.max) + 1.0) & (np.trunc(numbers) == numbers))
+    whole = np.where(bad, 0, numbers).astype(dtype)
+    return Cast(_array(whole, values), bad if bad.any() else None)
+
+
+def _int_to_int(values: pa.Array, target: pa.DataType) -> Cast:
+    numbers = _numbers(values)
+    dtype = np.dtype(str(target))
+    limits, have = np.iinfo(dtype), np.iinfo(numbers.dtype)
+    low, high = numbers.dtype.type(max(limits.min, have.min)), numbers.dtype.type(min(limits.max, have.max))
+    bad = (numbers < low) | (numbers > high)
+    return Cast(_array(numbers.astype(dtype), values), bad if bad.any() else None)
+
+
+def _arrow_cast(values: pa.Array, target: pa.DataType) -> Cast:
+    """Arrow's own safe cast of the whole column; only if that fails, one value's failure is told from the others'."""
+    try:
+        return Cast(_one_cast(values, target))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        bad = np.zeros(len(values), np.bool_)
+    if not _can_cast(values.type, target):
+        return Cast(pa.nulls(len(values), target), _mask(values.is_valid()))
+    _bisect(values, np.arange(len(values)), target, bad)
+    kept = pc.if_else(pa.array(bad), pa.scalar(None, values.type), values) if bad.any() else values
+    return Cast(_one_cast(kept, target), bad if bad.any() else None)
+
+
+def _can_cast(kind: pa.DataType, target: pa.DataType) -> bool:
+    try:
+        _one_cast(pa.nulls(0, kind), target)
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
+
+
+def _bisect(values: pa.Array, at: npt.NDArray[np.int64], target: pa.DataType, bad: Bools) -> None:
+    if len(values) == 0:
+        return
+    try:
+        _one_cast(values, target)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        if len(values) == 1:
+            bad[at[0]] = True
+            return
+        half = len(values) // 2
+        _bisect(values.slice(0, half), at[:half], target, bad)
+        _bisect(values.slice(half), at[half:], target, bad)
+
+
+def _one_cast(values: pa.Array, target: pa.DataType) -> pa.Array:
+    if values.type == target:
+        if is_text_type(target):
+            values.validate(full=True)  # Parquet and JSON readers pass bytes that are no UTF-8
+        return values
+    if is_text_type(values.type) and is_text_type(target):
+        values.validate(full=True)
+    return pc.cast(values, target, safe=True)

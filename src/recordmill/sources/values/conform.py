@@ -1,0 +1,277 @@
+"""A batch of whatever Arrow types in, the batch of a Schema's Arrow types out,
+with the rows that don't fit left out and explained.
+
+Used by JSONL, Parquet and in-memory inputs, whose columns have types of their own. A row that lacks a required feature,
+whose list has the wrong length, or whose value the declared dtype can't hold as it is, is a bad row with a message that
+names feature, value and remedy. Columns that the schema does not name are dropped; the caller says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recordmill.base.arrays import Bools
+from recordmill.base.errors import DataError
+from recordmill.base.option_names import option
+from recordmill.schemas.arrow import arrow_type, to_arrow
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.sources.values.casting import cast_values, plain
+
+ConformedRows = npt.NDArray[np.int64]
+BadRow = tuple[int, str, str]  # (row in the batch, reason, message)
+
+VALUE_CHARS = 60  # of a value quoted in a message
+
+
+class Conformed(NamedTuple):
+    """batch: of to_arrow(schema); good: the rows of the input that it holds, ascending; bad: the others;
+    lost: floats rounded, per feature.
+    """
+
+    batch: pa.RecordBatch
+    good: ConformedRows
+    bad: list[BadRow]
+    lost: dict[str, int]
+
+
+class _Column(NamedTuple):
+    array: pa.Array | None  # None if bad rows must go before it can be built
+    bad: Bools | None
+    reason: str = ""
+    lost: int = 0
+
+
+def conform(batch: pa.RecordBatch, schema: Schema) -> Conformed:
+    """The batch's rows as the schema has them.
+
+    Raises:
+        DataError: a whole column has another form than its feature (a list for a scalar); it names both.
+    """
+    good = np.arange(batch.num_rows, dtype=np.int64)
+    bad: list[BadRow] = []
+    # a column's values are only looked at once its lists have the right lengths, so a row may be found later
+    while True:
+        columns, found, lost = _fit_all(batch, schema)
+        if not found:
+            return Conformed(_batch(columns, to_arrow(schema), batch.num_rows), good, sorted(bad), lost)
+        keep = np.ones(batch.num_rows, np.bool_)
+        keep[list(found)] = False
+        bad.extend((int(good[row]), reason, message) for row, (reason, message) in found.items())
+        batch, good = batch.filter(pa.array(keep)), good[keep]
+
+
+def _fit_all(
+    batch: pa.RecordBatch, schema: Schema
+) -> tuple[list[pa.Array], dict[int, tuple[str, str]], dict[str, int]]:
+    """(the columns, useful if no row is bad; by bad row the first reason; floats rounded)."""
+    columns: list[pa.Array] = []
+    bad: dict[int, tuple[str, str]] = {}
+    lost: dict[str, int] = {}
+    position = {name: i for i, name in enumerate(batch.schema.names)}
+    for feature in schema:
+        given = batch.column(position[feature.name]) if feature.name in position else pa.nulls(batch.num_rows)
+        column = _fit(given, feature)
+        if column.bad is not None:
+            for row in np.flatnonzero(column.bad).tolist():
+                if row not in bad:
+                    bad[row] = explain_value(given, row, feature, column.reason)
+        if column.lost:
+            lost[feature.name] = column.lost
+        columns.append(column.array)
+    return columns, bad, lost
+
+
+def _batch(columns: list[pa.Array], target: pa.Schema, rows: int) -> pa.RecordBatch:
+    if columns:
+        return pa.RecordBatch.from_arrays(columns, schema=target)
+    return pa.RecordBatch.from_struct_array(
+        pa.StructArray.from_arrays([], fields=[], mask=pa.array(np.zeros(rows, np.bool_)))
+    ).replace_schema_metadata(target.metadata)
+
+
+def _fit(given: pa.Array, feature: Feature) -> _Column:
+    given = plain(given)
+    if feature.required and given.null_count:
+        return _Column(None, _nulls(given), "null")
+    if pa.types.is_null(given.type):
+        return _Column(pa.nulls(len(given), arrow_type(feature)), None)
+    if feature.shape:
+        return _fit_list(given, feature)
+    if pa.types.is_nested(given.type):
+        raise DataError(f"column {feature.name!r} is a {given.type}, but the schema has {feature.describe()}")
+    values, bad, lost = cast_values(given, feature)
+    return _Column(values, bad, _reason(given.type, bad), lost)
+
+
+def _reason(kind: pa.DataType, bad: Bools | None) -> str:
+    if bad is None:
+        return ""
+    return "range" if pa.types.is_integer(kind) or pa.types.is_floating(kind) else "type"
+
+
+def _fit_list(given: pa.Array, feature: Feature) -> _Column:
+    """Take the lists apart level by level, cast the values, and put the feature's own lists around them."""
+    wraps: list[Callable[[pa.Array], pa.Array]] = []
+    parents: list[ConformedRows] = []  # per level: of each value, its place one level up
+    inner = given
+    for level in range(feature.ragged_rank):
+        if level and inner.null_count:
+            return _Column(None, _marked(_nulls(inner), parents, len(given)), "null-inside")
+        inner = _as_lists(inner)
+        lengths = _lengths(inner, feature)
+        wraps.append(_ragged_wrap(lengths, inner))
+        parents.append(np.repeat(np.arange(len(inner)), lengths))
+        inner = plain(inner.flatten())
+    if feature.inner_shape:
+        tensors = _as_lists(inner)
+        inner, bad, reason = _take_apart_fixed(tensors, feature, first=not feature.ragged_rank)
+        if bad is not None:
+            return _Column(None, _marked(bad, parents, len(given)), reason)
+        wraps.append(lambda values: _fixed_wrap(values, feature, tensors))
+        parents.append(np.repeat(np.flatnonzero(~_nulls(tensors)), feature.inner_size))
+    if pa.types.is_nested(inner.type):
+        raise DataError(f"column {feature.name!r} is a {given.type}, but the schema has {feature.describe()}")
+    if inner.null_count:
+        return _Column(None, _marked(_nulls(inner), parents, len(given)), "null-inside")
+    values, bad, lost = cast_values(inner, feature)
+    if bad is not None:
+        return _Column(None, _marked(bad, parents, len(given)), _reason(inner.type, bad))
+    for wrap in reversed(wraps):
+        values = wrap(values)
+    return _Column(values, None, "", lost)
+
+
+def _nulls(values: pa.Array) -> Bools:
+    mask: Bools = values.is_null().to_numpy(zero_copy_only=False)
+    return mask
+
+
+def _as_lists(values: pa.Array) -> pa.Array:
+    """Nulls that don't know that they would be lists, as what is left of lists that are all empty, as lists."""
+    return pa.nulls(len(values), pa.large_list(pa.null())) if pa.types.is_null(values.type) else values
+
+
+def _lengths(lists: pa.Array, feature: Feature) -> ConformedRows:
+    if not _is_list(lists.type):
+        raise DataError(f"column {feature.name!r} holds {lists.type} where the schema has a list, {feature.describe()}")
+    lengths = pc.fill_null(pc.list_value_length(lists), 0)
+    result: ConformedRows = pc.cast(lengths, pa.int64()).to_numpy(zero_copy_only=False)
+    return result
+
+
+def _marked(bad: Bools, parents: list[ConformedRows], rows: int) -> Bools:
+    """The rows in which the marked values stand."""
+    at = np.flatnonzero(bad)
+    for level in reversed(parents):
+        at = level[at]
+    mask = np.zeros(rows, np.bool_)
+    mask[at] = True
+    return mask
+
+
+def _ragged_wrap(lengths: ConformedRows, like: pa.Array) -> Callable[[pa.Array], pa.Array]:
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    mask = like.is_null() if like.null_count else None
+    return lambda values: pa.LargeListArray.from_arrays(pa.array(offsets), values, mask=mask)
+
+
+def _take_apart_fixed(tensors: pa.Array, feature: Feature, first: bool) -> tuple[pa.Array, Bools | None, str]:
+    """(the values of the tensors that are there, or a mask of the tensors that have another shape)."""
+    if not first and tensors.null_count:
+        return tensors, _nulls(tensors), "null-inside"
+    inner, parents = tensors, [np.arange(len(tensors))]
+    for depth, size in enumerate(feature.inner_shape):
+        flat = int(np.prod(feature.inner_shape[depth:], dtype=np.int64))
+        if not _is_list(inner.type) and depth:
+            break  # one flat list holds the dimensions that are left
+        lengths = _lengths(inner, feature)
+        wanted = size if _is_list(inner.type.value_type) and depth + 1 < len(feature.inner_shape) else flat
+        bad = (lengths != wanted) & ~_nulls(inner) if depth == 0 else (lengths != wanted) | _nulls(inner)
+        if bad.any():
+            return tensors, _marked(bad, parents, len(tensors)), "shape"
+        parents.append(np.repeat(np.arange(len(inner)), lengths))
+        inner = plain(inner.flatten())
+        if wanted == flat and not _is_list(inner.type):
+            break
+    return inner, None, ""
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _fixed_wrap(values: pa.Array, feature: Feature, like: pa.Array) -> pa.Array:
+    if not like.null_count:
+        return _fixed(values, feature, len(like), None)
+    missing = like.is_null()
+    there = np.cumsum(~missing.to_numpy(zero_copy_only=False)) - 1
+    if len(values) == 0:
+        spread = pa.nulls(len(like) * feature.inner_size, values.type)
+    else:
+        places = np.maximum(there, 0)[:, None] * feature.inner_size + np.arange(feature.inner_size)
+        spread = values.take(pa.array(places.reshape(-1)))
+    return _fixed(spread, feature, len(like), missing)
+
+
+def _fixed(values: pa.Array, feature: Feature, length: int, missing: pa.Array | None) -> pa.Array:
+    if feature.inner_size:
+        return pa.FixedSizeListArray.from_arrays(values, feature.inner_size, mask=missing)
+    # from_arrays can't tell the length of lists of nothing
+    validity = None if missing is None else pc.invert(missing).buffers()[1]
+    return pa.Array.from_buffers(pa.list_(values.type, 0), length, [validity], children=[values])
+
+
+def explain_value(given: pa.Array, row: int, feature: Feature, reason: str) -> tuple[str, str]:
+    """(reason, message) for the value at that row."""
+    name, declared = feature.name, feature.describe()
+    if reason == "null":
+        return "null", f"{name}: missing, but the schema requires it"
+    if reason == "null-inside":
+        return "null", f"{name}: a null inside a list, which an Example can't hold: {quoted_value(given[row].as_py())}"
+    try:
+        value = given[row].as_py()
+    except UnicodeDecodeError as error:
+        return (
+            "encoding",
+            f"{name}: is not UTF-8: {quoted_value(error.object)}; {option('dtypes', {name: 'bytes'})} keeps it",
+        )
+    if reason == "shape":
+        return "shape", f"{name}: {quoted_value(value)} has not the shape of {declared}"
+    return reason, f"{name}: {quoted_value(value)} does not fit {declared}{remedy(value, feature)}"
+
+
+def quoted_value(value: object) -> str:
+    """The value for a message, cut to VALUE_CHARS."""
+    if isinstance(value, str | bytes | list):
+        value = value[: VALUE_CHARS + 1]  # a long value is cut before it is spelled out
+    text = repr(value)
+    return text if len(text) <= VALUE_CHARS else text[: VALUE_CHARS - 3] + "..."
+
+
+def remedy(value: object, feature: Feature) -> str:
+    """What to type to keep such values."""
+    if feature.classes is not None:
+        return f": not one of the {len(feature.classes)} classes"
+    if isinstance(value, list) and value:
+        return remedy(next((item for item in value if item is not None), None), feature)
+    wider = _wider(value, feature)
+    return f"; {option('dtypes', {feature.name: wider})} keeps it" if wider and wider != feature.dtype else ""
+
+
+def _wider(value: object, feature: Feature) -> str:
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, float):
+        return "float64"
+    if isinstance(value, int):
+        if feature.dtype in ("float16", "bfloat16", "float32") and abs(value) <= 1 << 53:
+            return "float64"
+        return "int64" if -(1 << 63) <= value < 1 << 63 else "string"
+    return "string" if isinstance(value, str) else ""

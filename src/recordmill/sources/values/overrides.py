@@ -1,0 +1,130 @@
+"""What the user declares over an inferred schema:
+`--dtype x=float64`, `--dtype image=uint8[28,28]`, a label column with its classes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from recordmill.base.errors import DataError, UsageError
+from recordmill.base.option_names import option
+from recordmill.base.suggestions import there_are
+from recordmill.schemas.feature import DTYPES, Feature, Schema
+from recordmill.sources.common.contract import PlanOptions
+from recordmill.sources.values.labels import ClassNames, check_label, with_label
+
+_DTYPE = re.compile(r"(timestamp\[(?:s|ms|us|ns)(?:, ?UTC)?\]|[a-z]+[0-9]*)(?:\[([0-9?, ]*)\])?")
+
+
+def parse_dtype(text: str) -> tuple[str, tuple[int | None, ...] | None]:
+    """(dtype, shape or None where none is given) of `float64`, `uint8[28,28]`, `int64[?]`, `timestamp[us, UTC]`.
+
+    >>> parse_dtype("float32[?,4]")
+    ('float32', (None, 4))
+
+    Raises:
+        UsageError: no such dtype.
+    """
+    match = _DTYPE.fullmatch(text.strip())
+    if match is None or not (match[1] in DTYPES or match[1].startswith("timestamp[")):
+        raise UsageError(
+            f"unknown dtype {text!r}; one of {', '.join(DTYPES)}, timestamp[us], timestamp[us, UTC], with a "
+            "shape if need be: float32[28,28], int64[?]"
+        )
+    dtype = match[1].replace(",UTC", ", UTC")
+    if match[2] is None:
+        return dtype, None
+    return dtype, tuple(None if size.strip() == "?" else int(size) for size in match[2].split(",") if size.strip())
+
+
+def apply_dtypes(schema: Schema, dtypes: Mapping[str, str]) -> Schema:
+    """The schema with the declared dtypes (and shapes) in place of the inferred ones.
+
+    Raises:
+        UsageError: a name is no column (the message lists them), or the dtype is unknown.
+    """
+    unknown = [name for name in dtypes if name not in schema]
+    if unknown:
+        raise UsageError(
+            f"{option('dtypes', {unknown[0]: dtypes[unknown[0]]})}: no such column; "
+            f"{there_are(unknown[0], schema.names)}"
+        )
+    return replace(schema, features=tuple(_override(f, dtypes[f.name]) if f.name in dtypes else f for f in schema))
+
+
+def _override(feature: Feature, text: str) -> Feature:
+    dtype, shape = parse_dtype(text)
+    try:
+        return replace(
+            feature,
+            dtype=dtype,
+            shape=feature.shape if shape is None else shape,
+            classes=feature.classes if dtype == "int64" else None,
+        )
+    except ValueError as error:
+        raise UsageError(f"{option('dtypes', {feature.name: text})}: {error}") from None
+
+
+def select_declared(given: Schema, inferred: Schema, what: str) -> tuple[Schema, tuple[str, ...]]:
+    """(the given schema, what to note) after checking that the data has its columns.
+
+    Raises:
+        DataError: a required feature is no column of the data.
+    """
+    absent = [f.name for f in given if f.name not in inferred]
+    lacking = [name for name in absent if given[name].required]
+    if lacking:
+        raise DataError(
+            f"the schema requires {lacking[0]!r}, which is not in {what}; there are {', '.join(inferred.names)}"
+        )
+    notes = [f"{name}: in the schema but not in {what}: missing in every record" for name in absent]
+    dropped = [name for name in inferred.names if name not in given]
+    if dropped:
+        notes.append(f"columns left out, since the schema does not name them: {', '.join(dropped)}")
+    return given, tuple(notes)
+
+
+def _class_notes(schema: Schema, inferred: Schema) -> list[str]:
+    """Where numbers in the data are taken for the numbers of the schema's classes."""
+    return [
+        f"{f.name}: numbers in the data are those of the schema's classes: 0 is {f.classes[0]!r}"
+        for f in schema
+        if f.classes and f.name in inferred and "int" in inferred[f.name].dtype and not inferred[f.name].classes
+    ]
+
+
+def finish_schema(
+    inferred: Schema, untold: tuple[str, ...], classes: ClassNames | None, common: PlanOptions, what: str
+) -> tuple[Schema, tuple[str, ...]]:
+    """(the schema of the records, notes) from what was inferred and what the user declares.
+
+    untold: columns without any value, noted as such; classes: the label's, if it is text; what: the input, for
+    messages.
+
+    Raises:
+        UsageError: an option names a column that is not there. DataError: a required feature is not there.
+    """
+    notes = [
+        f"{name}: no value in any record; kept as {inferred[name].describe()}"
+        for name in untold
+        if name not in common.dtypes
+    ]
+    common, left_out = common.without_absent(inferred.names, what)
+    if common.schema is not None:
+        schema, more = select_declared(common.schema, inferred, what)
+        notes = [*left_out, *more, *_class_notes(schema, inferred)]
+        if common.label is not None:
+            check_label(schema, common.label)
+            schema = replace(schema, label=common.label)
+        return apply_dtypes(schema, common.dtypes), tuple(notes)
+    schema = apply_dtypes(inferred, common.dtypes)
+    if common.label is not None:
+        label = check_label(schema, common.label)
+        schema = with_label(
+            schema,
+            common.label,
+            classes.sorted() if classes is not None and label.dtype == "string" and not label.shape else None,
+        )
+    return schema, tuple(notes)

@@ -1,0 +1,101 @@
+"""Arrow's own ways to files: record batches to a local IPC file and back, memory-mapped or one after the other; and any
+file as Arrow's C++ readers take it, which seek and read in it: from a disk as it is, from a store by ranges.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from recordmill.storage.files import is_remote, map_file, storage_of
+from recordmill.storage.folders import remove_file
+from recordmill.storage.stores.protocol import Reader
+
+
+class BatchWriter:
+    """A new IPC file of batches that all have one schema; an existing file of that name is replaced."""
+
+    def __init__(self, path: str, schema: pa.Schema) -> None:
+        self.path, self.schema, self.batches = path, schema, 0
+        self._sink = pa.OSFile(path, "wb")
+        self._writer = pa.ipc.new_file(
+            self._sink, schema, options=pa.ipc.IpcWriteOptions(unify_dictionaries=False, emit_dictionary_deltas=False)
+        )
+
+    def write(self, batch: pa.RecordBatch) -> int:
+        """Append the batch; gives its ordinal in the file."""
+        self._writer.write_batch(batch)
+        self.batches += 1
+        return self.batches - 1
+
+    def close(self) -> None:
+        self._writer.close()
+        self._sink.close()
+
+    def __enter__(self) -> BatchWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_batches(path: str) -> pa.ipc.RecordBatchFileReader:
+    """The batches of an IPC file, each a view of the mapped file."""
+    return pa.ipc.open_file(pa.BufferReader(pa.py_buffer(map_file(path))))
+
+
+def taken_batches(path: str) -> Iterator[pa.RecordBatch]:
+    """The batches of an IPC file in order, each read into memory of its own; the file goes as soon as it is open."""
+    with pa.OSFile(path) as source:
+        remove_file(path)
+        reader = pa.ipc.open_file(source)
+        yield from map(reader.get_batch, range(reader.num_record_batches))
+
+
+class _RangeFile(io.RawIOBase):
+    def __init__(self, reader: Reader) -> None:
+        self._reader, self._at, self._size = reader, 0, reader.stat().size_bytes
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, into: Any) -> int:
+        got = len(self._reader.fill(np.frombuffer(into, np.uint8), self._at))
+        self._at += got
+        return got
+
+    def close(self) -> None:
+        if not self.closed:
+            self._reader.close()
+        super().close()
+
+
+def range_file(path: str) -> pa.NativeFile:
+    """The file, to be read from its start."""
+    return _of_store(path) if is_remote(path) else pa.OSFile(path, "rb")
+
+
+def mapped_file(path: str) -> pa.NativeFile:
+    """The file, to be read here and there: what is on a disk is mapped."""
+    return _of_store(path) if is_remote(path) else pa.BufferReader(pa.py_buffer(map_file(path)))
+
+
+def _of_store(path: str) -> pa.NativeFile:
+    return pa.PythonFile(_RangeFile(storage_of(path).open(path)), mode="r")

@@ -1,0 +1,175 @@
+"""Whole new files of a disk: those that appear at once, those that are written to, names that nobody else got, and
+what makes all of it durable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from recordmill.base.errors import DataError
+from recordmill.storage.direct_io import DirectFile
+
+_PUT_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB a call
+# how file systems without hard links refuse one
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
+
+@contextlib.contextmanager
+def atomic_write(path: str | Path, temporary_in: Path | None = None) -> Iterator[BinaryIO]:
+    """A file that appears under its name whole and on disk (fsync, rename), or not at all. temporary_in: the folder in
+    which it has another name until then, and where a kill leaves it; None: its own.
+    """
+    path = Path(path)
+    descriptor, temporary = tempfile.mkstemp(dir=temporary_in or path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        os.fchmod(descriptor, 0o666 & ~_umask())
+        with os.fdopen(descriptor, "wb", buffering=0) as file:
+            yield file
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+    sync_folder(path.parent)
+
+
+def create_file(path: str | Path) -> BinaryIO:
+    """A new file to write to, unbuffered; FileExistsError if the name is taken.
+    `sync_file` it before a rename that counts.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    return os.fdopen(descriptor, "w+b", buffering=0)
+
+
+def replace_file(path: str | Path) -> BinaryIO:
+    """A file to write to, unbuffered, whether it is there or not; what it held is gone."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666), "wb", buffering=0)
+
+
+def open_file(path: str | os.PathLike[str], *, follow_links: bool = True) -> BinaryIO:
+    """A file to read from its start. follow_links: False refuses a link, and waits for no pipe that has the name."""
+    guards = 0 if follow_links else os.O_NOFOLLOW | os.O_NONBLOCK
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | guards), "rb")
+
+
+def reopen_file(path: str | Path, size_bytes: int) -> BinaryIO:
+    """A file that is there, cut to size_bytes, to write to behind them, unbuffered; DataError if it is shorter."""
+    file = os.fdopen(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC), "r+b", buffering=0)
+    try:
+        if os.fstat(file.fileno()).st_size < size_bytes:
+            raise DataError(f"ends before byte {size_bytes}", source=str(path))
+        file.truncate(size_bytes)
+        file.seek(size_bytes)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def write_all(file: BinaryIO | DirectFile, data: bytes | memoryview | npt.NDArray[np.uint8]) -> int:
+    """Write every byte, also where the operating system takes fewer at once; gives the number written."""
+    view = memoryview(data).cast("B")
+    done = 0
+    while done < len(view):
+        done += file.write(view[done : done + _PUT_BYTES])
+    return done
+
+
+def create_if_absent(path: Path, data: bytes, temporary_in: Path | None = None) -> bool:
+    """Create the file with this content, whole and on disk, unless it is there; says whether this call created it.
+    temporary_in: as for `atomic_write`.
+
+    `link` is atomic and exclusive on every POSIX file system, also over NFS, where O_EXCL is not always. File systems
+    without hard links (FAT, some network and FUSE mounts) get a rename under a lock, which excludes the processes of
+    one host.
+    """
+    descriptor, temporary = tempfile.mkstemp(dir=temporary_in or path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        os.fchmod(descriptor, 0o666 & ~_umask())
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if not _link_if_absent(temporary, path):
+            return False
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+    sync_folder(path.parent)
+    return True
+
+
+def _link_if_absent(temporary: str, path: Path) -> bool:
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        # NFS may repeat a request whose answer was lost: the link is there, and it is ours
+        return os.stat(temporary).st_nlink > 1
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        return _rename_if_absent(temporary, path)
+    return True
+
+
+def _rename_if_absent(temporary: str, path: Path) -> bool:
+    lock = path.parent / f".{path.name}.lock"
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        absent = not path.exists()
+        if absent:
+            os.rename(temporary, path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(lock)  # whoever waits for it, or makes a new one, finds the file there
+        return absent
+    finally:
+        os.close(descriptor)
+
+
+def move(source: str, target: str) -> None:
+    """Give a file of a disk the name, in place of what has it; nothing where that was done before: the source is gone,
+    and the name taken.
+    """
+    try:
+        os.replace(source, target)
+    except FileNotFoundError:
+        os.stat(target)
+
+
+def sync_file(path: str | Path) -> None:
+    """Make what was written to the file durable."""
+    _sync(path, os.O_RDONLY)
+
+
+def sync_folder(path: str | Path) -> None:
+    """Make the names in the folder durable."""
+    _sync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync(path: str | Path, flags: int) -> None:
+    descriptor = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _umask() -> int:
+    # Reading the mask needs setting it, which is not safe from threads; /proc tells it without.
+    try:
+        with open("/proc/self/status") as status:
+            return int(next(line for line in status if line.startswith("Umask:")).split()[1], 8)
+    except (OSError, StopIteration):
+        return 0o022

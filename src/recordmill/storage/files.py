@@ -1,0 +1,407 @@
+"""The door to what is in files: ranges of bytes in, of a disk or of a store; whole files out, to a disk. Nothing
+outside this room opens a file by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import mmap
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from recordmill.base.arrays import Bytes
+from recordmill.base.buffers import room
+from recordmill.base.errors import DataError, UsageError
+from recordmill.base.option_names import option
+from recordmill.storage.disk_files import (
+    atomic_write,
+    create_file,
+    create_if_absent,
+    move,
+    open_file,
+    reopen_file,
+    replace_file,
+    sync_file,
+    sync_folder,
+    write_all,
+)
+from recordmill.storage.stores import uploads
+from recordmill.storage.stores.address import Address, input_path, local_path, output_path, plain_name
+from recordmill.storage.stores.client import REQUEST_LIMIT
+from recordmill.storage.stores.downloads import ReplacedError
+from recordmill.storage.stores.local import LocalStorage
+from recordmill.storage.stores.objects import ObjectStorage, StoreSettings, taken_by
+from recordmill.storage.stores.protocol import FileStorage, Reader, Stat
+from recordmill.storage.stores.uploads import GROWING_BYTES, GrowingFile, check_uploaded, upload_all
+from recordmill.storage.stores.uploads import listed_objects_below as listed_objects
+from recordmill.storage.stores.uploads import put as put_object
+from recordmill.storage.stores.uploads import put_each as put_objects
+from recordmill.storage.stores.uploads import remove as remove_objects
+
+_Item = TypeVar("_Item")
+
+__all__ = [  # of the rooms within, for all
+    "GROWING_BYTES",
+    "Bytes",
+    "FileStorage",
+    "GrowingFile",
+    "Reader",
+    "Stat",
+    "StoreSettings",
+    "atomic_write",
+    "check_uploaded",
+    "create_file",
+    "input_path",
+    "listed_objects",
+    "local_path",
+    "open_file",
+    "output_path",
+    "plain_name",
+    "put_object",
+    "put_objects",
+    "remove_objects",
+    "reopen_file",
+    "replace_file",
+    "sync_file",
+    "sync_folder",
+    "upload_all",
+    "write_all",
+]
+
+_LOCAL, _OBJECTS = LocalStorage(), ObjectStorage()
+taken_by(lambda terms: _OBJECTS.take(terms))  # also by a process that unpickles them
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def storage_of(path: str) -> FileStorage:
+    """What holds the file of that path, or URI."""
+    return _LOCAL if "://" not in path or Address.parse(path) is None else _OBJECTS
+
+
+def is_remote(path: str) -> bool:
+    """Whether it is in a store."""
+    return storage_of(path) is not _LOCAL
+
+
+def bound_requests(requests: int | None, memory_bytes: int | None = None) -> None:
+    """Have at most so many requests to stores under way in this process (None: as before). memory_bytes: what a command
+    may hold, of which blocks that were read take a part.
+
+    Raises:
+        UsageError: fewer than one.
+    """
+    if requests is not None and requests < 1:
+        raise UsageError(f"{option('storage_requests', requests)}: 1 or more")
+    _OBJECTS.bound(REQUEST_LIMIT.most if requests is None else requests, memory_bytes)
+
+
+def read_on(paths: Iterable[str], requests: int | None, folder: str, most_bytes: int) -> StoreSettings:
+    """Read these files on terms: so many requests at once, those of stores by blocks that are kept in the folder ("":
+    nowhere), of so many bytes in all. Gives the terms, which go with what is pickled.
+    """
+    bound_requests(requests)
+    files = {path: last_seen(path) for path in paths if is_remote(path)} if folder else {}
+    try:
+        if files:
+            os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        if error.errno not in _FULL:  # a cache that has no room is told of when a block is to be kept
+            raise UsageError(f"{option('cache', folder)}: can't be made: {error.strerror}") from None
+    terms = StoreSettings(requests, os.path.abspath(folder) if files else "", most_bytes, files)
+    terms.take()
+    return terms
+
+
+def stat(path: str) -> Stat:
+    """Size and time of change, or etag, of the file, or of what a link leads to; OSError as the system says it."""
+    return storage_of(path).stat(path)
+
+
+def last_seen(path: str) -> Stat:
+    """What the file was when it was read, or listed, last: of a disk, what it is now."""
+    return storage_of(path).last_seen(path)
+
+
+def look_over(folder: str) -> None:
+    """Have a store say of all objects below a folder what they are now, which `last_seen` then knows of each."""
+    for _ in below(folder) if is_remote(folder) else ():
+        pass
+
+
+def open_reader(path: str) -> contextlib.closing[Reader]:
+    """The file as a context manager that gives a `Reader`."""
+    return contextlib.closing(storage_of(path).open(path))
+
+
+def read_range(path: str, start: int = 0, stop: int | None = None) -> Bytes:
+    """Bytes [start, stop) of the file, up to its end if stop is None or beyond it, in memory that is used again
+    (`base.buffers`).
+
+    Raises:
+        OSError: as the operating system says it.
+    """
+    with open_reader(path) as reader:
+        size = reader.stat().size_bytes
+        stop = size if stop is None else min(stop, size)
+        return reader.fill(room(max(stop - start, 0), np.uint8), start)
+
+
+def begin_range(path: str, start: int, stop: int) -> Callable[[], Bytes]:
+    """Have bytes [start, stop) of an object of a store asked for; gives what waits for them, and reads them as
+    `read_range` does where the object became another one.
+    """
+    about = last_seen(path)
+    into = room(max(min(stop, about.size_bytes) - start, 0), np.uint8)
+    arrived = _OBJECTS.begin(path, about, into, start)
+
+    def read() -> Bytes:
+        try:
+            arrived()
+        except ReplacedError:
+            return read_range(path, start, stop)
+        return into
+
+    return read
+
+
+def read_each(files: Sequence[tuple[str, Stat, str]], into: Bytes) -> Iterator[Bytes]:
+    """The whole files, (path, state when they were planned, source) each, one behind the other in the array; each is
+    given when it is there. All that are in stores are asked for at once.
+
+    Raises:
+        DataError: a file changed, or can't be read; it names the source.
+    """
+    places = _places(files, into)
+    far = [(path, about, place) for place, (path, about, _) in zip(places, files, strict=True) if is_remote(path)]
+    if not far:
+        _read_here(files, into)
+        yield from places
+        return
+    arriving = _OBJECTS.read_each(far)
+    for place, (path, about, source) in zip(places, files, strict=True):
+        if is_remote(path):
+            _arrive(arriving, path, about, source)
+        else:
+            read_into(path, place, about, source)
+        yield place
+
+
+def read_all(files: Sequence[tuple[str, Stat, str]], into: Bytes) -> None:
+    """Fill the array with the whole files, as `read_each`; those in stores are asked for while others come."""
+    if not any(is_remote(path) for path, _, _ in files):
+        _read_here(files, into)
+        return
+    expect((path, about) for path, about, _ in files)
+    for place, (path, about, source) in zip(_places(files, into), files, strict=True):
+        read_into(path, place, about, source)
+
+
+def _places(files: Sequence[tuple[str, Stat, str]], into: Bytes) -> list[Bytes]:
+    ends = list(itertools.accumulate(about.size_bytes for _, about, _ in files))
+    return [into[end - about.size_bytes : end] for end, (_, about, _) in zip(ends, files, strict=True)]
+
+
+def _read_here(files: Sequence[tuple[str, Stat, str]], into: Bytes) -> None:
+    """Files of this machine, one behind the other."""
+    from recordmill.storage import many_files  # which imports LLVM, and not all who look at files read some
+
+    if not many_files.has_calls():
+        for place, (path, about, source) in zip(_places(files, into), files, strict=True):
+            read_into(path, place, about, source)
+        return
+    sizes = np.array([about.size_bytes for _, about, _ in files], np.int64)
+    assert int(sizes.sum()) <= len(into), "there is no room for the files"
+    count, found = many_files.read_files([path for path, _, _ in files], sizes, into)
+    for (_, before, source), (done, size, mtime) in zip(files[: count + 1], found.tolist(), strict=False):
+        if done < 0:
+            raise DataError(f"can't be read: {os.strerror(-done)}", source=source)
+        if done < before.size_bytes or Stat(size, mtime) != before:
+            raise _changed(before, Stat(size, mtime), source)
+
+
+def _arrive(arriving: Iterator[None], path: str, about: Stat, source: str) -> None:
+    try:
+        next(arriving)
+    except ReplacedError:
+        raise _changed(about, last_seen(path), source) from None
+    except OSError as error:
+        raise DataError(f"can't be read: {error.strerror}", source=source) from error
+
+
+def read_whole(path: str, most_bytes: int) -> bytes:
+    """An object of a store as it is now, by one request where it is small; DataError if it has more bytes than that."""
+    return _OBJECTS.whole(path, most_bytes)
+
+
+def below(folder: str) -> Iterator[tuple[str, Stat]]:
+    """(name relative to it, state) of all objects below a folder of a store."""
+    return _OBJECTS.below(folder)
+
+
+def read_scattered(path: str, starts: list[int], stops: list[int]) -> tuple[Bytes, list[int]]:
+    """(bytes, where in them each begins) of ascending ranges of an object; those close together come at once."""
+    return _OBJECTS.read_scattered(path, starts, stops)
+
+
+def expect(files: Iterable[tuple[str, Stat]]) -> None:
+    """These files are about to be read from their starts: what is in a store is asked for before."""
+    for path, about in files:
+        if is_remote(path):
+            _OBJECTS.expect(path, about)
+
+
+def ahead(items: Iterable[_Item], of: Callable[[_Item], tuple[str, Stat] | None]) -> Iterator[_Item]:
+    """The items in their order; of those to come, the beginnings of the files that are in a store are asked for. of:
+    the file that an item begins to read; None: none.
+    """
+    waiting: deque[_Item] = deque()
+    for item in items:
+        if (file := of(item)) is not None and is_remote(file[0]):
+            _OBJECTS.expect(*file)
+            waiting.append(item)
+            if len(waiting) <= _OBJECTS.most_expected:
+                continue
+        elif not waiting:
+            yield item
+            continue
+        else:
+            waiting.append(item)
+        yield waiting.popleft()
+    yield from waiting
+
+
+def read_into(path: str, into: Bytes, before: Stat, source: str) -> None:
+    """Fill `into` with the file's first bytes, and make sure that it is still the file that was planned.
+
+    Raises:
+        DataError: the file changed, or can't be read; it names the source.
+    """
+    try:
+        with open_reader(path) as reader:
+            done, now = len(reader.fill(into, 0)), reader.stat()
+    except OSError as error:
+        raise DataError(f"can't be read: {error.strerror}", source=source) from error
+    if done < len(into) or now != before:
+        raise _changed(before, now, source)
+
+
+def read_exactly(path: str, start: int, into: Bytes) -> None:
+    """Fill the array with the file's bytes from start on; DataError if the file ends before it is full."""
+    with open_reader(path) as reader:
+        got = len(reader.fill(into, start))
+    if got != len(into):
+        raise DataError(f"ends at byte {start + got}, where {start + len(into)} are needed", source=path)
+
+
+def read_ranges(path: str, ranges: Sequence[tuple[int, Bytes]]) -> None:
+    """Fill each (start, array) with what lies in the file from there on, and ask for nothing beside it.
+
+    Raises:
+        DataError: the file ends before that.
+    """
+    if not is_remote(path):
+        for start, into in ranges:
+            read_exactly(path, start, into)
+        return
+    address = Address.parse(path)
+    assert address is not None
+    end = max((start + len(into) for start, into in ranges), default=0)
+
+    def read(about: Stat) -> None:
+        if end > about.size_bytes:
+            raise DataError(f"ends at byte {about.size_bytes}, where {end} are needed", source=path)
+        _OBJECTS.requests.read_parts(address, about, [one for one in ranges if len(one[1])])
+
+    _OBJECTS.requests.of_one_content(address, read)
+
+
+def read_blocks(path: str, block_bytes: int, start: int = 0, stop: int | None = None) -> Iterator[Bytes]:
+    """The file from start to stop (None: its end), in arrays of block_bytes, the last one shorter;
+    each is the caller's own.
+    """
+    with open_reader(path) as reader:
+        while True:
+            size = block_bytes if stop is None else min(block_bytes, stop - start)
+            block = reader.fill(np.empty(size, np.uint8), start)
+            if len(block) == 0:
+                return
+            yield block
+            start += len(block)
+
+
+def map_file(path: str) -> Bytes:
+    """The whole file as a read-only array backed by the page cache; an empty file gives an empty array. What is in a
+    store becomes a file without a name in the folder for temporary files.
+    """
+    return storage_of(path).map(path)
+
+
+def unmap_pages(mapped: Bytes) -> None:
+    """Let go of the pages of a mapped file that this process has touched; who reads on has them again from the page
+    cache. Else all that was ever read counts as this process's memory.
+    """
+    view = mapped.base
+    if isinstance(view, memoryview) and isinstance(view.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        view.obj.madvise(mmap.MADV_DONTNEED)
+
+
+def put_if_absent(path: str | Path, data: bytes, temporary_in: Path | None = None) -> bool:
+    """Create the file with this content, whole and on disk, unless it is there; says whether this call created it.
+    temporary_in: as for `atomic_write`, on a disk, where `create_if_absent` says what it stands on.
+    """
+    if isinstance(path, str) and is_remote(path):
+        return uploads.put_object_if_absent(path, data)
+    return create_if_absent(Path(path), data, temporary_in)
+
+
+def hand_over(path: str, target: str) -> None:
+    """A file of this machine becomes one that others find: an object, or a file of a disk that they see. The name is
+    the caller's alone; the file is gone from where it was.
+    """
+    if is_remote(target):
+        uploads.upload(path, target, os.stat(path).st_size)
+        os.unlink(path)
+    else:
+        sync_file(path)
+        os.replace(path, target)
+
+
+def give_name(path: str, target: str, size_bytes: int) -> None:
+    """What was handed over gets the name by which it is known, in place of what has it: a copy within a store, another
+    name on a disk, where it may have been given before. May be called again, by several at once.
+    """
+    if is_remote(target):
+        uploads.copy_object(_OBJECTS, path, target, size_bytes)
+    else:
+        move(path, target)
+
+
+def put_bytes(target: str, data: bytes) -> None:
+    """Make or replace an object, or a file, of these bytes; it appears whole."""
+    if is_remote(target):
+        put_object(target, data)
+        return
+    with atomic_write(target) as file:
+        write_all(file, data)
+
+
+def check_unchanged(path: str, before: Stat, source: str) -> None:
+    """Raises DataError if the file is another one than when it was planned, or gone."""
+    try:
+        now = last_seen(path)
+    except OSError as error:
+        raise DataError(f"can't be read any more: {error.strerror}", source=source) from error
+    if now != before:
+        raise _changed(before, now, source)
+
+
+def _changed(before: Stat, now: Stat, source: str) -> DataError:
+    sizes = f"{before.size_bytes} bytes before, {now.size_bytes} now"
+    return DataError(f"changed while it was read ({sizes}); build again", source=source)

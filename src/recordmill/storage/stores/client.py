@@ -1,0 +1,271 @@
+"""The connection to a bucket or host, by the settings of its platform (environment, AWS profiles, instance roles), one
+in each process; what stores answer, as Python's errors; and how many requests this process may have under way at once.
+"""
+
+from __future__ import annotations
+
+import configparser
+import contextlib
+import datetime
+import errno
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from recordmill.base.errors import UsageError
+from recordmill.storage.stores.address import HADOOP, Address
+from recordmill.storage.stores.hadoop import Hadoop, HadoopError
+from recordmill.storage.stores.object_store import Bucket
+from recordmill.storage.stores.protocol import About, Connection
+
+DEFAULT_REQUESTS = 64  # by default
+
+
+class Limit:
+    """Slots for requests; who has one may ask again within it. Safe to share between threads."""
+
+    def __init__(self, most: int = DEFAULT_REQUESTS) -> None:
+        self.most, self._used, self._spared = most, 0, 0
+        self._freed, self._own = threading.Condition(), threading.local()
+
+    def set(self, most: int) -> None:
+        """From now on so many; those that are under way go on."""
+        with self._freed:
+            self.most = most
+            self._freed.notify_all()
+
+    @contextlib.contextmanager
+    def slots(self, wanted: int = 1) -> Iterator[int]:
+        """Wait for so many slots, or for all that there are; gives how many these are."""
+        if getattr(self._own, "held", 0):
+            yield self._own.held
+            return
+        with self._freed:
+            self._freed.wait_for(lambda: self._used + min(wanted, self.most) <= self.most)
+            self._own.held = min(wanted, self.most)
+            self._used += self._own.held
+        try:
+            yield self._own.held
+        finally:
+            with self._freed:
+                self._used -= self._own.held
+                self._own.held = 0
+                self._freed.notify_all()
+
+    @contextlib.contextmanager
+    def spared(self, wanted: int) -> Iterator[int]:
+        """Slots for what holds them until others have got on with their own requests: at most half of all slots go to
+        those who ask so. Gives how many these are, which may be none.
+        """
+        with self._freed:
+            given = max(min(wanted, self.most // 2 - self._spared), 0)
+            self._spared += given
+        try:
+            if given:
+                with self.slots(given):
+                    yield given
+            else:
+                yield 0
+        finally:
+            with self._freed:
+                self._spared -= given
+
+
+REQUEST_LIMIT = Limit()  # of this process
+
+
+CONNECT_SEC, REQUEST_SEC = 10, 60  # a request's time-outs; a slow one is repeated
+MOST_RETRIES, RETRY_SEC = 6, 120  # of a request that can be repeated, with backoff and jitter
+
+_clients: dict[str, Connection] = {}
+_lock = threading.Lock()
+_opened_by: set[int] = set()  # the process that has connections, and the ones that it was forked from
+_OWN_ENVIRONMENT = (  # where one of these is set, profiles are not looked at
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_SKIP_SIGNATURE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+_PREFIXES = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}  # of the settings' names
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_REGION = re.compile(r"<Region>([a-z0-9-]{2,40})</Region>")
+# who is asked for a key where the environment has none
+_KEY_SERVICES = ("169.254.169.254", "169.254.170.2", "/latest/api/token", "metadata.google.internal", "token request")
+_STATUS = re.compile(r"status (?:code: )?(\d{3})\b|\((\d{3}) [A-Z]")
+_WRONG_KEY = {
+    "InvalidAccessKeyId",
+    "XAdminUserNotFound",
+    "SignatureDoesNotMatch",
+    "AuthenticationFailed",
+    "InvalidAuthenticationInfo",
+}
+_WRONG_REGION = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
+
+_Result = TypeVar("_Result")
+
+
+def ask(address: Address, request: Callable[[Connection], _Result]) -> _Result:
+    """What the request gives of the address's client.
+
+    Raises:
+        OSError: with one sentence that says what is wrong; FileNotFoundError and PermissionError among them.
+    """
+    try:
+        with REQUEST_LIMIT.slots():
+            return request(client(address))
+    except errors() as error:
+        raise store_error(error, address) from None  # its own text may hold what was sent
+
+
+def pages(address: Address) -> Iterator[About]:
+    """What the store says of each object below the address, asked for page by page."""
+    found = ask(address, lambda client: client.pages(address.key))
+    while page := ask(address, lambda _: next(found, None)):
+        yield from page
+
+
+def errors() -> tuple[type[Exception], ...]:
+    """What requests raise; some of it is Python's own."""
+    from obstore.exceptions import BaseError
+
+    return BaseError, FileNotFoundError, PermissionError, HadoopError, ValueError, NotImplementedError
+
+
+def client(address: Address) -> Connection:
+    """The process's own connection to the address's bucket or host."""
+    check_process()
+    with _lock:
+        if address.root not in _clients:
+            _clients[address.root] = _connect(address)
+            _opened_by.add(os.getpid())
+        return _clients[address.root]
+
+
+def check_process() -> None:
+    """Raises OSError in a child that was forked from a process with connections, whose threads it does not have."""
+    if _opened_by - {os.getpid()}:
+        raise OSError(errno.ENOTSUP, "a forked process can't use connections to stores: start it by spawn")
+
+
+def _connect(address: Address) -> Connection:
+    if address.scheme == HADOOP:
+        return Hadoop(address)
+    from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
+
+    common: dict[str, Any] = {
+        "client_options": {"connect_timeout": f"{CONNECT_SEC}s", "timeout": f"{REQUEST_SEC}s"},
+        "retry_config": {"max_retries": MOST_RETRIES, "retry_timeout": datetime.timedelta(seconds=RETRY_SEC)},
+    }
+    allow_http = f"{_PREFIXES.get(address.scheme, '')}_ALLOW_HTTP"
+    if os.environ.get(allow_http, "").lower() in ("1", "true") or address.scheme == "http":
+        common["client_options"]["allow_http"] = True
+    if address.scheme == "s3":
+        return Bucket(S3Store(address.bucket, **{**_of_profile(), **common}))
+    if address.scheme == "gs":
+        return Bucket(GCSStore(address.bucket, **common))
+    if address.scheme == "az":
+        return Bucket(AzureStore(address.bucket, **common))
+    return Bucket(HTTPStore.from_url(address.root, **common))
+
+
+def _of_profile() -> dict[str, str]:
+    """What the files of the AWS command line say, where the environment doesn't."""
+    environment = os.environ
+    profile = environment.get("AWS_PROFILE", "default")
+    found: dict[str, str] = {}
+    settings = _sections(environment.get("AWS_CONFIG_FILE", "~/.aws/config"))
+    about = settings.get(profile) or settings.get(f"profile {profile}") or {}
+    if not {"AWS_REGION", "AWS_DEFAULT_REGION"} & environment.keys() and "region" in about:
+        found["region"] = about["region"]
+    if not any(environment.get(name) for name in _OWN_ENVIRONMENT):
+        credentials = _sections(environment.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"))
+        keys = {**about, **credentials.get(profile, {})}
+        names = {"aws_access_key_id": "access_key_id", "aws_secret_access_key": "secret_access_key"}
+        names["aws_session_token"] = "session_token"
+        found.update({ours: keys[theirs] for theirs, ours in names.items() if theirs in keys})
+        if "AWS_PROFILE" in environment and "access_key_id" not in found:
+            raise UsageError(
+                f"AWS_PROFILE={profile}: the files of the AWS command line have no keys of that profile (roles and "
+                "single sign-on: put keys into the environment, as `aws configure export-credentials` does)"
+            )
+    return found
+
+
+def _sections(path: str) -> dict[str, dict[str, str]]:
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read(os.path.expanduser(path), encoding="utf-8")
+    except (configparser.Error, UnicodeDecodeError):
+        raise UsageError(f"{path}: can't be read as the AWS command line writes it") from None
+    return {name: dict(parser[name]) for name in parser.sections()}
+
+
+def store_error(error: Exception, address: Address) -> OSError:
+    """The error in a sentence of our own: what a store answers may repeat what was sent to it."""
+    if isinstance(error, HadoopError):
+        return error
+    from obstore import exceptions
+
+    text = str(error)
+    said = text.partition("\n\nDebug source")[0]  # what follows names settings, and the error of the connection
+    code = match[1] if (match := _CODE.search(text)) else ""
+    status = next((one or other for one, other in _STATUS.findall(said)), "")
+    where = "host" if address.scheme.startswith("http") else "bucket"
+    if any(name in said for name in _KEY_SERVICES):
+        return PermissionError(errno.EACCES, _no_key(where), address.uri)
+    if code in _WRONG_REGION or "301 Moved" in text:
+        region = match[1] if (match := _REGION.search(text)) else ""
+        which, told_region = (f"region {region}", region) if region else ("another region", "it")
+        return OSError(errno.EREMOTE, f"the {where} lies in {which}: set AWS_REGION to {told_region}", address.uri)
+    if "Invalid Access Key" in said:
+        return PermissionError(errno.EACCES, "the key in the environment is not written as keys are", address.uri)
+    if code in _WRONG_KEY or "failed to authenticate" in text or isinstance(error, exceptions.UnauthenticatedError):
+        if _is_unsigned(address):
+            return PermissionError(errno.EACCES, _not_public(address, where), address.uri)
+        return PermissionError(errno.EACCES, "the store does not know the key, or it has another secret", address.uri)
+    if code == "NoSuchBucket" or "ContainerNotFound" in text:
+        return FileNotFoundError(errno.ENOENT, f"there is no bucket {address.bucket!r}", address.uri)
+    if isinstance(error, exceptions.NotFoundError | FileNotFoundError):
+        return FileNotFoundError(errno.ENOENT, "no such object", address.uri)
+    if isinstance(error, exceptions.PermissionDeniedError | PermissionError) or status in ("401", "403"):
+        refused = f"access refused: the key in use is not allowed to do that in this {where}"
+        if _is_unsigned(address):
+            refused = _not_public(address, where)
+        elif where == "host":
+            refused = "access refused by the web server"
+        return PermissionError(errno.EACCES, refused, address.uri)
+    if isinstance(error, exceptions.InvalidPathError):
+        return OSError(errno.EINVAL, "a name with an empty part, or `.` or `..`, can't be reached", address.uri)
+    return OSError(*_other(text, said, code, status, where), address.uri)
+
+
+def _is_unsigned(address: Address) -> bool:
+    """Whether requests go without a key, as the user wanted."""
+    skip = f"{_PREFIXES.get(address.scheme, '')}_SKIP_SIGNATURE"
+    return os.environ.get(skip, "").lower() in ("1", "true")
+
+
+def _not_public(address: Address, where: str) -> str:
+    return f"the {where} is not public, and {_PREFIXES[address.scheme]}_SKIP_SIGNATURE has no key sent"
+
+
+def _no_key(where: str) -> str:
+    return f"no key for this {where} is in the environment, in a profile, or given by an instance role"
+
+
+def _other(text: str, said: str, code: str, status: str, where: str) -> tuple[int, str]:
+    if "dns error" in text:
+        return errno.EHOSTUNREACH, "the store's name is unknown: look at the endpoint and the network"
+    if "ConnectionRefused" in text or "tcp connect error" in text:
+        return errno.ECONNREFUSED, "the store can't be reached: look at the endpoint and the network"
+    if "TimedOut" in text or "timed out" in text:
+        return errno.ETIMEDOUT, f"the store did not answer within {REQUEST_SEC} s, several times"
+    if "BadScheme" in text:
+        return errno.EPROTO, "the endpoint is no https: AWS_ALLOW_HTTP=true (AZURE_, GOOGLE_) allows that"
+    if "redential" in said or "metadata" in said:
+        return errno.EACCES, _no_key(where)
+    shown = " ".join(part for part in (status, code) if part)
+    return errno.EIO, f"the store failed{f' ({shown})' if shown else ''}, several times"

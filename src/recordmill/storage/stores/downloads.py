@@ -1,0 +1,166 @@
+"""Ranges of objects by requests, many at once, each repeated where it fails; and which content each object was seen to
+have.
+
+The content of an object is known by its etag. Each answer says which content it came from: where an object is replaced
+while a range of it is read, the range is read anew, and `last_seen` says what it was read from, so that who planned
+with another content is told. Nothing is asked only to learn that.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+
+from recordmill.base.arrays import Bytes
+from recordmill.base.errors import DataError
+from recordmill.storage.stores.address import Address
+from recordmill.storage.stores.client import REQUEST_LIMIT, ask, check_process, errors, store_error
+from recordmill.storage.stores.protocol import Stat
+
+DOWNLOAD_PART_BYTES = 2 << 20  # 2 MiB: of a large range, so that it comes by several connections
+_ATTEMPTS = 4  # to go on with a body that ends early, or to read a range of an object that is replaced
+_SEEN = 1 << 17  # objects whose etags are remembered, some 40 MB
+_CHUNK_BYTES = 256 << 10  # 256 KiB: of an answer, copied as they come
+
+_Result = TypeVar("_Result")
+
+
+class ReplacedError(Exception):
+    """An answer is of another content than the ones before it."""
+
+
+class Fetching:
+    """The requests of a process for parts of objects; safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[str, Stat] = OrderedDict()
+        self._lock = threading.Lock()
+        self._threads: ThreadPoolExecutor | None = None
+
+    def bound(self, requests: int) -> None:
+        """Have at most so many requests under way."""
+        if requests == REQUEST_LIMIT.most:
+            return
+        REQUEST_LIMIT.set(requests)
+        with self._lock:
+            old, self._threads = self._threads, None
+        if old is not None:
+            old.shutdown(wait=False)
+
+    def stat(self, address: Address) -> Stat:
+        """What the object is, asked for now."""
+        try:
+            return self.see(address, ask(address, lambda client: client.head(address.key)))
+        except OSError as error:  # of which the answer to such a request does not say the reason
+            if isinstance(error, PermissionError | FileNotFoundError) or error.errno == errno.EIO:
+                ask(address, lambda client: client.try_range(address.key))
+            raise
+
+    def last_seen(self, address: Address) -> Stat | None:
+        """What the object was when it was read, or listed, last; None where it was not yet."""
+        return self._seen.get(address.uri)
+
+    def suppose(self, address: Address, about: Stat) -> None:
+        """Take the object to be so until it is seen."""
+        with self._lock:
+            self._seen.setdefault(address.uri, about)
+
+    def see(self, address: Address, about: Any) -> Stat:
+        """Remember what a store says of the object."""
+        etag = (about["e_tag"] or "").strip('"')
+        changed = int(about["last_modified"].timestamp()) * 10**9  # in seconds, as all answers have it
+        now = Stat(about["size"], 0 if etag else changed, etag)
+        with self._lock:
+            self._seen[address.uri] = now
+            self._seen.move_to_end(address.uri)
+            if len(self._seen) > _SEEN:
+                self._seen.popitem(last=False)
+        return now
+
+    def of_one_content(self, address: Address, read: Callable[[Stat], _Result]) -> _Result:
+        """What `read` gives, called again with what the object is now where it was replaced meanwhile."""
+        for _ in range(_ATTEMPTS):
+            try:
+                return read(self.last_seen(address) or self.stat(address))
+            except ReplacedError:
+                self.stat(address)
+        raise DataError("is replaced again and again while it is read", source=address.uri)
+
+    def read_parts(self, address: Address, about: Stat, ranges: Sequence[tuple[int, Bytes]]) -> None:
+        """Fill each (start, array) with what lies in the object from there on, by many requests at once."""
+        parts = _parts_of(ranges)
+        if len(parts) == 1:
+            self.fetch(address, about, *parts[0])
+            return
+        self.begin(address, about, parts)()
+
+    def begin(self, address: Address, about: Stat, ranges: Sequence[tuple[int, Bytes]]) -> Callable[[], None]:
+        """As `read_parts`, by other threads; gives what waits for them, and raises what they do."""
+        waiting = [self.submit(self.fetch, address, about, *part) for part in _parts_of(ranges)]
+        return lambda: wait_for(waiting)
+
+    def fetch(self, address: Address, about: Stat, start: int, into: Bytes) -> None:
+        """Fill the array by one request, or more where an answer ends early: each goes on where the last one ended."""
+        done = failed = 0
+        while True:
+            before = done
+            try:
+                with REQUEST_LIMIT.slots():
+                    for chunk in self._answer(address, about, start + done, start + len(into)):
+                        into[done : done + len(chunk)] = np.frombuffer(chunk, np.uint8)
+                        done += len(chunk)
+                if done == len(into):
+                    return
+            except errors() as error:
+                failed = failed + 1 if done == before else 1
+                if failed == _ATTEMPTS:
+                    raise store_error(error, address) from None
+                time.sleep(random.uniform(0.5, 1) * 0.2 * 2**failed)
+            else:
+                failed += 1
+                if failed == _ATTEMPTS:
+                    raise DataError(f"ends at byte {start + done}, before its length", source=address.uri)
+
+    def _answer(self, address: Address, about: Stat, start: int, stop: int) -> Any:
+        """The bytes [start, stop) of an object that has more than start, as they come."""
+        answer = ask(address, lambda client: client.get(address.key, (start, stop)))
+        if self.see(address, answer.meta) != about:
+            raise ReplacedError
+        if stop - start <= _CHUNK_BYTES:
+            return (answer.bytes(),)
+        return answer.stream(min_chunk_size=_CHUNK_BYTES)
+
+    def submit(self, call: Any, *args: Any) -> Future[Any]:
+        """Have it called by one of as many threads as there may be requests."""
+        check_process()
+        with self._lock:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(REQUEST_LIMIT.most, thread_name_prefix="recordmill-request")
+            return self._threads.submit(call, *args)
+
+
+def _parts_of(ranges: Sequence[tuple[int, Bytes]]) -> list[tuple[int, Bytes]]:
+    """Each (start, array) in parts that are a request each."""
+    return [
+        (start + at, array[at : at + DOWNLOAD_PART_BYTES])
+        for start, array in ranges
+        for at in range(0, len(array), DOWNLOAD_PART_BYTES)
+    ]
+
+
+def wait_for(waiting: list[Future[Any]]) -> None:
+    """Wait for all of them; the first error is raised, and what has not begun is then not begun."""
+    try:
+        for future in waiting:
+            future.result()
+    finally:
+        for future in waiting:  # one has failed: nobody wants the others
+            future.cancel()

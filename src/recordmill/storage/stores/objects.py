@@ -1,0 +1,346 @@
+"""Objects of stores as a `Storage`: small reads by blocks that are kept, large ones by several requests at once; and on
+which terms a process reads certain files of stores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from recordmill.base.arrays import Bytes
+from recordmill.base.errors import DataError
+from recordmill.base.threads import done_in_turn
+from recordmill.storage.stores import downloads
+from recordmill.storage.stores.address import WEB, Address
+from recordmill.storage.stores.cache import HELD_BYTES, Blocks, DiskCache
+from recordmill.storage.stores.client import REQUEST_LIMIT, ask, errors, pages
+from recordmill.storage.stores.downloads import Fetching, ReplacedError, wait_for
+from recordmill.storage.stores.protocol import Stat
+
+_takers: list[Callable[[StoreSettings], None]] = []
+
+
+@dataclass(frozen=True)
+class StoreSettings:
+    """requests: how many may be under way at once, None: as before. folder, most_bytes: where blocks of the files are
+    kept on a disk; "": nowhere. files: what they were when they were opened.
+
+    A process that unpickles it takes the terms.
+    """
+
+    requests: int | None = None
+    folder: str = ""
+    most_bytes: int = 0
+    files: Mapping[str, Stat] = field(default_factory=dict, repr=False)
+
+    def take(self) -> None:
+        """This process reads on these terms from now on."""
+        for taker in _takers:
+            taker(self)
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self.take()
+
+
+def taken_by(taker: Callable[[StoreSettings], None]) -> None:
+    """Have the terms that this process takes told to `taker`."""
+    _takers.append(taker)
+
+
+STORE_BLOCK_BYTES = 1 << 20  # 1 MiB: a request's latency is about the time in which that much comes
+_AHEAD = 4  # blocks that are asked for before whoever reads on comes to them
+_GAP_BYTES = 16 << 10  # 16 KiB: bytes between two ranges that are cheaper to read than a request of their own
+
+
+class ObjectReader:
+    """An object that is read by ranges."""
+
+    def __init__(self, storage: ObjectStorage, address: Address) -> None:
+        self._storage, self._address = storage, address
+        storage.last_seen(address.uri)  # FileNotFoundError if it is not there
+
+    def fill(self, into: Bytes, start: int) -> Bytes:
+        def read(about: Stat) -> Bytes:
+            wanted = into[: max(about.size_bytes - start, 0)]
+            if not len(wanted):
+                return wanted
+            if len(wanted) >= 2 * downloads.DOWNLOAD_PART_BYTES and self._storage.is_kept(self._address):
+                self._storage.read_kept(self._address, about, wanted, start)
+            elif len(wanted) >= 2 * downloads.DOWNLOAD_PART_BYTES:
+                self._storage.requests.read_parts(self._address, about, [(start, wanted)])
+            else:
+                self._storage.read_blocks(self._address, about, wanted, start)
+            return wanted
+
+        return self._storage.requests.of_one_content(self._address, read)
+
+    def stat(self) -> Stat:
+        return self._storage.last_seen(self._address.uri)
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+class ObjectStorage:
+    """See `Storage`; one for all stores of this process."""
+
+    def __init__(self) -> None:
+        self.requests, self._blocks = Fetching(), Blocks()
+        self._caches: dict[str, tuple[DiskCache, bool]] = {}  # of an object: where its blocks are, whether all fit
+
+    def take(self, terms: StoreSettings) -> None:
+        """Read on these terms."""
+        if terms.requests is not None:
+            self.bound(terms.requests)
+        cache = DiskCache(terms.folder, terms.most_bytes)
+        fits = sum(about.size_bytes for about in terms.files.values()) <= terms.most_bytes * 0.8  # and their headers
+        for path, about in terms.files.items() if terms.folder else ():
+            address = _address(path)
+            self._caches[address.uri] = cache, fits
+            self.requests.suppose(address, about)
+
+    def bound(self, requests: int, memory_bytes: int | None = None) -> None:
+        """Have at most so many requests under way, and keep blocks in an eighth of the memory."""
+        if memory_bytes is not None:
+            self._blocks.bound(min(memory_bytes // 8, HELD_BYTES))
+        self.requests.bound(requests)
+
+    def stat(self, path: str) -> Stat:
+        address = _address(path)
+        _check_named(address)
+        return self.requests.stat(address)
+
+    def last_seen(self, path: str) -> Stat:
+        return self.requests.last_seen(_address(path)) or self.stat(path)
+
+    def open(self, path: str) -> ObjectReader:
+        return ObjectReader(self, _address(path))
+
+    def whole(self, path: str, most_bytes: int) -> bytes:
+        """The object as it is now, by one request where it is small; DataError if it has more bytes than that."""
+        address = _address(path)
+        _check_named(address)
+        answer = ask(address, lambda client: client.get(address.key))
+        size = self.requests.see(address, answer.meta).size_bytes
+        if size > most_bytes:
+            raise DataError(f"has {size:,} bytes, above the {most_bytes:,} allowed", source=path)
+        if size <= STORE_BLOCK_BYTES:
+            with contextlib.suppress(*errors()), REQUEST_LIMIT.slots():
+                if len(data := bytes(answer.bytes())) == size:
+                    return data
+        reader = self.open(path)  # it is large, or the answer ended early
+        return reader.fill(np.empty(reader.stat().size_bytes, np.uint8), 0).tobytes()
+
+    def map(self, path: str) -> Bytes:
+        reader = self.open(path)
+        size = reader.stat().size_bytes
+        if size == 0:
+            return np.empty(0, np.uint8)
+        with tempfile.TemporaryFile(prefix="recordmill-") as file:  # which has no name: it goes with the mapping
+            file.truncate(size)
+            mapped = np.frombuffer(mmap.mmap(file.fileno(), 0), np.uint8)
+            if len(reader.fill(mapped, 0)) < size:
+                raise DataError("became shorter while it was read", source=path)
+            mapped.flags.writeable = False
+            return mapped
+
+    def exists(self, path: str) -> bool:
+        return self.is_file(path) or self.is_folder(path)
+
+    def is_file(self, path: str) -> bool:
+        try:
+            return bool(_address(path).key) and self.stat(path) is not None
+        except FileNotFoundError:
+            return False
+
+    def is_folder(self, path: str) -> bool:
+        try:
+            return next(self.below(path), None) is not None
+        except FileNotFoundError:
+            return False
+
+    def names(self, folder: str) -> list[str]:
+        address = _address(folder)
+        _check_listable(address)
+        keys = ask(address, lambda client: client.names(address.key))
+        return sorted({key.rstrip("/").rpartition("/")[2] for key in keys if key.strip("/") != address.key})
+
+    def below(self, folder: str) -> Iterator[tuple[str, Stat]]:
+        """(name relative to the folder, state) of all objects below it, as the store lists them, a page at a time."""
+        address = _address(folder)
+        _check_listable(address)
+        prefix = f"{address.key}/" if address.key else ""
+        for about in pages(address):
+            if (name := about["path"][len(prefix) :]) and about["path"].startswith(prefix):
+                yield name, self.requests.see(Address(address.root, about["path"]), about)
+
+    @property
+    def most_expected(self) -> int:
+        """How many objects may be asked for before they are read: as many as there may be requests, and as half of the
+        blocks that are kept.
+        """
+        return min(REQUEST_LIMIT.most, max(self._blocks.most_bytes // (2 * STORE_BLOCK_BYTES), 1))
+
+    def expect(self, path: str, about: Stat) -> None:
+        """The object is about to be read from its start: have it asked for."""
+        address = _address(path)
+        if about.size_bytes:
+            self._begin(address, about, 0)
+
+    def begin(self, path: str, about: Stat, into: Bytes, start: int = 0) -> Callable[[], None]:
+        """Have the array, all of which that content of the object has, filled by other threads; gives what waits for
+        them.
+
+        Raises, then: OSError, and ReplacedError where the object has another content.
+        """
+        address = _address(path)
+        if self.is_kept(address):
+            return lambda: self._filled(address, about, into, start)
+        return self.requests.begin(address, about, [(start, into)])
+
+    def _filled(self, address: Address, about: Stat, into: Bytes, start: int) -> None:
+        self.open(address.uri).fill(into, start)
+        if self.last_seen(address.uri) != about:
+            raise ReplacedError
+
+    def read_each(self, files: Sequence[tuple[str, Stat, Bytes]]) -> Iterator[None]:
+        """Fill each array with its whole object, (path, content, array), in order; small ones are a request each, many
+        of which are under way.
+
+        Raises: as what `begin` gives.
+        """
+
+        def read(one: tuple[str, Stat, Bytes]) -> None:
+            path, about, into = one
+            address = _address(path)
+            if self.is_kept(address) or not len(into):
+                self._filled(address, about, into, 0)
+            else:
+                self.requests.fetch(address, about, 0, into)
+
+        return done_in_turn(read, files, self.requests.submit, REQUEST_LIMIT.most)
+
+    def read_scattered(self, path: str, starts: list[int], stops: list[int]) -> tuple[Bytes, list[int]]:
+        """(bytes, where in them each range begins) of ascending ranges; ranges close to each other are one request."""
+        address = _address(path)
+        runs: list[list[int]] = []  # [start, stop, where it begins in the result]
+        places = []
+        for start, stop in zip(starts, stops, strict=True):
+            if runs and start - runs[-1][1] <= _GAP_BYTES:
+                runs[-1][1] = max(runs[-1][1], stop)
+            else:
+                runs.append([start, stop, runs[-1][2] + runs[-1][1] - runs[-1][0] if runs else 0])
+            places.append(runs[-1][2] + start - runs[-1][0])
+        data = np.empty(sum(stop - start for start, stop, _ in runs), np.uint8)
+
+        def read(about: Stat) -> None:
+            if runs and runs[-1][1] > about.size_bytes:
+                raise DataError(f"ends at byte {about.size_bytes}, where {runs[-1][1]} are needed", source=path)
+            wanted = [(start, data[at : at + stop - start]) for start, stop, at in runs]
+            if not self.is_kept(address, whole=True):
+                self.requests.read_parts(address, about, wanted)
+                return
+            for start, into in wanted:
+                for number in range(start // STORE_BLOCK_BYTES, -(-(start + len(into)) // STORE_BLOCK_BYTES)):
+                    self._begin(address, about, number)
+            for start, into in wanted:
+                self.read_blocks(address, about, into, start)
+
+        self.requests.of_one_content(address, read)
+        return data, places
+
+    def read_blocks(self, address: Address, about: Stat, into: Bytes, start: int) -> None:
+        """Fill the array, all of which the object has, by blocks; the next ones are asked for where it is read on."""
+        stop = start + len(into)
+        numbers = range(start // STORE_BLOCK_BYTES, -(-stop // STORE_BLOCK_BYTES))
+        for number in numbers if len(numbers) > 1 else ():
+            self._begin(address, about, number)
+        for number in numbers:
+            if number and (_key(address, about), number - 1) in self._blocks:
+                for ahead in range(number, min(number + _AHEAD + 1, -(-about.size_bytes // STORE_BLOCK_BYTES))):
+                    self._begin(address, about, ahead)
+            key = (_key(address, about), number)
+            block = self._blocks.get(key, partial(self._block, address, about, number))
+            at = number * STORE_BLOCK_BYTES
+            low, high = max(start, at), min(stop, at + len(block))
+            into[low - start : high - start] = block[low - at : high - at]
+
+    def is_kept(self, address: Address, whole: bool = False) -> bool:
+        """Whether the object's blocks are kept on a disk; whole: and all of those that are read with it fit there."""
+        cache = self._caches.get(address.uri)
+        return cache is not None and (cache[1] or not whole)
+
+    def read_kept(self, address: Address, about: Stat, into: Bytes, start: int) -> None:
+        """Fill the array, all of which the object has, by blocks of which some are on a disk; the others are asked for
+        at once.
+        """
+        stop = start + len(into)
+
+        def place(number: int, block: Bytes) -> None:
+            at = number * STORE_BLOCK_BYTES
+            low, high = max(start, at), min(stop, at + len(block))
+            into[low - start : high - start] = block[low - at : high - at]
+
+        def fetch(number: int) -> None:
+            place(number, self._fetched(address, about, number))
+
+        waiting = []
+        for number in range(start // STORE_BLOCK_BYTES, -(-stop // STORE_BLOCK_BYTES)):
+            block = self._from_disk(address, about, number)
+            if block is None:
+                waiting.append(self.requests.submit(fetch, number))
+            else:
+                place(number, block)
+        wait_for(waiting)
+
+    def _begin(self, address: Address, about: Stat, number: int) -> None:
+        key = (_key(address, about), number)
+        self._blocks.begin(key, partial(self._block, address, about, number), self.requests.submit)
+
+    def _block(self, address: Address, about: Stat, number: int) -> Bytes:
+        block = self._from_disk(address, about, number)
+        return self._fetched(address, about, number) if block is None else block
+
+    def _from_disk(self, address: Address, about: Stat, number: int) -> Bytes | None:
+        cache = self._caches.get(address.uri)
+        if cache is None:
+            return None
+        return cache[0].get(
+            (address.uri, about, number), min(STORE_BLOCK_BYTES, about.size_bytes - number * STORE_BLOCK_BYTES)
+        )
+
+    def _fetched(self, address: Address, about: Stat, number: int) -> Bytes:
+        start = number * STORE_BLOCK_BYTES
+        block = np.empty(min(STORE_BLOCK_BYTES, about.size_bytes - start), np.uint8)
+        self.requests.fetch(address, about, start, block)
+        if (cache := self._caches.get(address.uri)) is not None:
+            cache[0].put((address.uri, about, number), block)
+        return block
+
+
+def _address(path: str) -> Address:
+    address = Address.parse(path)
+    assert address is not None, path
+    return address
+
+
+def _key(address: Address, about: Stat) -> tuple[str, Stat]:
+    return address.uri, about
+
+
+def _check_named(address: Address) -> None:
+    if not address.key:
+        raise FileNotFoundError(errno.ENOENT, "names a bucket and no object", address.uri)
+
+
+def _check_listable(address: Address) -> None:
+    if address.scheme in WEB:
+        raise FileNotFoundError(2, "a web server lists no folders: name its files", address.uri)

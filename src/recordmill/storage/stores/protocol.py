@@ -1,0 +1,137 @@
+"""What every storage can do: `Storage` for the names, `Reader` for the bytes of one file; and what is asked of a store,
+of any kind: `Connection`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from recordmill.base.arrays import Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """What a file is known by: equal before and after means that nobody wrote to it in between.
+
+    etag: what a store calls this content, in which case mtime_ns is 0: stores round the time in one answer and not in
+    another. Empty on a disk.
+    """
+
+    size_bytes: int
+    mtime_ns: int
+    etag: str = ""
+
+
+class Reader(Protocol):
+    """One file that is open; many threads may read from it."""
+
+    def fill(self, into: Bytes, start: int) -> Bytes:
+        """Write the file's bytes from `start` on into the array; gives the part of it that the file could fill."""
+
+    def stat(self) -> Stat:
+        """The file's state now; in a store, that of the content which is read."""
+
+    def close(self) -> None:
+        """Nothing more will be read."""
+
+
+class FileStorage(Protocol):
+    """Files by their paths; whatever fails is an OSError that names the path and says why in its `strerror`."""
+
+    def stat(self, path: str) -> Stat:
+        """The file's state, asked for now."""
+
+    def last_seen(self, path: str) -> Stat:
+        """Its state when it was read last: on a disk, and where it was not read yet, that of now."""
+
+    def open(self, path: str) -> Reader:
+        """The file, to be read."""
+
+    def map(self, path: str) -> Bytes:
+        """The whole file as a read-only array that takes no memory of the process's own; an empty one for an empty
+        file.
+        """
+
+    def exists(self, path: str) -> bool:
+        """Whether something is there: a file or a folder."""
+
+    def is_file(self, path: str) -> bool:
+        """Whether it is a file."""
+
+    def is_folder(self, path: str) -> bool:
+        """Whether files lie below that name."""
+
+    def names(self, folder: str) -> list[str]:
+        """The names of what is in the folder, sorted."""
+
+
+About = Mapping[str, Any]  # of an object: path, size, e_tag, last_modified (datetime), as obstore's ObjectMeta has them
+
+
+class Answer(Protocol):
+    """An object, or a range of it, that comes."""
+
+    @property
+    def meta(self) -> About:
+        """Of the content that comes."""
+
+    def bytes(self) -> Any:
+        """All of it."""
+
+    def stream(self, min_chunk_size: int) -> Iterable[Any]:
+        """It in chunks, as they come."""
+
+
+class ObjectWriter(Protocol):
+    """A new object; it is there when it is closed."""
+
+    def write(self, data: bytes) -> Any:
+        """What comes next."""
+
+    def close(self) -> Any:
+        """That was all."""
+
+
+class Connection(Protocol):
+    """Requests to a store, each by itself; what they raise, `client.told` says in a sentence."""
+
+    most_named_bytes: int | None  # the largest object that `name` takes; None: any
+
+    def head(self, key: str) -> About:
+        """What the object is now."""
+
+    def try_range(self, key: str) -> None:
+        """Read a byte: the answer says more of a refusal than that to `head`."""
+
+    def get(self, key: str, span: tuple[int, int] | None = None) -> Answer:
+        """The object, or its bytes [start, stop)."""
+
+    def pages(self, key: str) -> Iterator[Sequence[About]]:
+        """All objects below that name, some at a time; others whose names begin so may be among them."""
+
+    def names(self, key: str) -> list[str]:
+        """Keys of what is in the folder: objects and folders, which may end in a slash."""
+
+    def put(self, key: str, data: bytes) -> None:
+        """Make or replace a small object."""
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Make a small object unless it is there; whether it was made."""
+
+    def upload(self, key: str, data: str | Iterator[bytes], part_bytes: int, at_once: int) -> None:
+        """Make or replace an object of a file of this machine, or of what comes, by parts of which several may be under
+        way. An error of what comes is raised, and there is no object then.
+        """
+
+    def delete(self, keys: Sequence[str], root: str) -> None:
+        """Remove objects, and the folders below the root that are empty then, where there are folders; some kinds of
+        stores raise FileNotFoundError for one that is gone.
+        """
+
+    def name(self, key: str, new: str) -> None:
+        """Make or replace an object of what another holds, which may be gone then; may be asked again, by several."""
+
+    def writer(self, key: str, part_bytes: int) -> ObjectWriter:
+        """A large object that is written as it comes."""

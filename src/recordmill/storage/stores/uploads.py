@@ -1,0 +1,253 @@
+"""What is written to stores: whole objects, small ones from memory and large ones from files, and their removal.
+
+An object appears whole or not at all, and nothing is renamed. A put whose answer is lost is resolved by reading back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from recordmill.base.errors import RecordmillError
+from recordmill.base.threads import thread_map
+from recordmill.storage.stores.address import Address
+from recordmill.storage.stores.client import REQUEST_LIMIT, ask, client, errors, pages, store_error
+from recordmill.storage.stores.objects import ObjectStorage
+
+UPLOAD_PART_BYTES = 8 << 20  # 8 MiB: of a large object, each a request; more where a store would not take so many parts
+MOST_PARTS = 9_000  # stores take 10,000
+REMOVED = 1000  # objects, the most that a store removes by one request
+AT_ONCE = 4  # parts of one object that are under way, and in memory
+_SMALL_BYTES, _SMALL_AT_ONCE = 1 << 20, 32  # files of up to 1 MiB: how many of them are put at once
+_SHARE = 8  # of the memory: what a run has used before does not all go back to the system
+_LARGE_AT_ONCE = 8  # of others, of 32 MiB at most in memory each
+_GROWING_AT_ONCE = 2  # parts of a file that is still written: they come no faster than it is made
+GROWING_BYTES = (_GROWING_AT_ONCE + 1) * UPLOAD_PART_BYTES  # in memory: those, and the one that waits for its turn
+_LOOK_SEC = 0.02  # how often such a file's length is asked for
+
+
+class Listed(NamedTuple):
+    """An object below a folder. name: relative to it; changed_sec: by the store's own clock."""
+
+    name: str
+    size_bytes: int
+    changed_sec: float
+
+
+def put_each(root: str, objects: Mapping[str, bytes]) -> None:
+    """Make or replace small objects below a folder, at once."""
+    for _ in thread_map(lambda name: put(f"{root}/{name}", objects[name]), objects, _SMALL_AT_ONCE):
+        pass
+
+
+def put(uri: str, data: bytes) -> None:
+    """Make or replace a small object."""
+    address = _address(uri)
+    ask(address, lambda client: client.put(address.key, data))
+
+
+def upload(path: str, uri: str, size_bytes: int) -> None:
+    """Make an object of a file of this machine."""
+    address, part_bytes = _address(uri), max(UPLOAD_PART_BYTES, -(-size_bytes // MOST_PARTS))
+    with REQUEST_LIMIT.slots(min(AT_ONCE, -(-size_bytes // part_bytes) or 1)) as at_once:
+        ask(address, lambda client: client.upload(address.key, path, part_bytes, at_once))
+
+
+class _DroppedError(Exception):
+    """There is to be no object, or it would have too many parts."""
+
+
+class GrowingFile:
+    """A file of this machine that becomes an object while it is still written: its parts go up as they come. What was
+    written may not change any more, so the file must grow at its end alone. One thread writes it, and another puts it.
+
+    path: of a file that is there.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._ended, self._is_whole = threading.Event(), False
+
+    def end(self, whole: bool) -> None:
+        """Nothing more comes. whole: it is what the object is to be; else there is to be none."""
+        self._is_whole = whole
+        self._ended.set()
+
+    def close(self) -> None:
+        """Let go of the file; nobody puts it any more."""
+        os.close(self._descriptor)
+
+    def put(self, uri: str) -> bool:
+        """Make or replace the object, which takes until the file has ended; False where it is not there then: the file
+        has one part alone, or too many, or is not whole, or no request can be spared.
+
+        Raises:
+            OSError: a request failed, several times.
+        """
+        address = _address(uri)
+        if not self._has(UPLOAD_PART_BYTES + 1):
+            return False
+        with REQUEST_LIMIT.spared(_GROWING_AT_ONCE) as at_once:
+            if not at_once:
+                return False
+            try:
+                ask(address, lambda client: client.upload(address.key, self._parts(), UPLOAD_PART_BYTES, at_once))
+            except _DroppedError:
+                return False
+        return True
+
+    def _parts(self) -> Iterator[bytes]:
+        for number in range(MOST_PARTS):
+            is_full = self._has((number + 1) * UPLOAD_PART_BYTES)
+            if self._ended.is_set() and not self._is_whole:
+                break
+            part = os.pread(self._descriptor, UPLOAD_PART_BYTES, number * UPLOAD_PART_BYTES)
+            if part:
+                yield part
+            if not is_full:
+                return
+        raise _DroppedError
+
+    def _has(self, size_bytes: int) -> bool:
+        """Wait until the file is so long, or has ended; whether it is."""
+        while os.fstat(self._descriptor).st_size < size_bytes:
+            if self._ended.wait(_LOOK_SEC):
+                return os.fstat(self._descriptor).st_size >= size_bytes
+        return True
+
+
+def upload_all(
+    root: str, files: Mapping[str, str], memory_bytes: int, done: Callable[[str], None] = lambda name: None
+) -> None:
+    """Make objects of files of this machine, many at once. files: names below the root to paths; memory_bytes: what
+    the command may hold, of which parts under way take an eighth; done: called with each name that is there.
+    """
+    sizes = {name: Path(path).stat().st_size for name, path in files.items()}
+
+    def put_one(name: str) -> None:
+        upload(files[name], f"{root}/{name}", sizes[name])
+        done(name)
+
+    small = [name for name, size in sizes.items() if size <= _SMALL_BYTES]
+    large = [name for name, size in sizes.items() if size > _SMALL_BYTES]
+    for names, held, most in (
+        (small, _SMALL_BYTES, _SMALL_AT_ONCE),
+        (large, AT_ONCE * UPLOAD_PART_BYTES, _LARGE_AT_ONCE),
+    ):
+        for _ in thread_map(put_one, names, max(1, min(most, memory_bytes // _SHARE // held))):
+            pass
+
+
+def check_uploaded(root: str, files: Mapping[str, str]) -> None:
+    """Hold the objects, as the store lists them, against the files of which they were made; names as of `upload_all`.
+
+    Raises:
+        RecordmillError: an object is not there, or not as long as its file.
+    """
+    sizes = {name: Path(path).stat().st_size for name, path in files.items() if "/" in name}
+    folders = {name.partition("/")[0] for name in sizes}
+    there = {
+        f"{folder}/{item.name}": item.size_bytes
+        for folder in folders
+        for item in listed_objects_below(f"{root}/{folder}")
+    }
+    if missing := [name for name, size in sizes.items() if there.get(name) != size]:
+        raise RecordmillError(f"{root}/{missing[0]}: is not there as it was put; nothing was committed")
+
+
+def copy_object(objects: ObjectStorage, source: str, target: str, size_bytes: int) -> None:
+    """Make or replace the object `target` of what `source` holds, within the store where it does that."""
+    old, new = Address.parse(source), Address.parse(target)
+    assert old is not None
+    assert new is not None
+    assert old.root == new.root, (source, target)
+    most = client(new).most_named_bytes
+    if most is None or size_bytes <= most:
+        ask(new, lambda client: client.name(old.key, new.key))
+        return
+
+    part_bytes = max(UPLOAD_PART_BYTES, -(-size_bytes // MOST_PARTS))
+    # what is not closed is no object; reading and writing take turns with the slots, for who reads may wait for others
+    writer = ask(new, lambda client: client.writer(new.key, part_bytes))
+    with contextlib.closing(objects.open(source)) as reader:
+        for at in range(0, size_bytes, UPLOAD_PART_BYTES):
+            block = reader.fill(np.empty(min(UPLOAD_PART_BYTES, size_bytes - at), np.uint8), at)
+            _within(new, partial(writer.write, block.tobytes()))
+    _within(new, writer.close)
+
+
+def _within(address: Address, call: Callable[[], object]) -> None:
+    """Do it in a slot for requests; what the store says of it is said in a sentence of our own."""
+    with REQUEST_LIMIT.slots():
+        try:
+            call()
+        except OSError as error:
+            raise store_error(error, address) from None
+
+
+def put_object_if_absent(uri: str, data: bytes) -> bool:
+    """Create the object with this content, which no other writer has, unless it is there; says whether it is ours.
+
+    Raises:
+        OSError: the put failed, or its result can't be known; nothing may be concluded from it.
+    """
+    address = _address(uri)
+    connection = client(address)
+    try:
+        with REQUEST_LIMIT.slots():
+            created = connection.create(address.key, data)
+    except errors() as error:
+        if _content(address) == data:
+            return True
+        raise store_error(error, address) from None
+    # it is ours, too, where the first answer was lost and the request was repeated
+    return created or _content(address) == data
+
+
+def _content(address: Address) -> bytes | None:
+    try:
+        return bytes(ask(address, lambda client: client.get(address.key).bytes()))
+    except FileNotFoundError:
+        return None
+
+
+def remove(root: str, keys: Sequence[str]) -> None:
+    """Remove objects below a folder by their names there, in that order, many by one request where the store does that;
+    those that are gone already are no error.
+    """
+    address = _address(root)
+
+    def delete(paths: Sequence[str]) -> None:
+        ask(address, lambda client: client.delete(paths, address.key))
+
+    paths = [f"{address.key}/{name}" if address.key else name for name in keys]
+    for at in range(0, len(paths), REMOVED):
+        batch = paths[at : at + REMOVED]
+        try:
+            delete(batch)
+        except FileNotFoundError:  # one of them is gone: the others are asked for by themselves
+            for path in batch:
+                with contextlib.suppress(FileNotFoundError):
+                    delete([path])
+
+
+def listed_objects_below(folder: str) -> Iterator[Listed]:
+    """The objects below a folder, as the store has them now."""
+    address = _address(folder)
+    prefix = f"{address.key}/" if address.key else ""
+    for about in pages(address):
+        if about["path"].startswith(prefix):
+            yield Listed(about["path"][len(prefix) :], about["size"], about["last_modified"].timestamp())
+
+
+def _address(uri: str) -> Address:
+    address = Address.parse(uri)
+    assert address is not None, uri
+    return address

@@ -1,0 +1,290 @@
+"""A folder, or a glob below it, to the files in it: `Walk` finds them, counts what it leaves out and refuses what it
+can't answer for. The same rules hold for the objects below a name in a store, which lists all that lies there in one
+answer.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import stat as modes
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
+from recordmill.storage.external_sort import Sorter
+from recordmill.storage.files import Stat, below
+
+HIDDEN, TEMPORARY, EMPTY_FILE, MARKER, SPECIAL = "hidden", "temporary", "empty", "marker", "neither file nor folder"
+LINKED_FOLDER, LOOP = "link to a folder that is walked anyway", "link to a folder around it"
+
+_MARKERS = frozenset(
+    {"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "_success", "_temporary", "_metadata", "_common_metadata"}
+)
+_MARKER_STARTS = ("_committed_", "_started_")  # Spark's commit protocols leave them beside the data
+_TEMPORARY_ENDS = ("~", ".tmp", ".temp", ".crc", ".part", ".partial", ".crdownload", ".swp")
+_MAGIC = re.compile(r"[*?[]")
+_SHOWN = 3  # names of each reason, the first ones, whatever order the folders give
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file: its name relative to the walk's root, with `/`, and where to open it."""
+
+    name: str
+    path: str
+    stat: Stat
+
+
+@dataclass
+class Ignored:
+    """What was left out: how many per reason, and the first names of each, for people.
+    data_extensions: an empty file of these is not left out. folder: where the paths of very many wait on a disk.
+    """
+
+    data_extensions: Collection[str] = ()
+    folder: str | None = None
+    _rows: Sorter = field(init=False)
+    _told: dict[str, tuple[int, list[str]]] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._rows = Sorter(self.folder)
+
+    def add(self, reason: str, name: str, path: str) -> None:
+        """Where patterns overlap, a name may come by more than once."""
+        self._rows.add((path, reason, name))
+
+    @property
+    def count(self) -> dict[str, int]:
+        """How many, by reason, of all that were added before this is asked for the first time."""
+        return {reason: count for reason, (count, _) in self._tell().items()}
+
+    def notes(self) -> list[str]:
+        """One line per reason, likewise.
+
+        >>> ignored = Ignored()
+        >>> ignored.add("hidden", "a/.DS_Store", "/data/a/.DS_Store")
+        >>> ignored.notes()
+        ['ignored 1 hidden: a/.DS_Store']
+        """
+        return [
+            f"ignored {count} {reason}: {', '.join(names)}{', ...' if count > len(names) else ''}"
+            for reason, (count, names) in sorted(self._tell().items())
+        ]
+
+    def _tell(self) -> dict[str, tuple[int, list[str]]]:
+        """Reason to how many there are, and the first names."""
+        if self._told is None:
+            self._told, last = {}, ""
+            for path, reason, name in self._rows.sorted():
+                if path != last:
+                    count, names = self._told.get(reason, (0, []))
+                    self._told[reason] = count + 1, sorted((*names, name))[:_SHOWN]
+                last = path
+        return self._told
+
+
+def clutter(name: str) -> str | None:
+    """Why a file or folder of this name holds no data, or None.
+
+    >>> [clutter(name) for name in (".DS_Store", "a.txt~", "_SUCCESS", "a.txt")]
+    ['hidden', 'temporary', 'marker', None]
+    """
+    if name[0] == ".":
+        return HIDDEN
+    lower = name.lower()
+    if lower.endswith(_TEMPORARY_ENDS):
+        return TEMPORARY
+    return MARKER if lower in _MARKERS or lower.startswith(_MARKER_STARTS) else None
+
+
+def file_extension(name: str) -> str:
+    """In lower case, without the dot; of a name without a dot all of it."""
+    return name.rpartition("/")[2].rpartition(".")[2].lower()
+
+
+def has_magic(text: str) -> bool:
+    """Whether the text would be a glob if no file had it as its own name."""
+    return _MAGIC.search(text) is not None
+
+
+@dataclass(frozen=True)
+class _Folder:
+    path: str  # real: no link in it
+    prefix: str  # of the names in it, relative to the root, "" or with a closing /
+    above: tuple[str, ...] = ()  # the real paths of the linked folders it lies under, and of what holds those links
+
+
+class Walk:
+    """Everything below one root. take: is given each file as it is found; where a pattern finds one in two ways (`**`),
+    it comes twice.
+    """
+
+    def __init__(self, root: str, follow_links: bool, ignored: Ignored, take: Callable[[FoundFile], None]) -> None:
+        self.root, self.follow_links, self.ignored = os.path.realpath(root), follow_links, ignored
+        self._take_found = take
+        self.problems: list[str] = []
+
+    def everything(self) -> None:
+        """All files below the root."""
+        self._descend(_Folder(self.root, ""))
+
+    def matching(self, pattern: str) -> None:
+        """The files that match, and all files below the folders that match:
+        `*`, `?`, `[a-z]` within a name, `**` any folders.
+        """
+        self._match(_Folder(self.root, ""), pattern.split("/"))
+
+    def finish(self) -> None:
+        """Raises UsageError with what is wrong about the links and special files met."""
+        if self.problems:
+            more = f" (and {len(self.problems) - 3} more)" if len(self.problems) > 3 else ""
+            raise UsageError("; ".join(self.problems[:3]) + more)
+
+    def _descend(self, top: _Folder) -> None:
+        pending = [top]
+        while pending:
+            folder = pending.pop()
+            pending.extend(inner for entry in _entries(folder.path) if (inner := self._take(folder, entry)) is not None)
+
+    def _match(self, top: _Folder, pattern: Sequence[str]) -> None:
+        pending = [(top, pattern)]
+        while pending:
+            folder, parts = pending.pop()
+            part, rest = parts[0], parts[1:]
+            if part == "**":
+                if not rest:
+                    self._descend(folder)
+                    continue
+                pending.append((folder, rest))
+            matches = re.compile(fnmatch.translate("*" if part == "**" else part)).match
+            for entry in _entries(folder.path):
+                if not matches(entry.name) or (entry.name[0] == "." and part[0] != "."):
+                    continue
+                inner = self._take(folder, entry, keep_files=not rest, wanted=part[0] == ".")
+                if inner is None:
+                    continue
+                if rest:
+                    pending.append((inner, parts if part == "**" else rest))
+                else:
+                    self._descend(inner)
+
+    def _take(
+        self, folder: _Folder, entry: os.DirEntry[str], *, keep_files: bool = True, wanted: bool = False
+    ) -> _Folder | None:
+        """Notes the file, or gives the folder to go on with; wanted: a hidden name that the pattern spells out."""
+        name = folder.prefix + entry.name
+        if (reason := clutter(entry.name)) is not None and not (wanted and reason == HIDDEN):
+            if keep_files:
+                self.ignored.add(reason, name, entry.path)
+        elif entry.is_symlink():
+            return self._take_link(folder, entry, name, keep_files)
+        elif entry.is_dir():
+            return _Folder(entry.path, name + "/", folder.above)
+        elif keep_files:
+            self._take_file(name, entry.path, entry.stat())
+        return None
+
+    def _take_file(self, name: str, path: str, about: os.stat_result) -> None:
+        if not modes.S_ISREG(about.st_mode):
+            self.ignored.add(SPECIAL, name, path)
+        elif about.st_size == 0 and file_extension(name) not in self.ignored.data_extensions:
+            self.ignored.add(EMPTY_FILE, name, path)
+        else:
+            self._take_found(FoundFile(name, path, Stat(about.st_size, about.st_mtime_ns)))
+
+    def _take_link(self, folder: _Folder, entry: os.DirEntry[str], name: str, keep_files: bool) -> _Folder | None:
+        target = os.path.realpath(entry.path)
+        try:
+            about = os.stat(entry.path)
+        except OSError as error:
+            where = f"{entry.path} is a link to {os.readlink(entry.path)}"
+            self.problems.append(f"{where}, which can't be reached ({error.strerror}): remove the link or restore it")
+            return None
+        inside = within(target, self.root)
+        if not inside and not self.follow_links:
+            self.problems.append(
+                f"{entry.path} is a link out of the folder, to {target}: {option('follow_links', True)} allows it"
+            )
+        elif not modes.S_ISDIR(about.st_mode):
+            if keep_files:
+                self._take_file(name, entry.path, about)
+        elif not self.follow_links:
+            self.ignored.add(LINKED_FOLDER, name, entry.path)
+        elif within(folder.path, target) or any(within(above, target) for above in folder.above):
+            self.ignored.add(LOOP, name, entry.path)
+        else:
+            return _Folder(target, name + "/", (*folder.above, folder.path))
+        return None
+
+
+def within(path: str, folder: str) -> bool:
+    """Whether the real path is the real folder or lies below it."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _entries(path: str) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as entries:
+            yield from entries
+    except OSError as error:
+        raise UsageError(f"{path}: this folder can't be listed: {error.strerror}") from error
+
+
+_TAKEN = ("", 0)
+_Verdict = tuple[str, int] | None  # (why it is left out, by which part); _TAKEN; None where it does not match
+
+
+def walk_store(folder: str, pattern: str | None, ignored: Ignored) -> Iterator[FoundFile]:
+    """The objects below the folder, or those of them that match and all below the folders that match, as they come.
+
+    Raises:
+        OSError: the store can't list them.
+    """
+    root = folder.rstrip("/")
+    wanted = None if pattern is None else [(part, _regex(part)) for part in pattern.split("/")]
+    for name, about in below(folder):
+        parts = name.split("/")
+        verdict = _descend(parts, 0) if wanted is None else _match(parts, wanted)
+        if verdict is None:
+            continue
+        if verdict != _TAKEN:
+            left = "/".join(parts[: verdict[1] + 1])
+            ignored.add(verdict[0], left, f"{root}/{left}")
+        elif about.size_bytes == 0 and file_extension(name) not in ignored.data_extensions:
+            ignored.add(EMPTY_FILE, name, f"{root}/{name}")
+        else:
+            yield FoundFile(name, f"{root}/{name}", about)
+
+
+def _regex(part: str) -> re.Pattern[str]:
+    return re.compile(fnmatch.translate(part))
+
+
+def _descend(parts: Sequence[str], at: int) -> _Verdict:
+    """Everything is wanted from that part on."""
+    for place in range(at, len(parts)):
+        if (reason := clutter(parts[place])) is not None:
+            return reason, place
+    return _TAKEN
+
+
+def _match(parts: Sequence[str], wanted: Sequence[tuple[str, re.Pattern[str]]], at: int = 0) -> _Verdict:
+    (part, regex), rest = wanted[0], wanted[1:]
+    is_last, name = at == len(parts) - 1, parts[at]
+    if part == "**":
+        if not rest:
+            return _descend(parts, at)
+        if (verdict := _match(parts, rest, at)) is not None:
+            return verdict
+        return None if is_last or clutter(name) is not None else _match(parts, wanted, at + 1)
+    if regex.match(name) is None or (name[0] == "." and part[0] != "."):
+        return None
+    reason = clutter(name)
+    if reason is not None and not (part[0] == "." and reason == HIDDEN):
+        return None if rest else (reason, at)
+    if rest:
+        return None if is_last else _match(parts, rest, at + 1)
+    return _TAKEN if is_last else _descend(parts, at + 1)

@@ -1,0 +1,245 @@
+"""The stages of a build by workers that share nothing but OUT, as PTransforms: each calls one function of
+`building.workers` on values that stay small, since the records lie in files in OUT.
+
+Counters stand under one namespace, `recordmill`; they are for people: what a commit is decided by travels as elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from recordmill.base.progress import progress_of
+from recordmill.base.threads import thread_map
+from recordmill.building.run_file import Histogram
+from recordmill.building.workers.finish import digest_files, finish, without_digest
+from recordmill.building.workers.input_digests import DigestPart
+from recordmill.building.workers.runs import Account, Runs, ingest_group
+from recordmill.building.workers.shards import Made, PlacedShard, gap_of, make_shard, place_shard
+from recordmill.building.workers.shared_files import Broadcast, SharedPlan
+from recordmill.building.workers.survey import Merge, Survey, merge_runs, plan_merges, survey, with_merged
+from recordmill.shards.manifest import Manifest
+from recordmill.transforms.beam_types import (
+    AsIter,
+    AsSingleton,
+    CombineFn,
+    CombineGlobally,
+    DoFn,
+    FlatMap,
+    Impulse,
+    Map,
+    ParDo,
+    PCollection,
+    PTransform,
+    Reshuffle,
+    TaggedOutput,
+    counter,
+    windowed,
+)
+
+ACCOUNTS, HISTOGRAMS = "accounts", "histograms"  # the outputs of whatever makes runs
+
+
+BUILD_NAMESPACE = "recordmill"  # of all counters
+
+
+def count(**amounts: int) -> None:
+    """Add to counters of the job; to be called by the thread that Beam runs a step on."""
+    for name, amount in amounts.items():
+        counter(BUILD_NAMESPACE, name).inc(amount)
+
+
+def numbers_below(_: bytes, count: int) -> Iterator[int]:
+    """0, 1, ... and as many as that."""
+    yield from range(count)
+
+
+@dataclass
+class ElementNumbers(PTransform):
+    """0, 1, ... and as many as that, spread over the workers; the graph that an engine is sent holds none of them."""
+
+    count: int
+
+    def expand(self, pipeline: Any) -> PCollection:  # -> int
+        spread: PCollection = pipeline | Impulse() | FlatMap(numbers_below, self.count) | Reshuffle()
+        return spread
+
+
+class IngestGroup(DoFn):
+    """Groups of units to their accounts; where their keys lie is added up in the bundle."""
+
+    def start_bundle(self) -> None:
+        self._total: Histogram | None = None
+
+    def process(self, group: int, plan: SharedPlan) -> Iterator[Account]:
+        with plan.place.attach().alive():
+            account, histogram = ingest_group(plan, group, progress_of(plan.place.run()))
+        self._total = histogram if self._total is None else self._total + histogram
+        count(records_read=account.read, records_rejected=account.rejected.total, runs_written=len(account.runs))
+        yield account
+
+    def finish_bundle(self) -> Iterable[object]:
+        if self._total is not None:
+            yield TaggedOutput(HISTOGRAMS, windowed(self._total))
+
+
+class _AddHistograms(CombineFn):
+    """The histograms' monoid; the zero needs the plan's shape, so None stands for it."""
+
+    def create_accumulator(self) -> Histogram | None:
+        return None
+
+    def add_input(self, total: Histogram | None, one: Histogram) -> Histogram:
+        return one if total is None else total + one
+
+    def merge_accumulators(self, totals: Iterable[Histogram | None]) -> Histogram | None:
+        result = None
+        for total in totals:
+            result = total if result is None else result if total is None else result + total
+        return result
+
+    def extract_output(self, total: Histogram | None) -> Histogram | None:
+        return total
+
+
+def survey_all(histogram: Histogram | None, accounts: Iterable[Account], plan: SharedPlan) -> Survey:
+    """All accounts to what the other half of the build needs."""
+    with plan.place.attach().alive():
+        return survey(plan, accounts, histogram)
+
+
+def merges_of(found: Survey) -> Iterator[Merge]:
+    """What is to be merged before shards are: mostly nothing."""
+    if found.merges:
+        yield from plan_merges(found.layout.load())
+
+
+def merge_some(merge: Merge, found: Survey, plan: SharedPlan) -> Runs:
+    """A group of runs within a range of the keys to one run."""
+    with plan.place.attach().alive():
+        return merge_runs(plan, found, merge, progress_of(plan.place.run()))
+
+
+def list_merged(found: Survey, merged: Iterable[Runs], plan: SharedPlan) -> Survey:
+    """The survey with the runs that shards are made of."""
+    return with_merged(plan.place, found, merged)
+
+
+def packs_of(found: Survey, local: bool) -> Iterator[tuple[int, ...]]:
+    """The numbers of the shards: each an element of its own, or all of them one, where this process has threads."""
+    numbers = range(found.shards)
+    yield from [tuple(numbers)] if local else ((number,) for number in numbers)
+
+
+def make_shards(numbers: tuple[int, ...], found: Survey, plan: SharedPlan) -> Iterator[Made]:
+    """Shards of a pack, on the plan's threads."""
+    progress = progress_of(plan.place.run())
+    with plan.place.attach().alive():
+        threads = plan.load().threads if len(numbers) > 1 else 1
+        for made in thread_map(lambda number: make_shard(plan, found, number, progress), numbers, threads):
+            count(shards_written=1, records_written=made.shard.info.records, bytes_written=made.shard.info.bytes)
+            yield made
+
+
+def gaps_of(made: Made) -> Iterator[tuple[int, int]]:
+    """Shards that came out empty."""
+    if (gap := gap_of(made)) is not None:
+        yield gap
+
+
+def place_made(made: Made, gaps: Iterable[tuple[int, int]], plan: SharedPlan) -> Iterator[PlacedShard]:
+    """What was made under its own name."""
+    if (placed := place_shard(plan.place, made, gaps)) is not None:
+        yield placed
+
+
+def digest_some(ordinals: tuple[int, ...], plan: SharedPlan) -> DigestPart:
+    """The digests of inputs that no worker has read whole."""
+    with plan.place.attach().alive():
+        return digest_files(plan, ordinals, progress_of(plan.place.run()))
+
+
+def undigested(found: Survey, plan: SharedPlan) -> Iterator[tuple[int, ...]]:
+    """Inputs that no worker has read whole."""
+    return without_digest(plan, found)
+
+
+def finish_build_stage(
+    found: Survey, placed: Iterable[PlacedShard], digests: Iterable[DigestPart], plan: SharedPlan
+) -> Manifest:
+    """Look, reconcile, commit."""
+    with plan.place.attach().alive():
+        return finish(plan, found, placed, digests)
+
+
+def release(manifest: Manifest, plan: SharedPlan) -> Manifest:
+    """Remove what only the build needed; a step of its own, so that a repeated commit still finds it."""
+    plan.place.attach().clear()
+    return manifest
+
+
+@dataclass
+class ShardStages(PTransform):
+    """Accounts of runs in OUT, and where their keys lie, to a committed data set: a PCollection with its one Manifest.
+
+    plan: the SharedPlan, or a PCollection with it. local: shards are one element, and made on threads of one process.
+    Expands a mapping of ACCOUNTS and HISTOGRAMS, as IngestGroup's outputs are.
+    """
+
+    plan: SharedPlan | PCollection
+    local: bool = False
+
+    def expand(self, ingested: Any) -> PCollection:  # {ACCOUNTS: Account, HISTOGRAMS: Histogram} -> Manifest
+        plan = self.plan if isinstance(self.plan, Broadcast) else AsSingleton(self.plan)
+        # One histogram a bundle, one in all: it fixes every cut. What is cut, and of which runs, is a file in OUT.
+        surveyed = (
+            ingested[HISTOGRAMS]
+            | "AddHistograms" >> CombineGlobally(_AddHistograms())
+            | "Survey" >> Map(survey_all, AsIter(ingested[ACCOUNTS]), plan)
+        )
+        # Of more runs than a shard is to be merged from: a level between. Mostly no element.
+        merged = (
+            surveyed
+            | "Merges" >> FlatMap(merges_of)
+            | "SpreadMerges" >> Reshuffle()
+            | "MergeRuns" >> Map(merge_some, AsSingleton(surveyed), plan)
+        )
+        listed = surveyed | "ListRuns" >> Map(list_merged, AsIter(merged), plan)
+        # One number a shard. What was made lies under names of the attempt, until the engine has accounted for it.
+        made = (
+            listed
+            | "Shards" >> FlatMap(packs_of, self.local)
+            | "SpreadShards" >> Reshuffle()
+            | "MakeShards" >> FlatMap(make_shards, AsSingleton(listed), plan)
+            | "Account" >> Reshuffle()
+        )
+        gaps = made | "Gaps" >> FlatMap(gaps_of)
+        placed = made | "PlaceShards" >> FlatMap(place_made, AsIter(gaps), plan)
+        digests = (
+            listed
+            | "Undigested" >> FlatMap(undigested, plan)
+            | "SpreadDigests" >> Reshuffle()
+            | "DigestInputs" >> Map(digest_some, plan)
+        )
+        # One element, also of no records: with it the last step runs once, when what it looks at is there.
+        manifest = listed | "Finish" >> Map(finish_build_stage, AsIter(placed), AsIter(digests), plan)
+        released: PCollection = manifest | "Release" >> Map(release, plan)
+        return released
+
+
+@dataclass
+class BuildStages(PTransform):
+    """Numbers of a plan's groups to a committed data set. plan: as it travels."""
+
+    plan: SharedPlan
+
+    def expand(self, groups: PCollection) -> PCollection:  # group -> Manifest
+        ingested: Any = groups | "Ingest" >> ParDo(IngestGroup(), self.plan).with_outputs(HISTOGRAMS, main=ACCOUNTS)
+        manifest: PCollection = of_both(ingested) | "Shard" >> ShardStages(self.plan)
+        return manifest
+
+
+def of_both(ingested: Any) -> Any:
+    """The outputs of whatever makes runs, as `ShardStages` takes them."""
+    return {name: ingested[name] for name in (ACCOUNTS, HISTOGRAMS)}

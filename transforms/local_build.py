@@ -1,0 +1,109 @@
+"""A build whose records are read and whose shards are written by one process, as one stage: each step on threads, with
+no runner between them. On an engine the stages are those of `spread`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from recordmill.base.progress import progress_of
+from recordmill.base.threads import thread_map
+from recordmill.building.cuts import ShardRange, cut_shards, with_splitters
+from recordmill.building.file_records import straight_stripes, write_straight
+from recordmill.building.ingest import Ingested, ingest
+from recordmill.building.plan import BuildPlan, load_plan
+from recordmill.building.reconcile import committed_by, conclude
+from recordmill.building.run_file import Histogram, RunFile
+from recordmill.building.shard_writer import UnsyncedShard, WrittenShard, write_shards
+from recordmill.building.slices import RunSlice, shard_slices
+from recordmill.shards.grammar import ShardName
+from recordmill.shards.manifest import Manifest
+from recordmill.shards.run import RunFolder
+from recordmill.transforms.beam_types import Map, PCollection, PTransform
+
+_SYNCING = 4  # threads that only wait for the disk, so that the others need not
+_TURNS = 8  # of each thread, at least, so that all end at about the same time
+_OFFSETS = 64  # of the memory: the share of the offsets of slices of some shards
+
+PlanPath = str  # where the BuildPlan is pickled; workers load it once
+
+
+@dataclass
+class BuildHere(PTransform):
+    """An impulse to a committed data set; gives the one Manifest. Each transform more takes Beam some 10 ms.
+
+    plan: the path of the pickled plan.
+    """
+
+    plan: PlanPath
+
+    def expand(self, impulse: PCollection) -> PCollection:  # b"" -> Manifest
+        return impulse | Map(build_here, self.plan)
+
+
+def build_here(_: bytes, plan_path: PlanPath) -> Manifest:
+    """Groups to runs, to shards, to the commit."""
+    try:
+        plan = load_plan(plan_path)
+    except FileNotFoundError:  # a repeated attempt, after the folder of the run was removed
+        if (done := RunFolder.attach(Path(plan_path).parent).committed()) is not None:
+            return done
+        raise
+    if (done := committed_by(plan)) is not None:  # runners may repeat any stage
+        return done
+    progress = progress_of(plan.folder)
+    try:
+        if (stripes := straight_stripes(plan)) is not None:
+            ingested, shards = write_straight(plan, stripes, progress)
+        else:
+            ingested, total = ingest_all(plan)
+            runs = [run for one in ingested for run in one.runs]
+            shards = list(write_all_shards(plan, plan_slices(plan, runs, total)))
+        progress.advance()  # the last moment at which a build that was stopped leaves nothing
+        return conclude(plan, ingested, shards)
+    except BaseException as error:
+        progress.fail(error)  # itself, for the process that started the job: runners hand on only its text
+        raise
+
+
+def ingest_all(plan: BuildPlan) -> tuple[list[Ingested], Histogram]:
+    """All groups, each read, encoded and written as runs, on the plan's threads; and where all keys lie."""
+    progress = progress_of(plan.folder)
+    total = Histogram.zero(plan.buckets.splits, plan.buckets.count)
+    done = []
+    for ingested, histogram in thread_map(
+        lambda group: ingest(plan, group, progress, plan.run_bytes), range(len(plan.groups)), plan.threads
+    ):
+        done.append(ingested)
+        total += histogram
+    return done, total
+
+
+def plan_slices(
+    plan: BuildPlan, runs: Sequence[RunFile], total: Histogram
+) -> Iterator[tuple[ShardRange, list[RunSlice]]]:  # shards, and what they need
+    """The shards of the whole data set with what they need of the runs, small ones together, so that a run is not asked
+    for a few records at a time; none if there is no record.
+    """
+    cuts = with_splitters(cut_shards(total, plan.shards, plan.splits), total, runs)
+    progress_of(plan.folder).begin("write", int(total.records.sum()))
+    size = int(total.bytes.sum()) // max(len(cuts), 1)
+    most = min(plan.run_bytes // (2 * max(size, 1)), len(cuts) // (_TURNS * plan.threads))
+    return shard_slices(runs, cuts, max(most, 1), plan.memory_bytes // _OFFSETS)
+
+
+def write_all_shards(plan: BuildPlan, slices: Iterable[tuple[ShardRange, list[RunSlice]]]) -> Iterator[WrittenShard]:
+    """The shards, merged from their slices, on the plan's threads; others wait for the disk."""
+    progress, folder = progress_of(plan.folder), Path(plan.folder)
+
+    def write(some: tuple[ShardRange, list[RunSlice]]) -> list[UnsyncedShard]:
+        shards, pieces = some
+        numbers = range(shards.index, shards.index + len(shards))
+        names = [ShardName(plan.splits[shards.split], number, shards.of, plan.compression) for number in numbers]
+        return write_shards(folder / "data", folder / "runs", names, shards, pieces, plan.run_bytes, progress)
+
+    written = itertools.chain.from_iterable(thread_map(write, slices, plan.threads))
+    yield from thread_map(lambda shard: shard.settle(durable=not plan.store), written, _SYNCING)
