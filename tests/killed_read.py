@@ -40,7 +40,7 @@ def kill_behind(module, name, of=lambda *args: True):
 if when == "account":
     kill_behind(resume.Finished, "save")
 elif when == "made":
-    from recordmill.exporting.spread import jobs
+    from recordmill.exporting import worker_jobs as jobs
     kill_behind(jobs, "put_bytes")
 elif when == "commit":
     if left:

@@ -178,7 +178,7 @@ import pathlib, sys
 sys.path[:0] = [{tests!r}, {here!r}]
 from made_runs import write_runs
 from test_merge import ONE, dealt, slices_of, runs_of
-from recordmill.building.cuts import RECORDS, ShardRange
+from recordmill.building.cuts import BY_RECORDS, ShardRange
 from recordmill.building.merge import at_most
 from recordmill.building.merge import fan_in, merge
 from recordmill.building.shard_writer import cut_frames
@@ -189,7 +189,7 @@ def held(name):
 def drain(slices, memory):
     records = sum(piece.records for piece in slices)
     with at_most(fan_in(memory), slices, pathlib.Path({folder!r}), memory, lambda: None) as few:
-        frames = cut_frames(merge(few, memory), ShardRange(0, 0, 1, (0, records), RECORDS))
+        frames = cut_frames(merge(few, memory), ShardRange(0, 0, 1, (0, records), BY_RECORDS))
         return records, sum(len(keys) for _, _, keys in frames)
 
 import pickle

@@ -15,8 +15,8 @@ from recordmill.pipelines.remote.child_process import end_with_parent
 
 STARTS = """
 import subprocess, sys
-from recordmill.pipelines.remote.child_process import tied
-with subprocess.Popen(tied(sys.argv[1:]), stdout=subprocess.PIPE) as program:
+from recordmill.pipelines.remote.child_process import end_with_parent
+with subprocess.Popen(end_with_parent(sys.argv[1:]), stdout=subprocess.PIPE) as program:
     print(program.pid, program.stdout.readline().decode().strip(), flush=True)
     sys.stdin.read()
     program.kill()

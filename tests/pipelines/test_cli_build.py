@@ -243,7 +243,7 @@ def test_a_signal_ends_it_with_130_and_leaves_nothing(tmp_path: Path, stop: sign
     pause = {
         "plan": "import recordmill.sources.csv.source as m; plan = m.scan_files; m.scan_files = lambda *a, **k: "
         "(mark(), time.sleep(60))",
-        "read": "import recordmill.building.ingest as m; encode = m.encode; m.encode = lambda *a: (mark(), "
+        "read": "import recordmill.building.ingest as m; encode = m.encode_chunk; m.encode_chunk = lambda *a: (mark(), "
         "time.sleep(0.2), encode(*a))[2]",
         "write": "import recordmill.building.shard_writer as m; cut = m.merge; m.merge = lambda *a: slow(cut(*a))",
     }[stage]

@@ -26,14 +26,14 @@ when, path, out, cache = sys.argv[1:]
 def kill(*args, **named):
     os.kill(os.getpid(), 9)
 if when == "before a record is analysed":
-    from recordmill.transforms.tft import fit
-    fit.as_lists = kill
+    from recordmill.transforms.tft import analysis
+    analysis.as_lists = kill
 elif when == "before the transform is saved":
-    from recordmill.transforms.tft import fit
-    fit.make_portable = kill
+    from recordmill.transforms.tft import analysis
+    analysis.make_portable = kill
 elif when == "while a group is kept":
-    from recordmill.preprocessing import known_groups
-    known_groups.write_all = kill
+    from recordmill.preprocessing import analysis_cache
+    analysis_cache.write_all = kill
 elif when == "between the jobs":
     from recordmill.pipelines import build as module
     module.run_build = kill
@@ -41,8 +41,8 @@ elif when == "before a record is transformed":
     from recordmill.preprocessing.saved_transform import SavedTransform
     SavedTransform.apply = kill
 else:
-    from recordmill.building import commit
-    commit.put_if_absent = kill
+    from recordmill.shards import run
+    run.put_if_absent = kill
 from recordmill.pipelines.build import build
 build(path, out, splits="train=0.8,validation=0.2", transform={"age": "zscore", "kind": "vocabulary"},
       overwrite=True, transform_cache=cache)

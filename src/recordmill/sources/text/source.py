@@ -161,8 +161,8 @@ class TextOptions:
     mode: `lines`, `documents`, or `auto`: documents where folders say classes or there are several small files, else
     lines. blank_lines: whether lines of nothing but white space are records; documents are always kept.
     encoding: of all files, any that Python knows. max_line_bytes: a longer line or document is a reject.
-    split_from, class_from: as in sources.inputs.layout. strays, unknown_class: of files beside class folders, and in
-    folders whose class a given schema lacks, as in sources.inputs.classes.
+    split_from, class_from: as in `sources.common.layout`. strays, unknown_class: of files beside class folders, and in
+    folders whose class a given schema lacks, as there.
     """
 
     mode: str = AUTO_LAYOUT
