@@ -18,7 +18,7 @@ from recordmill.base.siphash import derive_key, hash_bytes, hash_positions
 from recordmill.building.order import Ordering, OrderOptions, key_bytes, split_names
 from recordmill.shards.checksums import add_sums, record_sum
 from recordmill.sources.common.contract import Unit
-from recordmill.storage.file_table import InputFile
+from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Stat
 
 
@@ -26,7 +26,7 @@ from recordmill.storage.files import Stat
 class Planned:
     """As much of a Source as an Ordering looks at."""
 
-    files: tuple[InputFile, ...]
+    files: FileTable
     units: tuple[Unit, ...] = ()
     kind: str = "test"
     notes: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ def source(*names: str, splits: tuple[str | None, ...] = ()) -> Planned:
         InputFile(0, name, f"/elsewhere/{name}", Stat(1, 1), splits[i] if splits else None)
         for i, name in enumerate(names)
     )
-    return Planned(files, tuple(Unit(i, i + 1, rows=10) for i in range(len(names))))
+    return Planned(FileTable.of(files), tuple(Unit(i, i + 1, rows=10) for i in range(len(names))))
 
 
 def place(

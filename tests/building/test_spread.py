@@ -322,7 +322,7 @@ def test_inputs_that_are_listed_to_a_disk_are_built_as_those_in_memory(
         options |= {} if kind == "labels" else {"strays": "keep"}
     if kind == "labels":
         options |= {"labels": f"{source}/labels.csv", "max_rejects": 9}
-    monkeypatch.setattr(plan_files, "ROWS", 4)
+    monkeypatch.setattr(plan_files, "BLOCK_ITEMS", 4)
     one = recordmill.build(source, tmp_path / "one", **options)
     monkeypatch.setattr(external_sort, "HELD_ROWS", 5)
     out = str(tmp_path / "out")

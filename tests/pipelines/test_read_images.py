@@ -105,7 +105,7 @@ def test_images_of_many_sizes_are_lists_in_tables_and_refused_as_one_array(tmp_p
         assert rows.pop(6) is None
         for row, image in zip(rows, images, strict=True):
             assert np.array_equal(np.array(row, np.uint8), plain(image))
-    with pytest.raises(UsageError, match=r"differ in size \(\d+ x \d+ and \d+ x \d+\).*resize= makes them equal"):
+    with pytest.raises(UsageError, match=r"differ in size \(\d+ x \d+ and \d+ x \d+\).*resize=.HxW. makes them equal"):
         read(out, tmp_path / "npy", to="npy", decode_images=True)
     assert not (tmp_path / "npy").exists()
 
@@ -178,7 +178,7 @@ def test_an_image_that_memory_can_not_hold_is_named(tmp_path: Path) -> None:
             )
         assert not (tmp_path / str(number)).exists() or not list((tmp_path / str(number)).glob("*"))
         assert ('to="arrow"' in str(error.value)) == (options["to"] == "parquet")
-        enough = str(error.value).split("; memory=")[1].split()[0]
+        enough = str(error.value).split("; memory=")[1].split()[0].strip('"')
         assert (
             read(
                 out, tmp_path / f"{number} enough", decode_images="image", columns="image", memory=enough, **options

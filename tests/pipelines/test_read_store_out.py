@@ -89,7 +89,7 @@ def test_a_read_into_a_store_is_the_local_one(
 def test_what_is_put_while_it_is_made_is_the_local_file(
     store: Store, out: str, large: str, tmp_path: Path, to: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploads, "PART_BYTES", 5 << 20)  # 5 MiB: the least that S3 takes
+    monkeypatch.setattr(uploads, "UPLOAD_PART_BYTES", 5 << 20)  # 5 MiB: the least that S3 takes
     options = {"to": to, "file_size": "15MB"}
     recordmill.read(large, tmp_path / "near", **options)
     out = f"{out}-{to}"

@@ -138,5 +138,5 @@ def test_yaml_is_data_only(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(UsageError, match=message):
             read_declaration(path)
-    with pytest.raises(UsageError, match=r"missing\.yaml: can't be read"):
+    with pytest.raises(UsageError, match=r"missing\.yaml.: can't be read"):
         read_declaration(tmp_path / "missing.yaml")

@@ -23,7 +23,7 @@ assert not loaded, loaded
     "code",
     [
         "from recordmill.reader import Dataset, Ragged, Strings, open, open_columns",
-        "import recordmill.reader.dataset, recordmill.reader.tensorflow.dataset, recordmill.reader.tensorflow.program",
+        "import recordmill.reader.dataset, recordmill.reader.training, recordmill.reader.mixture",
         "import recordmill.reader.inspect.summary, recordmill.reader.batches.iterator",
         "import recordmill; ds = recordmill.open({out!r}); ds.to_table(); ds.to_numpy(); list(ds.batches(8, "
         "shuffle=True)); ds[3]",

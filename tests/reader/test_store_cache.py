@@ -42,8 +42,8 @@ def store(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture
 def proxy(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    monkeypatch.setattr(objects, "BLOCK_BYTES", 10_000)
-    monkeypatch.setattr(downloads, "PART_BYTES", 20_000)
+    monkeypatch.setattr(objects, "STORE_BLOCK_BYTES", 10_000)
+    monkeypatch.setattr(downloads, "DOWNLOAD_PART_BYTES", 20_000)
     with fault_proxy(store.endpoint) as between, settings(**of_s3(between.url)):
         yield between
 

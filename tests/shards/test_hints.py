@@ -168,8 +168,8 @@ def test_read_says_what_it_could_decode(tmp_path: Path) -> None:
         tmp_path / "a.tfrecord",
         *({"photo": png, "t": tensor, "odd": tensor[:-1], "text": b"a", "n": 1} for tensor in tensors),
     )
-    photo = "photo holds encoded images: decode_images=photo makes pixels of them"
-    tensor = "t holds TensorProtos (float32 [2, 3]): decode_tensor=t makes arrays of them"
+    photo = 'photo holds encoded images: decode_images="photo" makes pixels of them'
+    tensor = 't holds TensorProtos (float32 [2, 3]): decode_tensor="t" makes arrays of them'
     assert read(tmp_path / "a.tfrecord", tmp_path / "0").notes == (photo, tensor)
     assert read(tmp_path / "a.tfrecord", tmp_path / "1", decode_tensor="t").notes == (photo,)
     assert read(tmp_path / "a.tfrecord", tmp_path / "2", columns="n,t", decode_tensor="t").notes == ()

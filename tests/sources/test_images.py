@@ -115,7 +115,7 @@ def test_chunks_and_units_are_bounded_and_change_nothing(tmp_path: Path, monkeyp
     assert max(unit.size_bytes for unit in small.units) <= 5_000
     assert len(chunks(small)) > 10
     assert drain(small) == whole
-    monkeypatch.setattr(images, "UNIT_FILES", 3)
+    monkeypatch.setattr(images, "IMAGE_UNIT_FILES", 3)
     assert max(unit.rows or 0 for unit in plan(tmp_path).units) == 3
     assert drain(plan(tmp_path)) == whole
 

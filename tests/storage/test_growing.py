@@ -26,7 +26,7 @@ DATA = np.random.default_rng(0).bytes(2 * PART + 12345)
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "PART_BYTES", PART)
+    monkeypatch.setattr(uploads, "UPLOAD_PART_BYTES", PART)
 
 
 @pytest.fixture

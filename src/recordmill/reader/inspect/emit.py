@@ -33,7 +33,7 @@ def dataset(split=None, batch_size=256, shuffle_records=0, seed=0):
     """
     files = [file for name, files in FILES.items() for file in files if split in (None, name)]
     batches = read_records(files, shuffle_records, seed).batch(batch_size)
-    tensors = unconverted(lambda serialized: parse(serialized, %s, TENSORS))
+    tensors = unconverted(lambda serialized: parse_records(serialized, %s, TENSORS))
     parsed = batches.map(tensors, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     return parsed.prefetch(tf.data.AUTOTUNE)
 

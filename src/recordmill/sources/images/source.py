@@ -140,8 +140,8 @@ class ImageOptions:
     are dropped, such files have no labels. check: `structure` (whole container, nothing decoded) or `decode` (every
     frame, with Pillow; needs 4 bytes of memory per pixel and thread). max_pixels: height x width above which an image
     is a reject, known from its header before anything is decoded. class_from: `auto`, `folders`, `none`; split_from:
-    `auto`, `folders`, `names`, `none`: see `sources.common.layout`. strays, unknown_class: of files beside class folders,
-    and in folders whose class a given schema lacks, as there.
+    `auto`, `folders`, `names`, `none`: see `sources.common.layout`. strays, unknown_class: of files beside class
+    folders, and in folders whose class a given schema lacks, as there.
     """
 
     labels: str | None = None
