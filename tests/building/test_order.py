@@ -168,7 +168,7 @@ def test_folders_that_say_splits_exclude_fractions() -> None:
     with pytest.raises(UsageError, match="would mix them"):
         split_names(OrderOptions(splits=(("train", 1.0),)), said)
     # dividing one split leaks nothing
-    assert split_names(OrderOptions(splits=(("a", 0.5), ("b", 0.5))), said[:1]) == ("a", "b")
+    assert split_names(OrderOptions(splits=(("a", 0.5), ("b", 0.5))), FileTable.of(said[:1])) == ("a", "b")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ import recordmill
 from recordmill.__main__ import main
 from recordmill.base.errors import UsageError
 from recordmill.storage import files
-from recordmill.storage.stores import cache, downloads, objects
+from recordmill.storage.stores import cache as block_cache
+from recordmill.storage.stores import downloads, objects
 from recordmill.storage.stores.cache import DiskCache
 from recordmill.storage.stores.client import REQUEST_LIMIT
 
@@ -145,7 +146,7 @@ def one_bit(data: bytes) -> bytes:
 
 
 def blocks(folder: Path) -> list[Path]:
-    return sorted((folder / cache.FOLDER).glob("??/*"))
+    return sorted((folder / block_cache.FOLDER).glob("??/*"))
 
 
 def test_the_limit_holds(store: Store, proxy: Proxy, tmp_path: Path) -> None:
@@ -213,7 +214,7 @@ def _fill(folder: str, number: int) -> None:
         cache.put((number, at), np.full(1000, at, np.uint8))
         found = cache.get((number, at), 1000)
         assert found is None or (found == at).all()  # another process may have needed the room
-        with open(Path(folder, cache.FOLDER, "used")) as counted:  # at one moment: who counts waits meanwhile
+        with open(Path(folder, block_cache.FOLDER, "used")) as counted:  # at one moment: who counts waits meanwhile
             fcntl.flock(counted, fcntl.LOCK_EX)
             assert sum(map(size_of, blocks(Path(folder)))) <= 100_000
 
@@ -238,7 +239,7 @@ def test_an_object_that_was_replaced_is_not_taken_from_the_cache(store: Store, p
 def test_a_folder_that_can_t_be_written_to_is_gone_without(
     store: Store, proxy: Proxy, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / cache.FOLDER).write_text("a file")
+    (tmp_path / block_cache.FOLDER).write_text("a file")
     dataset = recordmill.open(f"{store.root}/plain", cache=tmp_path)
     assert len(dataset.to_table()) == ROWS
     assert "nothing more is kept there" in caplog.text
