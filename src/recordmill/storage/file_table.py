@@ -330,11 +330,6 @@ def where_none(column: pa.DictionaryArray) -> npt.NDArray[np.bool_]:
     return found
 
 
-def rows_where(files: Iterable[InputFile], says: Callable[[InputFile], bool], count: int) -> npt.NDArray[np.bool_]:
-    """[files] of which files it holds."""
-    return np.fromiter((says(file) for file in files), np.bool_, count)
-
-
 def _used(words: pa.Array, numbers: pa.Array) -> tuple[pa.Array, pa.Array]:
     """The words that some file has, and the numbers of these."""
     each = numbers.to_numpy()
