@@ -11,8 +11,8 @@ from build_scaling import BLOCK_BYTES, PLAN_BYTES
 from recordmill.building.workers.plan_files import BLOCK_ITEMS, CACHED_BLOCKS
 from recordmill.exporting.plan import FILE_BYTES
 from recordmill.exporting.worker_jobs import JOBS_AT_ONCE
-from recordmill.shards.cutting import LOOKED_RECORDS
-from recordmill.shards.index import INDEX_DTYPE, LOOKED_ENTRIES
+from recordmill.shards.cutting import PROBED_RECORDS
+from recordmill.shards.index import INDEX_DTYPE, PROBED_ENTRIES
 from recordmill.shards.pieces import PIECE_BYTES
 
 # bytes in memory at most
@@ -59,7 +59,7 @@ class Read:
         """
         records = self.shard_bytes // self.record_bytes
         looked = -(-self.framed_bytes // self.spans) // PIECE_BYTES + 2
-        entries = looked * LOOKED_ENTRIES if records > looked * LOOKED_RECORDS else records
+        entries = looked * PROBED_ENTRIES if records > looked * PROBED_RECORDS else records
         whole = max(self.shards - self.jobs + 1, 0)
         return (whole * records + (self.spans - whole) * entries) * int(INDEX_DTYPE.itemsize)
 

@@ -17,7 +17,7 @@ from recordmill.base.progress import Progress, job
 from recordmill.pipelines.remote.flags import check_flags, check_name
 from recordmill.pipelines.remote.submission import Submission, run_on_engine
 from recordmill.shards.manifest import RUN_PREFIX
-from recordmill.transforms.local_run import making_ours, run_here
+from recordmill.transforms.local_run import own_run, run_locally
 
 if TYPE_CHECKING:
     from recordmill.transforms.beam_types import Pipeline
@@ -80,10 +80,10 @@ def run_pipeline(
         assert runner is not None
         folder = name if os.path.basename(name).startswith(RUN_PREFIX) else os.path.dirname(name)
         submission = Submission(runner, beam_args, _job_name(kind, folder), folder, detach)
-        with making_ours(), job(name, progress):
+        with own_run(), job(name, progress):
             run_on_engine(construct, submission, progress)
         return
-    run_here(construct, beam_args, name, progress)
+    run_locally(construct, beam_args, name, progress)
 
 
 def _job_name(kind: str, folder: str) -> str:

@@ -293,12 +293,12 @@ def run_build(
     def construct(pipeline: Pipeline) -> None:
         from recordmill.transforms.beam_types import Impulse
         from recordmill.transforms.build_stages import BuildStages, ElementNumbers
-        from recordmill.transforms.local_build import BuildHere
+        from recordmill.transforms.local_build import LocalBuild
 
         if place is not None:
             _ = pipeline | "Groups" >> ElementNumbers(len(plan.groups)) | "Build" >> BuildStages(shared)
         else:
-            _ = pipeline | "Once" >> Impulse() | "Build" >> BuildHere(path)
+            _ = pipeline | "Once" >> Impulse() | "Build" >> LocalBuild(path)
 
     folder = plan.folder if place is None else place.run()
     run_pipeline(construct, settings.runner, settings.beam_args, folder, progress, detach=detach)

@@ -24,7 +24,7 @@ _STAGES = {
 _LOOK_SEC, _PLAIN_SEC = 0.2, 10.0
 _COMPILING_SEC = 1.0  # one that takes less is not worth a line
 COMPILING = "compiling kernels for this machine, which is done once and may take a minute"
-NOT_KEPT = "compiling kernels, in each run anew: no folder for them can be written (NUMBA_CACHE_DIR names one)"
+NO_KERNEL_CACHE = "compiling kernels, in each run anew: no folder for them can be written (NUMBA_CACHE_DIR names one)"
 
 
 class Display:
@@ -70,7 +70,7 @@ class Display:
     def _tell_of_compiling(self) -> None:
         if not self._told and compiling.seconds >= _COMPILING_SEC:
             self._told = True
-            self.say(COMPILING if compiling.is_kept else NOT_KEPT)
+            self.say(COMPILING if compiling.is_kept else NO_KERNEL_CACHE)
 
     def _update(self, text: str) -> None:
         if self._moving and text == self._last:

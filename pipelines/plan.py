@@ -10,7 +10,7 @@ from typing import Any
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.suggestions import did_you_mean
-from recordmill.building.plan import kept_bytes, parsed_bytes
+from recordmill.building.plan import parsed_bytes, scan_cache_bytes
 from recordmill.options.commands import refuse_unserved
 from recordmill.options.option import FROM_MEMORY, FROM_SOURCE
 from recordmill.pipelines.beam_run import is_local
@@ -40,7 +40,7 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
         *(settings.schema, settings.dtypes, settings.label, settings.threads, settings.memory_bytes, settings.may_lack)
     )
     if is_local(settings.runner):
-        kept, parsed = kept_bytes(settings.memory_bytes), parsed_bytes(settings.memory_bytes)
+        kept, parsed = scan_cache_bytes(settings.memory_bytes), parsed_bytes(settings.memory_bytes)
         common = replace(common, kept_bytes=kept, parsed_bytes=parsed, parsed_folder=os.fspath(folder.spool))
     inputs = _paths(source)
     if inputs is None and is_meant_as_source(source):

@@ -26,8 +26,8 @@ from recordmill.base.threads import thread_map
 from recordmill.exporting.job import Accounts, OutputAccount, Publication, run_job
 from recordmill.exporting.plan import Job, ReadPlan, find_inputs, plan_read, shared_out
 from recordmill.exporting.publish import OnDisk, begin_publication
-from recordmill.exporting.resume import Finished, go_on, keep_finished, may_go_on
-from recordmill.exporting.store_publish import PlacedOutput, Uploaded, begin_in_store, uploads_of
+from recordmill.exporting.resume import Finished, go_on, may_go_on, save_finished
+from recordmill.exporting.store_publish import Uploaded, UploadedOutput, begin_in_store, uploads_of
 from recordmill.options.commands import with_keywords
 from recordmill.pipelines.beam_run import check_runner, is_local
 from recordmill.pipelines.display import Display
@@ -209,9 +209,9 @@ def _prepare(
     progress.begin("resume")
     folder, finished = go_on(folder, plan, settings.threads, engine=settings.runner is not None)
     if finished is not None and settings.runner is not None:
-        from recordmill.pipelines.read_beam import left_by_workers
+        from recordmill.pipelines.read_beam import finished_by_workers
 
-        finished = replace(finished, by_workers=left_by_workers(plan, folder, _place(folder, out, settings)))
+        finished = replace(finished, by_workers=finished_by_workers(plan, folder, _place(folder, out, settings)))
     kept = [] if finished is None else finished.accounts
     if kept:
         of = len(finished.by_workers) if finished is not None and finished.by_workers else len(plan.jobs)
@@ -231,9 +231,7 @@ def _begin(out: str, settings: ReadSettings) -> tuple[RunFolder, int]:
 
 def _place(folder: RunFolder, out: str, settings: ReadSettings) -> SharedFolder:
     """Where workers have their files: an engine's in OUT, also in a store, others on this machine."""
-    from recordmill.building.workers.shared_files import (
-        SharedFolder,  # only an engine needs it: with it come half of all imports
-    )
+    from recordmill.building.workers.shared_files import SharedFolder
 
     far = is_remote(out) and settings.runner is not None and not is_local(settings.runner)
     return SharedFolder(
@@ -257,7 +255,7 @@ def _publication(
     if not is_remote(out):
         return OnDisk(folder, settings.overwrite)
     if run is not None and not plan.options.output.per_split:
-        return PlacedOutput(run, folder, base)
+        return UploadedOutput(run, folder, base)
     uploads = uploads_of(plan, folder, out, finished, settings.threads, settings.memory_bytes)
     return Uploaded(putting.enter_context(uploads), base)
 
@@ -304,7 +302,7 @@ def run_jobs(
 
 def _ended(error: BaseException, folder: RunFolder, out: str) -> BaseException:
     """The error that ends a read: with what it keeps, or with the place, which a write does not say."""
-    if count := keep_finished(folder):
+    if count := save_finished(folder):
         return _stopped(error, folder, count)
     if not isinstance(error, OSError) or error.filename is not None or not error.strerror:
         return error

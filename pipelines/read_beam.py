@@ -21,7 +21,7 @@ from recordmill.building.workers.shared_files import SharedFolder
 from recordmill.exporting.job import OutputAccount, output_name, write_output
 from recordmill.exporting.plan import Job, ReadPlan, shared_out, split_jobs
 from recordmill.exporting.resume import Finished
-from recordmill.exporting.worker_jobs import MadeJob, ReadRun, begin_read, find_made, place_in_store, take
+from recordmill.exporting.worker_jobs import FinishedJob, ReadRun, begin_read, copy_to_final_names, find_finished, take
 from recordmill.pipelines.beam_run import is_local, run_pipeline
 from recordmill.records.writers.outputs import Output, find_output
 from recordmill.shards.catalog import ShardFile
@@ -76,7 +76,7 @@ def run_on_beam(
 
     run_pipeline(construct, settings.runner, settings.beam_args, shared.place.run(), progress, kind="read")
     if lies_in_store(plan, place):
-        return place_in_store(shared)
+        return copy_to_final_names(shared)
     results = take(shared, folder.runs if parts else folder.data, folder.rejects)
     return [_join(plan, job, folder, results) for job in plan.jobs] if parts else results
 
@@ -88,9 +88,9 @@ def _worker_jobs(plan: ReadPlan) -> tuple[Sequence[Job], Output]:
     return plan.jobs, plan.options.output
 
 
-def left_by_workers(plan: ReadPlan, folder: RunFolder, place: SharedFolder) -> list[MadeJob | None]:
+def finished_by_workers(plan: ReadPlan, folder: RunFolder, place: SharedFolder) -> list[FinishedJob | None]:
     """Of each job of workers what those of an earlier attempt at the read have left."""
-    return find_made(place, folder, *_worker_jobs(plan))
+    return find_finished(place, folder, *_worker_jobs(plan))
 
 
 def lies_in_store(plan: ReadPlan, place: SharedFolder) -> bool:

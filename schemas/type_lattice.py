@@ -1,8 +1,8 @@
 """What texts were seen in a column, merged over rows, files and threads; the dtype that holds them all out.
 
-`Seen` is a monoid: `Seen()` is its zero, `+` joins what two threads saw, in any order. What a text is by itself (a
-class, one bit) is told by sources.text_values; the rule that turns classes into a dtype stands here and serves CSV and
-JSONL alike:
+`TextCounts` is a monoid: `TextCounts()` is its zero, `+` joins what two threads saw, in any order. What a text is by
+itself (a class, one bit) is told by sources.text_values; the rule that turns classes into a dtype stands here and
+serves CSV and JSONL alike:
 
 * nothing but nulls: `string`, nullable.
 * only `true` and `false`: `bool`; together with anything else: `string`.
@@ -29,7 +29,7 @@ _UNITS = ((NANO_TIME, "ns"), (MICROS, "us"), (MILLIS, "ms"), (SECONDS, "s"))
 
 
 @dataclass(frozen=True)
-class SeenTexts:
+class TextCounts:
     """What was seen in one column.
 
     classes: the bits above, joined. values: how many values; a null is none.
@@ -48,8 +48,8 @@ class SeenTexts:
     inexact_integers: int = 0
     overflows: int = 0
 
-    def __add__(self, other: SeenTexts) -> SeenTexts:
-        return SeenTexts(
+    def __add__(self, other: TextCounts) -> TextCounts:
+        return TextCounts(
             self.classes | other.classes,
             self.values + other.values,
             {
@@ -66,9 +66,9 @@ class SeenTexts:
     def dtype(self) -> str:
         """The dtype (of schemas.feature) that holds every value seen.
 
-        >>> (SeenTexts(INT64_TYPE) + SeenTexts(FLOAT32)).dtype, SeenTexts(BOOL | INT64_TYPE).dtype
+        >>> (TextCounts(INT64_TYPE) + TextCounts(FLOAT32)).dtype, TextCounts(BOOL | INT64_TYPE).dtype
         ('float32', 'string')
-        >>> SeenTexts(SECONDS | MICROS | AWARE).dtype, SeenTexts().dtype
+        >>> TextCounts(SECONDS | MICROS | AWARE).dtype, TextCounts().dtype
         ('timestamp[us, UTC]', 'string')
         """
         return resolve_dtype(self.classes)

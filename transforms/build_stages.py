@@ -16,7 +16,7 @@ from recordmill.building.run_file import Histogram
 from recordmill.building.workers.finish import digest_files, finish, without_digest
 from recordmill.building.workers.input_digests import DigestPart
 from recordmill.building.workers.runs import Account, Runs, ingest_group
-from recordmill.building.workers.shards import Made, PlacedShard, gap_of, make_shard, place_shard
+from recordmill.building.workers.shards import FinalShard, ShardAttempt, gap_of, give_final_name, make_shard
 from recordmill.building.workers.shared_files import Broadcast, SharedPlan
 from recordmill.building.workers.survey import Merge, Survey, merge_runs, plan_merges, survey, with_merged
 from recordmill.shards.manifest import Manifest
@@ -132,7 +132,7 @@ def packs_of(found: Survey, local: bool) -> Iterator[tuple[int, ...]]:
     yield from [tuple(numbers)] if local else ((number,) for number in numbers)
 
 
-def make_shards(numbers: tuple[int, ...], found: Survey, plan: SharedPlan) -> Iterator[Made]:
+def make_shards(numbers: tuple[int, ...], found: Survey, plan: SharedPlan) -> Iterator[ShardAttempt]:
     """Shards of a pack, on the plan's threads."""
     progress = progress_of(plan.place.run())
     with plan.place.attach().alive():
@@ -142,15 +142,15 @@ def make_shards(numbers: tuple[int, ...], found: Survey, plan: SharedPlan) -> It
             yield made
 
 
-def gaps_of(made: Made) -> Iterator[tuple[int, int]]:
+def gaps_of(made: ShardAttempt) -> Iterator[tuple[int, int]]:
     """Shards that came out empty."""
     if (gap := gap_of(made)) is not None:
         yield gap
 
 
-def place_made(made: Made, gaps: Iterable[tuple[int, int]], plan: SharedPlan) -> Iterator[PlacedShard]:
+def name_shard(made: ShardAttempt, gaps: Iterable[tuple[int, int]], plan: SharedPlan) -> Iterator[FinalShard]:
     """What was made under its own name."""
-    if (placed := place_shard(plan.place, made, gaps)) is not None:
+    if (placed := give_final_name(plan.place, made, gaps)) is not None:
         yield placed
 
 
@@ -166,7 +166,7 @@ def undigested(found: Survey, plan: SharedPlan) -> Iterator[tuple[int, ...]]:
 
 
 def finish_build_stage(
-    found: Survey, placed: Iterable[PlacedShard], digests: Iterable[DigestPart], plan: SharedPlan
+    found: Survey, placed: Iterable[FinalShard], digests: Iterable[DigestPart], plan: SharedPlan
 ) -> Manifest:
     """Look, reconcile, commit."""
     with plan.place.attach().alive():
@@ -215,7 +215,7 @@ class ShardStages(PTransform):
             | "Account" >> Reshuffle()
         )
         gaps = made | "Gaps" >> FlatMap(gaps_of)
-        placed = made | "PlaceShards" >> FlatMap(place_made, AsIter(gaps), plan)
+        placed = made | "PlaceShards" >> FlatMap(name_shard, AsIter(gaps), plan)
         digests = (
             listed
             | "Undigested" >> FlatMap(undigested, plan)

@@ -12,7 +12,7 @@ from pathlib import Path
 from recordmill.base.progress import progress_of
 from recordmill.base.threads import thread_map
 from recordmill.building.cuts import ShardRange, cut_shards, with_splitters
-from recordmill.building.file_records import straight_stripes, write_straight
+from recordmill.building.file_records import one_record_files, write_file_records
 from recordmill.building.ingest import Ingested, ingest
 from recordmill.building.plan import BuildPlan, load_plan
 from recordmill.building.reconcile import committed_by, conclude
@@ -32,7 +32,7 @@ PlanPath = str  # where the BuildPlan is pickled; workers load it once
 
 
 @dataclass
-class BuildHere(PTransform):
+class LocalBuild(PTransform):
     """An impulse to a committed data set; gives the one Manifest. Each transform more takes Beam some 10 ms.
 
     plan: the path of the pickled plan.
@@ -41,10 +41,10 @@ class BuildHere(PTransform):
     plan: PlanPath
 
     def expand(self, impulse: PCollection) -> PCollection:  # b"" -> Manifest
-        return impulse | Map(build_here, self.plan)
+        return impulse | Map(build_locally, self.plan)
 
 
-def build_here(_: bytes, plan_path: PlanPath) -> Manifest:
+def build_locally(_: bytes, plan_path: PlanPath) -> Manifest:
     """Groups to runs, to shards, to the commit."""
     try:
         plan = load_plan(plan_path)
@@ -56,8 +56,8 @@ def build_here(_: bytes, plan_path: PlanPath) -> Manifest:
         return done
     progress = progress_of(plan.folder)
     try:
-        if (stripes := straight_stripes(plan)) is not None:
-            ingested, shards = write_straight(plan, stripes, progress)
+        if (stripes := one_record_files(plan)) is not None:
+            ingested, shards = write_file_records(plan, stripes, progress)
         else:
             ingested, total = ingest_all(plan)
             runs = [run for one in ingested for run in one.runs]

@@ -25,7 +25,7 @@ _LOOK_MS = 10
 
 
 @contextlib.contextmanager
-def making_ours() -> Iterator[None]:
+def own_run() -> Iterator[None]:
     """The pipelines that this thread makes meanwhile are recordmill's own, not a notebook cell's."""
     with _as_we_need_it():
         token = _ours.set(True)
@@ -35,7 +35,7 @@ def making_ours() -> Iterator[None]:
             _ours.reset(token)
 
 
-def run_here(construct: Callable[[Pipeline], None], beam_args: Sequence[str], name: str, progress: Progress) -> None:
+def run_locally(construct: Callable[[Pipeline], None], beam_args: Sequence[str], name: str, progress: Progress) -> None:
     """The pipeline that `construct(pipeline)` makes, to its end in this process. name: by which its threads find
     `progress`.
 

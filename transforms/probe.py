@@ -86,7 +86,7 @@ def count_facts(number: int, wanted: ProbeRequest) -> Iterator[int]:
     yield number
 
 
-def look_around(pipeline: Pipeline, wanted: ProbeRequest, looks: int) -> PCollection:
+def probe_workers(pipeline: Pipeline, wanted: ProbeRequest, looks: int) -> PCollection:
     """As many looks, spread over the workers."""
     return pipeline | Create(range(looks)) | Reshuffle() | FlatMap(count_facts, wanted)
 

@@ -15,7 +15,7 @@ from recordmill.base.progress import progress_of
 from recordmill.base.threads import thread_map
 from recordmill.exporting.plan import ReadOptions, ReadPlan, plan_read
 from recordmill.exporting.records import read_parts
-from recordmill.exporting.worker_jobs import MadeJob, SharedRun, list_made, make_job
+from recordmill.exporting.worker_jobs import FinishedJob, SharedRun, list_finished, make_job
 from recordmill.schemas.feature import Schema
 from recordmill.storage.files import input_path, is_remote
 from recordmill.storage.folders import exists
@@ -38,11 +38,11 @@ def single_element(number: int) -> tuple[int, ...]:
     return (number,)
 
 
-def make_pack(numbers: Iterable[int], run: SharedRun) -> Iterator[MadeJob]:
+def make_pack(numbers: Iterable[int], run: SharedRun) -> Iterator[FinishedJob]:
     """The jobs of a pack, as many at once as the run says."""
     progress = progress_of(run.place.run())
 
-    def work(number: int) -> MadeJob:
+    def work(number: int) -> FinishedJob:
         try:
             return make_job(run, number, progress)
         except BaseException as error:
@@ -56,9 +56,9 @@ def make_pack(numbers: Iterable[int], run: SharedRun) -> Iterator[MadeJob]:
         yield made
 
 
-def list_all(_: None, made: Iterable[MadeJob], run: SharedRun) -> int:
+def list_all(_: None, made: Iterable[FinishedJob], run: SharedRun) -> int:
     """All results, to one list."""
-    return list_made(run, made)
+    return list_finished(run, made)
 
 
 @dataclass

@@ -42,7 +42,7 @@ def _end(program: int) -> None:
             time.sleep(0.1)
 
 
-def run_tied() -> None:
+def run_with_parent() -> None:
     """Become the program that the arguments name."""
     program = os.getpid()
     if os.fork():
@@ -53,4 +53,4 @@ def run_tied() -> None:
 
 
 if __name__ == "__main__":
-    run_tied()
+    run_with_parent()

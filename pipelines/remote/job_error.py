@@ -87,7 +87,7 @@ def _joined(lines: Sequence[str]) -> str:
     return text.strip()
 
 
-def keep_text(text: str, name: str) -> str:
+def save_text(text: str, name: str) -> str:
     """Write all that an engine said to a file of this user's own; gives its path."""
     path = join(private_folder("recordmill"), f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.txt")
     with atomic_write(path) as file:
@@ -97,4 +97,4 @@ def keep_text(text: str, name: str) -> str:
 
 def error_sentence(text: str, name: str) -> EngineError:
     """The error of a job that failed, its text kept."""
-    return EngineError(f"{sentence(text)} (all that the engine said: {keep_text(text, name)})")
+    return EngineError(f"{sentence(text)} (all that the engine said: {save_text(text, name)})")

@@ -89,14 +89,14 @@ def preflight(runner: str, beam_args: Sequence[str], seen: ProbeResult, progress
 
 def ask_workers(runner: str, beam_args: Sequence[str], seen: ProbeResult, progress: Progress) -> list[ClusterFinding]:
     """What a job that only looks finds."""
-    from recordmill.transforms.probe import ProbeRequest, facts_of, look_around
+    from recordmill.transforms.probe import ProbeRequest, facts_of, probe_workers
 
     text = uuid.uuid4().hex
     wanted = ProbeRequest(put_token(seen.folder, text), text, seen.inputs)
     facts: list[dict[str, Any]] = []
 
     def construct(pipeline: Any) -> None:
-        _ = look_around(pipeline, wanted, _LOOKS)
+        _ = probe_workers(pipeline, wanted, _LOOKS)
 
     name = f"recordmill-preflight-{text[:12]}"
     job = Submission(

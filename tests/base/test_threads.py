@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from recordmill.base.threads import done_in_turn, one_ahead, thread_map
+from recordmill.base.threads import one_ahead, run_in_order, thread_map
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -97,10 +97,10 @@ def test_a_consumer_that_stops_leaves_no_thread() -> None:
 def test_what_is_done_in_turn_is_given_in_order() -> None:
     done: list[int] = []
     with ThreadPoolExecutor(4) as pool:
-        given = [len(done) for _ in done_in_turn(done.append, range(500), pool.submit, 4)]
+        given = [len(done) for _ in run_in_order(done.append, range(500), pool.submit, 4)]
         assert sorted(done) == list(range(500))
         assert all(there > number for number, there in enumerate(given))
-        assert list(done_in_turn(done.append, [], pool.submit, 4)) == []
+        assert list(run_in_order(done.append, [], pool.submit, 4)) == []
 
 
 def test_an_error_of_what_is_done_in_turn_stands_in_its_place_and_ends_the_rest() -> None:
@@ -112,7 +112,7 @@ def test_an_error_of_what_is_done_in_turn_stands_in_its_place_and_ends_the_rest(
         done.append(item)
 
     with ThreadPoolExecutor(1) as pool:
-        turns = done_in_turn(work, range(1_000_000), pool.submit, 1)
+        turns = run_in_order(work, range(1_000_000), pool.submit, 1)
         assert len(list(itertools.islice(turns, 7))) == 7
         with pytest.raises(ValueError, match="7"):
             next(turns)

@@ -13,7 +13,7 @@ from recordmill.building.run_file import Histogram
 from recordmill.building.workers.finish import digest_files, finish, without_digest
 from recordmill.building.workers.plan_files import begin_build
 from recordmill.building.workers.runs import Account, ingest_group
-from recordmill.building.workers.shards import Made, PlacedShard, gap_of, make_shard, place_shard
+from recordmill.building.workers.shards import FinalShard, ShardAttempt, gap_of, give_final_name, make_shard
 from recordmill.building.workers.shared_files import SharedFolder, SharedPlan
 from recordmill.building.workers.survey import Survey, merge_runs, plan_merges, survey, with_merged
 from recordmill.pipelines.build import make_plan
@@ -66,14 +66,14 @@ class Steps:
         merges = plan_merges(found.layout.load()) if found.merges else ()
         return with_merged(self.place, found, [merge_runs(self.plan, found, merge, self.progress) for merge in merges])
 
-    def make(self, found: Survey) -> list[Made]:
+    def make(self, found: Survey) -> list[ShardAttempt]:
         return [make_shard(self.plan, found, number, self.progress) for number in range(found.shards)]
 
-    def put(self, made: list[Made]) -> list[PlacedShard]:
+    def put(self, made: list[ShardAttempt]) -> list[FinalShard]:
         gaps = [gap for one in made if (gap := gap_of(one)) is not None]
-        return [placed for one in made if (placed := place_shard(self.place, one, gaps)) is not None]
+        return [placed for one in made if (placed := give_final_name(self.place, one, gaps)) is not None]
 
-    def finish(self, found: Survey, placed: list[PlacedShard]) -> Manifest:
+    def finish(self, found: Survey, placed: list[FinalShard]) -> Manifest:
         missing = [digest_files(self.plan, some, self.progress) for some in without_digest(self.plan, found)]
         return finish(self.plan, found, placed, missing)
 

@@ -37,12 +37,12 @@ from recordmill.building.workers import survey as surveys
 from recordmill.building.workers.input_digests import DigestPart, Digests
 from recordmill.building.workers.plan_files import BLOCK_ITEMS
 from recordmill.building.workers.runs import RUN_DTYPE, Account, gather, slices
-from recordmill.building.workers.shards import PlacedShard
+from recordmill.building.workers.shards import FinalShard
 from recordmill.building.workers.shared_files import Shared, SharedFolder
 from recordmill.building.workers.survey import ShardLayout, plan_merges
 from recordmill.exporting.job import OutputAccount
 from recordmill.exporting.plan import Job, ReadOptions, plan_read, split_jobs
-from recordmill.exporting.worker_jobs import MadeFile, MadeJob, ReadRun, begin_read
+from recordmill.exporting.worker_jobs import AttemptFile, FinishedJob, ReadRun, begin_read
 from recordmill.shards import manifest
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.manifest import FORMAT_VERSION, PAGED_VERSION, Manifest, Paged, Part, ShardInfo
@@ -130,14 +130,14 @@ def part(at: int) -> DigestPart:
     return DigestPart(at, at + 100, Shared[Digests](PLACE, f"digests-{at:012x}.npz", f"{at:064x}", Digests))
 
 
-def placed(at: int) -> PlacedShard:
+def placed(at: int) -> FinalShard:
     one = info(at)
-    return PlacedShard(0, at, one, ((f"index/{one.name}", 10**7 + at), (one.name, one.bytes)))
+    return FinalShard(0, at, one, ((f"index/{one.name}", 10**7 + at), (one.name, one.bytes)))
 
 
-def made(at: int) -> MadeJob:
-    file = MadeFile(f"0123456789ab-train-{at:05d}-of-99999.parquet", 10**8 + at)
-    return MadeJob(
+def made(at: int) -> FinishedJob:
+    file = AttemptFile(f"0123456789ab-train-{at:05d}-of-99999.parquet", 10**8 + at)
+    return FinishedJob(
         at,
         file,
         None,

@@ -19,7 +19,7 @@ from image_samples import samples
 import recordmill
 from recordmill.base.errors import RecordmillError
 from recordmill.building import file_records
-from recordmill.building.file_records import ShardsInTurn
+from recordmill.building.file_records import SequentialShards
 from recordmill.building.order import OrderOptions
 from recordmill.pipelines.build import BuildResult
 from recordmill.shards import rejects
@@ -163,7 +163,7 @@ def test_threads_and_memory_decide_nothing(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_file_that_changes_while_it_is_built_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_documents(tmp_path / "in", 5, 5, 0, 300)
-    read = file_records.read_stripe
+    read = file_records.read_file_batch
 
     def change(plan: Any, stripe: Any) -> Any:
         (tmp_path / "in" / "class1" / "0001.txt").write_text("another")
@@ -189,7 +189,7 @@ def test_files_of_others(
     tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch, name: str, options: dict[str, Any]
 ) -> None:
     taken: list[int] = []
-    write = ShardsInTurn.write
-    monkeypatch.setattr(ShardsInTurn, "write", lambda self, pieces: (taken.append(1), write(self, pieces))[1])
+    write = SequentialShards.write
+    monkeypatch.setattr(SequentialShards, "write", lambda self, pieces: (taken.append(1), write(self, pieces))[1])
     assert isinstance(both(shared_data / name, tmp_path, name="set", threads=2, **options), dict)
     assert taken

@@ -13,7 +13,7 @@ import pytest
 
 from recordmill.base.progress import Compiling, Progress
 from recordmill.pipelines import display
-from recordmill.pipelines.display import COMPILING, NOT_KEPT, Display
+from recordmill.pipelines.display import COMPILING, NO_KERNEL_CACHE, Display
 
 READ = "from recordmill.__main__ import main; import sys; sys.exit(main(sys.argv[1:]))"
 
@@ -38,7 +38,7 @@ def test_a_first_read_says_it_and_a_second_does_not(tmp_path: Path) -> None:
 
 
 def test_it_is_said_once_however_many_kernels_there_are(monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    for kept, line in ((True, COMPILING), (False, NOT_KEPT)):
+    for kept, line in ((True, COMPILING), (False, NO_KERNEL_CACHE)):
         compiling, stream = Compiling(), io.StringIO()
         compiling.is_kept = kept
         monkeypatch.setattr(display, "compiling", compiling)

@@ -23,14 +23,14 @@ from recordmill.exporting.job import OutputAccount
 from recordmill.exporting.plan import plan_read
 from recordmill.exporting.resume import Finished, fingerprint
 from recordmill.exporting.worker_jobs import (
-    MadeJob,
+    FinishedJob,
     ReadRun,
     SharedRun,
     begin_read,
-    find_made,
-    list_made,
+    copy_to_final_names,
+    find_finished,
+    list_finished,
     make_job,
-    place_in_store,
     take,
 )
 from recordmill.pipelines.read_options import make_settings
@@ -64,7 +64,7 @@ class Steps:
     run: SharedRun
     folder: RunFolder
 
-    def make(self) -> list[MadeJob]:
+    def make(self) -> list[FinishedJob]:
         return [make_job(self.run, number, Progress()) for number in range(len(self.run.load().jobs))]
 
     def take(self) -> list[OutputAccount]:
@@ -105,7 +105,9 @@ def test_every_step_twice_and_a_zombie_give_the_files_of_one_machine(damaged: Pa
         assert len(first) > 4
         mixed = [pair[number % 2] for number, pair in enumerate(zip(first, second, strict=True))]
         arrived = pickle.loads(pickle.dumps(mixed))[::-1]
-        assert list_made(read.run, arrived) == list_made(read.run, second) == len(first)  # the first list counts
+        assert (
+            list_finished(read.run, arrived) == list_finished(read.run, second) == len(first)
+        )  # the first list counts
         read.hide(second[0].output.name)
         make_job(read.run, 0, Progress())  # by a worker that was given up
         results = read.take()
@@ -138,7 +140,7 @@ def test_what_is_hidden_is_told_and_nothing_gets_its_name(damaged: Path, tmp_pat
             return
         made = read.make()
         if what != "list":
-            list_made(read.run, made)
+            list_finished(read.run, made)
         files = {
             "output": made[2].output,
             "rejects": next(one.rejects for one in made if one.rejects is not None),
@@ -156,11 +158,11 @@ def test_what_has_another_size_or_was_not_accounted_for_once_is_refused(damaged:
         made = read.make()
         listed = Path(read.run.place.run("shared", read.run.load().results))
         for wrong in (made[1:], [*made, made[0]], []):
-            list_made(read.run, wrong)
+            list_finished(read.run, wrong)
             with pytest.raises(RecordmillError, match="not one of each"):
                 read.take()
             listed.unlink()
-        list_made(read.run, made)
+        list_finished(read.run, made)
         path = Path(read.run.place.run("made", made[-1].output.name))
         path.write_bytes(path.read_bytes()[:-1])
         with pytest.raises(RecordmillError, match="were written; nothing was kept"):
@@ -168,7 +170,7 @@ def test_what_has_another_size_or_was_not_accounted_for_once_is_refused(damaged:
         for name in ("../../elsewhere", "000000000000-../x", "/etc/passwd"):
             wrong = [replace(made[0], output=replace(made[0].output, name=name)), *made[1:]]
             listed.unlink()
-            list_made(read.run, wrong)
+            list_finished(read.run, wrong)
             with pytest.raises(DataError, match="is not what this read has written there"):
                 read.take()
         assert read.written() == {}
@@ -186,13 +188,13 @@ def test_what_an_earlier_attempt_has_left_is_taken_unless_something_is_another(
     Finished.begin(folder.path, fingerprint(plan, engine=True))
     place = SharedFolder(out if remote else str(folder.out), folder.id)
 
-    def attempt(kept: Sequence[MadeJob | None] = ()) -> tuple[SharedRun, list[MadeJob]]:
+    def attempt(kept: Sequence[FinishedJob | None] = ()) -> tuple[SharedRun, list[FinishedJob]]:
         _unpickled.cache_clear()
         run = begin_read(place, ReadRun(plan, plan.jobs, "parquet", 1, 1, noted=True, kept=kept))
         return run, [make_job(run, number, Progress()) for number in range(len(plan.jobs))]
 
     _, first = attempt()
-    kept = find_made(place, folder, plan.jobs, find_output("parquet"))
+    kept = find_finished(place, folder, plan.jobs, find_output("parquet"))
     assert [one.output for one in kept if one is not None] == [one.output for one in first]
     gone = first[0].output.name
     if remote:
@@ -211,8 +213,8 @@ def test_what_an_earlier_attempt_has_left_is_taken_unless_something_is_another(
     assert again[-1] == len(plan.jobs) - 1
     assert len(again) < len(first)
     assert all(number in {piece.file for piece in plan.jobs[at].pieces} for at in again[1:])
-    list_made(run, second)
-    results = place_in_store(run) if remote else take(run, folder.data, folder.rejects)
+    list_finished(run, second)
+    results = copy_to_final_names(run) if remote else take(run, folder.data, folder.rejects)
     assert sum(one.rejected.total for one in results) == 2
     assert sum(one.read for one in results) == 400
     folder.close()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from recordmill.records.tfrecord.frames import frame
-from recordmill.records.tfrecord.recovery import DATA_GAP, FRAME, STREAM, Gap, read_frames_around
+from recordmill.records.tfrecord.recovery import DATA_GAP, FRAME, STREAM, Gap, read_good_frames
 
 PAYLOADS = [bytes([65 + number]) * (number * 7 % 40) for number in range(12)]
 RAW = frame(np.frombuffer(b"".join(PAYLOADS), np.uint8), np.cumsum([0, *map(len, PAYLOADS)])).data.tobytes()
@@ -22,7 +22,7 @@ def around(path: Path, batch_bytes: int, compression: str = "gzip") -> tuple[dic
     payloads: dict[int, bytes] = {}
     gaps: list[Gap] = []
     record = offset = 0
-    for part in read_frames_around(str(path), compression=compression, batch_bytes=batch_bytes):
+    for part in read_good_frames(str(path), compression=compression, batch_bytes=batch_bytes):
         assert (part.first_record, part.first_offset) == (record, offset)
         if isinstance(part, Gap):
             gaps.append(part)

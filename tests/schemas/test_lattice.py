@@ -24,7 +24,7 @@ from recordmill.schemas.type_lattice import (
     NANO_TIME,
     SECONDS,
     TEXT_TYPE,
-    SeenTexts,
+    TextCounts,
     resolve_dtype,
 )
 
@@ -39,7 +39,7 @@ classes_of_a_column = st.lists(
     st.one_of(st.sampled_from([BOOL, INT64_TYPE, FLOAT32, TEXT_TYPE]), moments), max_size=5
 ).map(lambda seen: reduce(or_, seen, 0))
 seens = st.builds(
-    SeenTexts,
+    TextCounts,
     classes_of_a_column,
     counts,
     st.dictionaries(st.sampled_from(["", "NA", "-"]), counts),
@@ -51,13 +51,13 @@ seens = st.builds(
 
 
 @given(st.lists(seens, max_size=6), st.randoms(use_true_random=False))
-def test_order_and_grouping_do_not_matter(parts: list[SeenTexts], random: object) -> None:
-    whole = sum(parts, SeenTexts())
+def test_order_and_grouping_do_not_matter(parts: list[TextCounts], random: object) -> None:
+    whole = sum(parts, TextCounts())
     shuffled = list(parts)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert sum(shuffled, SeenTexts()) == whole
-    assert reduce(lambda right, left: left + right, reversed(parts), SeenTexts()) == whole
-    assert SeenTexts() + whole == whole + SeenTexts() == whole
+    assert sum(shuffled, TextCounts()) == whole
+    assert reduce(lambda right, left: left + right, reversed(parts), TextCounts()) == whole
+    assert TextCounts() + whole == whole + TextCounts() == whole
 
 
 @given(classes_of_a_column, classes_of_a_column)
@@ -92,9 +92,9 @@ def test_a_column_never_becomes_narrower(one: int, other: int) -> None:
     ],
 )
 def test_mixtures(classes: int, dtype: str) -> None:
-    assert resolve_dtype(classes) == SeenTexts(classes).dtype == dtype
+    assert resolve_dtype(classes) == TextCounts(classes).dtype == dtype
 
 
 def test_quoted_null_tokens_are_values_of_text_only() -> None:
-    seen = SeenTexts(INT64_TYPE, 10, {"": 2}, soft_nulls=3)
+    seen = TextCounts(INT64_TYPE, 10, {"": 2}, soft_nulls=3)
     assert (seen.null_count("int64"), seen.null_count("string"), seen.null_count("bytes")) == (5, 2, 2)

@@ -15,7 +15,7 @@ import pytest
 
 import recordmill
 from recordmill.base.errors import UsageError
-from recordmill.shards.dead_runs import clean_dead, machine, making_name
+from recordmill.shards.dead_runs import clean_dead, machine, temporary_run_name
 from recordmill.shards.run import RunFolder, run_without_data_set
 from recordmill.storage.removal import Folder
 
@@ -128,11 +128,11 @@ def test_an_out_whose_folders_lead_elsewhere_is_refused(victim: Path, out: Path,
 
 def test_a_start_that_was_killed_leaves_nothing_for_good(out: Path) -> None:
     """Between its mkdir and its lock, and with the lock but before its name."""
-    (out / making_name("a")).mkdir()
-    dead_run(out, making_name("b"))
-    (out / (unsigned := making_name("d"))).mkdir()
+    (out / temporary_run_name("a")).mkdir()
+    dead_run(out, temporary_run_name("b"))
+    (out / (unsigned := temporary_run_name("d"))).mkdir()
     (out / unsigned / "lock").touch()
-    elsewhere = ".".join([*making_name("c").split(".")[:-2], "00000000", "tmp"])
+    elsewhere = ".".join([*temporary_run_name("c").split(".")[:-2], "00000000", "tmp"])
     (out / elsewhere).mkdir()
     RunFolder.create(out).close()
     assert os.listdir(out) == [elsewhere]  # another machine's may be alive

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from recordmill.schemas.feature import Feature
 from recordmill.sources.csv.dialect import CsvOptions, Dialect
 from recordmill.sources.csv.fields import Tokenizer
-from recordmill.sources.csv.infer import ColumnsSeen, _read
+from recordmill.sources.csv.infer import ColumnCounts, _read
 from recordmill.sources.csv.parse import ParsedRows
 from recordmill.sources.values import field_kernels
 from recordmill.sources.values.field_kernels import NullTokens
@@ -91,7 +91,7 @@ TOKENIZER = Tokenizer(Dialect.of(CsvOptions(header=False), ",", '"'), 2, 64)
 @example(["1e5"], ["123e-00005"], "float32")
 def test_telling_and_reading_at_once(first: list[str], second: list[str], dtype: str) -> None:
     feature = Feature("a", dtype)
-    alone, at_once = (ColumnsSeen(TOKENS, [True, True], None) for _ in range(2))
+    alone, at_once = (ColumnCounts(TOKENS, [True, True], None) for _ in range(2))
     for texts in (first, second):
         data = np.frombuffer(bytearray("".join(f"{text},x\n" for text in texts), "utf-8"), np.uint8)
         rows = TOKENIZER.read(data, 0, len(data), final=True)
@@ -140,6 +140,6 @@ def test_all_fields_before_the_first_other_one_are_read(dtype: str, text: str, o
     counts = np.zeros(field_kernels.FIELD_COUNTS + len(TOKENS), np.int64)
     done, ready = _read(data, rows.starts[0], rows.infos[0], NullTokens.of(TOKENS), Feature("a", dtype), counts)
     assert (done, ready.nulls, counts[field_kernels.FIELD_VALUES]) == (3, 1, 2)
-    collector = ColumnsSeen(TOKENS, [True, True], None)
+    collector = ColumnCounts(TOKENS, [True, True], None)
     few = TOKENIZER.read(data, 0, len("\n".join(texts[:3])) + 6, final=True)
     assert {*collector.add(data, few, {0: Feature("a", dtype)})} == {0}

@@ -14,7 +14,7 @@ import pytest
 import recordmill
 from recordmill.base.threads import shared_context
 from recordmill.pipelines.remote.quiet import quiet
-from recordmill.transforms.local_run import making_ours
+from recordmill.transforms.local_run import own_run
 
 statesampler = pytest.importorskip("apache_beam.runners.worker.statesampler")
 
@@ -70,7 +70,7 @@ def test_the_process_is_as_before(tmp_path: Path, do: Callable[[Path], None]) ->
 def test_what_is_set_meanwhile_goes_with_the_last_who_needs_it() -> None:
     """Of runs that end in another order than that of their beginnings; those on an engine set the same, and more."""
     before = of_the_process()
-    first, second, far, later = making_ours(), making_ours(), quiet(), quiet()
+    first, second, far, later = own_run(), own_run(), quiet(), quiet()
     first.__enter__()
     assert statesampler.StateSampler.__init__.__defaults__ == (10,)
     assert logging.getLogger("apache_beam").level == logging.CRITICAL
@@ -90,7 +90,7 @@ def test_what_is_set_meanwhile_goes_with_the_last_who_needs_it() -> None:
 @pytest.mark.parametrize("other", [_Other, object])
 def test_a_sampler_of_another_kind_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, other: type) -> None:
     monkeypatch.setattr(statesampler, "StateSampler", other)
-    with making_ours():
+    with own_run():
         assert _Other("a").given == ("a", 200, 5)
 
 

@@ -20,14 +20,21 @@ import numpy as np
 from recordmill.base.errors import DataError
 from recordmill.base.progress import progress_of
 from recordmill.building.plan import BuildPlan
-from recordmill.building.workers.shared_files import MADE, SHARED, NotSharedError, SharedFolder, SharedPlan, workbench
+from recordmill.building.workers.shared_files import (
+    ATTEMPTS_FOLDER,
+    SHARED,
+    NotSharedError,
+    SharedFolder,
+    SharedPlan,
+    workbench,
+)
 from recordmill.preprocessing.analysis_cache import KNOWN, CachedGroup, Groups, open_group, write_group
 from recordmill.schemas.feature import Schema
 from recordmill.shards.manifest import TRANSFORM_FOLDER
 from recordmill.storage.files import put_if_absent, read_range, stat
 from recordmill.storage.folders import fetch_file, join, make_folder, paths_in
 from recordmill.transforms.beam_types import AsIter, Create, FlatMap, Map, PCollection, Pipeline, PTransform, Reshuffle
-from recordmill.transforms.local_run import run_here
+from recordmill.transforms.local_run import run_locally
 from recordmill.transforms.tft.analysis import FitWithCache, read_report, split_batches, temporary
 
 _LIST = "fit.json"
@@ -82,7 +89,7 @@ def analyse_group(
         write_group(bench.folder, _context(place), (), entries)
         (found,) = paths_in(Path(bench.folder), "*.known")
         size = stat(str(found)).size_bytes
-        yield AnalysisPart(group, os.path.basename(place.hand_over(str(found), MADE)), size)
+        yield AnalysisPart(group, os.path.basename(place.hand_over(str(found), ATTEMPTS_FOLDER)), size)
 
 
 def _analyse(
@@ -97,7 +104,7 @@ def _analyse(
         with temporary(bench.folder):
             _ = pipeline | "Group" >> Create([(group,)]) | "Fit" >> fit
 
-    run_here(construct, (), bench.folder, progress_of(bench.folder))
+    run_locally(construct, (), bench.folder, progress_of(bench.folder))
 
 
 def _context(place: SharedFolder) -> str:
@@ -121,12 +128,12 @@ def fetch_parts(place: SharedFolder, files: int, folder: str) -> Groups:
     make_folder(folder)
     known = tuple(_fetch(place, part, folder) for part in _listed(place))
     if any(group.entries.keys() != known[0].entries.keys() for group in known):
-        raise DataError("workers were given another transform than others", source=place.run(MADE))
+        raise DataError("workers were given another transform than others", source=place.run(ATTEMPTS_FOLDER))
     return Groups(np.full(files, KNOWN, np.int16), known)
 
 
 def _fetch(place: SharedFolder, part: AnalysisPart, folder: str) -> CachedGroup:
-    path, copy = place.run(MADE, part.name), join(folder, part.name)
+    path, copy = place.run(ATTEMPTS_FOLDER, part.name), join(folder, part.name)
     try:
         if (size := stat(path).size_bytes) != part.size_bytes:
             raise DataError(f"{size} bytes, where {part.size_bytes} were written", source=path)

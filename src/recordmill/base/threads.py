@@ -1,5 +1,5 @@
 """The ways to use threads: `thread_map` keeps every core busy on work that releases the GIL,
-with results in order and bounded; `done_in_turn` has very many small things done; `both` does two things at once;
+with results in order and bounded; `run_in_order` has very many small things done; `both` does two things at once;
 `shared_context` sets something for the process while anybody needs it.
 """
 
@@ -71,7 +71,7 @@ def thread_map(
             pool.shutdown(wait=True)
 
 
-def done_in_turn(
+def run_in_order(
     work: Callable[[_Item], object],
     items: Sequence[_Item],
     submit: Callable[[Callable[[], None]], object],

@@ -24,7 +24,7 @@ from recordmill.building.cuts import MOST_SHARDS, check_shard_bytes, record_edge
 from recordmill.building.ingest import Ingested, PlacedChunk, encode_chunk
 from recordmill.building.plan import BuildPlan
 from recordmill.building.run_file import RunFile
-from recordmill.building.shard_writer import ShardInMaking, UnsyncedShard, WrittenShard, checked_slices
+from recordmill.building.shard_writer import OpenShard, UnsyncedShard, WrittenShard, checked_slices
 from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames
 from recordmill.records.tfrecord.stream import read_frames
 from recordmill.shards.checksums import add_sums, record_sum
@@ -41,7 +41,7 @@ _COPIES = (
 
 
 @dataclass(frozen=True)
-class Stripe:
+class FileBatch:
     """Files of one split that follow each other in the data set. ordinals, keys: [files], in its order."""
 
     split: int
@@ -58,14 +58,14 @@ class Ready:
     counts: as in `Chunk`.
     """
 
-    stripe: Stripe
+    stripe: FileBatch
     pieces: tuple[tuple[Frames, U64], ...]
     rejects: tuple[tuple[int, Reject], ...]
     digests: Mapping[int, str]
     counts: Mapping[str, int]
 
 
-def stripes(plan: BuildPlan) -> list[Stripe]:
+def file_batches(plan: BuildPlan) -> list[FileBatch]:
     """All files, by split, key and ordinal, in stripes of about a batch; one larger file is a stripe of its own."""
     assert plan.source is not None
     files = plan.source.files
@@ -78,19 +78,19 @@ def stripes(plan: BuildPlan) -> list[Stripe]:
     marks = np.stack([splits, batches, np.arange(len(files)) // BATCH_FILES])
     edges = np.flatnonzero(np.any(np.diff(marks, axis=1, prepend=-1), axis=0)).tolist()
     return [
-        Stripe(int(splits[first]), ordinals[first:last], keys[first:last], int(sizes[first:last].sum()))
+        FileBatch(int(splits[first]), ordinals[first:last], keys[first:last], int(sizes[first:last].sum()))
         for first, last in itertools.pairwise([*edges, len(files)])
     ]
 
 
-def read_in_order(plan: BuildPlan, found: Sequence[Stripe]) -> Iterator[Ready]:
+def read_in_order(plan: BuildPlan, found: Sequence[FileBatch]) -> Iterator[Ready]:
     """The stripes in their order, each read on one of the plan's threads.
 
     Raises:
         DataError: a file changed since it was listed, or can't be read.
     """
     return thread_map(
-        lambda stripe: read_stripe(plan, stripe),
+        lambda stripe: read_file_batch(plan, stripe),
         found,
         plan.threads,
         weight=lambda stripe: _COPIES * stripe.size_bytes,
@@ -98,7 +98,7 @@ def read_in_order(plan: BuildPlan, found: Sequence[Stripe]) -> Iterator[Ready]:
     )
 
 
-def read_stripe(plan: BuildPlan, stripe: Stripe) -> Ready:
+def read_file_batch(plan: BuildPlan, stripe: FileBatch) -> Ready:
     """Read, check and encode the stripe's files."""
     assert isinstance(plan.source, FileRecords)
     pieces: list[tuple[Frames, U64]] = []
@@ -126,7 +126,7 @@ def read_stripe(plan: BuildPlan, stripe: Stripe) -> Ready:
     return Ready(stripe, tuple(pieces), tuple(zip(bad, rejects, strict=True)), digests, counts)
 
 
-def _rows(stripe: Stripe, chunk: Chunk, done: int) -> npt.NDArray[np.int64]:
+def _rows(stripe: FileBatch, chunk: Chunk, done: int) -> npt.NDArray[np.int64]:
     """Where in the stripe the chunk's records stand, which are of the files behind the first `done`."""
     files = stripe.ordinals[done : done + chunk.rows + len(chunk.rejects)]
     rows = done + (np.flatnonzero(np.isin(files, chunk.file)) if chunk.rejects else np.arange(chunk.rows))
@@ -183,7 +183,7 @@ class FileAccounts:
         return Rejected(counts, tuple(reject for _, reject in self._rejects[:5]))
 
 
-class ShardsInTurn:
+class SequentialShards:
     """Cuts what comes, by rank for records [splits] that there will be, or by framed bytes; use it in a `with` block,
     which leaves no file open. past_cache: writes the shards; None: the system's cache has them.
 
@@ -198,10 +198,10 @@ class ShardsInTurn:
             for count, name in zip(records, plan.splits, strict=True)
         ]
         self._weights = [0] * len(records)  # of each split so far: records, or framed bytes
-        self._open: ShardInMaking | None = None
+        self._open: OpenShard | None = None
         self._at = (-1, -1)  # split and number of the open shard
 
-    def __enter__(self) -> ShardsInTurn:
+    def __enter__(self) -> SequentialShards:
         return self
 
     def __exit__(
@@ -249,8 +249,8 @@ class ShardsInTurn:
             return np.asarray(begins // self._plan.shards.shard_bytes)
         return np.searchsorted(edges, begins, side="right") - 1
 
-    def _begin(self, name: ShardName, split: int, number: int) -> ShardInMaking:
-        return ShardInMaking(Path(self._plan.folder, "data"), name, split, number, self._past_cache)
+    def _begin(self, name: ShardName, split: int, number: int) -> OpenShard:
+        return OpenShard(Path(self._plan.folder, "data"), name, split, number, self._past_cache)
 
     def _finish(self) -> Iterator[UnsyncedShard]:
         if self._open is not None:
@@ -261,7 +261,7 @@ class ShardsInTurn:
 _SYNCING = 4  # threads that only wait for the disk
 
 
-def straight_stripes(plan: BuildPlan) -> list[Stripe] | None:
+def one_record_files(plan: BuildPlan) -> list[FileBatch] | None:
     """The stripes of a plan whose keys and splits are known before its files are read; None where they aren't, where
     shards are compressed, which needs a thread for each, and where there are more shards than files.
     """
@@ -270,12 +270,12 @@ def straight_stripes(plan: BuildPlan) -> list[Stripe] | None:
         return None
     if order.key is not None or order.split_by is not None or not find_codec(plan.compression).is_plain:
         return None
-    found = stripes(plan)
+    found = file_batches(plan)
     few = number is not None and any(0 < files < number for files in files_by_split(plan, found))
     return None if few else found
 
 
-def files_by_split(plan: BuildPlan, found: Sequence[Stripe]) -> list[int]:
+def files_by_split(plan: BuildPlan, found: Sequence[FileBatch]) -> list[int]:
     """[splits] how many files each has."""
     counts = [0] * len(plan.splits)
     for stripe in found:
@@ -283,8 +283,8 @@ def files_by_split(plan: BuildPlan, found: Sequence[Stripe]) -> list[int]:
     return counts
 
 
-def write_straight(
-    plan: BuildPlan, found: Sequence[Stripe], progress: Progress
+def write_file_records(
+    plan: BuildPlan, found: Sequence[FileBatch], progress: Progress
 ) -> tuple[list[Ingested], list[WrittenShard]]:
     """Read all files and write all shards; the accounts are those that `conclude` holds against each other.
 
@@ -295,7 +295,7 @@ def write_straight(
     files = files_by_split(plan, found)
     progress.begin("write", sum(files))
     accounts = FileAccounts(plan, progress)
-    with _past_cache(plan) as past_cache, ShardsInTurn(plan, files, past_cache) as shards:
+    with _past_cache(plan) as past_cache, SequentialShards(plan, files, past_cache) as shards:
         pieces = (piece for ready in read_in_order(plan, found) for piece in accounts.take(ready))
         written = _synced(plan, shards.write(pieces))
         shards.check()
@@ -322,7 +322,7 @@ def _cut_anew(
 ) -> list[UnsyncedShard]:
     """The split's shards, cut for as many records as it has indeed."""
     counts = [records if number == split else 0 for number in range(len(plan.splits))]
-    with _past_cache(plan) as past_cache, ShardsInTurn(plan, counts, past_cache) as shards:
+    with _past_cache(plan) as past_cache, SequentialShards(plan, counts, past_cache) as shards:
         made = _synced(plan, shards.write(_written(split, written, progress)))
         shards.check()
     for shard in written:

@@ -30,7 +30,7 @@ _READ_BYTES = 128 << 10  # 128 KiB of a slice at once, on average, where many ar
 
 _OPAQUE = np.dtype((np.void, ENTRY_DTYPE.itemsize))
 MergePlace = tuple[int, int, int]  # (key, file, position) of a record
-Taken = tuple[RunSlice, int, RunEntries]  # (slice, first byte in it, entries)
+SliceEntries = tuple[RunSlice, int, RunEntries]  # (slice, first byte in it, entries)
 
 
 def window_entries(memory_bytes: int) -> int:
@@ -51,7 +51,7 @@ class Round:
     much again while the last of those are still looked at.
     """
 
-    taken: Sequence[Taken]
+    taken: Sequence[SliceEntries]
     memory_bytes: int
 
     @property
@@ -166,7 +166,7 @@ class _Cursor:
         before = (ties["file"] < file) | ((ties["file"] == file) & (ties["position"] <= position))
         return first + int(np.count_nonzero(before))
 
-    def take(self, count: int) -> Taken:
+    def take(self, count: int) -> SliceEntries:
         """The next count entries, and where in the slice they and their frames begin."""
         taken, self.entries = self.entries[:count], self.entries[count:]
         start = self._next_byte

@@ -41,7 +41,7 @@ def arena_bytes(memory_bytes: int, threads: int) -> int:
     return max(memory_bytes // (8 * threads), LEAST_ARENA_BYTES)
 
 
-def kept_bytes(memory_bytes: int) -> int:
+def scan_cache_bytes(memory_bytes: int) -> int:
     """What a plan has read of files of records, and may keep until one process uses it: a quarter of what reading and
     merging leave.
     """

@@ -83,7 +83,7 @@ def conclude(plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[Wri
     rejected.check_some_left(read)
     reconcile(read, rejected.total, ingested, shards)
     parts = _number(plan, shards, folder.data)
-    pages = keep_pages(parts, str(folder.data))
+    pages = put_pages_of_splits(parts, str(folder.data))
     inputs = write_inputs(plan, merged_digests(ingested), folder.data)
     counts = sum((Counter(one.counts) for one in ingested), Counter[str]())
     outcome = Outcome(plan.out, parts, pages, inputs, read, rejected, counts, folder.id)
@@ -160,7 +160,7 @@ def _splits_of(outcome: Outcome, folder: str, compression: str) -> Mapping[str, 
     return paged or outcome.parts
 
 
-def keep_pages(parts: Mapping[str, Sequence[ShardInfo]], folder: str) -> dict[str, tuple[Page, ...]]:
+def put_pages_of_splits(parts: Mapping[str, Sequence[ShardInfo]], folder: str) -> dict[str, tuple[Page, ...]]:
     """Write the pages of very many shards into the folder where these lie; see `write_pages`."""
     pages = join(folder, PAGES_FOLDER)
 

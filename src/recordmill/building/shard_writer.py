@@ -122,7 +122,7 @@ class UnsyncedShard:
             remove_file(temporary)
 
 
-class ShardInMaking:
+class OpenShard:
     """A shard that frames are added to, under temporary names in the folder. split: its split's ordinal; index: its
     number there. past_cache: writes it past the system's cache, which `UnsyncedShard.sync` waits for.
     """
@@ -199,18 +199,18 @@ def write_shards(
         DataError: a record was damaged on its way here (its CRC is wrong). Cancelled: the user stopped the job.
     """
     done: list[UnsyncedShard] = []
-    shard = ShardInMaking(folder, names[0], shards.split, shards.index)
+    shard = OpenShard(folder, names[0], shards.split, shards.index)
     try:
         with at_most(_fan_in(slices, shards, memory_bytes), slices, scratch, memory_bytes, progress.advance) as few:
             for number, data, keys in cut_frames(_stoppable(merge(few, memory_bytes), progress), shards):
                 while len(done) < number:
                     done.append(shard.finish())
-                    shard = ShardInMaking(folder, names[len(done)], shards.split, shards.index + len(done))
+                    shard = OpenShard(folder, names[len(done)], shards.split, shards.index + len(done))
                 shard.add(checked_slices(data, shard), keys)
                 progress.advance(len(keys))
         while len(done) < len(shards) - 1:
             done.append(shard.finish())
-            shard = ShardInMaking(folder, names[len(done)], shards.split, shards.index + len(done))
+            shard = OpenShard(folder, names[len(done)], shards.split, shards.index + len(done))
     except BaseException:
         shard.abort()
         raise
@@ -258,7 +258,7 @@ def cut_frames(rounds: Iterator[Round], shards: ShardRange) -> Iterator[tuple[in
             return
 
 
-def checked_slices(data: Bytes, shard: ShardInMaking) -> Frames:
+def checked_slices(data: Bytes, shard: OpenShard) -> Frames:
     """Contiguous frames that the shard gets next, with their CRCs held against their bytes.
 
     Raises:

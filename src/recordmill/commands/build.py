@@ -60,7 +60,7 @@ def run_build_command(args: argparse.Namespace) -> int:
     from recordmill.pipelines.build import build
 
     if args.out is None:
-        raise UsageError(f"--out OUT is needed: the folder of the data set{beside(args)}")
+        raise UsageError(f"--out OUT is needed: the folder of the data set{unknown_flags_hint(args)}")
     kind, given_inputs = _kind(args.inputs)
     if args.detach:
         return _submit(args, kind, given_inputs)
@@ -73,7 +73,7 @@ def run_build_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def beside(args: argparse.Namespace) -> str:
+def unknown_flags_hint(args: argparse.Namespace) -> str:
     """Where a flag is missing: what is known of those that were given and are none of recordmill's."""
     from recordmill.options.commands import about_unknown
 
@@ -163,5 +163,5 @@ def run_transform(args: argparse.Namespace) -> int:
     from recordmill.base.errors import UsageError
 
     if "transform_from" not in args:
-        raise UsageError(f"--with OUT is needed: the data set whose transform is applied{beside(args)}")
+        raise UsageError(f"--with OUT is needed: the data set whose transform is applied{unknown_flags_hint(args)}")
     return run_build_command(args)

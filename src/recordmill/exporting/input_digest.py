@@ -1,10 +1,10 @@
 """The digest of what some pieces were read from, to tell later whether it is still the same: it has to tell a file that
 was made anew or damaged, not one that was forged.
 
-Where each record is read and checked, it is that of their lengths and CRCs, which the reader has at hand (`seen_in`);
-no input is read once more for it. Where damaged records are left out, or not all are read, it is that of the
-files' bytes as they lie on disk: SHA-256 over the CRC32C of blocks. A record, or a block, that changed keeps its CRC by
-chance once in four billion.
+Where each record is read and checked, it is that of their lengths and CRCs, which the reader has at hand
+(`frame_digests`); no input is read once more for it. Where damaged records are left out, or not all are read, it is
+that of the files' bytes as they lie on disk: SHA-256 over the CRC32C of blocks. A record, or a block, that changed
+keeps its CRC by chance once in four billion.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from recordmill.storage.files import read_blocks
 _BLOCK_BYTES = 256 << 10  # 256 KiB: what was read is still in the core's cache when its CRC is computed
 
 
-def seen_in(file: int, blocks: Iterable[FrameBlock]) -> bytes:
+def frame_digests(file: int, blocks: Iterable[FrameBlock]) -> bytes:
     """The digests of these frames, which were checked, of the file of this number."""
     return b"".join(_frames_digest(file, block) for block in blocks)
 
@@ -36,7 +36,8 @@ def _frames_digest(file: int, block: FrameBlock) -> bytes:
 
 
 def digest_frames(files: Sequence[ShardFile], pieces: Sequence[Piece]) -> str:
-    """What `seen_in` gives of the loads of these pieces, in order, as one digest in hex, by reading and checking them.
+    """What `frame_digests` gives of the loads of these pieces, in order, as one digest in hex, by reading and checking
+    them.
 
     Raises:
         OSError: a file is gone. DataError: it is damaged.

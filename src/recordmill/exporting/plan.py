@@ -22,7 +22,7 @@ from recordmill.exporting.file_layout import check_layout, choose_layout
 from recordmill.exporting.infer_conversions import Records, Unresolved, resolve, suggestions
 from recordmill.records.columns.convert import ConversionStep, output_schema
 from recordmill.records.columns.decode_images import DecodeImages
-from recordmill.records.columns.predicate import Predicate, kept_names
+from recordmill.records.columns.predicate import Predicate, names_to_read
 from recordmill.records.inference.confirm import SchemaGuess
 from recordmill.records.writers.files import FileLayout, FileRequest
 from recordmill.records.writers.outputs import Output, find_output
@@ -324,7 +324,7 @@ def _plan(catalog: Catalog, options: ReadOptions, threads: int, known: Schema, s
     if layout is not None:
         selected = known.select(dict.fromkeys([*selected.names, *layout.needed]))
     decoded = (
-        selected if options.where is None else known.select(kept_names(selected.names, options.where.columns(known)))
+        selected if options.where is None else known.select(names_to_read(selected.names, options.where.columns(known)))
     )
     jobs = wholes if output.per_split else split_jobs(wholes, catalog.files, options.file_bytes)
     held = None if options.filters and options.limit is not None else records_of(wholes)

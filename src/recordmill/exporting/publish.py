@@ -19,7 +19,7 @@ from recordmill.base.option_names import option
 from recordmill.exporting.job import OutputAccount, Publication
 from recordmill.exporting.plan import SUMMARY_NAME
 from recordmill.exporting.resume import is_resumable
-from recordmill.shards.dead_runs import ABOUT_NAME, claimed, remove_run
+from recordmill.shards.dead_runs import READ_NOTE_NAME, claimed, remove_run
 from recordmill.shards.manifest import RUN_PREFIX, is_data_set
 from recordmill.shards.run import RunFolder
 from recordmill.storage.files import (
@@ -254,7 +254,7 @@ def _publish(folder: RunFolder, summary: Mapping[str, Any], overwrite: bool) -> 
                     _undo(folder)
                     raise
         with contextlib.suppress(OSError):
-            remove_file(folder.path / ABOUT_NAME, missing_ok=True)  # nothing is left to go on with
+            remove_file(folder.path / READ_NOTE_NAME, missing_ok=True)  # nothing is left to go on with
     return names
 
 

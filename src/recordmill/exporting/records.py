@@ -17,7 +17,7 @@ from recordmill.base.errors import DataError, Reject
 from recordmill.base.option_names import option, shortened
 from recordmill.base.siphash import derive_key, hash_positions
 from recordmill.base.threads import thread_map
-from recordmill.exporting.input_digest import seen_in
+from recordmill.exporting.input_digest import frame_digests
 from recordmill.exporting.plan import Job, ReadPlan
 from recordmill.records.columns.convert import convert_column
 from recordmill.records.columns.decode_images import DecodeImages
@@ -52,7 +52,7 @@ class Slice:
 
 
 @dataclass(frozen=True)
-class Kept:
+class SelectedRecords:
     """Records of a slice, decoded. batch: of the selected features; rows: [rows of the batch] the frame that each was;
     bad: those that could not be decoded, by frame. rejects, filtered: what the slice held besides.
     """
@@ -64,7 +64,7 @@ class Kept:
     rejects: tuple[Reject, ...]
     filtered: int
 
-    def cut(self, stops: Int64s) -> Iterator[Kept]:
+    def cut(self, stops: Int64s) -> Iterator[SelectedRecords]:
         """The same in parts, each up to a row of the batch, the last of which is its end; what stands before the first
         record goes with it.
         """
@@ -73,7 +73,9 @@ class Kept:
         for stop in stops.tolist():
             high = int(self.rows[stop]) if stop < len(self.rows) else len(self.part.found.starts)
             bad = tuple(one for one in self.bad if low <= one[0] < high)
-            yield Kept(part, self.batch.slice(start, stop - start), self.rows[start:stop], bad, rejects, filtered)
+            yield SelectedRecords(
+                part, self.batch.slice(start, stop - start), self.rows[start:stop], bad, rejects, filtered
+            )
             start, low, part, rejects, filtered = stop, high, replace(part, seen=b""), (), 0
 
 
@@ -87,7 +89,7 @@ def frames_in(load: Load, lenient: bool) -> Slice:
         Recovered(frames.data, frames.starts, frames.lengths, np.arange(len(frames)) + block.first_record),
         block.first_offset,
         load.file,
-        seen_in(load.piece.file, [block]),
+        frame_digests(load.piece.file, [block]),
     )
 
 
@@ -104,7 +106,7 @@ def cut_rows(whole: Slice, rows: int) -> Iterator[Slice]:
         rejects, seen = (), b""
 
 
-def keep_matching(plan: ReadPlan, part: Slice) -> Kept:
+def select_matching(plan: ReadPlan, part: Slice) -> SelectedRecords:
     """The records of a slice that belong to the sample and for which the predicate holds, decoded.
 
     Raises:
@@ -113,7 +115,9 @@ def keep_matching(plan: ReadPlan, part: Slice) -> Kept:
     found, options = part.found, plan.options
     if plan.guess is not None:
         decoded = plan.guess.decode(found.data, found.starts + HEADER_BYTES, found.lengths)
-        return Kept(part, selected(decoded, plan.selected), np.arange(len(found.starts)), (), found.rejects, 0)
+        return SelectedRecords(
+            part, selected(decoded, plan.selected), np.arange(len(found.starts)), (), found.rejects, 0
+        )
     at = (
         np.arange(len(found.starts))
         if options.sample is None
@@ -133,12 +137,12 @@ def keep_matching(plan: ReadPlan, part: Slice) -> Kept:
         batch, good = batch.filter(pa.array(mask)), good[mask]
     if plan.selected is not plan.decoded:
         batch = pa.RecordBatch.from_arrays(batch.columns[: len(plan.selected)], schema=to_arrow(plan.selected))
-    return Kept(
+    return SelectedRecords(
         part, batch, good, tuple((int(at[record.row]), record) for record in undecoded), found.rejects, filtered
     )
 
 
-def convert_kept(plan: ReadPlan, kept: Kept) -> Salvaged:
+def convert_selected(plan: ReadPlan, kept: SelectedRecords) -> Salvaged:
     """The records converted.
 
     Raises:
@@ -172,7 +176,7 @@ def sampled(file: bytes, numbers: Int64s, share: float, seed: int) -> npt.NDArra
 _PART_BYTES = 1 << 20  # 1 MiB of pixels, or one image: Parquet takes 36 times that to write it
 
 
-def image_parts(plan: ReadPlan, kept: Kept) -> Iterator[tuple[Kept, int]]:
+def image_parts(plan: ReadPlan, kept: SelectedRecords) -> Iterator[tuple[SelectedRecords, int]]:
     """(records of kept, the bytes that decoding, converting and writing them takes), in order.
 
     Raises:
@@ -214,7 +218,7 @@ def _stops(pixels: Int64s) -> Int64s:
     return np.array(stops or [0], np.int64)
 
 
-def _too_large(plan: ReadPlan, kept: Kept, step: DecodeImages, row: int, takes: Int64s) -> DataError:
+def _too_large(plan: ReadPlan, kept: SelectedRecords, step: DecodeImages, row: int, takes: Int64s) -> DataError:
     others = plan.memory_bytes - plan.image_bytes
     written = plan.options.output.value_bytes > 0
     reason = (
@@ -255,16 +259,16 @@ def parts_of(plan: ReadPlan, work: Iterator[Load], threads: int) -> Iterator[Sal
         return thread_map(lambda load: _decoded(plan, load), work, threads)
     if any(isinstance(step, DecodeImages) for step in plan.steps):
         # Frames are read by one thread: a hundred times quicker than images are decoded by another.
-        whole = (keep_matching(plan, frames_in(load, plan.options.lenient)) for load in work)
+        whole = (select_matching(plan, frames_in(load, plan.options.lenient)) for load in work)
         parts = (part for kept in whole for part in image_parts(plan, kept))
         room = plan.image_bytes or sys.maxsize
         return thread_map(
-            lambda part: convert_kept(plan, part[0]), parts, threads, weight=lambda part: part[1], room=room
+            lambda part: convert_selected(plan, part[0]), parts, threads, weight=lambda part: part[1], room=room
         )
     rows = max(_SLICE_BYTES // row_bytes(plan.schema), 1)
     found = thread_map(lambda load: frames_in(load, plan.options.lenient), work, threads)
     return thread_map(
-        lambda part: convert_kept(plan, keep_matching(plan, part)),
+        lambda part: convert_selected(plan, select_matching(plan, part)),
         (part for whole in found for part in cut_rows(whole, rows)),
         threads,
     )
@@ -284,7 +288,7 @@ def _decoded(plan: ReadPlan, load: Load) -> Salvaged:
     if plan.options.lenient:
         return salvage(load, plan.schema)
     blocks = blocks_of(load)
-    seen = seen_in(load.piece.file, blocks)
+    seen = frame_digests(load.piece.file, blocks)
     if plan.guess is not None:
         batches = tuple(selected(confirm_block(block, plan.guess), plan.schema) for block in blocks)
     else:

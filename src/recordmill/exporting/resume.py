@@ -25,7 +25,7 @@ from recordmill.exporting.input_digest import digest_bytes, digest_frames
 from recordmill.exporting.job import OutputAccount, output_name, rejects_name
 from recordmill.exporting.plan import Job, ReadPlan, sizes_of
 from recordmill.shards.cutting import pieces_of
-from recordmill.shards.dead_runs import ABOUT_NAME
+from recordmill.shards.dead_runs import READ_NOTE_NAME
 from recordmill.shards.manifest import RUN_PREFIX
 from recordmill.shards.pieces import PieceTable
 from recordmill.shards.run import RunFolder
@@ -58,7 +58,7 @@ class Finished:
     def begin(cls, run: Path, fingerprint: str) -> Finished:
         """Say in a new run folder which read it is."""
         make_folder(run / ACCOUNTS_FOLDER)
-        with atomic_write(run / ABOUT_NAME) as file:
+        with atomic_write(run / READ_NOTE_NAME) as file:
             write_all(file, json.dumps({"format": "recordmill read at work", "fingerprint": fingerprint}).encode())
         return cls(run / ACCOUNTS_FOLDER)
 
@@ -120,7 +120,7 @@ def accounts_in(run: Path) -> list[Path]:
 def read_fingerprint(run: Path) -> str | None:
     """The fingerprint of the read whose run folder this is; None if it says none."""
     with contextlib.suppress(OSError, DataError):
-        return load_fields(run / ABOUT_NAME).text("fingerprint", "[0-9a-f]{64}", "a SHA-256")
+        return load_fields(run / READ_NOTE_NAME).text("fingerprint", "[0-9a-f]{64}", "a SHA-256")
     return None
 
 
@@ -193,7 +193,7 @@ def go_on(
     return taken, finished
 
 
-def keep_finished(folder: RunFolder) -> int:
+def save_finished(folder: RunFolder) -> int:
     """Leave the run folder of a read that ends early where it is, if it has finished something;
     gives how many outputs that is.
     """

@@ -22,7 +22,7 @@ from recordmill.exporting.plan import SUMMARY_NAME, ReadPlan, held_bytes
 from recordmill.exporting.publish import RESULT_REJECTS
 from recordmill.exporting.resume import Finished, is_resumable
 from recordmill.records.columns.decode_images import DecodeImages
-from recordmill.shards.dead_runs import ABOUT_NAME
+from recordmill.shards.dead_runs import READ_NOTE_NAME
 from recordmill.shards.manifest import DATA_PREFIX, RUN_PREFIX, is_data_set
 from recordmill.shards.run import RunFolder
 from recordmill.shards.store_run import RESULTS, StoreRun, objects_of, result_name, result_numbers, results, work_folder
@@ -232,7 +232,7 @@ class Uploaded(Publication):
 
 
 @dataclass(frozen=True)
-class PlacedOutput(Publication):
+class UploadedOutput(Publication):
     """What workers have put into the run's data folder in the store. base: as of `Uploaded`. Nothing is removed here
     where another read was first.
     """
@@ -270,7 +270,7 @@ def _tidy(folder: RunFolder, out: str, own: Mapping[int, str], text: bytes) -> N
     """What follows a commit and can't undo it. own: its generation to its folder."""
     try:
         with contextlib.suppress(OSError):
-            remove_file(folder.path / ABOUT_NAME, missing_ok=True)  # nothing is left to go on with
+            remove_file(folder.path / READ_NOTE_NAME, missing_ok=True)  # nothing is left to go on with
         there = results(out, own)
         if [max(there, default=0)] == [*own]:  # else a later one does it
             _finish(out, there, text)

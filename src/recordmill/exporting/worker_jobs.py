@@ -25,7 +25,14 @@ from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
 from recordmill.building.workers.plan_files import share_batches, share_table
-from recordmill.building.workers.shared_files import MADE, SHARED, Broadcast, NotSharedError, SharedFolder, scratch
+from recordmill.building.workers.shared_files import (
+    ATTEMPTS_FOLDER,
+    SHARED,
+    Broadcast,
+    NotSharedError,
+    SharedFolder,
+    scratch,
+)
 from recordmill.exporting.job import OutputAccount, rejects_name, run_job
 from recordmill.exporting.plan import Job, ReadPlan
 from recordmill.exporting.resume import ACCOUNT_SUFFIX, finished_digest, holds, remove_unfinished
@@ -44,7 +51,7 @@ _NAME = r"[0-9a-f]{12}-[^/\x00]+"
 
 
 @dataclass(frozen=True, slots=True)
-class MadeFile:
+class AttemptFile:
     """A file of an attempt: its name in the folder of these, and its size."""
 
     name: str
@@ -52,16 +59,16 @@ class MadeFile:
 
 
 @dataclass(frozen=True, slots=True)
-class MadeJob:
+class FinishedJob:
     """What an attempt at a job came to. rejects: the file that lists them."""
 
     number: int
-    output: MadeFile
-    rejects: MadeFile | None
+    output: AttemptFile
+    rejects: AttemptFile | None
     account: OutputAccount
 
     @property
-    def files(self) -> tuple[MadeFile, ...]:
+    def files(self) -> tuple[AttemptFile, ...]:
         """All that it has written."""
         return (self.output,) if self.rejects is None else (self.output, self.rejects)
 
@@ -73,7 +80,7 @@ class MadeJob:
         }  # fmt: skip
 
     @classmethod
-    def from_json(cls, fields: Fields, jobs: Sequence[Job], output: Output) -> MadeJob:
+    def from_json(cls, fields: Fields, jobs: Sequence[Job], output: Output) -> FinishedJob:
         """Raises DataError for what no read writes."""
         number = fields.count("number", 0, len(jobs) - 1)
         rejects = None if fields.any("rejects") is None else _file(fields.object("rejects"))
@@ -94,7 +101,7 @@ class ReadRun:
     threads: int
     at_once: int
     noted: bool = False
-    kept: Sequence[MadeJob | None] = ()
+    kept: Sequence[FinishedJob | None] = ()
     results: str = "results.json"
 
     @property
@@ -171,7 +178,7 @@ def _job_batch(jobs: Sequence[Job]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(dict(zip(_JOB_SCHEMA.names, map(list, columns), strict=True)), _JOB_SCHEMA)
 
 
-class KeptJobs(Table[MadeJob | None]):
+class FinishedJobTable(Table[FinishedJob | None]):
     """Of each job what an earlier attempt at the read has made, as JSON."""
 
     def __init__(self, stored: TableBatches, jobs: Sequence[Job], output: Output) -> None:
@@ -179,8 +186,8 @@ class KeptJobs(Table[MadeJob | None]):
 
     @classmethod
     def share(
-        cls, place: SharedFolder, kept: Sequence[MadeJob | None], jobs: Sequence[Job], output: Output
-    ) -> KeptJobs:
+        cls, place: SharedFolder, kept: Sequence[FinishedJob | None], jobs: Sequence[Job], output: Output
+    ) -> FinishedJobTable:
         """The same in OUT."""
         texts = pa.array([None if one is None else json.dumps(one.to_json()) for one in kept], pa.large_string())
         held = TableBatches(pa.RecordBatch.from_arrays([texts], ["kept"]))
@@ -189,10 +196,12 @@ class KeptJobs(Table[MadeJob | None]):
     def __len__(self) -> int:
         return self._stored.length
 
-    def _item(self, at: int) -> MadeJob | None:
+    def _item(self, at: int) -> FinishedJob | None:
         text = self._stored.take((at,)).column(0)[0].as_py()
         return (
-            None if text is None else MadeJob.from_json(Fields(parse(text, "kept"), "kept"), self._jobs, self._output)
+            None
+            if text is None
+            else FinishedJob.from_json(Fields(parse(text, "kept"), "kept"), self._jobs, self._output)
         )
 
 
@@ -200,28 +209,28 @@ def begin_read(place: SharedFolder, run: ReadRun) -> SharedRun:
     """Make the folders that workers write to, and put there what they need; gives that as it travels: the files and the
     jobs are lists that workers read by slice, and the plan has none of the jobs.
     """
-    for part in () if place.is_remote else (SHARED, MADE):
+    for part in () if place.is_remote else (SHARED, ATTEMPTS_FOLDER):
         make_folder(place.run(part), exist_ok=True)
     files, jobs = ShardTable.share(place, run.plan.files), SharedJobs.share(place, run.jobs)
-    kept = KeptJobs.share(place, run.kept, jobs, run.output) if any(run.kept) else ()
+    kept = FinishedJobTable.share(place, run.kept, jobs, run.output) if any(run.kept) else ()
     plan = replace(run.plan, files=files, jobs=(), wholes=())
     results = f"results-{uuid.uuid4().hex}.json"  # an earlier attempt at the read may have left another list
     return place.broadcast(replace(run, plan=plan, jobs=jobs, kept=kept, results=results))
 
 
-def find_made(place: SharedFolder, run: RunFolder, jobs: Sequence[Job], output: Output) -> list[MadeJob | None]:
+def find_finished(place: SharedFolder, run: RunFolder, jobs: Sequence[Job], output: Output) -> list[FinishedJob | None]:
     """Of each job what an earlier attempt at the read has left of it, by its account. Its files are to be looked for;
     on a disk those that had got their names already, in run, have their attempt's again.
     """
-    folder = place.run(MADE)
+    folder = place.run(ATTEMPTS_FOLDER)
     names = [name for name in names_if_there(folder) if name.endswith(ACCOUNT_SUFFIX)]
 
-    def load(name: str) -> MadeJob | None:
+    def load(name: str) -> FinishedJob | None:
         with contextlib.suppress(OSError, DataError):
-            return MadeJob.from_json(load_fields(join(folder, name)), jobs, output)
+            return FinishedJob.from_json(load_fields(join(folder, name)), jobs, output)
         return None
 
-    found: list[MadeJob | None] = [None] * len(jobs)
+    found: list[FinishedJob | None] = [None] * len(jobs)
     for made in thread_map(load, sorted(names), _LOOKS):
         if made is not None:
             found[made.number] = made
@@ -230,15 +239,15 @@ def find_made(place: SharedFolder, run: RunFolder, jobs: Sequence[Job], output: 
     return found
 
 
-def _put_back(place: SharedFolder, run: RunFolder, job: Job, made: MadeJob) -> None:
+def _put_back(place: SharedFolder, run: RunFolder, job: Job, made: FinishedJob) -> None:
     homes = [(made.output, home / made.account.output) for home in (run.data, run.runs)]
     homes += [(made.rejects, run.rejects / rejects_name(job))] if made.rejects is not None else []
     for file, home in [] if place.is_remote else homes:
-        if exists(home) and not exists(place.run(MADE, file.name)):
-            rename(home, place.run(MADE, file.name))
+        if exists(home) and not exists(place.run(ATTEMPTS_FOLDER, file.name)):
+            rename(home, place.run(ATTEMPTS_FOLDER, file.name))
 
 
-def make_job(run: SharedRun, number: int, progress: Progress) -> MadeJob:
+def make_job(run: SharedRun, number: int, progress: Progress) -> FinishedJob:
     """Run a job, unless an earlier attempt at the read has done so.
 
     Raises:
@@ -256,19 +265,19 @@ def make_job(run: SharedRun, number: int, progress: Progress) -> MadeJob:
         output = _hand_over(place, data / account.output)
         listed = [_hand_over(place, Path(path)) for path in account.rejected.files]
     account = replace(account, rejected=replace(account.rejected, files=()))
-    made = MadeJob(number, output, listed[0] if listed else None, account)
+    made = FinishedJob(number, output, listed[0] if listed else None, account)
     if known.noted and (digest := finished_digest(known.plan, job, account)) is not None:
         noted = replace(made, account=replace(account, digest=digest))
-        put_bytes(place.run(MADE, f"{output.name}{ACCOUNT_SUFFIX}"), json.dumps(noted.to_json()).encode())
+        put_bytes(place.run(ATTEMPTS_FOLDER, f"{output.name}{ACCOUNT_SUFFIX}"), json.dumps(noted.to_json()).encode())
     return replace(made, account=replace(account, digest=""))
 
 
-def _hand_over(place: SharedFolder, path: Path) -> MadeFile:
+def _hand_over(place: SharedFolder, path: Path) -> AttemptFile:
     size = stat(str(path)).size_bytes
-    return MadeFile(Path(place.hand_over(str(path), MADE)).name, size)
+    return AttemptFile(Path(place.hand_over(str(path), ATTEMPTS_FOLDER)).name, size)
 
 
-def list_made(run: SharedRun, made: Iterable[MadeJob]) -> int:
+def list_finished(run: SharedRun, made: Iterable[FinishedJob]) -> int:
     """Put the list of what the engine accounted for where the process that publishes finds it; gives how many they are.
 
     May be called again, and by several at once: each list names whole files, and the first one stays.
@@ -292,29 +301,29 @@ def take(run: SharedRun, data: Path, rejects: Path) -> list[OutputAccount]:
     """
     known, place = run.load(), run.place
 
-    def move(file: MadeFile, target: str) -> None:
-        (fetch_file if place.is_remote else rename)(place.run(MADE, file.name), target)
+    def move(file: AttemptFile, target: str) -> None:
+        (fetch_file if place.is_remote else rename)(place.run(ATTEMPTS_FOLDER, file.name), target)
 
-    def named(one: MadeJob) -> OutputAccount:
+    def named(one: FinishedJob) -> OutputAccount:
         return _named(one, known, str(data), f"{rejects}/", move)
 
     return list(thread_map(named, _all_made(run), _LOOKS if place.is_remote else 1))
 
 
-def place_in_store(run: SharedRun) -> list[OutputAccount]:
+def copy_to_final_names(run: SharedRun) -> list[OutputAccount]:
     """As `take`, where OUT is in a store: outputs get their names below OUT/data-<id>/, by copies within the store."""
     known, place = run.load(), run.place
 
-    def give(file: MadeFile, target: str) -> None:
-        give_name(place.run(MADE, file.name), target, file.size_bytes)
+    def give(file: AttemptFile, target: str) -> None:
+        give_name(place.run(ATTEMPTS_FOLDER, file.name), target, file.size_bytes)
 
-    def named(one: MadeJob) -> OutputAccount:
+    def named(one: FinishedJob) -> OutputAccount:
         return _named(one, known, place.data(), join(place.out, f"rejects/{place.id}."), give)
 
     return list(thread_map(named, _all_made(run), _LOOKS))
 
 
-def _all_made(run: SharedRun) -> list[MadeJob]:
+def _all_made(run: SharedRun) -> list[FinishedJob]:
     """What the engine accounted for, all of which is there."""
     known, place = run.load(), run.place
     made = _listed(place, known)
@@ -323,7 +332,7 @@ def _all_made(run: SharedRun) -> list[MadeJob]:
     wanted = [file for one in made for file in one.files]
     if missing := _missing(place, wanted):
         file, there = missing[0]
-        path = place.run(MADE, file.name)
+        path = place.run(ATTEMPTS_FOLDER, file.name)
         if there is None:
             raise NotSharedError(f"{path} ({len(missing)} of {len(wanted)} files)", place.out, "this machine,")
         raise RecordmillError(f"{path}: {there} bytes, where {file.size_bytes} were written; nothing was kept")
@@ -331,7 +340,7 @@ def _all_made(run: SharedRun) -> list[MadeJob]:
 
 
 def _named(
-    made: MadeJob, run: ReadRun, data: str, rejects: str, move: Callable[[MadeFile, str], None]
+    made: FinishedJob, run: ReadRun, data: str, rejects: str, move: Callable[[AttemptFile, str], None]
 ) -> OutputAccount:
     """rejects: what their names begin with."""
     account = made.account
@@ -343,12 +352,12 @@ def _named(
     return replace(account, rejected=replace(account.rejected, files=(path,)))
 
 
-def _missing(place: SharedFolder, wanted: Sequence[MadeFile]) -> list[tuple[MadeFile, int | None]]:
+def _missing(place: SharedFolder, wanted: Sequence[AttemptFile]) -> list[tuple[AttemptFile, int | None]]:
     """Those that are not there, and then those that have another size, with that."""
 
-    def size(file: MadeFile) -> int | None:
+    def size(file: AttemptFile) -> int | None:
         try:
-            return stat(place.run(MADE, file.name)).size_bytes
+            return stat(place.run(ATTEMPTS_FOLDER, file.name)).size_bytes
         except FileNotFoundError:
             return None
 
@@ -357,7 +366,7 @@ def _missing(place: SharedFolder, wanted: Sequence[MadeFile]) -> list[tuple[Made
     return sorted(other, key=lambda one: one[1] is not None)
 
 
-def _listed(place: SharedFolder, run: ReadRun) -> list[MadeJob]:
+def _listed(place: SharedFolder, run: ReadRun) -> list[FinishedJob]:
     path = place.run(SHARED, run.results)
     try:
         listed = parse(read_range(path).tobytes(), path)
@@ -366,11 +375,11 @@ def _listed(place: SharedFolder, run: ReadRun) -> list[MadeJob]:
     except DataError:
         listed = None
     try:
-        return [MadeJob.from_json(Fields(one, path), run.jobs, run.output) for one in listed]
+        return [FinishedJob.from_json(Fields(one, path), run.jobs, run.output) for one in listed]
     except (TypeError, DataError):
         raise DataError("is not what this read has written there", source=path) from None
 
 
-def _file(fields: Fields) -> MadeFile:
+def _file(fields: Fields) -> AttemptFile:
     name = fields.text("name", _NAME, "the name of a file")
-    return MadeFile(name, fields.count("size_bytes"))
+    return AttemptFile(name, fields.count("size_bytes"))

@@ -81,7 +81,7 @@ def _dtype(name: str, dtype: str, raw: Schema) -> str:
     return "string" if name in raw and raw[name].dtype == "string" else "bytes"
 
 
-def kept_beside(raw: Schema, kept: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+def passthrough_features(raw: Schema, kept: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     """(output name, raw name) of the raw features that no output keeps as they are."""
     there = {source for _, source in kept}
     return tuple((RAW_PREFIX + feature.name, feature.name) for feature in raw if feature.name not in there)
@@ -138,7 +138,7 @@ def describe(folder: str, fit: Fit) -> SavedTransform:
     kept = () if declared is None else declared.kept
     passed = {name: source for name in outputs.names if (source := graph.passed_on(name)) is not None}
     if fit.keep_raw:
-        kept = (*kept, *kept_beside(fit.raw, [*kept, *passed.items()]))
+        kept = (*kept, *passthrough_features(fit.raw, [*kept, *passed.items()]))
     sources = {column.name: column.source for column in declared.columns} if declared is not None else passed
     schema = whole_schema(fit.raw, outputs, kept, sources)
     texts = [to_pbtxt(fit.inputs), to_pbtxt(replace(schema, label=None)), repr(kept)]

@@ -24,7 +24,7 @@ from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_size
 from recordmill.reader.arrays import rebatch
 from recordmill.reader.display import DatasetDisplay, headline, show_tables
-from recordmill.reader.options.images import Spec, wanted_images
+from recordmill.reader.options.images import Spec, image_targets
 from recordmill.reader.rows import Plan, make_record_plan, read_row, rows_of
 from recordmill.reader.scanner import Scanner
 from recordmill.reader.take import record_numbers, take_rows
@@ -116,7 +116,7 @@ def open(
         threads or 0,
         of_files,
         None if where is None else Predicate(where),
-        View(steps=decode_steps(decode_raw, reshape), images=wanted_images(decode_images)),
+        View(steps=decode_steps(decode_raw, reshape), images=image_targets(decode_images)),
     )
 
 

@@ -21,12 +21,12 @@ from recordmill.base.arrays import Int64s
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.suggestions import there_are
 from recordmill.base.threads import thread_map
-from recordmill.reader.options.images import Images, Wanted
+from recordmill.reader.options.images import Images, ImageTarget
 from recordmill.reader.sampling.bitmap import BitmapBuilder, RecordBitmap
 from recordmill.reader.take import record_numbers
 from recordmill.records.columns.conversions import Decoding, Specs, check_once, listed_names, raw_step, reshape_step
 from recordmill.records.columns.convert import ConversionStep
-from recordmill.records.columns.predicate import Predicate, kept_names
+from recordmill.records.columns.predicate import Predicate, names_to_read
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.shards.loading.batches import Load, decode_load
@@ -51,7 +51,7 @@ class View:
     conditions: tuple[Condition, ...] = ()
     subset: RecordBitmap | None = None
     steps: tuple[ConversionStep, ...] = ()
-    images: Wanted | None = None
+    images: ImageTarget | None = None
 
     @property
     def filters(self) -> bool:
@@ -212,7 +212,7 @@ class Selection:
         return cls(
             tuple(conditions),
             full.select(needed or full.names[:1]),
-            full.select(kept_names(decoding.stored.names, needed)),
+            full.select(names_to_read(decoding.stored.names, needed)),
             decoding,
             view.shown(decoding.schema),
             view.subset,

@@ -34,7 +34,7 @@ from recordmill.shards.manifest import (
 )
 from recordmill.storage.codecs import NONE, SHARD_SUFFIXES, Codec, find_codec
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, open_blocks
-from recordmill.storage.files import Stat, StoreSettings, input_path, last_seen, look_over, read_on, read_range
+from recordmill.storage.files import Stat, StoreSettings, input_path, last_seen, read_on, read_range, refresh_listing
 from recordmill.storage.folders import exists, join
 from recordmill.storage.listing import list_inputs
 
@@ -184,7 +184,7 @@ def of_data_set(
 
 def _files_of(out: str, manifest: Manifest, lenient: bool, missing_ok: bool) -> Iterator[ShardFile]:
     for folder in {part.folder for part in manifest.parts}:
-        look_over(join(out, folder))
+        refresh_listing(join(out, folder))
     for split, part, info in manifest.each_shard():
         name, path = shard_name(info), join(out, part.folder, info.name)
         about = Stat(0, 0) if missing_ok and not exists(path) else check_size(path, info, lenient=lenient)

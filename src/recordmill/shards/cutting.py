@@ -25,7 +25,7 @@ from recordmill.shards.pieces import PIECE_BYTES, Piece, Span, load_index, load_
 from recordmill.storage.files import is_remote, map_file, read_range, stat
 
 _AT_ONCE = 16  # files in a store, whose indices or headers are read
-LOOKED_RECORDS = 8192  # records for each piece: with more, an index in a store is not read whole
+PROBED_RECORDS = 8192  # records for each piece: with more, an index in a store is not read whole
 _Item = TypeVar("_Item")
 
 
@@ -106,7 +106,7 @@ def _far_index(file: ShardFile, piece_bytes: int, within: tuple[int, int] | None
     if not is_remote(file.index) and (start, stop) == (0, file.info.framed_bytes):
         return None
     ends = (start > 0) + (stop < file.info.framed_bytes)  # which are to be found, too
-    looked = ((stop - start) // piece_bytes + ends) * LOOKED_RECORDS
+    looked = ((stop - start) // piece_bytes + ends) * PROBED_RECORDS
     if not file.info.records > looked:
         return None
     return file.info, FarIndex(file.index, file.info.records, file.info.framed_bytes)

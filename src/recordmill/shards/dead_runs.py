@@ -24,7 +24,7 @@ from recordmill.storage.locks import LockFile, lock_folder
 from recordmill.storage.removal import Folder
 
 LOCK_NAME = "lock"
-ABOUT_NAME = "read.json"  # which read it is that could go on in this folder
+READ_NOTE_NAME = "read.json"  # which read it is that could go on in this folder
 _OWNER_BYTES = 4096
 
 _log = logging.getLogger(__name__)
@@ -205,11 +205,11 @@ def remove_run(above: Folder, name: str, folder: Folder) -> None:
     that no read goes on in.
     """
     with contextlib.suppress(OSError):
-        folder.clear(lambda inner: 0 if inner == ABOUT_NAME else 2 if inner == LOCK_NAME else 1)
+        folder.clear(lambda inner: 0 if inner == READ_NOTE_NAME else 2 if inner == LOCK_NAME else 1)
         folder.remove_itself(above, name)
 
 
-def making_name(identifier: str) -> str:
+def temporary_run_name(identifier: str) -> str:
     """A new name for a run's folder while it is made, which says on which machine."""
     return f".{RUN_PREFIX}{identifier}.{uuid.uuid4().hex[:8]}.{_machine_tag()}.tmp"
 

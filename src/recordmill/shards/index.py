@@ -22,7 +22,7 @@ INDEX_DTYPE = np.dtype([("offset", "<i8"), ("length", "<i8"), ("key", "<u8")])
 # compressed: the member's first byte in the file; uncompressed: the first byte it holds of the shard
 MEMBERS_DTYPE = np.dtype([("compressed", "<i8"), ("uncompressed", "<i8")])
 
-LOOKED_ENTRIES = 2048  # entries, 48 KiB: those around where an offset may be
+PROBED_ENTRIES = 2048  # entries, 48 KiB: those around where an offset may be
 _PREFIX_BYTES = 10  # of a .npy: magic, version and the header's length
 
 Index = npt.NDArray[np.void]
@@ -75,10 +75,10 @@ class FarIndex:
         raise AssertionError("unreachable")
 
     def _block_of(self, number: int) -> int:
-        return max(min(number - LOOKED_ENTRIES // 2, self.records - LOOKED_ENTRIES), 0)
+        return max(min(number - PROBED_ENTRIES // 2, self.records - PROBED_ENTRIES), 0)
 
     def _read(self, firsts: Iterable[int]) -> None:
-        blocks = {first: np.empty(min(LOOKED_ENTRIES, self.records - first), INDEX_DTYPE) for first in sorted(firsts)}
+        blocks = {first: np.empty(min(PROBED_ENTRIES, self.records - first), INDEX_DTYPE) for first in sorted(firsts)}
         size, header = INDEX_DTYPE.itemsize, np.empty(0 if self._blocks else self._header_bytes, np.uint8)
         ranges = [(self._header_bytes + first * size, block.view(np.uint8)) for first, block in blocks.items()]
         read_ranges(self.path, [(0, header), *ranges])

@@ -32,15 +32,15 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.threads import both
 from recordmill.shards.dead_runs import (
-    ABOUT_NAME,
     LOCK_NAME,
+    READ_NOTE_NAME,
     claim,
     clean_dead,
     loaded,
     machine,
-    making_name,
     remove_data,
     remove_run,
+    temporary_run_name,
 )
 from recordmill.shards.manifest import DATA_PREFIX, MANIFESTS, RUN_PREFIX, Manifest, generations
 from recordmill.storage.files import is_remote, put_if_absent, read_range, sync_folder
@@ -60,7 +60,7 @@ from recordmill.storage.folders import (
 from recordmill.storage.locks import LockFile, locked
 from recordmill.storage.removal import Folder
 
-__all__ = ["ABOUT_NAME", "Run", "RunFolder", "check_out", "run_without_data_set"]
+__all__ = ["READ_NOTE_NAME", "Run", "RunFolder", "check_out", "run_without_data_set"]
 
 RENEW_SEC, LEASE_SEC = 60, 900  # a run that was not heard of for 15 minutes is dead
 # rewritten after each commit; more may follow by `*.labels.txt`
@@ -225,7 +225,7 @@ class RunFolder(Run):
         with locked(above):  # under which others may take an unlocked one for dead
             if not above.is_at(self.out):
                 return False  # a read has replaced OUT meanwhile
-            making = making_name(self.id)
+            making = temporary_run_name(self.id)
             above.make(making)
             try:
                 with above.enter(making) as folder:

@@ -51,7 +51,7 @@ def open_batches(path: str) -> pa.ipc.RecordBatchFileReader:
     return pa.ipc.open_file(pa.BufferReader(pa.py_buffer(map_file(path))))
 
 
-def taken_batches(path: str) -> Iterator[pa.RecordBatch]:
+def consume_batches(path: str) -> Iterator[pa.RecordBatch]:
     """The batches of an IPC file in order, each read into memory of its own; the file goes as soon as it is open."""
     with pa.OSFile(path) as source:
         remove_file(path)

@@ -129,7 +129,7 @@ def last_seen(path: str) -> Stat:
     return storage_of(path).last_seen(path)
 
 
-def look_over(folder: str) -> None:
+def refresh_listing(folder: str) -> None:
     """Have a store say of all objects below a folder what they are now, which `last_seen` then knows of each."""
     for _ in below(folder) if is_remote(folder) else ():
         pass

@@ -19,13 +19,13 @@ from recordmill.building.reconcile import (
     Outcome,
     describe_data_set,
     digest_unchanged,
-    keep_pages,
+    put_pages_of_splits,
     tfds_files,
     write_inputs,
 )
 from recordmill.building.workers.input_digests import DigestList, DigestPart, Either, put_digests
 from recordmill.building.workers.runs import REQUESTS
-from recordmill.building.workers.shards import PlacedShard
+from recordmill.building.workers.shards import FinalShard
 from recordmill.building.workers.shared_files import NotSharedError, SharedFolder, SharedPlan, workbench
 from recordmill.building.workers.survey import Survey
 from recordmill.shards.checksums import add_sums
@@ -52,7 +52,7 @@ def digest_files(plan: SharedPlan, ordinals: Sequence[int], progress: Progress) 
     return found
 
 
-def finish(plan: SharedPlan, survey: Survey, placed: Iterable[PlacedShard], digests: Iterable[DigestPart]) -> Manifest:
+def finish(plan: SharedPlan, survey: Survey, placed: Iterable[FinalShard], digests: Iterable[DigestPart]) -> Manifest:
     """Look, reconcile and commit; may be called again, and by several at once.
 
     Raises:
@@ -65,21 +65,21 @@ def finish(plan: SharedPlan, survey: Survey, placed: Iterable[PlacedShard], dige
         return done
     shards = sorted(placed, key=lambda one: (one.split, one.index))
     _reconcile(survey, shards)
-    look(place, [pair for one in shards for pair in one.sizes])
+    check_files(place, [pair for one in shards for pair in one.sizes])
     with workbench(plan) as bench:
         inputs = write_inputs(bench, Either(DigestList(digests), survey.digests.read()), Path(bench.folder, "data"))
         if bench.source is not None:
             hand_over(str(Path(bench.folder, "data", INPUTS_NAME)), place.data(INPUTS_NAME))
         by_split = itertools.groupby(shards, lambda one: bench.splits[one.split])  # they are in the order of the splits
         splits = {name: tuple(one.info for one in each) for name, each in by_split}
-        pages = keep_pages(splits, place.data())
+        pages = put_pages_of_splits(splits, place.data())
         rejects = place_files(run, survey.rejected.files)
         outcome = Outcome(place.out, splits, pages, inputs, survey.read, survey.rejected, survey.counts, place.id)
         manifest, copies = describe_data_set(bench, outcome, place.folder, rejects)
         return commit(run, manifest, copies, bench.base)
 
 
-def _reconcile(survey: Survey, shards: Sequence[PlacedShard]) -> None:
+def _reconcile(survey: Survey, shards: Sequence[FinalShard]) -> None:
     total, records = 0, sum(one.info.records for one in shards)
     for one in shards:
         total = add_sums(total, int(one.info.sum, 16))
@@ -92,7 +92,7 @@ def _reconcile(survey: Survey, shards: Sequence[PlacedShard]) -> None:
         raise AccountsError("a shard was accounted for twice; nothing was committed")
 
 
-def look(place: SharedFolder, wanted: Sequence[tuple[str, int]]) -> None:
+def check_files(place: SharedFolder, wanted: Sequence[tuple[str, int]]) -> None:
     """Raises NotSharedError unless all these files, by their names below the data folder, are there and so large."""
     if place.is_remote:
         there = {item.name: item.size_bytes for item in listed_objects(place.data())}

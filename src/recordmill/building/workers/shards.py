@@ -15,7 +15,13 @@ from recordmill.base.errors import RecordmillError
 from recordmill.base.progress import Progress
 from recordmill.building.shard_writer import WrittenShard, write_shards
 from recordmill.building.workers.runs import cut_slices, gather
-from recordmill.building.workers.shared_files import MADE, NotSharedError, SharedFolder, SharedPlan, workbench
+from recordmill.building.workers.shared_files import (
+    ATTEMPTS_FOLDER,
+    NotSharedError,
+    SharedFolder,
+    SharedPlan,
+    workbench,
+)
 from recordmill.building.workers.survey import Survey
 from recordmill.shards.grammar import ShardName
 from recordmill.shards.manifest import INDEX_FOLDER, ShardInfo, shard_name
@@ -25,7 +31,7 @@ _GATHERED = 4  # times a shard's bytes that are fetched whole; more, of one key'
 
 
 @dataclass(frozen=True)
-class Made:
+class ShardAttempt:
     """A shard of an attempt. files: (where it lies, its name below the data folder, size in bytes), the shard last."""
 
     shard: WrittenShard
@@ -33,7 +39,7 @@ class Made:
 
 
 @dataclass(frozen=True)
-class PlacedShard:
+class FinalShard:
     """A shard under its own name, below the data folder. sizes: of its files, by their names there."""
 
     split: int
@@ -42,7 +48,7 @@ class PlacedShard:
     sizes: tuple[tuple[str, int], ...]
 
 
-def make_shard(plan: SharedPlan, survey: Survey, ordinal: int, progress: Progress) -> Made:
+def make_shard(plan: SharedPlan, survey: Survey, ordinal: int, progress: Progress) -> ShardAttempt:
     """Merge what the shard needs of all runs, and write it and its index.
 
     Raises:
@@ -62,16 +68,16 @@ def make_shard(plan: SharedPlan, survey: Survey, ordinal: int, progress: Progres
         files = []
         for temporary, path in made.files:
             size = stat(str(temporary)).size_bytes
-            files.append((place.hand_over(str(temporary), MADE), path.relative_to(data).as_posix(), size))
-    return Made(made.shard, tuple(files))
+            files.append((place.hand_over(str(temporary), ATTEMPTS_FOLDER), path.relative_to(data).as_posix(), size))
+    return ShardAttempt(made.shard, tuple(files))
 
 
-def gap_of(made: Made) -> tuple[int, int] | None:
+def gap_of(made: ShardAttempt) -> tuple[int, int] | None:
     """(split, index) of a shard that came out empty, of which the data set will have none."""
     return None if made.shard.info.records else (made.shard.split, made.shard.index)
 
 
-def place_shard(place: SharedFolder, made: Made, gaps: Iterable[tuple[int, int]]) -> PlacedShard | None:
+def give_final_name(place: SharedFolder, made: ShardAttempt, gaps: Iterable[tuple[int, int]]) -> FinalShard | None:
     """Give the files of the attempt that was accounted their names; None for an empty shard.
 
     gaps: all shards that came out empty: the names of those behind them close up.
@@ -99,4 +105,4 @@ def place_shard(place: SharedFolder, made: Made, gaps: Iterable[tuple[int, int]]
         if (there := stat(target).size_bytes) != size:
             raise RecordmillError(f"{target}: {there} bytes, where {size} were written; nothing was committed")
     sizes = tuple((names[name], size) for _, name, size in made.files)
-    return PlacedShard(shard.split, new.index, replace(shard.info, name=str(new)), sizes)
+    return FinalShard(shard.split, new.index, replace(shard.info, name=str(new)), sizes)

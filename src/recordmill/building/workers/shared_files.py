@@ -48,8 +48,8 @@ from recordmill.storage.folders import (
     rename,
 )
 
-SHARED, RUNS, MADE, REJECTS_FOLDER, DATA = "shared", "runs", "made", "rejects", "data"
-PARTS = (SHARED, RUNS, MADE, REJECTS_FOLDER)
+SHARED, RUNS, ATTEMPTS_FOLDER, REJECTS_FOLDER, DATA = "shared", "runs", "made", "rejects", "data"
+PARTS = (SHARED, RUNS, ATTEMPTS_FOLDER, REJECTS_FOLDER)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SCRATCH = ("runs", "rejects", "data", f"data/{INDEX_FOLDER}")
 

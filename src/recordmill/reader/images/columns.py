@@ -15,7 +15,7 @@ from recordmill.base.buffers import again
 from recordmill.base.errors import UsageError
 from recordmill.reader.images.decode import Box, Budget, Encoded, box_of
 from recordmill.reader.images.resize import resize_into
-from recordmill.reader.options.images import Images, RandomCrop, Wanted
+from recordmill.reader.options.images import Images, ImageTarget, RandomCrop
 from recordmill.reader.prefetch.prefetcher import StepRows
 from recordmill.reader.prefetch.protocols import Fetchable
 from recordmill.reader.sampling.permutation import key_of
@@ -29,7 +29,7 @@ from recordmill.schemas.feature import Feature, Schema
 _SNIFFED = 16  # records looked at to tell which features are images
 
 
-def images_by_feature(dataset: Fetchable, wanted: Wanted | None) -> dict[str, Images]:
+def images_by_feature(dataset: Fetchable, wanted: ImageTarget | None) -> dict[str, Images]:
     """By name. Where no name is said, these are the bytes features that are images in the first records.
 
     Raises:

@@ -122,11 +122,11 @@ class Images:
         return (scale / std).astype(np.float32), (mean / std).astype(np.float32)
 
 
-Wanted = Images | Mapping[str, Images]  # of all features that hold images, or of these
+ImageTarget = Images | Mapping[str, Images]  # of all features that hold images, or of these
 Spec = tuple[int, int] | Images | Mapping[str, tuple[int, int] | Images]  # what users say
 
 
-def wanted_images(spec: Spec | None, channels: int = 3, antialias: bool = False) -> Wanted | None:
+def image_targets(spec: Spec | None, channels: int = 3, antialias: bool = False) -> ImageTarget | None:
     """What `decode_images=` says; `channels` and `antialias` are of a size.
 
     Raises:

@@ -18,7 +18,7 @@ from recordmill.base.errors import UsageError
 from recordmill.base.sizes import bytes_of, whole_number_of
 from recordmill.base.suggestions import did_you_mean
 from recordmill.reader.options.collation import Collate
-from recordmill.reader.options.images import Images, Spec, Wanted, wanted_images
+from recordmill.reader.options.images import Images, ImageTarget, Spec, image_targets
 from recordmill.reader.sampling.sampler import Mode, mode_of
 
 BATCH_SIZE = 256
@@ -182,9 +182,9 @@ class TrainingImages:
     antialias: bool = Images.antialias
 
     @property
-    def wanted(self) -> Wanted | None:
+    def wanted(self) -> ImageTarget | None:
         """What is to be decoded; None: nothing is said."""
-        return wanted_images(self.decode_images, self.channels, self.antialias)
+        return image_targets(self.decode_images, self.channels, self.antialias)
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,13 @@ from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames, scan
 from recordmill.shards.access import FileAccess
 from recordmill.shards.pieces import FrameBlock
 
-Held = Mapping[int, Sequence[FrameBlock]]  # ordinal of a file that is only streamed: blocks of it that were read
+StreamedBlocks = Mapping[
+    int, Sequence[FrameBlock]
+]  # ordinal of a file that is only streamed: blocks of it that were read
 _AHEAD = 6  # frames whose bytes are asked for before they are copied: about what a core has under way
 
 
-def ordered_frames(files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, held: Held) -> Frames:
+def ordered_frames(files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, held: StreamedBlocks) -> Frames:
     """The frames of these records, one after the other in the order of the numbers.
 
     Args:
@@ -34,7 +36,7 @@ def ordered_frames(files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, h
         held: what was read of files that are not seekable; it has all of these records.
 
     Raises:
-        DataError: a record is damaged; the error may lack its place (see `fetcher.blamed`).
+        DataError: a record is damaged; the error may lack its place (see `prefetcher`).
     """
     ascending = np.argsort(numbers, kind="stable")
     behind = np.searchsorted(numbers[ascending], ends).tolist()
@@ -131,7 +133,7 @@ class Streams:
         self._open: dict[int, _Stream] = {}
         self._asked: set[int] = set()  # the files of the last call
 
-    def hold(self, numbers: Int64s) -> Held:
+    def hold(self, numbers: Int64s) -> StreamedBlocks:
         """Blocks with all records of these numbers that lie in streamed files."""
         low = np.sort(numbers)
         behind = np.searchsorted(low, self._ends).tolist()

@@ -20,7 +20,7 @@ from recordmill.base.arrays import Int64s
 from recordmill.base.errors import DataError
 from recordmill.base.threads import thread_map
 from recordmill.reader.options.training import MEMORY_BYTES
-from recordmill.reader.prefetch.frames import Held, Streams, ordered_frames
+from recordmill.reader.prefetch.frames import StreamedBlocks, Streams, ordered_frames
 from recordmill.reader.prefetch.protocols import Fetchable
 from recordmill.reader.prefetch.timing import timed
 from recordmill.reader.sampling.schedule import Schedule, StepRange
@@ -44,7 +44,7 @@ class ReadRecords:
 
 
 def decode_or_skip(
-    files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, held: Held, decoding: Decoding
+    files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, held: StreamedBlocks, decoding: Decoding
 ) -> ReadRecords:  # fmt: skip
     """Of the records of these numbers, in their order.
 
@@ -109,7 +109,7 @@ class StepRows:
 @dataclass(frozen=True)
 class _Work:
     step_range: StepRange
-    held: Held
+    held: StreamedBlocks
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class Fetcher:
         """What is decoded, as the records name it."""
         return self.dataset.stored(self.schema)
 
-    def _decoded(self, numbers: Int64s, held: Held) -> pa.RecordBatch:
+    def _decoded(self, numbers: Int64s, held: StreamedBlocks) -> pa.RecordBatch:
         return decode_records(self.dataset, numbers, held, self._stored)
 
 
@@ -228,7 +228,7 @@ def step_records(dataset: Fetchable, numbers: Int64s, schema: Schema) -> StepRow
     return StepRows(StepRange(0, 0, 1), batch, np.array([0, len(numbers)], np.int64), numbers, None)
 
 
-def decode_records(dataset: Fetchable, numbers: Int64s, held: Held, stored: Decoding) -> pa.RecordBatch:
+def decode_records(dataset: Fetchable, numbers: Int64s, held: StreamedBlocks, stored: Decoding) -> pa.RecordBatch:
     """The columns of the records with these numbers among all, in this order. stored: as the records name them.
 
     Raises:
@@ -244,7 +244,9 @@ def decode_records(dataset: Fetchable, numbers: Int64s, held: Held, stored: Deco
         raise error
 
 
-def raise_bad_record(files: list[FileAccess], ends: Int64s, numbers: Int64s, held: Held, stored: Decoding) -> None:
+def raise_bad_record(
+    files: list[FileAccess], ends: Int64s, numbers: Int64s, held: StreamedBlocks, stored: Decoding
+) -> None:
     """Read again what could not be read together, record by record, for the error that names the place.
 
     Raises:

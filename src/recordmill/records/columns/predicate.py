@@ -218,6 +218,6 @@ def _short(error: Exception) -> str:
     return " ".join(str(error).split())[:250]
 
 
-def kept_names(selected: Sequence[str], needed: Sequence[str]) -> tuple[str, ...]:
+def names_to_read(selected: Sequence[str], needed: Sequence[str]) -> tuple[str, ...]:
     """The selected names, and behind them what else is needed."""
     return (*selected, *(name for name in needed if name not in selected))

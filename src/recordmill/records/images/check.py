@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # where Pillow raises: twice the 89,478,485 pixels (a quarter of a GiB at 3 bytes each) above which it warns
 MAX_PIXELS = 178_956_970
-IMAGE_HEAD_BYTES = 16  # what `sniff` needs
+IMAGE_HEAD_BYTES = 16  # what `sources.common.content` needs
 
 _PARSERS: Mapping[str, Callable[[npt.NDArray[np.uint8]], ImageHeader]] = {
     "JPEG": read_jpeg,

@@ -47,7 +47,7 @@ class Gap:
     reason: str
 
 
-def read_frames_around(
+def read_good_frames(
     path: str, *, compression: str, batch_bytes: int = READ_BATCH_BYTES, max_record_bytes: int = MAX_RECORD_BYTES
 ) -> Iterator[FrameBatch | Gap]:  # fmt: skip
     """The file's good frames in order, and each gap where it stands.

@@ -16,7 +16,7 @@ from recordmill.base.errors import DataError
 from recordmill.base.threads import thread_map
 from recordmill.records.columns.conversions import Decoding
 from recordmill.records.tfrecord.frames import FRAME_BYTES, HEADER_BYTES, Frames, gather_frames, scan
-from recordmill.records.tfrecord.recovery import Gap, read_frames_around
+from recordmill.records.tfrecord.recovery import Gap, read_good_frames
 from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess
 from recordmill.shards.catalog import ShardFile
@@ -70,7 +70,7 @@ def asked_for(work: Iterable[Load]) -> Iterator[Load]:
 
 
 def _lenient(file: ShardFile, piece: Piece) -> Iterator[Load]:
-    for part in read_frames_around(file.path, compression=file.compression, batch_bytes=PIECE_BYTES):
+    for part in read_good_frames(file.path, compression=file.compression, batch_bytes=PIECE_BYTES):
         if isinstance(part, Gap):
             end = part.first_offset + part.size_bytes
             yield Load(file, Piece(piece.file, part.first_record, None, part.first_offset, end, part.reason, part.kind))

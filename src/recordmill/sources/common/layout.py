@@ -1,5 +1,5 @@
-"""What folders and file names say about the files in them: a `Layout` of splits and class names, applied only where it
-holds for all; and the classes held against those that a given schema names.
+"""What folders and file names say about the files in them: a `FolderLayout` of splits and class names, applied only
+where it holds for all; and the classes held against those that a given schema names.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ STRAYS, UNKNOWN_CLASSES = (LEAVE, KEEP, ERROR), (ERROR, REJECT_STRAYS)  # what t
 _SHOWN = 3  # names in a note
 
 
-def without_strays(
+def without_stray_files(
     files: FileTable, roots: Sequence[Root], *, split_from: str, class_from: str, strays: str
 ) -> tuple[FileTable, FolderLayout, tuple[str, ...]]:
     """(the files, what their folders say, notes) without those that stand beside the folders of classes and splits:

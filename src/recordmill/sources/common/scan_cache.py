@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recordmill.storage.arrow_files import BatchWriter, taken_batches
+from recordmill.storage.arrow_files import BatchWriter, consume_batches
 from recordmill.storage.folders import join, remove_file
 
 CachedPlace = tuple[int, int]  # (ordinal of the file, byte at which the records begin)
@@ -115,7 +115,7 @@ class CachedRecords(Generic[_Part]):
 
     def __iter__(self) -> Iterator[_Part]:
         """The pieces; the file goes as soon as it is open."""
-        batches = taken_batches(self.path) if self.path else iter(())
+        batches = consume_batches(self.path) if self.path else iter(())
         for piece in self.pieces:
             yield piece.piece(next(batches)) if isinstance(piece, Stored) else piece  # type: ignore[misc]
 
@@ -194,7 +194,7 @@ class ScanCache(Generic[_Part]):
 
 
 class RecordKeeper(Generic[_Part]):
-    """The pieces of consecutive records on their way into `Kept`; given up together when one can't be kept."""
+    """The pieces of consecutive records on their way into `ScanCache`; given up together when one can't be kept."""
 
     def __init__(self, kept: ScanCache[_Part]) -> None:
         self._kept, self._pieces = kept, list[_Part | Stored]()

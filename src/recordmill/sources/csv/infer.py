@@ -1,4 +1,4 @@
-"""Tokenized rows in, what was seen in each column out: `ColumnsSeen`, which adds up over batches, ranges, files and
+"""Tokenized rows in, what was seen in each column out: `ColumnCounts`, which adds up over batches, ranges, files and
 threads; and the rows that the scan has looked at, parsed by the schema that is expected, for what is kept until the
 build.
 """
@@ -16,7 +16,7 @@ from recordmill.base.arrays import Bytes, Int32s, Int64s
 from recordmill.base.buffers import room
 from recordmill.base.kernels import kernel
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.schemas.type_lattice import BEYOND_NANOS, FLOAT32, INT64_TYPE, TEXT_TYPE, SeenTexts
+from recordmill.schemas.type_lattice import BEYOND_NANOS, FLOAT32, INT64_TYPE, TEXT_TYPE, TextCounts
 from recordmill.sources.common.scan_cache import CachedPiece, CachedReject, RecordKeeper, ScanCache
 from recordmill.sources.csv.fields import TokenizedRows
 from recordmill.sources.csv.messages import explain_row
@@ -64,7 +64,7 @@ class UnexpectedValue:
     classes: int
 
 
-class ColumnsSeen:
+class ColumnCounts:
     """Collects, for one file's columns, classes and counts (schemas.lattice), and the label's distinct values.
 
     typed: for each column whether its class matters; else only nulls and values are counted. label: the label's place
@@ -117,14 +117,14 @@ class ColumnsSeen:
         value = kernels.field(data, starts, infos, row)[:_SHOWN_BYTES]
         return UnexpectedValue(int(rows.lines[row]), value, texts, values, classes)
 
-    def seen(self) -> list[SeenTexts]:
+    def seen(self) -> list[TextCounts]:
         """One for each column; for those that are not typed without classes."""
         result = []
         for counts, typed in zip(self._counts.tolist(), self._typed, strict=True):
             head, nulls = counts[: kernels.FIELD_COUNTS], counts[kernels.FIELD_COUNTS :]
             names = {name: count for name, count in zip(self._names, nulls, strict=True) if count}
             result.append(
-                SeenTexts(
+                TextCounts(
                     head[kernels.VALUE_CLASSES] if typed else 0,
                     *(head[kernels.FIELD_VALUES], names, head[kernels.SOFT_NULLS]),
                     *(head[kernels.DECIMALS], head[kernels.INTEGERS], head[kernels.OVERFLOWS]),

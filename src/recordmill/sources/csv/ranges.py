@@ -18,7 +18,7 @@ import numpy as np
 from recordmill.base.arrays import Bytes
 from recordmill.base.errors import DataError
 from recordmill.base.threads import one_ahead, thread_map
-from recordmill.schemas.type_lattice import SeenTexts
+from recordmill.schemas.type_lattice import TextCounts
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS
 from recordmill.sources.common.encoding import utf8_blocks
 from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
@@ -34,7 +34,7 @@ from recordmill.sources.csv.automaton import (
 from recordmill.sources.csv.dialect import Dialect
 from recordmill.sources.csv.fields import TokenizedRows, Tokenizer, read_rows
 from recordmill.sources.csv.head import Head
-from recordmill.sources.csv.infer import ColumnsSeen, Expects, RowKeeper, UnexpectedValue
+from recordmill.sources.csv.infer import ColumnCounts, Expects, RowKeeper, UnexpectedValue
 from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, file_chunk_digests
 from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import check_unchanged, read_range
@@ -65,9 +65,9 @@ class Scan:
     expects: Expects = lambda seen: None
     kept: ScanCache[CachedPiece] = field(default_factory=ScanCache)
 
-    def collector(self, names: Sequence[str]) -> ColumnsSeen:
+    def collector(self, names: Sequence[str]) -> ColumnCounts:
         label = names.index(self.label) if self.label in names else None
-        return ColumnsSeen(self.null_tokens, [name not in self.untyped for name in names], label)
+        return ColumnCounts(self.null_tokens, [name not in self.untyped for name in names], label)
 
     def keeper(self, names: Sequence[str]) -> RowKeeper:
         return RowKeeper(self.expects, self.kept, names, self.null_tokens, self.dialect.max_row_bytes)
@@ -104,7 +104,7 @@ class ScannedRange:
     stop: int
     rows: int
     lines: int
-    seen: tuple[SeenTexts, ...]
+    seen: tuple[TextCounts, ...]
     labels: frozenset[str]
     digests: tuple[bytes, ...]
     size_bytes: int

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.schemas.type_lattice import SeenTexts, resolve_dtype
+from recordmill.schemas.type_lattice import TextCounts, resolve_dtype
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.csv.dialect import STRICT, CsvOptions, Dialect
 from recordmill.sources.csv.head import Head
@@ -31,7 +31,7 @@ class ColumnPlan:
     """
 
     name: str
-    seen: SeenTexts
+    seen: TextCounts
     missing: int
     stray: tuple[str, UnexpectedValue] | None = None
 
@@ -98,7 +98,7 @@ class Totals:
         self._files, self._heads, self._all = files, heads, frozenset(names)
         self._strays: dict[str, tuple[str, UnexpectedValue]] = {}
         self._at = (-1, 0)  # (file, the line where its next part starts)
-        self._seen, self._missing = dict.fromkeys(names, SeenTexts()), dict.fromkeys(names, 0)
+        self._seen, self._missing = dict.fromkeys(names, TextCounts()), dict.fromkeys(names, 0)
         self.labels: set[str] = set()
 
     def add(self, part: ScannedRange) -> None:
@@ -194,7 +194,7 @@ class ExpectedSchema:
 
     def _make(self) -> Schema | None:
         # of a column that is missing somewhere no value is required
-        columns = [ColumnPlan(name, SeenTexts(classes), 1) for name, classes in self._classes.items()]
+        columns = [ColumnPlan(name, TextCounts(classes), 1) for name, classes in self._classes.items()]
         try:
             return declared_schema(columns, self._common)[0]
         except RecordmillError:  # which the plan says when it has seen all

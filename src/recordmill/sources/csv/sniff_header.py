@@ -1,5 +1,5 @@
-"""The first row of a CSV file and the rows below it to a `Guess`: is it their header, or one of them? And the guesses
-about several files that make one input to one answer, or the error that names the file that differs.
+"""The first row of a CSV file and the rows below it to a `HeaderGuess`: is it their header, or one of them? And the
+guesses about several files that make one input to one answer, or the error that names the file that differs.
 """
 
 from __future__ import annotations

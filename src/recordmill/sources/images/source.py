@@ -2,7 +2,7 @@
 the units to read.
 
 The plan looks at names, and at the first bytes of files whose extension tells nothing. Every image is read once, by
-`image_reading`.
+`reading`.
 
 Features: `image` (the original bytes), `format`, `height`, `width`, `channels`, `source` (the file's name below its
 INPUT) of every record; `label` with `class_name` where folders or a labels file give one; every further column of the
@@ -26,7 +26,7 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common import layout
 from recordmill.sources.common.content import extension
 from recordmill.sources.common.contract import BATCH_BYTES, Chunk, PlanOptions, Unit, packed_files
-from recordmill.sources.common.layout import known_classes, without_strays
+from recordmill.sources.common.layout import known_classes, without_stray_files
 from recordmill.sources.images.labels_file import LabelRequest, label_columns
 from recordmill.sources.images.reading import (
     by_folders,
@@ -223,7 +223,7 @@ def plan_images(
     options, common = options or ImageOptions(), common or PlanOptions()
     files, notes = _choose(listing, None if options.labels is None else real_path(input_path(options.labels)))
     files, rejects = _bounded(files, common.memory_bytes)
-    files, said, left = without_strays(
+    files, said, left = without_stray_files(
         files,
         listing.roots,
         split_from=options.split_from,

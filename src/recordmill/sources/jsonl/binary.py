@@ -26,18 +26,18 @@ _SEXTETS[np.frombuffer(_DIGITS, np.uint8)] = np.arange(len(_DIGITS))
 
 
 @dataclass(frozen=True)
-class StringsSeen:
+class StringCounts:
     """How many strings a feature has, how many are base64, and how many of those are padded. Two of them add up."""
 
     strings: int = 0
     base64: int = 0
     padded: int = 0
 
-    def __add__(self, other: StringsSeen) -> StringsSeen:
-        return StringsSeen(self.strings + other.strings, self.base64 + other.base64, self.padded + other.padded)
+    def __add__(self, other: StringCounts) -> StringCounts:
+        return StringCounts(self.strings + other.strings, self.base64 + other.base64, self.padded + other.padded)
 
     @classmethod
-    def of(cls, texts: pa.Array) -> StringsSeen:
+    def of(cls, texts: pa.Array) -> StringCounts:
         """Of a column of strings."""
         there = texts.drop_null()
         wrong = int(np.count_nonzero(decode_base64(there)[1]))
@@ -59,7 +59,7 @@ def untold_bytes(common: PlanOptions) -> frozenset[str]:
     return frozenset(f.name for f in features if f.dtype == "bytes" and f.name not in common.dtypes)
 
 
-def tell_base64(seen: Mapping[str, StringsSeen]) -> tuple[frozenset[str], tuple[str, ...]]:
+def tell_base64(seen: Mapping[str, StringCounts]) -> tuple[frozenset[str], tuple[str, ...]]:
     """(the features whose strings are base64, what to note).
 
     Raises:

@@ -18,7 +18,7 @@ from recordmill.schemas.feature import Feature
 from recordmill.sources.common.contract import BATCH_BYTES
 from recordmill.sources.common.encoding import is_plain, utf8_blocks
 from recordmill.sources.common.lines import LineBlock, LineStarts, cut_regions, file_lines, stream_lines, whole_lines
-from recordmill.sources.jsonl.binary import StringsSeen
+from recordmill.sources.jsonl.binary import StringCounts
 from recordmill.sources.jsonl.columns import Leaf, build_columns
 from recordmill.sources.jsonl.grammar import ESCAPED_TEXT, STRING
 from recordmill.sources.jsonl.records import LineKeeper, mark_unreadable
@@ -159,7 +159,7 @@ class ScannedLines:
     content_bytes: int = 0
     observed: Observed = field(default_factory=Observed)
     classes: ClassNames | None = None
-    strings: dict[str, StringsSeen] = field(default_factory=dict)
+    strings: dict[str, StringCounts] = field(default_factory=dict)
     digests: list[bytes] = field(default_factory=list)
 
     @property
@@ -248,7 +248,7 @@ def _scan(
                     part.classes.add(texts)
             for name in binary:
                 for texts in _strings(tape, scanner, name, lists=True):
-                    part.strings[name] = part.strings.get(name, StringsSeen()) + StringsSeen.of(texts)
+                    part.strings[name] = part.strings.get(name, StringCounts()) + StringCounts.of(texts)
             part.lines += tape.lines
             part.records += tape.rows + len(tape.errors)
 

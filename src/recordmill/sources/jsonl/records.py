@@ -1,6 +1,6 @@
-"""Tapes to records: `Layout` says how, `Expected` says which layout fits what was seen so far. The scan parses by that,
-and keeps what it parses; what is wrong with a line, or a value in it, becomes a reason and a message that says what to
-do.
+"""Tapes to records: `RecordLayout` says how, `ExpectedLayout` says which layout fits what was seen so far. The scan
+parses by that, and keeps what it parses; what is wrong with a line, or a value in it, becomes a reason and a message
+that says what to do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from recordmill.sources.common.scan_cache import CachedPiece, CachedReject, Reco
 from recordmill.sources.jsonl.columns import Leaf, Misfit, build_columns
 from recordmill.sources.jsonl.grammar import ARRAY, FLOAT_TOKEN, INT, NOT_UTF8_TEXT, OBJECT, VALUE_KINDS, WRONG
 from recordmill.sources.jsonl.scan import UNREADABLE
-from recordmill.sources.jsonl.schema import Declared, Observed, ValuesSeen, infer_features
+from recordmill.sources.jsonl.schema import Declared, Observed, ValueCounts, infer_features
 from recordmill.sources.jsonl.tape import Path, Tape, TapeScanner
 from recordmill.sources.values.casting import cast_values, is_text_type
 from recordmill.sources.values.conform import conform, quoted_value, remedy
@@ -181,7 +181,7 @@ class ExpectedLayout:
 
     def __init__(self, common: PlanOptions, base64: frozenset[str]) -> None:
         self._common, self._base64 = replace(common, label=None), base64
-        self._seen: dict[Path, ValuesSeen] = {}
+        self._seen: dict[Path, ValueCounts] = {}
         self._layout: RecordLayout | None = None
         self._lock = threading.Lock()
 
@@ -214,18 +214,18 @@ def layout_of(inferred: Schema, paths: Mapping[str, Path], common: PlanOptions, 
     return RecordLayout(schema, {name: path for name, path in paths.items() if name in schema}, base64)
 
 
-def _tells_more(seen: ValuesSeen, known: ValuesSeen | None) -> bool:
+def _tells_more(seen: ValueCounts, known: ValueCounts | None) -> bool:
     if known is None or seen.texts & ~known.texts or (seen.inexact[_BEYOND] and not known.inexact[_BEYOND]):
         return True
     return bool(((seen.counts != 0) & (known.counts == 0)).any())
 
 
-def _kinds_of(seen: ValuesSeen) -> ValuesSeen:
+def _kinds_of(seen: ValueCounts) -> ValueCounts:
     """The same with 1 for each kind that there is, which is what a dtype depends on."""
     inexact = np.zeros_like(seen.inexact)
     inexact[_BEYOND] = seen.inexact[_BEYOND] > 0
     counts = (seen.counts != 0).astype(np.int64)
-    return ValuesSeen(counts, [(0, 0) if counts[kind] else None for kind in range(VALUE_KINDS)], inexact, seen.texts)
+    return ValueCounts(counts, [(0, 0) if counts[kind] else None for kind in range(VALUE_KINDS)], inexact, seen.texts)
 
 
 class LineKeeper:

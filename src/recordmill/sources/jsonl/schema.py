@@ -64,7 +64,7 @@ JsonPlace = tuple[int, int]  # (part of the input, line in it)
 
 
 @dataclass
-class ValuesSeen:
+class ValueCounts:
     """counts: how many values of each kind. first: the place of the first one of each kind. inexact: decimals and whole
     numbers that float32 changes, whole numbers beyond int64, decimals beyond float32. texts: what the strings are, as
     classes of schemas.lattice.
@@ -75,7 +75,7 @@ class ValuesSeen:
     inexact: npt.NDArray[np.int64]
     texts: int
 
-    def merge(self, other: ValuesSeen) -> None:
+    def merge(self, other: ValueCounts) -> None:
         self.texts |= other.texts
         self.counts += other.counts
         self.inexact += other.inexact
@@ -89,7 +89,7 @@ class Observed:
     """rows: records seen; seen: by path, in the order in which the paths were first met."""
 
     rows: int = 0
-    seen: dict[Path, ValuesSeen] = field(default_factory=dict)
+    seen: dict[Path, ValueCounts] = field(default_factory=dict)
 
     def add(self, tape: Tape, paths: list[Path], part: int, line: int) -> None:
         """Take in a tape whose first line is that line of that part of the input."""
@@ -107,9 +107,9 @@ class Observed:
                     None if at == _NEVER else (part, line + int(tape.row_lines[row]))
                     for at, row in zip(first[node].tolist(), rows, strict=True)
                 ]
-                self._merge(paths[node], ValuesSeen(counts[node], lines, inexact[node], int(texts[node])))
+                self._merge(paths[node], ValueCounts(counts[node], lines, inexact[node], int(texts[node])))
 
-    def _merge(self, path: Path, seen: ValuesSeen) -> None:
+    def _merge(self, path: Path, seen: ValueCounts) -> None:
         if (known := self.seen.get(path)) is None:
             self.seen[path] = seen
         else:
@@ -213,7 +213,7 @@ def _spelled(path: Path) -> str:
     return "".join("[]" if name is None else f"[{name!r}]" for name in path)
 
 
-def _form(name: str, seen: ValuesSeen, declared: Declared, where: Mapping[int, tuple[str, int]]) -> str | None:
+def _form(name: str, seen: ValueCounts, declared: Declared, where: Mapping[int, tuple[str, int]]) -> str | None:
     """The one form that the values have; None if all are null."""
     first = {
         form: min((place for kind in kinds if (place := seen.first[kind]) is not None), default=None)
@@ -246,7 +246,7 @@ def _where(place: JsonPlace, where: Mapping[int, tuple[str, int]]) -> str:
     return f"{file}: line {line + place[1] + 1}"
 
 
-def _dtype(form: str | None, seen: ValuesSeen) -> str:
+def _dtype(form: str | None, seen: ValueCounts) -> str:
     if form == "a number":
         wholes, decimals = (INT64_TYPE if seen.counts[INT] else 0), (FLOAT32 if seen.counts[FLOAT_TOKEN] else 0)
         return resolve_dtype(wholes | decimals | (TEXT_TYPE if seen.inexact[2] else 0))
@@ -262,7 +262,7 @@ def _always(observed: Observed, leaf: Path) -> bool:
     return int(counts.sum() - counts[NULL_TOKEN]) == observed.rows
 
 
-def _losses(name: str, seen: ValuesSeen, dtype: str) -> list[str]:
+def _losses(name: str, seen: ValueCounts, dtype: str) -> list[str]:
     notes = []
     decimals, wholes, beyond, overflows = seen.inexact.tolist()
     numbers = int(seen.counts[INT] + seen.counts[FLOAT_TOKEN])

@@ -24,7 +24,7 @@ from recordmill.sources.common.encoding import check_encoding
 from recordmill.sources.common.lines import MAX_LINE_BYTES, STREAMED, file_lines, note_blank_lines
 from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
 from recordmill.sources.common.tables import Alike, ChunkDigests, DigestTable
-from recordmill.sources.jsonl.binary import StringsSeen, declared_base64, tell_base64, untold_bytes
+from recordmill.sources.jsonl.binary import StringCounts, declared_base64, tell_base64, untold_bytes
 from recordmill.sources.jsonl.plan import PLAN_COUNTS, LineExtent, ScannedLines, make_tasks, scan_parts, stream_records
 from recordmill.sources.jsonl.records import ExpectedLayout, LineKeeper, RecordLayout, layout_of, mark_unreadable
 from recordmill.sources.jsonl.schema import Declared, Observed, infer_features
@@ -160,7 +160,7 @@ class JsonlPlan:
     """What all parts hold, added up as they come."""
 
     def __init__(self) -> None:
-        self.observed, self.strings = Observed(), dict[str, StringsSeen]()
+        self.observed, self.strings = Observed(), dict[str, StringCounts]()
         self.classes: ClassNames | None = None
 
     def all_of(self, parts: Iterable[ScannedLines]) -> tuple[Alike[LineExtent], DigestTable]:
@@ -180,7 +180,7 @@ class JsonlPlan:
         if part.classes is not None:
             self.classes = part.classes if self.classes is None else self.classes + part.classes
         for name, seen in part.strings.items():
-            self.strings[name] = self.strings.get(name, StringsSeen()) + seen
+            self.strings[name] = self.strings.get(name, StringCounts()) + seen
 
 
 class LinePlace(Mapping[int, tuple[str, int]]):

@@ -34,7 +34,7 @@ from recordmill.sources.common.layout import (
     UNKNOWN_CLASSES,
     FolderLayout,
     known_classes,
-    without_strays,
+    without_stray_files,
 )
 from recordmill.sources.common.lines import MAX_LINE_BYTES, STREAMED, file_lines, stream_lines
 from recordmill.sources.common.magic import LOOKED_AT, refusal
@@ -238,7 +238,7 @@ def plan_text(listing: Listing, options: TextOptions, common: PlanOptions) -> Te
         DataError: there is no record, or a file is damaged. UsageError: an option asks for a column that is not there.
     """
     listing = filter_kind(listing, "text")
-    files, layout, left = without_strays(
+    files, layout, left = without_stray_files(
         listing.files,
         listing.roots,
         split_from=options.split_from,

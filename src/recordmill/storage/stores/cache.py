@@ -23,14 +23,14 @@ import numpy as np
 
 from recordmill.base.arrays import Bytes
 
-HELD_BYTES = 128 << 20  # 128 MiB: what 20 threads read ahead of themselves
+MEMORY_CACHE_BYTES = 128 << 20  # 128 MiB: what 20 threads read ahead of themselves
 Key = tuple[Hashable, int]  # what is read, and the block's number
 
 
 class Blocks:
     """The blocks of all files of this process; safe to share between threads."""
 
-    def __init__(self, most_bytes: int = HELD_BYTES) -> None:
+    def __init__(self, most_bytes: int = MEMORY_CACHE_BYTES) -> None:
         self.most_bytes, self._used, self._lock = most_bytes, 0, threading.Lock()
         self._held: OrderedDict[Key, Future[Bytes]] = OrderedDict()
 

@@ -18,7 +18,7 @@ from recordmill.base.errors import UsageError
 from recordmill.storage.stores.address import HADOOP, Address
 from recordmill.storage.stores.hadoop import Hadoop, HadoopError
 from recordmill.storage.stores.object_store import Bucket
-from recordmill.storage.stores.protocol import About, Connection
+from recordmill.storage.stores.protocol import Connection, ObjectInfo
 
 DEFAULT_REQUESTS = 64  # by default
 
@@ -120,7 +120,7 @@ def ask(address: Address, request: Callable[[Connection], _Result]) -> _Result:
         raise store_error(error, address) from None  # its own text may hold what was sent
 
 
-def pages(address: Address) -> Iterator[About]:
+def pages(address: Address) -> Iterator[ObjectInfo]:
     """What the store says of each object below the address, asked for page by page."""
     found = ask(address, lambda client: client.pages(address.key))
     while page := ask(address, lambda _: next(found, None)):

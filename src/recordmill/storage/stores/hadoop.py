@@ -22,7 +22,7 @@ from typing import Any
 
 from recordmill.base.errors import MissingExtraError
 from recordmill.storage.stores.address import Address
-from recordmill.storage.stores.protocol import About, ObjectWriter
+from recordmill.storage.stores.protocol import ObjectInfo, ObjectWriter
 
 LIST_PAGE_FILES = 1000  # files that are given at once of a listing
 # of the client, whose own would try for three minutes to reach a host that is not there
@@ -51,7 +51,7 @@ class Hadoop:
         with self._told(""):
             self._client = Client(address.root, dict(_SETTINGS))
 
-    def head(self, key: str) -> About:
+    def head(self, key: str) -> ObjectInfo:
         with self._told(key):
             found = self._client.get_file_info(f"/{key}")
         if found.isdir:
@@ -69,7 +69,7 @@ class Hadoop:
         start, stop = (0, about["size"]) if span is None else span
         return _Coming(about, reader, start, min(stop, about["size"]), self, key)
 
-    def pages(self, key: str) -> Iterator[Sequence[About]]:
+    def pages(self, key: str) -> Iterator[Sequence[ObjectInfo]]:
         files = (_about(found, _key(found)) for found in self._found(key, recursive=True) if not found.isdir)
         while page := list(itertools.islice(files, LIST_PAGE_FILES)):
             yield page
@@ -179,7 +179,7 @@ def _said(text: str, uri: str) -> OSError:
 class _Coming:
     """Bytes [start, stop) of a file that is open."""
 
-    meta: About
+    meta: ObjectInfo
     reader: Any
     start: int
     stop: int
@@ -200,7 +200,7 @@ class _Coming:
             yield from self.reader.read_range_stream(self.start, self.length)
 
 
-def _about(found: Any, key: str) -> About:
+def _about(found: Any, key: str) -> ObjectInfo:
     changed = datetime.datetime.fromtimestamp(found.modification_time / 1000, datetime.timezone.utc)
     # what is written anew has another time, in milliseconds, or another length
     etag = f"{found.modification_time}-{found.length}"

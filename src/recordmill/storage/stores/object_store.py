@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from recordmill.storage.stores.protocol import About, Answer, ObjectWriter
+from recordmill.storage.stores.protocol import Answer, ObjectInfo, ObjectWriter
 
 LIST_PAGE_OBJECTS = 1000  # objects that a store lists in an answer
 
@@ -19,7 +19,7 @@ class Bucket:
     def __init__(self, store: Any) -> None:
         self._store = store
 
-    def head(self, key: str) -> About:
+    def head(self, key: str) -> ObjectInfo:
         import obstore
 
         return obstore.head(self._store, key)
@@ -34,7 +34,7 @@ class Bucket:
 
         return obstore.get(self._store, key, options=None if span is None else {"range": span})
 
-    def pages(self, key: str) -> Iterator[Sequence[About]]:
+    def pages(self, key: str) -> Iterator[Sequence[ObjectInfo]]:
         import obstore
 
         return obstore.list(self._store, key or None, chunk_size=LIST_PAGE_OBJECTS)

@@ -16,10 +16,10 @@ import numpy as np
 
 from recordmill.base.arrays import Bytes
 from recordmill.base.errors import DataError
-from recordmill.base.threads import done_in_turn
+from recordmill.base.threads import run_in_order
 from recordmill.storage.stores import downloads
 from recordmill.storage.stores.address import WEB, Address
-from recordmill.storage.stores.cache import HELD_BYTES, Blocks, DiskCache
+from recordmill.storage.stores.cache import MEMORY_CACHE_BYTES, Blocks, DiskCache
 from recordmill.storage.stores.client import REQUEST_LIMIT, ask, errors, pages
 from recordmill.storage.stores.downloads import Fetching, ReplacedError, wait_for
 from recordmill.storage.stores.protocol import Stat
@@ -110,7 +110,7 @@ class ObjectStorage:
     def bound(self, requests: int, memory_bytes: int | None = None) -> None:
         """Have at most so many requests under way, and keep blocks in an eighth of the memory."""
         if memory_bytes is not None:
-            self._blocks.bound(min(memory_bytes // 8, HELD_BYTES))
+            self._blocks.bound(min(memory_bytes // 8, MEMORY_CACHE_BYTES))
         self.requests.bound(requests)
 
     def stat(self, path: str) -> Stat:
@@ -226,7 +226,7 @@ class ObjectStorage:
             else:
                 self.requests.fetch(address, about, 0, into)
 
-        return done_in_turn(read, files, self.requests.submit, REQUEST_LIMIT.most)
+        return run_in_order(read, files, self.requests.submit, REQUEST_LIMIT.most)
 
     def read_scattered(self, path: str, starts: list[int], stops: list[int]) -> tuple[Bytes, list[int]]:
         """(bytes, where in them each range begins) of ascending ranges; ranges close to each other are one request."""

@@ -67,14 +67,16 @@ class FileStorage(Protocol):
         """The names of what is in the folder, sorted."""
 
 
-About = Mapping[str, Any]  # of an object: path, size, e_tag, last_modified (datetime), as obstore's ObjectMeta has them
+ObjectInfo = Mapping[
+    str, Any
+]  # of an object: path, size, e_tag, last_modified (datetime), as obstore's ObjectMeta has them
 
 
 class Answer(Protocol):
     """An object, or a range of it, that comes."""
 
     @property
-    def meta(self) -> About:
+    def meta(self) -> ObjectInfo:
         """Of the content that comes."""
 
     def bytes(self) -> Any:
@@ -99,7 +101,7 @@ class Connection(Protocol):
 
     most_named_bytes: int | None  # the largest object that `name` takes; None: any
 
-    def head(self, key: str) -> About:
+    def head(self, key: str) -> ObjectInfo:
         """What the object is now."""
 
     def try_range(self, key: str) -> None:
@@ -108,7 +110,7 @@ class Connection(Protocol):
     def get(self, key: str, span: tuple[int, int] | None = None) -> Answer:
         """The object, or its bytes [start, stop)."""
 
-    def pages(self, key: str) -> Iterator[Sequence[About]]:
+    def pages(self, key: str) -> Iterator[Sequence[ObjectInfo]]:
         """All objects below that name, some at a time; others whose names begin so may be among them."""
 
     def names(self, key: str) -> list[str]:
