@@ -34,7 +34,9 @@ FRAMEWORKS = {"reader.torch": {"torch"}, "reader.tensorflow": {"tensorflow"}}
 
 def test_the_table_names_every_room() -> None:
     there = {".".join(installed(path).parent.parts) for path in all_modules() if path.name == "__init__.py"}
-    assert there == set(ROOMS)
+    assert there == set(ROOMS), (
+        "each folder with modules has a line in ROOMS of tests/contract/rooms.py, and each line a folder"
+    )
     strays = [path for path in all_modules() if not (path.parent / "__init__.py").exists()]
     assert not strays, strays
 
@@ -45,7 +47,9 @@ def test_the_table_has_no_cycle() -> None:
     """
     seen: list[str] = []
     for room, allowed in ROOMS.items():
-        assert set(allowed.split()) <= set(seen), f"{room} may import what stands below it"
+        assert set(allowed.split()) <= set(seen), (
+            f"{room} imports {set(allowed.split()) - set(seen)}: its line belongs below theirs"
+        )
         seen.append(room)
     for room in ("transforms", "pipelines"):
         assert not any(is_any(name, {"reader"}) for name in ROOMS[room].split())

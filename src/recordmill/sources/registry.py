@@ -25,9 +25,9 @@ class Kind:
 
     extensions: lower-case; a hint, where the content leaves a choice. shared_extensions: those that other things bear
         as often: no hint.
-    tell: import path of a function of a `sources.common.content.Sample` that gives what was recognised, for people, or
-        "" if the sample is not of this kind. The kinds are asked in their order below, those of bytes before those of
-        text.
+    tell: import path of a function of a `sources.common.content.ContentSample` that gives what was recognised, for
+        people, or "" if the sample is not of this kind. The kinds are asked in their order below, those of bytes before
+        those of text.
     textual: it is told from text, and its files look like those of other textual kinds.
     options: import path of the dataclass of its own options.
     plan: import path of a function of (listing, options, PlanOptions) that gives a `Source`, or, of a kind with many
