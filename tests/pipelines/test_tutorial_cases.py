@@ -254,7 +254,7 @@ def read(way, path, out):
         found = recordmill.open(path, threads=2).to_numpy(memmap_dir=out)["matrix"]
         return found.values.view("<f4").reshape(-1, 512, 512)
     firsts = []
-    for batch in recordmill.open(path, threads=2).batches(16, memory_bytes=64 << 20):
+    for batch in recordmill.open(path, threads=2).batches(16, shuffle=False, memory_bytes=64 << 20):
         firsts.append(np.frombuffer(b"".join(batch["matrix"]), "<f4").reshape(-1, 512, 512)[:, 0, :1].copy())
     return np.concatenate(firsts)[:, :, None]
 

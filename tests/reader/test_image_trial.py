@@ -99,7 +99,7 @@ def test_a_detector_of_cells_learns(shared_data: Path, tmp_path: Path) -> None:
         shares = keras.layers.Softmax()(keras.layers.Flatten()(heat))
         model = keras.Model(x, keras.ops.matmul(shares, grid))
         model.compile(keras.optimizers.Adam(0.02), "mse")
-        batches = data.to_tf(32, label=True, decode_images=size, collate={"boxes": Padded(1)})
+        batches = data.to_tf(32, decode_images=size, collate={"boxes": Padded(1)})
         pairs = batches.map(lambda b: (b["image"], (b["boxes"][:, 0, :2] + b["boxes"][:, 0, 2:]) / 2))
         return losses(model.fit(pairs, epochs=15, verbose=0))
 
