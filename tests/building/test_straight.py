@@ -35,7 +35,7 @@ def sorting() -> Iterator[None]:
     from recordmill.transforms import local_build
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(local_build, "straight_stripes", lambda plan: None)
+        patched.setattr(local_build, "one_record_files", lambda plan: None)
         yield
 
 
@@ -169,7 +169,7 @@ def test_a_file_that_changes_while_it_is_built_is_named(tmp_path: Path, monkeypa
         (tmp_path / "in" / "class1" / "0001.txt").write_text("another")
         return read(plan, stripe)
 
-    monkeypatch.setattr(file_records, "read_stripe", change)
+    monkeypatch.setattr(file_records, "read_file_batch", change)
     with pytest.raises(RecordmillError, match=r"class1/0001\.txt: changed while it was read"):
         recordmill.build(tmp_path / "in", tmp_path / "out", kind="text", mode="documents")
     assert not (tmp_path / "out").exists()

@@ -69,7 +69,7 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict
         for name, way in WAYS.items():
             with monkeypatch.context() as patch:
                 patch.setattr(plan, "parsed_bytes", lambda memory, most=way.parsed: most)
-                patch.setattr(plan, "kept_bytes", lambda memory, most=way.read: most)
+                patch.setattr(plan, "scan_cache_bytes", lambda memory, most=way.read: most)
                 patch.setattr(ingest, "_run_bytes", lambda plan, group, most, size=way.run: size)
                 patch.setattr(scan_cache, "_LEAST_FILE_BYTES", way.least_file or 0)
                 if way.least_file is None:

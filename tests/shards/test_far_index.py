@@ -29,7 +29,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def few_entries() -> Iterator[None]:
-    with patch.object(index_module, "LOOKED_ENTRIES", 4):
+    with patch.object(index_module, "PROBED_ENTRIES", 4):
         yield
 
 

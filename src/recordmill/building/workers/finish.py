@@ -65,7 +65,7 @@ def finish(plan: SharedPlan, survey: Survey, placed: Iterable[FinalShard], diges
         return done
     shards = sorted(placed, key=lambda one: (one.split, one.index))
     _reconcile(survey, shards)
-    check_files(place, [pair for one in shards for pair in one.sizes])
+    check_all_there(place, [pair for one in shards for pair in one.sizes])
     with workbench(plan) as bench:
         inputs = write_inputs(bench, Either(DigestList(digests), survey.digests.read()), Path(bench.folder, "data"))
         if bench.source is not None:
@@ -92,7 +92,7 @@ def _reconcile(survey: Survey, shards: Sequence[FinalShard]) -> None:
         raise AccountsError("a shard was accounted for twice; nothing was committed")
 
 
-def check_files(place: SharedFolder, wanted: Sequence[tuple[str, int]]) -> None:
+def check_all_there(place: SharedFolder, wanted: Sequence[tuple[str, int]]) -> None:
     """Raises NotSharedError unless all these files, by their names below the data folder, are there and so large."""
     if place.is_remote:
         there = {item.name: item.size_bytes for item in listed_objects(place.data())}
