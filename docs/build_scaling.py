@@ -29,6 +29,7 @@ INDEX_ROW = 16  # bytes
 MOST_BUCKETS = KeyBuckets.plan(1, 2**64, MOST_SHARDS).count
 
 # bytes in memory at most, of Python's objects
+LAYOUT_HEADERS = 1204  # of the four arrays, and the directory of their .npz
 FILE_MEMORY, UNIT_MEMORY = 640, 368  # of what the driver makes of the listing, and cuts
 LISTED_MEMORY = 5  # of a file, however many there are: whether it is chosen, and its split
 RECORD_FILE_MEMORY = 2_500  # of a file of TFRecords, while the driver plans it
@@ -229,7 +230,7 @@ class Build:
     @property
     def layout_bytes(self) -> int:
         """The list of runs and shards as it lies in OUT, which every worker process that makes shards fetches once."""
-        return CUT_DTYPE.itemsize * self.shards + RUN_DTYPE.itemsize * self.listed
+        return CUT_DTYPE.itemsize * self.shards + RUN_DTYPE.itemsize * self.listed + LAYOUT_HEADERS
 
     @property
     def listed(self) -> int:
