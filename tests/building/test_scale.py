@@ -298,7 +298,8 @@ def test_a_build_that_is_real_and_small_is_what_the_formulas_say(
     first = before.layout.load().runs
     written = sum(Path(run_module.path_of(steps.place, run)).stat().st_size for run in first)
     # of a run only the rows between its first record and its last one are written
-    assert written == pytest.approx(build.framed_bytes + build.entry_bytes + build.run_index_bytes, rel=0.01)
+    most = build.framed_bytes + build.entry_bytes + build.run_index_bytes
+    assert most * 0.99 < written <= most
     index = sum(path.stat().st_size for path in Path(steps.place.data("index")).iterdir())
     assert build.index_bytes < index <= build.index_bytes + 256 * len(shards)  # a header each
     listed = Path(steps.place.data("inputs.jsonl")).read_bytes()
