@@ -66,7 +66,8 @@ def served(made: Kernel, args: tuple[Any, ...]) -> MachineCode:
     (compiled,) = made.dispatcher.overloads.values()
     code = machine_code(compiled, kinds)
     assert code is not None
-    assert MachineCode.of_bytes(code.to_bytes()) == code
+    assert MachineCode.of_bytes(code.to_bytes("a"), "a") == code
+    assert MachineCode.of_bytes(code.to_bytes("a"), "b") is None
     return code
 
 
@@ -130,9 +131,12 @@ def test_a_damaged_file_is_compiled_anew(tmp_path: Path) -> None:
     assert run() == "42 True"
     (file,) = tmp_path.glob("__pycache__/*.code")
     kept = file.read_bytes()
-    for damaged in (kept[:-9], kept[:99] + bytes([kept[99] ^ 1]) + kept[100:], b""):
-        file.write_bytes(damaged)
-        assert run() == "42 True"
+    assert MachineCode.of_bytes(kept, file.name)
+    flipped = kept[:99] + bytes([kept[99] ^ 1]) + kept[100:]
+    for damaged in (kept[:-9], b"", bytes(4), bytes(99), flipped):
+        assert MachineCode.of_bytes(damaged, file.name) is None
+    file.write_bytes(flipped)
+    assert run() == "42 True"
     assert run() == "42 False"
 
 

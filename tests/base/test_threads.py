@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +12,21 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from recordmill.base.threads import one_ahead, run_in_order, thread_map
+
+LEFT_OPEN = """
+import ctypes, sys
+from recordmill.base.threads import one_ahead, run_in_order, thread_map
+in_order = run_in_order(abs, range(3), lambda run: run(), 2)
+for left in (thread_map(abs, iter(range(100)), 2), one_ahead(iter(range(9))), in_order):
+    next(left)
+    setattr(sys.modules["__main__"], f"left_{left.__name__}", left)
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(sys.modules["__main__"]))  # it goes last, as where TensorFlow is imported
+"""
+
+
+def test_what_a_script_leaves_open_ends_without_a_word() -> None:
+    ended = subprocess.run([sys.executable, "-c", LEFT_OPEN], capture_output=True, text=True, check=True)
+    assert (ended.stdout, ended.stderr) == ("", "")
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

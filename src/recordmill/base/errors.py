@@ -61,6 +61,9 @@ class MissingExtraError(RecordmillError, ImportError):
         super().__init__(f"{what} needs {module}, which is not installed: {command}")
 
 
+BEYOND_MEMORY = "memory"  # the reason of a reject that takes more of it than there is
+
+
 @dataclass(frozen=True)
 class Reject:
     """One record that can't be used.

@@ -17,7 +17,9 @@ from collections.abc import Iterator
 
 _BEGIN, _END = "\ufdd0", "\ufdd1"
 _MARK = re.compile(f"{_BEGIN}([^{_BEGIN}{_END}]*){_END}")
+_USER = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s@'\"]+@")
 _FLAGS = {"dtypes": "--dtype", "mode": "--text-mode", "null_tokens": "--null", "face": "--as", "n": "-n"}
+_REPEATED = ("null_tokens",)  # whose lists are flags one by one
 _speaks_flags = False
 
 
@@ -38,8 +40,18 @@ def option(name: str, value: object = None) -> str:
 
 
 def spelled(text: str) -> str:
-    """The text with its options as the caller writes them."""
-    return in_flags(text) if _speaks_flags else _MARK.sub(lambda mark: _resolved(mark, _keyword), text)
+    """The text with its options as the caller writes them, and without passwords."""
+    text = in_flags(text) if _speaks_flags else _MARK.sub(lambda mark: _resolved(mark, _keyword), text)
+    return without_passwords(text)
+
+
+def without_passwords(text: str) -> str:
+    """The text without users and passwords of URLs in it.
+
+    >>> without_passwords("http://me:secret@host/x, s3://bucket/a@b: no such object")
+    'http://***@host/x, s3://bucket/a@b: no such object'
+    """
+    return _USER.sub(r"\1***@", text)
 
 
 def in_flags(text: str) -> str:
@@ -106,6 +118,8 @@ def _flag(name: str, value: object = None) -> str:
     flag = flag_of(name, value)
     if value is None or isinstance(value, bool):
         return flag
+    if isinstance(value, list) and name in _REPEATED:
+        return " ".join(f"{flag} {shlex.quote(str(item))}" for item in value)
     if isinstance(value, dict):
         return " ".join(f"{flag} {shlex.quote(f'{key}={item}')}" for key, item in value.items())
     return f"{flag} {shlex.quote(','.join(map(str, value)) if isinstance(value, list) else str(value))}"

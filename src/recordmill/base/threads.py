@@ -1,20 +1,49 @@
 """The ways to use threads: `thread_map` keeps every core busy on work that releases the GIL,
 with results in order and bounded; `run_in_order` has very many small things done; `both` does two things at once;
-`shared_context` sets something for the process while anybody needs it.
+`shared_context` sets something for the process while anybody needs it;
+`closed_at_exit` ends what a script leaves open; a `Budget` is memory that threads share.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import ctypes
+import functools
 import itertools
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
+_Given = ParamSpec("_Given")
+
+_open: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def closed_at_exit(function: Callable[_Given, Iterator[_Result]]) -> Callable[_Given, Iterator[_Result]]:
+    """A decorator of generator functions: what is still open when the process ends is closed while Python still runs.
+    Later, when modules are taken down, nothing that a `finally` calls would be there any more.
+    """
+
+    @functools.wraps(function)
+    def opened(*args: _Given.args, **options: _Given.kwargs) -> Iterator[_Result]:
+        generator = function(*args, **options)
+        _open.add(generator)
+        return generator
+
+    return opened
+
+
+@atexit.register
+def _close_all() -> None:
+    for generator in list(_open):
+        with contextlib.suppress(ValueError):  # a thread of somebody's is at work in it
+            generator.close()
 
 
 def both(one: Callable[[], _Item], other: Callable[[], _Result]) -> tuple[_Item, _Result]:
@@ -24,6 +53,7 @@ def both(one: Callable[[], _Item], other: Callable[[], _Result]) -> tuple[_Item,
         return one(), later.result()
 
 
+@closed_at_exit
 def thread_map(
     work: Callable[[_Item], _Result],
     items: Iterable[_Item],
@@ -71,6 +101,7 @@ def thread_map(
             pool.shutdown(wait=True)
 
 
+@closed_at_exit
 def run_in_order(
     work: Callable[[_Item], object],
     items: Sequence[_Item],
@@ -127,6 +158,7 @@ class _Turns:
 _END: Any = object()
 
 
+@closed_at_exit
 def one_ahead(items: Iterator[_Item]) -> Iterator[_Item]:
     """The same items, the next of which is made by another thread while the consumer is at work on one.
 
@@ -166,3 +198,59 @@ def shared_context(
                     entered.close()
 
     return shared
+
+
+_interruptible: dict[int, int] = {}  # thread to how often it has entered `interruptible`
+_interrupting = threading.Lock()
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Around code of a user's, in any thread, which looks at nothing of ours: `interrupt_threads` ends it by a
+    KeyboardInterrupt, even if it loops for ever.
+    """
+    thread = threading.get_ident()
+    with _interrupting:
+        _interruptible[thread] = _interruptible.get(thread, 0) + 1
+    try:
+        yield
+    finally:
+        with _interrupting:
+            _interruptible[thread] -= 1
+            if not _interruptible[thread]:
+                del _interruptible[thread]
+                _raise_in(thread, None)  # what was not raised yet is not to be raised in what follows
+
+
+def interrupt_threads() -> None:
+    """End what `interruptible` is around."""
+    with _interrupting:
+        for thread in _interruptible:
+            _raise_in(thread, KeyboardInterrupt)
+
+
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    made = None if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), made)
+
+
+class Budget:
+    """So many bytes of memory. What alone needs more waits until nothing else is held, and goes alone."""
+
+    def __init__(self, total_bytes: int) -> None:
+        self._total = self._free = max(total_bytes, 1)
+        self._changed = threading.Condition()
+
+    @contextlib.contextmanager
+    def held(self, size_bytes: int) -> Iterator[None]:
+        """So many bytes of it, while the context lasts."""
+        taken = min(size_bytes, self._total)
+        with self._changed:
+            self._changed.wait_for(lambda: self._free >= taken)
+            self._free -= taken
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free += taken
+                self._changed.notify_all()

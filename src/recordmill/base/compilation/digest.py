@@ -4,9 +4,10 @@ imported where something of it is first used.
 
 from __future__ import annotations
 
+import enum
 import functools
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -74,9 +75,17 @@ def _function_parts(function: FunctionType) -> tuple[bytes | FunctionType, ...]:
     """What makes up a function: its code, and all that it names."""
     if function.__module__.startswith(("numba.", "llvmlite.", "numpy.")):  # those have versions
         return (function.__qualname__.encode(),)
-    named = [(name, function.__globals__[name]) for name in sorted(_names(function.__code__) & {*function.__globals__})]
+    names = sorted(_names(function.__code__))
+    named = [(name, function.__globals__[name]) for name in names if name in function.__globals__]
+    named += [(name, vars(module)[name]) for module in _own_modules(named) for name in names if name in vars(module)]
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    return tuple(_parts([function.__qualname__, function.__code__, function.__defaults__, cells, named]))
+    defaults = [function.__defaults__, function.__kwdefaults__]
+    return tuple(_parts([function.__qualname__, function.__code__, defaults, cells, named]))
+
+
+def _own_modules(named: Iterable[tuple[str, Any]]) -> list[ModuleType]:
+    """Those whose functions and constants a kernel may name as attributes, and which have no version of their own."""
+    return [value for _, value in named if isinstance(value, ModuleType) and value.__name__.startswith("recordmill.")]
 
 
 def _parts(value: Any) -> Iterator[bytes | FunctionType]:
@@ -88,16 +97,30 @@ def _parts(value: Any) -> Iterator[bytes | FunctionType]:
     elif isinstance(value, np.ndarray):
         yield f"{value.dtype.str} {value.shape}".encode() + value.tobytes()
     elif isinstance(value, (tuple, list)):
-        yield f"{type(value).__name__} {len(value)}".encode()
+        yield f"{type(value).__name__} {getattr(value, '_fields', ())} {len(value)}".encode()
         for each in value:
             yield from _parts(each)
     elif isinstance(value, (set, frozenset, dict)):
         yield repr(sorted(map(repr, value.items() if isinstance(value, dict) else value))).encode()
     elif isinstance(value, CodeType):
         yield value.co_code
+        yield getattr(value, "co_exceptiontable", b"")  # as of Python 3.11
+        yield repr([getattr(value, name) for name in _CODE]).encode()
         yield from _parts(value.co_consts)
+    elif isinstance(value, type):
+        yield f"{value.__module__}.{value.__qualname__} {getattr(value, '_fields', ())}".encode()
+        yield from _parts(list(value) if issubclass(value, enum.Enum) else ())
+    elif isinstance(value, enum.Enum):
+        yield f"{value!s} {value.value!r}".encode()
     else:
         yield _shown(value)
+
+
+# of a code object beside its instructions, which say names by their number; where its lines stand decides nothing
+_CODE = (
+    "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_flags",
+    "co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_nlocals", "co_stacksize",
+)  # fmt: skip
 
 
 def _names(code: CodeType) -> set[str]:
@@ -106,10 +129,8 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _shown(value: Any) -> bytes:
-    """A number, a text, a type; of modules and classes the name."""
+    """A number, a text; of modules the name."""
     if isinstance(value, ModuleType):
         return value.__name__.encode()
-    if isinstance(value, type):
-        return f"{value.__module__}.{value.__qualname__}".encode()
     text = repr(value)
     return (type(value).__qualname__ if " at 0x" in text else f"{type(value).__qualname__} {text}").encode()

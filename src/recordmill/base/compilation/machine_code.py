@@ -13,9 +13,9 @@ import hashlib
 import json
 import os
 import re
+import stat
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,9 +26,8 @@ import numpy as np
 
 from recordmill.base.compilation.digest import DIGEST_CHARS, code_digest
 
-ArgumentKind = (
-    str | tuple[Any, ...]
-)  # of an argument: "i8" (a number), ("<i8", 1, flags) (an array), ("NullTokens", kinds)
+# of an argument: "i8" (a number), ("<i8", 1, flags) (an array), ("module.NullTokens(field, ...)", kinds)
+ArgumentKind = str | tuple[Any, ...]
 CType = Any  # a class of ctypes
 
 _ALIGNED, _FLAGS = 0x100, 0x503  # of an array: NumPy's number for aligned; those and for C, for Fortran, for writeable
@@ -54,8 +53,14 @@ def _kind_of(value: Any) -> ArgumentKind | None:
         return "i8" if -1 << 63 <= value < 1 << 63 else None
     if issubclass(kind, tuple):
         inner = kinds_of(value)
-        return None if inner is None else (kind.__qualname__, inner)
+        return None if inner is None else (_tuple_name(kind), inner)
     return _KINDS.get(kind)
+
+
+@functools.cache
+def _tuple_name(kind: type) -> str:
+    """A kernel reads a field by its name: where it lies is part of what its code was made for."""
+    return f"{kind.__module__}.{kind.__qualname__}({', '.join(getattr(kind, '_fields', ()))})"
 
 
 def is_taken(kinds: Sequence[ArgumentKind]) -> bool:
@@ -150,19 +155,26 @@ class MachineCode(NamedTuple):
     is_tuple: bool  # whether they are given as a tuple
     content: bytes
 
-    def to_bytes(self) -> bytes:
-        """For a file: a line of JSON, the object file, and a sum of both."""
+    def to_bytes(self, name: str) -> bytes:
+        """For a file of that name: a line of JSON, the object file, and a digest of all three."""
         head = json.dumps({"symbol": self.symbol, "gives": self.gives, "tuple": self.is_tuple}).encode() + b"\n"
-        return head + self.content + zlib.crc32(head + self.content).to_bytes(4, "little")
+        return head + self.content + _file_digest(name, head + self.content)
 
     @classmethod
-    def of_bytes(cls, data: bytes) -> MachineCode | None:
-        """What a file holds; None if it was cut short or damaged."""
-        if zlib.crc32(data[:-4]).to_bytes(4, "little") != data[-4:]:
+    def of_bytes(cls, data: bytes, name: str) -> MachineCode | None:
+        """What a file of that name holds; None if it was cut short, damaged, or is another's."""
+        if _file_digest(name, data[:-_DIGEST_BYTES]) != data[-_DIGEST_BYTES:]:
             return None
-        head, content = data[:-4].split(b"\n", 1)
+        head, content = data[:-_DIGEST_BYTES].split(b"\n", 1)
         said = json.loads(head)
         return cls(said["symbol"], tuple(said["gives"]), said["tuple"], content)
+
+
+_DIGEST_BYTES = 32
+
+
+def _file_digest(name: str, data: bytes) -> bytes:
+    return hashlib.sha256(name.encode() + b"\0" + data).digest()
 
 
 NOT_SERVED = MachineCode("", (), False, b"")
@@ -178,44 +190,90 @@ class CodeFiles:
         """The code for these arguments; None if there is none yet."""
         if not is_usual():
             return None
-        for path in self._paths(kinds):
+        name = self._name(kinds)
+        for folder in code_folders(self._source):
             with contextlib.suppress(OSError):
-                found = MachineCode.of_bytes(path.read_bytes())
-                if found is not None:
-                    _note_use(path)
-                    return found
+                if is_trusted(folder) and (data := _trusted_bytes(folder / name)) is not None:
+                    found = MachineCode.of_bytes(data, name)
+                    if found is not None:
+                        _note_use(folder / name)
+                        return found
         return None
 
     def keep(self, kinds: Sequence[ArgumentKind], code: MachineCode) -> None:
-        """Write it where the first folder can be written; the next process finds it."""
-        for path in self._paths(kinds):
-            temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
+        """Write it into the first folder that is this user's and can be written; the next process finds it."""
+        name = self._name(kinds)
+        for folder in code_folders(self._source):
+            temporary = folder / f"{name}.{os.getpid()}.{threading.get_ident()}"
             with contextlib.suppress(OSError):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                temporary.write_bytes(code.to_bytes())
-                temporary.replace(path)
-                prune(str(path.parent))
+                if not make_code_folder(folder):
+                    continue
+                with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, CODE_MODE), "wb") as file:
+                    file.write(code.to_bytes(name))
+                temporary.replace(folder / name)
+                prune(str(folder))
                 return
 
-    def _paths(self, kinds: Sequence[ArgumentKind]) -> Iterator[Path]:
-        source = Path(self._function.__code__.co_filename)
+    @property
+    def _source(self) -> Path:
+        return Path(self._function.__code__.co_filename)
+
+    def _name(self, kinds: Sequence[ArgumentKind]) -> str:
         of_kinds = hashlib.sha256(f"{_processor()} {tuple(kinds)}".encode()).hexdigest()[:16]
-        name = f"{source.stem}.{self._function.__qualname__}.{self._digest}.{of_kinds}.code"
-        return (folder / name for folder in _folders(source))
+        return f"{self._source.stem}.{self._function.__qualname__}.{self._digest}.{of_kinds}.code"
 
     @functools.cached_property
     def _digest(self) -> str:
         return code_digest(self._function, self._options)
 
 
-def _folders(source: Path) -> Iterator[Path]:
-    """Where a file may be, the first that can be written."""
+def code_folders(source: Path) -> Iterator[Path]:
+    """Where compiled code may be, the first that is trusted and can be written."""
     if given := os.environ.get("NUMBA_CACHE_DIR"):
         yield Path(given) / "recordmill"
         return
-    yield source.parent / "__pycache__"
+    if source.is_absolute():
+        yield source.parent / "__pycache__"
     with contextlib.suppress(RuntimeError):  # a container's user may have no home
         yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "recordmill" / "kernels"
+
+
+CODE_MODE = 0o644  # of files of compiled code, whatever the umask lets others do
+_WRITTEN_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+def make_code_folder(folder: Path) -> bool:
+    """Make the folder, for this user alone to write to, if it is not there; whether code is loaded from it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(0o755 & ~_WRITTEN_BY_OTHERS)
+    return is_trusted(folder) and os.access(folder, os.W_OK)
+
+
+def is_trusted(path: str | os.PathLike[str]) -> bool:
+    """Whether nobody can have put there what is run as code but those who could change the package itself: a folder or
+    a file of this user's, of root's or of the package's owner, no link, and not to be written by others.
+    """
+    try:
+        return _is_ours(os.lstat(path))
+    except OSError:
+        return False
+
+
+def _is_ours(about: os.stat_result) -> bool:
+    is_kind = stat.S_ISDIR(about.st_mode) or stat.S_ISREG(about.st_mode)
+    return is_kind and about.st_uid in _owners() and not about.st_mode & _WRITTEN_BY_OTHERS
+
+
+@functools.cache
+def _owners() -> frozenset[int]:
+    return frozenset((os.geteuid(), 0, os.stat(__file__).st_uid))
+
+
+def _trusted_bytes(path: Path) -> bytes | None:
+    """What the file holds, if it is one to be trusted: a descriptor is looked at, since names may change."""
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        return file.read() if _is_ours(os.fstat(file.fileno())) else None
 
 
 def is_usual() -> bool:

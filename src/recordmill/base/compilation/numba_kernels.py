@@ -4,32 +4,45 @@ files in which it keeps what it compiled; and the one function that machine code
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import errno
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
 import numba
 from numba import types
 from numba.core import event
-from numba.core.caching import FunctionCache, IndexDataCacheFile, NullCache
+from numba.core.caching import (
+    CompileResultCacheImpl,
+    FunctionCache,
+    IndexDataCacheFile,
+    NullCache,
+    _CacheLocator,
+)
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 from recordmill.base.compilation.digest import code_digest
 from recordmill.base.compilation.machine_code import (
+    CODE_MODE,
     NOT_SERVED,
     TOUCH_SEC,
     ArgumentKind,
     CodeFiles,
     MachineCode,
+    code_folders,
     declared,
     is_taken,
+    is_trusted,
     is_usual,
     kinds_of,
+    make_code_folder,
     prune,
     result_class,
 )
@@ -57,10 +70,14 @@ class KernelCache:
         return self._cache().cache_path
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The compiled code for these argument types; None if it is not there."""
+        """The compiled code for these argument types; None if it is not there, or what is there can't be read."""
         try:
             return self._cache().load_overload(sig, target_context) if self.is_asked else None
         except OSError:
+            return None
+        except Exception:  # Numba's files are unchecked pickles: of a damaged one anything can come
+            with contextlib.suppress(OSError):
+                self._cache().flush()
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
@@ -68,6 +85,10 @@ class KernelCache:
         try:
             self._cache().save_overload(sig, data)
         except OSError:
+            return
+        except Exception:  # it reads the index first
+            with contextlib.suppress(OSError):
+                self._cache().flush()
             return
         if self.cache_path is not None:
             prune(self.cache_path)
@@ -82,14 +103,73 @@ class KernelCache:
         return self._made
 
 
+class _Folder(_CacheLocator):  # type: ignore[misc]
+    """Where Numba has its files of a kernel: where machine code is."""
+
+    def __init__(self, function: Callable[..., Any], file: str, folder: str) -> None:
+        self._py_file, self._line, self._folder = file, function.__code__.co_firstlineno, folder
+
+    @classmethod
+    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> _Folder | None:
+        for folder in code_folders(Path(py_file)):
+            with contextlib.suppress(OSError):
+                if make_code_folder(folder):
+                    return cls(py_func, py_file, str(folder))
+        return None
+
+    def get_cache_path(self) -> str:
+        return self._folder
+
+    def get_source_stamp(self) -> str:
+        return ""  # a digest of what is compiled takes its place
+
+    def get_disambiguator(self) -> str:
+        return str(self._line)
+
+
+class _Reducing(CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes = (_Folder,)
+
+
+class _Files(IndexDataCacheFile):  # type: ignore[misc]
+    """Pickles, which may run any code: those that others may have written are taken for none."""
+
+    def _load_index(self) -> Any:
+        return super()._load_index() if is_trusted(self._index_path) else {}
+
+    def _load_data(self, name: str) -> Any:
+        if not is_trusted(path := self._data_path(name)):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return super()._load_data(name)
+
+    @contextlib.contextmanager
+    def _open_for_write(self, filepath: str) -> Iterator[Any]:
+        with super()._open_for_write(filepath) as file:
+            os.fchmod(file.fileno(), CODE_MODE)
+            yield file
+
+
+class _KernelFunctionCache(FunctionCache):  # type: ignore[misc]
+    _impl_class = _Reducing
+
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        """Numba tells named tuples apart by their class, whose fields may have changed places since."""
+        fields = [
+            (kind.instance_class.__qualname__, kind.fields)
+            for kind in getattr(sig, "args", sig)
+            if hasattr(kind, "instance_class")
+        ]
+        return *super()._index_key(sig, codegen), repr(fields)
+
+
 def _open(function: Callable[..., Any], options: Mapping[str, bool], not_kept: Callable[[], None]) -> Any:
     try:
-        cache = FunctionCache(function)
-    except RuntimeError:  # numba: "no locator available": no folder for the cache can be written
+        cache = _KernelFunctionCache(function)
+    except RuntimeError:  # numba: "no locator available": there is no folder that only this user can write to
         not_kept()
         return NullCache()
     digest = code_digest(function, options)
-    files = IndexDataCacheFile(cache.cache_path, f"{cache._impl.filename_base}.{digest}", digest)
+    files = _Files(cache.cache_path, f"{cache._impl.filename_base}.{digest}", digest)
     cache._cache_file = files
     try:  # note that it is still in use
         if time.time() - os.stat(files._index_path).st_mtime > TOUCH_SEC:
