@@ -11,26 +11,27 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 FAIL, DROP, DEAD = "503", "answer dropped", "dead from here on"  # what becomes of a request
+CUT = "answer cut"
 KILL, KILL_BEHIND = "killed before", "killed behind"  # who asks is killed, before the store hears of it or behind it
 
 
 @dataclass
 class Proxy:
-    """url: where it listens. requests: what was asked for. at: the number of the request, from 0, that is spoilt. kill:
-    what kills who asks. most: requests that were under way at once.
+    """url: where it listens. requests: what was asked for. at: the number of the request, from 0, or of those, that is
+    spoilt. kill: what kills who asks. most: requests that were under way at once.
     """
 
     url: str = ""
     requests: list[str] = field(default_factory=list)
     fault: str = ""
-    at: int = -1
+    at: int | range = -1
     lock: threading.Lock = field(default_factory=threading.Lock)
     kill: Callable[[], None] = lambda: None
     under_way: int = 0
     most: int = 0
     delay_sec: float = 0.0
 
-    def begin(self, fault: str = "", at: int = -1, kill: Callable[[], None] = lambda: None) -> None:
+    def begin(self, fault: str = "", at: int | range = -1, kill: Callable[[], None] = lambda: None) -> None:
         with self.lock:
             self.requests.clear()
             self.fault, self.at, self.kill, self.most = fault, at, kill, 0
@@ -51,6 +52,8 @@ class Proxy:
         with self.lock:
             self.requests.append(said)
             number = len(self.requests) - 1
+            if isinstance(self.at, range):
+                return self.fault if number in self.at else ""
             if self.fault in (DEAD, KILL, KILL_BEHIND) and number > self.at >= 0:
                 return DEAD
             return self.fault if number == self.at else ""
@@ -80,7 +83,7 @@ def fault_proxy(endpoint: str) -> Iterator[Proxy]:
             if fault in (DROP, KILL_BEHIND):
                 self.close_connection = True
                 return
-            self._answer(*answer)
+            self._answer(*answer, cut=fault == CUT)
 
         def _hand_on(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
             connection = http.client.HTTPConnection(backend, timeout=60)
@@ -93,7 +96,7 @@ def fault_proxy(endpoint: str) -> Iterator[Proxy]:
             connection.close()
             return answer.status, answer.getheaders(), data
 
-        def _answer(self, status: int, headers: list[tuple[str, str]], data: bytes) -> None:
+        def _answer(self, status: int, headers: list[tuple[str, str]], data: bytes, cut: bool) -> None:
             self.send_response_only(status)
             for name, value in headers:
                 if name.lower() not in ("transfer-encoding", "connection", "content-length"):
@@ -102,7 +105,8 @@ def fault_proxy(endpoint: str) -> Iterator[Proxy]:
             self.send_header("Content-Length", lengths[0] if self.command == "HEAD" and lengths else str(len(data)))
             self.end_headers()
             if self.command != "HEAD":
-                self.wfile.write(data)
+                self.wfile.write(data[: len(data) // 2] if cut else data)
+            self.close_connection = self.close_connection or cut
 
         do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any
 

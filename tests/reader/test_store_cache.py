@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import fcntl
 import multiprocessing
+import os
 import pickle
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,9 @@ from store_server import Store, of_s3, settings
 import recordmill
 from recordmill.__main__ import main
 from recordmill.base.errors import UsageError
+from recordmill.shards import access
 from recordmill.storage import files
+from recordmill.storage.mapped_files import MAPPED_FILES
 from recordmill.storage.stores import cache as block_cache
 from recordmill.storage.stores import downloads, objects
 from recordmill.storage.stores.cache import DiskCache
@@ -77,6 +81,27 @@ def test_a_second_epoch_makes_no_request(store: Store, proxy: Proxy, tmp_path: P
     assert proxy.requests == []
     near = recordmill.open(str(write_data_set(tmp_path / "near", {"train": mixed_rows(ROWS)}, shards=3)))
     assert all_ways(near)[:3] == expected[:3]
+
+
+@pytest.mark.parametrize("name", ["plain", "packed"])
+def test_parts_of_an_index_give_what_all_of_it_does(
+    store: Store, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    expected = all_ways(recordmill.open(f"{store.root}/{name}"))
+    monkeypatch.setattr(MAPPED_FILES, "most", 0)
+    monkeypatch.setattr(access, "_FAR_INDEX_BYTES", 0)
+    assert all_ways(recordmill.open(f"{store.root}/{name}")) == expected
+
+
+def test_fewer_offsets_of_files_without_an_index_give_the_same(
+    store: Store, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards = [file.file.path for file in recordmill.open(f"{store.root}/plain").files]
+    expected = all_ways(recordmill.open(shards))
+    monkeypatch.setattr(access, "KEPT_OFFSETS", 1)
+    dataset = recordmill.open(shards)
+    assert all_ways(dataset) == expected
+    assert max(file.kept_bytes for file in dataset.files) < ROWS  # 8 bytes of each record would be more
 
 
 def test_whoever_unpickles_it_makes_no_request(store: Store, proxy: Proxy, tmp_path: Path) -> None:
@@ -191,7 +216,7 @@ def test_a_full_disk_is_said_once_and_read_without(
         (said,) = {record.getMessage() for record in caplog.records if "nothing more is kept" in record.getMessage()}
         assert said == f"{folder / 'cache'}: nothing more is kept there: No space left on device"
         kept = {path: path.read_bytes() for path in blocks(folder / "cache")}
-        assert all(data.startswith(b"RMBLOCK1") for data in kept.values())
+        assert all(data.startswith(b"RMBLOCK2") for data in kept.values())
         assert bool(kept) == (room == "size=64k")
     assert caplog.text.count("nothing more is kept") == 1
 
@@ -225,6 +250,148 @@ def size_of(block: Path) -> int:
         return block.stat().st_size
     except FileNotFoundError:
         return 0
+
+
+def test_what_others_put_into_the_folder_is_neither_followed_nor_removed(
+    store: Store, proxy: Proxy, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = recordmill.open(f"{store.root}/plain").to_numpy()["id"]
+    foreign = tmp_path / "foreign"
+    for number in range(256):
+        (foreign / f"{number:02x}").mkdir(parents=True)
+        (foreign / f"{number:02x}" / f"{number:02x}{'0' * 62}").write_bytes(bytes(1000))
+    before = listed(foreign)
+
+    def read(cache: Path, most_bytes: int) -> None:
+        forget()
+        dataset = recordmill.open(f"{store.root}/plain", cache=cache, cache_bytes=most_bytes)
+        assert np.array_equal(dataset.to_numpy()["id"], expected)
+
+    for number, plant in enumerate((plant_home, plant_groups, plant_count)):
+        cache = tmp_path / f"cache{number}"
+        plant(cache, foreign)
+        read(cache, 50_000)
+        assert listed(foreign) == before
+    assert {record.getMessage().rpartition(": ")[2] for record in caplog.records} <= {
+        "Not a directory", "Too many levels of symbolic links", "used is somebody else's file"
+    }  # fmt: skip
+    cache = tmp_path / "own"  # a user's folder may be a link, and may hold other things
+    (tmp_path / "disk").mkdir()
+    cache.symlink_to(tmp_path / "disk")
+    read(cache, 60_000)
+    mine = [blocks(cache)[0].parent / "notes.txt", blocks(cache)[0].parent / ("z" * 64), cache / "a"]
+    for path in mine:
+        path.write_bytes(bytes(1000))
+    for _ in range(3):
+        read(cache, 60_000)
+        read(cache, 20_000)
+    assert all(path.read_bytes() == bytes(1000) for path in mine)
+
+
+def plant_home(cache: Path, foreign: Path) -> None:
+    cache.mkdir()
+    (cache / block_cache.FOLDER).symlink_to(foreign)
+
+
+def plant_groups(cache: Path, foreign: Path) -> None:
+    (cache / block_cache.FOLDER).mkdir(parents=True)
+    for group in foreign.iterdir():
+        (cache / block_cache.FOLDER / group.name).symlink_to(group)
+
+
+def plant_count(cache: Path, foreign: Path) -> None:
+    (cache / block_cache.FOLDER).mkdir(parents=True)
+    os.link(foreign / "00" / f"{'0' * 64}", cache / block_cache.FOLDER / "used")
+
+
+def listed(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_nothing_is_waited_for_and_a_block_is_none_of_another_key(
+    store: Store, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = recordmill.open(f"{store.root}/plain").to_numpy()["id"]
+
+    def read() -> None:
+        forget()
+        dataset = recordmill.open(f"{store.root}/plain", cache=tmp_path)
+        assert np.array_equal(dataset.to_numpy()["id"], expected)
+
+    read()
+    kept = blocks(tmp_path)
+    of_one_size = next(
+        (one, other)
+        for at, one in enumerate(kept)
+        for other in kept[at + 1 :]
+        if size_of(one) == size_of(other) and one.read_bytes() != other.read_bytes()
+    )
+    swapped = [path.read_bytes() for path in of_one_size]
+    for path, data in zip(of_one_size, reversed(swapped), strict=True):
+        path.write_bytes(data)
+    pipe = next(path for path in kept if path not in of_one_size)
+    pipe.unlink()
+    os.mkfifo(pipe)
+    read()
+    assert caplog.text.count("is damaged, and is fetched again") == 2
+    assert [path.read_bytes() for path in of_one_size] == swapped
+    assert (blocks(tmp_path), pipe.is_file()) == (kept, True)
+    monkeypatch.setattr(block_cache, "_LOCKED_SEC", 0.05)
+    with open(tmp_path / block_cache.FOLDER / "used") as counted:
+        fcntl.flock(counted, fcntl.LOCK_EX)  # and whoever holds it has been stopped
+        kept[0].unlink()
+        read()
+    assert "nothing more is kept there: another process does not let go of its lock" in caplog.text
+    assert blocks(tmp_path) == kept[1:]
+
+
+def test_a_forked_child_says_that_it_can_t_ask_a_store_and_reads_what_is_there(
+    store: Store, proxy: Proxy, tmp_path: Path
+) -> None:
+    uri = f"{store.root}/plain"
+    cached, other = recordmill.open(uri, cache=tmp_path), recordmill.open(f"{store.root}/packed")
+    expected = cached.to_numpy()["id"].tolist()
+    forget()
+    held = files._OBJECTS._blocks
+    held.get(("there", 0), lambda: np.zeros(3, np.uint8))
+    held.begin(("coming", 1), lambda: np.zeros(3, np.uint8), lambda *work: Future())  # by a thread of this process
+    here, there = multiprocessing.Pipe(False)
+    context = multiprocessing.get_context("fork")
+    child = context.Process(target=lambda: there.send(_in_child(cached, other)))
+    try:
+        with held._lock, REQUEST_LIMIT.slots(REQUEST_LIMIT.most):
+            child.start()
+        assert here.poll(60), "the child waits"
+        said = "a forked process can't use connections to stores: start it by spawn"
+        assert here.recv() == [[0, 0, 0], [7], expected, said]
+    finally:
+        child.kill()
+        child.join()
+        forget()
+
+
+def _in_child(cached: recordmill.Dataset, other: recordmill.Dataset) -> list[Any]:
+    held = files._OBJECTS._blocks
+    there = held.get(("there", 0), lambda: np.ones(1, np.uint8)).tolist()
+    anew = held.get(("coming", 1), lambda: np.full(1, 7, np.uint8)).tolist()
+    found = [there, anew, cached.to_numpy()["id"].tolist()]
+    try:
+        other.to_numpy()
+    except OSError as error:
+        return [*found, error.strerror]
+    return found
+
+
+def test_an_object_that_a_full_disk_can_t_hold_is_an_error(
+    store: Store, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = store.put("large/x.bin", bytes(200_000))
+    with small_disk(tmp_path / "disk", "size=64k") as folder:
+        monkeypatch.setattr("tempfile.tempdir", str(folder))
+        with pytest.raises(OSError, match=rf"No space left on device: '{folder} \(where TMPDIR has {uri} mapped\)'"):
+            files.map_file(uri)
+        assert not list(folder.iterdir())
+    assert files.map_file(uri).tolist() == [0] * 200_000
 
 
 def test_an_object_that_was_replaced_is_not_taken_from_the_cache(store: Store, proxy: Proxy, tmp_path: Path) -> None:

@@ -265,3 +265,10 @@ def test_both_inflaters_give_the_same_bytes_and_the_same_errors(
     assert fast[1] == exact[1]
     assert fast[0] == exact[0] or "above the limit" in exact[1]
     assert bool(exact[1]) or damage in ("none", "flip", "cut")
+
+
+def test_a_window_beyond_memory_is_no_damage(tmp_path: Path) -> None:
+    """As `zstd --long=31` writes it."""
+    (tmp_path / "a.zst").write_bytes(b"\x28\xb5\x2f\xfd\x00\xa8\x01\x00\x00")
+    with pytest.raises(DataError, match="a window above 128 MiB"):
+        list(open_blocks(str(tmp_path / "a.zst")))

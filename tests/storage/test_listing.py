@@ -6,10 +6,13 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import image_samples
 import pytest
 
+from recordmill.__main__ import main
 from recordmill.base.errors import UsageError
 from recordmill.storage.listing import Listing, list_inputs
 
@@ -205,6 +208,25 @@ def test_loops_through_two_outside_folders_end(tmp_path: Path) -> None:
     assert names(list_inputs([str(tmp_path / "in")], follow_links=True)) == ["1.txt", "x/2.txt", "x/y/3.txt"]
 
 
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_a_file_that_is_there_twice_by_a_link_is_told(tmp_path: Path, link: Callable[[Path, Path], None]) -> None:
+    make(tmp_path, "in/a.txt", "in/c.txt", "other/d.txt")
+    link(tmp_path / "in" / "a.txt", tmp_path / "in" / "b.txt")
+    said = ("1 file(s) are others by a link, so their records are there twice: b.txt is a.txt",)
+    for given in ("in", "in/*.txt"):
+        listing = list_inputs([str(tmp_path / given)])
+        assert (names(listing), listing.notes) == (["a.txt", "b.txt", "c.txt"], said)
+    (tmp_path / "list.txt").write_text("in/a.txt\nin/b.txt\n")
+    (note,) = list_inputs([f"@{tmp_path / 'list.txt'}"]).notes
+    assert note.endswith("twice: in/b.txt is in/a.txt")
+    with pytest.raises(UsageError, match=r"b\.txt is .*a\.txt by a link, so '.*a\.txt' and '.*b\.txt' name one file"):
+        list_inputs([str(tmp_path / "in" / "a.txt"), str(tmp_path / "in" / "b.txt")])
+    assert names(list_inputs([str(tmp_path / "in" / "a.txt")])) == ["a.txt"]  # the remedy
+    link(tmp_path / "in" / "a.txt", tmp_path / "other" / "e.txt")
+    with pytest.raises(UsageError, match=r"by a link, so '.*in' and '.*other' name one file"):
+        list_inputs([str(tmp_path / "in"), str(tmp_path / "other")], follow_links=True)
+
+
 @pytest.mark.parametrize("target", ["gone.txt", "dangling"])
 def test_dangling_links_are_named(tmp_path: Path, target: str) -> None:
     make(tmp_path, "a.txt")
@@ -235,7 +257,7 @@ def test_nothing_there(tmp_path: Path) -> None:
         str(tmp_path / "void"): r"void: no file in this folder",
         str(tmp_path / "full"): r"full: no file in this folder that holds data \(ignored 1 hidden: \.DS_Store\)",
         f"@{tmp_path}/nope.txt": r"the list .* can't be read: No such file",
-        "": "INPUT is empty",
+        "": "a path is empty",
         "viewfs://bucket/x.csv": r"viewfs:// is not served",
         "ftp://bucket/*.csv": r"ftp:// is not served",
     }
@@ -326,3 +348,16 @@ def test_very_deep_folders(tmp_path: Path) -> None:
     (deep / "a.txt").write_text("x")
     assert names(list_inputs([str(tmp_path)])) == ["d/" * 400 + "a.txt"]
     assert names(list_inputs([str(tmp_path / "**" / "*.txt")])) == ["d/" * 400 + "a.txt"]
+
+
+@pytest.mark.parametrize("how", ["list", "labels", "schema", "transform", "device"])
+def test_what_is_read_whole_is_a_regular_file(tmp_path: Path, how: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody writes into the pipe, so that a reader would wait for ever."""
+    pipe = tmp_path / {"labels": "a.csv", "transform": "a.yaml"}.get(how, "pipe")
+    os.mkfifo(pipe)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.png").write_bytes(image_samples.encoded("PNG", image_samples.picture()))
+    given = {"list": f"@{pipe}", "device": "@/dev/zero"}.get(how, str(tmp_path / "in"))
+    options = [] if given[0] == "@" else [f"--{how}", str(pipe)]
+    assert main(["build", given, "--out", str(tmp_path / "out"), "--quiet", *options]) in (1, 2)
+    assert ("no such file" if how == "schema" else "no regular file") in capsys.readouterr().err

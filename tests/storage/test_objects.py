@@ -19,6 +19,7 @@ from recordmill.storage.files import (
     Bytes,
     Stat,
     begin_range,
+    blocks_within,
     check_unchanged,
     expect,
     map_file,
@@ -257,3 +258,26 @@ def test_a_forked_process_says_that_it_can_read_nothing(web: WebFiles) -> None:
                 said.append(error.strerror)
         os._exit(0 if len(said) == 2 and all("start it by spawn" in text for text in said) else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_each_call_keeps_blocks_within_its_own_memory_and_ends_with_it(web: WebFiles) -> None:
+    storage = files._OBJECTS
+    assert isinstance(storage, ObjectStorage)
+    blocks = storage._blocks
+
+    def read() -> None:
+        for start in range(0, SIZE, 1000):
+            read_range(f"{web.url}/a", start, start + 1000)
+
+    read()
+    assert blocks._used == SIZE
+    most = blocks.most_bytes
+    with blocks_within(8 * 10_000):
+        assert blocks._used <= 10_000 == blocks.most_bytes
+        with blocks_within(8 * 50_000):  # another call, of another thread
+            read()
+            assert blocks._used <= 10_000
+        assert blocks.most_bytes == 10_000
+    assert blocks.most_bytes == most
+    read()
+    assert blocks._used == SIZE

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from recordmill.storage.files import put_if_absent
+from recordmill.storage.files import atomic_write, put_if_absent, sync_file, sync_folder
 
 
 def _refuse(*args: object) -> None:
@@ -50,3 +50,24 @@ def test_other_errors_pass_and_leave_nothing(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(OSError, match="No space left"):
         put_if_absent(tmp_path / "1.json", b"x")
     assert os.listdir(tmp_path) == []
+
+
+def test_a_disk_that_fails_at_last_is_told_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def write(path: Path) -> None:
+        with atomic_write(path) as file:
+            file.write(b"x")
+
+    (path := tmp_path / "there").write_bytes(b"x")
+    monkeypatch.setattr(os, "fsync", fail)
+    for call, named in (
+        (lambda: sync_file(path), path),
+        (lambda: sync_folder(tmp_path), tmp_path),
+        (lambda: write(tmp_path / "new"), tmp_path / "new"),
+        (lambda: put_if_absent(tmp_path / "other", b"x"), tmp_path / "other"),
+    ):
+        with pytest.raises(OSError, match="Input/output error") as error:
+            call()
+        assert error.value.filename == str(named)

@@ -6,12 +6,18 @@ import json
 import logging
 import os
 import pickle
+import threading
+import types
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fault_proxy import CUT as CUT_ANSWER
+from fault_proxy import fault_proxy
 from image_samples import encoded
 from made_data_set import mixed_rows, write_data_set
 from store_server import BUCKET, SECRET, STRANGER, Store, azure_server, of_s3, s3_server, settings
@@ -23,8 +29,10 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.building.plan import BuildPlan
 from recordmill.pipelines import build as builds
 from recordmill.storage import files
+from recordmill.storage.folders import names_in
 from recordmill.storage.listing import list_inputs
 from recordmill.storage.stores import client
+from recordmill.storage.stores.address import Address
 
 STORES = (s3_server, azure_server)
 
@@ -145,7 +153,8 @@ def test_an_input_that_changes_between_plan_and_read_is_never_mixed_with_what_it
 
     def changed(plan: BuildPlan, *args: object, **named: object) -> None:
         store.put("changing.csv", b"a,b\n" + b"3,4\n" * 1000)
-        files._OBJECTS._blocks.__init__()  # type: ignore[misc]  # as in a worker, which has read nothing yet
+        files._OBJECTS._blocks._held.clear()  # as in a worker, which has read nothing yet
+        files._OBJECTS._blocks._used = 0
         run(plan if keeps else pickle.loads(pickle.dumps(plan)), *args, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(builds, "run_build", changed)
@@ -159,6 +168,77 @@ def test_an_input_that_changes_between_plan_and_read_is_never_mixed_with_what_it
 
 
 WRONG_KEY = "the store does not know the key, or it has another secret"
+
+
+class OddStore(BaseHTTPRequestHandler):
+    """Answers whatever is asked for, as a proxy with a page of its own does; puts have no ETag."""
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        page = b"<html>welcome</html>"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(page)))
+        self.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(page)
+
+    do_HEAD = do_PUT = do_GET
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+def test_what_is_no_store_is_not_taken_for_a_missing_key() -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), OddStore)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with settings(**of_s3(f"http://127.0.0.1:{server.server_port}")):
+        for call in (lambda: files.put_object("s3://bucket/x", b"1"), lambda: files.read_range("s3://bucket/x")):
+            with pytest.raises(OSError, match="what answered is no store"):
+                call()
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("cut", [3, 99])
+def test_a_list_that_ends_early_is_asked_for_again(
+    store: Store, remote: str, monkeypatch: pytest.MonkeyPatch, cut: int
+) -> None:
+    """As often as is said; what was given is not given twice."""
+    if not store.root.startswith("s3"):
+        pytest.skip("the proxy is for the other store")
+    monkeypatch.setattr(client, "time", types.SimpleNamespace(sleep=lambda _: None))
+    with fault_proxy(store.endpoint) as proxy, settings(**of_s3(proxy.url)):
+        proxy.begin(CUT_ANSWER, range(cut))
+        for ask in (lambda: [name for name, _ in files.below(f"{remote}/rows")], lambda: names_in(f"{remote}/rows")):
+            proxy.requests.clear()
+            if cut < client.MOST_RETRIES:
+                assert ask() == ["r0.parquet", "r1.parquet", "r2.parquet"]
+            else:
+                with pytest.raises(OSError, match="the store failed, several times"):
+                    ask()
+            assert len(proxy.requests) == min(cut, client.MOST_RETRIES) + 1
+
+
+def test_a_list_goes_on_behind_its_last_whole_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [f"x/{at}" for at in range(7)]
+    asked = []
+
+    class Pages:
+        def pages(self, key: str, after: str = "") -> Iterator[list[dict[str, str]]]:
+            asked.append(after)
+            left = [{"path": name} for name in keys if name > after]
+            yield left[:3]
+            if len(left) > 3:
+                raise ValueError("Error getting list response body")
+
+    monkeypatch.setattr(client, "time", types.SimpleNamespace(sleep=lambda _: None))
+    monkeypatch.setattr(client, "client", lambda address: Pages())
+    assert [about["path"] for about in client.pages(Address("s3://b", "x"))] == keys
+    assert asked == ["", "x/2", "x/5"]
+
+
 NO_KEY = "no key for this bucket is in the environment, in a profile, or given by an instance role"
 _OF_S3: list[tuple[dict[str, str], str, str]] = [
     ({"SECRET_ACCESS_KEY": "wrong"}, "in/tables", WRONG_KEY), ({"ACCESS_KEY_ID": "nobody"}, "in/tables", WRONG_KEY),

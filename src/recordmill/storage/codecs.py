@@ -60,6 +60,10 @@ class MemberAlgorithm(Algorithm):
         """
 
     @abstractmethod
+    def most_bytes(self, packed_bytes: int) -> int:
+        """How many bytes members of so many bytes together can hold."""
+
+    @abstractmethod
     def library(self) -> str:
         """What packs in this process, with its version: another one may make other bytes."""
 
@@ -98,6 +102,10 @@ class Codec:
         """How shards of it are written and read, which are not plain."""
         assert isinstance(self.reader, MemberAlgorithm)
         return self.reader
+
+    def most_bytes(self, file_bytes: int) -> int:
+        """How many bytes of records a shard of so many bytes can hold."""
+        return file_bytes if self.is_plain else self.members.most_bytes(file_bytes)
 
     def pack(self, data: bytes | memoryview | Bytes) -> bytes:
         """One member of a shard."""

@@ -17,6 +17,7 @@ from recordmill.storage.files import Bytes, read_blocks
 _INPUT_BYTES, _PIECE_BYTES = 256 << 10, 1 << 20  # 256 KiB of compressed data at once, 1 MiB of what it becomes
 _ISAL_ERROR: Any = isal_zlib.error  # its stubs say less than an exception
 _TAKEN_AHEAD = 16  # bytes, more than ISA-L has read of what it has not inflated
+_MOST_RATIO = 1032  # of deflate: 258 bytes by a length and a distance of one bit each
 _WINDOW_BITS = {GZIP: 31, ZLIB: 15}  # zlib's way to name the container
 
 
@@ -46,12 +47,15 @@ class Gzip(MemberAlgorithm):
     def unpack(self, data: memoryview, size: int) -> bytes:
         inflater = zlib.decompressobj(_WINDOW_BITS[GZIP])
         try:
-            result = inflater.decompress(data)
+            result = inflater.decompress(data, size + 1)  # not more than was said, whatever there is
         except zlib.error as error:
             raise ValueError(f"is damaged: {error}") from None
         if not inflater.eof or inflater.unused_data or len(result) != size:
             raise ValueError("does not end where the member table says")
         return result
+
+    def most_bytes(self, packed_bytes: int) -> int:
+        return _MOST_RATIO * packed_bytes
 
     def library(self) -> str:
         return f"zlib {zlib.ZLIB_RUNTIME_VERSION}"

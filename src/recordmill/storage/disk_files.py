@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from recordmill.base.errors import DataError
 from recordmill.storage.direct_io import DirectFile
+from recordmill.storage.stores.local import open_regular
 
 _PUT_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB a call
 # how file systems without hard links refuse one
@@ -35,7 +36,7 @@ def atomic_write(path: str | Path, temporary_in: Path | None = None) -> Iterator
         os.fchmod(descriptor, 0o666 & ~_umask())
         with os.fdopen(descriptor, "wb", buffering=0) as file:
             yield file
-            os.fsync(file.fileno())
+            _fsync(file.fileno(), path)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
@@ -58,9 +59,17 @@ def replace_file(path: str | Path) -> BinaryIO:
 
 
 def open_file(path: str | os.PathLike[str], *, follow_links: bool = True) -> BinaryIO:
-    """A file to read from its start. follow_links: False refuses a link, and waits for no pipe that has the name."""
-    guards = 0 if follow_links else os.O_NOFOLLOW | os.O_NONBLOCK
-    return os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | guards), "rb")
+    """A regular file to read from its start. follow_links: False refuses a link."""
+    return os.fdopen(open_regular(path, 0 if follow_links else os.O_NOFOLLOW), "rb")
+
+
+def has_hole(file: BinaryIO) -> bool:
+    """Whether a part of the file was never written: it reads as zeros, however large it is, and takes no room."""
+    size, at = os.fstat(file.fileno()).st_size, file.tell()
+    try:
+        return size > 0 and os.lseek(file.fileno(), 0, os.SEEK_HOLE) < size
+    finally:
+        file.seek(at)
 
 
 def reopen_file(path: str | Path, size_bytes: int) -> BinaryIO:
@@ -100,7 +109,7 @@ def create_if_absent(path: Path, data: bytes, temporary_in: Path | None = None) 
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            _fsync(file.fileno(), path)
         if not _link_if_absent(temporary, path):
             return False
     finally:
@@ -161,9 +170,16 @@ def sync_folder(path: str | Path) -> None:
 def _sync(path: str | Path, flags: int) -> None:
     descriptor = os.open(path, flags | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        _fsync(descriptor, path)
     finally:
         os.close(descriptor)
+
+
+def _fsync(descriptor: int, path: str | Path) -> None:
+    try:
+        os.fsync(descriptor)
+    except OSError as error:  # which does not say of what
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
 
 
 def _umask() -> int:

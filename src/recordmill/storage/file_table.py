@@ -55,6 +55,7 @@ _SCHEMA = pa.schema(
         "file/size_bytes": pa.int64(),
         "file/mtime_ns": pa.int64(),
         "file/etag": pa.binary(),
+        "file/ctime_ns": pa.int64(),
     }
 )
 _STEM = "file/stem"
@@ -252,9 +253,14 @@ class FileTable(BlockTable[InputFile]):
         return pa.schema(list(each))
 
     def rebatched(self, rows: int) -> Iterator[pa.RecordBatch]:
-        """All columns in batches of so many files, the last of fewer."""
+        """All columns in batches of so many files, the last of fewer, for other hosts, whose copies of the files may
+        have times of their own.
+        """
+        at = self._physical.index("file/ctime_ns")
         for first in range(0, len(self), rows):
-            yield self._rows(range(first, min(first + rows, len(self))), self._physical)
+            batch = self._rows(range(first, min(first + rows, len(self))), self._physical)
+            unknown = pa.array(np.zeros(batch.num_rows, np.int64))
+            yield batch.set_column(at, batch.schema.field(at), unknown)
 
     def moved(self, stored: TableBatches) -> FileTable:
         """The same files where all columns stand in another place."""
@@ -279,10 +285,10 @@ class FileTable(BlockTable[InputFile]):
             if SPLIT_COLUMN in self.columns
             else [None] * len(rows)
         )
-        for root, name, stem, path, size, mtime, etag, split in zip(*columns, splits, strict=True):
+        for root, name, stem, path, size, mtime, etag, ctime, split in zip(*columns, splits, strict=True):
             text = name.decode(*_AS_NAMES)
             where = self._stems[stem] + text if path is None else path.decode(*_AS_NAMES)
-            yield InputFile(root, text, where, Stat(size, mtime, etag.decode()), split)
+            yield InputFile(root, text, where, Stat(size, mtime, etag.decode(), ctime), split)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, FileTable):
@@ -358,5 +364,6 @@ def _batch(files: Sequence[InputFile], stems: dict[str, int]) -> pa.RecordBatch:
         "file/size_bytes": [file.stat.size_bytes for file in files],
         "file/mtime_ns": [file.stat.mtime_ns for file in files],
         "file/etag": [file.stat.etag.encode() for file in files],
+        "file/ctime_ns": [file.stat.ctime_ns for file in files],
     }
     return pa.RecordBatch.from_pydict(values, _SCHEMA)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
-import mmap
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,6 +23,7 @@ from recordmill.storage.disk_files import (
     atomic_write,
     create_file,
     create_if_absent,
+    has_hole,
     move,
     open_file,
     reopen_file,
@@ -36,10 +36,16 @@ from recordmill.storage.stores import uploads
 from recordmill.storage.stores.address import Address, input_path, local_path, output_path, plain_name
 from recordmill.storage.stores.client import REQUEST_LIMIT
 from recordmill.storage.stores.downloads import ReplacedError
-from recordmill.storage.stores.local import LocalStorage
+from recordmill.storage.stores.local import LocalStorage, stat_of
 from recordmill.storage.stores.objects import ObjectStorage, StoreSettings, taken_by
 from recordmill.storage.stores.protocol import FileStorage, Reader, Stat
-from recordmill.storage.stores.uploads import GROWING_BYTES, GrowingFile, check_uploaded, upload_all
+from recordmill.storage.stores.uploads import (
+    GROWING_BYTES,
+    GrowingFile,
+    check_uploaded,
+    keeps_what_is_there,
+    upload_all,
+)
 from recordmill.storage.stores.uploads import listed_objects_below as listed_objects
 from recordmill.storage.stores.uploads import put as put_object
 from recordmill.storage.stores.uploads import put_each as put_objects
@@ -58,7 +64,9 @@ __all__ = [  # of the rooms within, for all
     "atomic_write",
     "check_uploaded",
     "create_file",
+    "has_hole",
     "input_path",
+    "keeps_what_is_there",
     "listed_objects",
     "local_path",
     "open_file",
@@ -69,6 +77,7 @@ __all__ = [  # of the rooms within, for all
     "remove_objects",
     "reopen_file",
     "replace_file",
+    "stat_of",
     "sync_file",
     "sync_folder",
     "upload_all",
@@ -76,6 +85,7 @@ __all__ = [  # of the rooms within, for all
 ]
 
 _LOCAL, _OBJECTS = LocalStorage(), ObjectStorage()
+os.register_at_fork(after_in_child=_OBJECTS.begin_child)
 taken_by(lambda terms: _OBJECTS.take(terms))  # also by a process that unpickles them
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -90,16 +100,22 @@ def is_remote(path: str) -> bool:
     return storage_of(path) is not _LOCAL
 
 
-def bound_requests(requests: int | None, memory_bytes: int | None = None) -> None:
-    """Have at most so many requests to stores under way in this process (None: as before). memory_bytes: what a command
-    may hold, of which blocks that were read take a part.
+def bound_requests(requests: int | None) -> None:
+    """Have at most so many requests to stores under way in this process (None: as before).
 
     Raises:
         UsageError: fewer than one.
     """
     if requests is not None and requests < 1:
         raise UsageError(f"{option('storage_requests', requests)}: 1 or more")
-    _OBJECTS.bound(REQUEST_LIMIT.most if requests is None else requests, memory_bytes)
+    _OBJECTS.bound(REQUEST_LIMIT.most if requests is None else requests)
+
+
+def blocks_within(memory_bytes: int) -> contextlib.AbstractContextManager[None]:
+    """While a call lasts that may hold so much, blocks that were read from stores take a part of it; of several calls
+    at once the tightest bound holds, and each one's ends with it.
+    """
+    return _OBJECTS.within(memory_bytes)
 
 
 def read_on(paths: Iterable[str], requests: int | None, folder: str, most_bytes: int) -> StoreSettings:
@@ -217,13 +233,13 @@ def _read_here(files: Sequence[tuple[str, Stat, str]], into: Bytes) -> None:
             read_into(path, place, about, source)
         return
     sizes = np.array([about.size_bytes for _, about, _ in files], np.int64)
-    assert int(sizes.sum()) <= len(into), "there is no room for the files"
     count, found = many_files.read_files([path for path, _, _ in files], sizes, into)
-    for (_, before, source), (done, size, mtime) in zip(files[: count + 1], found.tolist(), strict=False):
+    for (_, before, source), (done, size, mtime, ctime) in zip(files[: count + 1], found.tolist(), strict=False):
         if done < 0:
             raise DataError(f"can't be read: {os.strerror(-done)}", source=source)
-        if done < before.size_bytes or Stat(size, mtime) != before:
-            raise _changed(before, Stat(size, mtime), source)
+        now = Stat(size, mtime, ctime_ns=ctime)
+        if done < before.size_bytes or before.is_changed(now):
+            raise _changed(before, now, source)
 
 
 def _arrive(arriving: Iterator[None], path: str, about: Stat, source: str) -> None:
@@ -288,7 +304,7 @@ def read_into(path: str, into: Bytes, before: Stat, source: str) -> None:
             done, now = len(reader.fill(into, 0)), reader.stat()
     except OSError as error:
         raise DataError(f"can't be read: {error.strerror}", source=source) from error
-    if done < len(into) or now != before:
+    if done < len(into) or before.is_changed(now):
         raise _changed(before, now, source)
 
 
@@ -343,15 +359,6 @@ def map_file(path: str) -> Bytes:
     return storage_of(path).map(path)
 
 
-def unmap_pages(mapped: Bytes) -> None:
-    """Let go of the pages of a mapped file that this process has touched; who reads on has them again from the page
-    cache. Else all that was ever read counts as this process's memory.
-    """
-    view = mapped.base
-    if isinstance(view, memoryview) and isinstance(view.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        view.obj.madvise(mmap.MADV_DONTNEED)
-
-
 def put_if_absent(path: str | Path, data: bytes, temporary_in: Path | None = None) -> bool:
     """Create the file with this content, whole and on disk, unless it is there; says whether this call created it.
     temporary_in: as for `atomic_write`, on a disk, where `create_if_absent` says what it stands on.
@@ -398,7 +405,7 @@ def check_unchanged(path: str, before: Stat, source: str) -> None:
         now = last_seen(path)
     except OSError as error:
         raise DataError(f"can't be read any more: {error.strerror}", source=source) from error
-    if now != before:
+    if before.is_changed(now):
         raise _changed(before, now, source)
 
 

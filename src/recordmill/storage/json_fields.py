@@ -17,6 +17,7 @@ from recordmill.base.errors import DataError
 from recordmill.storage.files import is_remote, read_whole
 
 MOST_BYTES = 256 << 20  # 256 MiB: a manifest of some 900,000 shards; far beyond what any of these files needs
+_LEAST_BYTES = 64 << 10  # 64 KiB: of what says no size, as the kernel's own files do
 _SHOWN = 60  # characters of a wrong value that a message shows
 MOST_COUNT = 2**63 - 1  # of records or bytes: what an int64 holds
 
@@ -34,7 +35,10 @@ def read_bounded(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES, *, 
         about = os.fstat(descriptor)
         if not modes.S_ISREG(about.st_mode):
             raise DataError("is no regular file", source=os.fspath(path))
-        data = file.read(most_bytes + 1) if about.st_size <= most_bytes else b""
+        asked = min(most_bytes, max(about.st_size, _LEAST_BYTES)) + 1  # so many bytes are allocated
+        data = file.read(asked) if about.st_size <= most_bytes else b""
+        if len(data) == asked <= most_bytes:
+            raise DataError("grows while it is read", source=os.fspath(path))
         if about.st_size > most_bytes or len(data) > most_bytes:
             raise DataError(f"has {about.st_size:,} bytes, above the {most_bytes:,} allowed", source=os.fspath(path))
         return data
@@ -66,8 +70,9 @@ def load_fields(path: str | os.PathLike[str], *, dir_fd: int | None = None) -> F
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!a} stands there twice")
+        seen = set[str]()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {twice!a} stands there twice")
     return found
 
 

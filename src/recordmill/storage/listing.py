@@ -19,9 +19,21 @@ import numpy.typing as npt
 from recordmill.base.errors import UsageError
 from recordmill.storage.external_sort import Row, Sorter
 from recordmill.storage.file_table import FileTable, InputFile
-from recordmill.storage.files import Stat, input_path, is_remote, plain_name, read_blocks, stat
+from recordmill.storage.files import Stat, input_path, is_remote, plain_name, read_blocks, stat, stat_of
 from recordmill.storage.folders import is_folder, real_path
-from recordmill.storage.walk import FoundFile, Ignored, Walk, has_magic, walk_store, within
+from recordmill.storage.walk import (
+    UNFINISHED,
+    FoundFile,
+    Ignored,
+    Walk,
+    has_magic,
+    look_for_runs,
+    no_data_set,
+    shared_content,
+    unfinished_in,
+    walk_store,
+    within,
+)
 
 _SHOWN = 3  # names in a message
 _BLOCK_BYTES = 1 << 20  # of a list of names
@@ -49,7 +61,7 @@ class Listing:
 
     files: sorted by (root, name as bytes). roots: the INPUTs, by ordinal. ignored: how many files per reason were left
     out. notes: the same in words, with names. named: the paths of files given by their own name; named_roots: of the
-    INPUTs all of whose files were given so, the ordinals. See `is_named`.
+    INPUTs all of whose files were given so, the ordinals. See `is_named`. data_extensions: those that promise data.
     """
 
     files: FileTable
@@ -58,6 +70,7 @@ class Listing:
     notes: tuple[str, ...] = ()
     named: frozenset[str] = frozenset()
     named_roots: frozenset[int] = frozenset()
+    data_extensions: Collection[str] = ()
 
     def is_named(self, file: InputFile) -> bool:
         """Whether the file was given by its own name, so that nothing may leave it out silently."""
@@ -98,7 +111,10 @@ def list_inputs(
     - A link out of its root, and what lies behind it, is read only with follow_links. A link to a file inside the root
       is a file of its own; a link to a folder inside the root is not followed without follow_links, since that folder
       is walked anyway.
-    - A file that two INPUTs name is refused: its records would be there twice, under two identities.
+    - A file that two INPUTs name, by itself or by a link, is refused: its records would be there twice, under two
+      identities. Of several names of one file within an INPUT a note tells.
+    - What builds and reads at work have written, and killed ones left, is left out; an INPUT that is all of that kind
+      is refused, and so is such a file that was named.
 
     Raises:
         UsageError: nothing there, nothing in it, not readable, a dangling link, a link out of the root, a file named
@@ -119,9 +135,44 @@ def list_inputs(
             all_named.add(ordinal)
         else:
             named.update(by_name)
-    files = found.files(roots)
-    said = dict(ignored.count), tuple(ignored.notes())
-    return Listing(files, tuple(roots), *said, frozenset(named), frozenset(all_named))
+    files = found.files(roots, _Unfinished(ignored, named, all_named))
+    said = dict(ignored.count), (*ignored.notes(), *found.linked(files, roots))
+    return Listing(files, tuple(roots), *said, frozenset(named), frozenset(all_named), data_extensions)
+
+
+class _Unfinished:
+    """What runs have put where the INPUTs lie that is no result, or not yet. named, all_named: paths of files, and
+    numbers of INPUTs all of whose files, were given by their own names.
+    """
+
+    def __init__(self, ignored: Ignored, named: Collection[str], all_named: Collection[int]) -> None:
+        self._folders = [path for folder in sorted(ignored.runs_in) for path in unfinished_in(folder)]
+        self._named, self._all_named = named, all_named
+        for folder in self._folders:
+            ignored.add(UNFINISHED, folder, folder)
+
+    def without(self, rows: Iterable[Row]) -> Iterable[Row]:
+        """The rows (root, name, path, ...) of other files.
+
+        Raises:
+            UsageError: a file that was given by its own name is among them, or all that an INPUT names.
+        """
+        return self._others(rows) if self._folders else rows
+
+    def _others(self, rows: Iterable[Row]) -> Iterator[Row]:
+        beginnings = tuple(f"{folder}/" for folder in self._folders)
+        left_out, roots = dict[int, str](), set[int]()
+        for row in rows:
+            if not row[2].startswith(beginnings):
+                roots.add(row[0])
+                yield row
+                continue
+            left_out[row[0]] = folder = next(one for one in self._folders if row[2].startswith(f"{one}/"))
+            if row[0] in self._all_named or row[2] in self._named:
+                raise no_data_set(folder)
+        for root, folder in left_out.items():
+            if root not in roots:
+                raise no_data_set(folder)
 
 
 class _Gathered:
@@ -129,6 +180,7 @@ class _Gathered:
 
     def __init__(self, folder: str | None) -> None:
         self.folder, self._rows = folder, Sorter(folder)
+        self._contents, self._has_links = Sorter(folder), False
 
     def of(self, root: int) -> Callable[[FoundFile], None]:
         """What takes the files of that INPUT, of which a pattern may find one in two ways."""
@@ -137,15 +189,21 @@ class _Gathered:
     def add(self, root: int, file: FoundFile, line: int) -> None:
         """line: of a list, two of which must not name the same file."""
         about = file.stat
-        self._rows.add((root, file.name, line, file.path, about.size_bytes, about.mtime_ns, about.etag))
+        if file.content:
+            self._contents.add((file.content, file.path, root, file.name))
+            self._has_links = self._has_links or file.content == os.path.abspath(file.content)
+        known = about.size_bytes, about.mtime_ns, about.etag, about.ctime_ns
+        self._rows.add((root, file.name, line, file.path, *known))
 
-    def files(self, roots: Sequence[Root]) -> FileTable:
-        """All of them.
+    def files(self, roots: Sequence[Root], unfinished: _Unfinished) -> FileTable:
+        """All of them, but what is unfinished.
 
         Raises:
-            UsageError: a name is not UTF-8, or a file is named twice.
+            UsageError: a name is not UTF-8, or a file is named twice, or unfinished.
         """
-        rows = _named_well(_each_once(self._rows.sorted()))  # code points sort as their UTF-8 bytes do
+        rows = _named_well(
+            unfinished.without(_each_once(self._rows.sorted()))
+        )  # code points sort as their UTF-8 bytes do
         found = (InputFile(root, name, path, Stat(*about)) for root, name, path, *about in rows)
         files = FileTable.of(found, self.folder)
         if len(roots) > 1 or not roots[0].folder:  # else each name is a path of its own
@@ -155,9 +213,33 @@ class _Gathered:
             _check_once(by_path.sorted(), roots)
         return files
 
+    def linked(self, files: FileTable, roots: Sequence[Root]) -> list[str]:
+        """Notes of files that have several names among these.
+
+        Raises:
+            UsageError: two INPUTs name them.
+        """
+        for file in files if self._has_links else ():  # what links lead to
+            self._contents.add((file.path, file.path, file.root, file.name))
+        count, shown, first = 0, list[str](), ("", "", 0, "")
+        for content, path, root, name in self._contents.sorted():
+            if content != first[0]:
+                first = content, path, root, name
+            elif path != first[1]:
+                if root != first[2]:
+                    both = f"{roots[first[2]].given!r} and {roots[root].given!r}"
+                    raise UsageError(
+                        f"{path} is {first[1]} by a link, so {both} name one file: its records would be there twice; "
+                        "leave one out"
+                    )
+                count += 1
+                shown += [f"{name} is {first[3]}"] if count <= _SHOWN else []
+        names = ", ".join(shown) + (", ..." if count > _SHOWN else "")
+        return [f"{count:,} file(s) are others by a link, so their records are there twice: {names}"] if count else []
+
 
 def _each_once(rows: Iterable[Row]) -> Iterator[Row]:
-    """(root, name, path, size, mtime, etag) of sorted rows that have the line behind the name."""
+    """(root, name, path, size, mtime, etag, ctime) of sorted rows that have the line behind the name."""
     last: Row = ()
     for row in rows:
         if row[:4] != last[:4]:
@@ -170,8 +252,6 @@ def _resolve(
 ) -> tuple[Root, Iterable[str] | None]:
     """The root, and which of its files were given by their own names; None: all of them."""
     path = input_path(given)
-    if not path:
-        raise UsageError("an INPUT is empty: name files, folders, a quoted glob or @list.txt")
     if path[0] == "@" and not os.path.lexists(path):
         return _read_list(given, input_path(path[1:]), follow_links, ignored, found, ordinal)
     base, single = _expand(path, given, follow_links, ignored, found.of(ordinal))
@@ -189,6 +269,7 @@ def _expand(
         count += 1
         take(file)
 
+    look_for_runs(real_path(path), ignored)
     if is_remote(path):
         return _of_store(path, given, ignored, take)
     if os.path.isdir(path):
@@ -213,6 +294,9 @@ def _expand(
 
 
 def _nothing(given: str, is_glob: bool, ignored: Ignored) -> UsageError:
+    for folder in sorted(ignored.runs_in):
+        for unfinished in unfinished_in(folder):
+            return no_data_set(unfinished)
     left_out = f" that holds data ({'; '.join(ignored.notes())})" if ignored.count else ""
     return UsageError(f"{given}: no file {'matches' if is_glob else 'in this folder'}{left_out}")
 
@@ -248,7 +332,8 @@ def _single(path: str) -> tuple[str, FoundFile]:
     if not modes.S_ISREG(about.st_mode):
         raise UsageError(f"{path}: neither a file nor a folder (a pipe or a device); write it to a file first")
     base = os.path.realpath(folder or ".")
-    return base, FoundFile(name, os.path.join(base, name), Stat(about.st_size, about.st_mtime_ns))
+    path = os.path.join(base, name)
+    return base, FoundFile(name, path, stat_of(about), shared_content(path, about, os.path.islink(path)))
 
 
 def _split_glob(path: str) -> tuple[str, str]:
@@ -280,10 +365,10 @@ def _read_list(
     if about.stores and about.disks:
         raise UsageError(f"{given}: some of its files are on a disk and others in a store; make a list of each")
     base = folder if about.all_within else about.above
-    for line, is_named, path, *rest in rows.sorted():
+    for line, is_named, path, content, *rest in rows.sorted():
         named += [path] if is_named and about.has_patterns else []
         name = plain_name(os.path.relpath(path, base), path)
-        found.add(ordinal, FoundFile(name, path, Stat(*rest)), line)
+        found.add(ordinal, FoundFile(name, path, Stat(*rest), content), line)
     return Root(given, base, False), named if about.has_patterns else None
 
 
@@ -309,8 +394,8 @@ class _About:
 def _entries(
     given: str, list_path: str, folder: str, follow_links: bool, ignored: Ignored, about: _About
 ) -> Iterator[Row]:
-    """(number, whether its own name was given, path, size in bytes, mtime_ns, etag) of each file that the lines name,
-    in their order.
+    """(number, whether its own name was given, path, what it shares, size in bytes, mtime_ns, etag, ctime_ns) of each
+    file that the lines name, in their order.
     """
     for number, line in enumerate(_lines(given, list_path), 1):
         entry = os.fsdecode(line)
@@ -326,7 +411,8 @@ def _entries(
             ) from error
         for file in by_name.values():
             about.add(file.path, single is not None)
-            yield number, single is not None, file.path, file.stat.size_bytes, file.stat.mtime_ns, file.stat.etag
+            known = file.stat.size_bytes, file.stat.mtime_ns, file.stat.etag, file.stat.ctime_ns
+            yield number, single is not None, file.path, file.content, *known
 
 
 def _lines(given: str, list_path: str) -> Iterator[bytes]:

@@ -25,8 +25,8 @@ _WORD = ir.IntType(64)
 _EINTR = 4
 _READ_ONLY = getattr(os, "O_CLOEXEC", 0) | os.O_RDONLY
 # of statx(2), whose structure is the same on every processor, in bytes
-_EMPTY_PATH, _SIZE_AND_TIME = 0x1000, 0x240
-_STATX_BYTES, _SIZE_AT, _TIME_AT = 256, 40, 112
+_EMPTY_PATH, _SIZE_AND_TIMES = 0x1000, 0x2C0
+_STATX_BYTES, _SIZE_AT, _CTIME_AT, _MTIME_AT = 256, 40, 96, 112
 
 
 def _call(name: str, bits: Sequence[int], given: Sequence[Any], builder: Any, *, more: bool = False) -> Any:
@@ -126,7 +126,7 @@ def _read(
     paths: int, places: Int64s, flags: int, into: int, sizes: Int64s, found: npt.NDArray[np.int64], about: int
 ) -> int:
     """Read file after file, each to where the one before it ends; gives how many were read, with what is found of each
-    as [bytes read, or an error's number below 0; size; time of change].
+    as [bytes read, or an error's number below 0; size; mtime; ctime].
     """
     at = into
     for i in range(len(sizes)):
@@ -136,13 +136,14 @@ def _read(
             return i
         found[i, 0] = _fill(descriptor, at, sizes[i])
         empty = paths + places[len(sizes)] - 1  # the zero behind the last path
-        if found[i, 0] >= 0 and _statx(descriptor, empty, _EMPTY_PATH, _SIZE_AND_TIME, about) < 0:
+        if found[i, 0] >= 0 and _statx(descriptor, empty, _EMPTY_PATH, _SIZE_AND_TIMES, about) < 0:
             found[i, 0] = -load32(_errno_at())
         _close(descriptor)
         if found[i, 0] < 0:
             return i
         found[i, 1] = load64(about + _SIZE_AT)
-        found[i, 2] = load64(about + _TIME_AT) * 1_000_000_000 + load32(about + _TIME_AT + 8)
+        found[i, 2] = load64(about + _MTIME_AT) * 1_000_000_000 + load32(about + _MTIME_AT + 8)
+        found[i, 3] = load64(about + _CTIME_AT) * 1_000_000_000 + load32(about + _CTIME_AT + 8)
         at += sizes[i]
     return len(sizes)
 
@@ -157,12 +158,17 @@ def has_calls() -> bool:
 def read_files(paths: Sequence[str], sizes: Int64s, into: Bytes) -> tuple[int, Int64s]:
     """Fill `into` with the files' first bytes, so many of each, one behind the other.
 
-    Gives how many files could be read, up to the first that could not, and [files, 3] int64 of these and that one:
-    bytes read, or an error's number below 0; size and time of change in ns, as they are after it.
+    Gives how many files could be read, up to the first that could not, and [files, 4] int64 of these and that one:
+    bytes read, or an error's number below 0; size, mtime and ctime in ns, as they are after it.
+
+    Raises:
+        ValueError: there is no room for them.
     """
+    if int(sizes.min(initial=0)) < 0 or int(sizes.sum()) > len(into) or len(sizes) != len(paths):
+        raise ValueError(f"{len(paths)} files of {int(sizes.sum())} bytes do not go into {len(into)}")
     encoded = [os.fsencode(path) + b"\0" for path in paths]
     places = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
     names, about = np.frombuffer(b"".join(encoded), np.uint8), np.empty(_STATX_BYTES, np.uint8)
-    found = np.zeros((len(paths), 3), np.int64)
+    found = np.zeros((len(paths), 4), np.int64)
     done = _read(address_of(names), places, _READ_ONLY, address_of(into), sizes, found, address_of(about))
     return int(done), found

@@ -1,10 +1,13 @@
 """A folder, or a glob below it, to the files in it: `Walk` finds them, counts what it leaves out and refuses what it
 can't answer for. The same rules hold for the objects below a name in a store, which lists all that lies there in one
 answer.
+
+What builds and reads at work have written, or killed ones have left, is no file of any of these: `unfinished_in`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import os
 import re
@@ -15,10 +18,15 @@ from dataclasses import dataclass, field
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.storage.external_sort import Sorter
-from recordmill.storage.files import Stat, below
+from recordmill.storage.files import Stat, below, read_range, stat_of
+from recordmill.storage.folders import join, names_if_there
 
 HIDDEN, TEMPORARY, EMPTY_FILE, MARKER, SPECIAL = "hidden", "temporary", "empty", "marker", "neither file nor folder"
 LINKED_FOLDER, LOOP = "link to a folder that is walked anyway", "link to a folder around it"
+RUN_FOLDER, UNFINISHED = "folder of a run", "unfinished result of a build or a read"
+# OUT/_run-<id>/ is a run's own, OUT/data-<id>/ what it makes, which one of these names when the run has committed
+RUN_PREFIX, DATA_PREFIX = "_run-", "data-"
+MANIFESTS, RESULTS, SUMMARY_NAME = "_manifests", "_reads", "_read.json"
 
 _MARKERS = frozenset(
     {"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "_success", "_temporary", "_metadata", "_common_metadata"}
@@ -26,26 +34,44 @@ _MARKERS = frozenset(
 _MARKER_STARTS = ("_committed_", "_started_")  # Spark's commit protocols leave them beside the data
 _TEMPORARY_ENDS = ("~", ".tmp", ".temp", ".crc", ".part", ".partial", ".crdownload", ".swp")
 _MAGIC = re.compile(r"[*?[]")
+_RUN = re.compile(rf"{RUN_PREFIX}([0-9a-f]{{12}})")
+_OF_RUN = re.compile(rf"(?:^|(?<=/))(?:{RUN_PREFIX}|{DATA_PREFIX})[0-9a-f]{{12}}(?=/|$)")
+_NUMBERED = re.compile(r"[0-9]{8}\.json")
+_NAMED = re.compile(rb'"folder": *"(data-[0-9a-f]{12})"')
 _SHOWN = 3  # names of each reason, the first ones, whatever order the folders give
 
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file: its name relative to the walk's root, with `/`, and where to open it."""
+    """A file: its name relative to the walk's root, with `/`, and where to open it. content: what it shares with other
+    names of the same file, as `shared_content` says it.
+    """
 
     name: str
     path: str
     stat: Stat
+    content: str = ""
+
+
+def shared_content(path: str, about: os.stat_result, is_link: bool) -> str:
+    """What other names of this file on a disk have in common with it: its number, or the path that a link leads to;
+    empty if it has none but by links to it.
+    """
+    if about.st_nlink > 1:
+        return f"{about.st_dev}:{about.st_ino}"
+    return os.path.realpath(path) if is_link else ""
 
 
 @dataclass
 class Ignored:
     """What was left out: how many per reason, and the first names of each, for people.
     data_extensions: an empty file of these is not left out. folder: where the paths of very many wait on a disk.
+    runs_in: folders in which runs are at work, or may be; what they have made there is known to `unfinished_in`.
     """
 
     data_extensions: Collection[str] = ()
     folder: str | None = None
+    runs_in: set[str] = field(default_factory=set)
     _rows: Sorter = field(init=False)
     _told: dict[str, tuple[int, list[str]]] | None = field(default=None, init=False)
 
@@ -89,15 +115,62 @@ class Ignored:
 def clutter(name: str) -> str | None:
     """Why a file or folder of this name holds no data, or None.
 
-    >>> [clutter(name) for name in (".DS_Store", "a.txt~", "_SUCCESS", "a.txt")]
-    ['hidden', 'temporary', 'marker', None]
+    >>> [clutter(name) for name in (".DS_Store", "a.txt~", "_SUCCESS", "_run-0123456789ab", "a.txt")]
+    ['hidden', 'temporary', 'marker', 'folder of a run', None]
     """
     if name[0] == ".":
         return HIDDEN
+    if _RUN.fullmatch(name) is not None:
+        return RUN_FOLDER
     lower = name.lower()
     if lower.endswith(_TEMPORARY_ENDS):
         return TEMPORARY
     return MARKER if lower in _MARKERS or lower.startswith(_MARKER_STARTS) else None
+
+
+def unfinished_in(folder: str) -> list[str]:
+    """What runs at work, or killed ones, have put into the folder of a disk or a store that is no result, as paths: the
+    folder itself, where it holds none, else their own folders of data.
+    """
+    names = names_if_there(folder)
+    runs = [match[1] for name in names if (match := _RUN.fullmatch(name))]
+    if not runs:
+        return []
+    results = [
+        join(folder, kind, name)
+        for kind in {MANIFESTS, RESULTS} & {*names}
+        for name in names_if_there(join(folder, kind))
+        if _NUMBERED.fullmatch(name)
+    ]
+    if not results and SUMMARY_NAME not in names:
+        return [folder]
+    made = [name for name in names if name.removeprefix(DATA_PREFIX) in runs]
+    committed = {name for path in results for name in _folders_of(path)} if made else set()
+    return [join(folder, name) for name in made if name not in committed]
+
+
+def _folders_of(result: str) -> list[str]:
+    """The folders of data that a manifest, or what commits a read, names; none where it was removed meanwhile."""
+    with contextlib.suppress(FileNotFoundError):
+        return [name.decode() for name in _NAMED.findall(read_range(result).tobytes())]
+    return []
+
+
+def no_data_set(folder: str) -> UsageError:
+    """The error of a folder that only runs have written to, or of what they have made."""
+    return UsageError(
+        f"{folder}: not a data set (a build or a read is at work there, or was killed: `recordmill status` says which, "
+        "and the next one into the same folder, or `recordmill clean`, removes what a killed one left)"
+    )
+
+
+def look_for_runs(path: str, ignored: Ignored) -> None:
+    """Note in which folders above a given path runs may be at work; UsageError where it lies in the folder of one."""
+    for match in _OF_RUN.finditer(path):
+        above = path[: match.start()].rstrip("/")
+        if match[0].startswith(RUN_PREFIX):
+            raise no_data_set(above)
+        ignored.runs_in.add(above)
 
 
 def file_extension(name: str) -> str:
@@ -147,7 +220,8 @@ class Walk:
         pending = [top]
         while pending:
             folder = pending.pop()
-            pending.extend(inner for entry in _entries(folder.path) if (inner := self._take(folder, entry)) is not None)
+            entries = self._entries(folder)
+            pending.extend(inner for entry in entries if (inner := self._take(folder, entry)) is not None)
 
     def _match(self, top: _Folder, pattern: Sequence[str]) -> None:
         pending = [(top, pattern)]
@@ -160,7 +234,7 @@ class Walk:
                     continue
                 pending.append((folder, rest))
             matches = re.compile(fnmatch.translate("*" if part == "**" else part)).match
-            for entry in _entries(folder.path):
+            for entry in self._entries(folder):
                 if not matches(entry.name) or (entry.name[0] == "." and part[0] != "."):
                     continue
                 inner = self._take(folder, entry, keep_files=not rest, wanted=part[0] == ".")
@@ -170,6 +244,12 @@ class Walk:
                     pending.append((inner, parts if part == "**" else rest))
                 else:
                     self._descend(inner)
+
+    def _entries(self, folder: _Folder) -> Iterator[os.DirEntry[str]]:
+        for entry in _entries(folder.path):
+            if _RUN.fullmatch(entry.name) is not None:
+                self.ignored.runs_in.add(folder.path)
+            yield entry
 
     def _take(
         self, folder: _Folder, entry: os.DirEntry[str], *, keep_files: bool = True, wanted: bool = False
@@ -187,13 +267,13 @@ class Walk:
             self._take_file(name, entry.path, entry.stat())
         return None
 
-    def _take_file(self, name: str, path: str, about: os.stat_result) -> None:
+    def _take_file(self, name: str, path: str, about: os.stat_result, is_link: bool = False) -> None:
         if not modes.S_ISREG(about.st_mode):
             self.ignored.add(SPECIAL, name, path)
         elif about.st_size == 0 and file_extension(name) not in self.ignored.data_extensions:
             self.ignored.add(EMPTY_FILE, name, path)
         else:
-            self._take_found(FoundFile(name, path, Stat(about.st_size, about.st_mtime_ns)))
+            self._take_found(FoundFile(name, path, stat_of(about), shared_content(path, about, is_link)))
 
     def _take_link(self, folder: _Folder, entry: os.DirEntry[str], name: str, keep_files: bool) -> _Folder | None:
         target = os.path.realpath(entry.path)
@@ -210,7 +290,7 @@ class Walk:
             )
         elif not modes.S_ISDIR(about.st_mode):
             if keep_files:
-                self._take_file(name, entry.path, about)
+                self._take_file(name, entry.path, about, is_link=True)
         elif not self.follow_links:
             self.ignored.add(LINKED_FOLDER, name, entry.path)
         elif within(folder.path, target) or any(within(above, target) for above in folder.above):
@@ -247,6 +327,8 @@ def walk_store(folder: str, pattern: str | None, ignored: Ignored) -> Iterator[F
     wanted = None if pattern is None else [(part, _regex(part)) for part in pattern.split("/")]
     for name, about in below(folder):
         parts = name.split("/")
+        for place in (place for place, part in enumerate(parts) if _RUN.fullmatch(part)) if RUN_PREFIX in name else ():
+            ignored.runs_in.add("/".join((root, *parts[:place])))
         verdict = _descend(parts, 0) if wanted is None else _match(parts, wanted)
         if verdict is None:
             continue

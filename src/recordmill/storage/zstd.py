@@ -13,6 +13,7 @@ from recordmill.storage.compression import Ratio, truncated
 from recordmill.storage.files import Bytes, stat
 
 _PIECE_BYTES = 1 << 20  # 1 MiB of what it becomes
+_MOST_RATIO = 1 << 15  # blocks of 128 KiB, each in no less than four bytes
 _MAGIC, _SKIPPABLE = 0xFD2FB528, 0x184D2A50
 
 
@@ -51,6 +52,9 @@ class Zstd(MemberAlgorithm):
         except OSError as error:
             raise ValueError(f"is damaged, or does not end where the member table says: {error}") from None
 
+    def most_bytes(self, packed_bytes: int) -> int:
+        return _MOST_RATIO * packed_bytes
+
     def library(self) -> str:
         return f"pyarrow {pa.__version__}"
 
@@ -76,6 +80,12 @@ def _zstd_error(error: OSError, at: int, source: str) -> OSError | DataError:
         return error
     if "Truncated" in str(error):
         return truncated(ZSTD, 0, at, source)
+    if "too much memory" in str(error):
+        return DataError(
+            "zstd data of a window above 128 MiB; decompress it, or compress it with a window of 27 bits or less",
+            source=source,
+            place=f"before byte {at} of the file",
+        )
     return DataError(
         f"zstd data is damaged, or something follows its end ({error})"[:250],
         source=source,

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import without_passwords
 
 HADOOP = "hdfs"
 BUCKETS = ("s3", "gs", "az", HADOOP)  # schemes of stores, whose folders can be listed
@@ -53,8 +54,8 @@ class Address(NamedTuple):
 
 
 def local_path(path: str | os.PathLike[str]) -> str:
-    """The path as text; UsageError for a URI, since only local files are served. Every path that a user can type goes
-    through here, or `input_path`, before anything is made.
+    """The path as text; UsageError for an empty one, and for a URI, since only local files are served. Every path that
+    a user can type goes through here, or `input_path`, before anything is made.
 
     >>> local_path("data/a:b.csv"), local_path("file:///tmp/x")
     ('data/a:b.csv', '/tmp/x')
@@ -69,7 +70,7 @@ def local_path(path: str | os.PathLike[str]) -> str:
         return text
     if scheme.lower() == "file":
         raise UsageError(f"{text}: a file: URI of this machine begins with file:///; or give the path alone")
-    shown = text.partition("?")[0]  # what follows may be a secret
+    shown = _shown(text)
     if scheme.lower() in (*BUCKETS, *WEB):
         raise UsageError(f"{shown}: {scheme}:// is served here for reading only; name a local folder")
     if scheme.lower() in _OTHER_HADOOP:
@@ -78,7 +79,8 @@ def local_path(path: str | os.PathLike[str]) -> str:
 
 
 def input_path(path: str | os.PathLike[str]) -> str:
-    """As `local_path`, but the URI of an object that can be read is one, written with `//`.
+    """As `local_path`, but the URI of an object that can be read is one, written with `//`; UsageError for one in which
+    a password may stand.
 
     >>> input_path("s3:/bucket/a.csv"), input_path("data/a.csv")
     ('s3://bucket/a.csv', 'data/a.csv')
@@ -90,12 +92,15 @@ def input_path(path: str | os.PathLike[str]) -> str:
     if scheme not in (*BUCKETS, *WEB) or _is_named_so(text, scheme, slashes):
         return local_path(text)
     rest = text[match.end() :]
+    if "@" in rest.partition("/")[0]:
+        way = "download the file" if scheme in WEB else "keys are taken from the environment (docs/stores.md)"
+        raise UsageError(f"{_shown(text)}: a URL with a user or a password is not served (it may hold a secret); {way}")
     if not rest.strip("/"):
         raise UsageError(f"{text}: names no {'bucket' if scheme in BUCKETS and scheme != HADOOP else 'host'}")
     if scheme == HADOOP and rest.startswith("/"):
         raise UsageError(f"{text}: names no host: hdfs://host:port/path, or the name service of HADOOP_CONF_DIR")
     if scheme in WEB and "?" in rest:
-        shown = text.partition("?")[0]
+        shown = _shown(text)
         raise UsageError(f"{shown}?...: a URL with a query is not served (it may hold a secret); download the file")
     return f"{scheme}://{rest}"
 
@@ -124,6 +129,13 @@ def _is_named_so(text: str, scheme: str, slashes: str) -> bool:
     return slashes != "//" and os.path.lexists(f"{scheme}:" if slashes else text)
 
 
+def _shown(text: str) -> str:
+    """A URL for a message: without what may be a secret."""
+    return without_passwords(text.partition("?")[0])
+
+
 def _text(path: str | os.PathLike[str]) -> str:
     text = os.fspath(path)
+    if not text:
+        raise UsageError("a path is empty, as a variable that is not set gives it: name a file or a folder")
     return os.fsdecode(text) if isinstance(text, bytes) else text

@@ -9,9 +9,11 @@ import contextlib
 import datetime
 import errno
 import os
+import random
 import re
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from recordmill.base.errors import UsageError
@@ -27,7 +29,12 @@ class Limit:
     """Slots for requests; who has one may ask again within it. Safe to share between threads."""
 
     def __init__(self, most: int = DEFAULT_REQUESTS) -> None:
-        self.most, self._used, self._spared = most, 0, 0
+        self.most = most
+        self.begin_child()
+
+    def begin_child(self) -> None:
+        """This process was forked: whoever had slots in the other one does not give them back here."""
+        self._used = self._spared = 0
         self._freed, self._own = threading.Condition(), threading.local()
 
     def set(self, most: int) -> None:
@@ -74,6 +81,7 @@ class Limit:
 
 
 REQUEST_LIMIT = Limit()  # of this process
+os.register_at_fork(after_in_child=REQUEST_LIMIT.begin_child)
 
 
 CONNECT_SEC, REQUEST_SEC = 10, 60  # a request's time-outs; a slow one is repeated
@@ -121,10 +129,42 @@ def ask(address: Address, request: Callable[[Connection], _Result]) -> _Result:
 
 
 def pages(address: Address) -> Iterator[ObjectInfo]:
-    """What the store says of each object below the address, asked for page by page."""
-    found = ask(address, lambda client: client.pages(address.key))
-    while page := ask(address, lambda _: next(found, None)):
+    """What the store says of each object below the address, asked for page by page; a page that does not come whole is
+    asked for again.
+    """
+    last = ""
+    found: Iterator[Sequence[ObjectInfo]] | None = None
+
+    def next_page(client: Connection) -> Sequence[ObjectInfo] | None:
+        nonlocal found
+        if found is None:
+            found = client.pages(address.key, last)
+        try:
+            return next(found, None)
+        except Exception:
+            found = None
+            raise
+
+    while page := ask_for_list(address, next_page):
         yield from page
+        last = page[-1]["path"]
+
+
+def ask_for_list(address: Address, request: Callable[[Connection], _Result]) -> _Result:
+    """As `ask`, of a list of objects: of an answer that ends early obstore would try no second time.
+
+    Raises:
+        OSError: as `ask` says it.
+    """
+    for attempt in range(MOST_RETRIES):
+        try:
+            with REQUEST_LIMIT.slots():
+                return request(client(address))
+        except errors() as error:
+            if "list response" not in str(error):
+                raise store_error(error, address) from None
+        time.sleep(random.uniform(0.5, 1) * 0.2 * 2**attempt)
+    return ask(address, request)
 
 
 def errors() -> tuple[type[Exception], ...]:
@@ -265,7 +305,10 @@ def _other(text: str, said: str, code: str, status: str, where: str) -> tuple[in
         return errno.ETIMEDOUT, f"the store did not answer within {REQUEST_SEC} s, several times"
     if "BadScheme" in text:
         return errno.EPROTO, "the endpoint is no https: AWS_ALLOW_HTTP=true (AZURE_, GOOGLE_) allows that"
-    if "redential" in said or "metadata" in said:
+    if "from headers" in said or "non-partial response" in said:
+        lacks = " (it has no ETag)" if "ETag" in said else ""
+        return errno.EPROTO, f"what answered is no store{lacks}: look at the endpoint, and at proxies before it"
+    if "redential" in said:
         return errno.EACCES, _no_key(where)
     shown = " ".join(part for part in (status, code) if part)
     return errno.EIO, f"the store failed{f' ({shown})' if shown else ''}, several times"

@@ -42,6 +42,10 @@ class Fetching:
 
     def __init__(self) -> None:
         self._seen: OrderedDict[str, Stat] = OrderedDict()
+        self.begin_child()
+
+    def begin_child(self) -> None:
+        """This process was forked: it has none of the other one's threads."""
         self._lock = threading.Lock()
         self._threads: ThreadPoolExecutor | None = None
 

@@ -69,7 +69,7 @@ class Hadoop:
         start, stop = (0, about["size"]) if span is None else span
         return _Coming(about, reader, start, min(stop, about["size"]), self, key)
 
-    def pages(self, key: str) -> Iterator[Sequence[ObjectInfo]]:
+    def pages(self, key: str, after: str = "") -> Iterator[Sequence[ObjectInfo]]:
         files = (_about(found, _key(found)) for found in self._found(key, recursive=True) if not found.isdir)
         while page := list(itertools.islice(files, LIST_PAGE_FILES)):
             yield page

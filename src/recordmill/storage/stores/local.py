@@ -4,8 +4,10 @@ threads), mapped files.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
+import stat
 
 import numpy as np
 
@@ -15,11 +17,32 @@ from recordmill.storage.stores.protocol import Stat
 READ_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB a call; 1 GiB keeps calls few and the GIL released
 
 
+def stat_of(about: os.stat_result) -> Stat:
+    """What a file on a disk is known by."""
+    return Stat(about.st_size, about.st_mtime_ns, ctime_ns=about.st_ctime_ns)
+
+
+def open_regular(path: str | os.PathLike[str], flags: int = 0, *, dir_fd: int | None = None) -> int:
+    """A descriptor to read a regular file by; nothing waits for a pipe, and no device is read.
+
+    Raises:
+        OSError: as the operating system says it, or that it is no regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags, dir_fd=dir_fd)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+        raise OSError(errno.EINVAL, "is no regular file (a pipe or a device)", os.fspath(path))
+    return descriptor
+
+
 class LocalReader:
     """A descriptor."""
 
     def __init__(self, path: str) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._descriptor = open_regular(path)
 
     def fill(self, into: Bytes, start: int) -> Bytes:
         done = 0
@@ -31,8 +54,7 @@ class LocalReader:
         return into
 
     def stat(self) -> Stat:
-        about = os.fstat(self._descriptor)
-        return Stat(about.st_size, about.st_mtime_ns)
+        return stat_of(os.fstat(self._descriptor))
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -42,8 +64,7 @@ class LocalStorage:
     """See `Storage`."""
 
     def stat(self, path: str) -> Stat:
-        about = os.stat(path)
-        return Stat(about.st_size, about.st_mtime_ns)
+        return stat_of(os.stat(path))
 
     last_seen = stat
 
@@ -51,7 +72,7 @@ class LocalStorage:
         return LocalReader(path)
 
     def map(self, path: str) -> Bytes:
-        with open(path, "rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size == 0:
                 return np.empty(0, np.uint8)

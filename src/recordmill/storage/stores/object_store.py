@@ -34,10 +34,10 @@ class Bucket:
 
         return obstore.get(self._store, key, options=None if span is None else {"range": span})
 
-    def pages(self, key: str) -> Iterator[Sequence[ObjectInfo]]:
+    def pages(self, key: str, after: str = "") -> Iterator[Sequence[ObjectInfo]]:
         import obstore
 
-        return obstore.list(self._store, key or None, chunk_size=LIST_PAGE_OBJECTS)
+        return obstore.list(self._store, key or None, offset=after or None, chunk_size=LIST_PAGE_OBJECTS)
 
     def names(self, key: str) -> list[str]:
         import obstore

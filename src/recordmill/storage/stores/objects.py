@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import mmap
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,8 +20,8 @@ from recordmill.base.errors import DataError
 from recordmill.base.threads import run_in_order
 from recordmill.storage.stores import downloads
 from recordmill.storage.stores.address import WEB, Address
-from recordmill.storage.stores.cache import MEMORY_CACHE_BYTES, Blocks, DiskCache
-from recordmill.storage.stores.client import REQUEST_LIMIT, ask, errors, pages
+from recordmill.storage.stores.cache import Blocks, DiskCache
+from recordmill.storage.stores.client import REQUEST_LIMIT, ask, ask_for_list, errors, pages
 from recordmill.storage.stores.downloads import Fetching, ReplacedError, wait_for
 from recordmill.storage.stores.protocol import Stat
 
@@ -107,11 +108,20 @@ class ObjectStorage:
             self._caches[address.uri] = cache, fits
             self.requests.suppose(address, about)
 
-    def bound(self, requests: int, memory_bytes: int | None = None) -> None:
-        """Have at most so many requests under way, and keep blocks in an eighth of the memory."""
-        if memory_bytes is not None:
-            self._blocks.bound(min(memory_bytes // 8, MEMORY_CACHE_BYTES))
+    def begin_child(self) -> None:
+        """This process was forked: the threads of the other one, and what they hold, are not here. What was read can be
+        read; for anything else `check_process` says why not.
+        """
+        self._blocks.begin_child()
+        self.requests.begin_child()
+
+    def bound(self, requests: int) -> None:
+        """Have at most so many requests under way."""
         self.requests.bound(requests)
+
+    def within(self, memory_bytes: int) -> contextlib.AbstractContextManager[None]:
+        """Keep blocks in an eighth of the memory that a call may take, while it lasts."""
+        return self._blocks.within(memory_bytes // 8)
 
     def stat(self, path: str) -> Stat:
         address = _address(path)
@@ -145,7 +155,11 @@ class ObjectStorage:
         if size == 0:
             return np.empty(0, np.uint8)
         with tempfile.TemporaryFile(prefix="recordmill-") as file:  # which has no name: it goes with the mapping
-            file.truncate(size)
+            try:
+                os.posix_fallocate(file.fileno(), 0, size)  # a page without room on the disk would end the process
+            except OSError as error:
+                where = f"{tempfile.gettempdir()} (where TMPDIR has {path} mapped)"
+                raise OSError(error.errno, error.strerror, where) from None
             mapped = np.frombuffer(mmap.mmap(file.fileno(), 0), np.uint8)
             if len(reader.fill(mapped, 0)) < size:
                 raise DataError("became shorter while it was read", source=path)
@@ -170,7 +184,7 @@ class ObjectStorage:
     def names(self, folder: str) -> list[str]:
         address = _address(folder)
         _check_listable(address)
-        keys = ask(address, lambda client: client.names(address.key))
+        keys = ask_for_list(address, lambda client: client.names(address.key))
         return sorted({key.rstrip("/").rpartition("/")[2] for key in keys if key.strip("/") != address.key})
 
     def below(self, folder: str) -> Iterator[tuple[str, Stat]]:

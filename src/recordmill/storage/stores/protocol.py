@@ -5,7 +5,7 @@ of any kind: `Connection`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from recordmill.base.arrays import Bytes
@@ -16,12 +16,19 @@ class Stat:
     """What a file is known by: equal before and after means that nobody wrote to it in between.
 
     etag: what a store calls this content, in which case mtime_ns is 0: stores round the time in one answer and not in
-    another. Empty on a disk.
+    another. Empty on a disk. ctime_ns: when a disk changed anything of it, which nobody can set back as mtime_ns can
+    be; 0 where that is not known. It is no part of what files are compared by, since it differs between copies: see
+    `is_changed`.
     """
 
     size_bytes: int
     mtime_ns: int
     etag: str = ""
+    ctime_ns: int = field(default=0, compare=False)
+
+    def is_changed(self, now: Stat) -> bool:
+        """Whether the file was written to since, also by what has set its time back."""
+        return self != now or 0 < self.ctime_ns != now.ctime_ns > 0
 
 
 class Reader(Protocol):
@@ -110,8 +117,10 @@ class Connection(Protocol):
     def get(self, key: str, span: tuple[int, int] | None = None) -> Answer:
         """The object, or its bytes [start, stop)."""
 
-    def pages(self, key: str) -> Iterator[Sequence[ObjectInfo]]:
-        """All objects below that name, some at a time; others whose names begin so may be among them."""
+    def pages(self, key: str, after: str = "") -> Iterator[Sequence[ObjectInfo]]:
+        """All objects below that name, some at a time; others whose names begin so may be among them. after: those
+        behind that key alone, in the store's order.
+        """
 
     def names(self, key: str) -> list[str]:
         """Keys of what is in the folder: objects and folders, which may end in a slash."""

@@ -211,6 +211,14 @@ def put_object_if_absent(uri: str, data: bytes) -> bool:
     return created or _content(address) == data
 
 
+def keeps_what_is_there(uri: str, data: bytes) -> bool:
+    """Whether the store heeds the condition of such a put: asked by one for an object that is there, of its own
+    content.
+    """
+    address = _address(uri)
+    return not ask(address, lambda client: client.create(address.key, data))
+
+
 def _content(address: Address) -> bytes | None:
     try:
         return bytes(ask(address, lambda client: client.get(address.key).bytes()))
