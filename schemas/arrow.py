@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from recordmill.base.errors import DataError
+from recordmill.base.option_names import shortened
 from recordmill.schemas.feature import Feature, Schema
 
 METADATA_KEY = b"recordmill"  # on a field: the Feature as JSON; on the schema: label and message
@@ -61,29 +62,25 @@ def to_arrow_field(feature: Feature) -> pa.Field:
 
 
 def to_arrow(schema: Schema) -> pa.Schema:
-    """The Arrow schema of a RecordBatch of these features."""
-    about = {"label": schema.label, "message": schema.message}
-    return pa.schema([to_arrow_field(f) for f in schema], metadata={METADATA_KEY: json.dumps(about).encode()})
+    """The Arrow schema of a RecordBatch of these features; made once of each Schema, since every batch asks for it."""
+    made: pa.Schema | None = vars(schema).get("_arrow")
+    if made is None:
+        about = {"label": schema.label, "message": schema.message}
+        made = pa.schema([to_arrow_field(f) for f in schema], metadata={METADATA_KEY: json.dumps(about).encode()})
+        vars(schema)["_arrow"] = made
+    return made
 
 
 def from_arrow_field(field: pa.Field) -> Feature:
     """The feature that an Arrow column is, by its metadata if that fits the type, else by the type.
 
     Raises:
-        DataError: the type has no counterpart (struct, map, decimal, union, ...); it names the field and the type.
+        DataError: the type has no counterpart (struct, map, decimal, union, ...), or the metadata is damaged; it names
+            the field and the type.
     """
     known = (field.metadata or {}).get(METADATA_KEY)
     if known is not None:
-        about = json.loads(known)
-        classes = about.get("classes")
-        feature = Feature(
-            field.name,
-            about["dtype"],
-            tuple(about["shape"]),
-            not field.nullable,
-            None if classes is None else tuple(classes),
-            about.get("per_step", False),
-        )
+        feature = _described(field, known)
         if _same_layout(arrow_type(feature), field.type):
             return feature
     shape: list[int | None] = []
@@ -109,22 +106,61 @@ def from_arrow_field(field: pa.Field) -> Feature:
     return Feature(field.name, _dtype(field.name, inner), tuple(shape), not field.nullable)
 
 
+def classes_in_metadata(field: pa.Field) -> tuple[str, ...] | None:
+    """The classes that the field's metadata names, whose numbers its values are."""
+    return from_arrow_field(field).classes if METADATA_KEY in (field.metadata or {}) else None
+
+
+def _described(field: pa.Field, known: bytes) -> Feature:
+    """The feature that the field's own metadata describes."""
+    try:
+        about = _object(known)
+        classes = about.get("classes")
+        return Feature(
+            field.name,
+            str(about["dtype"]),
+            tuple(about["shape"]),
+            not field.nullable,
+            None if classes is None else tuple(classes),
+            bool(about.get("per_step", False)),
+        )
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise _damaged(f"column {field.name!r}", error) from None
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    about = json.loads(text)
+    if not isinstance(about, dict):
+        raise TypeError("no JSON object")
+    return about
+
+
+def _damaged(what: str, error: Exception) -> DataError:
+    why = f"no {error}" if isinstance(error, KeyError) else shortened(str(error), 150)
+    return DataError(f"{what}: its metadata {METADATA_KEY.decode()!r} is damaged ({why}); remove it, or write it anew")
+
+
 def from_arrow(schema: pa.Schema) -> Schema:
     """The features of an Arrow schema, label and message by its metadata if present."""
-    about = _about(schema)
+    message = _about(schema).get("message", "Example")
     features = tuple(from_arrow_field(field) for field in schema)
-    return Schema(features, label_in_metadata(schema), about.get("message", "Example"))
+    try:
+        return Schema(features, label_in_metadata(schema), message)
+    except ValueError as error:
+        raise DataError(shortened(str(error), 250)) from None
 
 
 def label_in_metadata(schema: pa.Schema) -> str | None:
     """The label that the schema's metadata names, if that column is there."""
     label = _about(schema).get("label")
-    return label if label in schema.names else None
+    return label if isinstance(label, str) and label in schema.names else None
 
 
 def _about(schema: pa.Schema) -> dict[str, Any]:
-    about: dict[str, Any] = json.loads((schema.metadata or {}).get(METADATA_KEY, b"{}"))
-    return about
+    try:
+        return _object((schema.metadata or {}).get(METADATA_KEY, b"{}"))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _damaged("the table", error) from None
 
 
 def _dtype(name: str, inner: pa.DataType) -> str:

@@ -63,7 +63,8 @@ class Feature:
         lists of lists, `(None, 4)` a list of 4-vectors. Variable dimensions come first.
     required: every record has it. A record without it has a null, which is neither empty nor a default.
     classes: for an int64 scalar or list: the name of class 0, 1, ...
-    per_step: it stands in the feature_lists of a SequenceExample; shape[0] is then the step, and None.
+    per_step: it stands in the feature_lists of a SequenceExample; shape[0] is then the step, and None. A name that ends
+        in `/sequence` is that of the list before it (`steps_name`).
     found: (name, number) of what the fit of a transform found for it: mean, variance, min, max, vocabulary (its size).
     """
 
@@ -89,7 +90,7 @@ class Feature:
             raise ValueError(f"feature {self.name!r}: shape {self.shape}: variable dimensions (None) must come first")
         if any(size is not None and size < 0 for size in self.shape):
             raise ValueError(f"feature {self.name!r}: shape {self.shape} has a negative dimension")
-        if self.inner_size >= 2**48:
+        if self.inner_size >= 2**31:
             raise ValueError(f"feature {self.name!r}: shape {self.shape!r:.99} is more than a record can hold")
         if self.classes is not None and not all(isinstance(name, str) for name in self.classes):
             raise ValueError(f"feature {self.name!r}: class names are text, not {self.classes!r:.99}")
@@ -154,7 +155,7 @@ class Feature:
         x/ragged_flat_values x/ragged_row_lengths_0
         """
         if self.per_step:
-            return (Storage(self.name, self.kind, None, self.raw),)
+            return (Storage(self.name.removesuffix(_STEPS), self.kind, None, self.raw),)
         if self.ragged_rank < 2:
             length = 1 if self.raw else None if self.ragged_rank else self.inner_size
             return (Storage(self.name, self.kind, length, self.raw),)
@@ -167,6 +168,18 @@ class Feature:
         if not self.shape:
             return self.dtype
         return f"{self.dtype} [{', '.join('?' if size is None else str(size) for size in self.shape)}]"
+
+
+_STEPS = "/sequence"
+
+
+def steps_name(entry: str, is_taken: bool) -> str:
+    """The name of the feature that a feature list is: its own, but where a feature of the context has that.
+
+    >>> steps_name("frames", False), steps_name("frames", True), steps_name("a/sequence", False)
+    ('frames', 'frames/sequence', 'a/sequence/sequence')
+    """
+    return f"{entry}{_STEPS}" if is_taken or entry.endswith(_STEPS) else entry
 
 
 @dataclass(frozen=True)
@@ -191,10 +204,10 @@ class Schema:
         if self.message not in (EXAMPLE, SEQUENCE_EXAMPLE, PAYLOAD):
             raise ValueError(f"message {self.message!r} is none of Example, SequenceExample, bytes")
         object.__setattr__(self, "_by_name", by_name)
-        entries: dict[str, str] = {}
+        entries: dict[tuple[str, bool], str] = {}
         for feature in self.features:
             for storage in feature.storage():
-                if (taken := entries.setdefault(storage.name, feature.name)) != feature.name:
+                if (taken := entries.setdefault((storage.name, feature.per_step), feature.name)) != feature.name:
                     raise ValueError(
                         f"features {taken!r} and {feature.name!r} both need the Example entry {storage.name!r}"
                     )

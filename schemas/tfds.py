@@ -6,12 +6,12 @@ them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from recordmill.base.option_names import option
-from recordmill.schemas.feature import DTYPES, EXAMPLE, Feature, Schema
+from recordmill.schemas.feature import DTYPES, PAYLOAD, Feature, Schema
 
 FILEPATH_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}"
 
@@ -30,12 +30,12 @@ class Split:
     num_bytes: int
 
 
-def features_json(schema: Schema) -> dict[str, Any]:
-    """The content of `features.json`: every feature but those of `tfds_refusals`."""
-    return _python_class(
-        "features_dict.FeaturesDict",
-        featuresDict={"features": {feature.name: _connector(feature) for feature in _taken(schema)}},
-    )
+def features_json(schema: Schema, images: Collection[str] = ()) -> dict[str, Any]:
+    """The content of `features.json`: every feature but those of `tfds_refusals`. images: those of bytes that hold JPEG
+    or PNG files, which TFDS then gives as pixels, uint8 [height, width, 3].
+    """
+    features = {feature.name: _IMAGE if feature.name in images else _connector(feature) for feature in _taken(schema)}
+    return _python_class("features_dict.FeaturesDict", featuresDict={"features": features})
 
 
 def dataset_info_json(
@@ -91,17 +91,19 @@ def tfds_refusals(schema: Schema, compression: str = "none") -> list[str]:
     """What TFDS can't take of these shards, one sentence each, for `inspect`; empty if it takes everything."""
     if compression != "none":
         return [f"TensorFlow Datasets reads no {compression} shards; build with {option('compression', 'none')}"]
-    if schema.message != EXAMPLE:
+    if schema.message == PAYLOAD:
         return [f"TensorFlow Datasets reads Examples, and these records are {schema.message}"]
     return [f"{feature.name}: {reason}" for feature in schema if (reason := _refusal(feature)) is not None]
 
 
 def _taken(schema: Schema) -> list[Feature]:
-    return [feature for feature in schema if _refusal(feature) is None] if schema.message == EXAMPLE else []
+    return [feature for feature in schema if _refusal(feature) is None] if schema.message != PAYLOAD else []
 
 
 def _refusal(feature: Feature) -> str | None:
     """Why TFDS can't give the same values for the feature, or None."""
+    if feature.per_step:  # the context of a SequenceExample is read as the features of an Example
+        return "it is a feature list: TFDS reads the context of SequenceExamples only"
     if not feature.required:
         return (
             "some records may lack it: TFDS has no nulls (it stops at a missing scalar or tensor, and reads a "
@@ -147,6 +149,9 @@ def _python_class(name: str, **content: Any) -> dict[str, Any]:
     return {"pythonClassName": f"{_CLASSES}.{name}", **content}
 
 
+_IMAGE = _python_class("image_feature.Image", image={"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"})
+
+
 def _dtype(feature: Feature) -> str:
     if feature.timestamp:
         return "int64"
@@ -159,7 +164,7 @@ def _supervised_keys(schema: Schema) -> dict[str, Any] | None:
     ]
     if "image" in inputs:
         inputs = ["image"]
-    if schema.label is None or _refusal(schema[schema.label]) is not None or not inputs or schema.message != EXAMPLE:
+    if schema.label is None or _refusal(schema[schema.label]) is not None or not inputs:
         return None
     nested = (
         {"featureKey": inputs[0]}

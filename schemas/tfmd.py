@@ -14,7 +14,17 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from tensorflow_metadata.proto.v0.path_pb2 import Path
 
 from recordmill.base.errors import DataError
-from recordmill.schemas.feature import BYTES, EXAMPLE, FLOAT, INT64, SEQUENCE_EXAMPLE, Feature, Schema, Storage
+from recordmill.schemas.feature import (
+    BYTES,
+    EXAMPLE,
+    FLOAT,
+    INT64,
+    SEQUENCE_EXAMPLE,
+    Feature,
+    Schema,
+    Storage,
+    steps_name,
+)
 
 _DTYPES = {schema_pb2.INT: "int64", schema_pb2.FLOAT: "float32", schema_pb2.BYTES: "bytes"}
 _TEXT_DOMAINS = (
@@ -135,8 +145,10 @@ _TYPES = {INT64: schema_pb2.INT, FLOAT: schema_pb2.FLOAT, BYTES: schema_pb2.BYTE
 _TIME = {"s": "UNIX_SECONDS", "ms": "UNIX_MILLISECONDS", "us": "UNIX_MICROSECONDS", "ns": "UNIX_NANOSECONDS"}
 
 
-def to_pbtxt(schema: Schema) -> str:
-    """The schema as a tensorflow_metadata `Schema` in protobuf's text form."""
+def to_pbtxt(schema: Schema, representations: Mapping[str, Any] | None = None) -> str:
+    """The schema as a tensorflow_metadata `Schema` in protobuf's text form. representations: feature to the
+    TensorRepresentation that TensorFlow's tools make of it, in place of their own.
+    """
     proto = schema_pb2.Schema(represent_variable_length_as_ragged=True)
     proto.annotation.tag.append(f"{_TAG}message={schema.message}")
     if schema.label is not None:
@@ -155,10 +167,18 @@ def to_pbtxt(schema: Schema) -> str:
     for feature in schema:
         for name, representation in _representations(feature, schema.message).items():
             proto.tensor_representation_group[""].tensor_representation[name].CopyFrom(representation)
+    for name, representation in (representations or {}).items():
+        proto.tensor_representation_group[""].tensor_representation[name].CopyFrom(representation)
     return str(text_format.MessageToString(proto, as_utf8=True))
 
 
-def from_pbtxt(text: str, source: str = "") -> Schema:
+def entries_pbtxt(features: Iterable[Feature]) -> str:
+    """The entries of these features alone, as text that can follow that of another tool's schema."""
+    entries = [entry for feature in features for entry in _entries(feature)]
+    return str(text_format.MessageToString(schema_pb2.Schema(feature=entries), as_utf8=True))
+
+
+def from_pbtxt(text: str | bytes, source: str = "") -> Schema:
     """The Schema that a `schema.pbtxt` describes, whoever wrote it.
 
     source: the file's name, for messages.
@@ -168,12 +188,19 @@ def from_pbtxt(text: str, source: str = "") -> Schema:
             feature.
     """
     try:
-        proto = text_format.Parse(text, schema_pb2.Schema())
+        proto = text_format.Parse(text.decode() if isinstance(text, bytes) else text, schema_pb2.Schema())
     except (text_format.ParseError, RecursionError, ValueError) as error:
         raise DataError(f"is no tensorflow_metadata schema: {error}", source=source) from None
     try:
         return _schema(proto)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:  # Feature and Schema check themselves
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:  # Feature and Schema check themselves
         raise DataError(error.reason if isinstance(error, DataError) else str(error)[:300], source=source) from error
 
 
@@ -205,11 +232,12 @@ def _features(
     """The features that the entries carry: most entries are a feature each, a nested list is several."""
     entries = list(entries)
     names = {entry.name for entry in entries}
+    taken = {entry.name for entry in proto.feature}
     for entry in entries:
         tags = _tags(entry)
         if "part_of" in tags:
             continue
-        name = tags.get("feature", entry.name)
+        name = tags.get("feature", steps_name(entry.name, entry.name in taken) if per_step else entry.name)
         plain_dtype, plain_shape = (
             entry_dtype(entry, proto),
             shapes.get(entry.name, entry_shape(entry, per_step=per_step)),
@@ -314,6 +342,8 @@ def _representations(feature: Feature, message: str) -> dict[str, Any]:
     if message != SEQUENCE_EXAMPLE:
         return {}
     # tfx-bsl infers none for these
+    if feature.per_step:
+        return {feature.name: _step_representation(feature, values)}
     return {storage.name: _step_representation(feature, storage) for storage in (values, *lengths)}
 
 

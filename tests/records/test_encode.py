@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -229,3 +231,34 @@ def test_entries_oracle_is_not_trivial() -> None:
     assert entries(Feature("x", "int64", (None, None)), [[1], [2, 3]]) == {
         "x/ragged_flat_values": ("int64", [1, 2, 3]), "x/ragged_row_lengths_0": ("int64", [1, 2])
     }  # fmt: skip
+
+
+class _Name(str):
+    """A name that counts how often it is compared with another."""
+
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        _Name.compared += 1
+        return str.__eq__(self, other)
+
+
+@pytest.mark.parametrize("message", ["Example", "SequenceExample"])
+def test_the_columns_of_many_features_are_found_without_a_search(message: str) -> None:
+    names = [_Name(f"feature_{number:04}") for number in range(400)]
+    schema = Schema(tuple(Feature(name, "int64") for name in names), None, message)
+    batch = pa.RecordBatch.from_arrays([pa.array([7])] * len(names), names=[str(name) for name in names])
+    before = _Name.compared
+    assert len(encode(batch, schema)) == 1
+    assert _Name.compared - before < 20 * len(names)  # a list that is searched takes half of 400 * 400
+
+
+def test_the_arrow_schema_of_a_schema_is_made_once() -> None:
+    schema = Schema((Feature("x", "int64", classes=("a", "b")),), "x")
+    made = to_arrow(schema)
+    assert to_arrow(schema) is made
+    again = pickle.loads(pickle.dumps(schema))
+    assert again == schema
+    assert to_arrow(again).equals(made, check_metadata=True)
+    assert to_arrow(replace(schema, label=None)).metadata != made.metadata

@@ -12,6 +12,7 @@ import pytest
 from recordmill.base.errors import DataError
 from recordmill.records.tfrecord import frames as module
 from recordmill.records.tfrecord.frames import frame, hop
+from recordmill.storage.files import Stat
 
 
 def shard(sizes: list[int]) -> tuple[bytes, list[int]]:
@@ -92,3 +93,13 @@ def test_large_records_are_hopped_over(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "read_range", counting)
     assert found(tmp_path / "f") == starts
     assert sum(read) < (1 << 20) + 20 * 16
+
+
+def test_a_file_that_shrinks_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int) -> None:
+    """Its size was asked before it was cut."""
+    (tmp_path / "f").write_bytes(DATA)
+    monkeypatch.setattr(module, "stat", lambda path: Stat(len(DATA), 0))
+    for cut in (0, 5, STARTS[3], STARTS[-2] + 4):
+        (tmp_path / "f").write_bytes(DATA[:cut])
+        with pytest.raises(DataError, match=r"truncated|ends at byte"):
+            found(tmp_path / "f")

@@ -17,9 +17,11 @@ from wire_writer import BYTES, FLOAT, INT64, Scribe, example, feature, field
 
 import recordmill
 from recordmill.base.errors import DataError
+from recordmill.base.pointers import address_of
 from recordmill.records.example.decode import decode
 from recordmill.records.example.encode import encode
 from recordmill.records.inference.infer import Inference, infer
+from recordmill.records.protobuf.name_table import add_name, new_names
 from recordmill.records.tfrecord.stream import read_frames
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
@@ -176,12 +178,20 @@ def test_sequence_examples() -> None:
     }
 
 
-def test_a_name_in_both_parts_is_a_conflict() -> None:
+def test_a_list_with_the_name_of_a_feature_of_the_context_has_another() -> None:
     _, sequence_example, _ = messages()
     message = sequence_example()
-    message.context.feature["x"].int64_list.value.append(1)
-    message.feature_lists.feature_list["x"].feature.add().int64_list.value.append(1)
-    with pytest.raises(DataError, match="'x': stands in the context and in the feature lists"):
+    for name in ("x", "y", "y/sequence"):
+        message.context.feature[name].int64_list.value.append(1)
+    for name in ("x", "z", "z/sequence"):
+        message.feature_lists.feature_list[name].feature.add().float_list.value.append(1)
+    schema = inferred([message.SerializeToString()]).schema()
+    assert {feature.name: (feature.dtype, feature.storage()[0].name) for feature in schema} == {
+        "x": ("int64", "x"), "y": ("int64", "y"), "y/sequence": ("int64", "y/sequence"),
+        "x/sequence": ("float32", "x"), "z": ("float32", "z"), "z/sequence/sequence": ("float32", "z/sequence"),
+    }  # fmt: skip
+    message.feature_lists.feature_list["y"].feature.add().float_list.value.append(1)
+    with pytest.raises(DataError, match="'y': stands in the context and in the feature lists"):
         inferred([message.SerializeToString()]).schema()
 
 
@@ -322,3 +332,13 @@ def test_row_lengths_whose_sum_wraps_around_are_no_nested_list() -> None:
     data = np.frombuffer(wrong, np.uint8)
     schema = infer(data, np.zeros(1, np.int64), np.array([len(data)])).schema()
     assert schema.names == ("a/ragged_flat_values", "a/ragged_row_lengths_0")
+
+
+def test_names_that_are_alike_lie_apart() -> None:
+    """Of one length, with the same beginning and end: a hash of these alone would have them all in one place."""
+    table = new_names(2000, 2000 * 40)
+    for number in range(2000):
+        text = np.frombuffer(f"features/{number:012d}/features".encode() + bytes(8), np.uint8)
+        assert add_name(table.address(), address_of(text), len(text) - 8, 1, address_of(text) + len(text)) == number + 1
+    taken = np.flatnonzero(np.diff(np.concatenate([[-1], table.table, [-1]]) >= 0))
+    assert int(np.diff(taken).max()) < 100

@@ -7,6 +7,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import itertools
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -118,3 +119,22 @@ def test_the_bytes_are_pinned(codec: str, library: str, digest: str) -> None:
     if find_codec(codec).library != library:
         pytest.skip(f"{find_codec(codec).library} packs here")
     assert hashlib.sha256(written(parts(), codec=codec)[0]).hexdigest()[:16] == digest
+
+
+@pytest.mark.parametrize("codec", UNPACK)
+def test_a_member_gives_no_more_bytes_than_are_said(codec: str) -> None:
+    members = find_codec(codec).members
+    bomb = members.pack(bytes(32 << 20), 3)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="does not end where the member table says"):
+        members.unpack(memoryview(bomb), 1000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+@pytest.mark.parametrize("codec", UNPACK)
+def test_no_member_holds_more_than_its_codec_can(codec: str) -> None:
+    found = find_codec(codec)
+    for size in (0, 1, 100, 1 << 20, 40 << 20):
+        assert size <= found.most_bytes(len(found.pack(bytes(size))))

@@ -105,6 +105,7 @@ def test_negative_numbers_in_typed_lists() -> None:
         ),
         (proto(1, (-1,), bytes(8)), "no TensorProto"),
         (proto(1, (1,) * 9, bytes(4)), "no TensorProto"),
+        (proto(1, (2,), None, b"\x2a\x03abc"), "3 bytes of values of 4 bytes each"),
     ],
 )  # fmt: skip
 def test_bad_tensors_are_named(payload: bytes, reason: str) -> None:
@@ -112,6 +113,32 @@ def test_bad_tensors_are_named(payload: bytes, reason: str) -> None:
     column, faults = decoded([good, payload, None, good], "float32", (2,))
     assert faults == {1: reason}
     assert column.to_pylist() == [[1, 2], None, [1, 2]]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_values_have_16_bits(dtype: str) -> None:
+    number = next(number for number, name in TENSOR_DTYPES.items() if name == dtype)
+    payloads = [proto(number, (1,), None, b"\x68" + varint(bits)) for bits in (70000, -1, 0x3C00)]
+    column, faults = decoded(payloads, dtype, (1,))
+    assert faults == {0: f"70000 as the 16 bits of a {dtype}", 1: f"-1 as the 16 bits of a {dtype}"}
+    assert len(column) == 1
+
+
+def test_typed_lists_in_pieces() -> None:
+    """Values one by one and packed, of several fields, belong together."""
+    packed = b"".join(varint(value) for value in (7, -6, 2**40))
+    payload = proto(9, (5,), None, b"\x50\x05\x52" + varint(len(packed)) + packed + b"\x50\x08")
+    assert decoded([payload], "int64", (5,))[0].to_pylist() == [[5, 7, -6, 2**40, 8]]
+    broken = proto(9, (5,), None, b"\x52\x0b" + b"\xff" * 11)
+    assert decoded([broken], "int64", (5,))[1] == {0: "a typed list of a TensorProto is damaged"}
+
+
+def test_one_value_that_stands_for_all_has_a_bound() -> None:
+    """A shape of 2^31 - 1 costs no memory."""
+    payloads = [proto(1, (size,), None, b"\x2d" + bytes(4)) for size in (3, 2**31 - 1)]
+    column, faults = decoded(payloads, "float32", (None,))
+    assert column.to_pylist() == [[0.0, 0.0, 0.0]]
+    assert faults == {1: f"a tensor of {2**31 - 1} values that repeat one; {2**26} at most may"}
 
 
 def test_every_cut_and_flip_is_refused_or_keeps_its_shape() -> None:

@@ -134,6 +134,7 @@ def test_json_is_what_tfds_writes_itself() -> None:
             "raw": features.Tensor(shape=(None,), dtype=np.float64, encoding="bytes"),
             "boxes": features.Sequence(features.Sequence(features.Tensor(shape=(4,), dtype=np.uint16))),
             "image": features.Scalar(np.object_),
+            "photo": features.Image(),
             "flag": features.Scalar(np.bool_),
         }
     )
@@ -144,10 +145,11 @@ def test_json_is_what_tfds_writes_itself() -> None:
             Feature("raw", "float64", (None,), True),
             Feature("boxes", "uint16", (None, None, 4), True),
             Feature("image", "bytes", (), True),
+            Feature("photo", "bytes", (), True),
             Feature("flag", "bool", (), True),
         )
     )
-    assert tfds.features_json(ours) == json_format.MessageToDict(theirs.to_proto())
+    assert tfds.features_json(ours, ["photo"]) == json_format.MessageToDict(theirs.to_proto())
 
 
 @pytest.mark.parametrize(
@@ -157,10 +159,12 @@ def test_json_is_what_tfds_writes_itself() -> None:
         (Feature("x", "bfloat16", (2,), True), "bfloat16"),
         (Feature("x", "float64", (None, None), True), "nested lists of float64"),
         (Feature("x", "int64", (None, 0), True), "size zero"),
+        (Feature("x", "int64", (None,), True, per_step=True), "the context of SequenceExamples only"),
     ],
 )
 def test_what_tfds_would_bend_is_left_out_and_said(feature: Feature, reason: str) -> None:
-    schema = Schema((feature, Feature("y", "int64", (), True)), "x")
+    message = "SequenceExample" if feature.per_step else "Example"
+    schema = Schema((feature, Feature("y", "int64", (), True)), "x", message)
     (refusal,) = tfds.tfds_refusals(schema)
     assert refusal.startswith("x: ")
     assert reason in refusal

@@ -271,6 +271,12 @@ def test_sequence_schema_of_tfx_loads() -> None:
         ('feature { name: "a" type: INT annotation { tag: "recordmill:shape=[null" } }', ["schema.pbtxt"]),
         ('feature { name: "a" type: INT } annotation { tag: "recordmill:label=b" }', ["'b'"]),
         ('feature { name: "a" type: INT } feature { name: "a" type: INT }', ["a"]),
+        (
+            'feature { name: "a" type: INT annotation { tag: "recordmill:found={\\"min\\": 1' + "0" * 400 + '}" } }',
+            ["large"],
+        ),
+        ('feature { name: "a" type: INT annotation { tag: "recordmill:found=5" } }', ["schema.pbtxt"]),
+        ('feature { name: "a" type: INT annotation { tag: "recordmill:shape=[4294967296]" } }', ["more than a record"]),
     ],
 )  # fmt: skip
 def test_what_can_t_be_a_schema_is_refused_by_name(text: str, words: list[str]) -> None:
@@ -279,3 +285,9 @@ def test_what_can_t_be_a_schema_is_refused_by_name(text: str, words: list[str]) 
     assert str(caught.value).startswith("schema.pbtxt: ")
     assert all(word in str(caught.value) for word in words), caught.value
     assert "schema.pbtxt: schema.pbtxt" not in str(caught.value)
+
+
+def test_bytes_that_are_no_text_are_no_schema() -> None:
+    assert tfmd.from_pbtxt(b'feature { name: "a" type: INT }').names == ("a",)
+    with pytest.raises(DataError, match=r"^schema\.pbtxt: is no tensorflow_metadata schema: .*utf-8"):
+        tfmd.from_pbtxt(b'feature { name: "\xff" type: INT }', "schema.pbtxt")

@@ -31,6 +31,8 @@ from recordmill.records.protobuf import tensor_proto
 from recordmill.schemas.arrow import arrow_type, to_arrow, value_type
 from recordmill.schemas.feature import EXAMPLE, ITEM_BYTES, Feature, Schema
 
+# 67 million, as many as an image may have pixels: a tensor of one value that stands for all must not ask for more
+MAX_REPEATED = 1 << 26
 Faults = Sequence[tuple[int, str]]  # (row of the column, reason)
 Shape = tuple[int | None, ...]
 
@@ -145,12 +147,9 @@ class DecodeTensor:
         parts = take_apart(column, feature)
         splits, present = parts.splits[0], _present(column)
         found = tensor_proto.read_headers(parts.values, splits)
-        sizes = self._sizes(found)
-        unit = ITEM_BYTES[self.dtype]
+        sizes, unit = self._sound_sizes(found), ITEM_BYTES[self.dtype]
         plain = found.status == tensor_proto.PLAIN_DTYPES
-        wrong = present & (
-            (sizes < 0) | (plain & (found.lengths != sizes * unit)) | (found.status == tensor_proto.BROKEN)
-        )
+        wrong = present & (sizes < 0)
         faults = [(int(row), self._reason(found, int(row))) for row in np.flatnonzero(wrong)]
         sizes = np.where(present & ~wrong, sizes, 0)
         values = np.empty(int(sizes.sum()) * unit, np.uint8)
@@ -172,6 +171,21 @@ class DecodeTensor:
             return self.convert(column.filter(pa.array(keep)), feature)[0], sorted(faults)
         return build_steps(_numbers(values, self.dtype), sizes // max(out.inner_size, 1), present, out), ()
 
+    def costs(self, column: pa.Array, feature: Feature) -> tuple[Int64s, Int64s]:
+        """([rows] bytes of each tensor, [rows] bytes that are needed beside it), which a proto of one value that stands
+        for all makes as large as it likes; 0 for what is none or is missing. Only headers are looked at.
+        """
+        parts = take_apart(column, feature)
+        sizes = self._sound_sizes(tensor_proto.read_headers(parts.values, parts.splits[0]))
+        result = np.where(_present(column) & (sizes > 0), sizes, 0) * ITEM_BYTES[self.dtype]
+        return result, result
+
+    def _sound_sizes(self, found: tensor_proto.Headers) -> Int64s:
+        """[rows] how many values each tensor has; -1 for what is none, or has too few bytes of content."""
+        sizes, plain = self._sizes(found), found.status == tensor_proto.PLAIN_DTYPES
+        fits = np.where(plain, found.lengths == sizes * ITEM_BYTES[self.dtype], sizes <= MAX_REPEATED)
+        return np.where(fits & (found.status != tensor_proto.BROKEN), sizes, -1)
+
     def _sizes(self, found: tensor_proto.Headers) -> Int64s:
         """[rows] how many values each tensor has; -1 for another dtype or shape."""
         right = np.array([tensor_proto.TENSOR_DTYPES.get(number) == self.dtype for number in range(64)])[
@@ -189,8 +203,11 @@ class DecodeTensor:
         number = int(found.dtype[row])
         dims = ", ".join(map(str, found.dims[row, : found.rank[row]].tolist()))
         wanted = ", ".join("?" if size is None else str(size) for size in self.shape)
+        size, plain = int(self._sizes(found)[row]), found.status[row] == tensor_proto.PLAIN_DTYPES
+        if not plain and size > MAX_REPEATED:
+            return f"a tensor of {size} values that repeat one; {MAX_REPEATED} at most may"
         said = f"a tensor {tensor_proto.TENSOR_DTYPES.get(number, f'of DataType {number}')} [{dims}]"
-        if found.status[row] == tensor_proto.PLAIN_DTYPES and self._sizes(found)[row] >= 0:
+        if plain and size >= 0:
             return f"{said} with {found.lengths[row]} bytes of content"
         first = (
             self.shape

@@ -146,6 +146,22 @@ def column_of(cells: Cells, known: LocatedColumns, column: int, limit: int) -> A
     )
 
 
+def located_size(column: AssembledColumn) -> tuple[int, int]:
+    """(bytes, values) that the column becomes at most."""
+    if column.mode not in (locate.INTS, locate.FLOATS, locate.BYTESES, locate.STEP_KIND):
+        return 8 * column.rows + int(column.size.sum()), column.rows
+    size, offsets = int(column.size.sum()), np.empty(column.rows + 1, np.int64)
+    if column.mode == locate.FLOATS:
+        return size, size // 4
+    if column.mode == locate.INTS:
+        count = varints.count_varints(column.at, column.size, column.limit, np.zeros(column.rows, np.uint8), offsets)
+        return 8 * count, count
+    count = wire.count_framed(column.at, column.size, offsets)
+    if column.mode == locate.BYTESES:
+        return size + 24 * count, count
+    return 8 * size + 64 * count, size
+
+
 def assemble(layout: ColumnLayout, columns: Sequence[AssembledColumn]) -> pa.Array:
     """The Arrow array of a feature from the columns of its storages;
     what does not fit is noted in the first column's bad.

@@ -22,7 +22,7 @@ from recordmill.base.buffers import room
 from recordmill.base.errors import DataError
 from recordmill.base.pointers import address_of
 from recordmill.records.example import locate
-from recordmill.records.example.assemble import AssembledColumn, ColumnLayout, assemble, column_of
+from recordmill.records.example.assemble import AssembledColumn, ColumnLayout, assemble, column_of, located_size
 from recordmill.records.example.locate import BadRecord, reason_of
 from recordmill.records.protobuf.canonical import check_rows, plain_rows
 from recordmill.records.protobuf.name_table import Names, add_name, new_names
@@ -33,6 +33,7 @@ from recordmill.schemas.feature import PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schem
 _OTHER_NAMES = (
     256  # names of unwanted features that are remembered, so that each is checked once; more are checked every time
 )
+_LEAST_VALUE_RATIO = 12  # an empty text, of two bytes, becomes its place, its size and an offset
 _OTHER_TEXT = 1 << 14  # bytes of such names
 
 
@@ -129,6 +130,26 @@ def decode_only(data: Bytes, starts: Int64s, lengths: Int64s, schema: Schema) ->
     ):
         return None
     return _assembled(data, starts, plan, cells)
+
+
+def decoded_size(data: Bytes, start: int, length: int, schema: Schema) -> tuple[int, int]:
+    """(bytes, values) that decoding the record data[start : start + length] makes at most: a value of one byte becomes
+    eight, an empty text 24. Nothing is allocated for them.
+    """
+    plan = _plan(schema, None)
+    data, starts, lengths = checked_batch(data, np.array([start]), np.array([length]))
+    if schema.message == PAYLOAD:
+        return length, 1
+    cells, names = plan.columns.cells(1), plan.names.copy()
+    if locate.locate(
+        *(data, starts, lengths, plan.parts, locate.SKIP_CELL),
+        *(names.address(), cells.columns, cells.status, cells.culprit),
+    ):
+        return _LEAST_VALUE_RATIO * length, length // 2  # what is written in an unusual way is read from a copy
+    limit = address_of(data) + len(data)
+    sizes = (located_size(column_of(cells, plan.columns, i, limit)) for numbers in plan.storages for i in numbers)
+    whole, values = (sum(numbers) for numbers in zip((0, 0), *sizes, strict=True))
+    return whole, values
 
 
 def _short(name: str) -> str:

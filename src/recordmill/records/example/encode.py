@@ -157,10 +157,8 @@ def encode_sequences(batch: pa.RecordBatch, schema: Schema) -> Frames:
             f"the batch has the columns {sorted(names)} and the schema the features {sorted(schema.names)}; "
             "select or rename"
         )
-    columns = {
-        feature: batch.column(names.index(feature.name))
-        for feature in sorted(schema, key=lambda one: one.name.encode())
-    }
+    given = dict(zip(names, batch.columns, strict=True))
+    columns = {feature: given[feature.name] for feature in sorted(schema, key=lambda f: f.storage()[0].name.encode())}
     context = [flat for feature, column in columns.items() if not feature.per_step for flat in to_flat(column, feature)]
     kept: list[npt.NDArray[np.generic]] = []  # what the plan points to
     steps = [_plan_list(column, feature, kept) for feature, column in columns.items() if feature.per_step]
@@ -211,7 +209,7 @@ def _plan_list(column: pa.Array, feature: Feature, kept: list[npt.NDArray[np.gen
     splits = splits - splits[0]
     at, running = np.empty(len(values), np.int64), np.zeros(len(values) + 1, np.int64)
     _find_steps(address_of(encoded.data), encoded.starts, encoded.lengths, at, running)
-    name = feature.name.encode()
+    name = feature.storage()[0].name.encode()
     key = np.zeros(len(name) + 16, np.uint8)
     key_bytes = put_key(key, np.frombuffer(name + b"\0", np.uint8), len(name))
     valid = column.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
@@ -346,7 +344,8 @@ def encode(batch: pa.RecordBatch, schema: Schema) -> Frames:
             f"the batch has the columns {sorted(names)} and the schema the features {sorted(schema.names)}; "
             "select or rename"
         )
-    flats = [flat for feature in schema for flat in to_flat(batch.column(names.index(feature.name)), feature)]
+    columns = dict(zip(names, batch.columns, strict=True))
+    flats = [flat for feature in schema for flat in to_flat(columns[feature.name], feature)]
     if schema.message == PAYLOAD:
         return _encode_payloads(flats, schema)
     return encode_flat(flats, batch.num_rows)

@@ -7,7 +7,7 @@ The same rules, and the same bytes, as the columnar path has for batches (`recor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from recordmill.records.example.encode import TAGS, encoded_varint
 from recordmill.records.example.locate import reason_of
 from recordmill.records.example.python_values import feature_of, stored, unwrap
 from recordmill.records.protobuf.canonical import check_rows, plain_rows
+from recordmill.records.protobuf.message import parts, varints
 from recordmill.records.protobuf.wire import SLACK
 from recordmill.schemas.feature import BYTES, EXAMPLE, FLOAT, Feature, Schema, Storage
 
@@ -125,44 +126,23 @@ def _plain_form(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], leng
     return into[: int(size[0])].tobytes()
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """(field number, content) of the length-delimited fields, of which the plain form has no others."""
-    at = 0
-    while at < len(data):
-        number, (length, start) = data[at] >> 3, _read_varint(data, at + 1)
-        yield number, data[start : start + length]
-        at = start + length
-
-
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    value, shift = 0, 0
-    while data[at] > 0x7F:
-        value |= (data[at] & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-    return value | data[at] << shift, at + 1
-
-
 def _parse_plain(record: bytes) -> dict[str, Any]:
-    entries = [dict(_fields(entry)) for _, features in _fields(record) for _, entry in _fields(features)]
+    entries = [dict(parts(entry)) for _, features in parts(record) for _, entry in parts(features)]
     return {entry.get(1, b"").decode(): _parse_feature(entry.get(2, b"")) for entry in entries}
 
 
 def _parse_feature(feature: bytes) -> npt.NDArray[Any] | list[bytes] | None:
-    for kind, listed in _fields(feature):
-        values = [value for _, value in _fields(listed)]
+    for kind, listed in parts(feature):
+        values = [value for _, value in parts(listed)]
         if TAGS[BYTES][0] >> 3 == kind:
             return values
         packed = b"".join(values)
-        return np.frombuffer(packed, "<f4") if TAGS[FLOAT][0] >> 3 == kind else _unpack_ints(packed)
+        return (
+            np.frombuffer(packed, "<f4")
+            if TAGS[FLOAT][0] >> 3 == kind
+            else np.array([*varints(packed)], np.uint64).astype(np.int64)
+        )
     return None
-
-
-def _unpack_ints(packed: bytes) -> npt.NDArray[np.int64]:
-    values, at = [], 0
-    while at < len(packed):
-        value, at = _read_varint(packed, at)
-        values.append(value & 0xFFFFFFFFFFFFFFFF)
-    return np.array(values, np.uint64).astype(np.int64)
 
 
 def _value(column: pa.Array, feature: Feature) -> Any:

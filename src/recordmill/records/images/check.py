@@ -8,6 +8,7 @@ no other format than these six.
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 # where Pillow raises: twice the 89,478,485 pixels (a quarter of a GiB at 3 bytes each) above which it warns
 MAX_PIXELS = 178_956_970
+MAX_SCANS = 500  # of a JPEG: real ones have about ten, and each takes as long as decoding a JPEG of one
 IMAGE_HEAD_BYTES = 16  # what `sources.common.content` needs
 
 _PARSERS: Mapping[str, Callable[[npt.NDArray[np.uint8]], ImageHeader]] = {
@@ -61,6 +63,10 @@ _FOREIGN_STARTS = (
     ),
 )
 _HEIF_BRANDS = {b"avif": "AVIF", b"avis": "AVIF", b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIF", b"msf1": "HEIF"}
+# a header, or as much of it as there is: tables may begin with P1 as well, but not go on like this
+_PNM = re.compile(rb"P([1-6][ \r\n]+(#|\d+[ \r\n]+\d+[ \r\n]|\d*[ \r\n]*\d*$)|7[\r\n]|[fF][ \r\n]+\d)")
+_PLAIN_PNM = re.compile(rb"P.\s+(#|[\d\s]*$)")
+_MOST_PLAIN_BYTES = 512  # of pixels written as numbers: enough to see that they are
 _PILLOW_NAMES = {"WebP": "WEBP"}
 
 
@@ -87,7 +93,7 @@ def sniff_foreign(head: bytes) -> str | None:
     for start, name in _FOREIGN_STARTS:
         if head.startswith(start):
             return name
-    if head[:1] == b"P" and head[1:2] in b"1234567fF" and head[2:3] in (b"\n", b"\r", b" ", b"\t"):
+    if _PNM.match(head) and (head[1:2] not in b"123" or _PLAIN_PNM.match(head[:_MOST_PLAIN_BYTES])):
         return "PNM"
     return _HEIF_BRANDS.get(head[8:12]) if head[4:8] == b"ftyp" else None
 
@@ -130,6 +136,12 @@ def _bounded(header: ImageHeader, max_pixels: int) -> ImageHeader:
         raise BadImage(
             SIZE_FAULT, f"{header.height} x {header.width} pixels are more than {max_pixels} ({option('max_pixels')})"
         )
+    if header.pixels > max_pixels:
+        raise BadImage(
+            SIZE_FAULT, f"a frame of {header.pixels} pixels, more than {max_pixels} ({option('max_pixels')})"
+        )
+    if header.scans > MAX_SCANS:
+        raise BadImage(SIZE_FAULT, f"{header.scans} scans, of which more than {MAX_SCANS} take for ever to decode")
     return header
 
 
@@ -142,6 +154,14 @@ def _no_format(head: bytes) -> BadImage:
             FORMAT, f"{known} is not among the formats that are taken: {', '.join(IMAGE_FORMATS)}; convert it"
         )
     return BadImage(FORMAT, f"begins with {head[:8].hex(' ')}, which is none of {', '.join(IMAGE_FORMATS)}")
+
+
+def pixel_bytes(header: ImageHeader) -> int:
+    """The bytes that decoding the largest frame takes at most, as Pillow and the decoders hold pixels: four each, and
+    those of other frames, of all scans or of a strip that is the whole image.
+    """
+    beside = {"WebP": 8, "GIF": 8, "TIFF": -(-header.channels * header.bits // 8)}.get(header.format, 0)
+    return header.pixels * (4 + (2 * header.channels if header.scans > 1 else beside))
 
 
 def check_decode(data: npt.NDArray[np.uint8], header: ImageHeader) -> None:

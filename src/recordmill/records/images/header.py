@@ -40,6 +40,8 @@ class ImageHeader(NamedTuple):
         "see-through".
     bits: per channel (of the palette's index, for palettes). colour: one of the constants above. frames: at least 1.
     beyond_tensorflow: why `tf.io.decode_image` can't take it, as far as headers say; else empty.
+    frame_pixels: of the largest frame, where frames have sizes of their own. scans: of a JPEG, each of which passes
+        over all pixels.
     """
 
     format: str
@@ -50,6 +52,13 @@ class ImageHeader(NamedTuple):
     colour: str
     frames: int = 1
     beyond_tensorflow: str = ""
+    frame_pixels: int = 0
+    scans: int = 1
+
+    @property
+    def pixels(self) -> int:
+        """Of the largest frame."""
+        return max(self.height * self.width, self.frame_pixels)
 
     @property
     def kind(self) -> str:

@@ -50,7 +50,7 @@ def _next_marker(data: npt.NDArray[np.uint8], at: int) -> int:
 
 @kernel
 def _walk(data: npt.NDArray[np.uint8], about: npt.NDArray[np.int64]) -> int:
-    """Fills about with [height, width, components, bits, place, frame marker]; gives one of the codes above."""
+    """Fills about with [height, width, components, bits, place, frame marker, scans]; gives one of the codes above."""
     size, at, frames, scans = len(data), 2, 0, 0
     while True:
         at = _next_marker(data, at)  # stray bytes between segments are skipped as libjpeg does
@@ -87,6 +87,7 @@ def _walk(data: npt.NDArray[np.uint8], about: npt.NDArray[np.int64]) -> int:
             if frames == 0:
                 return _NO_FRAME
             scans += 1
+            about[6] = scans
         at += 2 + length
 
 
@@ -108,7 +109,7 @@ def read_jpegs(data: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> list
     """`read_jpeg` of each of the images that stand one behind the other and end there, with what it would raise as a
     value; None for what does not begin with FF D8 FF.
     """
-    about, codes = np.zeros((len(ends), 6), np.int64), np.empty(len(ends), np.int64)
+    about, codes = np.zeros((len(ends), 7), np.int64), np.empty(len(ends), np.int64)
     _walk_each(data, ends, about, codes)
     return [
         None if code == _OTHER else _header(values) if code == _OK else _bad(code, values[4])
@@ -122,7 +123,7 @@ def read_jpeg(data: npt.NDArray[np.uint8]) -> ImageHeader:
     Raises:
         BadImage: `truncated` without an EOI or inside a segment, `corrupt` where the segments contradict the standard.
     """
-    about = np.zeros(6, np.int64)
+    about = np.zeros(7, np.int64)
     code = _walk(data, about)
     if code != _OK:
         raise _bad(code, int(about[4]))
@@ -135,11 +136,10 @@ def _bad(code: int, place: int) -> BadImage:
 
 
 def _header(about: list[int]) -> ImageHeader:
-    height, width, components, bits, _, marker = about
+    height, width, components, bits, _, marker, scans = about
     beyond = _beyond_tensorflow(marker, bits, components)
-    return ImageHeader(
-        "JPEG", height, width, components, bits, _COLOURS.get(components, OTHER_FORMAT), beyond_tensorflow=beyond
-    )
+    colour = _COLOURS.get(components, OTHER_FORMAT)
+    return ImageHeader("JPEG", height, width, components, bits, colour, beyond_tensorflow=beyond, scans=scans)
 
 
 def _beyond_tensorflow(marker: int, bits: int, components: int) -> str:

@@ -87,7 +87,7 @@ def read_tiff(data: npt.NDArray[np.uint8]) -> ImageHeader:
     at = layout.number(view, 8, 8) if layout.big else layout.number(view, 4, 4)
     first: ImageHeader | None = None
     seen: set[int] = set()
-    spent = 0
+    spent = most = 0
     while at:
         if at in seen:  # a chain that comes back to itself: every reader takes that as its end
             break
@@ -101,10 +101,10 @@ def read_tiff(data: npt.NDArray[np.uint8]) -> ImageHeader:
             raise BadImage(CORRUPT, "directories and their values lie upon each other")
         header = _describe(tags)
         _check_data(tags, header, len(view))
-        first = first or header
+        first, most = first or header, max(most, header.pixels)
     if first is None:
         raise BadImage(CORRUPT, "no directory, so no image")
-    return first._replace(frames=len(seen), beyond_tensorflow="the format")
+    return first._replace(frames=len(seen), beyond_tensorflow="the format", frame_pixels=most)
 
 
 def _read_directory(view: memoryview, layout: _Layout, at: int) -> tuple[dict[int, Int64s], int, int]:

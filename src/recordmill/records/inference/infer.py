@@ -4,7 +4,7 @@ anywhere and added up. A record that is no Example is told by the name by which 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -26,12 +26,20 @@ from recordmill.records.inference.census import (
     take_census,
 )
 from recordmill.records.protobuf.canonical import check_rows, plain_rows
+from recordmill.records.protobuf.message import parts
 from recordmill.records.protobuf.name_table import Names, new_names
 from recordmill.records.protobuf.wire import SLACK
-from recordmill.schemas.feature import BYTES, EXAMPLE, FLOAT, INT64, PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
-
-_LENGTH_DELIMITED = 2  # the wire type of all that an Example nests
-_LONGEST_VARINT = 10  # bytes
+from recordmill.schemas.feature import (
+    BYTES,
+    EXAMPLE,
+    FLOAT,
+    INT64,
+    PAYLOAD,
+    SEQUENCE_EXAMPLE,
+    Feature,
+    Schema,
+    steps_name,
+)
 
 
 def wrong_name(record: bytes) -> bytes | None:
@@ -42,10 +50,10 @@ def wrong_name(record: bytes) -> bytes | None:
     """
     try:
         names = [
-            dict(_fields(entry)).get(1, b"")
-            for _, part in _fields(record)
-            for _, entry in _fields(part)
-            if 2 in dict(_fields(entry))
+            dict(parts(entry)).get(1, b"")
+            for _, part in parts(record)
+            for _, entry in parts(part)
+            if 2 in dict(parts(entry))
         ]
     except ValueError:
         return None
@@ -57,30 +65,6 @@ def _is_name(name: bytes) -> bool:
         return "\0" not in name.decode()
     except UnicodeDecodeError:
         return False
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """(number, content) of each field; ValueError if one is not length-delimited, or the message is none."""
-    at = 0
-    while at < len(message):
-        key, at = _varint(message, at)
-        size, at = _varint(message, at)
-        if key & 7 != _LENGTH_DELIMITED or key >> 3 not in (1, 2) or at + size > len(message):
-            raise ValueError
-        yield key >> 3, message[at : at + size]
-        at += size
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(_LONGEST_VARINT):
-        if at >= len(message):
-            break
-        value |= (message[at] & 127) << (7 * shift)
-        at += 1
-        if message[at - 1] < 128:
-            return value, at
-    raise ValueError
 
 
 MAX_NAMES = 1 << 20  # 1,048,576 names: more are data in the place of names, and would fill the memory
@@ -218,6 +202,10 @@ class Inference:
     def records(self) -> int:
         return self.examples + self.sequences + self.others
 
+    def feature_name(self, name: str, per_step: bool) -> str:
+        """What the feature of `features` is called in a schema."""
+        return steps_name(name, (name, False) in self.features) if per_step else name
+
     @property
     def message(self) -> str:
         """What most records are: `Example`, `SequenceExample` or `bytes`."""
@@ -226,10 +214,10 @@ class Inference:
         return SEQUENCE_EXAMPLE if self.sequences else EXAMPLE
 
     def conflicts(self) -> list[str]:
-        """Why no schema fits all records, one line per feature:
-        kinds that differ, a name both in the context and in the feature lists.
+        """Why no schema fits all records, one line per feature: kinds that differ, and a list that has the name of a
+        feature of the context also as `name/sequence`.
         """
-        lines = []
+        lines, context = [], {name for name, per_step in self.features if not per_step}
         for (name, per_step), counts in sorted(self.features.items()):
             if len(counts.kinds) > 1:
                 seen = ", ".join(
@@ -237,13 +225,17 @@ class Inference:
                     for kind, count in counts.kinds.items()
                 )
                 lines.append(f"feature {name!r}: {seen}")
-            if per_step and (name, False) in self.features:
+            if per_step and self.feature_name(name, per_step) in context:
                 lines.append(f"feature {name!r}: stands in the context and in the feature lists")
         return lines
 
     def without_conflicts(self, wanted: Collection[str]) -> Inference:
         """Without the features of several kinds, unless they are wanted."""
-        kept = {key: counts for key, counts in self.features.items() if key[0] in wanted or len(counts.kinds) < 2}
+        kept = {
+            key: counts
+            for key, counts in self.features.items()
+            if self.feature_name(*key) in wanted or len(counts.kinds) < 2
+        }
         return replace(self, features=kept)
 
     def schema(self, keep_conflicts: bool = False) -> Schema:
@@ -275,10 +267,10 @@ class Inference:
                 "is "
                 "meant, and the other records are bad ones"
             )
-        counted = {name: counts for (name, _), counts in self.features.items()}
+        counted = {self.feature_name(*key): counts for key, counts in self.features.items()}
         nested = {} if self.sequences else _nested(counted)
         taken = {f"{name}/{part}" for name, parts in nested.items() for part in parts}
-        features = [self._feature(counts) for name, counts in counted.items() if name not in taken]
+        features = [replace(self._feature(counts), name=name) for name, counts in counted.items() if name not in taken]
         features += [self._nest(name, parts, counted) for name, parts in nested.items()]
         return Schema(tuple(sorted(features, key=lambda one: one.name.encode())), message=self.message)
 

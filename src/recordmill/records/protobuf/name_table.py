@@ -1,8 +1,8 @@
 """A table of feature names inside compiled code: key bytes in, slot number out; names are added as they turn up.
 
-A name is told by its length and its first and last eight bytes, and only names of more than 16 bytes are compared
-further. In front of the table stands a prediction: the name that followed the previous one last time, which in files
-written by one program is right nearly always.
+A name is found by a hash of all its bytes, and told by its length and its first and last eight bytes; only names of
+more than 16 bytes are compared further. In front of the table stands a prediction: the name that followed the previous
+one last time, which in files written by one program is right nearly always.
 """
 
 from __future__ import annotations
@@ -116,6 +116,8 @@ def find_name(names: int, at: int, size: int, part: int, first: int, last: int) 
     """The slot of the name, or -1 - (free place in the table)."""
     slots, table, mask = load64(names + 8 * _SLOTS), load64(names + 8 * _TABLE), load64(names + 8 * _MASK)
     mixed = (first * _MIX1) ^ ((last * _MIX2) >> 7) ^ ((2 * size + part) * _MIX1)
+    for i in range(8, size - 8, 8):  # of names of more than 16 bytes
+        mixed = (mixed ^ (mixed >> 31) ^ load64(at + i)) * _MIX2
     place = int((mixed ^ (mixed >> 29)) & mask)
     while True:
         slot = int(load64(table + 8 * place))

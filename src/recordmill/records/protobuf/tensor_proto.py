@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,8 @@ import numpy.typing as npt
 from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.errors import DataError
 from recordmill.base.kernels import allocating
+from recordmill.base.pointers import address_of
+from recordmill.records.protobuf import varints
 from recordmill.records.protobuf.wire import varint
 
 TENSOR_DTYPES = {
@@ -198,31 +201,31 @@ def typed_values(payload: bytes, dtype: str, size: int) -> bytes:
     """The little-endian bytes of the values of one TensorProto that holds them in a typed list.
 
     Raises:
-        DataError: the list holds more values than the shape, or none where there should be some.
+        DataError: the list holds more values than the shape, or none where there should be some, or what is no value.
     """
     wanted = _LIST_OF.get(dtype, 7)
-    values: list[float] = []
-    for field, wire, value in _fields(payload):
-        if field != wanted:
-            continue
-        if wire == 2 and isinstance(value, bytes):
-            values += np.frombuffer(value, _LISTS[field]).tolist() if _LISTS[field] else list(_varints(value))
-        elif isinstance(value, bytes):
-            values += np.frombuffer(value, _LISTS[field]).tolist()
-        else:
-            values.append(value)
-    if len(values) > size or (size and not values):
-        raise DataError(f"{len(values)} values where the shape needs {size}")
-    return _as_bytes(values + values[-1:] * (size - len(values)), dtype)
+    kind = np.dtype(_LISTS[wanted] or np.int64)
+    parts = [np.empty(0, kind), *(_values(value, kind) for field, _, value in _fields(payload) if field == wanted)]
+    found = np.concatenate(parts)
+    if len(found) > size or (size and not len(found)):
+        raise DataError(f"{len(found)} values where the shape needs {size}")
+    if wanted == _LIST_OF["float16"]:  # half_val holds the 16 bits
+        if len(wrong := found[(found < 0) | (found > 0xFFFF)]):
+            raise DataError(f"{wrong[0]} as the 16 bits of a {dtype}")
+        dtype = "uint16"
+    found = found.astype(np.dtype(dtype).newbyteorder("<"))
+    return np.concatenate([found, np.full(size - len(found), found[-1], found.dtype)]).tobytes() if size else b""
 
 
-def _as_bytes(values: list[float], dtype: str) -> bytes:
-    if dtype in ("float16", "bfloat16"):  # half_val holds the 16 bits
-        return np.array(values, np.uint16).astype("<u2").tobytes()
-    if dtype in ("float32", "float64"):
-        return np.array(values, np.dtype(dtype).newbyteorder("<")).tobytes()
-    # negative numbers are ten-byte varints
-    return np.array(values, np.uint64).astype(np.dtype(dtype).newbyteorder("<")).tobytes()
+def _values(value: int | bytes, kind: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Those of one field, packed or one by one."""
+    if isinstance(value, int):
+        return np.array([value], np.uint64).view(np.int64)
+    if kind == np.int64:
+        return _varints(np.frombuffer(value, np.uint8))
+    if len(value) % kind.itemsize:
+        raise DataError(f"{len(value)} bytes of values of {kind.itemsize} bytes each")
+    return np.frombuffer(value, kind)
 
 
 def _fields(payload: bytes) -> Iterator[tuple[int, int, int | bytes]]:
@@ -249,8 +252,12 @@ def _varint(payload: bytes, at: int) -> tuple[int, int]:
     return int(value), int(behind)
 
 
-def _varints(payload: bytes) -> Iterator[int]:
-    at = 0
-    while at < len(payload):
-        value, at = _varint(payload, at)
-        yield value
+def _varints(data: Bytes) -> Int64s:
+    at, size = np.array([address_of(data)]), np.array([len(data)])
+    bad, offsets, limit = np.zeros(1, np.uint8), np.empty(2, np.int64), address_of(data) + len(data)
+    count = varints.count_varints(at, size, limit, bad, offsets)
+    values = np.empty(count + varints.OVERRUN, np.int64)
+    varints.read_varints(at, size, limit, bad, offsets, values)
+    if bad.any():
+        raise DataError("a typed list of a TensorProto is damaged")
+    return values[:count]

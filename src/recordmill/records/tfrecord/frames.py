@@ -308,21 +308,75 @@ _WINDOW_BYTES = 1 << 20  # 1 MiB: a read's fixed cost vanishes, and the window s
 _LARGE_BYTES = 64 << 10  # 64 KiB: from this mean size on, reading only headers is quicker than reading through
 
 
+class ContentDigest:
+    """What tells the records of a file from others without a look at their payloads: 64 bits of all lengths and payload
+    CRCs, in order. Against chance and mistakes, not against forgery: CRCs are easily made equal.
+    """
+
+    def __init__(self) -> None:
+        self._state = np.zeros(1, np.uint64)
+
+    def add(self, frames: Frames) -> None:
+        """These frames come next; their own CRCs count, not `crcs`."""
+        data, starts, lengths = (np.ascontiguousarray(one) for one in (frames.data, frames.starts, frames.lengths))
+        _digest(address_of(data), address_of(starts), address_of(lengths), len(starts), self._state)
+
+    @property
+    def value(self) -> int:
+        return int(self._state[0])
+
+    def hopped(self, last_footer: Bytes) -> None:
+        """The file ends with this CRC, and `hop` has counted what is before it."""
+        if len(last_footer) == FOOTER_BYTES:
+            _mix(int.from_bytes(last_footer.tobytes(), "little"), self._state)
+
+
+@inlined
+def _mixed_in(state: np.uint64, word: int) -> np.uint64:
+    mixed = state ^ (np.uint64(word) * np.uint64(0x9E3779B97F4A7C15))
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    return mixed ^ (mixed >> np.uint64(27))
+
+
 @kernel
-def _hop(base: int, size: int, left: int, max_record_bytes: int, starts: Int64s) -> tuple[int, int, int]:
+def _mix(word: int, state: npt.NDArray[np.uint64]) -> None:
+    state[0] = _mixed_in(state[0], word)
+
+
+@kernel
+def _digest(base: int, starts: int, lengths: int, count: int, state: npt.NDArray[np.uint64]) -> None:
+    found = state[0]
+    for i in range(count):
+        at, length = load64(starts + 8 * i), load64(lengths + 8 * i)
+        found = _mixed_in(_mixed_in(found, length), load32(base + at + 12 + length))
+    state[0] = found
+
+
+@kernel
+def _hop(
+    base: int, size: int, left: int, max_record_bytes: int, first: bool, starts: Int64s, state: npt.NDArray[np.uint64]
+) -> tuple[int, int, int]:
     """(headers found, position of the next, code) in a window of size bytes,
-    with `left` bytes from its start to the file's end.
+    with `left` bytes from its start to the file's end. first: no frame's CRC stands before it.
     """
     count, at = 0, 0
+    found = state[0]
     while at < left:
         if at + 12 > size and left - at >= 12:
+            state[0] = found
             return count, at, MORE
         code = header_fault(base + at, left - at, max_record_bytes, True)
         if code != GOOD:
+            state[0] = found
             return count, at, code
+        if count or not first:
+            found = _mixed_in(found, load32(base + at - 4))
+        length = load64(base + at)
+        found = _mixed_in(found, length)
         starts[count] = at
         count += 1
-        at += load64(base + at) + 16
+        at += length + 16
+    state[0] = found
     return count, at, GOOD
 
 
@@ -334,12 +388,13 @@ def hop(
     first_record: int = 0,
     source: str | None = None,
     max_record_bytes: int = MAX_RECORD_BYTES,
+    content: ContentDigest | None = None,
 ) -> Iterator[Int64s]:
     """The byte offsets of the frames that begin in [start, stop), ascending, in arrays of up to some ten thousand.
 
     Args:
         start: where a frame begins. stop: the file's end if None. first_record: the number of the frame at start, for
-            messages.
+            messages. content: is told what is found, of a whole file.
 
     Raises:
         DataError: a header is damaged, too long or truncated; it names source, record number and byte offset. Offsets
@@ -348,23 +403,39 @@ def hop(
     """
     source, size = path if source is None else source, stat(path).size_bytes
     stop = size if stop is None else min(stop, size)
-    at, record, window = start, first_record, _WINDOW_BYTES
+    state = np.zeros(1, np.uint64) if content is None else content._state
+    at, record, window, lead = start, first_record, _WINDOW_BYTES, 0
     starts = np.empty(_WINDOW_BYTES // FRAME_BYTES + 1, np.int64)
+    data = np.empty(0, np.uint8)
     while at < stop:
-        data = read_range(path, at, min(at + window, max(stop, at + HEADER_BYTES)))
-        count, behind, code = _hop(address_of(data), len(data), size - at, max_record_bytes, starts)
+        lead = min(at, FOOTER_BYTES)  # the CRC of the record before
+        data = read_range(path, at - lead, min(at + window, max(stop, at + HEADER_BYTES)))
+        if len(data) < lead + min(HEADER_BYTES, size - at):
+            raise DataError(f"ends at byte {at - lead + len(data)}, and had {size} bytes just now", source=source)
+        first = lead < FOOTER_BYTES
+        count, behind, code = _hop(
+            address_of(data) + lead, len(data) - lead, size - at, max_record_bytes, first, starts, state
+        )
         found = starts[:count] + at
         if count and found[-1] >= stop:
             yield found[: np.searchsorted(found, stop)]
             return
         if count:
             yield found
+        if code == MORE and not count and len(data) < HEADER_BYTES:
+            raise DataError(
+                f"truncated: the file had {size} bytes when it was listed, and now ends at byte {at + len(data)}",
+                source=source,
+                place=f"record {record}, byte {at}",
+            )
         if code not in (GOOD, MORE):
             place = f"record {record + count}, byte {at + behind}"
+            header = data[lead + behind : lead + behind + 8]
             raise DataError(
-                explain_frame(code, data[behind : behind + 8], size - at - behind, max_record_bytes),
-                source=source,
-                place=place,
+                explain_frame(code, header, size - at - behind, max_record_bytes), source=source, place=place
             )
         window = HEADER_BYTES if count and behind > count * _LARGE_BYTES else _WINDOW_BYTES
-        at, record = at + behind, record + count
+        at, record, begin = at + behind, record + count, at - lead
+        if content is not None and at == size:
+            ends_here = begin + len(data) == size
+            content.hopped(data[-FOOTER_BYTES:] if ends_here else read_range(path, size - FOOTER_BYTES, size))

@@ -5,6 +5,7 @@ Room for a header of any row count is left in front and filled on close. Format:
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ _ALIGN = 64  # bytes; NumPy aligns the data so that a memory map is usable by SI
 _MOST_ROWS = 10**18  # fits every count that a file can hold
 
 
+@functools.lru_cache(maxsize=64)  # the indices of very many shards have few lengths
 def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...], length: int = 0) -> bytes:
     """The header of an array in C order, padded to `length` bytes if that is given, else to the next multiple of 64."""
     text = f"{{'descr': {np.lib.format.dtype_to_descr(dtype)!r}, 'fortran_order': False, 'shape': {shape!r}, }}".encode(

@@ -1,0 +1,62 @@
+"""One protobuf message in Python, field by field: for single records, and for what kernels have found to be rare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from recordmill.records.protobuf.wire import I32, I64, LEN, VARINT
+
+_SIZES = {I64: 8, I32: 4}
+
+
+def fields(message: bytes) -> Iterator[tuple[int, int, int | bytes]]:
+    """(field number, wire type, value) of each field: a varint's number, or the content of any other.
+
+    Raises:
+        ValueError: it is no message, is cut off, or holds a group.
+    """
+    at = 0
+    while at < len(message):
+        tag, at = read_varint(message, at)
+        number, wire = tag >> 3, tag & 7
+        if wire == VARINT:
+            value, at = read_varint(message, at)
+            yield number, wire, value
+            continue
+        size = _SIZES.get(wire, 0)
+        if wire == LEN:
+            size, at = read_varint(message, at)
+        if not number or not (size or wire == LEN) or at + size > len(message):
+            raise ValueError(f"no field of a message before byte {at}")
+        yield number, wire, message[at : at + size]
+        at += size
+
+
+def parts(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """(field number, content) of a message of length-delimited fields; ValueError where one is not."""
+    for number, _, content in fields(message):
+        if not isinstance(content, bytes):
+            raise ValueError(f"field {number} is not length-delimited")
+        yield number, content
+
+
+def varints(packed: bytes) -> Iterator[int]:
+    """The numbers of a packed list, without their sign: [0, 2**64)."""
+    at = 0
+    while at < len(packed):
+        value, at = read_varint(packed, at)
+        yield value & 0xFFFFFFFFFFFFFFFF
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """(number, position behind it); ValueError if it is cut off, or longer than ten bytes."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= len(data):
+            break
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at += 1
+        if byte < 0x80:
+            return value, at
+    raise ValueError(f"no varint before byte {at}")
