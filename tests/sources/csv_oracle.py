@@ -1,5 +1,5 @@
-"""CSV read the slow and obvious way: `_csv.c`'s states byte by byte, with recordmill's rules for blank lines, comments
-and rows without end.
+"""CSV read the slow and obvious way: `_csv.c`'s states byte by byte, with recordmill's rules for blank lines, comments,
+rows without end and fields that go on behind their closing quote.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ _LINE_ENDS = (10, 13)
 @dataclass(frozen=True)
 class Row:
     """start: its first byte. line: its physical line, from 1.
-    fields: None if it has no end or is too long. quoted: which fields were.
+    fields: None if it has no end, is too long or has a stray quote. quoted: which fields were.
+    stray: a field of it goes on behind its closing quote.
     """
 
     start: int
     line: int
     fields: tuple[bytes, ...] | None
     quoted: tuple[bool, ...] = ()
+    stray: bool = False
 
 
 def oracle_rows(data: bytes, options: CsvOptions, delimiter: str = ",", columns: int | None = None) -> list[Row]:
@@ -42,12 +44,13 @@ def _rows(data: bytes, options: CsvOptions, delimiter: str, blank_rows: bool) ->
             at = _behind(data, _line_end(data, at))
         else:
             line, counted = line + physical_lines(data[counted:at]), at  # a row starts behind a whole CRLF
-            end, fields, quoted = _one_row(data, at, options, delimiter)
+            end, fields, quoted, stray = _one_row(data, at, options, delimiter)
             if fields is None or end - at > options.max_row_bytes:
                 yield Row(at, line, None)
                 at = _behind(data, _line_end(data, at))
             else:
-                yield Row(at, line, fields, quoted)
+                bad = stray and not options.lenient_quotes
+                yield Row(at, line, None, stray=True) if bad else Row(at, line, fields, quoted)
                 at = _behind(data, end)
 
 
@@ -69,21 +72,26 @@ def _behind(data: bytes, at: int) -> int:
 
 def _one_row(
     data: bytes, at: int, options: CsvOptions, delimiter: str
-) -> tuple[int, tuple[bytes, ...] | None, tuple[bool, ...]]:
-    """(the offset of what ends it, its fields or None if it never ends, which are quoted)."""
+) -> tuple[int, tuple[bytes, ...] | None, tuple[bool, ...], bool]:
+    """(the offset of what ends it, its fields or None if it never ends, which are quoted, whether one goes on behind
+    its closing quote).
+    """
     comma, quote, escape = (ord(c) if c is not None else 256 for c in (delimiter, options.quote, options.escape))
     fields: list[bytes] = []
     quoted: list[bool] = []
     field = bytearray()
     state, was_quoted = "START", False
     kept = 0  # trim must not cut below: quoted or escaped bytes
+    closed = 0  # bytes of the field when its quote was closed
+    stray = False
 
     def save() -> None:
-        nonlocal field, was_quoted, kept
+        nonlocal field, was_quoted, kept, stray
         text = bytes(field)
         if options.trim:
             blanks = b" " if delimiter == "\t" else b" \t"
             text = text[:kept] + text[kept:].rstrip(blanks)
+        stray |= was_quoted and len(text) > closed
         fields.append(text)
         quoted.append(was_quoted)
         field, was_quoted, kept = bytearray(), False, 0
@@ -93,7 +101,7 @@ def _one_row(
         if state == "START":
             if byte in _LINE_ENDS:
                 save()
-                return at, tuple(fields), tuple(quoted)
+                return at, tuple(fields), tuple(quoted), stray
             if byte == quote:
                 state, was_quoted = "INSIDE", True
             elif byte == escape:
@@ -111,7 +119,7 @@ def _one_row(
         elif state == "FIELD":
             if byte in _LINE_ENDS:
                 save()
-                return at, tuple(fields), tuple(quoted)
+                return at, tuple(fields), tuple(quoted), stray
             if byte == escape:
                 state = "ESCAPED"
             elif byte == comma:
@@ -123,7 +131,7 @@ def _one_row(
             if byte == escape:
                 state = "ESCAPED INSIDE"
             elif byte == quote:
-                kept = len(field)
+                kept = closed = len(field)
                 state = "CLOSED" if options.doubled_quote else "FIELD"
             else:
                 field.append(byte)
@@ -139,12 +147,12 @@ def _one_row(
                 state = "START"
             elif byte in _LINE_ENDS:
                 save()
-                return at, tuple(fields), tuple(quoted)
+                return at, tuple(fields), tuple(quoted), stray
             else:
                 field.append(byte)
                 state = "FIELD"
         at += 1
     if state in ("INSIDE", "ESCAPED", "ESCAPED INSIDE"):
-        return at, None, ()
+        return at, None, (), stray
     save()
-    return at, tuple(fields), tuple(quoted)
+    return at, tuple(fields), tuple(quoted), stray

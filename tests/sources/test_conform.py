@@ -134,7 +134,7 @@ def test_required_and_absent() -> None:
 def test_classes() -> None:
     result = fit(["cat", None, "dog", "cow"], Feature("x", "int64", classes=("cat", "dog")))
     assert result.batch.column(0).to_pylist() == [0, None, 1]
-    assert result.bad == [(3, "type", "x: 'cow' does not fit int64: not one of the 2 classes")]
+    assert result.bad == [(3, "class", "x: 'cow' does not fit int64: none of the 2 classes 'cat', 'dog'")]
 
 
 def test_other_arrow_types() -> None:

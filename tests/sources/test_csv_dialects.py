@@ -12,11 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from csv_dialects import UCI, Made, made_files
 
 from recordmill.base.errors import DataError
+from recordmill.base.option_names import in_flags
 from recordmill.sources.common.contract import PlanOptions
+from recordmill.sources.csv import head as csv_head
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.head import Head, read_head
 from recordmill.sources.csv.sniff_header import agree_on_header
@@ -183,6 +186,35 @@ def test_what_is_not_clear_is_refused(tmp_path: Path, content: bytes, options: d
         plan(path, **options)
 
 
+@pytest.mark.parametrize(
+    ("above", "said", "remedy"),
+    [
+        ("# made by hand\n", "begins with '#' (is it a comment: --comment '#'?)", {"comment": "#"}),
+        ("# made, by, hand\n", "begins with '#' (is it a comment: --comment '#'?)", {"comment": "#"}),
+        ("#made,by,hand\n#in,two,lines\n", "begins with '#' (is it a comment: --comment '#'?)", {"comment": "#"}),
+        ("Report,,\n", "has one field that is not blank (is it a title: --skip-lines 1?)", {"skip_lines": 1}),
+        (
+            "Report, 2024\n",
+            "has 2 fields and most rows have 3 (is it a title: --skip-lines, --comment?)",
+            {"skip_lines": 1},
+        ),
+    ],
+)
+def test_what_stands_above_a_header_is_none(tmp_path: Path, above: str, said: str, remedy: dict[str, Any]) -> None:
+    path = tmp_path / "in.csv"
+    path.write_text(above + "id,name,size\n" + "".join(f"{row},a{row},{row}\n" for row in range(30)))
+    with pytest.raises(DataError) as refused:
+        plan(path)
+    assert f"the first row {said}" in in_flags(str(refused.value))
+    assert plan(path, **remedy).schema.names == ("id", "name", "size")
+
+
+def test_a_header_may_begin_with_a_hash(tmp_path: Path) -> None:
+    path = tmp_path / "in.tsv"
+    path.write_text("#chrom\tstart\tend\nchr1\t1\t2\nchr2\t3\t4\n")
+    assert plan(path).schema.names == ("#chrom", "start", "end")
+
+
 def test_the_extension_is_a_hint(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_bytes(b"1,a\tx\n2,b\ty\n")
     (tmp_path / "in.tsv").write_bytes(b"1,a\tx\n2,b\ty\n")
@@ -201,9 +233,17 @@ def test_several_files_must_agree(tmp_path: Path) -> None:
         plan(paths["1"], paths["4"])
     with pytest.raises(DataError, match=r"^3\.csv: the first row may be a header or data"):
         plan(paths["1"], paths["3"])
-    texts["5"] = "hello,world\nfare,well\n"
-    (tmp_path / "5.csv").write_bytes(texts["5"].encode())
-    assert plan(paths["3"], tmp_path / "5.csv").schema.names == ("hello", "world")
+
+
+def test_equal_first_rows_are_no_header_by_that(tmp_path: Path) -> None:
+    """Two files without a header may begin with the same row, which both would lose."""
+    paths = [tmp_path / "1.csv", tmp_path / "2.csv"]
+    for path, second in zip(paths, ("good,bye", "fare,well"), strict=True):
+        path.write_text(f"hello,world\n{second}\n")
+    with pytest.raises(DataError, match=r"^1\.csv: the first row may be a header or data.*--no-header.*--header"):
+        plan(*paths)
+    assert plan(*paths, header=True).schema.names == ("hello", "world")
+    assert sum(unit.rows or 0 for unit in plan(*paths, header=False).units) == 4
 
 
 def test_a_name_that_the_user_speaks_of_is_in_a_header(tmp_path: Path) -> None:
@@ -247,12 +287,12 @@ REAL_REFUSED = {
     "torture-frictionless/invalid.csv": "both named 'name'",
     # titles and comments above a header, blank first rows, no rows
     "torture-csvkit/realdata/Datagov_FY10_EDU_recp_by_State.csv": "is blank",
-    "torture-frictionless/countries.csv": "has 1 field and most",
-    "torture-frictionless/country-2.csv": "has 1 field and most",
+    "torture-frictionless/countries.csv": "begins with .#. .is it a comment",
+    "torture-frictionless/country-2.csv": "begins with .#. .is it a comment",
     "torture-frictionless/defective-rows.csv": "may be a header or data",
-    "torture-frictionless/matrix-with-comment.csv": "has 1 field and most",
-    "torture-frictionless/skip-rows-before-headers.csv": "has 1 field and most",
-    "torture-frictionless/skip-rows.csv": "has 1 field and most",
+    "torture-frictionless/matrix-with-comment.csv": "begins with .#. .is it a comment",
+    "torture-frictionless/skip-rows-before-headers.csv": "begins with .#. .is it a comment",
+    "torture-frictionless/skip-rows.csv": "begins with .#. .is it a comment",
     "torture-csvkit/test_empty_columns_short_row.csv": "may be a header or data",
     "torture-csvkit/test_extra_header.csv": "may be a header or data",
     "torture-frictionless/without-rows.csv": "a header and no rows",
@@ -284,3 +324,32 @@ def test_real_files_give_what_the_table_says(shared_data: Path) -> None:
         else:
             head = told(path)
             assert (head.delimiter, head.quote) == (marks.get(path.name, marks.get(path.stem, ",")), '"'), name
+
+
+class _Counted(np.ndarray):
+    """Bytes that tell how many of them are copied."""
+
+    copied = 0
+
+    def tobytes(self, *given: Any, **named: Any) -> bytes:
+        _Counted.copied += self.nbytes
+        return super().tobytes(*given, **named)
+
+
+@pytest.mark.parametrize(("end", "lines"), [("\n", 3), ("\r\n", 9000), ("\r", 9000)])
+def test_many_lines_are_skipped_in_one_pass(tmp_path: Path, end: str, lines: int, monkeypatch: Any) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"".join(f"# {at}{end}".encode() for at in range(lines)) + f"x,y{end}1,2{end}3,4{end}".encode())
+    grow = csv_head._Reader._grow
+
+    def counted(reader: Any) -> None:
+        grow(reader)
+        reader._sample = reader._sample.view(_Counted)
+
+    monkeypatch.setattr(csv_head._Reader, "_grow", counted)
+    monkeypatch.setattr(_Counted, "copied", 0)
+    source = plan(path, skip_lines=lines)
+    assert (source.schema.names, source.units[0].rows) == (("x", "y"), 2)
+    assert 0 < _Counted.copied <= 4 * path.stat().st_size + 1000
+    with pytest.raises(DataError, match=f"skip_lines is {lines + 9}, but the file has only {lines + 3} lines"):
+        plan(path, skip_lines=lines + 9)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from recordmill.sources.csv.dialect import CsvOptions, Dialect
 from recordmill.sources.csv.fields import BAD_ROWS, TokenizedRows, Tokenizer, read_rows
-from recordmill.sources.csv.tokenize import FIELD_TOO_LONG
+from recordmill.sources.csv.tokenize import FIELD_TOO_LONG, STRAY_QUOTE
 from recordmill.sources.values.field_kernels import LENGTH_COLUMN, QUOTED
 
 COLUMNS = 5
@@ -28,6 +28,7 @@ dialects = st.builds(
     CsvOptions,
     quote=st.sampled_from(['"', '"', "'", None]),
     doubled_quote=st.booleans(),
+    lenient_quotes=st.booleans(),
     escape=st.sampled_from([None, None, "\\"]),
     comment=st.sampled_from([None, "#"]),
     trim=st.booleans(),
@@ -41,9 +42,10 @@ def to_oracle(
     """(ordinal, row) of what the tokenizer gives;
     its good rows don't know their first byte, so the oracle's stands in.
     """
-    for ordinal, line, start, width in rows.bad.tolist():
-        assert width == FIELD_TOO_LONG or width > COLUMNS
-        yield first + ordinal, Row(start, line, None) if width == FIELD_TOO_LONG else Row(start, line, (b"",) * width)
+    for ordinal, line, start, width, _, _ in rows.bad.tolist():
+        assert width in (FIELD_TOO_LONG, STRAY_QUOTE) or width > COLUMNS
+        fields = (b"",) * width if width > 0 else None
+        yield first + ordinal, Row(start, line, fields, stray=width == STRAY_QUOTE)
     for row, (ordinal, line, width) in enumerate(
         zip(rows.ordinals.tolist(), rows.lines.tolist(), rows.widths.tolist(), strict=True)
     ):
@@ -57,7 +59,7 @@ def to_oracle(
 
 def without_wide(row: Row, start: bool = True) -> Row:
     """What the tokenizer says about a row of too many fields: how many they are. start: as well as where it starts."""
-    row = Row(row.start if start else 0, row.line, row.fields, row.quoted)
+    row = Row(row.start if start else 0, row.line, row.fields, row.quoted, row.stray)
     return (
         row if row.fields is None or len(row.fields) <= COLUMNS else Row(row.start, row.line, (b"",) * len(row.fields))
     )
@@ -97,9 +99,9 @@ def test_tokenizer_equals_oracle(content: bytes, options: CsvOptions) -> None:
     contents,
     st.sampled_from(
         [
-            CsvOptions(quote='"'),
-            CsvOptions(quote='"', escape="\\"),
-            CsvOptions(quote='"', doubled_quote=False, escape="\\"),
+            CsvOptions(quote='"', lenient_quotes=True),
+            CsvOptions(quote='"', lenient_quotes=True, escape="\\"),
+            CsvOptions(quote='"', lenient_quotes=True, doubled_quote=False, escape="\\"),
             CsvOptions(quote=None),
         ]
     ),
@@ -145,7 +147,7 @@ def test_blocks_of_any_size_give_the_same_rows(
 
 
 def without_start(row: Row) -> Row:
-    return Row(0, row.line, row.fields, row.quoted)
+    return Row(0, row.line, row.fields, row.quoted, row.stray)
 
 
 def test_rows_beyond_the_limit_wait() -> None:

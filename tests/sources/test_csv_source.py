@@ -315,7 +315,7 @@ MIXED = b'id,text,x,when,label\n' + b"".join(
 @pytest.mark.parametrize("range_bytes", [7, 64, 1000, 5000])
 @pytest.mark.parametrize("threads", [1, 4])
 def test_any_range_size_gives_the_same_records(tmp_path: Path, range_bytes: int, threads: int) -> None:
-    options, common = CsvOptions(max_row_bytes=200), PlanOptions(threads=threads, label="label")
+    options, common = CsvOptions(max_row_bytes=200, quote='"'), PlanOptions(threads=threads, label="label")
     files = tuple(inputs(write(tmp_path, MIXED)))
     whole = csv_source._plan(files, options, PlanOptions(label="label"), 1 << 20)
     parts = csv_source._plan(files, options, common, range_bytes)
@@ -334,7 +334,7 @@ def test_any_range_size_gives_the_same_records(tmp_path: Path, range_bytes: int,
 
 
 def test_streams_give_what_plain_files_give(tmp_path: Path) -> None:
-    options = CsvOptions(max_row_bytes=200)
+    options = CsvOptions(max_row_bytes=200, quote='"')
     plain = write(tmp_path, MIXED)
     expected_table, expected_places, expected_rejects = read(plan(plain, options, label="label"))
     many_members = b"".join(gzip.compress(MIXED[at : at + 1000]) for at in range(0, len(MIXED), 1000))
@@ -364,7 +364,7 @@ def test_source_is_small_and_can_be_pickled(tmp_path: Path) -> None:
     assert again == source
     assert read(again)[0].equals(read(source)[0])
     assert len(source.units) == 1
-    large = csv_source._plan(tuple(inputs(write(tmp_path, MIXED))), CsvOptions(), PlanOptions(), 1000)
+    large = csv_source._plan(tuple(inputs(write(tmp_path, MIXED))), CsvOptions(quote='"'), PlanOptions(), 1000)
     assert len(pickle.dumps(large)) < 3000 + 60 * len(large.units)
 
 
@@ -597,7 +597,7 @@ def test_a_row_is_never_shifted(tmp_path: Path) -> None:
         "--delimiter, --quote, --escape and --skip-lines",
         "in.csv: line 5, row 3: the row is longer than 16,777,216 bytes, or a quote that it opens is never "
         "closed; its first line is '\"7,8'; "
-        "reading goes on at the next line; mend the quote, or use --max-row-bytes",
+        "reading goes on at the next line; mend the quote, or use --quote none if quotes are text, or --max-row-bytes",
     ]
 
 
@@ -642,8 +642,10 @@ def test_header_only_files_among_others(tmp_path: Path) -> None:
     source = plan(paths)
     assert "2 files hold a header and no rows: 0.csv, 2.csv" in source.notes
     assert read(source)[1] == [(1, 0)]
-    with pytest.raises(DataError, match=r"^0\.csv: holds a header and no rows, as do the other 1 files$"):
+    with pytest.raises(DataError, match=r"^0\.csv: a header and no rows, or one row: .*Say --no-header .* or --header"):
         plan([paths[0], paths[2]])
+    with pytest.raises(DataError, match=r"^0\.csv: holds a header and no rows, as do the other 1 files$"):
+        plan([paths[0], paths[2]], CsvOptions(header=True))
 
 
 def test_many_columns(tmp_path: Path) -> None:
@@ -664,8 +666,8 @@ def test_invalid_utf8_is_a_reject(tmp_path: Path) -> None:
     assert [reject.reason for reject in rejects] == ["encoding"] * len(bad)
     assert (
         in_flags(rejects[1].message)
-        == "column 'b': 'caf\\xe9' is no UTF-8; declare the file's --encoding (latin-1, cp1252, ...), or "
-        "--dtype b=bytes"
+        == "column 'b': 'caf\\xe9' is no UTF-8; use --dtype b=bytes, or declare the file's --encoding: latin-1 and "
+        "others of one byte a character decode all of it"
     )
     assert read(plan(path, label="b"))[0].num_rows == len(good)
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import recordmill
 from recordmill.base.errors import UsageError
 from recordmill.sources.common.content import HEAD_BYTES, extension, sniff_kind
 from recordmill.sources.common.detect import detect_kind, filter_kind
@@ -52,6 +53,20 @@ def test_binary_formats_whatever_their_name(tmp_path: Path) -> None:
             assert {kind(data, name) for name in ("x", "x.csv", "x.txt", "x.jpg", "x.py", "readme")} == {expected}
 
 
+@pytest.mark.parametrize("start", ["P1\tP2\tP3", "P6\tage", "P6", "P1\t5\t7"])
+def test_a_table_that_begins_like_a_bitmap_is_a_table(start: str) -> None:
+    table = start + "\n" + "".join(f"{at}\t{at + 1}\t{at % 2}\n" for at in range(9))
+    assert sniff_kind(table.encode(), "a.tsv", len(table)).kind == "csv"
+    assert sniff_kind(table.encode(), "a.txt", len(table)).kind in ("csv", "text")
+
+
+@pytest.mark.parametrize("head", [b"P6\n# made\n640 480\n255\n", b"P5 3 2 255\n", b"P7\nWIDTH 3\n", b"Pf\n3 2\n-1.0\n"])
+def test_bitmaps_are_images(head: bytes) -> None:
+    data = head + bytes(range(200))
+    for name in ("a.ppm", "a", "a.csv"):
+        assert sniff_kind(data, name, len(data)).kind == "images"
+
+
 def test_a_record_longer_than_its_file_is_no_tfrecord() -> None:
     header = record(bytes(100))[:20]
     assert kind(header, "x.bin") != "tfrecord"
@@ -67,6 +82,9 @@ def test_a_record_longer_than_its_file_is_no_tfrecord() -> None:
         ("a\n1\n2\n", "x.txt", "text"),
         ("a;b\n1,5;2\n3,5;4\n", "x", "csv"),
         ("a\tb\n1\t2\n3\t4\n", "x.txt", "csv"),
+        ("P1\t3\t5\nP6\t4\t6\nP5\t1\t1\n", "x.tsv", "csv"),  # no Netpbm image
+        ("P1 3 5\nP2 4 6\nP3 1 1\n", "x.txt", "text"),
+        ("P6\t640 480\n255\t1\n", "x.tsv", "csv"),
         ('a,b\n"1\n,,,",2\n3,4\n5,6\n', "x", "csv"),  # a quoted newline
         ('{"a": 1}\n{"a": 2}\n', "x", "jsonl"),
         ('{"a": 1}\n{"a": 2}\n', "x.csv", "jsonl"),
@@ -82,6 +100,9 @@ def test_a_record_longer_than_its_file_is_no_tfrecord() -> None:
         ("<html></html>", "x", "other"),
         ("a,b\n1,2\n3,4\n", "README", "other"),
         ("a,b\n1,2\n3,4\n", "x.md", "other"),
+        ("epoch,loss\n1,2\n3,4\n", "x.log", "other"),
+        ("epoch 1\nepoch 2\n", "x.log", "other"),
+        ('{"a": 1}\n{"a": 2}\n', "x.log", "jsonl"),
         ("é,ü\n1,2\n3,4\n", "x", "csv"),
     ],
 )
@@ -178,6 +199,43 @@ def test_the_majority_wins_and_the_rest_is_counted(tmp_path: Path) -> None:
     kept = filter_kind(listing, "csv")
     assert [file.name for file in kept.files] == ["b.csv"]
     assert "ignored beside the csv: 2 without extension, 2 .png, 2 .xml" in kept.notes
+
+
+PLAIN = {
+    "text": ("a.txt", b"one\ntwo\n", "b.text"),
+    "csv": ("a.csv", b"x,y\n1,2\n3,4\n", "b.tsv"),
+    "jsonl": ("a.jsonl", b'{"x": 1}\n{"x": 2}\n', "b.ndjson"),
+    "images": ("a.png", image_samples.encoded("PNG"), "b.jpg"),
+}
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_logs_and_papers_are_no_data_of_any_kind_and_all_files_are_counted(tmp_path: Path, kind: str) -> None:
+    name, data, other = PLAIN[kind]
+    for one in (name, other):
+        (tmp_path / one).write_bytes(data)
+    (tmp_path / "eval.log").write_bytes(b"loss 1\nloss 2\n")
+    (tmp_path / "history.log").write_bytes(b"epoch,loss\n1,2\n3,4\n")
+    (tmp_path / "about.md").write_bytes(b"# x\n")
+    records = {"text": 4, "csv": 4, "jsonl": 4, "images": 2}[kind]
+    for given in ({}, {"kind": kind}):
+        built = recordmill.build(tmp_path, tmp_path.parent / f"out-{kind}", overwrite=True, **given)
+        assert built.read == records
+        endings = sorted((name[2:], other[2:]))
+        assert f"files of the {kind}: 1 .{endings[0]}, 1 .{endings[1]}" in built.notes
+        assert f"ignored beside the {kind}: 2 .log, 1 .md" in built.notes
+
+
+def test_logs_alone_or_named_are_read(tmp_path: Path) -> None:
+    (tmp_path / "eval.log").write_bytes(b"loss 1\nloss 2\n")
+    (tmp_path / "a.txt").write_bytes(b"one\n")
+    for given in ("eval.log", "*.log"):
+        built = recordmill.build(tmp_path / given, tmp_path.parent / "out-log", overwrite=True)
+        assert (built.kind, built.read) == ("text", 2)
+    assert (
+        recordmill.build([tmp_path / "a.txt", tmp_path / "eval.log"], tmp_path.parent / "out-log", overwrite=True).read
+        == 3
+    )
 
 
 def test_a_file_named_by_the_user_stays(tmp_path: Path) -> None:

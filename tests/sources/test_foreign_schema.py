@@ -1,65 +1,26 @@
-"""A given schema's classes against the labels of every kind: by name, whatever their order here, and refused where the
-schema lacks them; and the files beside class folders.
-"""
+"""Class folders and a given schema: folders that it lacks, what it may say of a label, and files beside the folders."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import image_samples
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from source_reading import input_files, read_all, values
+from source_reading import read_all, values
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.sources.arrow.memory import spool
-from recordmill.sources.arrow.parquet import ParquetOptions, plan_parquet
 from recordmill.sources.common.contract import PlanOptions
-from recordmill.sources.csv.dialect import CsvOptions
-from recordmill.sources.csv.source import plan_csv
 from recordmill.sources.images.source import ImageOptions, plan_images
-from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
 from recordmill.sources.text.source import TextOptions, plan_text
 from recordmill.storage.listing import list_inputs
 
 LABELS = ["neg", "pos", "pos", "neg", "pos"]
-ORDERS = (("neg", "pos"), ("pos", "neg"), ("other", "pos", "more", "neg"))
 
 
 def schema_of(classes: tuple[str, ...] | None, dtype: str = "int64") -> Schema:
     return Schema((Feature("label", dtype, (), False, classes),), "label")
-
-
-def as_csv(folder: Path, labels: list[Any], common: PlanOptions) -> Any:
-    path = folder / "in.csv"
-    path.write_text("label,x\n" + "".join(f"{label},1\n" for label in labels))
-    return plan_csv(input_files(path), CsvOptions(), common)
-
-
-def as_jsonl(folder: Path, labels: list[Any], common: PlanOptions) -> Any:
-    path = folder / "in.jsonl"
-    path.write_text("".join(json.dumps({"label": label}) + "\n" for label in labels))
-    return plan_jsonl(input_files(path), JsonlOptions(), common)
-
-
-def as_parquet(folder: Path, labels: list[Any], common: PlanOptions) -> Any:
-    pq.write_table(pa.table({"label": labels}), folder / "in.parquet")
-    return plan_parquet(input_files(folder / "in.parquet"), ParquetOptions(), common)
-
-
-def as_memory(folder: Path, labels: list[Any], common: PlanOptions) -> Any:
-    (folder / "spool").mkdir()
-    return spool({"label": labels}, folder / "spool", common)
-
-
-TABLES: dict[str, Callable[[Path, list[Any], PlanOptions], Any]] = {
-    "csv": as_csv, "jsonl": as_jsonl, "parquet": as_parquet, "memory": as_memory
-}  # fmt: skip
 
 
 def as_text(folder: Path, labels: list[str], common: PlanOptions, **options: Any) -> Any:
@@ -81,31 +42,12 @@ def as_images(folder: Path, labels: list[str], common: PlanOptions, **options: A
 FOLDERS = {"text": as_text, "images": as_images}
 
 
-@pytest.mark.parametrize("kind", [*TABLES, *FOLDERS])
-@pytest.mark.parametrize("classes", ORDERS)
-def test_classes_are_taken_by_name(tmp_path: Path, kind: str, classes: tuple[str, ...]) -> None:
-    make: Any = {**TABLES, **FOLDERS}[kind]
-    source = make(tmp_path, LABELS, PlanOptions(schema=schema_of(classes)))
-    rows, rejects = read_all(source)
-    assert (rejects, source.plan_rejects) == ([], ())
-    assert source.schema["label"].classes == classes
-    assert sorted(classes[row["label"]] for row in values(rows)) == sorted(LABELS)
-
-
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_a_folder_is_never_another_class(tmp_path: Path, kind: str) -> None:
     schema = Schema((*schema_of(("pos", "neg")), Feature("source", "string"), Feature("class_name", "string")), "label")
     for row in values(read_all(FOLDERS[kind](tmp_path, LABELS, PlanOptions(schema=schema)))[0]):
         assert row["source"].startswith(row["class_name"])
         assert ("pos", "neg")[row["label"]] == row["class_name"]
-
-
-@pytest.mark.parametrize("kind", TABLES)
-def test_a_label_that_the_schema_lacks_is_a_reject(tmp_path: Path, kind: str) -> None:
-    source = TABLES[kind](tmp_path, [*LABELS, "odd"], PlanOptions(schema=schema_of(("pos", "neg"))))
-    rows, rejects = read_all(source)
-    assert len(rows) == 5
-    assert ["odd" in reject.message for reject in (*rejects, *source.plan_rejects)] == [True]
 
 
 @pytest.mark.parametrize("kind", FOLDERS)
@@ -116,39 +58,6 @@ def test_a_folder_that_the_schema_lacks_is_an_error_or_a_reject(tmp_path: Path, 
     source = FOLDERS[kind](tmp_path, [*LABELS, "odd"], common, unknown_class="reject")
     assert [reject.reason for reject in source.plan_rejects] == ["class"]
     assert len(read_all(source)[0]) == 5
-
-
-@pytest.mark.parametrize("kind", TABLES)
-def test_a_number_beyond_the_classes_is_a_reject(tmp_path: Path, kind: str) -> None:
-    source = TABLES[kind](tmp_path, [0, 1, 2, -1], PlanOptions(schema=schema_of(("neg", "pos"))))
-    rows, rejects = read_all(source)
-    assert [row["label"] for row in values(rows)] == [0, 1]
-    assert len(rejects) + len(source.plan_rejects) == 2
-
-
-@pytest.mark.parametrize("kind", TABLES)
-def test_names_and_numbers_as_text(tmp_path: Path, kind: str) -> None:
-    source = TABLES[kind](tmp_path, ["pos", "0", "1", "2", "neg"], PlanOptions(schema=schema_of(("neg", "pos"))))
-    rows, rejects = read_all(source)
-    assert [row["label"] for row in values(rows)] == [1, 0, 1, 0]
-    assert ["'2'" in reject.message for reject in (*rejects, *source.plan_rejects)] == [True]
-
-
-@pytest.mark.parametrize("kind", TABLES)
-def test_classes_that_are_called_by_numbers(tmp_path: Path, kind: str) -> None:
-    """Text is a name, a typed number the number of a class, and that is said."""
-    common = PlanOptions(schema=schema_of(("1", "2", "3")))
-    source = TABLES[kind](tmp_path, ["1", "3", "0"], common)
-    rows, rejects = read_all(source)
-    assert [row["label"] for row in values(rows)] == [0, 2]
-    assert len(rejects) + len(source.plan_rejects) == 1
-    if kind != "csv":
-        (tmp_path / "typed").mkdir()
-        typed = TABLES[kind](tmp_path / "typed", [1, 2, 3], common)
-        rows, rejects = read_all(typed)
-        assert [row["label"] for row in values(rows)] == [1, 2]
-        assert len(rejects) + len(typed.plan_rejects) == 1
-        assert "label: numbers in the data are those of the schema's classes: 0 is '1'" in typed.notes
 
 
 def test_a_label_of_text_may_be_a_name_and_no_number_of_its_own(tmp_path: Path) -> None:

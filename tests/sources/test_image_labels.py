@@ -5,6 +5,8 @@ several rows per file as lists, and what doesn't fit.
 from __future__ import annotations
 
 import csv
+import datetime
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,27 @@ def plan(
         ImageOptions(labels=str(labels), **options),
         PlanOptions(label=label, dtypes=dtypes or {}),
     )
+
+
+def test_dates_are_times_but_in_paths_and_where_text_is_declared(tmp_path: Path) -> None:
+    images(tmp_path, "2024-01-01.png", "2024-01-02.png")
+    text = "id,day,seen\n2024-01-01,2023-05-06,2023-05-06T07:08:09Z\n2024-01-02,,2023-05-06T07:08:10.5Z\n"
+    for name, body in (("labels.csv", text), ("labels.jsonl", None)):
+        if body is None:
+            rows = csv.DictReader(io.StringIO(text))
+            body = "".join(json.dumps({key: value or None for key, value in row.items()}) + "\n" for row in rows)
+        source = plan(tmp_path, tmp_path / name, body)
+        assert (source.schema["day"].dtype, source.schema["seen"].dtype) == ("timestamp[s]", "timestamp[ms, UTC]")
+        first, second = (table(source)[f"2024-01-0{at}.png"] for at in (1, 2))
+        assert (first["day"], second["day"]) == (datetime.datetime(2023, 5, 6), None)
+        assert second["seen"] == datetime.datetime(2023, 5, 6, 7, 8, 10, 500_000, datetime.timezone.utc)
+        as_text = plan(tmp_path, tmp_path / name, dtypes={"day": "string"})
+        assert table(as_text)["2024-01-01.png"]["day"] == "2023-05-06"
+    twice = plan(
+        tmp_path, tmp_path / "lists.csv", "id,day\n2024-01-01,2023-05-06\n2024-01-01,2023-05-07\n", missing="ignore"
+    )
+    assert twice.schema["day"].describe() == "timestamp[s] [?]"
+    assert table(twice)["2024-01-01.png"]["day"] == [datetime.datetime(2023, 5, day) for day in (6, 7)]
 
 
 def table(source: ImageSource) -> dict[str, dict[str, Any]]:
@@ -409,15 +432,15 @@ def test_json_labels_that_are_none(line: str, said: str, tmp_path: Path) -> None
 def test_labels_are_read_as_the_kinds_read_their_inputs(tmp_path: Path) -> None:
     images(tmp_path, "a.png", "b.png")
     wanted = {
-        "a.png": {"id": "73786976294838206464", "seen": "2020-01-01", "w": 0.5},
-        "b.png": {"id": "1", "seen": "2020-01-02", "w": 2.0},
+        "a.png": {"id": "73786976294838206464", "seen": datetime.datetime(2020, 1, 1), "w": 0.5},
+        "b.png": {"id": "1", "seen": datetime.datetime(2020, 1, 2), "w": 2.0},
     }
     names = {"labels_path_column": "file"}
     text = "file;id;seen;w\na.png;73786976294838206464;2020-01-01;0.5\nb.png;1;2020-01-02;2\n"
     (tmp_path / "l.csv").write_bytes(text.encode("utf-16"))
     assert table(plan(tmp_path, tmp_path / "l.csv", **names)) == wanted  # type: ignore[arg-type]
     rows = [{"file": file, **row, "id": int(row["id"])} for file, row in wanted.items()]  # type: ignore[call-overload]
-    text = "".join(json.dumps(row) + "\n" for row in rows)
+    text = "".join(json.dumps(row, default=lambda day: f"{day:%Y-%m-%d}") + "\n" for row in rows)
     assert table(plan(tmp_path, tmp_path / "l.jsonl", text, **names)) == wanted  # type: ignore[arg-type]
 
 
@@ -425,3 +448,13 @@ def test_a_row_is_told_by_its_line_though_quotes_hold_lines(tmp_path: Path) -> N
     images(tmp_path, "a.png")
     source = plan(tmp_path, tmp_path / "l.csv", 'file,n\na.png,"x\ny"\n\ngone.png,z\n')
     assert [(reject.place, reject.reason) for reject in source.plan_rejects] == [("line 5", "no file")]
+
+
+def test_columns_that_images_have_as_well_are_told(tmp_path: Path) -> None:
+    images(tmp_path, "a.png")
+    (tmp_path / "l.csv").write_text("file,width,height,label\na.png,3,4,cat\n")
+    source = plan(tmp_path, tmp_path / "l.csv")
+    assert {"labels_width", "labels_height"} <= {*source.schema.names}
+    assert source.notes[-1] == (
+        "l.csv: columns that images have as well get other names: width is labels_width, height is labels_height"
+    )

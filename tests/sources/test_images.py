@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 from collections import Counter
@@ -10,10 +11,12 @@ from typing import Any
 
 import image_samples
 import numpy as np
+import PIL.Image
 import pyarrow as pa
 import pytest
 
 from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.option_names import in_flags
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common import contract
@@ -335,3 +338,42 @@ def test_images_are_read_without_a_copy(tmp_path: Path) -> None:
     assert column.buffers()[2].size == 3 * len(PNG) - 4
     assert pa.compute.sum(pa.compute.binary_length(column)).as_py() == 2 * len(PNG)
     assert contract.BATCH_ROWS >= images.IMAGE_UNIT_FILES
+
+
+def tiff(*sizes: tuple[int, int]) -> bytes:
+    pages, into = [image_samples.picture(size=size) for size in sizes], io.BytesIO()
+    pages[0].save(into, "TIFF", save_all=True, append_images=pages[1:])
+    return into.getvalue()
+
+
+@pytest.mark.parametrize("check", ["structure", "decode"])
+def test_every_page_has_a_size(tmp_path: Path, check: str) -> None:
+    write(tmp_path, {"a.tif": tiff((8, 8), (4, 9)), "b.tif": tiff((8, 8), (9, 9))})
+    rows, rejects = drain(plan(tmp_path, check=check, max_pixels=64))
+    assert [row["source"] for row in rows] == ["a.tif"]
+    assert [(reject.source, in_flags(reject.message)) for reject in rejects] == [
+        ("b.tif", "a frame of 81 pixels, more than 64 (--max-pixels)")
+    ]
+
+
+def test_a_jpeg_of_very_many_scans_is_a_reject(tmp_path: Path) -> None:
+    """Each passes over all pixels: 20,000 of them in 513 kB took two minutes to decode."""
+    whole = io.BytesIO()
+    image_samples.picture().save(whole, "JPEG", progressive=True)
+    data = whole.getvalue()
+    last = data.rindex(b"\xff\xda")
+    write(tmp_path, {f"{count}.jpg": data[:-2] + data[last:-2] * count + data[-2:] for count in (9, 600)})
+    rows, rejects = drain(plan(tmp_path))
+    assert [row["source"] for row in rows] == ["9.jpg"]
+    assert "scans, of which more than 500" in rejects[0].message
+
+
+def test_pixels_beyond_memory_are_a_reject(tmp_path: Path) -> None:
+    plain = PIL.Image.new("RGB", (600, 600))
+    write(tmp_path, {"a.png": PNG, "b.png": image_samples.encoded("PNG", plain)})
+    for memory, there in ((1 << 20, ["a.png"]), (4 << 20, ["a.png", "b.png"])):
+        rows, rejects = drain(plan(tmp_path, common=PlanOptions(memory_bytes=memory), check="decode"))
+        assert [row["source"] for row in rows] == there
+    assert rejects == []
+    (reject,) = drain(plan(tmp_path, common=PlanOptions(memory_bytes=1 << 20), check="decode"))[1]
+    assert in_flags(reject.message) == "takes 2 MiB to decode, more than there is; --memory 3MiB is enough"

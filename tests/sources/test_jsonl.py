@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.jsonl import plan as json_plan
 from recordmill.sources.jsonl import tape as json_tape
 from recordmill.sources.jsonl.source import JsonlOptions, JsonlSource, plan_jsonl
+from recordmill.sources.jsonl.tape import VALUE_SHARE
 from recordmill.storage import digest
 from recordmill.storage.digest import digest_file
 
@@ -194,17 +196,61 @@ def test_values_of_two_forms_are_the_users_choice(tmp_path: Path) -> None:
     rows, rejects = read_all(plan(path, dtypes={"x": "float32"}))
     assert [row["x"] for row in values(rows)] == [1.0, 2.5]
     assert [(reject.place, reject.reason) for reject in rejects] == [("line 2", "type"), ("line 3", "type")]
-    lists = write(tmp_path / "b.jsonl", {"x": 1}, {"x": [1]}, {"x": {"y": 1}})
-    with pytest.raises(
-        DataError, match=r"'x' is a number .* a list .* an object .*--dtype x=int64 takes only values that fit"
-    ):
-        plan(lists)
-    rows, rejects = read_all(plan(lists, dtypes={"x": "int64"}))
-    assert values(rows) == [{"x": 1}]
-    assert [in_flags(reject.message) for reject in rejects] == [
-        "x: a list where int64 is expected: '[1]'",
-        "x: an object where int64 is expected: '{\"y\": 1}'",
+
+
+def test_each_remedy_for_values_of_several_forms_takes_what_it_says(tmp_path: Path) -> None:
+    forms = write(tmp_path / "b.jsonl", {"x": 1}, {"x": [1]}, {"x": {"y": 1, "z": "a"}})
+    with pytest.raises(DataError) as caught:
+        plan(forms)
+    taken = "takes {}, and the others are rejects".format
+    assert str(caught.value).partition("declare what it shall be: ")[2].split("; ") == [
+        f"--dtype x=int64 {taken('a number')}",
+        f"--dtype 'x=int64[?]' {taken('a list')}",
+        f"--dtype x.y=int64 {taken('an object')}",
     ]
+    number, whole = read_all(plan(forms, dtypes={"x": "int64"}))
+    assert values(number) == [{"x": 1}]
+    assert [in_flags(reject.message) for reject in whole] == [
+        "x: a list where int64 is expected: '[1]'",
+        'x: an object where int64 is expected: \'{"y": 1, "z": "a"}\'',
+    ]
+    assert values(read_all(plan(forms, dtypes={"x": "int64[?]"}))[0]) == [{"x": [1]}]
+    members, whole = read_all(plan(forms, dtypes={"x.y": "int64"}))
+    assert values(members) == [{"x.y": 1, "x.z": "a"}]
+    assert [reject.message for reject in whole] == [
+        "x: a number where an object is expected: '1'",
+        "x: a list where an object is expected: '[1]'",
+    ]
+    given = Schema((Feature("x.z", "string"),))
+    assert values(read_all(plan(forms, schema=given))[0]) == [{"x.z": "a"}]
+    assert [len(read_all(plan(forms, schema=Schema((Feature("x", kind, shape),))))[0]) for kind, shape in (
+        ("int64", ()), ("int64", (None,))
+    )] == [1, 1]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("good", "odd", "message"),
+    [
+        ({"x": {"y": 1}}, {"x": "bob"}, "x: a string where an object is expected: 'bob'"),
+        ({"x": "bob"}, {"x": {"y": 1}}, "x: an object where string is expected: '{\"y\": 1}'"),
+        ({"x": [1, 2]}, {"x": 3}, "x: a number where a list is expected: '3'"),
+        ({"x": [{"y": 1}]}, {"x": [7]}, "x: a number where an object is expected: '7'"),
+        ({"x": 3}, {"x": "b"}, "x: 'b' does not fit int64; --dtype x=string keeps it"),
+        ({"x": "b"}, {"x": 3}, "x: a number where most are strings: 3; --dtype x=string keeps it"),
+        ({"x": "2020-01-02"}, {"x": True}, "x: true or false where most are strings: true; --dtype x=string keeps it"),
+        ({"x": [1]}, {"x": ["a"]}, "x: ['a'] does not fit int64 [?]; --dtype x=string keeps it"),
+    ],
+)
+@pytest.mark.parametrize("kept", [0, 1 << 20])
+def test_an_odd_record_is_a_reject(tmp_path: Path, good: object, odd: object, message: str, kept: int) -> None:
+    path = write(tmp_path / "a.jsonl", *[good] * 20, odd, *[good] * 20)
+    source = plan(path, parsed_bytes=kept)
+    rows, rejects = read_all(source)
+    assert len(rows) == 40
+    assert [(reject.place, in_flags(reject.message)) for reject in rejects] == [("line 21", message)]
+    assert any(", and 1 time " in note and "(a.jsonl: line 21)" in note for note in source.notes)
+    if (said := re.search(r"--dtype '?(\w+=[^ ']+)'? keeps it", message)) is not None:
+        assert len(read_all(plan(path, dtypes=dict([said[1].split("=")])))[0]) == 41
 
 
 def test_declared_types(tmp_path: Path) -> None:
@@ -291,7 +337,10 @@ def test_long_lines_are_rejects_wherever_blocks_end(tmp_path: Path, monkeypatch:
         found, rejects = read_all(plan(path, options=JsonlOptions(max_line_bytes=100)))
         assert [row[1] for row in found] == [0, 2, 3]
         assert [reject.place for reject in rejects] == ["line 2", "line 5"]
-        assert in_flags(rejects[0].message) == "the line has 309 bytes, more than the 100 that --max-line-bytes allows"
+        assert (
+            in_flags(rejects[0].message)
+            == "the line has 309 bytes, more than the 100 that --max-line-bytes, and an eighth of --memory, allow"
+        )
 
 
 def test_units_and_blocks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -559,3 +608,27 @@ def test_the_way_to_a_place_in_a_record() -> None:
     ways = [scanner.nodes_of(path) for path in (("a", "b", None), ("a", "x"), ("c",))]
     assert [[node >= 0 for node in way] for way in ways] == [[True] * 3, [True, False], [True]]
     assert scanner.paths[ways[0][-1]] == ("a", "b", None)
+
+
+def test_a_line_of_more_values_than_memory_is_a_reject(tmp_path: Path) -> None:
+    """The same line, wherever it stands, however much room those before it have made."""
+    most = 70_000
+    rows = [
+        {"a": [1] * 5},
+        {"a": [1] * (most + 9)},
+        {"a": [1] * (most - 9)},
+        *[{"a": [1]}] * 300_000,
+        {"a": [2] * most},
+    ]
+    path = write(tmp_path / "a.jsonl", *rows)
+    found, rejects = read_all(plan(path, memory_bytes=VALUE_SHARE * most))
+    assert len(found) == len(rows) - 2
+    assert [(reject.place, reject.reason) for reject in rejects] == [("line 2", "memory"), ("line 300004", "memory")]
+    assert in_flags(rejects[0].message) == "has more values than --memory leaves room for; --memory 18MiB is enough"
+    assert len(read_all(plan(path, memory_bytes=18 << 20))[0]) == len(rows)
+
+
+def test_a_line_longer_than_memory_is_a_reject(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", {"a": "x" * 100}, {"a": "y"})
+    _, rejects = read_all(plan(path, options=JsonlOptions(max_line_bytes=1 << 20), memory_bytes=400))
+    assert "more than the 50 that" in rejects[0].message

@@ -22,7 +22,7 @@ from recordmill.base.errors import RecordmillError
 from recordmill.sources.common import scan_cache
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
-from recordmill.sources.csv import infer, ranges
+from recordmill.sources.csv import ranges
 from recordmill.sources.csv import source as csv_source
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.jsonl import plan as json_plan
@@ -353,7 +353,6 @@ def test_a_label_that_gets_beyond_its_classes_late(
 ) -> None:
     """Eight classes are the most here, and the last record may bring a ninth, a number, or nothing new."""
     monkeypatch.setattr(labels, "MAX_CLASSES", 8)
-    monkeypatch.setattr(infer, "MAX_CLASSES", 8)
     values = [f'"c{row % 8}"' for row in range(120)] + ([late] if late else [])
     path = tmp_path / f"a.{kind}"
     if kind == "csv":

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from recordmill.base.errors import UsageError
 from recordmill.schemas.splits import SPLIT_WORDS, split_of
-from recordmill.sources.common.layout import FolderLayout, read_layout
-from recordmill.storage.file_table import InputFile
+from recordmill.sources.common.layout import FolderLayout, note_partitions, partitions, read_layout
+from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Stat
 from recordmill.storage.listing import Root
 
@@ -180,3 +180,17 @@ def test_demands_that_names_do_not_meet() -> None:
 
 def test_no_files() -> None:
     assert lay([]) == FolderLayout((), ())
+
+
+def test_what_folders_called_name_equals_value_say() -> None:
+    names = (
+        "dt=2024/country=JP/1.csv",
+        "dt=2025/country=a%2Fb/1.csv",
+        "dt=__HIVE_DEFAULT_PARTITION__/x.csv",
+    )
+    files = FileTable.of(InputFile(0, name, f"/in/{name}", Stat(1, 1)) for name in names)
+    found = {name: column.to_pylist() for name, column in partitions(files).items()}
+    assert found == {"dt": ["2024", "2025", None], "country": ["JP", "a/b", None]}
+    assert note_partitions(files, ["dt"]) == ("what folders called country=... say becomes no column",)
+    assert not note_partitions(files, ["dt", "country"])
+    assert not partitions(FileTable.of([InputFile(0, "a=1.csv", "/in/a=1.csv", Stat(1, 1))]))

@@ -202,6 +202,7 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     ({"a": 1}, UsageError, "column 'a' is a int; a dict of columns holds arrays or lists"),
     ({"a": "text"}, UsageError, "column 'a' is a str"),
     ({"a": np.zeros(2, np.complex64)}, DataError, "column 'a': no feature can hold NumPy's complex64"),
+    ({"a": np.array([1], "datetime64[ps]")}, DataError, "column 'a': no feature can hold NumPy's datetime64"),
     (7, UsageError, "can't build from a int: give paths, a pyarrow Table or reader"),
     (np.zeros(3), UsageError, "can't build from a ndarray"),
     ([], DataError, "memory: there are no rows"),
@@ -326,3 +327,70 @@ def test_what_goes_in_comes_out(tmp_path: Path, rows: list[dict[str, Any]], batc
             for name in feature.name.split("."):
                 value = None if value is None else value.get(name)
             assert row[feature.name] == value
+
+
+def test_masks_are_missing_values_and_no_values_of_their_own(tmp_path: Path) -> None:
+    """As columns and in rows, of any rank; a mask of some items of a tensor is refused."""
+    tensors = np.ma.masked_array(np.full((3, 2, 2), 999), mask=[[[0, 0], [0, 0]], [[1, 1], [1, 1]], [[0, 0], [0, 0]]])
+    scalars = np.ma.masked_array([1, 999, 3], mask=[0, 1, 0])
+    rows = [{"t": tensor, "x": scalar} for tensor, scalar in zip(tensors, scalars, strict=True)]
+    for name, data in (("columns", {"t": tensors, "x": scalars}), ("rows", iter(rows))):
+        (tmp_path / name).mkdir()
+        source = plan(data, tmp_path / name)
+        assert features(source) == {"t": "int64 [2, 2]", "x": "int64"}
+        found = values(read_all(source)[0])
+        assert [row["x"] for row in found] == [1, None, 3]
+        assert [row["t"] for row in found] == [[999] * 4, None, [999] * 4]
+    tensors[2, 0, 1] = np.ma.masked
+    for data in ({"t": tensors}, iter({"t": tensor} for tensor in tensors)):
+        with pytest.raises(
+            DataError, match=r"row 2: 't' is an array of which some items are masked.*fill them, or mask"
+        ):
+            plan(data, tmp_path)
+    for data in ({"t": tensors.filled(0)}, iter({"t": tensor.filled(0)} for tensor in tensors)):
+        assert len(read_all(plan(data, tmp_path))[0]) == 3
+    tensors[2] = np.ma.masked
+    assert values(read_all(plan({"t": tensors}, tmp_path))[0])[2] == {"t": None}
+
+
+NAIVE = datetime.datetime(2020, 1, 2, 3)
+AWARE = NAIVE.replace(tzinfo=datetime.timezone.utc)
+
+
+@pytest.mark.parametrize("pair", [(NAIVE, AWARE), (AWARE, NAIVE)])
+def test_times_with_and_without_a_zone_are_not_exchanged(tmp_path: Path, pair: tuple[Any, Any]) -> None:
+    """Neither in one column of Python's objects nor by a schema."""
+    pandas = pytest.importorskip("pandas")
+    mixed = [
+        iter([{"t": one} for one in pair]),
+        {"t": list(pair)},
+        iter([{"t": [one]} for one in pair]),
+        iter([{"t": {"u": one}} for one in pair]),
+        {"t": pandas.Series(pair, dtype=object)},
+        pandas.DataFrame({"t": pandas.Series(pair, dtype=object)}),
+    ]
+    for data in mixed:
+        with pytest.raises(
+            DataError, match=r"a time with a time zone in row \d and one without in row \d; give all of them"
+        ):
+            plan(data, tmp_path)
+    same = [one.replace(tzinfo=datetime.timezone.utc) for one in pair]
+    assert features(plan({"t": same}, tmp_path)) == {"t": "timestamp[us, UTC]!"}
+    one, other = pair
+    kinds = {NAIVE: "timestamp[us]", AWARE: "timestamp[us, UTC]"}
+    schema = Schema((Feature("t", kinds[other]),))
+    rows, (reject,) = read_all(plan({"t": [one]}, tmp_path, schema=schema))
+    has = "a" if one.tzinfo else "no"
+    assert not rows
+    assert in_flags(reject.message).endswith(f"for it has {has} time zone; --dtype 't={kinds[one]}' keeps it")
+    assert len(read_all(plan({"t": [one]}, tmp_path, schema=schema, dtypes={"t": kinds[one]}))[0]) == 1
+    if one.tzinfo is None:
+        day = plan({"t": [one.date()]}, tmp_path, schema=schema)
+        assert len(read_all(day)[1]) == 1
+
+
+@pytest.mark.parametrize("unit", ["Y", "M", "W", "D", "h", "m", "s", "ms"])
+def test_times_of_any_unit(tmp_path: Path, unit: str) -> None:
+    times = np.array(["2021-03-04T05:06", "NaT"], f"datetime64[{unit}]")
+    rows, rejects = read_all(plan({"a": times}, tmp_path))
+    assert (values(rows)[0]["a"], rejects) == (times.astype("datetime64[ms]")[0].item(), [])

@@ -95,3 +95,52 @@ def test_texts_that_begin_like_zlib_are_texts() -> None:
     for text in (b"x^2,y\n1,2\n", b"x\x01", b"x^", b"h\x81,b\n1,2\n", b"X\x85 and more of it\n"):
         assert resolve_compression(text) == "none"
     assert resolve_compression(zlib.compress(b"a,b\n")[:-1]) == "none"
+
+
+TEXTS = {
+    "euc_jp": ("東京の天気は晴れです", "大阪では雨が降っています"),
+    "shift_jis": ("東京の天気は晴れです", "大阪では雨が降っています"),
+    "big5": ("臺北今天的天氣很好", "歡迎光臨我們的網站"),
+    "gb18030": ("北京今天的天气很好", "欢迎光临我们的网站"),
+    "euc_kr": ("오늘 서울 날씨가 좋습니다", "우리 집에 오신 것을 환영합니다"),
+    "latin-1": ("il était une fois à Orléans", "größer als die Straße ist schön"),
+}
+
+
+@pytest.mark.parametrize("encoding", TEXTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_encodings_that_are_named_decode_all(kind: str, encoding: str, tmp_path: Path) -> None:
+    first, second = TEXTS[encoding]
+    content = CONTENT[kind].replace("東京", second).replace("größer", first)
+    content += '{"a": 3, "b": "x"}\n' if kind == "jsonl" else ""
+    path = tmp_path / "in.txt"
+    path.write_bytes(content.encode(encoding))
+    _, rejects = read_all(plan(kind, path))
+    (said,) = {in_flags(reject.message).partition("declare the file's --encoding: ")[2] for reject in rejects}
+    names, _, rest = said.partition(" decode")
+    assert rest in (" all of it", "s all of it")
+    named = names.replace(" and ", ", ").split(", ")
+    assert encoding in named
+    assert ("latin-1" in named) == (encoding == "latin-1")
+    for name in named:
+        rows, none = read_all(plan(kind, path, name))
+        assert rows
+        assert not none
+        texts = [text for row in values(rows) for text in row.values() if isinstance(text, str)]
+        assert (name == encoding) <= any(first in text for text in texts)
+
+
+def test_a_file_that_is_mostly_utf_8_has_no_other_encoding_named(tmp_path: Path) -> None:
+    path = tmp_path / "in.txt"
+    path.write_bytes("東京の天気は晴れです\n".encode() * 20 + b"caf\xe9\n")
+    (reject,) = read_all(plan("text", path))[1]
+    assert in_flags(reject.message).endswith("declare the file's --encoding")
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "text"])
+def test_an_encoding_that_does_not_decode_all_is_answered_by_some_that_do(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "in.txt"
+    path.write_bytes(CONTENT[kind].replace("größer", "東京").encode("euc_jp"))
+    with pytest.raises(DataError, match=r"can't be decoded as ascii.*declare its --encoding: euc_jp.* all of it"):
+        plan(kind, path, "ascii")
+    assert read_all(plan(kind, path, "euc_jp"))[0]

@@ -15,8 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from source_reading import input_files, read_all, values
 
+import recordmill
 from recordmill.base.errors import DataError, UsageError
-from recordmill.schemas.arrow import to_arrow
+from recordmill.base.option_names import in_flags
+from recordmill.schemas.arrow import METADATA_KEY, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.arrow import parquet as parquet_source
 from recordmill.sources.arrow.parquet import ParquetOptions, ParquetSource, plan_parquet
@@ -235,3 +237,111 @@ def test_more_files_than_may_be_open(tmp_path: Path) -> None:
         assert values(read_all(source)[0]) == [{"a": number, "l": number % 3} for number in range(200)]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize(("have", "want"), [(None, "UTC"), ("UTC", None), ("Europe/Paris", None)])
+def test_times_with_and_without_a_zone_are_not_exchanged(tmp_path: Path, have: str | None, want: str | None) -> None:
+    times = pa.array([0, 1_000_000, None], pa.timestamp("us", have))
+    pq.write_table(pa.table({"t": times}), tmp_path / "a.parquet")
+    dtype = "timestamp[us, UTC]" if want else "timestamp[us]"
+    rows, rejects = read_all(plan(tmp_path / "a.parquet", schema=Schema((Feature("t", dtype),))))
+    assert values(rows) == [{"t": None}]
+    assert [reject.place for reject in rejects] == ["row 0", "row 1"]
+    same = "timestamp[us, UTC]" if have else "timestamp[us]"
+    assert len(read_all(plan(tmp_path / "a.parquet", dtypes={"t": same}))[0]) == 3
+
+
+def test_partitions_become_columns(tmp_path: Path) -> None:
+    for number, (day, country) in enumerate((("2024-01-01", "JP"), ("2024-01-02", "DE"), ("2024-01-02", "JP"))):
+        folder = tmp_path / "in" / f"dt={day}" / f"country={country}" / f"n={number}"
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table({"x": [number * 10, number * 10 + 1]}), folder / "part.parquet")
+    built = recordmill.build(tmp_path / "in", tmp_path / "out", shuffle=False, label="country")
+    assert not [note for note in built.notes if "=..." in note]
+    dataset = recordmill.open(tmp_path / "out")
+    assert dataset.schema["country"].classes == ("DE", "JP")
+    assert [dataset.schema[name].dtype for name in ("x", "dt", "n")] == ["int64", "string", "int64"]
+    rows = sorted(dataset.to_table().to_pylist(), key=lambda row: row["x"])
+    assert [(row["x"], row["dt"], row["n"]) for row in rows] == [
+        (0, "2024-01-01", 0), (1, "2024-01-01", 0), (10, "2024-01-02", 1), (11, "2024-01-02", 1),
+        (20, "2024-01-02", 2), (21, "2024-01-02", 2),
+    ]  # fmt: skip
+    assert [row["country"] for row in rows] == [1, 1, 0, 0, 1, 1]
+    some = recordmill.build(tmp_path / "in", tmp_path / "some", columns=["dt"], splits="all=1", split_by="dt")
+    assert some.schema.names == ("dt",)
+    assert some.read == 6
+    assert "what folders called country=..., n=... say becomes no column" in some.notes
+
+
+def test_a_column_of_its_own_stands_before_what_the_folder_says(tmp_path: Path) -> None:
+    (tmp_path / "in" / "x=5").mkdir(parents=True)
+    pq.write_table(pa.table({"x": [1, 2]}), tmp_path / "in" / "x=5" / "part.parquet")
+    recordmill.build(tmp_path / "in", tmp_path / "out", shuffle=False)
+    assert recordmill.open(tmp_path / "out").to_table()["x"].to_pylist() == [1, 2]
+
+
+LONG = "x" * 100_000
+REPEATED = {
+    "text": [LONG] * 500,
+    "list": [[LONG, ""]] * 500,
+    "struct": [{"a": LONG, "b": 1}] * 500,
+    "list of structs": [[{"a": LONG}]] * 500,
+    "map": [{"k": LONG}] * 500,
+}
+
+
+@pytest.mark.parametrize("kind", REPEATED)
+def test_texts_that_are_stored_once_are_made_batch_by_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """50 MB, in a file of some kB."""
+    monkeypatch.setattr(parquet_source, "BATCH_BYTES", 1 << 20)
+    kinds = pa.map_(pa.string(), pa.string()) if kind == "map" else None
+    path = write(tmp_path / "a.parquet", {"v": pa.array(REPEATED[kind], kinds), "n": range(500)}, compression="zstd")
+    source = plan(path, memory_bytes=64 << 20)
+    before, seen, most = pa.total_allocated_bytes(), 0, 0
+    for unit in source.units:
+        for chunk in source.read(unit):
+            most = max(most, pa.total_allocated_bytes() - before)
+            assert chunk.records.column("n").to_pylist() == list(range(seen, seen + chunk.rows))
+            assert LONG in str(chunk.records.slice(0, 1).to_pylist())
+            seen += chunk.rows
+            del chunk
+    assert (seen, path.stat().st_size < 20_000) == (500, True)
+    assert most < 12 << 20
+
+
+@pytest.mark.parametrize("kind", ["a text", "a list of numbers"])
+def test_a_row_beyond_memory_is_a_reject(tmp_path: Path, kind: str) -> None:
+    large = ["x" * (5 << 20)] if kind == "a text" else [[0] * (1 << 20)]
+    small = ["y"] if kind == "a text" else [[1]]
+    paths = [write(tmp_path / f"{at}.parquet", {"a": rows}) for at, rows in enumerate([small, large, small])]
+    _, rejects = read_all(plan(*paths, memory_bytes=32 << 20))
+    assert [(reject.source, reject.place, reject.reason) for reject in rejects] == [("1.parquet", "row 0", "memory")]
+    enough = in_flags(rejects[0].message).split("; --memory ")[1].split("MiB")[0]
+    assert read_all(plan(*paths, memory_bytes=int(enough) << 20))[1] == []
+
+
+BROKEN = [
+    b"\xff", b"{", b"5", b"{}", b'{"dtype": "int64"}', b'{"dtype": 5, "shape": []}', b'{"dtype": "int64", "shape": 5}',
+    b'{"dtype": "int64", "shape": ["a"]}', b'{"dtype": "int64", "shape": [], "classes": 5}', b"[" * 100_000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("about", BROKEN, ids=[repr(about[:40]) for about in BROKEN])
+@pytest.mark.parametrize("where", ["field", "table"])
+def test_broken_metadata_is_named(tmp_path: Path, about: bytes, where: str) -> None:
+    fields = pa.field("a", pa.int64(), metadata={METADATA_KEY: about} if where == "field" else None)
+    schema = pa.schema([fields], metadata={METADATA_KEY: about} if where == "table" else None)
+    path = write(tmp_path / "a.parquet", pa.table([pa.array([1])], schema=schema))
+    if where == "table" and about.startswith(b"{") and about.endswith(b"}"):
+        assert values(read_all(plan(path))[0]) == [{"a": 1}]
+        return
+    with pytest.raises(DataError, match=r"(column 'a'|the table): its metadata 'recordmill' is damaged"):
+        plan(path)
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]))
+    with pytest.raises(DataError, match=r"^a\.parquet: two columns are named 'a'"):
+        plan(path)

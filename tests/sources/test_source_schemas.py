@@ -53,11 +53,14 @@ def test_overrides() -> None:
 def test_classes_are_sorted_by_their_bytes_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ClassNames("y")
     names.add(pa.array(["ä", "z", None, "Z"]))
-    names = names + ClassNames("y", ["\U00010000", "\uffff"])
+    names += ClassNames("", ["\U00010000", "\uffff"])
     assert names.sorted() == ("Z", "z", "ä", "\uffff", "\U00010000")
     monkeypatch.setattr(labels, "MAX_CLASSES", 5)
-    with pytest.raises(DataError, match="label 'y' has more than 5 different values"):
-        names.add(pa.array(["one more"]))
+    for more in (["one more"], ["and more"]):
+        names.add(pa.array(more))
+        with pytest.raises(DataError, match="label 'y' has more than 5 different values"):
+            names.sorted()
+    assert len(names.names) == 6
 
 
 NUMBERS = [

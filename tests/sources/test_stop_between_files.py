@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from image_samples import encoded
 
-from recordmill.building.cuts import ShardOptions
-from recordmill.building.plan import BuildPlan, load_plan
+from recordmill.building.plan import BuildPlan
 from recordmill.building.run_file import KeyBuckets
 from recordmill.sources.common.contract import BATCH_FILES, PlanOptions, Source
 from recordmill.sources.images.source import plan_images
@@ -56,27 +55,10 @@ def test_a_plan_holds_less_than_half_a_kilobyte_of_each_file(folder: Path) -> No
     assert held < 512 * FILES + (128 << 10)
 
 
-def test_the_process_that_saved_a_plan_loads_no_second_copy(tmp_path: Path) -> None:
-    def plan(name: str) -> BuildPlan:
-        (tmp_path / name).mkdir()
-        source = plan_text(list_inputs([__file__]), TextOptions(), PlanOptions())
-        return BuildPlan(
-            str(tmp_path / name),
-            0,
-            source.schema,
-            ("train",),
-            KeyBuckets.plan(1, 2**64, 1),
-            source,
-            shards=ShardOptions(),
-        )
-
-    kept = plan("kept")
-    path = kept.save()
-    assert load_plan(path) is kept
-    other = plan("other")
-    path = other.save()
-    folder = other.folder
-    del other
-    loaded = load_plan(path)
-    assert loaded.folder == folder
-    assert pickle.loads(pickle.dumps(loaded.source.files if loaded.source else ())) == kept.source.files  # type: ignore[union-attr]
+def test_stages_of_this_process_have_the_plan_itself(tmp_path: Path) -> None:
+    source = plan_text(list_inputs([__file__]), TextOptions(), PlanOptions())
+    plan = BuildPlan(str(tmp_path), 0, source.schema, ("train",), KeyBuckets.plan(1, 2**64, 1), source)
+    sent = pickle.dumps(plan.held())
+    assert pickle.loads(sent).load() is plan
+    assert len(sent) < 500
+    assert list(tmp_path.iterdir()) == []

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from source_reading import read_all, values
 
+import recordmill
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import in_flags
 from recordmill.schemas.feature import Feature, Schema
@@ -63,7 +64,9 @@ def test_what_is_not_utf8_is_a_reject(tmp_path: Path) -> None:
         ("line 5", "encoding"),
     ]
     assert (
-        in_flags(rejects[0].message) == "is not UTF-8: byte 0xE4 at byte 1 of the line; declare the file's --encoding"
+        in_flags(rejects[0].message)
+        == "is not UTF-8: byte 0xE4 at byte 1 of the line; declare the file's --encoding: cp932, cp1252 and latin-1 "
+        "decode all of it"
     )
     assert [row["text"] for row in values(read_all(plan(path, options=TextOptions(encoding="latin-1")))[0])][1] == "bäd"
 
@@ -124,7 +127,7 @@ def test_long_records_are_rejects(tmp_path: Path) -> None:
     rows, rejects = read_all(plan(path, options=TextOptions(max_line_bytes=20)))
     assert [row[1] for row in rows] == [0, 2]
     assert [(reject.place, in_flags(reject.message)) for reject in rejects] == [
-        ("line 2", "the line has 50 bytes, more than the 20 that --max-line-bytes allows")
+        ("line 2", "the line has 50 bytes, more than the 20 that --max-line-bytes, and an eighth of --memory, allow")
     ]
     _, rejects = read_all(plan(path, options=TextOptions(mode="documents", max_line_bytes=20)))
     assert [(reject.place, reject.reason) for reject in rejects] == [("", "too_long")]
@@ -215,3 +218,11 @@ def test_reviews(shared_data: Path, tmp_path: Path) -> None:
     vocabulary = next((shared_data / "text" / "tydiqa").rglob("*vocab*"))
     packed.write_bytes(gzip.compress(vocabulary.read_bytes()))
     assert [row[2]["text"] for row in read_all(plan(packed))[0]] == plain_lines(vocabulary.read_bytes())
+
+
+def test_byte_order_marks_that_a_document_loses_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name, mark in (("a", b"\xef\xbb\xbf"), ("b", b""), ("c", b"\xef\xbb\xbf")):
+        (tmp_path / "in" / f"{name}.txt").write_bytes(mark + b"some text\n")
+    built = recordmill.build(tmp_path / "in", tmp_path / "out", mode="documents")
+    assert "documents with a byte order mark, which their texts don't have: 2" in built.notes

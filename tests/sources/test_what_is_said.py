@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import re
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from typing import Any
 
 import image_samples
 import pytest
-from source_reading import input_files, read_all
+from source_reading import input_files, read_all, values
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import in_flags
@@ -92,12 +93,39 @@ def test_the_value_that_makes_text_of_a_column_is_said(tmp_path: Path, monkeypat
             planned = csv_source._plan((path,), CsvOptions(), PlanOptions(threads=2), range_bytes)
             assert (
                 f"column 'a' is text because of 'x' ({name}, line 302); without it int64: "
+                "--null '' --null NA --null x reads it as a null, in every column; "
                 "--dtype a=int64 --max-rejects 1 rejects it"
             ) in (notes := [*map(in_flags, planned.notes)])
             assert any("because of 'never'" in note and "'c=timestamp[s]'" in note for note in notes)
             assert not any("column 'b'" in note for note in planned.notes)
         kept = csv_source.plan_csv([path], CsvOptions(), PlanOptions(dtypes={"a": "int64"}))
         assert len(read_all(kept)[1]) == 1
+
+
+@pytest.mark.parametrize("share", [2, 10])
+@pytest.mark.parametrize("range_bytes", [1 << 20, 1000])
+def test_a_word_for_no_value_is_said_with_what_loses_nothing(tmp_path: Path, share: int, range_bytes: int) -> None:
+    """However often it stands there; the values behind the first are counted too."""
+    number = ["N/A" if row % share == 7 % share else str(row) for row in range(900)]
+    lines = [f"{number[row]},word{row},{'a' if row % 9 else row}\n" for row in range(900)]
+    (tmp_path / "in.csv").write_text("n,b,mixed\n" + "".join(lines))
+    (path,) = input_files(tmp_path / "in.csv")
+
+    def planned(options: CsvOptions) -> Any:
+        return csv_source._plan((path,), options, PlanOptions(threads=2), range_bytes)
+
+    notes = [in_flags(note) for note in planned(CsvOptions()).notes]
+    first = 2 + 7 % share
+    (said,) = [note for note in notes if "is text because" in note]
+    assert said == (
+        f"column 'n' is text because of 'N/A' and {900 // share - 1} more of it (in.csv, line {first}); without them "
+        "int64: --null '' --null NA --null N/A reads it as a null, in every column"
+    )
+    told = re.findall(r"--null (\S+)", said)
+    source = planned(CsvOptions(null_tokens=tuple(token.strip("'") for token in told)))
+    rows, rejects = read_all(source)
+    assert (source.schema["n"].dtype, len(rows), rejects) == ("int64", 900, [])
+    assert [row["n"] for row in values(rows)] == [None if row % share == 7 % share else row for row in range(900)]
 
 
 def layout_of(*names: str, **options: Any) -> Any:

@@ -20,11 +20,9 @@ from recordmill.base.errors import DataError, Reject
 from recordmill.schemas.feature import Schema
 from recordmill.sources.arrow.python_rows import batches_of
 from recordmill.sources.common.contract import UNIT_BYTES, Chunk, PlanOptions, Unit, packed
-from recordmill.sources.values.casting import is_text_type, plain
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.flatten import flatten, nest_tensors
-from recordmill.sources.values.labels import ClassNames
-from recordmill.sources.values.overrides import finish_schema
+from recordmill.sources.values.overrides import declared_columns, finish_parts
 from recordmill.sources.values.unify import Unifier
 from recordmill.storage.arrow_files import BatchWriter, open_batches
 from recordmill.storage.digest import combine, file_chunk_digests
@@ -37,7 +35,7 @@ MEMORY_NAME = "memory"  # what stands for a file's name in keys, rejects and the
 @dataclass(frozen=True)
 class MemorySource:
     """Batches in IPC files: first_batches[i] is the ordinal of the first batch of segments[i],
-    each with a schema of its own.
+    each with a schema of its own. named: the label, if its classes are texts of its values.
     """
 
     schema: Schema
@@ -48,13 +46,14 @@ class MemorySource:
     notes: tuple[str, ...] = ()
     digests: Mapping[int, str] = field(default_factory=dict)
     plan_rejects: tuple[Reject, ...] = ()
+    named: str | None = None
     kind: str = MEMORY_NAME
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """The unit's batches, each as one chunk."""
         row = unit.first_row
         for batch in self._batches(unit.start, unit.stop):
-            fitted = conform(nest_tensors(flatten(batch), self.schema), self.schema)
+            fitted = conform(nest_tensors(flatten(batch), self.schema), self.schema, self.named)
             rejects = tuple(
                 Reject(MEMORY_NAME, f"row {row + at}", reason, message) for at, reason, message in fitted.bad
             )
@@ -116,8 +115,7 @@ def spool(source: Any, folder: str | os.PathLike[str], common: PlanOptions) -> M
         DataError: columns that can't be features; no rows at all. Errors of the source's own iterator pass through.
     """
     files = _Spool(os.fspath(folder))
-    unifier = Unifier(_declared(common))
-    classes: ClassNames | None = None
+    unifier = Unifier(declared_columns(common))
     rows = 0
     try:
         for batch in batches_of(source):
@@ -125,32 +123,22 @@ def spool(source: Any, folder: str | os.PathLike[str], common: PlanOptions) -> M
             nulls = {name: column.null_count for name, column in zip(flat.schema.names, flat.columns, strict=True)}
             unifier.add(flat.schema, f"rows {rows} to {rows + batch.num_rows - 1}", nulls)
             rows += batch.num_rows
-            classes = _collect(classes, flat, common)
             files.write(flat)
     finally:
         files.close()
     if not files.rows:
         raise DataError("there are no rows", source=MEMORY_NAME)
-    schema, notes = finish_schema(unifier.schema(), unifier.untold(), classes, common, "the data")
+    schema, notes, named = finish_parts(unifier, _all_batches(files.segments), common, "the data")
     about = Stat(sum(stat(path).size_bytes for path in files.segments), 0)
     digests = {0: combine(chunk for path in files.segments for chunk in file_chunk_digests(path))}
     inputs = FileTable.of([InputFile(0, MEMORY_NAME, files.segments[0], about)])
     return MemorySource(
-        schema, inputs, files.units(), tuple(files.segments), tuple(files.first_batches), notes, digests
+        *(schema, inputs, files.units(), tuple(files.segments), tuple(files.first_batches), notes, digests),
+        named=named,
     )
 
 
-def _declared(common: PlanOptions) -> dict[str, str]:
-    given = {} if common.schema is None else {f.name: f"{f.dtype}[]" for f in common.schema}
-    return {**given, **common.dtypes}
-
-
-def _collect(classes: ClassNames | None, batch: pa.RecordBatch, common: PlanOptions) -> ClassNames | None:
-    if common.label is None or common.schema is not None or common.label not in batch.schema.names:
-        return classes
-    values = plain(batch.column(common.label))
-    if not is_text_type(values.type):
-        return classes
-    classes = classes or ClassNames(common.label)
-    classes.add(values)
-    return classes
+def _all_batches(segments: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    for segment in segments:
+        reader = open_batches(segment)
+        yield from map(reader.get_batch, range(reader.num_record_batches))

@@ -3,31 +3,37 @@
 The footers tell types, rows and nulls, so the plan reads no data but the label's column, and the bytes of large files
 for their digests; these are kept for the units as far as there is room. A file of one unit is read whole by that, which
 digests it. A record's position is its row number in the file. Files of one input may lack columns (null there) or, with
-`strict`, must agree.
+`strict`, must agree. What folders called `NAME=VALUE` say is a column of int64 or text, unless a file has one of that
+name.
 """
 
 from __future__ import annotations
 
+import functools
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.errors import BEYOND_MEMORY, DataError, Reject, UsageError
+from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.option_names import option
 from recordmill.base.suggestions import there_are
 from recordmill.base.threads import thread_map
+from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit, packed
+from recordmill.sources.common.layout import partitions
 from recordmill.sources.common.scan_cache import CachedRecords, ScanCache
-from recordmill.sources.values.casting import is_text_type, plain
 from recordmill.sources.values.conform import conform
-from recordmill.sources.values.flatten import flatten, flatten_schema, nest_tensors
-from recordmill.sources.values.labels import ClassNames
-from recordmill.sources.values.overrides import finish_schema
+from recordmill.sources.values.flatten import check_names, flatten, flatten_schema, map_as_list, nest_tensors
+from recordmill.sources.values.overrides import declared_columns, finish_parts
 from recordmill.sources.values.unify import Unifier
 from recordmill.storage.arrow_files import mapped_file
 from recordmill.storage.digest import chunk_digests, combine, digest_file
@@ -36,7 +42,13 @@ from recordmill.storage.files import Bytes, check_unchanged, is_remote, read_ran
 
 ALL_COLUMNS, SAME_COLUMNS = "union", "strict"
 COLUMNS = "columns"
+_PARTITION = "partition/"  # before the names of the columns of files that say what their folders say
+_WHOLE_NUMBER = re.compile(r"0|-?[1-9]\d{0,17}")
 _HELD_SHARE = 4  # a fourth of the memory, at most, for files that are held whole
+_ROW_SHARE = 8  # an eighth of it for one row, which stands there read, fitted, encoded and in a run
+_UNLOOKED_BYTES = 4 * BATCH_BYTES  # what texts may become at worst, and are read without a look at how long they are
+# of a value in memory, by how Parquet stores it; of texts their offset, of others the length that the schema says
+_VALUE_BYTES = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8, "BYTE_ARRAY": 8}
 
 
 @dataclass(frozen=True)
@@ -74,7 +86,7 @@ class WholeFile:
 @dataclass(frozen=True)
 class ParquetSource:
     """files: with the top-level columns to read of each as a column COLUMNS. digests: of the files that are not read
-    whole, by one unit.
+    whole, by one unit. named: the label, if its classes are texts of its values.
     """
 
     schema: Schema
@@ -83,8 +95,14 @@ class ParquetSource:
     digests: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
+    named: str | None = None
     kept: ScanCache[WholeFile] = field(default_factory=ScanCache, compare=False, repr=False)
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
     kind: str = "parquet"
+
+    @functools.cached_property
+    def _partition_fields(self) -> dict[str, pa.Field]:
+        return _partition_fields(self.files)
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """The rows of the unit's row groups, in batches of bounded size however large a row group is."""
@@ -92,15 +110,22 @@ class ParquetSource:
         file = self.files[ordinal]
         check_unchanged(file.path, file.stat, file.name)
         whole, digests = self._whole(unit)
-        parquet = _open(file, mapped_file(file.path) if whole is None else pa.BufferReader(pa.py_buffer(whole)))
-        row_bytes = max(1, unit.size_bytes // max(unit.rows or 1, 1))
+        data = mapped_file(file.path) if whole is None else pa.BufferReader(pa.py_buffer(whole))
         columns = self.files.take((ordinal,), (COLUMNS,))[COLUMNS][0].as_py()
-        for batch in _batches(file, parquet, range(unit.start, unit.stop), columns, row_bytes):
-            fitted = conform(nest_tensors(flatten(batch), self.schema), self.schema)
+        said = _said(self.files, ordinal, self._partition_fields)
+        reader = _Rows(file, data, columns, self.memory_bytes, said)
+        for part in reader.batches(range(unit.start, unit.stop)):
+            if isinstance(part, LargeRows):
+                places = (f"row {row + at}" for at in range(part.rows))
+                rejects = tuple(Reject(file.name, place, BEYOND_MEMORY, part.reason) for place in places)
+                yield Chunk(_no_rows(self.schema), np.empty(0, np.uint32), np.empty(0, np.int64), rejects, digests)
+                row += part.rows
+                continue
+            fitted = conform(nest_tensors(flatten(part), self.schema), self.schema, self.named)
             rejects = tuple(Reject(file.name, f"row {row + at}", reason, message) for at, reason, message in fitted.bad)
             files = np.full(len(fitted.good), ordinal, np.uint32)
             yield Chunk(fitted.batch, files, fitted.good + row, rejects, digests)
-            row += batch.num_rows
+            row += part.num_rows
         check_unchanged(file.path, file.stat, file.name)
 
     def _whole(self, unit: Unit) -> tuple[Bytes | None, Mapping[int, str]]:
@@ -121,13 +146,16 @@ def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: Pl
         UsageError: an option names a column that is not there.
     """
     files = FileTable.of(files)
-    footers = [_footer(file, options) for file in files]
+    for name, column in partitions(files).items():
+        files = files.with_column(_PARTITION + name, column)
+    partition_fields = _partition_fields(files)
+    footers = [_footer(file, options, partition_fields) for file in files]
     chosen = {footer.columns: 0 for footer in footers}
     chosen = {names: number for number, names in enumerate(chosen)}
     numbers = np.array([chosen[footer.columns] for footer in footers], np.uint32)
     columns = coded(numbers, pa.array([list(names) for names in chosen], pa.list_(pa.string())))
     _check_select(options, [footer.names for footer in footers])
-    unifier = Unifier(_declared(common))
+    unifier = Unifier(declared_columns(common))
     for file, footer in zip(files, footers, strict=True):
         if options.differing_columns == SAME_COLUMNS:
             _check_same(file, footer.flat, files[0], footers[0].flat)
@@ -136,15 +164,16 @@ def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: Pl
     units = _units([footer.groups for footer in footers])
     if not units:
         raise DataError("there are no rows", source=files[0].name if files else "")
-    inferred = unifier.schema()
-    classes = _classes(files, footers, common, inferred)
-    schema, notes = finish_schema(inferred, unifier.untold(), classes, common, "the files")
+    labels = _labels(files, footers, common.label, common.memory_bytes)
+    schema, notes, named = finish_parts(unifier, labels, common, "the files")
     kept = ScanCache[WholeFile](common.kept_bytes)
     digests = _digests(files, units, common, kept)
     kept.settle(lambda _: True)
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
-    return ParquetSource(schema, files.with_column(COLUMNS, columns), units, digests, notes, kept=kept)
+    files = files.with_column(COLUMNS, columns)
+    source = ParquetSource(schema, files, units, digests, notes, named=named, kept=kept)
+    return replace(source, memory_bytes=common.memory_bytes)
 
 
 def _digests(
@@ -176,7 +205,7 @@ class _Footer:
     """What the plan needs of one file's footer, so that no file stays open.
 
     names: of its top-level columns. columns: those that are read. flat: their flattened schema. nulls: see _nulls.
-    groups: by row group (rows, uncompressed bytes).
+    groups: by row group (rows, bytes as it is stored, or decoded if that is more).
     """
 
     names: tuple[str, ...]
@@ -190,45 +219,255 @@ class _Footer:
         return sum(rows for rows, _ in self.groups)
 
 
-def _footer(file: InputFile, options: ParquetOptions) -> _Footer:
+def _partition_fields(files: FileTable) -> dict[str, pa.Field]:
+    """The columns that folders make: of whole numbers if all values are, as they are written, else of text."""
+    fields = {}
+    for column in (name for name in files.columns if name.startswith(_PARTITION)):
+        values = files.words(column).to_pylist()
+        are_whole = all(value is None or _WHOLE_NUMBER.fullmatch(value) for value in values)
+        name = column.removeprefix(_PARTITION)
+        fields[name] = pa.field(name, pa.int64() if are_whole else pa.string(), nullable=None in values)
+    return fields
+
+
+def _said(files: FileTable, ordinal: int, fields: Mapping[str, pa.Field]) -> dict[str, pa.Scalar]:
+    """What the folders of one file say."""
+    columns = files.take((ordinal,), [_PARTITION + name for name in fields])
+    values = {name: columns[_PARTITION + name][0].as_py() for name in fields}
+    kinds = {name: said.type for name, said in fields.items()}
+    return {
+        name: pa.scalar(value if value is None or kinds[name] == pa.string() else int(value), kinds[name])
+        for name, value in values.items()
+    }
+
+
+def _footer(file: InputFile, options: ParquetOptions, partition_fields: Mapping[str, pa.Field]) -> _Footer:
     with _open(file, mapped_file(file.path)) as parquet:
         whole, about = parquet.schema_arrow, parquet.metadata
+    check_names(whole.names, file.name)
+    for name, said in partition_fields.items():
+        whole = whole if name in whole.names else whole.append(said)
     columns = _chosen(file, whole.names, options)
     flat = flatten_schema(pa.schema([whole.field(name) for name in columns], metadata=whole.metadata))
     groups = [about.row_group(at) for at in range(about.num_row_groups)]
-    sizes = [(group.num_rows, group.total_byte_size) for group in groups]
+    leaves = _Leaves(about)
+    sizes = [(group.num_rows, max(group.total_byte_size, leaves.decoded_bytes(group))) for group in groups]
     return _Footer(tuple(whole.names), columns, flat, _nulls(about, flat), sizes)
 
 
-def _open(file: InputFile, data: pa.NativeFile) -> pq.ParquetFile:
+def _open(
+    file: InputFile, data: pa.NativeFile, about: pq.FileMetaData | None = None, coded: Sequence[str] = ()
+) -> pq.ParquetFile:
+    """about: its footer, if that was read. coded: columns, by their paths, that are given as Arrow's dictionaries."""
     try:
-        return pq.ParquetFile(data, pre_buffer=is_remote(file.path))
-    except (pa.ArrowInvalid, OSError) as error:
+        return pq.ParquetFile(
+            data, metadata=about, read_dictionary=list(coded) or None, pre_buffer=is_remote(file.path) and not coded
+        )
+    except (pa.ArrowException, OSError) as error:
         raise DataError(f"is no Parquet file, or damaged: {str(error).splitlines()[0]}", source=file.name) from None
 
 
-def _batches(
-    file: InputFile, parquet: pq.ParquetFile, groups: range, columns: Sequence[str], row_bytes: int
-) -> Iterator[pa.RecordBatch]:
-    rows = max(1, min(BATCH_ROWS, BATCH_BYTES // row_bytes))
-    try:
-        for batch in parquet.iter_batches(
-            batch_size=rows, row_groups=list(groups), columns=list(columns), use_threads=False
-        ):
-            yield from _bounded(batch)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(
-            f"damaged: {str(error).splitlines()[0]}",
-            source=file.name,
-            place=f"row groups {groups.start} to {groups.stop - 1}",
-        ) from None
+def _with_said(batch: pa.RecordBatch, columns: Sequence[str], said: Mapping[str, pa.Scalar]) -> pa.RecordBatch:
+    """The batch with a column for each value that folders say."""
+    for at, name in enumerate(columns):
+        if name not in batch.schema.names:
+            batch = batch.add_column(at, name, pa.repeat(said[name], batch.num_rows))
+    return batch
 
 
-def _bounded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Rows may weigh more than the file's mean: slices of about BATCH_BYTES."""
-    rows = max(1, BATCH_BYTES * batch.num_rows // max(batch.nbytes, 1))
-    for start in range(0, batch.num_rows, rows):
-        yield batch.slice(start, rows)
+@dataclass(frozen=True)
+class LargeRows:
+    """So many rows that take more memory than there is for one."""
+
+    rows: int
+    reason: str
+
+
+class _Leaves:
+    """What the columns of a file, nested ones each by itself, become in memory."""
+
+    def __init__(self, about: pq.FileMetaData) -> None:
+        columns = [about.schema.column(at) for at in range(about.num_columns)]
+        widths = [_VALUE_BYTES.get(one.physical_type, one.length) for one in columns]
+        self._row_bytes = sum(width for width, one in zip(widths, columns, strict=True) if not one.max_repetition_level)
+        self._lists = [(at, widths[at]) for at, one in enumerate(columns) if one.max_repetition_level]
+        self._texts = [at for at, one in enumerate(columns) if one.physical_type == "BYTE_ARRAY"]
+
+    def decoded_bytes(self, group: pq.RowGroupMetaData) -> int:
+        """Of a row group at least: its numbers, however few bytes they are stored in, and where its texts are."""
+        lists = sum(int(group.column(at).num_values) * width for at, width in self._lists)
+        return int(group.num_rows * self._row_bytes + lists)
+
+    def repeated(self, group: pq.RowGroupMetaData) -> list[tuple[str, int]]:
+        """(path, values) of texts that may become more than they are stored in, since each stands there once; no more
+        than what they might become at worst counts.
+        """
+        found = []
+        for at in self._texts:
+            column = group.column(at)
+            values = min(int(column.num_values), BATCH_ROWS * max(int(column.num_values) // max(group.num_rows, 1), 1))
+            if column.has_dictionary_page and values * int(column.total_uncompressed_size) > _UNLOOKED_BYTES:
+                found.append((str(column.path_in_schema), values))
+        return found
+
+
+class _Rows:
+    """The rows of a file's row groups, in batches that are bounded by what they become in memory: a text that is stored
+    once may be that of each row, and a number that is repeated takes no room in the file.
+
+    Groups with texts that might become too much are read as dictionaries, whose codes tell the size of each row before
+    it is made.
+    """
+
+    def __init__(
+        self,
+        file: InputFile,
+        data: pa.NativeFile,
+        columns: Sequence[str],
+        memory_bytes: int,
+        said: Mapping[str, pa.Scalar],
+    ) -> None:
+        """said: what the file's folders say, of columns that it lacks."""
+        self._file, self._data, self._asked, self._said = file, data, list(columns), said
+        self._parquet = _open(file, data)
+        own = set(self._parquet.schema_arrow.names)
+        self._columns = [name for name in columns if name in own]
+        self._about, self._leaves = self._parquet.metadata, _Leaves(self._parquet.metadata)
+        self._most_bytes, self._memory_bytes = memory_bytes // _ROW_SHARE, memory_bytes
+
+    def batches(self, groups: range) -> Iterator[pa.RecordBatch | LargeRows]:
+        """The rows of these groups, in order.
+
+        Raises:
+            DataError: the file is damaged.
+        """
+        whole = len(self._asked) == len(self._columns)
+        for part in self._parts(groups):
+            yield part if whole or isinstance(part, LargeRows) else _with_said(part, self._asked, self._said)
+
+    def _parts(self, groups: range) -> Iterator[pa.RecordBatch | LargeRows]:
+        try:
+            held: list[int] = []  # groups that are read together
+            row_bytes = 1
+            for group in groups:
+                coded, size = self._coded(group), self._row_bytes(group)
+                if coded or size > self._most_bytes:
+                    yield from self._read(held, row_bytes)
+                    held, row_bytes = [], 1
+                    yield from self._read_apart(group, coded, size)
+                else:
+                    held, row_bytes = [*held, group], max(row_bytes, size)
+            yield from self._read(held, row_bytes)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(
+                f"damaged: {str(error).splitlines()[0]}",
+                source=self._file.name,
+                place=f"row groups {groups.start} to {groups.stop - 1}",
+            ) from None
+
+    def _row_bytes(self, group: int) -> int:
+        """The mean of a group's rows."""
+        about = self._about.row_group(group)
+        size = max(int(about.total_byte_size), self._leaves.decoded_bytes(about))
+        return max(1, size // max(int(about.num_rows), 1))
+
+    def _coded(self, group: int) -> list[str]:
+        """The paths of texts that might become too much."""
+        repeated = self._leaves.repeated(self._about.row_group(group))
+        paths = [path for path, _ in repeated]
+        if not paths:
+            return []
+        parquet = _open(self._file, self._data, self._about, paths)
+        whole = [name for name in self._columns if any(f"{path}.".startswith(f"{name}.") for path in paths)]
+        first = next(parquet.iter_batches(1, row_groups=[group], columns=whole, use_threads=False), None)
+        longest = {} if first is None else dict(_longest(first))
+        return [path for path, values in repeated if longest.get(path, 0) * values > _UNLOOKED_BYTES]
+
+    def _read(self, groups: list[int], row_bytes: int) -> Iterator[pa.RecordBatch | LargeRows]:
+        rows = max(1, min(BATCH_ROWS, BATCH_BYTES // row_bytes))
+        for batch in self._iter(self._parquet, groups, rows) if groups else ():
+            yield from self._bounded(batch, batch.nbytes * np.ones(1, np.int64) // max(batch.num_rows, 1))
+
+    def _read_apart(self, group: int, coded: list[str], row_bytes: int) -> Iterator[pa.RecordBatch | LargeRows]:
+        if row_bytes > self._most_bytes:
+            yield self._too_large(int(self._about.row_group(group).num_rows), row_bytes)
+            return
+        rows = max(1, min(BATCH_ROWS, BATCH_BYTES // row_bytes))
+        schema = pa.schema([self._parquet.schema_arrow.field(name) for name in self._columns])
+        for batch in self._iter(_open(self._file, self._data, self._about, coded), [group], rows):
+            sizes = batch.nbytes // max(batch.num_rows, 1) + sum(map(_text_bytes, batch.columns))
+            for part in self._bounded(batch, np.broadcast_to(sizes, batch.num_rows)):
+                if isinstance(part, LargeRows):
+                    yield part
+                else:  # copied, since a cast makes the values of a whole list, not those of a slice of it
+                    rows_of_part = part.take(pa.array(np.arange(part.num_rows)))
+                    yield rows_of_part.cast(schema.with_metadata(part.schema.metadata))
+
+    def _iter(self, parquet: pq.ParquetFile, groups: list[int], rows: int) -> Iterator[pa.RecordBatch]:
+        return iter(parquet.iter_batches(rows, row_groups=groups, columns=self._columns, use_threads=False))
+
+    def _bounded(self, batch: pa.RecordBatch, sizes: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatch | LargeRows]:
+        """Slices of about BATCH_BYTES; sizes: [rows], or [1] of each. A row beyond the memory is none."""
+        rows = batch.num_rows
+        ends = np.cumsum(np.broadcast_to(sizes, rows))
+        start = 0
+        while start < rows:
+            before = int(ends[start - 1]) if start else 0
+            if (size := int(ends[start]) - before) > self._most_bytes:
+                yield self._too_large(1, size)
+                start += 1
+                continue
+            stop = max(int(np.searchsorted(ends, before + BATCH_BYTES, "right")), start + 1)
+            yield batch.slice(start, stop - start)
+            start = stop
+
+    def _too_large(self, rows: int, size: int) -> LargeRows:
+        memory = option("memory", f"{self._memory_bytes >> 20}MiB")
+        enough = option("memory", f"{(9 * size // 8 * _ROW_SHARE >> 20) + 1}MiB")  # with what lies beside the values
+        takes = f"takes {(size >> 20) + 1} MiB, more than {memory} leaves for one row"
+        return LargeRows(rows, f"{takes}; {enough} is enough")
+
+
+def _no_rows(schema: Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema=to_arrow(schema))
+
+
+def _longest(batch: pa.RecordBatch) -> Iterator[tuple[str, int]]:
+    """(path, bytes of the longest text of its dictionary) of each column that has one."""
+
+    def of(path: str, kind: pa.DataType, column: pa.Array) -> Iterator[tuple[str, int]]:
+        if pa.types.is_dictionary(kind):
+            yield path, int(pc.max(pc.binary_length(column.dictionary)).as_py() or 0)
+        elif pa.types.is_struct(kind):
+            for at in range(kind.num_fields):
+                yield from of(f"{path}.{kind.field(at).name}", kind.field(at).type, column.field(at))
+        elif pa.types.is_map(kind):
+            yield from of(f"{path}.key_value.key", kind.key_type, column.keys)
+            yield from of(f"{path}.key_value.value", kind.item_type, column.items)
+        elif pa.types.is_nested(kind):
+            yield from of(f"{path}.list.{kind.value_field.name}", kind.value_type, column.values)
+
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        yield from of(name, column.type, column)
+
+
+def _text_bytes(column: pa.Array) -> npt.NDArray[np.int64]:
+    """[rows] the bytes of texts that stand in dictionaries, as they are in each row."""
+    column = map_as_list(column)
+    kind = column.type
+    found: npt.NDArray[np.int64] = np.zeros(len(column), np.int64)
+    if pa.types.is_dictionary(kind):
+        lengths = pc.binary_length(column.dictionary).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        codes = column.indices.fill_null(len(lengths)).to_numpy(zero_copy_only=False)
+        return np.asarray(found + np.append(lengths, 0)[codes], np.int64)
+    if pa.types.is_struct(kind):
+        return sum((_text_bytes(part) for part in column.flatten()), found)
+    if not pa.types.is_nested(kind):
+        return found
+    counts = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+    ends = np.concatenate([[0], np.cumsum(counts)])
+    inner = np.concatenate([[0], np.cumsum(_text_bytes(column.flatten()))])
+    return np.asarray(found + np.diff(inner[ends]), np.int64)
 
 
 def _chosen(file: InputFile, names: Sequence[str], options: ParquetOptions) -> tuple[str, ...]:
@@ -245,11 +484,6 @@ def _check_select(options: ParquetOptions, names: Sequence[Sequence[str]]) -> No
     for name in options.columns or ():
         if name not in known:
             raise UsageError(f"no file has a column {name!r}; their columns are {', '.join(known)}")
-
-
-def _declared(common: PlanOptions) -> dict[str, str]:
-    given = {} if common.schema is None else {f.name: f"{f.dtype}[]" for f in common.schema}
-    return {**given, **common.dtypes}
 
 
 def _check_same(file: InputFile, schema: pa.Schema, first: InputFile, wanted: pa.Schema) -> None:
@@ -292,20 +526,15 @@ def _units(files: Sequence[Sequence[tuple[int, int]]]) -> tuple[Unit, ...]:
     return packed(units, UNIT_BYTES, parts=True)
 
 
-def _classes(
-    files: Sequence[InputFile], footers: Sequence[_Footer], common: PlanOptions, inferred: Schema
-) -> ClassNames | None:
-    """The label's texts, by reading that one column."""
-    label = common.label
-    if label is None or common.schema is not None or label not in inferred or inferred[label].dtype != "string":
-        return None
-    classes = ClassNames(label)
-    for file, footer in zip(files, footers, strict=True):
-        top = label if label in footer.columns else label.split(".")[0]
-        if top in footer.columns:
-            parquet = _open(file, mapped_file(file.path))
-            for batch in _batches(file, parquet, range(len(footer.groups)), [top], 64):
-                flat = flatten(batch)
-                if label in flat.schema.names and is_text_type(plain(flat.column(label)).type):
-                    classes.add(plain(flat.column(label)))
-    return classes
+def _labels(
+    files: FileTable, footers: Sequence[_Footer], label: str | None, memory_bytes: int
+) -> Iterator[pa.RecordBatch]:
+    """The rows of all files with the label's column alone, or the struct in which it stands."""
+    fields = _partition_fields(files)
+    for at, (file, footer) in enumerate(zip(files, footers, strict=True)):
+        tops = [name for name in footer.columns if label == name or (label or "").startswith(f"{name}.")]
+        if tops:
+            reader = _Rows(file, mapped_file(file.path), tops, memory_bytes, _said(files, at, fields))
+            for part in reader.batches(range(len(footer.groups))):
+                if not isinstance(part, LargeRows):
+                    yield flatten(part)

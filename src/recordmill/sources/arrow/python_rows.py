@@ -4,6 +4,7 @@ and lists of dicts.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from recordmill.base.arrays import Bools
 from recordmill.base.errors import DataError, UsageError
 from recordmill.schemas.arrow import METADATA_KEY, to_arrow_field
 from recordmill.schemas.feature import Feature
@@ -18,6 +20,7 @@ from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS
 
 # 16,384 rows: Python objects weigh about ten times their Arrow form, and all of a batch's are held at once
 _ROWS = 1 << 14
+_WHOLE_SECONDS = ("h", "m", "W", "M", "Y", "generic")  # units of NumPy's times that Arrow has not
 
 
 def batches_of_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
@@ -74,6 +77,9 @@ def column_of_objects(name: str, values: Sequence[Any], first: int = 0) -> tuple
         DataError: the values are of kinds that don't go together, or that Arrow does not know.
     """
     kinds = {type(value) for value in values}
+    if any(issubclass(kind, np.ma.MaskedArray) for kind in kinds):
+        values = [_unmasked(name, value, row) for row, value in enumerate(values, first)]
+        kinds = {type(value) for value in values}
     kinds.discard(type(None))
     if any(issubclass(kind, np.ndarray) for kind in kinds):
         return _tensors(name, values, first)
@@ -89,7 +95,56 @@ def column_of_objects(name: str, values: Sequence[Any], first: int = 0) -> tuple
         UnicodeEncodeError,
     ) as error:
         raise _explained(name, values, first, error) from None
+    _check_zones(name, column.type, values, first)
     return pa.field(name, column.type), column
+
+
+def _unmasked(name: str, value: Any, row: int) -> Any:
+    """The value without a mask, None where all of it is masked."""
+    if not isinstance(value, np.ma.MaskedArray):
+        return value
+    mask = np.ma.getmaskarray(value)
+    if mask.any() and not mask.all():
+        raise DataError(
+            f"{name!r} is an array of which some items are masked, and a tensor has no holes; fill them, or mask all "
+            "of it, which is then missing",
+            source="memory",
+            place=f"row {row}",
+        )
+    return None if mask.any() else value.data[()]
+
+
+def _check_zones(name: str, kind: pa.DataType, values: Iterable[Any], first: int) -> None:
+    """Refuses times with and without a zone in one column, of which Arrow would take each for the other.
+
+    Raises:
+        DataError: there are both; it names a row of each.
+    """
+    found: dict[bool, int] = {}
+    for row, value in enumerate(values, first) if _has_times(kind) else ():
+        for moment in _moments(value):
+            found.setdefault(moment.tzinfo is not None, row)
+    if len(found) > 1:
+        raise DataError(
+            f"{name!r} is a time with a time zone in row {found[True]} and one without in row {found[False]}; give all "
+            "of them one, as in value.replace(tzinfo=datetime.timezone.utc)",
+            source="memory",
+        )
+
+
+def _has_times(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return any(_has_times(field.type) for field in kind)
+    return bool(pa.types.is_timestamp(kind)) or (hasattr(kind, "value_type") and _has_times(kind.value_type))
+
+
+def _moments(value: Any) -> Iterator[datetime.datetime]:
+    if isinstance(value, datetime.datetime):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from chain.from_iterable(map(_moments, value.values()))
+    elif isinstance(value, list | tuple):
+        yield from chain.from_iterable(map(_moments, value))
 
 
 def _objects(values: Sequence[Any]) -> pa.Array:
@@ -181,6 +236,8 @@ def column_of_tensors(
     rows, shape = len(dense), tuple(dense.shape[1:])
     if dtype == "bfloat16":
         dense = dense.astype(np.float32)
+    if dense.dtype.kind == "M" and np.datetime_data(dense.dtype)[0] in _WHOLE_SECONDS:
+        dense = dense.astype("datetime64[s]")  # of which Arrow has no type
     flat = np.ascontiguousarray(dense.reshape(-1)).astype(dense.dtype.newbyteorder("="), copy=False)
     values = pa.array(flat.tolist() if dense.dtype.kind in "OSU" else flat)
     if not shape:
@@ -202,7 +259,8 @@ def _feature_dtype(dtype: np.dtype[Any], name: str = "") -> str:
         return str(dtype.name)
     if dtype.kind == "M":
         unit = np.datetime_data(dtype)[0]
-        return f"timestamp[{unit if unit in ('s', 'ms', 'us', 'ns') else 's'}]"
+        if unit in (*_WHOLE_SECONDS, "D", "s", "ms", "us", "ns"):
+            return f"timestamp[{unit if unit in ('s', 'ms', 'us', 'ns') else 's'}]"
     if dtype.kind in "OU":
         return "string"
     if dtype.kind == "S":
@@ -295,11 +353,15 @@ def _batches(source: Any) -> Iterator[pa.RecordBatch]:
 def _from_pandas(frame: Any) -> pa.Table:
     named = any(name is not None for name in frame.index.names)
     try:
-        return pa.Table.from_pandas(frame, preserve_index=named).replace_schema_metadata(None)
+        table = pa.Table.from_pandas(frame, preserve_index=named).replace_schema_metadata(None)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise DataError(
             f"{' '.join(str(part) for part in error.args)}; give the column one type", source="DataFrame"
         ) from None
+    for name in frame.columns:
+        if frame[name].dtype == object:
+            _check_zones(str(name), table.schema.field(str(name)).type, frame[name], 0)
+    return table
 
 
 def _items(source: Iterable[Any]) -> Iterator[pa.RecordBatch]:
@@ -342,10 +404,16 @@ def _column(name: str, column: Any) -> tuple[pa.Field, pa.Array]:
         array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
         array = pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
         return pa.field(name, array.type), array
-    if isinstance(column, np.ma.MaskedArray) and column.ndim == 1:
-        return column_of_tensors(name, np.asarray(column.data), np.ma.getmaskarray(column))
+    if isinstance(column, np.ma.MaskedArray):
+        masks = np.ma.getmaskarray(column).reshape(len(column), -1)
+        missing: Bools = np.asarray(masks.any(axis=1))
+        for row in np.flatnonzero(missing & ~masks.all(axis=1))[:1].tolist():
+            _unmasked(name, column[row], row)
+        return column_of_tensors(name, np.asarray(column.data), missing if missing.any() else None)
     if type(column).__module__.split(".")[0] == "pandas":
         array = pa.Array.from_pandas(column)
+        if column.dtype == object:
+            _check_zones(name, array.type, column, 0)
         return _column(name, array)
     if isinstance(column, np.ndarray) and (column.dtype.kind != "O" or column.ndim > 1):
         return column_of_tensors(name, column)

@@ -29,52 +29,13 @@ JSON_DOCUMENT = "one JSON document, neither an object a line nor an array of obj
 
 HEAD_BYTES = 64 << 10  # 64 KiB: some hundred rows of a table, one readahead of the disk
 
-_NO_DATA = frozenset(
-    (
-        *(
-            "md",
-            "markdown",
-            "rst",
-            "html",
-            "htm",
-            "xml",
-            "xsd",
-            "yaml",
-            "yml",
-            "toml",
-            "ini",
-            "cfg",
-            "conf",
-            "tex",
-            "bib",
-            "svg",
-            "pbtxt",
-            "prototxt",
-        ),
-        *(
-            "py",
-            "ipynb",
-            "sh",
-            "js",
-            "ts",
-            "css",
-            "c",
-            "h",
-            "cc",
-            "cpp",
-            "java",
-            "go",
-            "rs",
-            "r",
-            "rb",
-            "sql",
-            "lock",
-            "sha256",
-            "sha1",
-            "md5",
-        ),
-    )
-)
+# extensions of what is no data, of any kind: papers, markup, settings, code, logs, and what holds other files or arrays
+_WITHOUT_DATA = """
+md markdown rst html htm xml xsd yaml yml toml ini cfg conf tex bib svg pbtxt prototxt pdf
+py ipynb sh js ts css c h cc cpp java go rs r rb sql lock sha256 sha1 md5
+log mat npy npz pkl pickle h5 hdf5 zip tar tgz 7z rar
+"""
+NO_DATA_EXTENSIONS = frozenset(_WITHOUT_DATA.split())
 _PAPERS = frozenset(
     (
         "readme",
@@ -170,10 +131,14 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
     text = _decode(head, whole=whole)
     if text is None:
         return Content(hint or BINARY_CONTENT, "no text and no format known here")
-    if is_paper(name) or ending.split(".")[0] in _NO_DATA:
-        return Content(OTHER_CONTENT, "a paper" if is_paper(name) else f"a .{ending} file")
     sample = ContentSample(head, size_bytes, whole, hint, text)
-    found = _ask(sample, textual=True) or Content(OTHER_CONTENT, _no_table(sample))
+    found, first = _ask(sample, textual=True), ending.split(".")[0]
+    if is_paper(name):
+        return Content(OTHER_CONTENT, "a paper")
+    is_objects = first == "log" and found is not None and found.kind == JSONL_CONTENT  # what services write
+    if first in NO_DATA_EXTENSIONS and not is_objects:
+        return Content(OTHER_CONTENT, f"a .{ending} file")
+    found = found or Content(OTHER_CONTENT, _no_table(sample))
     return Content(found.kind, f"{found.detail} in {how}") if how else found
 
 

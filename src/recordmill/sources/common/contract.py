@@ -23,6 +23,7 @@ BATCH_BYTES = 8 << 20  # 8 MiB: a batch that stays in the last-level cache from 
 BATCH_ROWS = 1 << 16  # 65,536 rows: bounds the per-row arrays beside a batch of tiny rows
 # files that are one record each: opening one takes up to milliseconds, and between two batches a stop is heard
 BATCH_FILES = 256
+_LINE_SHARE = 8  # an eighth of the memory: a line is there read, parsed, encoded and in a run, of two threads at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +157,12 @@ class PlanOptions:
     kept_bytes: int = 0
     parsed_bytes: int = 0
     parsed_folder: str = ""
+
+    def most_line_bytes(self, allowed: int) -> int:
+        """How long a line, or a row, may be: as long as is allowed, and no longer than there is memory for what becomes
+        of it.
+        """
+        return min(allowed, self.memory_bytes // _LINE_SHARE)
 
     def room_for_parsed(self) -> ScanCache[CachedPiece]:
         """What parsed records are kept in, with nothing in it."""

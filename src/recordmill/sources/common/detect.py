@@ -112,13 +112,18 @@ def filter_kind(listing: Listing, kind: str) -> Listing:
             f"no {kind} among {len(listing.files)} file(s): "
             f"{_endings(groups, (*KIND_NAMES, OTHER_CONTENT, BINARY_CONTENT))}"
         )
-    if keep.all():
-        return listing
     files = listing.files.filter(keep)
     left = Counter(extension(name) for name in listing.files.filter(~keep).names())
     ignored = {**listing.ignored, **{f"of another kind: {_dotted(ending)}": count for ending, count in left.items()}}
-    return replace(
-        listing, files=files, ignored=ignored, notes=(*listing.notes, f"ignored beside the {kind}: {_tally(left)}")
+    return replace(listing, files=files, ignored=ignored, notes=(*listing.notes, *note_extensions(kind, files, left)))
+
+
+def note_extensions(kind: str, files: FileTable, left: Mapping[str, int]) -> tuple[str, ...]:
+    """Notes of the extensions of the files of a kind, if these are several, and of those that were left beside them."""
+    taken = Counter(map(extension, files.names()))
+    return (
+        *((f"files of the {kind}: {tally_extensions(taken)}",) if len(taken) > 1 else ()),
+        *((f"ignored beside the {kind}: {tally_extensions(left)}",) if left else ()),
     )
 
 
@@ -166,10 +171,11 @@ def _endings(groups: Sequence[_Group], kinds: Sequence[str]) -> str:
     for group in groups:
         if group.kind in kinds:
             counts[group.ending] += group.files
-    return _tally(counts)
+    return tally_extensions(counts)
 
 
-def _tally(counts: Mapping[str, int]) -> str:
+def tally_extensions(counts: Mapping[str, int]) -> str:
+    """How many files have which extension, for people."""
     return ", ".join(f"{count} {_dotted(ending)}" for ending, count in sorted(counts.items()))
 
 

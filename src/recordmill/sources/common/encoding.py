@@ -8,6 +8,8 @@ encoding where `utf-8` is declared, which is the default.
 from __future__ import annotations
 
 import codecs
+import functools
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -33,6 +35,12 @@ _MARKS = (
 )  # fmt: skip
 
 
+# of the usual ones of several bytes a character, family by family: the wider ones only where the narrower don't fit
+_MULTI_BYTE = (("euc_jp",), ("shift_jis", "cp932"), ("big5", "cp950", "big5hkscs"), ("gb18030",), ("euc_kr", "cp949"))
+_ONE_BYTE = ("cp1252", "latin-1")
+_TRIED_BYTES = 8 << 20  # 8 MiB of content: what no text of another encoding passes by accident
+
+
 def check_encoding(encoding: str) -> str:
     """Python's name for it.
 
@@ -46,6 +54,11 @@ def check_encoding(encoding: str) -> str:
     if not found._is_text_encoding or found.name in _NO_TEXT_FILES:
         raise UsageError(f"encoding {encoding!r} is no encoding of text files; {_EXAMPLES}")
     return found.name
+
+
+def has_mark(head: Bytes) -> bool:
+    """Whether a file that begins so has a byte order mark."""
+    return head.tobytes().startswith(tuple(mark for mark, _ in _MARKS))
 
 
 def resolve_encoding(head: bytes, declared: str) -> str:
@@ -99,12 +112,51 @@ def utf8_blocks(
     if compression == AUTO_COMPRESSION:
         compression = resolve_compression(read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes())
     blocks = open_blocks(file.path, block_bytes=block_bytes, compression=compression, source=file.name)
-    return without_mark(_decoded(blocks, declared, file.name))
+    return without_mark(_decoded(blocks, declared, file))
 
 
-def utf8_of(data: Bytes, declared: str, source: str) -> Iterator[Bytes]:
+def utf8_of(data: Bytes, declared: str, file: InputFile) -> Iterator[Bytes]:
     """As `utf8_blocks`, of all bytes of a file that is not compressed."""
-    return without_mark(_decoded(iter((data,) if len(data) else ()), declared, source))
+    return without_mark(_decoded(iter((data,) if len(data) else ()), declared, file))
+
+
+@functools.lru_cache(maxsize=256)
+def encoding_hint(file: InputFile) -> str:
+    """What follows on `declare the file's --encoding`: which usual ones decode all of a file that is no UTF-8. Nothing
+    where most of it is UTF-8, so that another encoding is not what is wrong.
+    """
+    compression = resolve_compression(read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes())
+    names = [name for family in _MULTI_BYTE for name in family] + list(_ONE_BYTE)
+    decoders = {name: codecs.getincrementaldecoder(name)() for name in names}
+    size = high = alone = in_utf8 = 0
+    blocks = open_blocks(file.path, block_bytes=BATCH_BYTES, compression=compression, source=file.name)
+    for block, final in _with_end(blocks):
+        data = block.tobytes()
+        runs = [len(run) for run in re.findall(rb"[\x80-\xff]+", data)]
+        high, alone = high + sum(runs), alone + sum(length == 1 for length in runs)
+        in_utf8 += sum(len(run.encode()) for run in re.findall(r"[^\0-\x7f]+", data.decode(errors="ignore")))
+        for name in [*decoders]:
+            try:
+                decoders[name].decode(data, final)
+            except UnicodeDecodeError:
+                del decoders[name]
+        size += len(data)
+        if size >= _TRIED_BYTES and not final:
+            break
+    if 2 * in_utf8 > high:
+        return ""
+    several = [found for family in _MULTI_BYTE if (found := next((n for n in family if n in decoders), None))]
+    ones = [name for name in _ONE_BYTE if name in decoders]
+    # bytes of a character that has several hardly ever stand alone, and others hardly ever side by side
+    if 2 * alone > high:
+        named = [*ones, *several]
+    elif several:
+        named = several if 4 * alone <= high else [*several, *ones]
+    else:
+        named = [*ones, "others of one byte a character"]
+    listed = " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
+    verb = "decode" if len(named) > 1 else "decodes"
+    return f": {listed} {verb} all of " + ("it" if size < _TRIED_BYTES else f"its first {_TRIED_BYTES >> 20} MiB")
 
 
 def without_mark(blocks: Iterator[Bytes]) -> Iterator[Bytes]:
@@ -113,7 +165,7 @@ def without_mark(blocks: Iterator[Bytes]) -> Iterator[Bytes]:
         yield block[3:] if number == 0 and block[:3].tobytes() == codecs.BOM_UTF8 else block
 
 
-def _decoded(blocks: Iterator[Bytes], declared: str, source: str) -> Iterator[Bytes]:
+def _decoded(blocks: Iterator[Bytes], declared: str, file: InputFile) -> Iterator[Bytes]:
     encoding, decoder = "", None
     line, after_cr = 1, False
     for block, final in _with_end(blocks):
@@ -130,20 +182,20 @@ def _decoded(blocks: Iterator[Bytes], declared: str, source: str) -> Iterator[By
             if isinstance(error, UnicodeDecodeError):
                 good = bytes(error.object[: error.start]).decode(encoding, "ignore").encode()
                 line += _line_ends(good, after_cr)[0]
-            raise DataError(_why_not(encoding, error), source=source, place=f"line {line}") from None
+            raise DataError(_why_not(encoding, error, file), source=file.name, place=f"line {line}") from None
         ends, after_cr = _line_ends(data, after_cr)
         line += ends
         if data:
             yield np.frombuffer(bytearray(data), np.uint8)
 
 
-def _why_not(encoding: str, error: UnicodeError) -> str:
+def _why_not(encoding: str, error: UnicodeError, file: InputFile) -> str:
     if not isinstance(error, UnicodeDecodeError | UnicodeEncodeError):  # as Python's utf-16 and utf-32 say it
         return (
             f"has no byte order mark, which {encoding} needs; declare {option('encoding', f'{encoding}-le')} or "
             f"{encoding}-be"
         )
-    return f"can't be decoded as {encoding} ({str(error)[:150]}); declare its {option('encoding')}"
+    return f"can't be decoded as {encoding} ({str(error)[:150]}); declare its {option('encoding')}{encoding_hint(file)}"
 
 
 def _with_end(blocks: Iterator[Bytes]) -> Iterator[tuple[Bytes, bool]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from recordmill.storage.listing import Root
 AUTO_LAYOUT, FOLDER_LAYOUT, NAME_LAYOUT, NO_LAYOUT = "auto", "folders", "names", "none"
 
 FolderKey = tuple[int, str]  # (root, folder relative to it)
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,23 @@ def read_layout(
             if bare := int(np.count_nonzero(where_none(classes))):
                 of_classes.append(f"{bare} file(s) outside every class folder have no label")
     return FolderLayout(splits, classes, names, (*notes, *of_classes), tuple(of_classes))
+
+
+def partitions(files: FileTable) -> dict[str, pa.DictionaryArray]:
+    """What folders that are called `NAME=VALUE` say of each file, by name, as Hive, Spark and Arrow write tables."""
+    folders = _Folders.of(files)
+    found: dict[str, dict[FolderKey, str | None]] = {}
+    for key in folders.keys:
+        for name, equals, value in (part.partition("=") for part in key[1].split("/")):
+            if name and equals:
+                found.setdefault(unquote(name), {})[key] = None if value == _HIVE_NULL else unquote(value)
+    return {name: folders.say({key: by_key.get(key) for key in folders.keys}) for name, by_key in found.items()}
+
+
+def note_partitions(files: FileTable, columns: Sequence[str]) -> tuple[str, ...]:
+    """A note on folders that are called `NAME=VALUE` where no such column is read."""
+    lost = [name for name in partitions(files) if name not in columns]
+    return (f"what folders called {', '.join(f'{name}=...' for name in lost)} say becomes no column",) if lost else ()
 
 
 @dataclass(frozen=True)

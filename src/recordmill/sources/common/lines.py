@@ -17,10 +17,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from recordmill.base.errors import Reject
 from recordmill.base.kernels import kernel
 from recordmill.base.threads import one_ahead
 from recordmill.sources.common.contract import BATCH_BYTES, UNIT_BYTES
-from recordmill.sources.common.encoding import utf8_blocks, without_mark
+from recordmill.sources.common.encoding import encoding_hint, utf8_blocks, without_mark
+from recordmill.sources.common.scan_cache import CachedReject
 from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import Bytes, read_range
 
@@ -48,6 +50,12 @@ def note_blank_lines(files: Counter[str]) -> tuple[str, ...]:
     names = [name for name, lines in files.items() if lines]
     shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     return (f"blank lines, which are no records ({files.total():,}): {shown}",) if names else ()
+
+
+def rejected(one: CachedReject, file: InputFile, place: str) -> Reject:
+    """The reject of a record of that file."""
+    hint = encoding_hint(file) if one.reason == "encoding" else ""
+    return Reject(file.name, place, one.reason, one.message + hint)
 
 
 def cut_regions(size_bytes: int, region_bytes: int = UNIT_BYTES) -> list[tuple[int, int]]:

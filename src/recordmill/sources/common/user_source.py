@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError, Reject, UsageError
-from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.arrow import classes_in_metadata, to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.sources.common.contract import Chunk, Payloads, Source, Unit
 from recordmill.storage.file_table import FileTable, InputFile
@@ -125,6 +126,20 @@ class CheckedSource:
             )
 
 
+def _class_fault(field: pa.Field, column: pa.Array, classes: tuple[str, ...] | None) -> str | None:
+    """What is wrong with a column of classes: its own field names others, or a number is none of them."""
+    own = classes_in_metadata(field)
+    if classes is None or (own is not None and own != classes):
+        return None if own is None else f"gave {field.name!r} of the classes {own!r:.200}, not {classes!r:.200}"
+    while pa.types.is_nested(column.type):
+        column = column.flatten()
+    least, most = pc.min_max(column).as_py().values()
+    wrong = most if most is not None and most >= len(classes) else least
+    if wrong is None or 0 <= wrong < len(classes):
+        return None
+    return f"gave {wrong} in {field.name!r}, which has the classes {classes!r:.200}"
+
+
 def _fault(chunk: object, expected: pa.Schema, unit: Unit) -> str | None:
     """What is wrong with a chunk, or None."""
     if not isinstance(chunk, Chunk):
@@ -133,6 +148,9 @@ def _fault(chunk: object, expected: pa.Schema, unit: Unit) -> str | None:
         rows = len(chunk.records.offsets) - 1
     elif chunk.records.schema.equals(expected):
         rows = chunk.records.num_rows
+        for field, column in zip(chunk.records.schema, chunk.records.columns, strict=True):
+            if (fault := _class_fault(field, column, classes_in_metadata(expected.field(field.name)))) is not None:
+                return fault
     else:
         return f"gave columns {chunk.records.schema.to_string()}, not schemas.arrow.to_arrow(schema): {expected}"
     for name, array, dtype in (("file", chunk.file, np.uint32), ("position", chunk.position, np.int64)):

@@ -1,8 +1,9 @@
 """How a CSV input is written, as the user says it: `CsvOptions`, checked, with the reason for each default.
 
-The rules are those of Python's `csv` module in its default, non-strict mode: a quote opens only at the start of a field
-(`5" disk` is literal), a doubled quote inside quotes is one quote, CR, LF and CRLF end a row. Blank lines are no rows,
-but nulls where there is one column.
+The rules are those of Python's `csv` module: a quote opens only at the start of a field (`5" disk` is literal), a
+doubled quote inside quotes is one quote, CR, LF and CRLF end a row. A field that goes on behind its closing quote
+(`"Foo" bar`) is none, unless quotes are lenient, as that module's are in its default, non-strict mode. Blank lines are
+no rows, but nulls where there is one column.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class CsvOptions:
 
     delimiter: one ASCII character, or None: told from the content among `, ; tab | :` and the blank.
     quote: one ASCII character; None: no quoting at all; TOLD: told from the content among the double quote, the single
-    one and none. doubled_quote: `""` inside quotes is one quote.
+    one and none: none where all rows are whole without it, and some are not with it. doubled_quote: `""` inside quotes
+    is one quote. lenient_quotes: a field that goes on behind its closing quote is read without these two quotes.
     escape: one ASCII character that makes the next one literal, or None.
     encoding: any that Python knows. A byte order mark of UTF-8, UTF-16 or UTF-32 tells its own and wins over the
     default `utf-8`.
@@ -46,6 +48,7 @@ class CsvOptions:
     delimiter: str | None = None
     quote: str | None = TOLD
     doubled_quote: bool = True
+    lenient_quotes: bool = False
     escape: str | None = None
     encoding: str = "utf-8"
     null_tokens: tuple[str, ...] = ("", "NA")
@@ -113,10 +116,14 @@ class Dialect:
     comment: int
     trim: bool
     max_row_bytes: int
+    lenient_quotes: bool = False
 
     @classmethod
     def of(cls, options: CsvOptions, delimiter: str, told_quote: str | None = '"') -> Dialect:
         """The options with the delimiter that was declared or told; told_quote: the quote if none was declared."""
         declared = told_quote if options.quote == TOLD else options.quote
         quote, escape, comment = (256 if c is None else ord(c) for c in (declared, options.escape, options.comment))
-        return cls(ord(delimiter), quote, options.doubled_quote, escape, comment, options.trim, options.max_row_bytes)
+        return cls(
+            *(ord(delimiter), quote, options.doubled_quote, escape, comment, options.trim, options.max_row_bytes),
+            lenient_quotes=options.lenient_quotes,
+        )

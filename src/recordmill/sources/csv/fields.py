@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,17 +15,21 @@ from recordmill.base.buffers import room
 from recordmill.sources.csv.dialect import Dialect
 from recordmill.sources.csv.sniff_dialect import MOST_SNIFFED_COLUMNS, Cell, DialectCut
 from recordmill.sources.csv.tokenize import (
+    ACROSS,
     BAD,
     BLANKS,
     FIELD_START,
     FIELD_TOO_LONG,
     FINAL,
+    FIRST_ACROSS,
     LINE_COUNT,
     LITERAL,
     MODE,
     MOST_FIELD_BYTES,
+    NEEDED,
     ORDINAL,
     PLAIN_FIELD,
+    QUOTED_FIELDS,
     ROW_COUNT,
     ROW_LINE,
     ROW_START,
@@ -44,10 +49,11 @@ class TokenizedRows:
 
     starts, infos: [columns, rows]: where a field starts in the buffer; its length with QUOTED. widths: [rows], the
     number of fields (which is columns, unless ragged). ordinals: [rows], the row's number counted from the first row of
-    the call, bad ones included. lines: [rows], the physical line where it starts. bad: [bad rows, 4]: ordinal, line,
-    start, width or TOO_LONG. stop: where the next row starts or the data ends. line: its line. count: how many rows
-    there were, bad ones included. skipping: the buffer ended inside a line to skip. blanks: how many
-    blank lines were no rows.
+    the call, bad ones included. lines: [rows], the physical line where it starts. bad: [bad rows, 6]: ordinal, line,
+    start, width (or FIELD_TOO_LONG, STRAY_QUOTE), where the field that is wrong starts, and 1 if its lines would be
+    rows without quotes. stop: where the next row starts or the data ends. line: its line. count: how many rows there
+    were, bad ones included. skipping: the buffer ended inside a line to skip. blanks: how many blank lines were no
+    rows. quotes: of the rows that are not bad.
     """
 
     starts: Int32s
@@ -61,6 +67,20 @@ class TokenizedRows:
     count: int
     skipping: bool
     blanks: int
+    quotes: QuotedRows
+
+
+class QuotedRows(NamedTuple):
+    """What the quotes of some rows hold.
+
+    fields: how many stand in quotes. needed: rows whose lines would be no rows without quotes. across: rows of several
+    lines, each of which would be a row. line: where the first of these starts.
+    """
+
+    fields: int
+    needed: int
+    across: int
+    line: int
 
 
 class Tokenizer:
@@ -81,12 +101,13 @@ class Tokenizer:
                 dialect.max_row_bytes,
                 columns,
                 ragged,
+                dialect.lenient_quotes,
             ],
             np.int64,
         )
         self._starts, self._infos = room((columns, most_rows), np.int32), room((columns, most_rows), np.int32)
         self._rows = np.empty((3, most_rows), np.int64)
-        self._bad = np.empty((BAD_ROWS, 4), np.int64)
+        self._bad = np.empty((BAD_ROWS, 6), np.int64)
 
     def read(
         self, data: Bytes, at: int, limit: int, *, final: bool, line: int = 1, skipping: bool = False
@@ -109,6 +130,7 @@ class Tokenizer:
             *(self._starts[:, :rows], self._infos[:, :rows], widths, ordinals, lines, self._bad[:bad]),
             *(int(scan[STOP]), int(scan[ROW_LINE]), int(scan[ORDINAL]), bool(scan[MODE] == SKIP_LINE)),
             int(scan[BLANKS]),
+            QuotedRows(*(int(scan[at]) for at in (QUOTED_FIELDS, NEEDED, ACROSS, FIRST_ACROSS))),
         )
 
 

@@ -17,23 +17,31 @@ import pyarrow as pa
 from recordmill.base.arrays import Bytes
 from recordmill.base.errors import DataError
 from recordmill.base.option_names import option
-from recordmill.sources.common.encoding import UTF8_ENCODING, resolve_compression, resolve_encoding, utf8_blocks
+from recordmill.sources.common.encoding import (
+    UTF8_ENCODING,
+    encoding_hint,
+    resolve_compression,
+    resolve_encoding,
+    utf8_blocks,
+)
 from recordmill.sources.common.magic import LOOKED_AT, refusal
 from recordmill.sources.common.tables import Alike
 from recordmill.sources.csv.dialect import DELIMITERS, TOLD, CsvOptions, Dialect
 from recordmill.sources.csv.fields import TokenizedRows, Tokenizer, cut_sample
-from recordmill.sources.csv.messages import quoted_bytes
+from recordmill.sources.csv.messages import STRAY_FIELD, STRAY_REMEDIES, first_line, quoted_bytes
 from recordmill.sources.csv.sniff_dialect import (
     STRONG,
+    TEXT_CELL,
     WEAK,
     Choice,
     DialectCut,
+    cell_class,
     choose_cut,
     choose_quote,
     describe_cut,
 )
 from recordmill.sources.csv.sniff_header import DATA_ROW, UNSURE, FirstRow, HeaderGuess, guess_header
-from recordmill.sources.csv.tokenize import FIELD_TOO_LONG
+from recordmill.sources.csv.tokenize import FIELD_TOO_LONG, STRAY_QUOTE
 from recordmill.sources.values.field_kernels import LENGTH_COLUMN
 from recordmill.storage.codecs import NONE
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, open_blocks
@@ -45,6 +53,7 @@ SAMPLE_BYTES = 64 << 10  # 64 KiB: some hundred rows, from which the delimiter i
 SAMPLE_ROWS = 100
 _MOST_SAMPLE_BYTES = 1 << 20  # 1 MiB: where rows are so long that a sample holds less than _FEW_ROWS
 _FEW_ROWS = 4
+_LINE_END = re.compile(rb"\r\n?|\n")
 MOST_COLUMNS = 1 << 16  # 65,536: bounds the arrays of one row
 
 
@@ -131,7 +140,7 @@ def read_head(file: InputFile, options: CsvOptions) -> Head:
     encoding = resolve_encoding(first, options.encoding)
     blocks = utf8_blocks(file, encoding, SAMPLE_BYTES, compression)
     mark_bytes = 3 if compression == NONE and encoding == UTF8_ENCODING and first.startswith(codecs.BOM_UTF8) else 0
-    return _Reader(file.name, options, compression, encoding, blocks, mark_bytes).head()
+    return _Reader(file, options, compression, encoding, blocks, mark_bytes).head()
 
 
 class _Reader:
@@ -139,14 +148,14 @@ class _Reader:
 
     def __init__(
         self,
-        source: str,
+        file: InputFile,
         options: CsvOptions,
         compression: str,
         encoding: str,
         blocks: Iterator[Bytes],
         mark_bytes: int,
     ) -> None:
-        self._source, self._options, self._blocks = source, options, blocks
+        self._file, self._source, self._options, self._blocks = file, file.name, options, blocks
         self._compression, self._encoding, self._mark_bytes = compression, encoding, mark_bytes
         self._sample = np.empty(0, np.uint8)
         self._next: Bytes | None = next(blocks, None)
@@ -175,6 +184,10 @@ class _Reader:
             )
         start, line = self._skip_lines()
         cut, told = self._dialect(start)
+        if self._options.quote == TOLD and self._begins_stray(start, cut):
+            plain = self._cut(start, cut.delimiter, None)
+            if plain.share == 1.0:
+                cut, told = plain, "quotes are text: the first row goes on behind its closing quote"
         rows, data = self._first_row(start, line, Dialect.of(self._options, cut.delimiter, cut.quote))
         names, blanks = self._names(data, rows)
         first = self._guess(cut) if self._options.header is None else None
@@ -226,8 +239,16 @@ class _Reader:
         return choose_quote([self._cut(start, delimiter, quote) for quote in quotes])
 
     def _cut(self, start: int, delimiter: str, quote: str | None) -> DialectCut:
-        dialect = Dialect.of(self._options, delimiter, quote)
+        dialect = replace(Dialect.of(self._options, delimiter, quote), lenient_quotes=True)
         return cut_sample(self._sample[start:], dialect, SAMPLE_ROWS, self._complete)
+
+    def _begins_stray(self, start: int, cut: DialectCut) -> bool:
+        """Whether the header, as that quote reads it, has a field that goes on behind its closing quote."""
+        if self._options.header is False or cut.quote is None:
+            return False
+        dialect, data = Dialect.of(self._options, cut.delimiter, cut.quote), self._sample[start:].copy()
+        rows = Tokenizer(dialect, MOST_COLUMNS, 1, ragged=True).read(data, 0, len(data), final=self._complete)
+        return any(width == STRAY_QUOTE for width in rows.bad[:1, 3])
 
     def _check_escapes(self, start: int, cut: DialectCut) -> None:
         """Refuses quotes that are escaped by a backslash, which only the user can say: they are text otherwise."""
@@ -251,7 +272,11 @@ class _Reader:
         even = cut.widths[:1] == (cut.width,)
         below = [_padded([cell.text for cell in row], len(fields)) for row in cut.rows[even:]]
         guess = guess_header(fields, below)
-        if not even and guess.verdict != DATA_ROW and (guess.verdict == UNSURE or len(fields) == 1) and cut.rows:
+        names = cut.rows and all(
+            cell_class(cell.text) == TEXT_CELL for cell in cut.rows[0]
+        )  # below what may be a title
+        doubtful = guess.verdict == UNSURE or len(fields) == 1 or (names and len(fields) < cut.width)
+        if not even and guess.verdict != DATA_ROW and doubtful and cut.rows and not guess.reason.startswith("begins"):
             has = f"has {len(fields)} field{'s' * (len(fields) != 1)}"
             guess = HeaderGuess(
                 UNSURE,
@@ -260,36 +285,40 @@ class _Reader:
         return FirstRow(self._source, fields, guess, alone=len(cut.widths) < 2)
 
     def _skip_lines(self) -> tuple[int, int]:
-        at, left = 0, self._options.skip_lines
+        at, left, text = 0, self._options.skip_lines, self._sample.tobytes()
         while left:
-            text = self._sample[at:].tobytes()
-            ends = [end for end in (text.find(b"\n"), text.find(b"\r")) if end >= 0]
-            if not ends or (text[min(ends)] == 13 and min(ends) + 1 == len(text) and not self._complete):
+            end = _LINE_END.search(text, at)
+            if end is None or (end[0] == b"\r" and end.end() == len(text) and not self._complete):
                 if self._complete:
                     raise DataError(
                         f"skip_lines is {self._options.skip_lines}, but the file has only "
-                        f"{self._options.skip_lines - left + bool(text)} lines",
+                        f"{self._options.skip_lines - left + (at < len(text))} lines",
                         source=self._source,
                     )
                 self._grow()
+                text = self._sample.tobytes()
                 continue
-            at += min(ends) + (2 if text[min(ends) : min(ends) + 2] == b"\r\n" else 1)
-            left -= 1
+            at, left = end.end(), left - 1
         return at, 1 + self._options.skip_lines
 
     def _first_row(self, start: int, line: int, dialect: Dialect) -> tuple[TokenizedRows, Bytes]:
+        if self._options.header is False:  # what it holds is not asked here
+            dialect = replace(dialect, lenient_quotes=True)
         tokenizer = Tokenizer(dialect, MOST_COLUMNS, 1, ragged=True)
         while True:
             data = self._sample.copy()
             rows = tokenizer.read(data, start, len(data), final=self._complete, line=line)
             if len(rows.bad):
-                width = int(rows.bad[0, 3])
+                width, place = int(rows.bad[0, 3]), f"line {int(rows.bad[0, 1])}"
+                if width == STRAY_QUOTE:
+                    shown = first_line(data[rows.bad[0, 4] :])
+                    raise DataError(f"{STRAY_FIELD} {shown}; say {STRAY_REMEDIES}", source=self._source, place=place)
                 what = (
                     f"longer than {dialect.max_row_bytes:,} bytes, or a quote in it is never closed"
                     if width == FIELD_TOO_LONG
                     else f"of {width:,} fields; the most is {MOST_COLUMNS:,}"
                 )
-                raise DataError(f"the first row is {what}", source=self._source, place=f"line {int(rows.bad[0, 1])}")
+                raise DataError(f"the first row is {what}", source=self._source, place=place)
             if rows.count:
                 return rows, data
             if self._complete:
@@ -320,7 +349,7 @@ class _Reader:
             bad = next(field for field in fields if not _is_utf8(field))
             raise DataError(
                 f"the column name {quoted_bytes(bad)} is no UTF-8; "
-                f"declare the file's {option('encoding')} (latin-1, cp1252, ...)",
+                f"declare the file's {option('encoding')}{encoding_hint(self._file)}",
                 source=self._source,
                 place=place,
             ) from None

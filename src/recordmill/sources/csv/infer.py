@@ -6,7 +6,7 @@ build.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -19,11 +19,11 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.type_lattice import BEYOND_NANOS, FLOAT32, INT64_TYPE, TEXT_TYPE, TextCounts
 from recordmill.sources.common.scan_cache import CachedPiece, CachedReject, RecordKeeper, ScanCache
 from recordmill.sources.csv.fields import TokenizedRows
-from recordmill.sources.csv.messages import explain_row
+from recordmill.sources.csv.messages import explain_row, first_line
 from recordmill.sources.csv.parse import Parsed, ParsedRows, Parser, text_column
 from recordmill.sources.values import field_kernels as kernels
 from recordmill.sources.values.field_kernels import LENGTH_COLUMN, NullTokens, null_index
-from recordmill.sources.values.labels import MAX_CLASSES
+from recordmill.sources.values.labels import ClassNames
 from recordmill.sources.values.text_columns import NANOS_PER
 from recordmill.sources.values.text_values import (
     INEXACT_DECIMAL,
@@ -46,6 +46,7 @@ from recordmill.sources.values.timestamp_text import scan_timestamp, timestamp_b
 
 
 _SHOWN_BYTES = 256  # of a value
+_FEW_STRAYS = 10  # a column of ten times as many other values is text by accident
 NUMBERS = ("int64", "float32")  # the dtypes of numbers that inference gives
 
 
@@ -53,15 +54,27 @@ NUMBERS = ("int64", "float32")  # the dtypes of numbers that inference gives
 class UnexpectedValue:
     """The first value that makes text of a column, in the batch of rows where it stands.
 
-    line: its row's physical line, counted as the batch's are. texts, values: how many values of the batch are text, and
-    how many there are. classes: what the others are.
+    line: its row's physical line, counted as the batch's are. texts, values: how many values are text, and how many
+    there are. alike: how many of them are that very text. classes: what the others are.
     """
 
     line: int
     value: bytes
     texts: int
     values: int
+    alike: int
     classes: int
+
+    def __add__(self, later: UnexpectedValue) -> UnexpectedValue:
+        """With what comes later; the first value stands for all."""
+        alike = self.alike + (later.alike if later.value == self.value else 0)
+        texts, values = self.texts + later.texts, self.values + later.values
+        return replace(self, texts=texts, values=values, alike=alike, classes=self.classes | later.classes)
+
+    @property
+    def is_odd(self) -> bool:
+        """Whether the column is text by one word, or by a few values among ten times as many others."""
+        return self.alike == self.texts or _FEW_STRAYS * self.texts <= self.values
 
 
 class ColumnCounts:
@@ -76,7 +89,7 @@ class ColumnCounts:
         self._counts = np.zeros((len(typed), kernels.FIELD_COUNTS + len(self._names)), np.int64)
         self._counts[~np.array(typed, np.bool_), kernels.VALUE_CLASSES] = TEXT_TYPE
         self._typed = tuple(typed)
-        self.labels: set[str] = set()
+        self.labels = ClassNames("")
         self.strays: dict[int, UnexpectedValue] = {}
 
     def add(
@@ -97,15 +110,15 @@ class ColumnCounts:
                 kernels.infer_column(data, starts[done:], infos[done:], self._tokens, counts)
             if not before and counts[kernels.VALUE_CLASSES] & TEXT_TYPE:
                 self.strays[place] = self._stray(data, rows, place)
+            elif place in self.strays and self.strays[place].is_odd:  # what is text for good is not looked at again
+                self.strays[place] += self._stray(data, rows, place)
         self._add_labels(data, rows)
         return ready
 
     def _add_labels(self, data: Bytes, rows: TokenizedRows) -> None:
-        if self._label is not None and len(self.labels) <= MAX_CLASSES:
+        if self._label is not None:
             values, fault = text_column(data, rows.starts[self._label], rows.infos[self._label], self._tokens)
-            if fault.any():
-                values = values.filter(fault == 0)
-            self.labels.update(values.drop_null().unique().to_pylist())
+            self.labels.add(values.filter(fault == 0) if fault.any() else values)
 
     def classes(self) -> list[int]:
         """The classes of each column so far; of those that are not typed none."""
@@ -113,9 +126,11 @@ class ColumnCounts:
 
     def _stray(self, data: Bytes, rows: TokenizedRows, place: int) -> UnexpectedValue:
         starts, infos = rows.starts[place], rows.infos[place]
-        row, texts, values, classes = (int(found) for found in _texts_among(data, starts, infos, self._tokens))
+        row, *counts = (int(found) for found in _texts_among(data, starts, infos, self._tokens))
+        if row < 0:  # none among these rows, or no rows at all
+            return UnexpectedValue(0, b"", *counts)
         value = kernels.field(data, starts, infos, row)[:_SHOWN_BYTES]
-        return UnexpectedValue(int(rows.lines[row]), value, texts, values, classes)
+        return UnexpectedValue(int(rows.lines[row]), value, *counts)
 
     def seen(self) -> list[TextCounts]:
         """One for each column; for those that are not typed without classes."""
@@ -275,9 +290,11 @@ def _moments(
 
 
 @kernel
-def _texts_among(data: Bytes, starts: Int32s, infos: Int32s, tokens: NullTokens) -> tuple[int, int, int, int]:
-    """(the first row whose value is text, how many are, how many values there are, the classes of the others)."""
-    first, texts, values, classes = -1, 0, 0, 0
+def _texts_among(data: Bytes, starts: Int32s, infos: Int32s, tokens: NullTokens) -> tuple[int, int, int, int, int]:
+    """(the first row whose value is text, how many are, how many values there are, how many are that very text, the
+    classes of the others).
+    """
+    first, texts, values, alike, classes = -1, 0, 0, 0, 0
     for row in range(len(starts)):
         start, size = np.int64(starts[row]), np.int64(infos[row] & LENGTH_COLUMN)
         if null_index(data, start, size, tokens) >= 0:
@@ -287,9 +304,13 @@ def _texts_among(data: Bytes, starts: Int32s, infos: Int32s, tokens: NullTokens)
         if bits == TEXT_TYPE:
             texts += 1
             first = row if first < 0 else first
+            same = size == np.int64(infos[first] & LENGTH_COLUMN)
+            for at in range(size if same else 0):
+                same = same and data[start + at] == data[np.int64(starts[first]) + at]
+            alike += same
         else:
             classes |= bits
-    return first, texts, values, classes
+    return first, texts, values, alike, classes
 
 
 # by what columns were seen to be (their classes, by name), the schema that is expected, or None where none fits yet
@@ -360,10 +381,8 @@ def _piece(data: Bytes, rows: TokenizedRows, parsed: Parsed, max_row_bytes: int,
         CachedReject(int(rows.ordinals[row]), int(rows.lines[row]), reason, message)
         for row, reason, message in parsed.rejects
     ]
-    for row, line, start, width in rows.bad.tolist():
-        found.append(
-            CachedReject(row, line, *explain_row(width, columns, data[start : start + 256].tobytes(), max_row_bytes))
-        )
+    for row, line, _, width, at, _ in rows.bad.tolist():
+        found.append(CachedReject(row, line, *explain_row(width, columns, first_line(data[at:]), max_row_bytes)))
     all_there = len(rows.ordinals) == rows.count and parsed.kept is None
     ordinals = None if all_there else rows.ordinals.copy() if parsed.kept is None else rows.ordinals[parsed.kept]
     return CachedPiece(parsed.batch, ordinals, tuple(sorted(found, key=lambda one: one.ordinal)), rows.count)

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from recordmill.base.arrays import Bytes
 from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature
-from recordmill.sources.csv.tokenize import FIELD_TOO_LONG
+from recordmill.sources.csv.tokenize import FIELD_TOO_LONG, STRAY_QUOTE
 from recordmill.sources.values import field_kernels as kernels
 
 _SHOWN_CHARACTERS = 60  # of a value: enough to find it, short enough for a line
@@ -31,12 +32,17 @@ def explain_fields(feature: Feature, fault: int, value: bytes) -> tuple[str, str
     return reason, f"column {_cut(feature.name)!r}: {quoted_bytes(value)} {what}"
 
 
-def explain_row(width: int, columns: int, start: bytes, max_row_bytes: int) -> tuple[str, str]:
-    """(reason, message) of a row that is none: too long, or with another number of fields than the file has columns.
+def first_line(data: Bytes) -> str:
+    """The line that data begins with, as people can read it."""
+    return quoted_bytes(data[: 4 * _SHOWN_CHARACTERS + 5].tobytes().replace(b"\r", b"\n").split(b"\n")[0])
 
-    start: what the row starts with, of which the first line is shown.
+
+def explain_row(width: int, columns: int, shown: str, max_row_bytes: int) -> tuple[str, str]:
+    """(reason, message) of a row that is none: too long, with a field that goes on behind its closing quote, or with
+    another number of fields than the file has columns.
+
+    shown: the first line of what is wrong, as `first_line` gives it.
     """
-    shown = quoted_bytes(start.replace(b"\r", b"\n").split(b"\n")[0])
     if width == FIELD_TOO_LONG:
         what = (
             f"the row is longer than {max_row_bytes:,} bytes, or a quote that it opens is never closed; its "
@@ -44,8 +50,11 @@ def explain_row(width: int, columns: int, start: bytes, max_row_bytes: int) -> t
         )
         return (
             "row-bytes",
-            f"{what}; reading goes on at the next line; mend the quote, or use {option('max_row_bytes')}",
+            f"{what}; reading goes on at the next line; mend the quote, or use {option('quote', 'none')} if quotes are "
+            f"text, or {option('max_row_bytes')}",
         )
+    if width == STRAY_QUOTE:
+        return "quotes", f"{STRAY_FIELD} {shown}; mend it, or use {STRAY_REMEDIES}"
     what = (
         f"{width:,} field{'s' * (width != 1)}, {'more' if width > columns else 'fewer'} than the {columns:,} "
         f"column{'s' * (columns != 1)}"
@@ -55,6 +64,12 @@ def explain_row(width: int, columns: int, start: bytes, max_row_bytes: int) -> t
         f"{what}; the row starts with {shown}; check the {option('delimiter')}, {option('quote')}, "
         f"{option('escape')} and {option('skip_lines')}",
     )
+
+
+STRAY_FIELD = "a field goes on behind its closing quote:"
+STRAY_REMEDIES = (
+    f"{option('quote', 'none')} if quotes are text, or {option('lenient_quotes', True)} to drop these quotes"
+)
 
 
 def _cut(name: str) -> str:
@@ -116,8 +131,7 @@ def _too_fine(feature: Feature) -> tuple[str, str]:
 def _not_utf8(feature: Feature) -> tuple[str, str]:
     return (
         "encoding",
-        f"is no UTF-8; declare the file's {option('encoding')} (latin-1, cp1252, ...), or "
-        f"{declare_remedy(feature.name, 'bytes')}",
+        f"is no UTF-8; use {declare_remedy(feature.name, 'bytes')}, or declare the file's {option('encoding')}",
     )
 
 

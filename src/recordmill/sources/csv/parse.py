@@ -8,7 +8,7 @@ that helps.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
@@ -24,7 +24,7 @@ from recordmill.sources.csv.fields import TokenizedRows
 from recordmill.sources.csv.messages import explain_fields
 from recordmill.sources.values import field_kernels as kernels
 from recordmill.sources.values.field_kernels import NullTokens
-from recordmill.sources.values.labels import numbers_may_be_classes
+from recordmill.sources.values.labels import to_classes
 from recordmill.sources.values.text_columns import TextFields, array_of, column_of_texts, convert_texts
 
 MISSING_FIELD = -1  # instead of a column's place in the file: the file lacks it
@@ -58,7 +58,6 @@ class Parser:
     def __init__(self, schema: Schema, places: Sequence[int], tokens: NullTokens) -> None:
         self._features, self._places, self._tokens = tuple(schema), tuple(places), tokens
         self._arrow = to_arrow(schema)
-        self._classes = {f.name: pa.array(f.classes, pa.large_string()) for f in schema if f.classes is not None}
 
     @classmethod
     def of(cls, schema: Schema, names: Sequence[str], tokens: NullTokens) -> Parser:
@@ -100,7 +99,7 @@ class Parser:
         if known is not None:
             return column_of_texts(fields, feature, known.nulls, known.values), 0
         if feature.classes is not None:
-            return _class_numbers(fields, self._classes[feature.name])
+            return _class_numbers(fields, feature.classes)
         return _strings(fields, feature) if feature.dtype in ("string", "bytes") else convert_texts(fields, feature)
 
 
@@ -129,27 +128,15 @@ def _strings(fields: TextFields, feature: Feature) -> tuple[pa.Array, int]:
     return array_of(kind, fields, nulls, offsets, out), faults
 
 
-def _class_numbers(fields: TextFields, classes: pa.Array) -> tuple[pa.Array, int]:
+def _class_numbers(fields: TextFields, classes: Sequence[str]) -> tuple[pa.Array, int]:
     names, faults = _strings(fields, Feature("", "string"))
     if faults:
         names = pc.if_else(pa.array(fields.fault == 0), names, pa.scalar(None, names.type))
-    index = pc.index_in(names, value_set=classes, skip_nulls=True)
-    index = pc.cast(index, pa.int64())
-    unknown = (fields.valid == 1) & (fields.fault == 0) & index.is_null().to_numpy(zero_copy_only=False)
-    if unknown.any() and numbers_may_be_classes(classes.to_pylist()):
-        own = replace(fields, valid=np.ones(fields.rows, np.uint8), fault=np.zeros(fields.rows, np.uint8))
-        numbers, _ = convert_texts(own, Feature("", "int64"))
-        values = numbers.fill_null(-1).to_numpy()
-        within = unknown & (own.fault == 0) & (values >= 0) & (values < len(classes))
-        index = pc.if_else(pa.array(within), numbers, index)
-        unknown &= ~within
-    fields.fault[unknown] = kernels.NO_CLASS
-    return index, faults + int(unknown.sum())
-
-
-def class_numbers(names: pa.Array, classes: Sequence[str]) -> pa.Array:
-    """Names of classes as their numbers; nulls stay."""
-    return pc.cast(pc.index_in(names, value_set=pa.array(classes, names.type), skip_nulls=True), pa.int64())
+    cast = to_classes(names, classes)
+    if cast.bad is None:
+        return cast.values, faults
+    fields.fault[cast.bad] = kernels.NO_CLASS
+    return cast.values, faults + int(np.count_nonzero(cast.bad))
 
 
 def text_column(

@@ -35,6 +35,10 @@ from recordmill.sources.csv.dialect import Dialect
 from recordmill.sources.csv.fields import TokenizedRows, Tokenizer, read_rows
 from recordmill.sources.csv.head import Head
 from recordmill.sources.csv.infer import ColumnCounts, Expects, RowKeeper, UnexpectedValue
+from recordmill.sources.csv.messages import first_line
+from recordmill.sources.csv.sniff_dialect import QuoteEvidence
+from recordmill.sources.csv.tokenize import STRAY_QUOTE
+from recordmill.sources.values.labels import ClassNames
 from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, file_chunk_digests
 from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import check_unchanged, read_range
@@ -94,9 +98,10 @@ class ScannedRange:
     """What one range of a file, or a streamed file, holds.
 
     file: its ordinal. start, stop: where its rows lie, in bytes of the file (0 and 0 if it is streamed). rows: with the
-    bad ones. lines: physical lines in it. seen: per column of the file. labels: distinct values. digests: of its
+    bad ones. lines: physical lines in it. seen: per column of the file. labels: the label's values. digests: of its
     chunks. size_bytes: of the decoded content. strays: by column, the first value that is text; its line counts from
-    the range's own first one, unless the file is streamed. blank_lines: those that are no rows.
+    the range's own first one, unless the file is streamed. blank_lines: those that are no rows. quotes: what they say
+    of the quote; lines count as those of strays.
     """
 
     file: int
@@ -105,11 +110,12 @@ class ScannedRange:
     rows: int
     lines: int
     seen: tuple[TextCounts, ...]
-    labels: frozenset[str]
+    labels: ClassNames
     digests: tuple[bytes, ...]
     size_bytes: int
     strays: Mapping[int, UnexpectedValue] = field(default_factory=dict)
     blank_lines: int = 0
+    quotes: QuoteEvidence = field(default_factory=QuoteEvidence)
 
     @property
     def extent(self) -> RangeExtent:
@@ -171,19 +177,32 @@ def _tasks(files: Sequence[InputFile], heads: Sequence[Head], range_bytes: int) 
 
 def _scan_stream(ordinal: int, file: InputFile, head: Head, scan: Scan) -> ScannedRange:
     collector, keeper, tokenizer = scan.collector(head.names), scan.keeper(head.names), scan.tokenizer(len(head.names))
-    rows = blanks = 0
+    rows, blanks, quotes = 0, 0, QuoteEvidence()
     blocks = _Counted(one_ahead(utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression)))
     for data, found in read_rows(tokenizer, blocks, head.start, head.line, STREAM_BLOCK_BYTES):
         ready = collector.add(data, found, keeper.wanted())
         keeper.add(data, found, collector.classes(), ready)
+        quotes += _quote_evidence(data, found)
         rows += found.count
         blanks += found.blanks
     size = blocks.size
     digests = tuple(file_chunk_digests(file.path))
     check_unchanged(file.path, file.stat, file.name)
     keeper.put(ordinal, 0)
-    seen, labels = tuple(collector.seen()), frozenset(collector.labels)
-    return ScannedRange(ordinal, 0, 0, rows, 0, seen, labels, digests, size, collector.strays, blanks)
+    seen, labels = tuple(collector.seen()), collector.labels
+    return ScannedRange(ordinal, 0, 0, rows, 0, seen, labels, digests, size, collector.strays, blanks, quotes)
+
+
+def _quote_evidence(data: Bytes, rows: TokenizedRows) -> QuoteEvidence:
+    """What these rows say of the quote."""
+    fields, needed, across, line = rows.quotes
+    strays = rows.bad[rows.bad[:, 3] == STRAY_QUOTE]
+    broken = int(rows.bad[:, 5].sum())
+    return QuoteEvidence(
+        *(fields, needed, across, len(strays), broken, len(rows.bad) - broken),
+        first_stray=(int(strays[0, 1]), first_line(data[strays[0, 4] :])) if len(strays) else None,
+        first_across=line if across else None,
+    )
 
 
 class _Counted:
@@ -214,6 +233,7 @@ class _RangeScan:
             check_unchanged(file.path, file.stat, file.name)
         self._digests = tuple(chunk_digests(self._data[: self._size]))
         self._rows = self._lines = self._blanks = 0
+        self._quotes = QuoteEvidence()
 
     def run(self) -> ScannedRange:
         task = self._task
@@ -237,11 +257,12 @@ class _RangeScan:
 
     def _part(self, start: int, stop: int) -> ScannedRange:
         self._keeper.put(self._task.file, start)
-        seen, labels = tuple(self._collector.seen()), frozenset(self._collector.labels)
+        seen, labels = tuple(self._collector.seen()), self._collector.labels
         return ScannedRange(
             *(self._task.file, start, stop, self._rows, self._lines, seen, labels, self._digests, stop - start),
             strays=self._collector.strays,
             blank_lines=self._blanks,
+            quotes=self._quotes,
         )
 
     def _row_end(self, first: int, state: int, exits: tuple[list[int], list[int]] | None) -> tuple[int, int] | None:
@@ -299,6 +320,7 @@ class _RangeScan:
         ready = self._collector.add(data, rows, self._keeper.wanted()) if len(rows.ordinals) else {}
         if rows.count:
             self._keeper.add(data, rows, self._collector.classes(), ready)
+        self._quotes += _quote_evidence(data, rows)
         self._rows += rows.count
         self._blanks += rows.blanks
 

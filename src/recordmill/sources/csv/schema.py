@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option
@@ -14,13 +14,14 @@ from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.csv.dialect import STRICT, CsvOptions, Dialect
 from recordmill.sources.csv.head import Head
 from recordmill.sources.csv.infer import UnexpectedValue
-from recordmill.sources.csv.messages import declare_remedy, quoted_bytes
+from recordmill.sources.csv.messages import STRAY_FIELD, STRAY_REMEDIES, declare_remedy, quoted_bytes
 from recordmill.sources.csv.ranges import ScannedRange
-from recordmill.sources.values.labels import MAX_CLASSES, ClassNames, check_label, with_label
+from recordmill.sources.csv.sniff_dialect import QuoteEvidence
+from recordmill.sources.values.labels import ClassNames, with_label
 from recordmill.sources.values.overrides import apply_dtypes, select_declared
 from recordmill.storage.file_table import InputFile
 
-_FEW_STRAYS = 10  # a column of ten times as many other values is text by accident
+_MOST_TOKEN_BYTES = 40  # of a text that may stand for a null
 _SHOWN_COLUMNS = 20  # in a note about columns: a table of 3,000 columns is no help
 
 
@@ -88,18 +89,55 @@ def same_dialect(files: Sequence[InputFile], heads: Sequence[Head], options: Csv
     return Dialect.of(options, options.delimiter or first.delimiter, first.quote)
 
 
+def check_quotes(totals: Totals, quote: str, columns: int) -> tuple[str, tuple[str, ...]]:
+    """(why quotes are text, "" if they are none; notes), of a quote that was told.
+
+    Raises:
+        DataError: it can't be told what quotes are, or the quotes of some rows are wrong.
+    """
+    found, alike = totals.quotes, ""
+    if found.first_stray is not None:
+        line, shown = found.first_stray
+        alike = f"{STRAY_FIELD} {shown}" + (f" ({found.strays:,} rows alike)" if found.strays > 1 else "")
+        if not found.are_text:
+            rejected = f"{option('quote', quote)} rejects {'it' if found.strays == 1 else 'them'}"
+            raise DataError(
+                f"{alike}; say {STRAY_REMEDIES}; {rejected}",
+                source=totals.stray_file,
+                place=f"line {line}",
+            )
+    if found.are_text:
+        return f"quotes are text: without them all rows are whole, and {found.broken:,} are not with them", ()
+    if not found.across:
+        return "", ()
+    fields = f"{found.across:,} fields in quotes hold" if found.across > 1 else "a field in quotes holds"
+    what = f"{fields} line breaks, and each line is a row by itself"
+    remedy = f"{option('quote', 'none')} if quotes are text"
+    if columns > 1 and found.is_doubtful:
+        raise DataError(
+            f"{what}; say {remedy}, or {option('quote', quote)} if these lines belong together",
+            source=totals.across_file,
+            place=f"line {found.first_across}",
+        )
+    return "", (f"{what} ({totals.across_file}, line {found.first_across}): say {remedy}",)
+
+
 class Totals:
     """What was seen over all parts: adds them up as they come, so that a part's own findings need not be kept.
 
-    names: the columns of all files. labels: the label's distinct values, up to one more than a label may have.
+    names: the columns of all files. labels: the label's values. quotes:
+    what all rows say of the quote; stray_file, across_file: where the first ones of it stand.
     """
 
-    def __init__(self, names: Sequence[str], files: Sequence[InputFile], heads: Sequence[Head]) -> None:
+    def __init__(
+        self, names: Sequence[str], files: Sequence[InputFile], heads: Sequence[Head], label: str | None = None
+    ) -> None:
         self._files, self._heads, self._all = files, heads, frozenset(names)
         self._strays: dict[str, tuple[str, UnexpectedValue]] = {}
         self._at = (-1, 0)  # (file, the line where its next part starts)
+        self.quotes, self.stray_file, self.across_file = QuoteEvidence(), "", ""
         self._seen, self._missing = dict.fromkeys(names, TextCounts()), dict.fromkeys(names, 0)
-        self.labels: set[str] = set()
+        self.labels = ClassNames(label or "")
 
     def add(self, part: ScannedRange) -> None:
         """Take in a part, those of a file in order."""
@@ -109,12 +147,21 @@ class Totals:
         if len(present) < len(self._all):
             for name in self._all.difference(present):
                 self._missing[name] += part.rows
-        if len(self.labels) <= MAX_CLASSES:
-            self.labels.update(part.labels)
+        self.labels += part.labels
         line = self._at[1] if self._at[0] == part.file else self._heads[part.file].line
         for place, stray in part.strays.items():
             self._add_stray(present[place], stray, part, line)
+        self._add_quotes(part, 0 if self._heads[part.file].streamed else line - 1)
         self._at = (part.file, line + part.lines)
+
+    def _add_quotes(self, part: ScannedRange, lines: int) -> None:
+        """lines: those before the part."""
+        found, file = part.quotes.moved(lines), self._files[part.file].name
+        if self.quotes.first_stray is None and found.first_stray is not None:
+            self.stray_file = file
+        if self.quotes.first_across is None and found.first_across is not None:
+            self.across_file = file
+        self.quotes += found
 
     def _add_stray(self, name: str, stray: UnexpectedValue, part: ScannedRange, line: int) -> None:
         """The first one stands for all; the counts add up."""
@@ -123,11 +170,7 @@ class Totals:
             self._strays[name] = f"{self._files[part.file].name}, line {at}", stray
             return
         where, first = self._strays[name]
-        texts, values = first.texts + stray.texts, first.values + stray.values
-        self._strays[name] = (
-            where,
-            replace(first, texts=texts, values=values, classes=first.classes | stray.classes),
-        )
+        self._strays[name] = where, first + stray
 
     def columns(self) -> tuple[ColumnPlan, ...]:
         return tuple(
@@ -135,7 +178,9 @@ class Totals:
         )
 
 
-def make_schema(columns: Sequence[ColumnPlan], labels: Set[str], common: PlanOptions) -> tuple[Schema, tuple[str, ...]]:
+def make_schema(
+    columns: Sequence[ColumnPlan], labels: ClassNames, common: PlanOptions
+) -> tuple[Schema, tuple[str, ...]]:
     """(the schema, notes about what does not match a given one).
 
     Raises:
@@ -143,10 +188,8 @@ def make_schema(columns: Sequence[ColumnPlan], labels: Set[str], common: PlanOpt
         DataError: the label has too many different values, or a column that the given schema requires is missing.
     """
     schema, notes = declared_schema(columns, common)
-    label = common.label if common.label is not None else schema.label
-    if label is not None:
-        feature = check_label(schema, label)
-        schema = with_label(schema, label, _classes(label, labels) if feature.dtype == "string" else None)
+    if common.label is not None:
+        schema = with_label(schema, common.label, labels if common.schema is None else None)
     return schema, notes
 
 
@@ -228,12 +271,6 @@ def _check_features(schema: Schema) -> None:
             )
 
 
-def _classes(label: str, labels: Set[str]) -> tuple[str, ...]:
-    if not labels:
-        raise DataError(f"label {label!r} has no values, only nulls; choose another column")
-    return (ClassNames(label) + ClassNames(label, labels)).sorted()
-
-
 def untyped_names(names: Sequence[str], common: PlanOptions) -> frozenset[str]:
     """The columns whose dtype need not be told from their values, since the user declares it."""
     return frozenset(names if common.schema is not None else common.dtypes)
@@ -253,35 +290,46 @@ def describe_dialect(told: str, header: str, files: int) -> tuple[str, ...]:
     return (f"told from the content{more}: {'; '.join(parts)}",)
 
 
-def describe_column(columns: Sequence[ColumnPlan], schema: Schema, heads: Sequence[Head]) -> tuple[str, ...]:
+def describe_column(
+    columns: Sequence[ColumnPlan], schema: Schema, heads: Sequence[Head], null_tokens: Sequence[str]
+) -> tuple[str, ...]:
     """What a user should know: named blanks, nulls per token, digits lost, columns that files lack."""
     notes = []
     if blanks := sorted({name for head in heads for name in head.blanks}, key=lambda name: (len(name), name)):
         notes.append(f"columns without a name were named {', '.join(blanks[:_SHOWN_COLUMNS])}")
-    told = [note for column in columns if column.name in schema for note in _column_notes(column, schema[column.name])]
+    there = [(column, schema[column.name]) for column in columns if column.name in schema]
+    told = [note for column, feature in there for note in _column_notes(column, feature, null_tokens)]
     notes.extend(told[: 2 * _SHOWN_COLUMNS])
     if len(told) > 2 * _SHOWN_COLUMNS:
         notes.append(f"and {len(told) - 2 * _SHOWN_COLUMNS} more notes about columns")
     return tuple(notes)
 
 
-def _stray_note(column: ColumnPlan, feature: Feature) -> Iterator[str]:
-    """What makes text of a column that is something else but for a few values."""
+def _stray_note(column: ColumnPlan, feature: Feature, null_tokens: Sequence[str]) -> Iterator[str]:
+    """What makes text of a column that is something else but for a few values, or for one word."""
     if column.stray is None or feature.dtype != "string" or feature.classes is not None:
         return
     where, stray = column.stray
     dtype = resolve_dtype(stray.classes)
-    if dtype == "string" or _FEW_STRAYS * stray.texts > stray.values:
+    if dtype == "string" or not stray.is_odd or 2 * stray.texts > stray.values:
         return
-    more = f" and {stray.texts - 1:,} more" if stray.texts > 1 else ""
+    several, alike = stray.texts > 1, stray.texts == stray.alike and len(stray.value) <= _MOST_TOKEN_BYTES
+    more = f" and {stray.texts - 1:,} more{' of it' * alike}" if several else ""
+    remedies = []
+    if alike:  # of which nothing is lost
+        tokens = option("null_tokens", [*null_tokens, stray.value.decode("utf-8", "replace")])
+        remedies.append(f"{tokens} reads it as a null, in every column")
+    if not alike or not several:
+        rejected = f"{declare_remedy(column.name, dtype)} {option('max_rejects', stray.texts)}"
+        remedies.append(f"{rejected} rejects {'them' if several else 'it'}")
     yield (
-        f"column {column.name!r} is text because of {quoted_bytes(stray.value)}{more} ({where}); without it {dtype}: "
-        f"{declare_remedy(column.name, dtype)} {option('max_rejects', stray.texts)} rejects it"
+        f"column {column.name!r} is text because of {quoted_bytes(stray.value)}{more} ({where}); without "
+        f"{'them' if several else 'it'} {dtype}: {'; '.join(remedies)}"
     )
 
 
-def _column_notes(column: ColumnPlan, feature: Feature) -> list[str]:
-    seen, notes = column.seen, list(_stray_note(column, feature))
+def _column_notes(column: ColumnPlan, feature: Feature, null_tokens: Sequence[str]) -> list[str]:
+    seen, notes = column.seen, list(_stray_note(column, feature, null_tokens))
     nulls: Mapping[str, int] = seen.nulls
     parts = [f"{count:,} {'empty' if token == '' else repr(token)}" for token, count in nulls.items()]
     if seen.soft_nulls and feature.dtype not in ("string", "bytes") and feature.classes is None:

@@ -1,6 +1,6 @@
 """The same rows cut by several delimiters and quotes (`DialectCut`) to the one that is right (`choose_cut`), and what a
-field looks
-like, loosely: decimal commas, percent signs and dates of any order count.
+field looks like, loosely: decimal commas, percent signs and dates of any order count. What all rows say of the quote
+(`QuoteEvidence`), since the first ones may hold none.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -141,10 +141,6 @@ def choose_quote(cuts: Sequence[DialectCut]) -> Choice:
         if cut.quote is None:
             if _holds_without(double, cut):
                 return Choice(cut, "quotes are text: no field is closed by the one that it begins with")
-            if len(cut.widths) > len(double.widths) + 1 and cut.share == double.share == 1.0 and cut.width > 1:
-                return Choice(
-                    double, doubt=f"rows are whole with {double.quote!r} as a quote and without; say {option('quote')}"
-                )
         elif _both_hold(double, cut):
             return Choice(
                 double, doubt=f"fields stand between {double.quote!r} and between {cut.quote!r}; say {option('quote')}"
@@ -207,6 +203,53 @@ def _is_doubled(text: str, quote: str) -> bool:
         and 2 * quote in inner
         and quote not in inner.replace(2 * quote, "")
     )
+
+
+@dataclass(frozen=True)
+class QuoteEvidence:
+    """What some rows say of a quote that was told; lines that would be rows without quotes are `even`.
+
+    fields: how many stand in quotes, of rows that can be used. needed: rows that are none without quotes. across: rows
+    of several lines that are even. strays: rows with a field that goes on behind its closing quote. broken: rows that
+    can't be used, these among them, but whose lines are even. uneven: rows that can't be used either way.
+    first_stray: (line, what stands there) of the first of them; first_across: its line.
+    """
+
+    fields: int = 0
+    needed: int = 0
+    across: int = 0
+    strays: int = 0
+    broken: int = 0
+    uneven: int = 0
+    first_stray: tuple[int, str] | None = None
+    first_across: int | None = None
+
+    def __add__(self, later: QuoteEvidence) -> QuoteEvidence:
+        return QuoteEvidence(
+            *(self.fields + later.fields, self.needed + later.needed, self.across + later.across),
+            *(self.strays + later.strays, self.broken + later.broken, self.uneven + later.uneven),
+            first_stray=later.first_stray if self.first_stray is None else self.first_stray,
+            first_across=later.first_across if self.first_across is None else self.first_across,
+        )
+
+    def moved(self, lines: int) -> QuoteEvidence:
+        """The same, its lines counted from so many before."""
+        stray = None if self.first_stray is None else (self.first_stray[0] + lines, self.first_stray[1])
+        across = None if self.first_across is None else self.first_across + lines
+        return replace(self, first_stray=stray, first_across=across)
+
+    @property
+    def are_text(self) -> bool:
+        """Whether all lines are rows without quotes and not with them, and few fields just stand in quotes. A quote
+        that is never closed tells nothing by itself: the file may have been cut.
+        """
+        against = self.broken + self.across
+        return self.needed + self.uneven == 0 < self.strays and self.fields - self.across <= against
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether what is read as one row may be several: few others need the quotes."""
+        return self.needed <= self.across > 0
 
 
 def choose_cut(choices: Sequence[Choice], extension: str) -> Choice:

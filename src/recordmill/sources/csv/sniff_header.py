@@ -53,6 +53,10 @@ def guess_header(first: Sequence[str], below: Sequence[Sequence[str]]) -> Header
     """Whether the first row names the columns. below: other rows, of as many fields."""
     if not any(name.strip() for name in first):
         return HeaderGuess(UNSURE, "is blank")
+    if first[0].startswith("# ") or (first[0][:1] == "#" and below and below[0][0][:1] == "#"):
+        return HeaderGuess(UNSURE, f"begins with '#' (is it a comment: {option('comment', '#')}?)")
+    if _is_title(first, below):
+        return HeaderGuess(UNSURE, f"has one field that is not blank (is it a title: {option('skip_lines', 1)}?)")
     if not below:
         return _alone(first)
     votes = [_column_vote(name, [row[at] for row in below]) for at, name in enumerate(first)]
@@ -69,6 +73,12 @@ def guess_header(first: Sequence[str], below: Sequence[Sequence[str]]) -> Header
     if total >= 3 or (total >= 2 and 2 * total >= len(first) and not against):
         return HeaderGuess(HEADER, max(votes, key=lambda vote: vote.weight).reason)
     return HeaderGuess(UNSURE, "may be a header or data: all of it is text, and so is what is below it")
+
+
+def _is_title(first: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
+    """Whether it is one text above a row that is all text."""
+    filled = [text for text in first if text.strip()]
+    return len(filled) == 1 < len(first) and bool(below) and all(cell_class(text) == TEXT_CELL for text in below[0])
 
 
 def _alone(first: Sequence[str]) -> HeaderGuess:
@@ -175,15 +185,15 @@ class FirstRow:
 
 
 class FirstRows:
-    """Of very many files the first rows that decide, and no more than two that are the same and seem to be the same."""
+    """Of very many files the first rows that decide, one of those that are the same and seem to be the same."""
 
     def __init__(self) -> None:
-        self.rows, self._counts = list[FirstRow](), Counter[tuple[tuple[str, ...], str]]()
+        self.rows, self._known = list[FirstRow](), set[tuple[tuple[str, ...], str]]()
 
     def add(self, row: FirstRow) -> None:
         key = row.fields, row.guess.verdict
-        self._counts[key] += 1
-        if self._counts[key] <= 2:
+        if key not in self._known:
+            self._known.add(key)
             self.rows.append(row)
 
 
@@ -193,8 +203,8 @@ def agree_on_header(
     """The reason why the first rows are headers. given: the names that the user gives for all columns; used: those of
     columns that the user speaks of.
 
-    A first row that says little by itself is a header if it is the same as that of another file, or its names are those
-    of files whose header is clear; whatever it says, if the user uses one of its names.
+    A first row that says little by itself is a header if its names are those of files whose header is clear; whatever
+    it says, if the user uses one of its names. That other files begin with the same row says nothing: rows repeat.
 
     Raises:
         DataError: a first row looks like data, or may be data.
@@ -203,13 +213,10 @@ def agree_on_header(
     doubtful = [row for row in doubtful if used.isdisjoint(row.fields)]
     clear = [row for row in rows if row.guess.verdict == HEADER]
     known = {name for row in clear for name in row.fields} | set(given or ())
-    counts = Counter(row.fields for row in rows if row.guess.verdict != DATA_ROW)
     for row in doubtful:
-        if row.guess.verdict == DATA_ROW or not (known.issuperset(row.fields) or counts[row.fields] > 1):
+        if row.guess.verdict == DATA_ROW or not known.issuperset(row.fields):
             raise _refusal(row, clear, given, len(rows) == 1 and row.alone and row.guess.verdict == UNSURE)
-    if clear:
-        return clear[0].guess.reason
-    return "it is the same in all files" if doubtful else "it holds names that are given"
+    return clear[0].guess.reason if clear else "it holds names that are given"
 
 
 def _refusal(row: FirstRow, clear: Sequence[FirstRow], given: tuple[str, ...] | None, alone: bool) -> DataError:

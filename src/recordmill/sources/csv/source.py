@@ -20,18 +20,18 @@ import pyarrow as pa
 from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.threads import one_ahead, thread_map
-from recordmill.schemas.arrow import to_arrow, value_type
+from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit, packed
 from recordmill.sources.common.encoding import utf8_blocks
-from recordmill.sources.common.lines import note_blank_lines
+from recordmill.sources.common.lines import note_blank_lines, rejected
 from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
 from recordmill.sources.common.tables import Alike, ChunkDigests, DigestTable
-from recordmill.sources.csv.dialect import CsvOptions, Dialect
+from recordmill.sources.csv.dialect import TOLD, CsvOptions, Dialect
 from recordmill.sources.csv.fields import TokenizedRows, Tokenizer, read_rows
 from recordmill.sources.csv.head import HEAD_NUMBERS, Head, Heads, read_head, with_heads
 from recordmill.sources.csv.infer import parse_piece
-from recordmill.sources.csv.parse import Parser, class_numbers
+from recordmill.sources.csv.parse import Parser
 from recordmill.sources.csv.ranges import (
     RANGE_BYTES,
     STREAM_BLOCK_BYTES,
@@ -44,6 +44,7 @@ from recordmill.sources.csv.ranges import (
 from recordmill.sources.csv.schema import (
     ExpectedSchema,
     Totals,
+    check_quotes,
     column_names,
     declared_schema,
     describe_column,
@@ -54,6 +55,7 @@ from recordmill.sources.csv.schema import (
     untyped_names,
 )
 from recordmill.sources.csv.sniff_header import FirstRows, agree_on_header
+from recordmill.sources.values.conform import with_classes
 from recordmill.sources.values.field_kernels import NullTokens
 from recordmill.storage.digest import DIGESTED_BYTES
 from recordmill.storage.file_table import FileTable, InputFile
@@ -112,7 +114,7 @@ class CsvSource:
         check_unchanged(file.path, file.stat, file.name)
         position = unit.first_row
         for line, piece in self._pieces(ordinal, unit):
-            yield _chunk(ordinal, file.name, position, line, piece)
+            yield _chunk(ordinal, file, position, line, piece)
             position += piece.count
         check_unchanged(file.path, file.stat, file.name)
 
@@ -130,10 +132,7 @@ class CsvSource:
 
     def _finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """What was kept, with the classes that all of the data tells."""
-        columns = [
-            column if f.classes is None or column.type == value_type(f) else class_numbers(column, f.classes)
-            for f, column in zip(self.schema, batch.columns, strict=True)
-        ]
+        columns = [with_classes(column, f) for f, column in zip(self.schema, batch.columns, strict=True)]
         return pa.RecordBatch.from_arrays(columns, schema=to_arrow(self.schema))
 
     def places(self, file: int, positions: Sequence[int]) -> list[str]:
@@ -184,11 +183,9 @@ def _place(line: int, row: int) -> str:
     return f"line {line}, row {row}"
 
 
-def _chunk(ordinal: int, source: str, first: int, line: int, piece: CachedPiece) -> Chunk:
+def _chunk(ordinal: int, file: InputFile, first: int, line: int, piece: CachedPiece) -> Chunk:
     """The chunk of a piece of one file, whose first row has that position; line: of those before its count begins."""
-    rejects = tuple(
-        Reject(source, _place(line + one.line, first + one.ordinal), one.reason, one.message) for one in piece.rejects
-    )
+    rejects = tuple(rejected(one, file, _place(line + one.line, first + one.ordinal)) for one in piece.rejects)
     position = piece.positions(first)
     return Chunk(piece.batch, np.full(len(position), ordinal, np.uint32), position, rejects)
 
@@ -225,31 +222,35 @@ def plan_csv(files: Sequence[InputFile], options: CsvOptions, common: PlanOption
         DataError: a file is empty, is no text, has no usable header, is damaged or changed meanwhile; files don't
             agree; there are no rows at all.
     """
+    options = replace(options, max_row_bytes=common.most_line_bytes(options.max_row_bytes))
     # of memory, for the bytes of one range: what becomes of them takes the rest
     share = common.memory_bytes // (16 * max(common.threads, 1))
     return _plan(files, options, common, min(max(share // DIGESTED_BYTES, 1) * DIGESTED_BYTES, RANGE_BYTES))
 
 
-def _plan(files: Sequence[InputFile], options: CsvOptions, common: PlanOptions, range_bytes: int) -> CsvSource:
+def _plan(
+    files: Sequence[InputFile], options: CsvOptions, common: PlanOptions, range_bytes: int, found: str = ""
+) -> CsvSource:
+    """found: what an earlier look at all rows told."""
     if not files:
         raise UsageError("no CSV files among the inputs")
     files = FileTable.of(files)
     threads = max(1, min(common.threads, common.memory_bytes // (3 * range_bytes)))
     coming = ahead(files, lambda file: (file.path, file.stat))
     told, firsts = list[str](), FirstRows()
-    found = thread_map(lambda file: read_head(file, options), coming, threads)
-    heads = Alike.of(_settled_heads(found, told, firsts), HEAD_NUMBERS)
+    read = thread_map(lambda file: read_head(file, options), coming, threads)
+    heads = Alike.of(_settled_heads(read, told, firsts), HEAD_NUMBERS)
     dialect = same_dialect(files, heads, options)
     header = agree_on_header(firsts.rows, options.names, _used_names(common))
     names = column_names(files, heads, options.differing_columns)
-    label = common.label if common.label is not None else common.schema.label if common.schema is not None else None
+    label = common.label if common.schema is None else None
     kept = common.room_for_parsed()
     scan = Scan(
         *(dialect, options.null_tokens, untyped_names(names, common), label, range_bytes),
         expects=ExpectedSchema(names, common),
         kept=kept,
     )
-    totals = Totals(names, files, heads)
+    totals = Totals(names, files, heads, label)
     parts, digests = _all_of(scan_files(files, heads, scan, threads), totals)
     if not any(part.rows for part in parts):
         what = "no rows" if options.header is False else "a header and no rows"
@@ -257,13 +258,21 @@ def _plan(files: Sequence[InputFile], options: CsvOptions, common: PlanOptions, 
             f"holds {what}" + (f", as do the other {len(files) - 1} files" if len(files) > 1 else ""),
             source=files[0].name,
         )
+    of_quotes = tuple[str, ...]()
+    if options.quote == TOLD and dialect.quote < 256:
+        are_text, of_quotes = check_quotes(totals, chr(dialect.quote), len(names))
+        if are_text:
+            kept.settle(lambda used: False)
+            plain = replace(options, quote=None, delimiter=chr(dialect.delimiter))
+            return _plan(files, plain, common, range_bytes, "; ".join([*told[:1], are_text]))
     columns = totals.columns()
     schema, notes = make_schema(columns, totals.labels, common)
     declared, _ = declared_schema(columns, common)
     kept.settle(lambda used: is_same(used, declared))
     notes = (
-        *describe_dialect("".join(told[:1]), header if firsts.rows else "", len(files)),
-        *describe_column(columns, schema, heads),
+        *describe_dialect(found or "".join(told[:1]), header if firsts.rows else "", len(files)),
+        *of_quotes,
+        *describe_column(columns, schema, heads, options.null_tokens),
         *_empty_files(files, parts),
         *note_blank_lines(_blank_lines(files, heads, parts)),
         *notes,

@@ -19,13 +19,17 @@ from recordmill.base.kernels import inlined, kernel
 from recordmill.sources.values.field_kernels import LENGTH_COLUMN, QUOTED
 
 FIELD_TOO_LONG = -1  # the width of a bad row that exceeds max_row_bytes or whose quote is never closed
+STRAY_QUOTE = -2  # the width of a bad row with a field that goes on behind its closing quote
 
 _DIRTY = 1 << 30  # bit in an info before the row is committed: it has to be unescaped
+_STRAY = 1 << 28  # and: the field goes on behind its closing quote
 _CR, _LF = 13, 10
 
 # What `dialect` holds.
-_DELIMITER, _QUOTE, _DOUBLED, _ESCAPE, _COMMENT, _TRIM, _MAX_ROW, _COLUMNS, _RAGGED = range(9)
-# What `scan` holds: where the tokenizer stands.
+_DELIMITER, _QUOTE, _DOUBLED, _ESCAPE, _COMMENT, _TRIM, _MAX_ROW, _COLUMNS, _RAGGED, _LENIENT = range(10)
+# What `scan` holds: where the tokenizer stands, what its row holds (OPENED: fields in quotes, INNER: delimiters in
+# them), and what those before it hold: QUOTED_FIELDS; rows that NEEDED the quotes, since their lines would be no rows
+# without; rows ACROSS lines of which each would be one, and the first of their lines.
 (
     MODE,
     ROW_START,
@@ -45,8 +49,14 @@ _DELIMITER, _QUOTE, _DOUBLED, _ESCAPE, _COMMENT, _TRIM, _MAX_ROW, _COLUMNS, _RAG
     MOST_FIELD_BYTES,
     NEXT_ROW,
     BLANKS,
-) = range(18)
-SCAN_SIZE = 18
+    OPENED,
+    INNER,
+    QUOTED_FIELDS,
+    NEEDED,
+    ACROSS,
+    FIRST_ACROSS,
+) = range(24)
+SCAN_SIZE = 24
 # Values of MODE. PLAIN: an unquoted field. INSIDE: quotes are open. CLOSED: behind what may be the closing quote. REST:
 # unquoted text behind it. SKIP: a comment, or what remains of the line of a row that was too long.
 PLAIN_FIELD, INSIDE_QUOTES, AFTER_QUOTES, REST, SKIP_LINE = range(5)
@@ -103,6 +113,7 @@ def _usual_blocks(
     delimiter, quote, columns, longest = dialect[_DELIMITER], dialect[_QUOTE], dialect[_COLUMNS], dialect[_MAX_ROW]
     last_row, last_start = starts.shape[1] - 1, min(scan[MOST_FIELD_BYTES], size) - 2
     mode, closed_at, dirty, dirty_row = scan[MODE], scan[CLOSED_AT], scan[DIRTY_FIELD], scan[DIRTY_ROW]
+    opened, inner, quoted, needed = scan[OPENED], scan[INNER], scan[QUOTED_FIELDS], scan[NEEDED]
     while base < size and _special(data, base, size, dialect) == np.uint64(0):
         events = _marks(data, base, size, dialect)
         while events != np.uint64(0):
@@ -110,43 +121,54 @@ def _usual_blocks(
             events &= events - np.uint64(1)
             byte = data[at]
             if byte == quote:
-                mode, dirty, closed_at = _at_quote(at, start, mode, dirty, closed_at, dialect[_DOUBLED])
+                if mode != PLAIN_FIELD:
+                    mode, dirty, closed_at = _at_quote(at, mode, dirty, closed_at, dialect[_DOUBLED])
+                elif at == start:
+                    mode, opened = INSIDE_QUOTES, opened + 1
             elif mode == INSIDE_QUOTES:
-                if byte != delimiter:
+                if byte == delimiter:
+                    inner += 1
+                else:
                     line += _lines(data, at)
             elif byte == delimiter:
+                value_start, info = _span(start, at, mode, dirty, closed_at)
                 if column < columns:
-                    starts[column, row], infos[column, row] = _span(start, at, mode, dirty, closed_at)
-                    dirty_row |= infos[column, row] & _DIRTY
+                    starts[column, row], infos[column, row] = value_start, info
+                dirty_row |= info & (_DIRTY | _STRAY)
                 start, column, mode, dirty = at + 1, column + 1, PLAIN_FIELD, 0
             elif at < row_start:
                 continue  # the LF of a CRLF
             elif (
                 dirty_row | dirty == 0
+                and (mode == PLAIN_FIELD or at == closed_at + 1)
+                and (line == row_line or (columns > 1 and (inner == 0 or inner % (columns - 1) != 0)))
                 and column + 1 == columns
                 and row_start < at <= row_start + longest
                 and row < last_row
                 and at < last_start
             ):
-                starts[column, row], info = _span(start, at, mode, dirty, closed_at)
-                infos[column, row] = info
-                if info & _DIRTY:
-                    infos[column, row] = _clean(data, starts[column, row], info, dialect)
+                starts[column, row], infos[column, row] = _span(start, at, mode, dirty, closed_at)
                 rows[0, row], rows[1, row], rows[2, row] = columns, scan[ORDINAL], row_line
                 scan[ORDINAL] += 1
+                # lines that would all be rows have as many delimiters each
+                quoted, needed = quoted + opened, needed + (inner > 0 or line > row_line)
+                opened = inner = 0
                 row, column, mode, line = row + 1, 0, PLAIN_FIELD, line + 1
                 row_line, row_start = line, _after_line(data, at)
                 start = row_start
             else:
                 _stand(scan, base, row, row_line, row_start, line, column, start, mode, closed_at, dirty, dirty_row)
+                _count(scan, opened, inner, quoted, needed)
                 then = _line_end(data, at, dialect, scan, starts, infos, rows, bad)
                 if then != _GO_ON:
                     return then
                 start, row_start, row = scan[FIELD_START], scan[ROW_START], scan[ROW_COUNT]
                 line, row_line = scan[LINE_COUNT], scan[ROW_LINE]
                 column, mode, dirty, dirty_row = 0, PLAIN_FIELD, 0, 0
+                opened, inner, quoted, needed = 0, 0, scan[QUOTED_FIELDS], scan[NEEDED]
         base += LANES
     _stand(scan, base, row, row_line, row_start, line, column, start, mode, closed_at, dirty, dirty_row)
+    _count(scan, opened, inner, quoted, needed)
     return _GO_ON
 
 
@@ -177,14 +199,20 @@ def _stand(
     scan[CLOSED_AT], scan[DIRTY_FIELD], scan[DIRTY_ROW] = closed_at, dirty, dirty_row
 
 
+@inlined
+def _count(scan: Int64s, opened: int, inner: int, quoted: int, needed: int) -> None:
+    """Note in `scan` what the quotes of this row and of those before it hold."""
+    scan[OPENED], scan[INNER], scan[QUOTED_FIELDS], scan[NEEDED] = opened, inner, quoted, needed
+
+
 @kernel
-def _at_quote(at: int, start: int, mode: int, dirty: int, closed_at: int, doubled: int) -> tuple[int, int, int]:
-    """(mode, dirty, closed_at) behind a quote, in a field that began at `start`."""
+def _at_quote(at: int, mode: int, dirty: int, closed_at: int, doubled: int) -> tuple[int, int, int]:
+    """(mode, dirty, closed_at) behind a quote, in a field that began with one."""
     if mode == INSIDE_QUOTES:
         return (AFTER_QUOTES if doubled else REST), dirty, at
     if mode == AFTER_QUOTES:
         return (INSIDE_QUOTES if at == closed_at + 1 else REST), _DIRTY, closed_at
-    return (INSIDE_QUOTES if mode == PLAIN_FIELD and at == start else mode), dirty, closed_at
+    return mode, dirty, closed_at
 
 
 @kernel
@@ -192,7 +220,9 @@ def _span(start: int, stop: int, mode: int, dirty: int, closed_at: int) -> tuple
     """(start, info) of the field that ends before `stop`: without its quotes, unless it has to be unescaped."""
     if mode == PLAIN_FIELD:
         return start, (stop - start) | dirty
-    if dirty or stop != closed_at + 1:
+    if stop != closed_at + 1:
+        return start, (stop - start) | QUOTED | _DIRTY | _STRAY
+    if dirty:
         return start, (stop - start) | QUOTED | _DIRTY
     return start + 1, (stop - start - 2) | QUOTED
 
@@ -253,11 +283,13 @@ def _inside(byte: int, at: int, dialect: Int64s, scan: Int64s) -> None:
     """A quote, an escape or anything else inside quotes."""
     if byte == dialect[_QUOTE]:
         scan[MODE], scan[DIRTY_FIELD], scan[CLOSED_AT] = _at_quote(
-            at, scan[FIELD_START], INSIDE_QUOTES, scan[DIRTY_FIELD], scan[CLOSED_AT], dialect[_DOUBLED]
+            at, INSIDE_QUOTES, scan[DIRTY_FIELD], scan[CLOSED_AT], dialect[_DOUBLED]
         )
     elif byte == dialect[_ESCAPE]:
         scan[LITERAL] = at + 1
         scan[DIRTY_FIELD] = _DIRTY
+    elif byte == dialect[_DELIMITER]:
+        scan[INNER] += 1
 
 
 @kernel
@@ -276,6 +308,7 @@ def _outside(data: Bytes, byte: int, at: int, dialect: Int64s, scan: Int64s) -> 
         if scan[MODE] == PLAIN_FIELD and _only_blanks(data, scan[FIELD_START], at, dialect):
             scan[FIELD_START] = at
             scan[MODE] = INSIDE_QUOTES
+            scan[OPENED] += 1
     elif at == scan[ROW_START]:
         scan[MODE] = SKIP_LINE
 
@@ -309,7 +342,7 @@ def _end_field(data: Bytes, at: int, dialect: Int64s, scan: Int64s, starts: Int3
     start, info = _span(start, stop, mode, scan[DIRTY_FIELD], scan[CLOSED_AT])
     if scan[COLUMN] < dialect[_COLUMNS]:
         starts[scan[COLUMN], scan[ROW_COUNT]], infos[scan[COLUMN], scan[ROW_COUNT]] = start, info
-    scan[DIRTY_ROW] |= info & _DIRTY
+    scan[DIRTY_ROW] |= info & (_DIRTY | _STRAY)
     scan[DIRTY_FIELD] = 0
     scan[COLUMN] += 1
     scan[FIELD_START] = at + 1
@@ -369,11 +402,15 @@ def _end_row(
     says whether it was too long, so that its lines are to be read anew.
     """
     if at - scan[ROW_START] > dialect[_MAX_ROW]:
-        _read_anew(scan, bad)
+        _read_anew(data, dialect, scan, bad)
         return True
     _end_field(data, at, dialect, scan, starts, infos)
     row, width = scan[ROW_COUNT], scan[COLUMN]
-    if width == dialect[_COLUMNS] or (dialect[_RAGGED] and width < dialect[_COLUMNS]):
+    if scan[DIRTY_ROW] & _STRAY and not dialect[_LENIENT]:
+        stray = _stray_field(starts, infos, row, min(width, dialect[_COLUMNS]), scan[ROW_START])
+        _refuse(STRAY_QUOTE, stray, _are_rows(data, scan[ROW_START], at, dialect), scan, bad)
+    elif width == dialect[_COLUMNS] or (dialect[_RAGGED] and width < dialect[_COLUMNS]):
+        _count_row(data, at, dialect, scan)
         if scan[DIRTY_ROW]:
             for column in range(width):
                 if infos[column, row] & _DIRTY:
@@ -382,24 +419,71 @@ def _end_row(
         scan[ROW_COUNT] += 1
         scan[ORDINAL] += 1
     else:
-        _refuse(width, scan, bad)
-    scan[COLUMN] = scan[DIRTY_ROW] = 0
+        _refuse(width, scan[ROW_START], _are_rows(data, scan[ROW_START], at, dialect), scan, bad)
+    scan[COLUMN] = scan[DIRTY_ROW] = scan[OPENED] = scan[INNER] = 0
     return False
 
 
 @kernel
-def _refuse(width: int, scan: Int64s, bad: Int64s) -> None:
-    index = scan[BAD]
-    bad[index, 0], bad[index, 1], bad[index, 2], bad[index, 3] = scan[ORDINAL], scan[ROW_LINE], scan[ROW_START], width
-    scan[BAD] += 1
-    scan[ORDINAL] += 1
-    scan[COLUMN] = scan[DIRTY_ROW] = scan[DIRTY_FIELD] = 0
+def _stray_field(starts: Int32s, infos: Int32s, row: int, columns: int, row_start: int) -> int:
+    """Where the first field that goes on behind its closing quote starts; the row, if it is none of these columns."""
+    for column in range(columns):
+        if infos[column, row] & _STRAY:
+            return np.int64(starts[column, row])
+    return row_start
 
 
 @kernel
-def _read_anew(scan: Int64s, bad: Int64s) -> None:
+def _count_row(data: Bytes, stop: int, dialect: Int64s, scan: Int64s) -> None:
+    """Count what the quotes of a row that can be used hold, before it is unescaped."""
+    scan[QUOTED_FIELDS] += scan[OPENED]
+    if scan[LINE_COUNT] == scan[ROW_LINE]:
+        scan[NEEDED] += scan[INNER] > 0
+    elif not _are_rows(data, scan[ROW_START], stop, dialect):
+        scan[NEEDED] += 1
+    else:
+        scan[FIRST_ACROSS] = scan[FIRST_ACROSS] if scan[ACROSS] else scan[ROW_LINE]
+        scan[ACROSS] += 1
+
+
+@kernel
+def _are_rows(data: Bytes, start: int, stop: int, dialect: Int64s) -> bool:
+    """Whether each line in data[start:stop) would be a row if there were no quotes."""
+    at, line, fields = start, start, 1
+    while at <= stop:
+        byte = _LF if at == stop else data[at]
+        if byte in (_LF, _CR):
+            if at > line and data[line] != dialect[_COMMENT] and fields != dialect[_COLUMNS]:
+                return False
+            line, fields = at + 1, 1
+        elif byte == dialect[_DELIMITER]:
+            fields += 1
+        elif byte == dialect[_ESCAPE]:
+            at += 1
+        at += 1
+    return at == stop + 1  # no escape makes the line end a part of a field
+
+
+@kernel
+def _refuse(width: int, field: int, are_rows: bool, scan: Int64s, bad: Int64s) -> None:
+    """List the row as bad. field: where what is wrong starts; are_rows: its lines would be rows without quotes."""
+    index = scan[BAD]
+    bad[index, 0], bad[index, 1], bad[index, 2], bad[index, 3] = scan[ORDINAL], scan[ROW_LINE], scan[ROW_START], width
+    bad[index, 4], bad[index, 5] = field, are_rows
+    scan[BAD] += 1
+    scan[ORDINAL] += 1
+    scan[COLUMN] = scan[DIRTY_ROW] = scan[DIRTY_FIELD] = scan[OPENED] = scan[INNER] = 0
+
+
+@kernel
+def _read_anew(data: Bytes, dialect: Int64s, scan: Int64s, bad: Int64s) -> None:
     """The row is too long: list it as bad, and go on at its second physical line."""
-    _refuse(FIELD_TOO_LONG, scan, bad)
+    start, end = scan[ROW_START], scan[ROW_START]
+    last = min(start + dialect[_MAX_ROW], len(data))
+    while end < last and data[end] not in (_LF, _CR):
+        end += 1
+    is_row = (end < last or (scan[FINAL] and end == len(data))) and _are_rows(data, start, end, dialect)
+    _refuse(FIELD_TOO_LONG, start, is_row, scan, bad)
     scan[MODE], scan[LITERAL], scan[LINE_COUNT], scan[NEXT_ROW] = SKIP_LINE, -1, scan[ROW_LINE], scan[ROW_START]
 
 
@@ -416,7 +500,7 @@ def _at_end(
         return _FULL
     never_closed = scan[FINAL] and (mode == INSIDE_QUOTES or scan[LITERAL] == size)
     if never_closed or (not scan[FINAL] and size - start > dialect[_MAX_ROW]):
-        _read_anew(scan, bad)
+        _read_anew(data, dialect, scan, bad)
         return _RESCAN
     if scan[FINAL]:
         if _end_row(data, size, dialect, scan, starts, infos, rows, bad):

@@ -33,10 +33,13 @@ _FORMATS: dict[str, Callable[[InputFile, PlanOptions], Source]] = {
 
 @dataclass(frozen=True)
 class LabelRows:
-    """table: the columns. places: the line in the file at which each row begins, from 1."""
+    """table: the columns. places: the line in the file at which each row begins, from 1. moments: the columns of text
+    that are all times, and their dtypes; a path may be a date, too.
+    """
 
     table: pa.RecordBatch
     places: Sequence[int] = field(repr=False)
+    moments: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_label_file(path: str) -> LabelRows:
@@ -64,6 +67,7 @@ def read_label_file(path: str) -> LabelRows:
 
 def _read(planned: Callable[[InputFile, PlanOptions], Source], file: InputFile) -> LabelRows:
     source = planned(file, PlanOptions())
+    moments = {feature.name: feature.dtype for feature in source.schema if feature.timestamp}
     others = {feature.name: dtype for feature in source.schema if (dtype := _plain_dtype(feature.dtype))}
     if others:
         source = planned(file, PlanOptions(dtypes=others))
@@ -71,7 +75,8 @@ def _read(planned: Callable[[InputFile, PlanOptions], Source], file: InputFile) 
     for reject in (reject for chunk in chunks for reject in chunk.rejects):
         raise DataError(reject.message, source=file.name, place=reject.place)
     table = pa.Table.from_batches([chunk.records for chunk in chunks]).combine_chunks()
-    return LabelRows(table.to_batches()[0].replace_schema_metadata(None), _lines(source, chunks))
+    columns = table.to_batches()[0].replace_schema_metadata(None)
+    return LabelRows(columns, _lines(source, chunks), moments)
 
 
 def _plain_dtype(dtype: str) -> str:
@@ -121,10 +126,13 @@ class LabelRequest:
 
 @dataclass(frozen=True)
 class LabelColumns:
-    """columns: per feature an array with a row per file. keep: [files] whether the file is used."""
+    """columns: per feature an array with a row per file. keep: [files] whether the file is used. moments: of those of
+    text that are times, the dtypes.
+    """
 
     columns: Mapping[str, pa.Array]
     keep: npt.NDArray[np.bool_]
+    moments: Mapping[str, str]
     rejects: tuple[Reject, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -143,8 +151,10 @@ def label_columns(request: LabelRequest, files: FileTable, roots: Sequence[Root]
     column = _path_column(request, rows.table, finder, name)
     owner = finder.owners(rows.table.column(column))
     counts = np.bincount(owner[owner >= 0], minlength=len(files))
-    columns = _rename(request, rows.table.drop_columns([column]), name)
+    columns, names = _rename(request, rows.table.drop_columns([column]), name)
+    moments = {key: rows.moments[own] for key, own in names.items() if own in rows.moments}
     rejects, notes = _account(request, rows, column, owner, counts, files, name)
+    notes += _renamed(columns, rows.table, name)
     aligned, hollow = _align(columns, owner, counts)
     keep = (counts > 0) | (not request.reject)
     if hollow is not None:
@@ -158,7 +168,7 @@ def label_columns(request: LabelRequest, files: FileTable, roots: Sequence[Root]
             for at in hollow
         )
         keep[hollow] = False
-    return LabelColumns(aligned, keep, tuple(rejects), tuple(notes))
+    return LabelColumns(aligned, keep, moments, tuple(rejects), tuple(notes))
 
 
 class _Finder:
@@ -228,9 +238,9 @@ def _path_column(request: LabelRequest, table: pa.RecordBatch, finder: _Finder, 
     )
 
 
-def _rename(request: LabelRequest, table: pa.RecordBatch, name: str) -> dict[str, pa.Array]:
-    """The columns under the names that their features have:
-    the label first, names of the image's own features set apart.
+def _rename(request: LabelRequest, table: pa.RecordBatch, name: str) -> tuple[dict[str, pa.Array], dict[str, str]]:
+    """(the columns under the names that their features have: the label first, names of the image's own features set
+    apart; by feature the column's own name, but for the label, which is a class or a number).
     """
     columns = dict(zip(table.schema.names, table.columns, strict=True))
     label = request.label if request.label is not None else "label" if "label" in columns else None
@@ -239,7 +249,7 @@ def _rename(request: LabelRequest, table: pa.RecordBatch, name: str) -> dict[str
             f"{option('label', label)}: {name} has no such column; it has "
             f"{', '.join(columns)}{did_you_mean(label, columns)}"
         )
-    renamed: dict[str, pa.Array] = {}
+    renamed, names = dict[str, pa.Array](), dict[str, str]()
     taken = request.taken if label is None else request.taken - {"label", "class_name"}
     if label is not None:
         renamed["label"] = columns.pop(label)
@@ -249,8 +259,15 @@ def _rename(request: LabelRequest, table: pa.RecordBatch, name: str) -> dict[str
         key = f"labels_{column}" if column in taken or column in renamed else column
         if key in renamed:
             raise UsageError(f"{name}: two columns would be called {key!r}; rename one")
-        renamed[key] = values
-    return renamed
+        renamed[key], names[key] = values, column
+    return renamed, names
+
+
+def _renamed(columns: Mapping[str, pa.Array], table: pa.RecordBatch, name: str) -> tuple[str, ...]:
+    """A note on columns that have other names as features."""
+    names = (column for column in table.schema.names if column not in columns and f"labels_{column}" in columns)
+    others = [f"{column} is labels_{column}" for column in names]
+    return (f"{name}: columns that images have as well get other names: {', '.join(others)}",) if others else ()
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -4,17 +4,19 @@ and the columns that come from an image's folder and the labels file.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from recordmill.base.errors import Reject
-from recordmill.records.images.check import check_decode, check_each
-from recordmill.records.images.header import EXTENSIONS, BadImage, ImageHeader
+from recordmill.base.option_names import option
+from recordmill.base.threads import Budget
+from recordmill.records.images.check import check_decode, check_each, pixel_bytes
+from recordmill.records.images.header import EXTENSIONS, SIZE_FAULT, BadImage, ImageHeader
 from recordmill.schemas.arrow import from_arrow_field, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_FILES, Chunk
@@ -26,6 +28,7 @@ from recordmill.storage.digest import chunk_digests, combine
 from recordmill.storage.file_table import FileTable, InputFile, coded, nothing
 from recordmill.storage.files import Bytes, read_all
 
+DECODED_SHARE = 2  # a half of the memory, for images while they are decoded
 FEATURES = "feature/"  # what the names of these columns begin with
 
 
@@ -58,11 +61,8 @@ def side_feature(files: FileTable, name: str) -> Feature:
     if feature.dtype == "float64":
         feature = replace(feature, dtype="float32")
     if name == "label" and feature.dtype == "string":
-        values = column
-        while not pa.types.is_large_string(values.type):
-            values = pc.list_flatten(values)
         names = ClassNames(name)
-        names.add(values)
+        names.add(column)
         return replace(feature, dtype="int64", classes=names.sorted())
     return feature
 
@@ -119,10 +119,12 @@ def read_images(
     ordinals: Sequence[int],
     schema: Schema,
     *,
-    decode: bool,
+    decode_bytes: int | None,
     max_pixels: int,
 ) -> Iterator[Chunk]:
     """The files of these ordinals in chunks of about BATCH_BYTES; one larger file is a chunk of its own.
+
+    decode_bytes: the memory that all threads together may take to decode them; None: they are not decoded.
 
     Raises:
         DataError: a file changed since it was listed, or can't be read.
@@ -131,9 +133,22 @@ def read_images(
     while first < len(ordinals):
         taken, size = batch_of(files, ordinals[first : first + BATCH_FILES], BATCH_BYTES)
         batch = _Batch(ordinals[first : first + len(taken)], taken, size)
-        batch.check(decode, max_pixels)
+        batch.check(decode_bytes, max_pixels)
         yield batch.finish(schema, files)
         first += len(taken)
+
+
+_budget = functools.cache(Budget)  # of the process, which all threads share
+
+
+def _check_pixels(data: Bytes, header: ImageHeader, decode_bytes: int) -> None:
+    """Decode the image, if there is so much memory; BadImage if there is not, or it can't be decoded."""
+    takes = pixel_bytes(header)
+    if takes > decode_bytes:
+        enough = option("memory", f"{(DECODED_SHARE * takes >> 20) + 1}MiB")
+        raise BadImage(SIZE_FAULT, f"takes {(takes >> 20) + 1} MiB to decode, more than there is; {enough} is enough")
+    with _budget(decode_bytes).held(takes):
+        check_decode(data, header)
 
 
 class _Batch:
@@ -155,7 +170,7 @@ class _Batch:
         self._digests: dict[int, str] = {}
         self._counts: Counter[str] = Counter()
 
-    def check(self, decode: bool, max_pixels: int) -> None:
+    def check(self, decode_bytes: int | None, max_pixels: int) -> None:
         """Digest all files, and keep those that are whole images."""
         headers = check_each(self._bytes, self._ends, max_pixels)
         starts = [0, *self._ends[:-1].tolist()]
@@ -165,8 +180,8 @@ class _Batch:
             try:
                 if isinstance(header, BadImage):
                     raise header
-                if decode:
-                    check_decode(data, header)
+                if decode_bytes is not None:
+                    _check_pixels(data, header, decode_bytes)
                 self._keep(ordinal, file, header, data)
             except BadImage as error:
                 self._rejects.append(Reject(file.name, "", error.reason, error.message))

@@ -19,16 +19,19 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base.errors import Reject, UsageError
+from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.option_names import option
 from recordmill.records.images.check import IMAGE_HEAD_BYTES, MAX_PIXELS, sniff_foreign, sniff_image
 from recordmill.records.images.header import EXTENSIONS, SIZE_FAULT
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common import layout
-from recordmill.sources.common.content import extension
+from recordmill.sources.common.content import NO_DATA_EXTENSIONS, extension
 from recordmill.sources.common.contract import BATCH_BYTES, Chunk, PlanOptions, Unit, packed_files
+from recordmill.sources.common.detect import note_extensions, tally_extensions
 from recordmill.sources.common.layout import known_classes, without_stray_files
 from recordmill.sources.images.labels_file import LabelRequest, label_columns
 from recordmill.sources.images.reading import (
+    DECODED_SHARE,
     by_folders,
     conform_side,
     feature_names,
@@ -83,52 +86,6 @@ _FOREIGN_EXTENSIONS = frozenset(
         "exr",
     )
 )
-_OTHER_EXTENSIONS = frozenset(  # beside images these are annotations and papers; they are not opened
-    (
-        *(
-            "txt",
-            "csv",
-            "tsv",
-            "json",
-            "jsonl",
-            "xml",
-            "html",
-            "htm",
-            "md",
-            "rst",
-            "yaml",
-            "yml",
-            "toml",
-            "ini",
-            "cfg",
-            "log",
-            "pdf",
-            "svg",
-        ),
-        *(
-            "py",
-            "sh",
-            "ipynb",
-            "js",
-            "css",
-            "c",
-            "h",
-            "mat",
-            "npy",
-            "npz",
-            "pkl",
-            "h5",
-            "hdf5",
-            "zip",
-            "gz",
-            "tar",
-            "tgz",
-            "zst",
-            "parquet",
-            "tfrecord",
-        ),
-    )
-)
 
 
 @dataclass(frozen=True)
@@ -138,7 +95,7 @@ class ImageOptions:
     labels: a .csv, .tsv or .jsonl file with a row per image (or several). labels_path_column: its column of paths;
     None: found by name. missing: `reject` a labels row without a file and a file without a row, or `ignore`: such rows
     are dropped, such files have no labels. check: `structure` (whole container, nothing decoded) or `decode` (every
-    frame, with Pillow; needs 4 bytes of memory per pixel and thread). max_pixels: height x width above which an image
+    frame, with Pillow; takes 4 to 12 bytes of memory per pixel). max_pixels: height x width above which an image
     is a reject, known from its header before anything is decoded. class_from: `auto`, `folders`, `none`; split_from:
     `auto`, `folders`, `names`, `none`: see `sources.common.layout`. strays, unknown_class: of files beside class
     folders, and in folders whose class a given schema lacks, as there.
@@ -186,6 +143,7 @@ class ImageSource:
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
     digests: Mapping[int, str] = field(default_factory=dict)
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
 
     @property
     def kind(self) -> str:
@@ -206,8 +164,9 @@ class ImageSource:
     def read_files(self, ordinals: Sequence[int]) -> Iterator[Chunk]:
         """The images of these files, in this order; DataError as `read`."""
         options = self.options
+        decode_bytes = self.memory_bytes // DECODED_SHARE if options.check == DECODE_CHECK else None
         yield from read_images(
-            self.files, ordinals, self.schema, decode=options.check == DECODE_CHECK, max_pixels=options.max_pixels
+            self.files, ordinals, self.schema, decode_bytes=decode_bytes, max_pixels=options.max_pixels
         )
 
 
@@ -230,7 +189,7 @@ def plan_images(
         class_from=options.class_from,
         strays=options.strays if options.labels is None else layout.KEEP,
     )
-    files = by_folders(files.with_splits(said.splits), said)
+    files, moments = by_folders(files.with_splits(said.splits), said), dict[str, str]()
     if options.labels is not None:
         request = LabelRequest(
             options.labels,
@@ -242,7 +201,7 @@ def plan_images(
         given = label_columns(request, files, listing.roots)
         if "label" in given.columns:
             said, files = said.without_classes(), without_features(files)
-        files = with_features(files, given.columns).filter(given.keep)
+        files, moments = with_features(files, given.columns).filter(given.keep), dict(given.moments)
         rejects, notes = [*rejects, *given.rejects], [*notes, *given.notes]
         said = replace(said, classes=said.classes.filter(pa.array(given.keep)))
     elif common.label is not None and common.label not in feature_names(files):
@@ -250,7 +209,7 @@ def plan_images(
             f"{option('label', common.label)}: images have a label by their folders, or by a column of "
             f"{option('labels', 'FILE')}"
         )
-    schema, more = _schema(files, common)
+    schema, more = _schema(files, moments, common)
     if said.class_names and "label" in schema and (names := schema["label"].classes) is not None:
         known, unknown = known_classes(files, said.classes, names, options.unknown_class)
         files = files.filter(known)
@@ -258,7 +217,10 @@ def plan_images(
     own = schema.select([name for name in schema.names if name not in IMAGE_FEATURE_NAMES])
     files, bad, lost = conform_side(files, own)
     notes += [*left, *said.notes, *more, *lost]
-    return ImageSource(schema, files, _units(files), options, (*listing.notes, *notes), (*rejects, *bad))
+    notes = [*listing.notes, *notes]
+    return ImageSource(
+        schema, files, _units(files), options, tuple(notes), (*rejects, *bad), memory_bytes=common.memory_bytes
+    )
 
 
 def _choose(listing: Listing, labels: str | None) -> tuple[FileTable, list[str]]:
@@ -268,22 +230,20 @@ def _choose(listing: Listing, labels: str | None) -> tuple[FileTable, list[str]]
     files, others = listing.files, Counter[str]()
     endings = map(extension, files.names())
     known = EXTENSIONS.keys() | _FOREIGN_EXTENSIONS
+    unopened = NO_DATA_EXTENSIONS.union(listing.data_extensions) - EXTENSIONS.keys()
     keep = np.fromiter((ending in known for ending in endings), np.bool_, len(files))
     for at in np.flatnonzero(~keep).tolist():
         file = files[at]
         ending = extension(file.name)
-        if (ending in _OTHER_EXTENSIONS and not listing.is_named(file)) or not _looks_like_image(file):
+        if (ending.split(".")[0] in unopened and not listing.is_named(file)) or not _looks_like_image(file):
             others[ending] += file.path != labels
         else:
             keep[at] = True
-    shown = ", ".join(
-        f"{count} {'.' + ending if ending else 'without extension'}"
-        for ending, count in sorted(others.items())
-        if count
-    )
+    shown = tally_extensions(+others)
     if not keep.any():
         raise UsageError(f"no image among {len(files)} file(s){f': {shown}' if shown else ''}")
-    return files.filter(keep), [f"ignored beside the images: {shown}"] if shown else []
+    files = files.filter(keep)
+    return files, list(note_extensions("images", files, +others))
 
 
 def _looks_like_image(file: InputFile) -> bool:
@@ -301,13 +261,13 @@ def _bounded(files: FileTable, memory_bytes: int) -> tuple[FileTable, list[Rejec
     return files.filter(keep), rejects
 
 
-def _schema(files: FileTable, common: PlanOptions) -> tuple[Schema, list[str]]:
-    """The features of a record: the image's own, then label and class_name, then the labels file's columns."""
-    features = [
-        *OWN_FEATURES[:-1],
-        *(side_feature(files, name) for name in feature_names(files)),
-        OWN_FEATURES[-1],
-    ]
+def _schema(files: FileTable, moments: Mapping[str, str], common: PlanOptions) -> tuple[Schema, list[str]]:
+    """The features of a record: the image's own, then label and class_name, then the labels file's columns, of which
+    some are text that is times, of these dtypes.
+    """
+    side = [side_feature(files, name) for name in feature_names(files)]
+    side = [replace(feature, dtype=moments.get(feature.name, feature.dtype)) for feature in side]
+    features = [*OWN_FEATURES[:-1], *side, OWN_FEATURES[-1]]
     schema = Schema(tuple(features), "label" if "label" in feature_names(files) else None)
     if own := IMAGE_FEATURE_NAMES & set(common.dtypes):
         raise UsageError(f"{option('dtypes', min(own))}: this feature comes from the image itself and keeps its type")

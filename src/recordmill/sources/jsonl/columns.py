@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from recordmill.base.arrays import Bools
 from recordmill.base.buffers import room
@@ -22,6 +23,7 @@ from recordmill.schemas.feature import Feature
 from recordmill.sources.jsonl.binary import decode_base64
 from recordmill.sources.jsonl.grammar import ARRAY, ESCAPED_TEXT, FLOAT_TOKEN, INT, NULL_TOKEN, OBJECT, TRUE, unescape
 from recordmill.sources.jsonl.tape import Path, Tape
+from recordmill.sources.values.labels import to_classes
 from recordmill.sources.values.text_values import NOT_A_NUMBER, magnitude, scan_number, whole_value, word_number
 
 _INT, _FLOAT, _TEXT, _BOOL, _OTHER = 1, 2, 4, 8, 16  # which kinds of scalar a column has
@@ -31,23 +33,29 @@ _FLOAT_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 TapeEntries = npt.NDArray[np.int32]
 
 
-class Misfit(NamedTuple):
-    """entries: places on the tape of values that are no such feature."""
-
-    feature: Feature
-    entries: TapeEntries
+# what becomes of scalars of a feature that is text, or of a label whose classes are texts of its values
+STRINGS, SCALARS = "strings", "scalars"  # only strings are values; all are, as they are written
 
 
 @dataclass(frozen=True)
 class Leaf:
     """A feature and the nodes of the trie on the way to its values;
-    a list level is an array's node followed by its elements'. base64: its strings stand for bytes.
+    a list level is an array's node followed by its elements'. base64: its strings stand for bytes. text: STRINGS,
+    SCALARS, or "": that its dtype says.
     """
 
     feature: Feature
     nodes: tuple[int, ...]
     path: Path
     base64: bool = False
+    text: str = ""
+
+
+class Misfit(NamedTuple):
+    """entries: places on the tape of values that are no such feature."""
+
+    leaf: Leaf
+    entries: TapeEntries
 
 
 def build_columns(tape: Tape, leaves: list[Leaf]) -> tuple[pa.RecordBatch, list[Misfit]]:
@@ -58,7 +66,7 @@ def build_columns(tape: Tape, leaves: list[Leaf]) -> tuple[pa.RecordBatch, list[
         column, wrong = _column(tape, leaf)
         columns.append(column)
         if len(wrong):
-            misfits.append(Misfit(leaf.feature, wrong))
+            misfits.append(Misfit(leaf, wrong))
     if not columns:
         return pa.RecordBatch.from_struct_array(pa.array([{}] * tape.rows, pa.struct([]))), misfits
     return pa.RecordBatch.from_arrays(columns, names=[leaf.feature.name for leaf in leaves]), misfits
@@ -84,7 +92,7 @@ def _column(tape: Tape, leaf: Leaf) -> tuple[pa.Array, TapeEntries]:
             slots = parents if slots is None else slots[parents]
         if last:
             scalars = Scalars(tape, entries, kinds, have)
-            values, bad = _base64(scalars) if leaf.base64 else _values(scalars, leaf.feature)
+            values, bad = _base64(scalars) if leaf.base64 else _values(scalars, leaf)
             if bad is not None:
                 wrong.append(entries[bad])
             column = _spread(values, slots, size)
@@ -150,10 +158,15 @@ def _either(one: Bools | None, other: Bools | None) -> Bools | None:
     return other if one is None else one if other is None else one | other
 
 
-def _values(scalars: Scalars, feature: Feature) -> tuple[pa.Array, Bools | None]:
+def _values(scalars: Scalars, leaf: Leaf) -> tuple[pa.Array, Bools | None]:
     """(the values in the type that their kinds have in common, which of them are no such feature)."""
-    have, bad, size = scalars.have, scalars.among(_OTHER), len(scalars.entries)
-    text_wanted = feature.dtype in ("string", "bytes") or (feature.classes is not None and have & ~_OTHER != _INT)
+    feature, have, bad, size = leaf.feature, scalars.have, scalars.among(_OTHER), len(scalars.entries)
+    if leaf.text == STRINGS:
+        bad = _either(bad, scalars.among(_INT | _FLOAT | _BOOL))
+        return _texts(scalars, _either(bad, scalars.nulls())), bad
+    if feature.classes is not None and leaf.text != SCALARS and have & _TEXT and have & (_INT | _FLOAT):
+        return _names_and_numbers(scalars, leaf, feature.classes)
+    text_wanted = leaf.text == SCALARS or feature.dtype in ("string", "bytes")
     if have & _BOOL and have & (_INT | _FLOAT | _TEXT) and not text_wanted:
         bad = _either(bad, scalars.among(_BOOL))
         have &= ~_BOOL
@@ -167,6 +180,22 @@ def _values(scalars: Scalars, feature: Feature) -> tuple[pa.Array, Bools | None]
     if have & ~(_INT | _FLOAT) or text_wanted:
         return _texts(scalars, _either(bad, scalars.nulls())), bad
     return _numbers(scalars, feature, bad)
+
+
+def _names_and_numbers(scalars: Scalars, leaf: Leaf, classes: tuple[str, ...]) -> tuple[pa.Array, Bools | None]:
+    """Of a feature of classes: what is a string is the name of one, and a number its number, as where there are only
+    strings or only numbers.
+    """
+    others = scalars.among(_BOOL | _OTHER)
+    numeric = scalars.among(_INT | _FLOAT)
+    assert numeric is not None
+    names = to_classes(_texts(scalars, _either(_either(numeric, others), scalars.nulls())), classes)
+    read, wrong = _numbers(scalars, leaf.feature, _either(others, scalars.among(_TEXT)))
+    numbers = to_classes(read, classes)
+    none = np.zeros(len(numeric), np.bool_)
+    misread = wrong if numbers.bad is None else wrong | numbers.bad
+    bad = np.where(numeric, misread, none if names.bad is None else names.bad)
+    return pc.if_else(pa.array(numeric), numbers.values, names.values), _either(others, bad)
 
 
 def _base64(scalars: Scalars) -> tuple[pa.Array, Bools]:

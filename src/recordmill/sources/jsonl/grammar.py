@@ -31,8 +31,9 @@ VALUE_KINDS = 9
     NOT_UTF8_TEXT,
     NUMBER_TOKEN,
     CUT,
+    MANY,
     GROW,
-) = range(13)
+) = range(14)
 WRONG = (
     "",
     "is no JSON",
@@ -46,6 +47,7 @@ WRONG = (
     "is not UTF-8",
     "has a malformed number",
     "ends inside its object",
+    "has more values than",
 )
 
 _QUOTE, _BACKSLASH, _MINUS, _DOT = 34, 92, 45, 46

@@ -15,12 +15,12 @@ from recordmill.base.errors import DataError
 from recordmill.base.kernels import kernel
 from recordmill.base.threads import one_ahead, thread_map
 from recordmill.schemas.feature import Feature
-from recordmill.sources.common.contract import BATCH_BYTES
+from recordmill.sources.common.contract import BATCH_BYTES, PlanOptions
 from recordmill.sources.common.encoding import is_plain, utf8_blocks
 from recordmill.sources.common.lines import LineBlock, LineStarts, cut_regions, file_lines, stream_lines, whole_lines
 from recordmill.sources.jsonl.binary import StringCounts
-from recordmill.sources.jsonl.columns import Leaf, build_columns
-from recordmill.sources.jsonl.grammar import ESCAPED_TEXT, STRING
+from recordmill.sources.jsonl.columns import SCALARS, STRINGS, Leaf, build_columns
+from recordmill.sources.jsonl.grammar import ESCAPED_TEXT, NULL_TOKEN, OBJECT, STRING
 from recordmill.sources.jsonl.records import LineKeeper, mark_unreadable
 from recordmill.sources.jsonl.schema import Observed, feature_name
 from recordmill.sources.jsonl.tape import Tape, TapeScanner
@@ -148,7 +148,7 @@ PLAN_COUNTS = ("ordinal", "start", "stop", "lines", "records", "content_bytes") 
 class ScannedLines:
     """What a task found: the range moved to line starts, lines (blank ones included), records and bad lines in it.
 
-    classes: the label's texts. strings: what the features that are asked for have.
+    classes: the label's values. strings: what the features that are asked for have.
     """
 
     task: Task
@@ -158,7 +158,7 @@ class ScannedLines:
     records: int = 0
     content_bytes: int = 0
     observed: Observed = field(default_factory=Observed)
-    classes: ClassNames | None = None
+    classes: ClassNames = field(default_factory=lambda: ClassNames(""))
     strings: dict[str, StringCounts] = field(default_factory=dict)
     digests: list[bytes] = field(default_factory=list)
 
@@ -184,13 +184,13 @@ def scan_parts(
     tasks: Iterable[Task],
     encoding: str,
     max_line_bytes: int,
-    label: str | None,
+    label: tuple[str, str] | None,
     binary: frozenset[str],
-    threads: int,
+    common: PlanOptions,
     keeper: Callable[[], LineKeeper],
 ) -> Iterator[ScannedLines]:
-    """The parts, in the tasks' order. binary: features of which it is asked whether their strings are base64. keeper:
-    makes what keeps the records of a part.
+    """The parts, in the tasks' order. label: its name, and which of its values are classes: STRINGS or SCALARS. binary:
+    features of which it is asked whether their strings are base64. keeper: makes what keeps the records of a part.
 
     Raises:
         DataError: a file changed while it was read, is damaged, or has too many different keys.
@@ -211,7 +211,7 @@ def scan_parts(
                 part.digests.extend(chunk_digests(read_range(file.path, at, min(at + DIGESTED_BYTES, task.stop))))
             blocks = file_lines(file, part.start, part.stop, max_line_bytes)
         keeping = keeper()
-        _scan(part, number, blocks, label, binary, keeping)
+        _scan(part, number, blocks, label, binary, keeping, common.memory_bytes)
         check_unchanged(file.path, file.stat, file.name)
         keeping.put(task.ordinal, part.start)
         return part
@@ -220,18 +220,19 @@ def scan_parts(
         task = number_and_task[1]
         return None if task.start else (files[task.ordinal].path, files[task.ordinal].stat)
 
-    return thread_map(work, ahead(enumerate(tasks), begins), threads)
+    return thread_map(work, ahead(enumerate(tasks), begins), common.threads)
 
 
 def _scan(
     part: ScannedLines,
     number: int,
     blocks: Iterable[LineBlock],
-    label: str | None,
+    label: tuple[str, str] | None,
     binary: frozenset[str],
     keeper: LineKeeper,
+    memory_bytes: int,
 ) -> None:
-    scanner = TapeScanner()
+    scanner = TapeScanner(memory_bytes)
     for block in blocks:
         part.content_bytes += len(block.data)
         if block.too_long_bytes:
@@ -243,23 +244,28 @@ def _scan(
             part.observed.add(tape, scanner.paths, number, part.lines)
             keeper.add(tape, scanner, unreadable, part.observed)
             if label is not None:
-                for texts in _strings(tape, scanner, label, lists=False):
-                    part.classes = part.classes or ClassNames(label)
+                for texts in _strings(tape, scanner, *label):
                     part.classes.add(texts)
             for name in binary:
-                for texts in _strings(tape, scanner, name, lists=True):
+                for texts in _strings(tape, scanner, name, STRINGS):
                     part.strings[name] = part.strings.get(name, StringCounts()) + StringCounts.of(texts)
             part.lines += tape.lines
             part.records += tape.rows + len(tape.errors)
 
 
-def _strings(tape: Tape, scanner: TapeScanner, name: str, *, lists: bool) -> Iterator[pa.Array]:
-    """The strings of that feature, inside of lists or not; one in several places is told later."""
+def _strings(tape: Tape, scanner: TapeScanner, name: str, text: str) -> Iterator[pa.Array]:
+    """The strings of that feature, or all its scalars as they are written, inside of lists or not; one in several
+    places is told later.
+    """
     paths = scanner.paths
     for node in [node for node, path in enumerate(paths) if node and feature_name(path) == name]:
         kinds = tape.entries[tape.of(node), 0] & 15
-        if (None in paths[node]) <= lists and ((kinds == STRING) | (kinds == ESCAPED_TEXT)).any():
-            leaf = Leaf(Feature(name, "string"), scanner.nodes_of(paths[node]), paths[node])
+        if (
+            ((kinds > NULL_TOKEN) & (kinds < OBJECT)).any()
+            if text == SCALARS
+            else ((kinds == STRING) | (kinds == ESCAPED_TEXT)).any()
+        ):
+            leaf = Leaf(Feature(name, "string"), scanner.nodes_of(paths[node]), paths[node], text=text)
             texts = build_columns(tape, [leaf])[0].column(0)
             while pa.types.is_nested(texts.type):
                 texts = texts.flatten()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from recordmill.base.errors import RecordmillError
+from recordmill.base.errors import BEYOND_MEMORY, RecordmillError
 from recordmill.base.option_names import option
 from recordmill.base.utf8 import bad_lines, is_utf8
 from recordmill.schemas.arrow import arrow_type, to_arrow
@@ -22,13 +22,20 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.common.lines import LineBlock
 from recordmill.sources.common.scan_cache import CachedPiece, CachedReject, RecordKeeper, ScanCache
-from recordmill.sources.jsonl.columns import Leaf, Misfit, build_columns
-from recordmill.sources.jsonl.grammar import ARRAY, FLOAT_TOKEN, INT, NOT_UTF8_TEXT, OBJECT, VALUE_KINDS, WRONG
+from recordmill.sources.jsonl.columns import STRINGS, Leaf, Misfit, build_columns
+from recordmill.sources.jsonl.grammar import ARRAY, FLOAT_TOKEN, INT, MANY, NOT_UTF8_TEXT, OBJECT, VALUE_KINDS, WRONG
 from recordmill.sources.jsonl.scan import UNREADABLE
-from recordmill.sources.jsonl.schema import Declared, Observed, ValueCounts, infer_features
-from recordmill.sources.jsonl.tape import Path, Tape, TapeScanner
-from recordmill.sources.values.casting import cast_values, is_text_type
-from recordmill.sources.values.conform import conform, quoted_value, remedy
+from recordmill.sources.jsonl.schema import (
+    Declared,
+    Inferred,
+    Observed,
+    ValueCounts,
+    feature_name,
+    form_of,
+    infer_features,
+)
+from recordmill.sources.jsonl.tape import VALUE_SHARE, Path, Tape, TapeScanner
+from recordmill.sources.values.conform import conform, quoted_value, remedy, with_classes
 from recordmill.sources.values.overrides import finish_schema
 
 _QUOTED = 200  # bytes of a value that are read to quote it
@@ -59,26 +66,38 @@ def line_reject(tape: Tape, error: Sequence[int], unreadable: Mapping[int, tuple
             "encoding",
             f"is not UTF-8: byte 0x{byte:02X} at byte {offset} of the line; declare the file's {option('encoding')}",
         )
+    if wrong == MANY:
+        line = tape.data[start : start + int(np.argmax(tape.data[start:] == 10))]
+        enough = option("memory", f"{(VALUE_SHARE * (np.count_nonzero(line == 44) + 1) >> 20) + 1}MiB")
+        return BEYOND_MEMORY, f"{WRONG[wrong]} {option('memory')} leaves room for; {enough} is enough"
     text = tape.data[at : at + 24].tobytes().split(b"\n")[0].decode(errors="replace")
     return "json", f"{WRONG[wrong]}: at byte {at - start} of the line{f', {text!r}' if text else ''}"
 
 
 def too_long(size: int, limit: int) -> tuple[str, str]:
     """(reason, message) for a line that was passed over."""
-    return "too_long", f"the line has {size:,} bytes, more than the {limit:,} that {option('max_line_bytes')} allows"
+    what = f"the line has {size:,} bytes, more than the {limit:,} that"
+    return "too_long", f"{what} {option('max_line_bytes')}, and an eighth of {option('memory')}, allow"
 
 
 def explain_misfits(tape: Tape, misfits: Sequence[Misfit]) -> Iterator[tuple[int, str, str]]:
     """(record on the tape, reason, message) of each value that is no such feature."""
-    for feature, entries in misfits:
+    for leaf, entries in misfits:
         for row, entry in zip(tape.rows_of(entries).tolist(), entries.tolist(), strict=True):
-            yield row, *_explain(tape, entry, feature)
+            yield row, *_explain(tape, entry, leaf)
 
 
-def _explain(tape: Tape, entry: int, feature: Feature) -> tuple[str, str]:
+def _explain(tape: Tape, entry: int, leaf: Leaf) -> tuple[str, str]:
     head, _, start, stop = tape.entries[entry].tolist()
     text = tape.data[start : min(stop, start + _QUOTED)].tobytes().decode(errors="replace")
-    kind = head & 15
+    feature, kind, depth = leaf.feature, head & 15, leaf.nodes.index(head >> 4)
+    if depth + 1 < len(leaf.nodes):  # on the way to the value
+        wanted = "a list" if leaf.path[depth + 1] is None else "an object"
+        place = feature_name(leaf.path[: depth + 1])
+        return "type", f"{place}: {form_of(kind)} where {wanted} is expected: {quoted_value(text)}"
+    if leaf.text == STRINGS and kind not in _NAMES:
+        keeps = f"{option('dtypes', {feature.name: 'string'})} keeps it"
+        return "type", f"{feature.name}: {form_of(kind)} where most are strings: {text[:60]}; {keeps}"
     if feature.dtype == "bytes" and kind not in _NAMES:
         keeps = f"{option('dtypes', {feature.name: 'bytes'})} keeps text as it is"
         return "type", f"{feature.name}: {quoted_value(text)} is no base64; {keeps}"
@@ -90,7 +109,11 @@ def _explain(tape: Tape, entry: int, feature: Feature) -> tuple[str, str]:
         value = text
     if isinstance(value, float) and math.isinf(value) and "Inf" not in text:
         value = text  # 1e999: only a string keeps it
-    reason = "range" if kind in (INT, FLOAT_TOKEN) else "type"
+    is_number = kind in (INT, FLOAT_TOKEN)
+    as_float = isinstance(value, int) and feature.dtype == "float32" and abs(value) <= 1 << 53
+    if not is_number or feature.dtype == "bool" or (kind == INT and "float" in feature.dtype and not as_float):
+        value = text  # the values beside it are of another kind: only a string keeps all
+    reason = "class" if feature.classes else "range" if is_number else "type"
     return reason, f"{feature.name}: {text[:60]} does not fit {feature.describe()}{remedy(value, feature)}"
 
 
@@ -100,12 +123,13 @@ _BEYOND = 2  # in ValuesSeen.inexact: whole numbers beyond int64, which make tex
 @dataclass(frozen=True, eq=False)
 class RecordLayout:
     """How records become columns. paths: by feature, where in the record it stands. base64: the features whose strings
-    stand for bytes.
+    stand for bytes. texts: by feature, what of its scalars is text (Leaf.text).
     """
 
     schema: Schema
     paths: Mapping[str, Path]
     base64: frozenset[str]
+    texts: Mapping[str, str]
 
     def piece(self, tape: Tape, scanner: TapeScanner, unreadable: Mapping[int, tuple[int, int]]) -> CachedPiece:
         """The records of a tape; its lines are counted, blank ones too.
@@ -149,13 +173,17 @@ class RecordLayout:
 
     def _forms(self) -> list[tuple[object, ...]]:
         return [
-            (f.name, f.dtype, f.shape, f.classes, self.paths.get(f.name), f.name in self.base64) for f in self.schema
+            (f.name, f.dtype, f.shape, f.classes, self.paths.get(f.name), f.name in self.base64, self.texts.get(f.name))
+            for f in self.schema
         ]
 
     def _leaves(self, scanner: TapeScanner) -> list[Leaf]:
         """The features that some record read so far has; conform gives nulls for the others."""
         leaves = (
-            Leaf(f, scanner.nodes_of(self.paths[f.name]), self.paths[f.name], f.name in self.base64)
+            Leaf(
+                *(f, scanner.nodes_of(self.paths[f.name]), self.paths[f.name], f.name in self.base64),
+                self.texts.get(f.name, ""),
+            )
             for f in self.schema
             if f.name in self.paths
         )
@@ -169,11 +197,7 @@ def _in_order(rejects: Mapping[int, tuple[str, str]]) -> tuple[CachedReject, ...
 def _finished(column: pa.Array | None, feature: Feature, rows: int) -> pa.Array:
     if column is None:
         return pa.nulls(rows, arrow_type(feature))
-    if feature.classes is None or not is_text_type(column.type):
-        return column
-    cast = cast_values(column, feature)
-    assert cast.bad is None, "the classes are all that there are"
-    return cast.values
+    return with_classes(column, feature)
 
 
 class ExpectedLayout:
@@ -199,19 +223,20 @@ class ExpectedLayout:
         try:
             # of -1 records none has a value in all, so that none is required
             found = infer_features(Observed(-1, self._seen), Declared.of(self._common), {0: ("", 0)})
-            return layout_of(found.schema, found.paths, self._common, self._base64)
+            return layout_of(found, self._common, self._base64)
         except RecordmillError:  # which the plan says when it has seen all
             return None
 
 
-def layout_of(inferred: Schema, paths: Mapping[str, Path], common: PlanOptions, base64: frozenset[str]) -> RecordLayout:
+def layout_of(inferred: Inferred, common: PlanOptions, base64: frozenset[str]) -> RecordLayout:
     """The layout of inferred features as the user declares them, before the label has classes.
 
     Raises:
         UsageError: an option names a column that is not there. DataError: a required feature is not there.
     """
-    schema, _ = finish_schema(inferred, (), None, replace(common, label=None), "the files")
-    return RecordLayout(schema, {name: path for name, path in paths.items() if name in schema}, base64)
+    schema, _ = finish_schema(inferred.schema, (), None, replace(common, label=None), "the files")
+    paths = {name: path for name, path in inferred.paths.items() if name in schema}
+    return RecordLayout(schema, paths, base64, dict.fromkeys(inferred.strings, STRINGS))
 
 
 def _tells_more(seen: ValueCounts, known: ValueCounts | None) -> bool:

@@ -24,6 +24,7 @@ from recordmill.sources.jsonl.grammar import (
     FLOAT_TOKEN,
     GROW,
     INFINITY,
+    MANY,
     NOT_OBJECT,
     NOT_UTF8_TEXT,
     NULL_TOKEN,
@@ -39,13 +40,17 @@ from recordmill.sources.jsonl.grammar import (
 )
 
 DEPTH = 60  # levels of nesting: what a stack of fixed size holds; deeper records are rejected by name
-UNREADABLE = 0xFF  # a line that starts with this byte, which is in no UTF-8 text, was found not to be UTF-8
+# a line that starts with one of these bytes, which are in no UTF-8 text, was found not to be UTF-8, or to have too many
+# values
+UNREADABLE, TOO_MANY = 0xFF, 0xFE
 
 # columns of the trie's nodes; node 0 is the record itself
 # PLAIN: 1 if the key stands in a text as it is, since nothing in it needs an escape
 PARENT, KEY_START, KEY_STOP, ELEMENT, FIRST, SCAN_NEXT, COUNT, LAST, PLAIN_STRING, SCAN_FIELDS = range(10)
 # cells of the state that the kernel keeps between calls
-AT, SCAN_LINE, SCAN_ROWS, ERRORS, TAPE, NODES, ARENA, SCAN_STATUS, SCAN_FULL, WANTED, SCAN_STATES = range(11)
+AT, SCAN_LINE, SCAN_ROWS, ERRORS, TAPE, NODES, ARENA, SCAN_STATUS, SCAN_FULL, WANTED, MOST_IN_LINE, SCAN_STATES = range(
+    12
+)
 # what is FULL where STATUS is GROW; of an arena, WANTED is how many bytes it needs
 TAPE_FULL, NODES_FULL, ARENA_FULL = range(3)
 _TRUE, _FALSE, _NULL = (np.frombuffer(word, np.uint8).copy() for word in (b"true", b"false", b"null"))
@@ -83,6 +88,8 @@ def scan_records(
                 _rewind(nodes, tape, first, state)
                 state[SCAN_STATUS] = GROW
                 return
+            if wrong == OK and state[TAPE] - first > state[MOST_IN_LINE]:
+                wrong = MANY
             if wrong == OK:
                 row_lines[state[SCAN_ROWS]], row_tape[state[SCAN_ROWS]] = state[SCAN_LINE], first
                 state[SCAN_ROWS] += 1
@@ -130,7 +137,7 @@ def _scan_record(
     stack rows: node, ordinal, tape entry, whether it is an array.
     """
     if data[at] != 123:  # {
-        return at, NOT_UTF8_TEXT if data[at] == UNREADABLE else NOT_OBJECT
+        return at, NOT_UTF8_TEXT if data[at] == UNREADABLE else MANY if data[at] == TOO_MANY else NOT_OBJECT
     depth, before = 0, -1  # before: the member just read in this object, whose successor is guessed
     stack[0, 0], stack[0, 1], stack[0, 2], stack[0, 3] = 0, state[SCAN_ROWS], -1, 0
     at = skip_space(data, at + 1, stop)

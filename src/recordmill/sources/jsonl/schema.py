@@ -6,8 +6,8 @@ float32, numbers of which some are whole and beyond int64 text, true and false b
 like numbers; only dates and times, which JSON has no type for, are told from strings: where all are ISO 8601 (the rules
 of schemas.lattice, as for CSV). A list of scalars is a feature of variable length, a list of objects
 one list per member, a list of lists `[?, ?]`; objects are taken apart into dotted names. What never has a value is
-text, as in CSV. Where one place has values of two forms, the user decides which one it shall be; the records that don't
-fit it are then rejects.
+text, as in CSV. Where one place has values of several forms, it has the one that the user declares, or else that of
+most values; the records of the others are rejects. If no form has more than half of them, the user is asked.
 """
 
 from __future__ import annotations
@@ -125,14 +125,15 @@ class Observed:
 
 @dataclass(frozen=True)
 class Inferred:
-    """schema: a feature per leaf; paths: by name; untold: features without any value;
-    notes: what a user should know.
+    """schema: a feature per leaf; paths: by name; untold: features without any value; notes: what a user should know;
+    strings: the features that are text because strings are there, and are not declared: other scalars don't fit.
     """
 
     schema: Schema
     paths: Mapping[str, Path]
     untold: tuple[str, ...]
     notes: tuple[str, ...]
+    strings: frozenset[str]
 
 
 class Declared:
@@ -142,7 +143,8 @@ class Declared:
     """
 
     def __init__(self, shaped: Mapping[str, bool | None], all_of_it: bool = False) -> None:
-        self._shaped, self._all = shaped, all_of_it
+        self._shaped, self.all_of_it = shaped, all_of_it
+        self._above = {name[:at] for name in shaped for at, letter in enumerate(name) if letter == "."}
 
     @classmethod
     def of(cls, common: PlanOptions) -> Declared:
@@ -154,7 +156,15 @@ class Declared:
         )
 
     def __contains__(self, name: object) -> bool:
-        return self._all or name in self._shaped
+        return self.all_of_it or name in self._shaped
+
+    def names(self, name: str) -> bool:
+        """Whether it speaks of that feature itself."""
+        return name in self._shaped
+
+    def is_object(self, name: str) -> bool:
+        """Whether it speaks of a member of that place, and not of the place."""
+        return name in self._above and name not in self._shaped
 
     def is_list(self, name: str) -> bool:
         return bool(self._shaped.get(name))
@@ -170,14 +180,15 @@ def infer_features(observed: Observed, declared: Declared, where: Mapping[int, t
     """
     features: dict[str, Feature] = {}
     paths: dict[str, Path] = {}
-    untold, notes = [], []
+    untold, notes, strings = [], [], set()
     parents = {path[:-1] for path in observed.seen}
     forms: dict[Path, str | None] = {(): "an object"}  # of a place before those inside it
     for path, seen in observed.seen.items():
         name = feature_name(path)
         if forms.get(path[:-1]) != ("a list" if path[-1] is None else "an object"):
             continue  # inside a value of a form that was not chosen
-        form = forms[path] = _form(name, seen, declared, where)
+        form = forms[path] = _form(path, observed, declared, where)
+        notes.extend(_odd_ones(name, form, seen, declared, where))
         if (form == "a list" and (*path, None) in observed.seen) or (form == "an object" and path in parents):
             continue
         if form == "an object":
@@ -190,6 +201,8 @@ def infer_features(observed: Observed, declared: Declared, where: Mapping[int, t
                 f"{_spelled(leaf)}; rename one"
             )
         dtype = _dtype(form, seen)
+        if form == "a string" and name not in declared:
+            strings.add(name)
         features[name] = Feature(name, dtype, (None,) * leaf.count(None), _always(observed, leaf))
         paths[name] = leaf
         if form is None or form == "a list":
@@ -201,7 +214,7 @@ def infer_features(observed: Observed, declared: Declared, where: Mapping[int, t
                 f"{name}: all its text is ISO 8601, so it is {dtype}; {option('dtypes', {name: 'string'})} keeps the "
                 "text"
             )
-    return Inferred(Schema(tuple(features.values())), paths, tuple(untold), tuple(notes))
+    return Inferred(Schema(tuple(features.values())), paths, tuple(untold), tuple(notes), frozenset(strings))
 
 
 def feature_name(path: Path) -> str:
@@ -213,32 +226,76 @@ def _spelled(path: Path) -> str:
     return "".join("[]" if name is None else f"[{name!r}]" for name in path)
 
 
-def _form(name: str, seen: ValueCounts, declared: Declared, where: Mapping[int, tuple[str, int]]) -> str | None:
-    """The one form that the values have; None if all are null."""
-    first = {
-        form: min((place for kind in kinds if (place := seen.first[kind]) is not None), default=None)
-        for form, kinds in _FORMS.items()
-    }
-    have = {form: place for form, place in first.items() if place is not None}
-    if not have:
-        return None
-    if len(have) == 1:
-        return next(iter(have))
-    if name in declared:
+def form_of(kind: int) -> str:
+    """What a value of that kind is, for messages."""
+    return next((form for form, kinds in _FORMS.items() if kind in kinds), "null")
+
+
+def _forms_of(seen: ValueCounts) -> dict[str, tuple[JsonPlace, int]]:
+    """Of each form that values have the place of the first one and how many there are, in the places' order."""
+    found = {}
+    for form, kinds in _FORMS.items():
+        if places := [place for kind in kinds if (place := seen.first[kind]) is not None]:
+            found[form] = min(places), int(seen.counts[[*kinds]].sum())
+    return dict(sorted(found.items(), key=lambda item: item[1]))
+
+
+def _form(path: Path, observed: Observed, declared: Declared, where: Mapping[int, tuple[str, int]]) -> str | None:
+    """The form that a place's values have, or are to have; None if all are null."""
+    name, have = feature_name(path), _forms_of(observed.seen[path])
+    if len(have) < 2:
+        return next(iter(have), None)
+    if declared.is_object(name) and "an object" in have:
+        return "an object"
+    if declared.names(name):
         scalars = [form for form in have if form in _SCALARS]
         if "a list" in have and (declared.is_list(name) or not scalars):
             return "a list"
         return "a string" if len(scalars) > 1 else scalars[0]
-    said = " and ".join(
-        f"{form} ({_where(place, where)})" for form, place in sorted(have.items(), key=lambda item: item[1])
+    most = max(have, key=lambda form: have[form][1])
+    if 2 * have[most][1] > sum(count for _, count in have.values()) or declared.all_of_it:
+        return most
+    said = " and ".join(f"{form} ({_where(place, where)})" for form, (place, _) in have.items())
+    choices = "; ".join(f"{option('dtypes', {of: dtype})} {what}" for of, dtype, what in _choices(path, have, observed))
+    raise DataError(f"{name!r} is {said}; declare what it shall be: {choices}")
+
+
+def _choices(path: Path, have: Mapping[str, tuple[JsonPlace, int]], observed: Observed) -> list[tuple[str, str, str]]:
+    """(name, dtype, what that does) of what may be declared where values have these forms."""
+    name, scalars = feature_name(path), [form for form in have if form in _SCALARS]
+    if len(scalars) == len(have):
+        return [(name, "string", "keeps the scalars as text")]
+    dtype = "string" if len(scalars) > 1 else _dtype(scalars[0], observed.seen[path]) if scalars else ""
+    found = [(name, dtype, f"takes {' and '.join(scalars)}")] if scalars else []
+    for form in have:
+        if form in _SCALARS:
+            continue
+        below = (leaf for leaf in observed.seen if leaf[: len(path)] == path and len(leaf) > len(path))
+        leaves = (leaf for leaf in below if (leaf[len(path)] is None) == (form == "a list"))
+        for leaf, kinds in ((leaf, _forms_of(observed.seen[leaf])) for leaf in leaves):
+            if any(kind in _SCALARS for kind in kinds):
+                shape = f"[{','.join('?' for step in leaf if step is None)}]" if None in leaf else ""
+                inner = _dtype(next(iter(kinds)), observed.seen[leaf])
+                found.append((feature_name(leaf), inner + shape, f"takes {form}"))
+                break
+    return [(of, dtype, f"{what}, and the others are rejects") for of, dtype, what in found]
+
+
+def _odd_ones(
+    name: str, form: str | None, seen: ValueCounts, declared: Declared, where: Mapping[int, tuple[str, int]]
+) -> list[str]:
+    """A note on values of other forms than that of most."""
+    have = _forms_of(seen)
+    if form not in have or len(have) < 2 or name in declared or declared.is_object(name):
+        return []
+    others = " and ".join(
+        f"{count:,} time{'s' * (count > 1)} {other} ({_where(place, where)})"
+        for other, (place, count) in have.items()
+        if other != form
     )
-    choose = "string" if all(form in _SCALARS for form in have) else "int64"
-    what = (
-        "keeps the scalars as text"
-        if choose == "string"
-        else "takes only values that fit and rejects the other records"
-    )
-    raise DataError(f"{name!r} is {said}; declare what it shall be: {option('dtypes', {name: choose})} {what}")
+    text = all(other in _SCALARS for other in have)
+    keeps = f"; {option('dtypes', {name: 'string'})} keeps all as text" if text else ""
+    return [f"{name}: {form} in most records, and {others}, which is rejected{keeps}"]
 
 
 def _where(place: JsonPlace, where: Mapping[int, tuple[str, int]]) -> str:
@@ -250,7 +307,7 @@ def _dtype(form: str | None, seen: ValueCounts) -> str:
     if form == "a number":
         wholes, decimals = (INT64_TYPE if seen.counts[INT] else 0), (FLOAT32 if seen.counts[FLOAT_TOKEN] else 0)
         return resolve_dtype(wholes | decimals | (TEXT_TYPE if seen.inexact[2] else 0))
-    if form == "a string" and seen.counts.sum() == sum(seen.counts[kind] for kind in (NULL_TOKEN, STRING)):
+    if form == "a string" and not seen.counts[ESCAPED_TEXT]:
         return resolve_dtype(seen.texts)
     return resolve_dtype(BOOL if form == "true or false" else TEXT_TYPE)
 

@@ -17,20 +17,22 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.option_names import option
 from recordmill.schemas.feature import Schema
 from recordmill.sources.common.contract import UNIT_BYTES, Chunk, PlanOptions, Unit, packed
 from recordmill.sources.common.encoding import check_encoding
-from recordmill.sources.common.lines import MAX_LINE_BYTES, STREAMED, file_lines, note_blank_lines
+from recordmill.sources.common.lines import MAX_LINE_BYTES, STREAMED, file_lines, note_blank_lines, rejected
 from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
 from recordmill.sources.common.tables import Alike, ChunkDigests, DigestTable
 from recordmill.sources.jsonl.binary import StringCounts, declared_base64, tell_base64, untold_bytes
+from recordmill.sources.jsonl.columns import SCALARS, STRINGS
 from recordmill.sources.jsonl.plan import PLAN_COUNTS, LineExtent, ScannedLines, make_tasks, scan_parts, stream_records
 from recordmill.sources.jsonl.records import ExpectedLayout, LineKeeper, RecordLayout, layout_of, mark_unreadable
 from recordmill.sources.jsonl.schema import Declared, Observed, infer_features
 from recordmill.sources.jsonl.tape import Path, TapeScanner
 from recordmill.sources.values.conform import conform
-from recordmill.sources.values.labels import ClassNames
+from recordmill.sources.values.labels import ClassNames, is_named
 from recordmill.sources.values.overrides import finish_schema
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Stat, ahead, check_unchanged
@@ -54,7 +56,7 @@ class JsonlOptions:
 @dataclass(frozen=True)
 class JsonlSource:
     """files: with marks STREAMED of those that can't be cut into ranges. paths: by feature, where in the record it
-    stands. base64: the features whose strings stand for bytes.
+    stands. base64: the features whose strings stand for bytes. texts: as of a RecordLayout.
     """
 
     schema: Schema
@@ -66,7 +68,9 @@ class JsonlSource:
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
     base64: tuple[str, ...] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)
     kept: ScanCache[CachedPiece] = field(default_factory=ScanCache, compare=False, repr=False)
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
     kind: str = "jsonl"
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
@@ -75,7 +79,7 @@ class JsonlSource:
             file, line = self.files[ordinal], unit.first_row
             check_unchanged(file.path, file.stat, file.name)
             for piece in self._pieces(ordinal, unit):
-                yield _chunk(ordinal, file.name, line, piece)
+                yield _chunk(ordinal, file, line, piece)
                 line += piece.count
             check_unchanged(file.path, file.stat, file.name)
 
@@ -95,7 +99,8 @@ class JsonlSource:
     def _pieces(self, ordinal: int, unit: Unit) -> Iterator[CachedPiece]:
         """All records of the unit in that file; a piece counts lines."""
         file, most = self.files[ordinal], self.options.max_line_bytes
-        layout, scanner = RecordLayout(self.schema, self.paths, frozenset(self.base64)), TapeScanner()
+        layout = RecordLayout(self.schema, self.paths, frozenset(self.base64), self.texts)
+        scanner = TapeScanner(self.memory_bytes)
         start, stop = (unit.start, unit.stop) if unit.stop else (0, file.stat.size_bytes)
         if (pieces := self.kept.take((ordinal, start))) is not None:
             yield from (replace(piece, batch=layout.finished(piece.batch)) for piece in pieces)
@@ -115,9 +120,9 @@ def _place(line: int) -> str:
     return f"line {line + 1}"
 
 
-def _chunk(ordinal: int, source: str, line: int, piece: CachedPiece) -> Chunk:
+def _chunk(ordinal: int, file: InputFile, line: int, piece: CachedPiece) -> Chunk:
     """The chunk of a piece of one file, whose first line has that number."""
-    rejects = (Reject(source, _place(line + one.ordinal), one.reason, one.message) for one in piece.rejects)
+    rejects = (rejected(one, file, _place(line + one.ordinal)) for one in piece.rejects)
     position = piece.positions(line)
     return Chunk(piece.batch, np.full(len(position), ordinal, np.uint32), position, tuple(rejects))
 
@@ -130,12 +135,12 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
         UsageError: an option names a column that is not there.
     """
     files, (common, base64) = FileTable.of(files), declared_base64(common)
-    label = common.label if common.schema is None else None
-    asked = untold_bytes(common)
+    options = replace(options, max_line_bytes=common.most_line_bytes(options.max_line_bytes))
+    label, asked = asked_label(common), untold_bytes(common)
     kept, expected = ScanCache[CachedPiece]() if asked else common.room_for_parsed(), ExpectedLayout(common, base64)
     scanned = scan_parts(
         *(files, make_tasks(files, options.encoding), options.encoding, options.max_line_bytes),
-        *(label, asked, common.threads),
+        *(label, asked, common),
         keeper=lambda: LineKeeper(expected, kept),
     )
     found = JsonlPlan()
@@ -144,16 +149,32 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
     if not observed.rows:
         raise _nothing(files, options, parts)
     inferred = infer_features(observed, Declared.of(common), LinePlace(files, parts))
-    schema, notes = finish_schema(inferred.schema, inferred.untold, found.classes, common, "the files")
+    classes = None if label is None else ClassNames(label[0], found.classes.names)
+    schema, notes = finish_schema(inferred.schema, inferred.untold, classes, common, "the files")
     conform(_empty(schema, inferred.paths), schema)  # that lists are where the schema has lists
-    final = layout_of(inferred.schema, inferred.paths, common, base64)
+    final = layout_of(inferred, common, base64)
+    named = dict.fromkeys(
+        [label[0]] if label is not None and is_named(label[0], final.schema, classes) else [], SCALARS
+    )
     kept.settle(lambda used: used.agrees(final))
     marked = files.marked(STREAMED, (part.ordinal for part in parts if part.streamed))
     as_bytes, binary = tell_base64(found.strings)
     blank = note_blank_lines(_blank_lines(files, parts))
     told = (*_arrays(files, parts), *inferred.notes, *binary, *blank, *notes)
     source = JsonlSource(schema, marked, _units(parts), options, final.paths, digests, told)
-    return replace(source, base64=tuple(sorted(base64 | as_bytes)), kept=kept)
+    told_texts = {**named, **final.texts}
+    source = replace(source, base64=tuple(sorted(base64 | as_bytes)), texts=told_texts, kept=kept)
+    return replace(source, memory_bytes=common.memory_bytes)
+
+
+def asked_label(common: PlanOptions) -> tuple[str, str] | None:
+    """The label, and which of its values are its classes: all scalars, if it is declared to be text."""
+    if common.label is None or common.schema is not None:
+        return None
+    declared = common.dtypes.get(common.label)
+    if declared is not None and not declared.startswith("string"):
+        return None
+    return common.label, STRINGS if declared is None else SCALARS
 
 
 class JsonlPlan:
@@ -161,7 +182,7 @@ class JsonlPlan:
 
     def __init__(self) -> None:
         self.observed, self.strings = Observed(), dict[str, StringCounts]()
-        self.classes: ClassNames | None = None
+        self.classes = ClassNames("")
 
     def all_of(self, parts: Iterable[ScannedLines]) -> tuple[Alike[LineExtent], DigestTable]:
         """What is kept of each part, and each file's digest."""
@@ -177,8 +198,7 @@ class JsonlPlan:
 
     def _add(self, part: ScannedLines) -> None:
         self.observed.merge(part.observed)
-        if part.classes is not None:
-            self.classes = part.classes if self.classes is None else self.classes + part.classes
+        self.classes += part.classes
         for name, seen in part.strings.items():
             self.strings[name] = self.strings.get(name, StringCounts()) + seen
 

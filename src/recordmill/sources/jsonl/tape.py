@@ -13,6 +13,7 @@ import numpy.typing as npt
 from recordmill.base.buffers import room
 from recordmill.base.errors import DataError
 from recordmill.base.kernels import kernel
+from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.sources.common.contract import BATCH_ROWS
 from recordmill.sources.jsonl import scan
 from recordmill.sources.jsonl.grammar import GROW
@@ -23,6 +24,7 @@ Path = tuple[str | None, ...]  # keys from the record inwards; None stands for t
 MAX_NODES = 20_000  # different places in a record: keys beyond that are data (identifiers), not names
 MAX_KEY_BYTES = 64 << 20  # 64 MiB: all keys together
 _ADVICE = "keys that are data can't be features; make them values"
+VALUE_SHARE = 256  # bytes of memory for each value of a line: its entry, its place, itself as it is read and encoded
 _ENTRIES = 1 << 20  # 1,048,576 values on a tape: 16 MiB, and a batch of 65,536 records with 16 values each
 _ERRORS = 1 << 12  # 4,096 bad lines per tape: bounds the messages made at once
 
@@ -63,9 +65,11 @@ class Tape:
 
 
 class TapeScanner:
-    """Reads blocks of lines; keeps the trie of keys from one block to the next."""
+    """Reads blocks of lines; keeps the trie of keys from one block to the next. memory_bytes: a line of more values
+    than there is memory for is a bad one.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
         self._nodes = np.full((256, scan.SCAN_FIELDS), -1, np.int64)
         self._nodes[0, scan.COUNT] = 0
         self._arena = np.zeros(1 << 14, np.uint8)
@@ -75,7 +79,7 @@ class TapeScanner:
         self._row_lines, self._row_tape = np.empty((2, BATCH_ROWS), np.int32)
         self._errors = np.empty((_ERRORS, 4), np.int64)
         self._state = np.zeros(scan.SCAN_STATES, np.int64)
-        self._state[scan.NODES] = 1
+        self._state[scan.NODES], self._state[scan.MOST_IN_LINE] = 1, memory_bytes // VALUE_SHARE
         self._paths: list[Path] = [()]
         self._known: dict[Path, int] = {(): 0}
 
@@ -122,7 +126,7 @@ class TapeScanner:
             if state[scan.SCAN_LINE]:
                 yield self._result(data)
             if state[scan.SCAN_STATUS] == GROW:
-                self._grow()
+                self._grow(data)
 
     def _result(self, data: Bytes) -> Tape:
         lines, rows, errors, used, nodes = self._state[
@@ -135,7 +139,7 @@ class TapeScanner:
             data, entries, order, bounds, self._row_lines[:rows], self._row_tape[:rows], self._errors[:errors], lines
         )
 
-    def _grow(self) -> None:
+    def _grow(self, data: Bytes) -> None:
         """Make room in what is full; a line that needs more than the whole tape makes the tape larger."""
         full, used, wanted = self._state[[scan.SCAN_FULL, scan.ARENA, scan.WANTED]].tolist()
         if full == scan.ARENA_FULL:
@@ -148,6 +152,8 @@ class TapeScanner:
         elif full == scan.NODES_FULL:
             self._nodes = np.concatenate([self._nodes, np.full_like(self._nodes, -1)])
             self._rehash()
+        elif self._state[scan.SCAN_LINE] == 0 and len(self._tape) >= self._state[scan.MOST_IN_LINE]:
+            data[self._state[scan.AT]] = scan.TOO_MANY
         elif len(self._tape) < _ENTRIES or self._state[scan.SCAN_LINE] == 0:
             size = len(self._tape) * 2
             self._tape, self._order = room((size, 4), np.int32), room(size, np.int32)

@@ -10,7 +10,6 @@ from itertools import groupby
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from recordmill.base.errors import Reject
 from recordmill.base.kernels import allocating
@@ -20,7 +19,7 @@ from recordmill.base.utf8 import first_bad_byte, is_utf8
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.sources.common.contract import BATCH_ROWS, UNIT_BYTES, Chunk, Unit, packed
-from recordmill.sources.common.encoding import is_plain
+from recordmill.sources.common.encoding import encoding_hint, is_plain
 from recordmill.sources.common.lines import (
     LineBlock,
     LineStarts,
@@ -30,6 +29,7 @@ from recordmill.sources.common.lines import (
     stream_lines,
 )
 from recordmill.sources.common.tables import Alike, ChunkDigests
+from recordmill.sources.values.labels import to_classes
 from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, file_chunk_digests
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Bytes, Stat, ahead, check_unchanged, read_range
@@ -41,7 +41,7 @@ class TextColumns:
     def __init__(self, schema: Schema, files: FileTable) -> None:
         """files: with a column `class_name`, unless there are no classes."""
         self._arrow, self._files = to_arrow(schema), files
-        self._names = next((pa.array(f.classes, pa.large_string()) for f in schema if f.classes), None)
+        self._names = next((f.classes for f in schema if f.classes), None)
 
     def batch(
         self, texts: pa.Array, files: npt.NDArray[np.uint32], names: Sequence[str] | None = None
@@ -54,7 +54,7 @@ class TextColumns:
             class_names = self._class_names(files)
             known["class_name"] = known["label"] = class_names
             if self._names is not None:
-                known["label"] = pc.cast(pc.index_in(class_names, value_set=self._names, skip_nulls=True), pa.int64())
+                known["label"] = to_classes(class_names, self._names).values
         return pa.RecordBatch.from_arrays([known[name] for name in self._arrow.names], schema=self._arrow)
 
     def _class_names(self, files: npt.NDArray[np.uint32]) -> pa.Array:
@@ -65,7 +65,7 @@ class TextColumns:
 
 def line_chunks(
     blocks: Iterable[LineBlock],
-    name: str,
+    file: InputFile,
     ordinal: int,
     line: int,
     columns: TextColumns,
@@ -77,14 +77,14 @@ def line_chunks(
         if block.too_long_bytes:
             message = (
                 f"the line has {block.too_long_bytes:,} bytes, more than the {max_line_bytes:,} that "
-                f"{option('max_line_bytes')} allows"
+                f"{option('max_line_bytes')}, and an eighth of {option('memory')}, allow"
             )
             yield _chunk(
                 _texts(block.data, *_split(block.data)),
                 ordinal,
                 np.empty(0, np.int64),
                 columns,
-                (Reject(name, f"line {line + 1}", "too_long", message),),
+                (Reject(file.name, f"line {line + 1}", "too_long", message),),
             )
             line += 1
             continue
@@ -97,7 +97,7 @@ def line_chunks(
                 bad = _bad(block.data, begins, ends)
                 keep = bad < 0
                 rejects = [
-                    _reject(block.data, name, line + at, int(bad[at]), int(begins[at]))
+                    _reject(block.data, file, line + at, int(bad[at]), int(begins[at]))
                     for at in np.flatnonzero(~keep).tolist()
                 ]
             if not blank_lines:
@@ -114,12 +114,12 @@ def _chunk(
     return Chunk(columns.batch(texts, files), files, position, rejects)
 
 
-def _reject(data: Bytes, name: str, line: int, bad: int, start: int) -> Reject:
+def _reject(data: Bytes, file: InputFile, line: int, bad: int, start: int) -> Reject:
     message = (
         f"is not UTF-8: byte 0x{data[bad]:02X} at byte {bad - start} of the line; declare the file's "
-        f"{option('encoding')}"
+        f"{option('encoding')}{encoding_hint(file)}"
     )
-    return Reject(name, f"line {line + 1}", "encoding", message)
+    return Reject(file.name, f"line {line + 1}", "encoding", message)
 
 
 def _texts(data: Bytes, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> pa.Array:

@@ -4,6 +4,7 @@ with the class that its folder says.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -25,7 +26,14 @@ from recordmill.sources.common.contract import (
     packed_files,
 )
 from recordmill.sources.common.detect import filter_kind
-from recordmill.sources.common.encoding import check_encoding, resolve_compression, utf8_blocks, utf8_of
+from recordmill.sources.common.encoding import (
+    check_encoding,
+    encoding_hint,
+    has_mark,
+    resolve_compression,
+    utf8_blocks,
+    utf8_of,
+)
 from recordmill.sources.common.layout import (
     AUTO_LAYOUT,
     ERROR,
@@ -47,6 +55,7 @@ from recordmill.storage.file_table import FileTable, InputFile, where_none
 from recordmill.storage.files import Bytes, check_unchanged, read_each, read_range
 from recordmill.storage.listing import Listing
 
+_MARKED = "documents with a byte order mark, which their texts don't have"
 _HEAD_BYTES = max(COMPRESSED_HEAD_BYTES, LOOKED_AT)
 
 
@@ -60,6 +69,7 @@ def read_documents(
         held = _Held(columns)
         for ordinal, file, data in zip(ordinals[first:], taken, _contents(taken, size), strict=False):
             held.take(ordinal, file.name, _document(file, data, encoding, max_bytes))
+            held.counts[_MARKED] += has_mark(read_range(file.path, 0, 4) if data is None else data[:4])
             held.digests[ordinal] = digest_file(file.path) if data is None else combine(chunk_digests(data))
             if data is None:
                 check_unchanged(file.path, file.stat, file.name)
@@ -90,6 +100,7 @@ class _Held:
         self.names: list[str] = []
         self.rejects: list[Reject] = []
         self.digests: dict[int, str] = {}
+        self.counts: Counter[str] = Counter()
 
     def take(self, ordinal: int, name: str, text: Bytes | Reject) -> None:
         if isinstance(text, Reject):
@@ -113,6 +124,7 @@ class _Held:
             np.zeros(len(files), np.int64),
             tuple(self.rejects),
             self.digests,
+            +self.counts,
         )
 
 
@@ -124,7 +136,7 @@ def _document(file: InputFile, data: Bytes | None, encoding: str, max_bytes: int
     plain = data if resolve_compression(head) == NONE else None
     pieces, size = [], 0
     try:
-        for block in utf8_blocks(file, encoding) if plain is None else utf8_of(plain, encoding, file.name):
+        for block in utf8_blocks(file, encoding) if plain is None else utf8_of(plain, encoding, file):
             pieces.append(block)
             size += len(block)
             if size > max_bytes:
@@ -132,7 +144,8 @@ def _document(file: InputFile, data: Bytes | None, encoding: str, max_bytes: int
                     file.name,
                     "",
                     "too_long",
-                    f"the document has more than the {max_bytes:,} bytes that {option('max_line_bytes')} allows",
+                    f"the document has more than the {max_bytes:,} bytes that {option('max_line_bytes')}, "
+                    f"and an eighth of {option('memory')}, allow",
                 )
     except DataError as error:
         return Reject(file.name, error.place, "encoding", error.marked_reason)
@@ -145,7 +158,8 @@ def _document(file: InputFile, data: Bytes | None, encoding: str, max_bytes: int
         file.name,
         f"line {line}, byte {bad}",
         "encoding",
-        f"is not UTF-8: byte 0x{text[bad]:02X} at byte {bad}; declare the file's {option('encoding')}",
+        f"is not UTF-8: byte 0x{text[bad]:02X} at byte {bad}; declare the file's {option('encoding')}"
+        f"{encoding_hint(file)}",
     )
 
 
@@ -218,7 +232,7 @@ class TextSource:
                 if self.files.is_marked(STREAMED, ordinal)
                 else file_lines(file, start, stop, most)
             )
-            yield from line_chunks(blocks, file.name, ordinal, unit.first_row, columns, self.options.blank_lines, most)
+            yield from line_chunks(blocks, file, ordinal, unit.first_row, columns, self.options.blank_lines, most)
             check_unchanged(file.path, file.stat, file.name)
 
     @property
@@ -238,6 +252,7 @@ def plan_text(listing: Listing, options: TextOptions, common: PlanOptions) -> Te
         DataError: there is no record, or a file is damaged. UsageError: an option asks for a column that is not there.
     """
     listing = filter_kind(listing, "text")
+    options = replace(options, max_line_bytes=common.most_line_bytes(options.max_line_bytes))
     files, layout, left = without_stray_files(
         listing.files,
         listing.roots,

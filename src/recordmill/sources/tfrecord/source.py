@@ -18,30 +18,43 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.option_names import option
 from recordmill.base.suggestions import there_are
 from recordmill.records.inference.infer import Inference
 from recordmill.records.tfrecord.frames import HEADER_BYTES, gather_frames
 from recordmill.records.tfrecord.stream import detect_tfrecord
 from recordmill.schemas import tfmd
-from recordmill.schemas.feature import PAYLOAD, Schema
+from recordmill.schemas.feature import INT64, PAYLOAD, Schema
 from recordmill.shards.catalog import UNKNOWN_SPLIT, ShardFile, of_data_set, split_of_shard
-from recordmill.shards.loading.batches import Load, loads
+from recordmill.shards.loading.batches import Load, loads, without_record
 from recordmill.shards.loading.infer_schema import schema_of
 from recordmill.shards.loading.salvage import Recovered, fitting_frames, frames_of
+from recordmill.shards.loading.schema_hints import own_classes
 from recordmill.shards.manifest import is_data_set
 from recordmill.shards.pieces import Piece
-from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, Chunk, Payloads, PlanOptions, Unit
+from recordmill.sources.common.contract import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    UNIT_BYTES,
+    Chunk,
+    Payloads,
+    PlanOptions,
+    Unit,
+)
 from recordmill.sources.common.scan_cache import ScanCache
 from recordmill.sources.tfrecord.scan import CachedLoad, count_records, scan_tfrecords
+from recordmill.sources.values.labels import show_classes
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import check_unchanged, read_range
 from recordmill.storage.folders import is_file, real_path
+from recordmill.storage.json_fields import read_bounded
 from recordmill.storage.lazy_table import BlockTable
 
 SCHEMA_FILE = "schema.pbtxt"
 SHARD = "shard"
+_RECORD_SHARE = 4  # a fourth of the memory for one record, which is there read, framed and in a run
 _AT_ONCE = 64  # texts of shards that are Python's
 
 
@@ -52,7 +65,7 @@ class TfrecordOptions:
 
 @dataclass(frozen=True)
 class TfrecordSource:
-    """files: with a column SHARD. held: records are held against the schema."""
+    """files: with a column SHARD. held: records are held against the schema; bounded: so are numbers of classes."""
 
     schema: Schema
     files: FileTable
@@ -61,6 +74,8 @@ class TfrecordSource:
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
     held: bool = False
+    bounded: bool = False
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
     kept: ScanCache[CachedLoad] = field(default_factory=ScanCache, compare=False, repr=False)
     kind: str = "tfrecord"
 
@@ -75,7 +90,8 @@ class TfrecordSource:
         file = self.files[ordinal]
         check_unchanged(file.path, file.stat, file.name)
         for load in self._loads(unit):
-            yield from _chunks(fitting_frames(load, self.schema) if self.held else frames_of(load), ordinal)
+            fits = fitting_frames(load, self.schema, bounded=self.bounded) if self.held else frames_of(load)
+            yield from _chunks(fits, ordinal)
         check_unchanged(file.path, file.stat, file.name)
 
     def _loads(self, unit: Unit) -> Iterator[Load]:
@@ -85,7 +101,17 @@ class TfrecordSource:
             return (one.load for one in kept)
         records = unit.rows if self.shards[ordinal].info else None
         piece = Piece(ordinal, unit.first_row, records, unit.start, unit.stop or None)
-        return loads(self.shards, [piece], lenient=True)
+        return map(self._fitting, loads(self.shards, [piece], lenient=True))
+
+    def _fitting(self, load: Load) -> Load:
+        """The load, unless it is a record that the memory can't hold."""
+        size, most = load.framed_bytes, self.memory_bytes // _RECORD_SHARE
+        if size <= max(most, UNIT_BYTES):
+            return load
+        given, enough = (
+            option("memory", f"{n >> 20}MiB") for n in (self.memory_bytes, _RECORD_SHARE * size + (1 << 20))
+        )
+        return without_record(load, f"a record of {size:,} bytes, more than {given} leaves for one; {enough} is enough")
 
 
 def _as_json(shards: Sequence[ShardFile]) -> pa.Array:
@@ -148,12 +174,13 @@ def plan_tfrecord(files: Sequence[InputFile], options: TfrecordOptions, common: 
     if not units:
         raise DataError("there are no records", source=files[0].name if files else "")
     schema, said, told = _schema(shards, paths, common, count_records(shards, looked, common) if counting else None)
-    held = schema.message != PAYLOAD and not told
+    held, bounded = schema.message != PAYLOAD and not told, common.schema is not None
     digests = {ordinal: one.digest for ordinal, one in enumerate(looked)}
     table = FileTable.of(files).with_column(SHARD, _as_json(shards))
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
-    return TfrecordSource(schema, table, units, digests, (*notes, *said), held=held, kept=kept)
+    source = TfrecordSource(schema, table, units, digests, (*notes, *said), held=held, bounded=bounded, kept=kept)
+    return replace(source, memory_bytes=common.memory_bytes)
 
 
 def _current(files: Sequence[InputFile]) -> tuple[tuple[InputFile, ...], tuple[ShardFile, ...], tuple[str, ...]]:
@@ -197,15 +224,16 @@ def _schema(
     """(schema, notes on where it is from, whether every record is known to be of it). paths: schema files beside the
     shards; counted: what all records are, where that is asked.
     """
-    told = False
+    told, classes = False, own_classes(shards)
     left_out: list[str] = []
     if common.may_lack and counted is not None:  # which of them the records have, only the records say
         common, left_out = common.without_absent(schema_of(shards, counted)[0].names, "the records")
     if common.schema is not None:
         schema, said = common.schema, ["schema as given", *left_out]
     elif paths:
-        found = [tfmd.from_pbtxt(read_range(path).tobytes().decode(), path) for path in paths]
+        found = [tfmd.from_pbtxt(read_bounded(path), path) for path in paths]
         if any(other != found[0] for other in found[1:]):
+            _check_classes(found[0], classes)
             raise DataError(
                 f"{paths[0]} and {next(p for p, s in zip(paths, found, strict=True) if s != found[0])} "
                 f"differ; say which: {option('schema', 'FILE')}"
@@ -216,6 +244,7 @@ def _schema(
         assert counted is not None
         schema, hinted = schema_of(shards, counted)
         said, told = ["schema inferred from all records", *hinted], not counted.others
+    _check_classes(schema, classes)
     if common.label is not None:
         if common.label not in schema:
             raise UsageError(
@@ -223,6 +252,26 @@ def _schema(
             )
         schema = replace(schema, label=common.label)
     return schema, said, told
+
+
+def _check_classes(schema: Schema, own: Mapping[str, Mapping[tuple[str, ...], str]]) -> None:
+    """Refuses records whose numbers are those of other classes. own: the classes that the records' own files name.
+
+    Raises:
+        DataError: the same number is two classes.
+    """
+    for feature in schema:
+        tables = own.get(feature.name, {}) if feature.kind == INT64 else {}
+        wanted = feature.classes or max(tables, key=len, default=())
+        for names, path in tables.items():
+            if names[: len(wanted)] != wanted[: len(names)]:
+                other = "the schema's" if feature.classes else f"those of {tables[wanted]}"
+                raise DataError(
+                    f"{feature.name!r} has numbers of the classes {show_classes(names)}, and {other} are "
+                    f"{show_classes(wanted)}; records of TFRecord files are kept as they are, so read each of them to "
+                    "Parquet and build from that, where classes go by name",
+                    source=path,
+                )
 
 
 def _schema_file(path: str) -> str | None:

@@ -1,7 +1,8 @@
 """Values of one Arrow type in, values of a feature's type out, with a mask of those that would not survive the change.
 
 Nothing is bent: an integer that a float can't hold, a float beyond the target's range, a fraction on its way to an
-integer and a text that doesn't parse are marked, never rounded, wrapped or turned into infinity. Only the rounding of a
+integer, a time without a zone where one is wanted, and a text that doesn't parse are marked, never rounded, wrapped or
+turned into infinity. Only the rounding of a
 decimal to the declared float is allowed, and counted. Everything is done on whole columns; nothing here knows about
 lists or rows (see conform).
 """
@@ -20,7 +21,6 @@ from recordmill.schemas.arrow import value_type
 from recordmill.schemas.feature import Feature
 from recordmill.sources.values import field_kernels as kernels
 from recordmill.sources.values.field_kernels import NullTokens
-from recordmill.sources.values.labels import numbers_may_be_classes
 from recordmill.sources.values.text_columns import (
     MANTISSA_BITS,
     TextFields,
@@ -45,21 +45,16 @@ class Cast(NamedTuple):
 
 
 def cast_values(values: pa.Array, feature: Feature) -> Cast:
-    """The values, none of them a list, as the feature's value type."""
+    """The values, none of them a list, as the feature's value type; names of classes are `labels.fit_values`'s."""
     values = plain(values)
     target = value_type(feature)
     if pa.types.is_null(values.type):
         return Cast(pa.nulls(len(values), target))
-    if feature.classes is not None and is_text_type(values.type):
-        return _to_classes(values, feature.classes)
     if is_text_type(values.type) and feature.dtype not in ("string", "bytes"):
         return _from_text(values, feature)
     if feature.dtype in MANTISSA_BITS:
         return _to_float(values, feature.dtype)
     cast = _to_other(values, target)
-    if feature.classes is not None:
-        outside = pc.or_(pc.less(cast.values, 0), pc.greater_equal(cast.values, len(feature.classes)))
-        return cast._replace(bad=either(cast.bad, _mask(outside)))
     if feature.dtype == "uint64" and not feature.raw:
         beyond = pc.greater(cast.values, pa.scalar(INT64_MAX, pa.uint64()))
         return cast._replace(bad=either(cast.bad, _mask(beyond)))
@@ -111,16 +106,6 @@ def _numbers(values: pa.Array) -> npt.NDArray[Any]:
 def _array(numbers: npt.NDArray[Any], like: pa.Array) -> pa.Array:
     """NumPy numbers as an Arrow array that is null where like is."""
     return pa.array(numbers, mask=like.is_null().to_numpy(zero_copy_only=False) if like.null_count else None)
-
-
-def _to_classes(values: pa.Array, classes: tuple[str, ...]) -> Cast:
-    index = pc.cast(pc.index_in(values, value_set=pa.array(classes, values.type), skip_nulls=True), pa.int64())
-    unknown = _mask(pc.and_(values.is_valid(), index.is_null()))
-    if unknown is None or not numbers_may_be_classes(classes):
-        return Cast(index, unknown)
-    numbers = _from_text(pc.if_else(pa.array(unknown), values, pa.scalar(None, values.type)), Feature("", "int64"))
-    outside = pc.or_(pc.less(numbers.values, 0), pc.greater_equal(numbers.values, len(classes)))
-    return Cast(pc.coalesce(index, numbers.values), either(numbers.bad, _mask(outside)))
 
 
 def _to_float(values: pa.Array, dtype: str) -> Cast:
@@ -193,8 +178,11 @@ def _to_other(values: pa.Array, target: pa.DataType) -> Cast:
         numbers = _numbers(values)
         bad = (numbers != 0) & (numbers != 1)
         return Cast(_array(numbers != 0, values), bad if bad.any() else None)
-    if pa.types.is_floating(kind) and pa.types.is_timestamp(target):
-        return Cast(pa.nulls(len(values), target), _mask(values.is_valid()))
+    if pa.types.is_timestamp(target):
+        is_time = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+        other_zone = is_time and (getattr(kind, "tz", None) is None) != (target.tz is None)
+        if other_zone or pa.types.is_floating(kind):
+            return Cast(pa.nulls(len(values), target), _mask(values.is_valid()))
     return _arrow_cast(values, target)
 
 

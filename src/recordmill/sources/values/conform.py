@@ -8,7 +8,8 @@ names feature, value and remedy. Columns that the schema does not name are dropp
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import datetime
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,9 +20,10 @@ import pyarrow.compute as pc
 from recordmill.base.arrays import Bools
 from recordmill.base.errors import DataError
 from recordmill.base.option_names import option
-from recordmill.schemas.arrow import arrow_type, to_arrow
+from recordmill.schemas.arrow import arrow_type, classes_in_metadata, to_arrow
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.sources.values.casting import cast_values, plain
+from recordmill.sources.values.casting import Cast, is_text_type, plain
+from recordmill.sources.values.labels import fit_values, show_classes
 
 ConformedRows = npt.NDArray[np.int64]
 BadRow = tuple[int, str, str]  # (row in the batch, reason, message)
@@ -40,6 +42,16 @@ class Conformed(NamedTuple):
     lost: dict[str, int]
 
 
+class _Meaning(NamedTuple):
+    """What numbers in a column are: of these classes, or texts; see labels.fit_values."""
+
+    given: Sequence[str] | None
+    as_text: bool
+
+    def fit(self, values: pa.Array, feature: Feature) -> Cast:
+        return fit_values(values, feature, self.given, as_text=self.as_text)
+
+
 class _Column(NamedTuple):
     array: pa.Array | None  # None if bad rows must go before it can be built
     bad: Bools | None
@@ -47,8 +59,9 @@ class _Column(NamedTuple):
     lost: int = 0
 
 
-def conform(batch: pa.RecordBatch, schema: Schema) -> Conformed:
-    """The batch's rows as the schema has them.
+def conform(batch: pa.RecordBatch, schema: Schema, named: str | None = None) -> Conformed:
+    """The batch's rows as the schema has them; numbers of classes that the batch's own fields name go by name. named: a
+    feature whose classes are texts of its values: so do its other numbers, by the text that they are.
 
     Raises:
         DataError: a whole column has another form than its feature (a list for a scalar); it names both.
@@ -57,7 +70,7 @@ def conform(batch: pa.RecordBatch, schema: Schema) -> Conformed:
     bad: list[BadRow] = []
     # a column's values are only looked at once its lists have the right lengths, so a row may be found later
     while True:
-        columns, found, lost = _fit_all(batch, schema)
+        columns, found, lost = _fit_all(batch, schema, named)
         if not found:
             return Conformed(_batch(columns, to_arrow(schema), batch.num_rows), good, sorted(bad), lost)
         keep = np.ones(batch.num_rows, np.bool_)
@@ -66,8 +79,20 @@ def conform(batch: pa.RecordBatch, schema: Schema) -> Conformed:
         batch, good = batch.filter(pa.array(keep)), good[keep]
 
 
+def with_classes(column: pa.Array, feature: Feature) -> pa.Array:
+    """A column that was read before the classes of the label were known, whose texts they are; others as they are."""
+    inner = column.type
+    while pa.types.is_nested(inner):
+        inner = inner.value_type
+    if feature.classes is None or not is_text_type(inner):
+        return column
+    found = conform(pa.RecordBatch.from_arrays([column], [feature.name]), Schema((feature,)))
+    assert not found.bad, "the classes are all that there are"
+    return found.batch.column(0)
+
+
 def _fit_all(
-    batch: pa.RecordBatch, schema: Schema
+    batch: pa.RecordBatch, schema: Schema, named: str | None
 ) -> tuple[list[pa.Array], dict[int, tuple[str, str]], dict[str, int]]:
     """(the columns, useful if no row is bad; by bad row the first reason; floats rounded)."""
     columns: list[pa.Array] = []
@@ -75,12 +100,14 @@ def _fit_all(
     lost: dict[str, int] = {}
     position = {name: i for i, name in enumerate(batch.schema.names)}
     for feature in schema:
-        given = batch.column(position[feature.name]) if feature.name in position else pa.nulls(batch.num_rows)
-        column = _fit(given, feature)
+        at = position.get(feature.name)
+        given = pa.nulls(batch.num_rows) if at is None else batch.column(at)
+        classes = None if at is None else classes_in_metadata(batch.schema.field(at))
+        column = _fit(given, feature, _Meaning(classes, feature.name == named))
         if column.bad is not None:
             for row in np.flatnonzero(column.bad).tolist():
                 if row not in bad:
-                    bad[row] = explain_value(given, row, feature, column.reason)
+                    bad[row] = explain_value(given, row, feature, column.reason, classes)
         if column.lost:
             lost[feature.name] = column.lost
         columns.append(column.array)
@@ -95,27 +122,29 @@ def _batch(columns: list[pa.Array], target: pa.Schema, rows: int) -> pa.RecordBa
     ).replace_schema_metadata(target.metadata)
 
 
-def _fit(given: pa.Array, feature: Feature) -> _Column:
+def _fit(given: pa.Array, feature: Feature, meaning: _Meaning) -> _Column:
     given = plain(given)
     if feature.required and given.null_count:
         return _Column(None, _nulls(given), "null")
     if pa.types.is_null(given.type):
         return _Column(pa.nulls(len(given), arrow_type(feature)), None)
     if feature.shape:
-        return _fit_list(given, feature)
+        return _fit_list(given, feature, meaning)
     if pa.types.is_nested(given.type):
         raise DataError(f"column {feature.name!r} is a {given.type}, but the schema has {feature.describe()}")
-    values, bad, lost = cast_values(given, feature)
-    return _Column(values, bad, _reason(given.type, bad), lost)
+    values, bad, lost = meaning.fit(given, feature)
+    return _Column(values, bad, _reason(given.type, feature, bad), lost)
 
 
-def _reason(kind: pa.DataType, bad: Bools | None) -> str:
+def _reason(kind: pa.DataType, feature: Feature, bad: Bools | None) -> str:
     if bad is None:
         return ""
+    if feature.classes is not None:
+        return "class"
     return "range" if pa.types.is_integer(kind) or pa.types.is_floating(kind) else "type"
 
 
-def _fit_list(given: pa.Array, feature: Feature) -> _Column:
+def _fit_list(given: pa.Array, feature: Feature, meaning: _Meaning) -> _Column:
     """Take the lists apart level by level, cast the values, and put the feature's own lists around them."""
     wraps: list[Callable[[pa.Array], pa.Array]] = []
     parents: list[ConformedRows] = []  # per level: of each value, its place one level up
@@ -139,9 +168,9 @@ def _fit_list(given: pa.Array, feature: Feature) -> _Column:
         raise DataError(f"column {feature.name!r} is a {given.type}, but the schema has {feature.describe()}")
     if inner.null_count:
         return _Column(None, _marked(_nulls(inner), parents, len(given)), "null-inside")
-    values, bad, lost = cast_values(inner, feature)
+    values, bad, lost = meaning.fit(inner, feature)
     if bad is not None:
-        return _Column(None, _marked(bad, parents, len(given)), _reason(inner.type, bad))
+        return _Column(None, _marked(bad, parents, len(given)), _reason(inner.type, feature, bad))
     for wrap in reversed(wraps):
         values = wrap(values)
     return _Column(values, None, "", lost)
@@ -228,8 +257,10 @@ def _fixed(values: pa.Array, feature: Feature, length: int, missing: pa.Array | 
     return pa.Array.from_buffers(pa.list_(values.type, 0), length, [validity], children=[values])
 
 
-def explain_value(given: pa.Array, row: int, feature: Feature, reason: str) -> tuple[str, str]:
-    """(reason, message) for the value at that row."""
+def explain_value(
+    given: pa.Array, row: int, feature: Feature, reason: str, classes: Sequence[str] | None = None
+) -> tuple[str, str]:
+    """(reason, message) for the value at that row; classes: whose number it is."""
     name, declared = feature.name, feature.describe()
     if reason == "null":
         return "null", f"{name}: missing, but the schema requires it"
@@ -242,9 +273,17 @@ def explain_value(given: pa.Array, row: int, feature: Feature, reason: str) -> t
             "encoding",
             f"{name}: is not UTF-8: {quoted_value(error.object)}; {option('dtypes', {name: 'bytes'})} keeps it",
         )
+    value = value if classes is None else _named(value, classes)
     if reason == "shape":
         return "shape", f"{name}: {quoted_value(value)} has not the shape of {declared}"
     return reason, f"{name}: {quoted_value(value)} does not fit {declared}{remedy(value, feature)}"
+
+
+def _named(value: object, classes: Sequence[str]) -> object:
+    """The value with the names of the classes in place of their numbers."""
+    if isinstance(value, list):
+        return [_named(item, classes) for item in value]
+    return classes[value] if isinstance(value, int) and 0 <= value < len(classes) else value
 
 
 def quoted_value(value: object) -> str:
@@ -258,9 +297,14 @@ def quoted_value(value: object) -> str:
 def remedy(value: object, feature: Feature) -> str:
     """What to type to keep such values."""
     if feature.classes is not None:
-        return f": not one of the {len(feature.classes)} classes"
+        return f": none of the {len(feature.classes):,} classes {show_classes(feature.classes)}"
     if isinstance(value, list) and value:
         return remedy(next((item for item in value if item is not None), None), feature)
+    if feature.timestamp and isinstance(value, datetime.date):
+        unit, zone = feature.timestamp
+        has, other = ("no", f"timestamp[{unit}]") if zone else ("a", f"timestamp[{unit}, UTC]")
+        if (getattr(value, "tzinfo", None) is None) == (zone is not None):
+            return f", for it has {has} time zone; {option('dtypes', {feature.name: other})} keeps it"
     wider = _wider(value, feature)
     return f"; {option('dtypes', {feature.name: wider})} keeps it" if wider and wider != feature.dtype else ""
 

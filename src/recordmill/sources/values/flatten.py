@@ -8,7 +8,8 @@ name already is kept, and two columns that would then have one name are refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +28,7 @@ def flatten(batch: pa.RecordBatch) -> pa.RecordBatch:
         DataError: two columns would have the same name.
     """
     if not any(_has_struct(field.type) for field in batch.schema):
-        _check_names(batch.schema.names)
+        check_names(batch.schema.names)
         return batch
     arrays: list[pa.Array] = []
     fields: list[pa.Field] = []
@@ -39,7 +40,7 @@ def flatten(batch: pa.RecordBatch) -> pa.RecordBatch:
         for name, array in _parts(field.name, column):
             arrays.append(array)
             fields.append(pa.field(name, array.type))
-    _check_names([field.name for field in fields])
+    check_names([field.name for field in fields])
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields, metadata=batch.schema.metadata))
 
 
@@ -74,11 +75,13 @@ def flatten_schema(schema: pa.Schema) -> pa.Schema:
     return flatten(pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)).schema
 
 
-def _check_names(names: list[str]) -> None:
+def check_names(names: Sequence[str], source: str = "") -> None:
+    """Raises DataError if two columns have one name."""
     if len(set(names)) < len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
+        twice = min(name for name, count in Counter(names).items() if count > 1)
         raise DataError(
-            f"two columns are named {twice[0]!r}; rename one (a nested member takes its dotted path as name)"
+            f"two columns are named {twice!r}; rename one (a nested member takes its dotted path as name)",
+            source=source,
         )
 
 
@@ -100,15 +103,16 @@ def _parts(name: str, column: pa.Array) -> Iterator[tuple[str, pa.Array]]:
         for field, member in zip(column.type, column.flatten(), strict=True):
             yield from _parts(f"{name}.{field.name}", member)
     else:
-        lengths = pc.fill_null(pc.list_value_length(_as_list(column)), 0)
+        lengths = pc.fill_null(pc.list_value_length(map_as_list(column)), 0)
         offsets = np.zeros(len(column) + 1, np.int64)
         np.cumsum(lengths.to_numpy(zero_copy_only=False), out=offsets[1:])
         missing = column.is_null() if column.null_count else None
-        for part, values in _parts(name, _as_list(column).flatten()):
+        for part, values in _parts(name, map_as_list(column).flatten()):
             yield part, pa.LargeListArray.from_arrays(pa.array(offsets), values, mask=missing)
 
 
-def _as_list(column: pa.Array) -> pa.Array:
+def map_as_list(column: pa.Array) -> pa.Array:
+    """A map as a list of `key` and `value`; any other column as it is."""
     if not pa.types.is_map(column.type):
         return column
     members = [column.type.key_field.with_name("key"), column.type.item_field.with_name("value")]

@@ -5,15 +5,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+
+import pyarrow as pa
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.suggestions import there_are
+from recordmill.schemas.arrow import classes_in_metadata
 from recordmill.schemas.feature import DTYPES, Feature, Schema
 from recordmill.sources.common.contract import PlanOptions
-from recordmill.sources.values.labels import ClassNames, check_label, with_label
+from recordmill.sources.values.labels import ClassNames, is_named, with_label
+from recordmill.sources.values.unify import Unifier
 
 _DTYPE = re.compile(r"(timestamp\[(?:s|ms|us|ns)(?:, ?UTC)?\]|[a-z]+[0-9]*)(?:\[([0-9?, ]*)\])?")
 
@@ -100,8 +104,8 @@ def finish_schema(
 ) -> tuple[Schema, tuple[str, ...]]:
     """(the schema of the records, notes) from what was inferred and what the user declares.
 
-    untold: columns without any value, noted as such; classes: the label's, if it is text; what: the input, for
-    messages.
+    untold: columns without any value, noted as such; classes: the label's, unless the schema is given; what: the input,
+    for messages.
 
     Raises:
         UsageError: an option names a column that is not there. DataError: a required feature is not there.
@@ -115,16 +119,32 @@ def finish_schema(
     if common.schema is not None:
         schema, more = select_declared(common.schema, inferred, what)
         notes = [*left_out, *more, *_class_notes(schema, inferred)]
-        if common.label is not None:
-            check_label(schema, common.label)
-            schema = replace(schema, label=common.label)
-        return apply_dtypes(schema, common.dtypes), tuple(notes)
-    schema = apply_dtypes(inferred, common.dtypes)
-    if common.label is not None:
-        label = check_label(schema, common.label)
-        schema = with_label(
-            schema,
-            common.label,
-            classes.sorted() if classes is not None and label.dtype == "string" and not label.shape else None,
-        )
-    return schema, tuple(notes)
+        classes = None
+    else:
+        schema = inferred
+    schema = apply_dtypes(schema, common.dtypes)
+    return schema if common.label is None else with_label(schema, common.label, classes), tuple(notes)
+
+
+def finish_parts(
+    unifier: Unifier, batches: Iterable[pa.RecordBatch], common: PlanOptions, what: str
+) -> tuple[Schema, tuple[str, ...], str | None]:
+    """As `finish_schema`, of parts that are Arrow tables; and the label, if its classes are texts of its values.
+
+    batches: all of them, flattened, with the label at least; they are only read if the label is text.
+    """
+    inferred, label = unifier.schema(), common.label
+    classes = None if label is None or common.schema is not None else ClassNames(label)
+    named = classes is not None and is_named(label, apply_dtypes(inferred, common.dtypes), classes)
+    if classes is not None and named:
+        for batch in batches:
+            if (at := batch.schema.get_field_index(label)) >= 0:
+                classes.add(batch.column(at), classes_in_metadata(batch.schema.field(at)))
+    schema, notes = finish_schema(inferred, unifier.untold(), classes, common, what)
+    return schema, (*notes, *unifier.check_classes(schema)), label if named else None
+
+
+def declared_columns(common: PlanOptions) -> dict[str, str]:
+    """What the user declares of columns, for a Unifier: a column of a given schema may be a list."""
+    given = {} if common.schema is None else {f.name: f"{f.dtype}[]" for f in common.schema}
+    return {**given, **common.dtypes}

@@ -1,12 +1,14 @@
 """The features of several batches or files in, one schema that holds them all out, or the reason why there is none.
 
 Types widen only where every value survives: integers to the smallest type that holds both, numbers to a float,
-timestamps to the finer unit, tensors of different length to lists. A number and a text, or a scalar and a list, are not
-made one silently: the user is told both places and declares which it shall be.
+timestamps to the finer unit, tensors of different length to lists, classes of different parts to those of all, by name.
+A number and a text, a number of a class and one of none, or a scalar and a list, are not made one silently: the user is
+told both places and declares which it shall be.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -17,6 +19,7 @@ from recordmill.base.errors import DataError
 from recordmill.base.option_names import option
 from recordmill.schemas.arrow import from_arrow_field, label_in_metadata
 from recordmill.schemas.feature import Feature, Schema
+from recordmill.sources.values.labels import show_classes, sort_classes
 
 _UNITS = ("s", "ms", "us", "ns")
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -36,6 +39,8 @@ class Unifier:
         self._parts = 0
         self._seen: dict[str, int] = {}
         self._label: str | None = None
+        # of each column of numbers: the classes that parts name, None for numbers of no class, and the first such part
+        self._tables: defaultdict[str, dict[tuple[str, ...] | None, str]] = defaultdict(dict)
 
     def add(self, schema: pa.Schema, where: str, nulls: Mapping[str, int] | None = None) -> None:
         """Take in a part: its schema, its place for messages, and how many nulls each column has if that is known.
@@ -61,16 +66,64 @@ class Unifier:
             self._seen[name] = self._seen.get(name, 0) + 1
             if told:
                 self._known.add(name)
+                if _is_number(feature.dtype):
+                    self._tables[name].setdefault(feature.classes, where)
 
     def schema(self) -> Schema:
         """All features, and the label that a part's metadata names; what is missing in some part is not required.
 
         A column of nothing but nulls, which has no type, is text.
+
+        Raises:
+            DataError: a column has classes in some parts and none in others.
         """
         structs = self._structs()
         wanted = [f for f in self._features.values() if f.name in self._known or f.name not in structs]
-        features = tuple(replace(f, required=f.required and self._seen[f.name] == self._parts) for f in wanted)
+        features = tuple(
+            replace(f, required=f.required and self._seen[f.name] == self._parts, classes=self._classes(f))
+            for f in wanted
+        )
         return Schema(features, self._label if any(f.name == self._label for f in wanted) else None)
+
+    def check_classes(self, schema: Schema) -> tuple[str, ...]:
+        """Notes on classes of several tables in a schema that the user may have declared.
+
+        Raises:
+            DataError: parts have different classes, and the schema takes their numbers as they are.
+        """
+        notes = []
+        for feature in schema:
+            tables = self._tables.get(feature.name, {})
+            (one, where), *more = [(names, place) for names, place in tables.items() if names] or [((), "")]
+            if not more or feature.dtype in ("string", "bytes"):
+                continue
+            if feature.classes is None:
+                raise DataError(
+                    f"{feature.name!r} has the classes {show_classes(more[0][0])} here and {show_classes(one)} in "
+                    f"{where}, so its numbers alone say nothing; name its classes in the schema, or declare "
+                    f"{option('dtypes', {feature.name: 'string'})} for the names",
+                    source=more[0][1],
+                )
+            notes.append(
+                f"{feature.name}: {len(tables):,} tables of classes, such as {show_classes(one)} in {where} and "
+                f"{show_classes(more[0][0])} in {more[0][1]}, are one by name: {show_classes(feature.classes)}"
+            )
+        return tuple(notes)
+
+    def _classes(self, feature: Feature) -> tuple[str, ...] | None:
+        tables = self._tables.get(feature.name, {})
+        named = [names for names in tables if names is not None]
+        if not named or feature.dtype != "int64":
+            return None
+        if None in tables:
+            if feature.name in self._declared:
+                return None
+            raise DataError(
+                f"{feature.name!r} has numbers of the classes {show_classes(named[0])} in {tables[named[0]]}, but "
+                f"numbers of no class here; {option('dtypes', {feature.name: 'int64'})} takes all of them as numbers",
+                source=tables[None],
+            )
+        return named[0] if len(named) == 1 else sort_classes(name for names in named for name in names)
 
     def untold(self) -> tuple[str, ...]:
         """The columns in which there is no value at all."""
@@ -113,9 +166,8 @@ class Unifier:
 
     def _join(self, one: Feature, other: Feature, where: str) -> Feature:
         dtype, shape = join_dtypes(one.dtype, other.dtype), join_shapes(one.shape, other.shape)
-        classes = one.classes if one.classes == other.classes else None
         if shape is not None and dtype is not None:
-            return Feature(one.name, dtype, shape, one.required and other.required, classes)
+            return Feature(one.name, dtype, shape, one.required and other.required)
         if one.name in self._declared and (shape is not None or "[" in self._declared[one.name]):
             return replace(one, shape=one.shape if shape is None else shape, required=one.required and other.required)
         raise self._conflict(one, other, where)

@@ -1,0 +1,390 @@
+"""The label in every kind of input: the values of all parts are its classes, and names or numbers of classes become
+those of a given schema by name, whatever the kind; what is none is a reject or an error, and never another class.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import image_samples
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from source_reading import input_files, read_all, values
+
+import recordmill
+from recordmill.base.errors import DataError, UsageError
+from recordmill.records.example.single_example import example
+from recordmill.records.tfrecord.frames import frame
+from recordmill.schemas import tfmd
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.sources.arrow.memory import spool
+from recordmill.sources.arrow.parquet import ParquetOptions, plan_parquet
+from recordmill.sources.common.contract import PlanOptions
+from recordmill.sources.csv.dialect import CsvOptions
+from recordmill.sources.csv.source import plan_csv
+from recordmill.sources.images.source import ImageOptions, plan_images
+from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
+from recordmill.sources.text.source import TextOptions, plan_text
+from recordmill.sources.tfrecord.source import TfrecordOptions, plan_tfrecord
+from recordmill.sources.values import labels as label_values
+from recordmill.storage.listing import list_inputs
+
+Parts = Sequence[Sequence[Any]]  # [part, label]
+PARTS = (("cat", "dog", "cat"), ("bird", "cat"))
+NAMES = sorted(itertools.chain(*PARTS))
+ORDERS = (
+    ("bird", "cat", "dog"),  # as in the data
+    ("dog", "bird", "cat"),  # in another order
+    ("ant", "dog", "fox", "bird", "cat", "yak"),  # and more
+)
+
+
+def schema_of(classes: tuple[str, ...] | None, dtype: str = "int64", shape: tuple[None, ...] = ()) -> Schema:
+    return Schema((Feature("label", dtype, shape, False, classes),), "label")
+
+
+def as_csv(folder: Path, parts: Parts, common: PlanOptions) -> Any:
+    for at, part in enumerate(parts):
+        (folder / f"{at}.csv").write_text("label,x\n" + "".join(f"{label},1\n" for label in part))
+    return plan_csv(input_files(*sorted(folder.glob("*.csv"))), CsvOptions(), common)
+
+
+def as_jsonl(folder: Path, parts: Parts, common: PlanOptions) -> Any:
+    for at, part in enumerate(parts):
+        (folder / f"{at}.jsonl").write_text("".join(json.dumps({"label": label}) + "\n" for label in part))
+    return plan_jsonl(input_files(*sorted(folder.glob("*.jsonl"))), JsonlOptions(), common)
+
+
+def as_kept_jsonl(folder: Path, parts: Parts, common: PlanOptions) -> Any:
+    common = PlanOptions(common.schema, common.dtypes, common.label, parsed_bytes=1 << 20)
+    return as_jsonl(folder, parts, common)
+
+
+def as_parquet(folder: Path, parts: Parts, common: PlanOptions) -> Any:
+    for at, part in enumerate(parts):
+        pq.write_table(pa.table({"label": list(part)}), folder / f"{at}.parquet")
+    return plan_parquet(input_files(*sorted(folder.glob("*.parquet"))), ParquetOptions(), common)
+
+
+def as_memory(folder: Path, parts: Parts, common: PlanOptions) -> Any:
+    (folder / "spool").mkdir()
+    return spool((pa.table({"label": list(part)}) for part in parts), folder / "spool", common)
+
+
+def numbered(part: Sequence[str | int], classes: tuple[str, ...] = ()) -> pa.Table:
+    """Numbers, with their classes in Arrow's metadata: of the part, in the order in which they come."""
+    table = classes or tuple(dict.fromkeys(name for name in part if isinstance(name, str)))
+    numbers = [table.index(name) if isinstance(name, str) else name for name in part]
+    return pa.table([pa.array(numbers, pa.int64())], schema=to_arrow(schema_of(table)))
+
+
+def as_numbered_parquet(folder: Path, parts: Parts, common: PlanOptions) -> Any:
+    for at, part in enumerate(parts):
+        pq.write_table(numbered(part), folder / f"{at}.parquet")
+    return plan_parquet(input_files(*sorted(folder.glob("*.parquet"))), ParquetOptions(), common)
+
+
+def as_numbered_memory(folder: Path, parts: Parts, common: PlanOptions) -> Any:
+    (folder / "spool").mkdir()
+    return spool(map(numbered, parts), folder / "spool", common)
+
+
+def as_text(folder: Path, parts: Parts, common: PlanOptions) -> Any:
+    for number, label in enumerate(itertools.chain(*parts)):
+        path = folder / "in" / str(label) / f"{number}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"text {number}")
+    return plan_text(list_inputs([str(folder / "in")]), TextOptions(unknown_class="reject"), common)
+
+
+def as_images(folder: Path, parts: Parts, common: PlanOptions) -> Any:
+    for number, label in enumerate(itertools.chain(*parts)):
+        path = folder / "in" / str(label) / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(image_samples.encoded("PNG"))
+    return plan_images(list_inputs([str(folder / "in")]), ImageOptions(unknown_class="reject"), common)
+
+
+def as_labelled_images(folder: Path, parts: Parts, common: PlanOptions) -> Any:
+    rows = list(enumerate(itertools.chain(*parts)))
+    (folder / "in").mkdir()
+    for number, _ in rows:
+        (folder / "in" / f"{number}.png").write_bytes(image_samples.encoded("PNG"))
+    with open(folder / "labels.csv", "w", newline="") as file:
+        csv.writer(file).writerows([("file", "label"), *((f"{number}.png", label) for number, label in rows)])
+    options = ImageOptions(labels=str(folder / "labels.csv"))
+    return plan_images(list_inputs([str(folder / "in")]), options, common)
+
+
+TABLES: dict[str, Callable[[Path, Parts, PlanOptions], Any]] = {
+    "csv": as_csv, "jsonl": as_jsonl, "kept jsonl": as_kept_jsonl, "parquet": as_parquet, "memory": as_memory
+}  # fmt: skip
+NUMBERED = {"numbered parquet": as_numbered_parquet, "numbered memory": as_numbered_memory}
+NAMED = {"text": as_text, "images": as_images, "labelled images": as_labelled_images}
+KINDS = {**TABLES, **NUMBERED, **NAMED}
+
+
+def names_of(source: Any) -> tuple[list[str], int]:
+    """(the classes' names of all records, how many rejects there are)."""
+    rows, rejects = read_all(source)
+    found = [row["label"] for row in values(rows)]
+    classes = source.schema["label"].classes
+    names = [name if isinstance(name, str) else classes[name] for name in found if name is not None]
+    assert len(names) == len(found)
+    return sorted(names), len(rejects) + len(source.plan_rejects)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_values_of_all_parts_are_the_classes(tmp_path: Path, kind: str) -> None:
+    label = "label" if kind not in ("text", "images") else None
+    source = KINDS[kind](tmp_path, PARTS, PlanOptions(label=label))
+    assert source.schema.label == "label"
+    assert source.schema["label"].classes == ("bird", "cat", "dog")
+    assert names_of(source) == (NAMES, 0)
+    tables = "label: 2 tables of classes, such as 'cat', 'dog' in "
+    assert any(note.startswith(tables) for note in source.notes) == (kind in NUMBERED)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("classes", ORDERS)
+def test_a_given_schema_takes_classes_by_name(tmp_path: Path, kind: str, classes: tuple[str, ...]) -> None:
+    source = KINDS[kind](tmp_path, PARTS, PlanOptions(schema=schema_of(classes)))
+    assert source.schema["label"].classes == classes
+    assert names_of(source) == (NAMES, 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_class_that_the_given_schema_lacks_is_a_reject(tmp_path: Path, kind: str) -> None:
+    source = KINDS[kind](tmp_path, PARTS, PlanOptions(schema=schema_of(("dog", "cat"))))
+    assert names_of(source) == (["cat", "cat", "cat", "dog"], 1)
+    (reject,) = (*read_all(source)[1], *source.plan_rejects)
+    assert reject.reason == "class"
+    assert "'bird'" in reject.message
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_string_label_of_a_given_schema_stays_text(tmp_path: Path, kind: str) -> None:
+    given = schema_of(None, "string")
+    for label in (None, "label")[: 1 + (kind not in ("images", "text"))]:
+        (tmp_path / str(label)).mkdir()
+        source = KINDS[kind](tmp_path / str(label), PARTS, PlanOptions(schema=given, label=label))
+        assert source.schema == given
+        assert sorted(row["label"] for row in values(read_all(source)[0])) == NAMES
+
+
+@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("numbers", [(0, 1), (5, 0), (10, 2)])
+def test_numbers_and_names_by_the_remedy_that_is_offered(tmp_path: Path, kind: str, numbers: tuple[int, ...]) -> None:
+    """They are texts of which each is a class of its own: 0 is none of the names."""
+    parts = (("cat", "dog"), numbers)
+    declared: dict[str, str] = {}
+    if kind != "csv":
+        (tmp_path / "undeclared").mkdir()
+        with pytest.raises(DataError, match=r"--dtype label=string") as told:
+            TABLES[kind](
+                tmp_path / "undeclared", parts if len(numbers) < 3 else ((*parts[0], "c"), numbers), PlanOptions()
+            )
+        declared = dict(re.findall(r"--dtype (\w+)=(\w+)", str(told.value)))
+    source = TABLES[kind](tmp_path, parts, PlanOptions(dtypes=declared, label="label"))
+    expected = sorted(["cat", "dog", *map(str, numbers)])
+    assert source.schema["label"].classes == tuple(expected)
+    assert names_of(source) == (expected, 0)
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_declared_text_of_whole_numbers_names_classes(tmp_path: Path, kind: str) -> None:
+    common = PlanOptions(dtypes={"label": "string"}, label="label")
+    source = TABLES[kind](tmp_path, ((7, 30), (7, 100)), common)
+    assert source.schema["label"].classes == ("100", "30", "7")
+    assert names_of(source) == (["100", "30", "7", "7"], 0)
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_label_of_numbers_has_no_classes(tmp_path: Path, kind: str) -> None:
+    source = TABLES[kind](tmp_path, ((7, 30), (7, 100)), PlanOptions(label="label"))
+    assert (source.schema.label, source.schema["label"].classes) == ("label", None)
+    assert [row["label"] for row in values(read_all(source)[0])] == [7, 30, 7, 100]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "kept jsonl", "parquet", "memory"])
+def test_lists_of_texts_are_lists_of_classes(tmp_path: Path, kind: str) -> None:
+    parts: Parts = ([["b", "a"], []], [["c"], ["a"]])
+    source = TABLES[kind](tmp_path, parts, PlanOptions(label="label"))
+    assert (source.schema["label"].describe(), source.schema["label"].classes) == ("int64 [?]", ("a", "b", "c"))
+    assert [row["label"] for row in values(read_all(source)[0])] == [[1, 0], [], [2], [0]]
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_label_without_values_or_with_too_many_is_refused(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="label 'label' has no values, only nulls"):
+        TABLES[kind](tmp_path / "empty", (["" if kind == "csv" else None] * 3,), PlanOptions(label="label"))
+    monkeypatch.setattr(label_values, "MAX_CLASSES", 2)
+    with pytest.raises(DataError, match=r"label 'label' has more than 2 different values.*leave --label out"):
+        TABLES[kind](tmp_path, PARTS, PlanOptions(label="label"))
+    (tmp_path / "again").mkdir()
+    assert len(read_all(TABLES[kind](tmp_path / "again", PARTS, PlanOptions()))[0]) == 5
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_number_beyond_the_classes_is_a_reject(tmp_path: Path, kind: str) -> None:
+    source = TABLES[kind](tmp_path, ([0, 1, 2, -1],), PlanOptions(schema=schema_of(("neg", "pos"))))
+    rows, rejects = read_all(source)
+    assert [row["label"] for row in values(rows)] == [0, 1]
+    assert [reject.reason for reject in rejects] == ["class", "class"]
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_names_and_numbers_as_text(tmp_path: Path, kind: str) -> None:
+    source = TABLES[kind](tmp_path, (["pos", "0", "1", "2", "neg"],), PlanOptions(schema=schema_of(("neg", "pos"))))
+    rows, rejects = read_all(source)
+    assert [row["label"] for row in values(rows)] == [1, 0, 1, 0]
+    assert ["'2'" in reject.message for reject in (*rejects, *source.plan_rejects)] == [True]
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_classes_that_are_called_by_numbers(tmp_path: Path, kind: str) -> None:
+    """Text is a name, a typed number the number of a class, and that is said; also where both stand together."""
+    common = PlanOptions(schema=schema_of(("1", "2", "3")))
+    source = TABLES[kind](tmp_path, (["1", "3", "0"],), common)
+    rows, rejects = read_all(source)
+    assert [row["label"] for row in values(rows)] == [0, 2]
+    assert len(rejects) + len(source.plan_rejects) == 1
+    if kind != "csv":
+        (tmp_path / "typed").mkdir()
+        typed = TABLES[kind](tmp_path / "typed", ([1, 2, 3],), common)
+        rows, rejects = read_all(typed)
+        assert [row["label"] for row in values(rows)] == [1, 2]
+        assert len(rejects) + len(typed.plan_rejects) == 1
+        assert "label: numbers in the data are those of the schema's classes: 0 is '1'" in typed.notes
+    if "jsonl" in kind:
+        (tmp_path / "mixed").mkdir()
+        mixed = TABLES[kind](tmp_path / "mixed", ([1, "1", 3, True, "x", None],), common)
+        rows, rejects = read_all(mixed)
+        assert [row["label"] for row in values(rows)] == [1, 0, None]
+        assert [reject.place for reject in rejects] == ["line 3", "line 4", "line 5"]
+
+
+@pytest.mark.parametrize("kind", NUMBERED)
+def test_a_number_beyond_the_data_s_own_classes_is_a_reject(tmp_path: Path, kind: str) -> None:
+    """Also where the schema has so many: it is none of them by name."""
+    parts = (("cat", "dog", 3, -1), ("bird",))
+    for name, schema in (("same", None), ("more", schema_of(ORDERS[2])), ("text", schema_of(None, "string"))):
+        (tmp_path / name).mkdir()
+        source = NUMBERED[kind](tmp_path / name, parts, PlanOptions(schema=schema))
+        assert names_of(source) == (["bird", "cat", "dog"], 2)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "memory"])
+def test_numbers_of_classes_and_of_none_are_not_mixed(tmp_path: Path, kind: str) -> None:
+    def make(name: str, tables: list[pa.Table], common: PlanOptions) -> Any:
+        folder = tmp_path / name
+        folder.mkdir()
+        if kind == "memory":
+            return spool(iter(tables), folder, common)
+        for at, table in enumerate(tables):
+            pq.write_table(table, folder / f"{at}.parquet")
+        return plan_parquet(input_files(*sorted(folder.glob("*.parquet"))), ParquetOptions(), common)
+
+    tables = [numbered(("cat", "dog")), pa.table({"label": [1, 7]})]
+    with pytest.raises(DataError, match=r"numbers of no class here; --dtype label=int64 takes all of them as numbers"):
+        make("mixed", tables, PlanOptions())
+    source = make("declared", tables, PlanOptions(dtypes={"label": "int64"}))
+    assert source.schema["label"].classes is None
+    assert [row["label"] for row in values(read_all(source)[0])] == [0, 1, 1, 7]
+    by_schema = make("given", tables, PlanOptions(schema=schema_of(("dog", "cat"))))
+    assert [row["label"] for row in values(read_all(by_schema)[0])] == [1, 0, 1]
+    several = [numbered(("cat", "dog")), numbered(("bird", "cat"))]
+    with pytest.raises(DataError, match=r"so its numbers alone say nothing.*--dtype label=string"):
+        make("numbers", several, PlanOptions(schema=schema_of(None)))
+    named = make("named", several, PlanOptions(schema=schema_of(None), dtypes={"label": "string"}))
+    assert [row["label"] for row in values(read_all(named)[0])] == ["cat", "dog", "bird", "cat"]
+    text = [numbered(("cat", "dog")), pa.table({"label": ["bird"]})]
+    with pytest.raises(DataError, match="--dtype label=string"):
+        make("text", text, PlanOptions())
+    both = make("both", text, PlanOptions(dtypes={"label": "string"}, label="label"))
+    assert names_of(both) == (["bird", "cat", "dog"], 0)
+
+
+def write_records(folder: Path, part: Sequence[str], classes: Sequence[str], beside: bool = True) -> Path:
+    """TFRecords of numbers, with their classes in a schema beside them."""
+    schema = schema_of(tuple(classes))
+    folder.mkdir()
+    payloads = [example({"label": classes.index(name)}, schema) for name in part]
+    offsets = np.concatenate([[0], np.cumsum([len(payload) for payload in payloads])]).astype(np.int64)
+    framed = frame(np.frombuffer(b"".join(payloads), np.uint8), offsets)
+    (folder / f"{folder.name}.tfrecord").write_bytes(framed.data.tobytes())
+    if beside:
+        (folder / "schema.pbtxt").write_text(tfmd.to_pbtxt(schema))
+    return folder / f"{folder.name}.tfrecord"
+
+
+def plan_records(*paths: Path, **common: Any) -> Any:
+    return plan_tfrecord(input_files(*paths), TfrecordOptions(), PlanOptions(**common))
+
+
+def test_records_that_are_kept_as_they_are_keep_their_classes(tmp_path: Path) -> None:
+    one = write_records(tmp_path / "one", PARTS[0], ("cat", "dog"))
+    two = write_records(tmp_path / "two", PARTS[1], ("bird", "cat"))
+    other = "'label' has numbers of the classes {}.*read each of them to Parquet and build from that"
+    for classes in (*ORDERS, ("dog",)):
+        with pytest.raises(DataError, match=other.format("'cat', 'dog', and the schema's are ")):
+            plan_records(one, schema=schema_of(classes))
+    for paths in ((one, two), (two, one)):
+        with pytest.raises(DataError, match=other.format("")):
+            plan_records(*paths)
+        with pytest.raises(DataError, match=other.format("")):
+            plan_records(*paths, schema=schema_of(None))
+    more = plan_records(one, schema=schema_of(("cat", "dog", "fox")))
+    assert (more.schema["label"].classes, len(payloads_of(more)[0])) == (("cat", "dog", "fox"), 3)
+    fewer, rejects = payloads_of(plan_records(one, schema=schema_of(("cat",))))
+    assert len(fewer) == 2
+    assert [reject.message for reject in rejects] == [
+        "feature 'label': 1 is none of the 1 classes that the schema names"
+    ]
+
+
+def payloads_of(source: Any) -> tuple[list[bytes], list[Any]]:
+    chunks = [chunk for unit in source.units for chunk in source.read(unit)]
+    texts = [
+        chunk.records.data[start:stop].tobytes()
+        for chunk in chunks
+        for start, stop in itertools.pairwise(chunk.records.offsets.tolist())
+    ]
+    return texts, [reject for chunk in chunks for reject in chunk.rejects]
+
+
+def test_the_way_through_parquet_goes_by_name(tmp_path: Path) -> None:
+    """The remedy that two tables of TFRecords are told."""
+    folders = []
+    for name, part, classes in (("one", PARTS[0], ("cat", "dog")), ("two", PARTS[1], ("bird", "cat"))):
+        path = write_records(tmp_path / name, part, classes)
+        recordmill.read(path.parent, tmp_path / f"{name}.read", to="parquet")
+        folders.append(str(tmp_path / f"{name}.read"))
+    recordmill.build(folders, tmp_path / "out", schema=schema_of(ORDERS[1]))
+    built = recordmill.open(tmp_path / "out")
+    assert sorted(ORDERS[1][number] for number in built.to_table()["label"].to_pylist()) == NAMES
+
+
+def test_records_of_one_table_and_without_a_schema_beside_them(tmp_path: Path) -> None:
+    paths = [write_records(tmp_path / str(at), part, ("bird", "cat", "dog")) for at, part in enumerate(PARTS)]
+    assert plan_records(*paths).schema["label"].classes == ("bird", "cat", "dog")
+    bare = write_records(tmp_path / "bare", PARTS[0], ("bird", "cat", "dog"), beside=False)
+    given = plan_records(bare, schema=schema_of(ORDERS[1]))  # nothing says that the numbers are others
+    assert len(payloads_of(given)[0]) == 3
+
+
+def test_an_own_column_of_images_may_be_another_name_s(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="images have a label by their folders"):
+        as_images(tmp_path, PARTS, PlanOptions(label="kind"))
