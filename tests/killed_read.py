@@ -23,6 +23,7 @@ UNITS = {"file_size": 20_000, "threads": 2}  # some 14 outputs of about this siz
 CHILD = """
 import json, os, sys
 from recordmill.exporting import job, publish, resume
+from recordmill.shards import run
 from recordmill.shards import cutting
 cutting.PIECE_BYTES = 5_000
 when, count = sys.argv[1].split(":")
@@ -46,7 +47,7 @@ elif when == "commit":
     if left:
         kill_behind(os, "rename", lambda path, to: "_run-" in str(path) and "_run-" not in str(to))
     else:
-        publish.put_if_absent = lambda *args: os.kill(os.getpid(), 9)
+        run.put_if_absent = lambda *args: os.kill(os.getpid(), 9)
 elif when == "size":
     import resource
     resource.setrlimit(resource.RLIMIT_FSIZE, (left, left))

@@ -9,16 +9,20 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import recordmill
 from recordmill.base.errors import DataError, UsageError
 from recordmill.building.commit import CommitConflict, commit, place_files, tidy
 from recordmill.shards import run
 from recordmill.shards.dead_runs import LOCK_NAME, clean_dead
+from recordmill.shards.engine_jobs import UNHEARD_SEC
 from recordmill.shards.manifest import Manifest, Part, ShardInfo, generations, is_data_set, load, manifest_path
 from recordmill.shards.run import RunFolder, check_out
 from recordmill.storage.removal import Folder
@@ -29,7 +33,7 @@ SHARD = "train-00000-of-00001.tfrecord"
 def publish(folder: RunFolder, content: bytes, base: int) -> Manifest:
     (folder.data / SHARD).write_bytes(content)
     rejects = place_files(folder, sorted(str(path) for path in folder.rejects.iterdir()))
-    info = ShardInfo(SHARD, 1, len(content), len(content), f"blake3:{0:064x}", "0" * 16)
+    info = ShardInfo(SHARD, 1, max(len(content), 16), max(len(content), 16), f"blake3:{0:064x}", "0" * 16)
     part = Part(folder.data_name, "test", {"train": (info,)}, {}, 1, 0)
     about = {"files": rejects}
     manifest = Manifest("test", "none", {}, "schema", (part,), about, "0" * 64, {}, {"id": folder.id})
@@ -346,19 +350,56 @@ def test_an_out_that_cannot_be_made_or_locked_is_told_and_leaves_nothing(
     assert os.listdir(tmp_path) == ["nowhere"]
 
 
-def test_a_run_of_another_host_is_left_alone_and_one_before_a_reboot_is_not(tmp_path: Path) -> None:
+def test_whose_lock_tells_and_whose_silence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     live = RunFolder.create(tmp_path)
     owner = json.loads((live.path / LOCK_NAME).read_text())
+    assert len(owner["boot"]) == 36  # as the kernel says it
+    elsewhere = {**owner, "host": "elsewhere", "boot": "its own"}
     for name, about in {
-        "_run-elsewhere": {**owner, "host": "elsewhere"},
-        "_run-before": {**owner, "boot": "before"},
+        "_run-elsewhere": elsewhere,
+        "_run-long-silent": elsewhere,
+        "_run-restarted-container": {**owner, "host": "another name"},
+        "_run-before-a-reboot": {**owner, "boot": "before", "lease_sec": 900},
         "_run-unlocked": None,
     }.items():
         (tmp_path / name / "data").mkdir(parents=True)
         if about is not None:
             (tmp_path / name / LOCK_NAME).write_text(json.dumps(about))
-    assert clean_dead(tmp_path) == ["_run-before"]
+    long_ago = time.time() - UNHEARD_SEC - 60
+    for part in ("data", LOCK_NAME):
+        os.utime(tmp_path / "_run-long-silent" / part, (long_ago, long_ago))
+    dead = ["_run-before-a-reboot", "_run-long-silent", "_run-restarted-container"]
+    states = {run.run: run.state for run in recordmill.status(tmp_path).runs}
+    assert [name for name, state in states.items() if state == "dead"] == dead
+    assert states["_run-elsewhere"] == "at work, or killed, on host 'elsewhere'"
+    assert states[live.path.name] == "at work on this machine"
+    assert [*recordmill.clean(tmp_path)] == dead
+    assert "_run-elsewhere: a run of host 'elsewhere', where `recordmill clean` knows" in caplog.text
+    assert clean_dead(tmp_path) == dead
     live.close()
+
+
+def test_a_run_at_work_is_never_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that writes nothing for long, and whose lease could not be renewed once."""
+    monkeypatch.setattr(run, "RENEW_SEC", 0.01)
+    before = {*threading.enumerate()}
+    renewed, failures = threading.Event(), [RuntimeError("once")]
+    sign = RunFolder._sign
+
+    def signed(folder: RunFolder) -> None:
+        if failures and threading.current_thread().name == "recordmill-lease":
+            raise failures.pop()
+        sign(folder)
+        if folder.path.joinpath(LOCK_NAME).stat().st_mtime > 1:
+            renewed.set()
+
+    live = RunFolder.create(tmp_path)
+    monkeypatch.setattr(RunFolder, "_sign", signed)
+    os.utime(live.path / LOCK_NAME, (1, 1))
+    assert renewed.wait(30)
+    assert not failures
+    live.close()
+    assert {*threading.enumerate()} <= before
 
 
 def test_an_out_that_must_not_be_written_to_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recordmill.base.errors import UsageError
+from recordmill.base.errors import DataError, UsageError
 from recordmill.base.siphash import derive_key, hash_bytes, hash_positions
 from recordmill.building.order import Ordering, OrderOptions, key_bytes, split_names
 from recordmill.shards.checksums import add_sums, record_sum
@@ -104,6 +104,34 @@ def test_without_a_shuffle_keys_count_the_records_in_input_order() -> None:
     assert Ordering(OrderOptions(shuffle=False), source("a", "b")).span == 20
 
 
+class ManyFiles:
+    """The length of a table of files, and the names of some."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.columns: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, at: int) -> InputFile:
+        return InputFile(0, f"{at}.bin", f"/elsewhere/{at}.bin", Stat(1, 1))
+
+
+def test_input_order_holds_for_ten_million_files_whose_records_nobody_counted() -> None:
+    count = 10_000_000
+    planned = Planned(ManyFiles(count), (Unit(0, count),))  # type: ignore[arg-type]
+    ordering = Ordering(OrderOptions(shuffle=False), planned)
+    file = np.array([0, 0, 1, 8_388_607, 8_388_608, count - 1], np.uint32)
+    keys, _ = ordering.place(None, file, np.array([0, 1, 0, 5, 0, 7], np.int64))
+    assert (np.diff(keys.astype(np.float64)) > 0).all()
+    assert int(keys[-1]) < ordering.span < 2**63
+    with pytest.raises(DataError, match=r"^3\.bin: gives more records than the .* that .* has places for"):
+        ordering.place(None, np.array([3], np.uint32), np.array([2**39], np.int64))
+    few = Ordering(OrderOptions(shuffle=False), Planned(source("a", "b").files, (Unit(0, 2),)))
+    assert few.place(None, np.array([1], np.uint32), np.array([4], np.int64))[0].tolist() == [2**40 + 4]
+
+
 def test_fewer_key_bits_leave_the_leading_ones() -> None:
     full, _ = place(OrderOptions(), source("a"), [0] * 50, list(range(50)))
     masked, _ = place(OrderOptions(key_bits=8), source("a"), [0] * 50, list(range(50)))
@@ -118,6 +146,15 @@ def test_splits_have_the_sizes_asked_for_and_do_not_follow_the_shuffle() -> None
     _, reseeded = place(OrderOptions(seed=1, splits=options, split_seed=1), source("a"), [0] * len(rows), rows)
     assert one == other != reseeded
     assert abs(sum(one) / len(rows) - 0.1) < 0.01  # 0.1 ± 4.7 standard deviations
+
+
+def test_splits_are_said_as_build_takes_them() -> None:
+    pairs = (("train", 0.75), ("test", 0.25))
+    for said in (pairs, list(pairs), dict(pairs), "train=0.75, test=0.25"):
+        assert OrderOptions(splits=said).splits == pairs  # type: ignore[arg-type]
+    for odd in (5, ("train", 0.75), [("train",)], {"train": None}, {3: 1.0}, "train", "=1"):
+        with pytest.raises(UsageError, match="NAME=FRACTION"):
+            OrderOptions(splits=odd)  # type: ignore[arg-type]
 
 
 def test_a_group_never_straddles_two_splits() -> None:

@@ -71,15 +71,18 @@ def test_a_request_that_fails_is_repeated(store: Store, proxy: Proxy, tmp_path: 
     for at in itertools.count():
         out = f"{store.root}/{'fail' if fault == FAIL else 'drop'}{at}"
         proxy.begin()
-        first = commit(tmp_path / "home", out, b"one", 0)
+        first = commit(tmp_path / "home", out, b"the first data set", 0)
         proxy.begin(fault, at)
-        second = commit(tmp_path / "home", out, b"two", 1)
+        second = commit(tmp_path / "home", out, b"the second data set", 1)
         asked = len(proxy.requests)
         proxy.begin()
         assert generations(out) == [1, 2]
         assert (load(out, 1), load(out, 2)) == (first, second)
         found = store.objects(out)
-        assert [content_of(found, manifest) for manifest in (first, second)] == [b"one", b"two"]
+        assert [content_of(found, manifest) for manifest in (first, second)] == [
+            b"the first data set",
+            b"the second data set",
+        ]
         assert {name for name in found if not name.startswith("_manifests")} == expected([first, second])
         if at >= asked:
             break
@@ -96,13 +99,13 @@ def test_a_build_that_dies_at_any_request_leaves_the_old_or_the_new_set_and_the_
     for at in itertools.count():
         out = f"{store.root}/dead{at}"
         proxy.begin()
-        commit(tmp_path / "home", out, b"one", 0)
+        commit(tmp_path / "home", out, b"the first data set", 0)
         with monkeypatch.context() as patched:
             patched.setattr(client, "MOST_RETRIES", 0)
             client._clients.clear()
             proxy.begin(DEAD, at)
             try:
-                commit(tmp_path / "home", out, b"two", 1)
+                commit(tmp_path / "home", out, b"the second data set", 1)
             except (OSError, RecordmillError):
                 ended = False
             else:
@@ -112,12 +115,15 @@ def test_a_build_that_dies_at_any_request_leaves_the_old_or_the_new_set_and_the_
         proxy.begin()
         number = generations(out)[-1]
         assert not ended or number == 2
-        assert content_of(store.objects(out), load(out)) == (b"one", b"two")[number - 1]
+        assert content_of(store.objects(out), load(out)) == (b"the first data set", b"the second data set")[number - 1]
         seen.add(number)
-        commit(tmp_path / "home", out, b"three", number)
+        commit(tmp_path / "home", out, b"the third data set", number)
         found = store.objects(out)
         kept = [load(out, one) for one in generations(out)]
-        assert [content_of(found, manifest) for manifest in kept] == [(b"one", b"two")[number - 1], b"three"]
+        assert [content_of(found, manifest) for manifest in kept] == [
+            (b"the first data set", b"the second data set")[number - 1],
+            b"the third data set",
+        ]
         assert {name for name in found if not name.startswith("_manifests")} == expected(kept)
         if at >= asked:
             break

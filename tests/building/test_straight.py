@@ -165,9 +165,9 @@ def test_a_file_that_changes_while_it_is_built_is_named(tmp_path: Path, monkeypa
     write_documents(tmp_path / "in", 5, 5, 0, 300)
     read = file_records.read_file_batch
 
-    def change(plan: Any, stripe: Any) -> Any:
+    def change(plan: Any, stripe: Any, *more: Any) -> Any:
         (tmp_path / "in" / "class1" / "0001.txt").write_text("another")
-        return read(plan, stripe)
+        return read(plan, stripe, *more)
 
     monkeypatch.setattr(file_records, "read_file_batch", change)
     with pytest.raises(RecordmillError, match=r"class1/0001\.txt: changed while it was read"):

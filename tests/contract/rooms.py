@@ -24,28 +24,30 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "records.columns": "base records.example records.images records.protobuf schemas",
     "records.inference": "base records.example records.protobuf schemas",
     "records.writers": "base records.columns records.images schemas storage",
+    "statistics": "base records.example schemas",
     "shards": "base records.tfrecord records.writers schemas storage",
     "shards.loading": "base records.columns records.example records.inference records.tfrecord schemas shards storage",
     "sources": "base records.images",
     "sources.common": "base records.images schemas sources storage",
-    "sources.text": "base schemas sources.common storage",
-    "sources.tfrecord": "base records.inference records.tfrecord schemas shards shards.loading sources.common storage",
     "sources.values": "base schemas sources.common",
+    "sources.text": "base schemas sources.common sources.values storage",
+    "sources.tfrecord": "base records.inference records.tfrecord schemas shards shards.loading sources.common "
+    "sources.values storage",
     "sources.arrow": "base schemas sources.common sources.values storage",
     "sources.csv": "base schemas sources.common sources.values storage",
     "sources.jsonl": "base schemas sources.common sources.values storage",
     "sources.images": "base records.images schemas sources.common sources.csv sources.jsonl sources.values storage",
     "preprocessing": "base schemas shards storage",
     "building": "base preprocessing records.example records.tfrecord records.writers schemas shards "
-    "sources.common storage",
-    "building.workers": "base building preprocessing shards sources.common storage",
+    "sources.common statistics storage",
+    "building.workers": "base building preprocessing shards sources.common statistics storage",
     "exporting": "base building.workers records.columns records.example records.inference records.protobuf "
     "records.tfrecord records.writers schemas shards shards.loading storage",
     "options": "base records.writers schemas sources storage",
     "reader.sampling": "base",
     "reader.options": "base reader.sampling records.columns schemas",
     "reader.prefetch": "base reader.options reader.sampling records.columns records.tfrecord schemas shards "
-    "shards.loading",
+    "shards.loading storage",
     "reader.images": "base reader.options reader.prefetch reader.sampling records.columns records.images schemas",
     "reader.batches": "base reader.images reader.options reader.prefetch reader.sampling records.columns schemas "
     "shards",
@@ -55,18 +57,18 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "records.columns schemas",
     "reader": "base reader.batches reader.images reader.options reader.prefetch reader.sampling "
     "reader.torch records.columns records.images records.inference records.writers schemas shards "
-    "shards.loading storage",
+    "shards.loading statistics storage",
     "reader.inspect": "base reader records.columns records.images records.inference records.protobuf schemas shards "
-    "shards.loading storage",
+    "shards.loading statistics storage",
     "transforms": "base building building.workers exporting records.example records.tfrecord schemas shards "
-    "sources.arrow sources.values storage",
+    "sources.arrow sources.values statistics storage",
     "transforms.tft": "base building building.workers preprocessing schemas shards sources.common storage transforms",
     "pipelines.remote": "base building.workers options shards sources storage transforms",
     "pipelines": "base building building.workers exporting options pipelines.remote preprocessing "
     "records.columns records.inference records.writers schemas shards shards.loading sources "
-    "sources.arrow sources.common storage transforms transforms.tft",
-    "commands": "base options pipelines pipelines.remote reader reader.inspect records.writers shards sources "
-    "sources.common storage",
+    "sources.arrow sources.common statistics storage transforms transforms.tft",
+    "commands": "base options pipelines pipelines.remote reader reader.inspect records.writers schemas shards sources "
+    "sources.common statistics storage",
 }
 FOLDERS = tuple(dict.fromkeys(room.split(".")[0] for room in ROOMS))
 

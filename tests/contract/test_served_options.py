@@ -55,12 +55,13 @@ NEEDED = {
     "sample": 0.5,
     "splits": "a=1",
     "transform": "x.yaml",
+    "transform_from": "x",
 }
 
 
 def beside(option: Option) -> dict[str, Any]:
     """What it needs, the first of several."""
-    return {name: NEEDED[name] for name in option.needs[:1]}
+    return {name: NEEDED[name] for name in (*option.needs[:1], *(["runner"] if option.engine_only else []))}
 
 
 def find(name: str) -> Option:
@@ -152,6 +153,17 @@ def test_an_option_is_refused_without_what_it_needs_and_beside_what_it_excludes(
             refuse_unserved(command, {option.name: option.default, **excluded})
             seen += 1
     assert seen > 4
+
+
+@pytest.mark.parametrize("runner", [None, "DirectRunner", "fnapirunner"])
+@pytest.mark.parametrize("command", ["build", "read"])
+def test_an_option_of_engines_is_refused_in_one_process(command: str, runner: str | None) -> None:
+    options = [option for option in keywords_of(command) if option.engine_only]
+    assert options
+    for option in options:
+        with pytest.raises(UsageError, match=f"^{option.name}=.* needs an engine: give runner="):
+            refuse_unserved(command, {option.name: value_of(option), "runner": runner})
+        refuse_unserved(command, {option.name: value_of(option), "runner": "X"})
 
 
 def test_what_names_other_options_names_declared_ones() -> None:

@@ -162,7 +162,7 @@ def test_workers_without_the_settings_of_a_store_are_told_of(store: Store, tmp_p
 @pytest.mark.parametrize(
     ("runner", "flags", "says"),
     [
-        (None, (), "needs runner="),
+        (None, (), "needs an engine: give runner="),
         (
             "FlinkRunner",
             ("--environment_type=LOOPBACK", "--job_endpoint=localhost:1"),

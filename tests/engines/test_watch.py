@@ -87,18 +87,21 @@ class Interrupted:
         raise KeyboardInterrupt
 
 
-def handed_over(server: FlinkServer, *flags: str) -> submission._Engine:
-    """The job, given to a job server that stays, when nobody knows yet what it did with it."""
-    options = pipeline_options("PortableRunner", ["--job_endpoint=localhost:9", *flags])
-    engine = submission._Engine(submission.Submission("PortableRunner", (), "j"), options, [])
+STAYING = ("PortableRunner", "--job_endpoint=localhost:9")
+
+
+def handed_over(runner: str, *flags: str) -> submission._Engine:
+    """The job, when this process was stopped while it handed it over, and nobody knows yet what became of it."""
+    engine = submission._Engine(submission.Submission(runner, (), "j"), pipeline_options(runner, flags), [])
     with pytest.raises(KeyboardInterrupt):
         engine.submit(Interrupted())
     return engine
 
 
-def test_a_job_that_a_server_that_stays_still_brings_is_cancelled_when_it_comes() -> None:
+@pytest.mark.parametrize("runner", [STAYING, ("FlinkRunner", "--flink_submit_uber_jar"), ("FlinkRunner",)], ids=str)
+def test_a_job_that_comes_late_is_cancelled_when_it_comes(runner: tuple[str, ...]) -> None:
     with flink_server() as server:
-        engine = handed_over(server, f"--flink_master={server.url}")
+        engine = handed_over(*runner, f"--flink_master={server.url}")
         later = threading.Timer(1.5, server.jobs.update, [{JOB: ("j", "RUNNING")}])
         later.start()
         engine.end("stopped")
@@ -110,6 +113,15 @@ def test_a_job_that_may_still_come_is_told_so(monkeypatch: pytest.MonkeyPatch) -
     """With an engine that can be asked and without one; what it writes is then left alone."""
     monkeypatch.setattr(submission, "_COMING_SEC", 0.1)
     with flink_server() as server:
-        for flags in ([f"--flink_master={server.url}"], []):
+        master = f"--flink_master={server.url}"
+        for runner in (
+            (*STAYING, master),
+            STAYING,
+            ("FlinkRunner", "--flink_submit_uber_jar", master),
+            ("SparkRunner", "--spark_submit_uber_jar"),
+            ("DataflowRunner",),
+        ):
             with pytest.raises(submission.MayBeRunning, match=r"the job j may go on \(it was on its way to"):
-                handed_over(server, *flags).end("stopped")
+                handed_over(*runner).end("stopped")
+        handed_over("FlinkRunner", master).end("stopped")  # a server of its own, which has ended with it
+        handed_over("SparkRunner").end("stopped")

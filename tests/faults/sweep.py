@@ -10,6 +10,7 @@ everything; each case is a fork of it. STEP: only every so many. Prints what is 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import json
@@ -23,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import recordmill
-from recordmill.base.errors import RecordmillError
+from recordmill.base.errors import RecordmillError, UsageError
 from recordmill.shards import manifest
+from recordmill.storage.listing import list_inputs
 
 CODES = {"kill": 0, "EIO": errno.EIO, "ENOSPC": errno.ENOSPC}
 SECONDS = 60  # a case that takes longer hangs
@@ -72,6 +74,13 @@ def content(out: Path) -> Tree | None:
         for path in sorted(out.rglob("*"))
         if path.is_file() and not (name := path.relative_to(out).as_posix()).startswith(("_run-", "."))
     }
+
+
+def readable(out: Path) -> list[str]:
+    """What is taken for an input of what was stopped."""
+    with contextlib.suppress(UsageError):
+        return [file.name for file in list_inputs([str(out)]).files]
+    return []
 
 
 def litter(folder: Path) -> list[str]:
@@ -125,6 +134,8 @@ def check(case: Path, told: dict[str, Any], new: Callable[[Path], object], state
         wrong.append(f"said to have failed, and is there: {told['error']}")
     if "signal" not in told and not told.get("error") and found != states["new"]:
         wrong.append("said to be done, and is not there")
+    if found is None and out.is_dir() and (taken := readable(out)):
+        wrong.append(f"read as whole: {taken}")
     if found != states["new"]:
         again = forked(lambda: new(out), None)
         if again:

@@ -81,13 +81,27 @@ def test_what_is_damaged_ends_in_an_error_or_in_pieces_of_the_shard(
     data = bytearray(content(made(lengths)))
     data[draw.draw(some.integers(0, len(data) - 1))] ^= 1 << draw.draw(some.integers(0, 7))
     path.write_bytes(data)
-    end = sum(lengths) + INDEX_FRAME_BYTES * len(lengths)
+    check_pieces_or_error(path, lengths, piece_bytes, sum(lengths) + INDEX_FRAME_BYTES * len(lengths))
+
+
+def check_pieces_or_error(path: Path, lengths: list[int], piece_bytes: int, end: int) -> None:
     try:
         pieces = list(_cut_far(FarIndex(str(path), len(lengths), end), 0, piece_bytes, 0, end))
     except DataError:
         return
     assert [piece.start for piece in pieces[1:]] == [piece.stop for piece in pieces[:-1]]
     assert (pieces[0].start, pieces[-1].stop, sum(piece.records or 0 for piece in pieces)) == (0, end, len(lengths))
+
+
+@pytest.mark.parametrize("piece_bytes", [300, 2929])
+def test_every_flipped_bit_ends_in_an_error_or_in_pieces_of_the_shard(path: Path, piece_bytes: int) -> None:
+    lengths = [0] * 12 + [19, 0, 0, 36, 4, 18, 87, 273, 284, 4298]
+    whole, end = content(made(lengths)), sum(lengths) + INDEX_FRAME_BYTES * len(lengths)
+    for bit in range(len(whole) * 8):
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        check_pieces_or_error(path, lengths, piece_bytes, end)
 
 
 def test_of_an_object_little_is_read(store: Store) -> None:

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.catalog import find
 from recordmill.shards.loading.schema_hints import read_hint
 from recordmill.shards.manifest import load
-from recordmill.storage.json_fields import read_bounded
+from recordmill.storage.codecs import SHARD_SUFFIXES, find_codec
+from recordmill.storage.json_fields import parse, read_bounded
 
 PART = ("parts", 0)
 SHARD = (*PART, "splits", "train", 0)
@@ -71,6 +73,8 @@ BAD: dict[str, tuple[Path_, Any]] = {  # name: (the field, its value)
     "records is true": ((*SHARD, "records"), True),
     "records is negative": ((*SHARD, "records"), -1),
     "records is huge": ((*SHARD, "records"), 10**30),
+    "framed_bytes are more than the file can hold": ((*SHARD, "framed_bytes"), 2**36),
+    "records are more than the file can hold": ((*SHARD, "records"), 10**5),
     "records add up to more": ((*SHARD, "records"), 2**63 - 1),
     "bytes is missing": ((*SHARD, "bytes"), ...),
     "framed_bytes is null": ((*SHARD, "framed_bytes"), None),
@@ -183,6 +187,13 @@ def test_a_manifest_of_a_terabyte_is_not_read(out: Path) -> None:
         load(out)
 
 
+def test_repeated_keys_take_no_longer_than_others() -> None:
+    """They were counted once for each key: 16 s for 430 kB, and for this a day."""
+    keys = [f'"{number}": 0' for number in range(300_000)]
+    with pytest.raises(DataError, match="the key '0' stands there twice"):
+        parse("{" + ", ".join([*keys, *keys]) + "}", "a")
+
+
 def test_nothing_waits_for_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match="no regular file"):
@@ -256,6 +267,30 @@ def test_a_changed_index_is_used_or_refused(whole: Path, tmp_path: Path, data: s
         except DataError:
             continue
     assert recordmill.verify(out) != []
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+def test_a_member_table_that_says_too_much_costs_no_memory(tmp_path: Path, compression: str) -> None:
+    """The manifest is fitted to it, up to what so many bytes can hold."""
+    out = write_data_set(tmp_path / "set", {"train": mixed_rows(300)}, shards=1, compression=compression)
+    most = find_codec(compression).most_bytes(
+        (out / FOLDER / f"train-00000-of-00001{suffix(compression)}").stat().st_size
+    )
+    path = out / FOLDER / "index" / "train-00000.npy"
+    index = np.load(path)
+    index["length"][-1] += most - (index["offset"][-1] + index["length"][-1] + 16)
+    np.save(path, index)
+    edit(out, (*SHARD, "framed_bytes"), most)
+    tracemalloc.start()
+    with pytest.raises(DataError, match="can't hold them"):
+        recordmill.open(out).to_table()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 32 << 20 < most
+
+
+def suffix(compression: str) -> str:
+    return SHARD_SUFFIXES[compression]
 
 
 TEXTS: dict[str, Callable[[str], object]] = {"features.json": json.loads, "schema.pbtxt": from_pbtxt}

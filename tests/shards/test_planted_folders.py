@@ -4,19 +4,19 @@ of a live run is removed.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-import recordmill
 from recordmill.base.errors import UsageError
 from recordmill.shards.dead_runs import clean_dead, machine, temporary_run_name
-from recordmill.shards.run import RunFolder, run_without_data_set
+from recordmill.shards.run import RunFolder
 from recordmill.storage.removal import Folder
 
 
@@ -194,16 +194,15 @@ def test_what_a_run_has_placed_goes_with_it_when_it_is_dead(out: Path) -> None:
     assert os.listdir(out) == []
 
 
-def test_a_run_without_a_data_set_is_known(out: Path) -> None:
-    assert not run_without_data_set(out)
-    folder = RunFolder.create(out)
-    assert run_without_data_set(out)
-    (out / "a.tfrecord").write_bytes(b"")  # a folder of files, in which somebody reads
-    assert not run_without_data_set(out)
-    (out / "a.tfrecord").unlink()
-    folder.close()
-    assert not run_without_data_set(out)
-    recordmill.build({"x": [1]}, out)
-    with contextlib.closing(RunFolder.create(out)):
-        assert not run_without_data_set(out)
-    assert not run_without_data_set(out / "nowhere")
+def test_folders_of_any_depth_are_removed(out: Path) -> None:
+    """As deep as a path may be long, in a process that may open few files and calls few functions deep."""
+    (out / "rows").mkdir()
+    for at in range(1, 511):
+        os.mkdir(f"{out}/rows/{'a/' * at}")
+    (out / "rows" / "a" / "file").write_text("x")
+    (out / "rows" / "a" / "link").symlink_to(out)
+    script = "import resource, sys\nfrom recordmill.storage.removal import Folder\n"
+    script += "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
+    script += f"sys.setrecursionlimit(150)\nFolder.open({str(out)!r}).remove('rows')"
+    subprocess.run([sys.executable, "-c", script], check=True)
+    assert os.listdir(out) == []

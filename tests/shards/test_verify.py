@@ -109,7 +109,7 @@ def test_an_index_that_is_short_missing_or_nonsense(out: Path) -> None:
     index(out).write_bytes(b"nonsense")
     assert "is no index" in problems(out)[str(index(out))]
     index(out).unlink()
-    assert problems(out)[str(index(out))] == "is missing"
+    assert problems(out)[str(index(out))] == "is missing; the manifest names it"
 
 
 @pytest.mark.parametrize("compression", PACKED)

@@ -20,7 +20,14 @@ from recordmill.base.errors import RecordmillError
 from recordmill.base.threads import thread_map
 from recordmill.schemas.tfds import LABELS_SUFFIX
 from recordmill.shards.dead_runs import loaded, remove_data
-from recordmill.shards.manifest import MANIFESTS, Manifest, generations, manifest_path
+from recordmill.shards.manifest import (
+    INPUTS_NAME,
+    STATISTICS_NAME,
+    Manifest,
+    generations,
+    manifest_path,
+    totals,
+)
 from recordmill.shards.run import Run, RunFolder
 from recordmill.shards.store_run import objects_of
 from recordmill.storage.files import (
@@ -28,6 +35,7 @@ from recordmill.storage.files import (
     check_uploaded,
     give_name,
     is_remote,
+    listed_objects,
     put_objects,
     remove_objects,
     stat,
@@ -37,7 +45,9 @@ from recordmill.storage.files import (
     write_all,
 )
 from recordmill.storage.folders import files_below, join, make_folder, names_in, remove_file
+from recordmill.storage.walk import MANIFESTS
 
+_BESIDE = (INPUTS_NAME, STATISTICS_NAME)  # the shards, in their folder
 _NAMED_AT_ONCE = 32  # requests of a store: each waits
 
 _log = logging.getLogger(__name__)
@@ -47,11 +57,11 @@ class CommitConflict(RecordmillError):
     """Another run committed to the same OUT in the meantime; this one's work was discarded."""
 
 
-def commit(run: Run, manifest: Manifest, copies: Mapping[str, str], base: int) -> Manifest:
+def commit(run: Run, manifest: Manifest, copies: Mapping[str, str | bytes], base: int) -> Manifest:
     """Publish what the run has made, and placed, as generation base + 1; where it has done that already, gives what it
     published. May be called again, and by several at once.
 
-    copies: file name to text of what is written beside the manifest for people and other tools. base: the generation
+    copies: file name to content of what is written beside the manifest for people and other tools. base: the generation
     that was current when the run began.
 
     Raises:
@@ -64,22 +74,20 @@ def commit(run: Run, manifest: Manifest, copies: Mapping[str, str], base: int) -
     text = manifest.to_json().encode("utf-8", "backslashreplace")
     Manifest.from_json(text, "the new manifest")  # nothing is committed that nobody could open
     name = f"{MANIFESTS}/{manifest_path('', base + 1).name}"
-    if not (run.may_commit(base, generations) and run.commit(name, text)):
+    if not (run.may_commit(base, generations) and run.commit(name, text, lambda: _is_whole(run, manifest))):
         if (done := run.committed()) is not None:
             return done
-        raise _conflict(run, base)
+        raise CommitConflict(f"{run.out}: {run.obstacle('build', base, generations)}; nothing of this one was kept")
     tidy(run.out, manifest, copies, base + 1, run.path if isinstance(run, RunFolder) else None)
     return manifest
 
 
-def _conflict(run: Run, base: int) -> CommitConflict:
-    number = max(generations(run.out), default=0)
-    what = (
-        "another run took this one for dead, since it was not heard of"
-        if number == base
-        else f"another build committed generation {number} while this one ran"
-    )
-    return CommitConflict(f"{run.out}: {what}; nothing of this one was kept")
+def _is_whole(run: Run, manifest: Manifest) -> bool:
+    """Whether a store holds as many shards, of as many bytes, as the run has put there by the manifest."""
+    made = [shards for part in manifest.parts if part.folder == run.data_name for shards in part.splits.values()]
+    there = listed_objects(f"{run.out}/{run.data_name}")
+    sizes = [item.size_bytes for item in there if "/" not in item.name and item.name not in _BESIDE]
+    return (len(sizes), sum(sizes)) == (sum(map(len, made)), sum(totals(shards)[1] for shards in made))
 
 
 def place_files(run: Run, rejects: Sequence[str]) -> list[str]:
@@ -129,7 +137,11 @@ def reject_names(run: Run, count: int) -> list[str]:
 
 
 def tidy(
-    out: str | Path, manifest: Manifest, copies: Mapping[str, str], generation: int, temporary_in: Path | None = None
+    out: str | Path,
+    manifest: Manifest,
+    copies: Mapping[str, str | bytes],
+    generation: int,
+    temporary_in: Path | None = None,
 ) -> None:
     """What follows a commit and can't undo it: an error is told, and the build has succeeded."""
     try:
@@ -145,15 +157,19 @@ def tidy(
         )
 
 
-def _write_copies(out: str, manifest: Manifest, copies: Mapping[str, str], temporary_in: Path | None) -> None:
+def _write_copies(out: str, manifest: Manifest, copies: Mapping[str, str | bytes], temporary_in: Path | None) -> None:
     """Write manifest.json and the other copies, each atomically, and remove class names of an earlier generation's
-    labels.
+    labels, and its statistics.
 
     `verify --mend` mends the first two if a crash came between, the next build all.
     """
     texts = {"manifest.json": manifest.to_json(), "schema.pbtxt": manifest.schema, **copies}
-    data = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
-    _remove_files(out, [name for name in names_in(out) if name.endswith(LABELS_SUFFIX) and name not in copies])
+    data = {
+        name: text if isinstance(text, bytes) else text.encode("utf-8", "backslashreplace")
+        for name, text in texts.items()
+    }
+    old = [name for name in names_in(out) if name.endswith(LABELS_SUFFIX) or name == STATISTICS_NAME]
+    _remove_files(out, [name for name in old if name not in copies])
     if is_remote(out):
         put_objects(out, data)
         return

@@ -21,7 +21,7 @@ from recordmill.base.progress import Progress
 from recordmill.base.siphash import U64
 from recordmill.base.threads import thread_map
 from recordmill.building.cuts import MOST_SHARDS, check_shard_bytes, record_edges
-from recordmill.building.ingest import Ingested, PlacedChunk, encode_chunk
+from recordmill.building.ingest import Ingested, PlacedChunk, count_values, encode_chunk
 from recordmill.building.plan import BuildPlan
 from recordmill.building.run_file import RunFile
 from recordmill.building.shard_writer import OpenShard, UnsyncedShard, WrittenShard, checked_slices
@@ -32,6 +32,7 @@ from recordmill.shards.grammar import ShardName
 from recordmill.shards.index import INDEX_DTYPE, map_table
 from recordmill.shards.rejects import Rejected, RejectWriter
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_FILES, Chunk, FileRecords
+from recordmill.statistics.dataset_sketch import SketchPool
 from recordmill.storage.codecs import NONE, find_codec
 from recordmill.storage.direct_io import PastCache
 
@@ -83,14 +84,14 @@ def file_batches(plan: BuildPlan) -> list[FileBatch]:
     ]
 
 
-def read_in_order(plan: BuildPlan, found: Sequence[FileBatch]) -> Iterator[Ready]:
-    """The stripes in their order, each read on one of the plan's threads.
+def read_in_order(plan: BuildPlan, found: Sequence[FileBatch], sketches: SketchPool | None = None) -> Iterator[Ready]:
+    """The stripes in their order, each read on one of the plan's threads. sketches: count the records for statistics.
 
     Raises:
         DataError: a file changed since it was listed, or can't be read.
     """
     return thread_map(
-        lambda stripe: read_file_batch(plan, stripe),
+        lambda stripe: read_file_batch(plan, stripe, sketches),
         found,
         plan.threads,
         weight=lambda stripe: _COPIES * stripe.size_bytes,
@@ -98,7 +99,7 @@ def read_in_order(plan: BuildPlan, found: Sequence[FileBatch]) -> Iterator[Ready
     )
 
 
-def read_file_batch(plan: BuildPlan, stripe: FileBatch) -> Ready:
+def read_file_batch(plan: BuildPlan, stripe: FileBatch, sketches: SketchPool | None = None) -> Ready:
     """Read, check and encode the stripe's files."""
     assert isinstance(plan.source, FileRecords)
     pieces: list[tuple[Frames, U64]] = []
@@ -113,9 +114,9 @@ def read_file_batch(plan: BuildPlan, stripe: FileBatch) -> Ready:
         keys = stripe.keys[rows]
         splits = np.full(len(rows), stripe.split, np.uint16)
         if len(rows):
-            pieces.append(
-                (encode_chunk(plan, PlacedChunk(chunk.records, chunk.file, chunk.position, keys, splits)), keys)
-            )
+            placed = PlacedChunk(chunk.records, chunk.file, chunk.position, keys, splits)
+            pieces.append((encode_chunk(plan, placed), keys))
+            count_values(plan, sketches, placed)
         rejects += chunk.rejects
         digests.update(chunk.digests)
         for what, count in chunk.counts.items():
@@ -284,7 +285,7 @@ def files_by_split(plan: BuildPlan, found: Sequence[FileBatch]) -> list[int]:
 
 
 def write_file_records(
-    plan: BuildPlan, found: Sequence[FileBatch], progress: Progress
+    plan: BuildPlan, found: Sequence[FileBatch], progress: Progress, sketches: SketchPool | None = None
 ) -> tuple[list[Ingested], list[WrittenShard]]:
     """Read all files and write all shards; the accounts are those that `conclude` holds against each other.
 
@@ -296,7 +297,7 @@ def write_file_records(
     progress.begin("write", sum(files))
     accounts = FileAccounts(plan, progress)
     with _past_cache(plan) as past_cache, SequentialShards(plan, files, past_cache) as shards:
-        pieces = (piece for ready in read_in_order(plan, found) for piece in accounts.take(ready))
+        pieces = (piece for ready in read_in_order(plan, found, sketches) for piece in accounts.take(ready))
         written = _synced(plan, shards.write(pieces))
         shards.check()
     if plan.shards.num_shards is not None:

@@ -25,8 +25,10 @@ from recordmill.building.run_file import Histogram, RunFile, RunWriter
 from recordmill.records.example.decode import decode_lenient
 from recordmill.records.example.encode import encode as encode_batch
 from recordmill.records.tfrecord.frames import FRAME_BYTES, MAX_RECORD_BYTES, Frames, frame
+from recordmill.schemas.feature import PAYLOAD
 from recordmill.shards.rejects import Rejected, RejectWriter
 from recordmill.sources.common.contract import Chunk, Payloads, RecordPlaces, Source, Unit
+from recordmill.statistics.dataset_sketch import SketchPool, payload_flat
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,11 @@ class PlacedChunk:
         return len(self.position)
 
 
-def ingest(plan: BuildPlan, group: int, progress: Progress, run_bytes: int) -> tuple[Ingested, Histogram]:
+def ingest(
+    plan: BuildPlan, group: int, progress: Progress, run_bytes: int, sketches: SketchPool | None = None
+) -> tuple[Ingested, Histogram]:
     """Read the units of a group and write their records as sorted runs of run_bytes; gives what became of them, and
-    where their keys lie.
+    where their keys lie. sketches: count the records for statistics.
 
     Raises:
         DataError: an input is broken as a whole (truncated, changed since the plan); records that are broken are
@@ -87,6 +91,7 @@ def ingest(plan: BuildPlan, group: int, progress: Progress, run_bytes: int) -> t
         count += records.rows + rejected
         if records.rows:
             runs += _add(writer, records, encode_chunk(plan, records))
+            count_values(plan, sketches, records)
         progress.advance(records.rows, rejected)
     if not writer.empty:
         runs.append(writer.finish())
@@ -168,6 +173,25 @@ def encode_chunk(plan: BuildPlan, placed: PlacedChunk) -> Frames:
         source = _source(plan).files[int(placed.file[large])].name
         raise DataError(too_large(frames, large), source=source, place=f"record {int(placed.position[large])}")
     return frames
+
+
+def sketches_of(plan: BuildPlan) -> SketchPool | None:
+    """Where the records of a build are counted for statistics; None: they are not wanted."""
+    return SketchPool(plan.schema, plan.splits, plan.memory_bytes) if plan.statistics else None
+
+
+def count_values(plan: BuildPlan, sketches: SketchPool | None, placed: PlacedChunk) -> None:
+    """Count these records, if that is wanted; of payloads those that can be parsed."""
+    if sketches is None:
+        return
+    payloads = placed.records
+    with sketches.borrowed() as sketch:
+        if not isinstance(payloads, pa.RecordBatch) and plan.schema.message == PAYLOAD:
+            sketch.add_flat([payload_flat(payloads.data, payloads.offsets, plan.schema)], placed.keys, placed.splits)
+            return
+        placed, _ = parsed(plan, placed)
+        assert isinstance(placed.records, pa.RecordBatch)
+        sketch.add(placed.records, placed.keys, placed.splits)
 
 
 def _add(writer: RunWriter, records: PlacedChunk, frames: Frames) -> list[RunFile]:

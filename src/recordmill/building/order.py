@@ -12,14 +12,16 @@ splits. Decided once: these functions decide the bytes of every data set, and th
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recordmill.base.errors import UsageError
+from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.siphash import U64, derive_key, derive_keys, hash_bytes, hash_positions
 from recordmill.records.tfrecord.frames import HEADER_BYTES, Frames
@@ -30,6 +32,7 @@ from recordmill.storage.file_table import SPLIT_COLUMN, FileTable, InputFile
 DEFAULT_SPLIT = "train"
 _ORDER, _ORDER_COLUMN = b"recordmill-order", b"recordmill-okey"
 _SPLIT, _SPLIT_COLUMN = b"recordmill-split", b"recordmill-skey"
+_FRACTIONS = "NAME=FRACTION, as in train=0.9,validation=0.1"
 _AT_ONCE = 1 << 12  # files that are objects at once
 
 
@@ -37,7 +40,8 @@ _AT_ONCE = 1 << 12  # files that are objects at once
 class OrderOptions:
     """What decides the order and the split of records.
 
-    splits: (name, fraction) in order, fractions summing to 1; empty: what the folders say, else all in `train`.
+    splits: (name, fraction) in order, fractions summing to 1, or what `parse_splits` takes; empty: what the folders
+    say, else all in `train`.
     key, split_by: columns hashed in place of the record's identity. key_bits: how many leading bits of a key count;
     tests lower it to make keys collide.
     """
@@ -51,6 +55,7 @@ class OrderOptions:
     key_bits: int = 64
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "splits", parse_splits(self.splits))
         for name, fraction in self.splits:
             check_split_name(name)
             if not 0 < fraction <= 1:
@@ -74,6 +79,35 @@ class OrderOptions:
         for name, seed in (("seed", self.seed), ("split_seed", self.split_seed)):
             if not -(2**63) <= seed < 2**63:
                 raise UsageError(f"{name}={seed} does not fit 64 bits")
+
+
+def parse_splits(value: Any) -> tuple[tuple[str, float], ...]:
+    """(name, fraction) pairs of `train=0.9,validation=0.1`, of a mapping, or as they are.
+
+    >>> parse_splits("train=0.9, validation=0.1")
+    (('train', 0.9), ('validation', 0.1))
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    items = value.split(",") if isinstance(value, str) else value.items() if isinstance(value, Mapping) else value
+    if not isinstance(items, Iterable | None):
+        raise UsageError(f"{option('splits', value)}: {_FRACTIONS}")
+    return tuple(_split_of(item, value) for item in items or ())
+
+
+def _split_of(item: Any, value: Any) -> tuple[str, float]:
+    """(name, fraction) of one of the items of what is given as splits."""
+    parts = [part.strip() for part in item.partition("=")[::2]] if isinstance(item, str) else item
+    try:
+        name, fraction = parts
+        pair = name, float(fraction)
+    except (TypeError, ValueError):
+        pair = None, 0.0
+    if not isinstance(pair[0], str) or not pair[0]:
+        shown = repr(item.strip() if isinstance(item, str) else item)
+        raise UsageError(f"{option('splits', value)}: {shown:.99} is not {_FRACTIONS}")
+    return pair
 
 
 def split_names(options: OrderOptions, files: FileTable) -> tuple[str, ...]:
@@ -121,11 +155,24 @@ class Ordering:
         """
         if self._first_row is not None:
             keys = (self._first_row[file] + position).astype(np.uint64)
+            self._check_room(file, position)
         else:
             keys = self._hash(batch, self.options.key, file, position, self.options.seed, _ORDER, _ORDER_COLUMN)
         if self.options.key_bits < 64:
             keys = keys & np.uint64(2**64 - 2 ** (64 - self.options.key_bits))
         return keys, self._splits(batch, file, position)
+
+    def _check_room(self, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]) -> None:
+        """Refuses a position that lies among those of the next file."""
+        assert self._first_row is not None
+        beyond = position >= self._first_row[file.astype(np.int64) + 1] - self._first_row[file]
+        if beyond.any():
+            at = int(file[int(np.argmax(beyond))])
+            raise DataError(
+                f"gives more records than the {int(self._first_row[at + 1] - self._first_row[at]):,} that "
+                f"{option('shuffle', False)} has places for in it, among {len(self._files):,} files",
+                source=self._files[at].name,
+            )
 
     def _splits(
         self, batch: pa.RecordBatch | None, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]
@@ -244,12 +291,19 @@ def key_bytes(column: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.i
     return np.ascontiguousarray(numbers.reshape(-1, 8)[valid]).reshape(-1), offsets
 
 
+def _place_bits(files: int) -> int:
+    """So many bits of a key count the records of each of so many files."""
+    return min(40, 63 - files.bit_length())
+
+
 def _first_rows(source: Source) -> npt.NDArray[np.int64]:
-    """[files + 1] the number of records before each file; where the plan did not count, files get 2^40 places each."""
+    """[files + 1] the number of records before each file; where the plan did not count, files get 2^40 places each, or
+    as many fewer as there must be for all of them.
+    """
     counts = np.zeros(len(source.files), np.int64)
     for unit in source.units:
         files = unit.last_file - unit.first_file
         if unit.rows is None or (files > 1 and unit.rows != files):
-            return np.arange(len(source.files) + 1, dtype=np.int64) << 40
+            return np.arange(len(source.files) + 1, dtype=np.int64) << _place_bits(len(source.files))
         counts[unit.first_file : unit.last_file] += unit.rows // files
     return np.concatenate([[0], np.cumsum(counts)])

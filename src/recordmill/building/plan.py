@@ -1,17 +1,16 @@
 """What every stage of a build needs to know, decided before it starts and read-only from then on.
 
-It is pickled into the run's folder, from where workers load it once; elements that travel between stages stay small.
+The stages of a job in this process find it here (`held`); workers of an engine get it with the graph. No file holds it.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-import pickle
+import uuid
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,9 +25,7 @@ from recordmill.shards.rejects import RejectBudget
 from recordmill.sources.common.contract import Source
 from recordmill.sources.common.tables import RangeTable, table_rows, unit_sizes
 from recordmill.storage.codecs import NONE, find_codec
-from recordmill.storage.files import open_file, put_if_absent
 
-PLAN_NAME = "plan.pickle"
 _WORKING_BYTES = 256 << 20  # 256 MiB: with less all is needed to read, sort and merge, and runs go to files
 _LEAST_RUN_BYTES = 16 << 20  # 16 MiB: some ten runs of each thread are merged as fast as a few
 LEAST_ARENA_BYTES = 8 << 20  # 8 MiB: below that runs become so many that merging them costs more than memory saved
@@ -63,7 +60,7 @@ class BuildPlan:
 
     groups: ranges of units that make one run each. told: the options of the source that decide its records.
     transform: what is made of each record; schema is then of what it makes, and source.schema of what is read.
-    library: what packs shards where it was planned, with its version.
+    library: what packs shards where it was planned, with its version. statistics: records are counted for them.
     """
 
     folder: str
@@ -84,6 +81,7 @@ class BuildPlan:
     transform: SavedTransform | None = None
     store: str = ""
     library: str = ""
+    statistics: bool = True
 
     def __post_init__(self) -> None:
         if not self.library:
@@ -153,31 +151,26 @@ class BuildPlan:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "ordering"}
 
-    def save(self, name: str = PLAN_NAME) -> str:
-        """Write the plan into the run's folder, unless it has one; gives its path. Each job's has its own name: they
-        are kept by it. `load_plan` finds this object while it lives.
-        """
-        path = Path(self.folder, name)
-        if put_if_absent(path, pickle.dumps(self)):
-            _saved[str(path)] = self
-        return str(path)
+    def held(self) -> HeldPlan:
+        """The plan for stages that run in this process, while it lives."""
+        key = f"{self.folder} {uuid.uuid4().hex}"
+        _held[key] = self
+        return HeldPlan(key)
 
 
 # plans name every input, so that a second copy of one is felt where inputs are many
-_saved: weakref.WeakValueDictionary[str, BuildPlan] = weakref.WeakValueDictionary()
+_held: weakref.WeakValueDictionary[str, BuildPlan] = weakref.WeakValueDictionary()
 
 
-def load_plan(path: str) -> BuildPlan:
-    """The plan at a path, loaded once per process."""
-    return _saved.get(path) or _load_plan(path)
+@dataclass(frozen=True)
+class HeldPlan:
+    """What stands for a plan in the stages of a job of this process."""
 
+    key: str
 
-@functools.lru_cache(maxsize=4)
-def _load_plan(path: str) -> BuildPlan:
-    with open_file(path) as file:
-        plan = pickle.load(file)
-    assert isinstance(plan, BuildPlan)
-    return plan
+    def load(self) -> BuildPlan:
+        """The plan itself."""
+        return _held[self.key]
 
 
 def group_units(source: Source, arena_bytes: int, threads: int) -> RangeTable:

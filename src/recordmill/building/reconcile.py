@@ -34,6 +34,7 @@ from recordmill.shards.manifest import (
     INPUTS_NAME,
     PAGED_VERSION,
     PAGES_FOLDER,
+    STATISTICS_NAME,
     Manifest,
     Page,
     Paged,
@@ -46,6 +47,9 @@ from recordmill.shards.manifest import (
 from recordmill.shards.rejects import Rejected, RejectWriter
 from recordmill.shards.run import RunFolder
 from recordmill.shards.store_run import StoreRun, run_at
+from recordmill.sources.common.content import extension
+from recordmill.statistics.dataset_sketch import DatasetSketch
+from recordmill.statistics.dataset_statistics import DatasetStatistics
 from recordmill.storage.digest import DIGESTED_BYTES, Digest, chunk_digests, combine
 from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import atomic_write, check_unchanged, is_remote, put_bytes, read_blocks, write_all
@@ -53,6 +57,7 @@ from recordmill.storage.folders import exists, is_file, join, make_folder, paths
 
 TFDS_VERSION = "1.0.0"  # TensorFlow Datasets wants one; a data set's generations are in its manifests
 
+_SUMMARISED = 4096  # features of all splits, of which a manifest has a summary: 0.7 MiB of text
 _LISTED_AT_ONCE = 1024  # inputs whose lines are in memory at once
 _JSON = json.JSONEncoder(ensure_ascii=False)
 
@@ -63,8 +68,13 @@ class AccountsError(RecordmillError):
     """
 
 
-def conclude(plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[WrittenShard]) -> Manifest:
-    """Reconcile and commit the build.
+def conclude(
+    plan: BuildPlan,
+    ingested: Sequence[Ingested],
+    shards: Sequence[WrittenShard],
+    sketch: DatasetSketch | None = None,
+) -> Manifest:
+    """Reconcile and commit the build. sketch: of the records, if they were counted.
 
     Raises:
         TooManyRejects: more than the budget, or all.
@@ -86,7 +96,8 @@ def conclude(plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[Wri
     pages = put_pages_of_splits(parts, str(folder.data))
     inputs = write_inputs(plan, merged_digests(ingested), folder.data)
     counts = sum((Counter(one.counts) for one in ingested), Counter[str]())
-    outcome = Outcome(plan.out, parts, pages, inputs, read, rejected, counts, folder.id)
+    statistics = write_statistics(sketch, str(folder.data))
+    outcome = Outcome(plan.out, parts, pages, inputs, read, rejected, counts, folder.id, statistics)
     files = sorted(rejected.files)
     if not plan.store:
         return commit(
@@ -110,7 +121,7 @@ def committed_by(plan: BuildPlan) -> Manifest | None:
 class Outcome:
     """What a build came to. out: where the data set will be. parts: split to its shards, in order. pages: of these, if
     they are many. inputs: as `write_inputs` says it. counts: what was counted while the records were read. run: the
-    build's id.
+    build's id. statistics: as `write_statistics` gives them.
     """
 
     out: str
@@ -121,12 +132,13 @@ class Outcome:
     rejected: Rejected
     counts: Mapping[str, int]
     run: str
+    statistics: DatasetStatistics | None = None
 
 
 def describe_data_set(
     plan: BuildPlan, outcome: Outcome, folder: str, reject_files: Sequence[str]
-) -> tuple[Manifest, Mapping[str, str]]:
-    """The manifest, and name to text of the files beside it. folder: of the shards; reject_files: below OUT."""
+) -> tuple[Manifest, Mapping[str, str | bytes]]:
+    """The manifest, and name to content of the files beside it. folder: of the shards; reject_files: below OUT."""
     kind = plan.source.kind if plan.source else "pipeline"
     rejected = outcome.rejected
     part = Part(
@@ -146,12 +158,36 @@ def describe_data_set(
         (part,),
         rejects,
         build_fingerprint(plan, outcome),
-        {"notes": [in_flags(note) for note in noted]},
+        {"notes": [in_flags(note) for note in noted], **_about_statistics(outcome.statistics)},
         _run(plan, outcome.run),
         {} if plan.transform is None else plan.transform.about,
         PAGED_VERSION if outcome.pages else FORMAT_VERSION,
     )
-    return manifest, tfds_files(manifest, outcome.parts, plan)
+    copies: dict[str, str | bytes] = {**tfds_files(manifest, outcome.parts, plan)}
+    if outcome.statistics is not None:
+        copies[STATISTICS_NAME] = outcome.statistics.to_bytes()
+    return manifest, copies
+
+
+def write_statistics(sketch: DatasetSketch | None, folder: str) -> DatasetStatistics | None:
+    """Write what was counted into the folder of the shards, and give it; None where nothing was."""
+    if sketch is None:
+        return None
+    statistics = DatasetStatistics.of_sketch(sketch)
+    put_bytes(join(folder, STATISTICS_NAME), statistics.to_bytes())
+    return statistics
+
+
+def _about_statistics(statistics: DatasetStatistics | None) -> dict[str, Any]:
+    """What the manifest says: which file holds them, and of not too many features a summary."""
+    if statistics is None:
+        return {}
+    data, digest = statistics.to_bytes(), Digest()
+    digest.update(data)
+    about: dict[str, Any] = {"file": {"name": STATISTICS_NAME, "bytes": len(data), "digest": digest.text()}}
+    if sum(map(len, statistics.values())) <= _SUMMARISED:
+        about["splits"] = statistics.summary()
+    return about
 
 
 def _splits_of(outcome: Outcome, folder: str, compression: str) -> Mapping[str, Sequence[ShardInfo]]:
@@ -206,9 +242,17 @@ def tfds_files(manifest: Manifest, parts: Mapping[str, Sequence[ShardInfo]], pla
     info = dataset_info_json(manifest.name, TFDS_VERSION, splits, template, schema=plan.schema)
     return {
         "dataset_info.json": json.dumps(info, indent=2, ensure_ascii=False) + "\n",
-        "features.json": json.dumps(features_json(plan.schema), indent=2, ensure_ascii=False) + "\n",
+        "features.json": json.dumps(features_json(plan.schema, _images(plan)), indent=2, ensure_ascii=False) + "\n",
         **label_files(plan.schema),
     }
+
+
+def _images(plan: BuildPlan) -> tuple[str, ...]:
+    """The features that hold images of formats that TensorFlow decodes, each as one picture."""
+    if plan.source is None or plan.source.kind != "images" or plan.transform is not None:
+        return ()
+    decoded = all(extension(name) in ("jpg", "jpeg", "png") for name in plan.source.files.names())
+    return ("image",) if decoded and "image" in plan.schema else ()
 
 
 def _number(plan: BuildPlan, shards: Sequence[WrittenShard], folder: Path) -> dict[str, tuple[ShardInfo, ...]]:

@@ -102,6 +102,11 @@ class Publication(Protocol):
         """What becomes of those that are made on this machine."""
         return FINISHED
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the step was taken."""
+        return False
+
     def publish(
         self, summary: Mapping[str, Any], results: Sequence[OutputAccount]
     ) -> tuple[Path | str, tuple[Path | str, ...]]:
@@ -110,7 +115,6 @@ class Publication(Protocol):
         Raises:
             RecordmillError: another read was first.
             OSError: nothing was published, or it can't be known, and nothing was removed.
-            KeyboardInterrupt: it says so if the result was complete already.
         """
 
 

@@ -31,9 +31,9 @@ from recordmill.shards.access import FileAccess
 from recordmill.shards.catalog import Catalog, Inputs, ShardFile, find
 from recordmill.shards.cutting import cut_files
 from recordmill.shards.loading.infer_schema import guess_schema, infer_schema
-from recordmill.shards.manifest import RUN_PREFIX
 from recordmill.shards.pieces import PIECE_BYTES, Piece, PieceTable, Span
 from recordmill.storage.lazy_table import Table
+from recordmill.storage.walk import RUN_PREFIX, SUMMARY_NAME
 
 _STREAM_RATIO = (
     4  # a compressed file is taken to inflate so many times, which only decides how many share an output file
@@ -180,7 +180,6 @@ def _cut_spans(spans: PieceTable, file_bytes: int) -> tuple[PieceTable, npt.NDAr
     return cut, np.append(np.searchsorted(bounds, parts), len(bounds))
 
 
-SUMMARY_NAME = "_read.json"
 OWN_NAMES = (SUMMARY_NAME, "rejects")  # in the folder of a result: no split's own folder can be called so
 # 512 MiB of uncompressed shards per file: few files, and enough of them for many cores
 FILE_BYTES = 512 << 20

@@ -17,16 +17,13 @@ from typing import Any
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option
 from recordmill.exporting.job import OutputAccount, Publication
-from recordmill.exporting.plan import SUMMARY_NAME
 from recordmill.exporting.resume import is_resumable
 from recordmill.shards.dead_runs import READ_NOTE_NAME, claimed, remove_run
-from recordmill.shards.manifest import RUN_PREFIX, is_data_set
+from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run import RunFolder
 from recordmill.storage.files import (
     atomic_write,
     local_path,
-    put_if_absent,
-    read_range,
     sync_file,
     sync_folder,
     write_all,
@@ -48,6 +45,7 @@ from recordmill.storage.folders import (
 from recordmill.storage.json_fields import load_fields
 from recordmill.storage.locks import lock_folder, locked_by_name
 from recordmill.storage.removal import Folder, exchange
+from recordmill.storage.walk import RUN_PREFIX, SUMMARY_NAME
 
 RESULT_REJECTS = "rejects"
 _UNABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EXDEV, errno.ENAMETOOLONG, errno.EBUSY)
@@ -59,7 +57,6 @@ def replace_result(folder: RunFolder, old: Sequence[str], rejects: bool, summary
 
     Raises:
         OSError: as the operating system says it; nothing was changed.
-        KeyboardInterrupt: it says so if the result was replaced already.
     """
     real = Path(real_path(folder.out))
     with Folder.open(real.parent) as beside, Folder.open(real) as before:
@@ -74,10 +71,12 @@ def replace_result(folder: RunFolder, old: Sequence[str], rejects: bool, summary
                 if beside.inode(real.name) != after.own_inode:
                     _put_back(folder, beside, _new_name(real.name, folder.id))
                     raise
+                folder.has_committed = True
                 if isinstance(error, KeyboardInterrupt):
-                    raise KeyboardInterrupt(f"stopped, but {folder.out} was complete already") from None
+                    raise
                 done = True
             if done:
+                folder.has_committed = True
                 with contextlib.suppress(OSError):
                     sync_folder(real.parent)
                     _remove_old(beside, before, after, _new_name(real.name, folder.id), old, folder.id)
@@ -222,6 +221,10 @@ class OnDisk(Publication):
     folder: RunFolder
     overwrite: bool
 
+    @property
+    def is_complete(self) -> bool:
+        return self.folder.has_committed
+
     def publish(
         self, summary: Mapping[str, Any], results: Sequence[OutputAccount]
     ) -> tuple[Path | str, tuple[Path | str, ...]]:
@@ -250,9 +253,8 @@ def _publish(folder: RunFolder, summary: Mapping[str, Any], overwrite: bool) -> 
             try:
                 _place(folder, names, old, data)
             except BaseException:
-                if not _is_published(out, data):
-                    _undo(folder)
-                    raise
+                _undo(folder)
+                raise
         with contextlib.suppress(OSError):
             remove_file(folder.path / READ_NOTE_NAME, missing_ok=True)  # nothing is left to go on with
     return names
@@ -291,14 +293,8 @@ def _place(folder: RunFolder, names: Sequence[str], old: Sequence[str] | None, s
     if is_folder(out / RESULT_REJECTS):
         sync_folder(out / RESULT_REJECTS)
     sync_folder(out)
-    if not put_if_absent(out / SUMMARY_NAME, summary, folder.path):
+    if not folder.commit(SUMMARY_NAME, summary):
         raise RecordmillError(f"{out}: another read wrote its result there while this one ran")
-
-
-def _is_published(out: Path, summary: bytes) -> bool:
-    with contextlib.suppress(OSError):
-        return read_range(str(out / SUMMARY_NAME)).tobytes() == summary
-    return False
 
 
 def _undo(folder: RunFolder) -> None:

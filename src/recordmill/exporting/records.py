@@ -5,8 +5,9 @@ ones as rejects. Records whose images are decoded are cut so that memory holds w
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -19,19 +20,28 @@ from recordmill.base.siphash import derive_key, hash_positions
 from recordmill.base.threads import thread_map
 from recordmill.exporting.input_digest import frame_digests
 from recordmill.exporting.plan import Job, ReadPlan
-from recordmill.records.columns.convert import convert_column
+from recordmill.records.columns.convert import DecodeTensor, convert_column
 from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.records.columns.numpy_arrays import is_bytes
-from recordmill.records.example.decode import decode_lenient
+from recordmill.records.example.decode import decode_lenient, decoded_size
 from recordmill.records.example.locate import BadRecord
 from recordmill.records.tfrecord.frames import HEADER_BYTES
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.feature import ITEM_BYTES, Schema
+from recordmill.schemas.feature import ITEM_BYTES, PAYLOAD, Schema
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.cutting import pieces_of
-from recordmill.shards.loading.batches import Load, asked_for, blocks_of, decode_block, loads
+from recordmill.shards.loading.batches import (
+    Load,
+    asked_for,
+    blocks_of,
+    decode_block,
+    first_records,
+    loads,
+    without_record,
+)
 from recordmill.shards.loading.infer_schema import confirm_block, selected
 from recordmill.shards.loading.salvage import PARSE, Recovered, Salvaged, frames_of, salvage
+from recordmill.shards.pieces import PIECE_BYTES
 
 CONVERT = "convert"  # the reason of a reject whose record is whole but holds a value that can't be converted
 _SAMPLE = b"recordmill-sampl"
@@ -182,57 +192,120 @@ def image_parts(plan: ReadPlan, kept: SelectedRecords) -> Iterator[tuple[Selecte
     Raises:
         DataError: an image takes more than the plan has.
     """
-    result, work = np.zeros((2, kept.batch.num_rows), np.int64)
-    for step in plan.steps:
-        if isinstance(step, DecodeImages):
-            pixels, needed = step.costs(
-                kept.batch.column(plan.selected.names.index(step.feature)), plan.selected[step.feature]
-            )
-            takes = _takes(plan, pixels, needed)
-            if plan.image_bytes and (takes > plan.image_bytes).any():
-                raise _too_large(plan, kept, step, int(np.argmax(takes > plan.image_bytes)), takes)
-            result, work = result + pixels, np.maximum(work, needed)
+    kept, result, work = _costs(plan, kept)
     start = 0
     encoded = int(kept.batch.nbytes)
-    for part in kept.cut(_stops(result)):
+    for part in kept.cut(_stops(result, _PART_BYTES)):
         rows = slice(start, start + part.batch.num_rows)
         yield part, encoded + int(_takes(plan, result[rows].sum(), work[rows].max(initial=0)))
         start = rows.stop
 
 
-def _takes(plan: ReadPlan, pixels: Int64s, work: Int64s) -> Int64s:
-    """The bytes that images take at most: while they are decoded, beside those that were, or while they are written."""
-    decoding = work + 2 * pixels
-    takes: Int64s = np.maximum(decoding, pixels * (1 + plan.options.output.value_bytes))
+def _costs(plan: ReadPlan, kept: SelectedRecords) -> tuple[SelectedRecords, Int64s, Int64s]:
+    """(the records without those whose tensors the memory can't hold, which are bad; [rows] the bytes that become of
+    each; [rows] the bytes that making them takes).
+
+    Raises:
+        DataError: an image takes more than the plan has, which threads decide, too, and so no reject may.
+    """
+    result, work = np.zeros((2, kept.batch.num_rows), np.int64)
+    large: dict[int, BadRecord] = {}
+    for step in plan.steps:
+        if not isinstance(step, DecodeImages | DecodeTensor):
+            continue
+        feature = plan.selected[step.feature]
+        made, needed = step.costs(kept.batch.column(plan.selected.names.index(step.feature)), feature)
+        is_image = isinstance(step, DecodeImages)
+        takes = _takes(plan, made, needed, 1 if is_image else ITEM_BYTES[step.output(feature).dtype])
+        most = plan.image_bytes if is_image else plan.memory_bytes
+        for row in np.flatnonzero(takes > most).tolist() if most else ():
+            reason = _too_large(plan, step, int(takes[row]))
+            if is_image:
+                place = kept.part.place(int(kept.rows[row]))
+                raise DataError(f"feature {step.feature!r}: {reason}", source=kept.part.file.path, place=place)
+            large.setdefault(row, BadRecord(row, step.feature, reason))
+        result, work = result + made, np.maximum(work, needed)
+    if not large:
+        return kept, result, work
+    left = np.delete(np.arange(kept.batch.num_rows), list(large))
+    bad = (*kept.bad, *((int(kept.rows[row]), one) for row, one in large.items()))
+    batch = kept.batch.take(pa.array(left))
+    kept = replace(kept, batch=batch, rows=kept.rows[left], bad=tuple(sorted(bad, key=lambda one: one[0])))
+    return kept, result[left], work[left]
+
+
+def _takes(plan: ReadPlan, result: Int64s, work: Int64s, item_bytes: int = 1) -> Int64s:
+    """The bytes that images, or tensors, take at most: while they are decoded, beside those that were, or while they
+    are written.
+    """
+    decoding = work + 2 * result
+    takes: Int64s = np.maximum(decoding, result + result // item_bytes * plan.options.output.value_bytes)
     return takes
 
 
-def _stops(pixels: Int64s) -> Int64s:
-    """The rows before which parts end."""
+def _stops(pixels: Int64s, part_bytes: int) -> Int64s:
+    """The rows before which parts of about so many bytes end."""
     ends = np.cumsum(pixels)
     stops, start = [], 0
     while start < len(pixels):
         before = int(ends[start - 1]) if start else 0
-        start = max(int(np.searchsorted(ends, before + _PART_BYTES, "right")), start + 1)
+        start = max(int(np.searchsorted(ends, before + part_bytes, "right")), start + 1)
         stops.append(start)
     return np.array(stops or [0], np.int64)
 
 
-def _too_large(plan: ReadPlan, kept: SelectedRecords, step: DecodeImages, row: int, takes: Int64s) -> DataError:
-    others = plan.memory_bytes - plan.image_bytes
-    written = plan.options.output.value_bytes > 0
-    reason = (
-        f"feature {step.feature!r}: an image takes {(int(takes[row]) >> 20) + 1} MiB to "
-        f"decode{' and write' if written else ''}, more than {option('memory', f'{plan.memory_bytes >> 20}MiB')} "
-        f"leaves; {option('memory', f'{(int(takes[row]) + others >> 20) + 1}MiB')} is enough"
+def _too_large(plan: ReadPlan, step: DecodeImages | DecodeTensor, takes: int) -> str:
+    if isinstance(step, DecodeTensor):
+        return f"a tensor {_beyond_memory(plan, takes, takes)}"
+    reason = f"an image {_beyond_memory(plan, takes, takes + plan.memory_bytes - plan.image_bytes)}"
+    if not plan.options.output.value_bytes:
+        return reason
+    less = option("to", "arrow") if step.resize else f"{option('to', 'arrow')} or {option('resize', 'HxW')}"
+    return f"{reason}, and {less} takes less"
+
+
+def _beyond_memory(plan: ReadPlan, takes: int, enough: int) -> str:
+    """What is wrong with what takes so many bytes."""
+    written = " and write" if plan.options.output.value_bytes else ""
+    return (
+        f"takes {(takes >> 20) + 1} MiB to decode{written}, more than "
+        f"{option('memory', f'{plan.memory_bytes >> 20}MiB')} leaves; "
+        f"{option('memory', f'{(enough >> 20) + 1}MiB')} is enough"
     )
-    if written:
-        reason += (
-            f", and {option('to', 'arrow')} takes less"
-            if step.resize
-            else f", and {option('to', 'arrow')} or {option('resize', 'HxW')} takes less"
-        )
-    return DataError(reason, source=kept.part.file.path, place=kept.part.place(int(kept.rows[row])))
+
+
+def fitting(plan: ReadPlan, work: Iterable[Load]) -> Iterator[Load]:
+    """The loads, but those of a single record that would take more memory than there is, which have a fault instead.
+
+    Raises:
+        DataError: there is such a record, and the plan is not lenient.
+    """
+    for load in work:
+        takes = _record_takes(plan, load) if plan.memory_bytes and load.framed_bytes > PIECE_BYTES else 0
+        if takes <= plan.memory_bytes:
+            yield load
+            continue
+        apart = without_record(load, f"a record {_beyond_memory(plan, takes, takes)}")
+        if not plan.options.lenient:
+            place = f"record {apart.piece.first_record}, byte {apart.piece.start}"
+            raise DataError(apart.piece.fault, source=load.file.path, place=place)
+        yield apart
+
+
+def _record_takes(plan: ReadPlan, load: Load) -> int:
+    """The bytes that one large record takes until it is written; 0 where the load holds several, or is damaged."""
+    if 3 * load.framed_bytes > plan.memory_bytes:  # the record, its values, and those being written
+        return 3 * load.framed_bytes
+    try:
+        (block,) = blocks_of(load, check=False)
+    except DataError:
+        return 0
+    if len(block.frames) != 1 or plan.decoded.message == PAYLOAD:
+        return 0
+    start, length = int(block.frames.starts[0]) + HEADER_BYTES, int(block.frames.lengths[0])
+    made, values = decoded_size(block.frames.data, start, length, plan.decoded)
+    whole, item_bytes = np.array([made]), max(made // max(values, 1), 1)
+    return load.framed_bytes + int(_takes(plan, whole, np.zeros_like(whole), item_bytes)[0])
 
 
 _SLICE_BYTES = 16 << 20  # 16 MiB converted: two of them per thread wait for the writer
@@ -245,16 +318,19 @@ def read_parts(plan: ReadPlan, job: Job, threads: int) -> Iterator[Salvaged]:
         DataError: a record is damaged or can't be converted, and the plan is not lenient.
     """
     lenient = plan.options.lenient
-    pieces = pieces_of(plan.files, job.pieces, lenient=lenient)
-    return _limited(
-        parts_of(plan, loads(plan.files, pieces, lenient=lenient), threads), job.limit, plan.options.filters
-    )
+    work = loads(plan.files, pieces_of(plan.files, job.pieces, lenient=lenient), lenient=lenient)
+    if job.limit is None:
+        return parts_of(plan, work, threads)
+    if plan.options.filters:
+        return _limited(parts_of(plan, work, threads), job.limit)
+    return parts_of(plan, first_records(work, job.limit), threads)
 
 
 def parts_of(plan: ReadPlan, work: Iterator[Load], threads: int) -> Iterator[Salvaged]:
     """The records of these loads, in order."""
     if not plan.options.lenient:  # which reads around damage by itself
         work = asked_for(work)
+    work = fitting(plan, work)
     if not plan.steps and not plan.options.filters:
         return thread_map(lambda load: _decoded(plan, load), work, threads)
     if any(isinstance(step, DecodeImages) for step in plan.steps):
@@ -267,11 +343,17 @@ def parts_of(plan: ReadPlan, work: Iterator[Load], threads: int) -> Iterator[Sal
         )
     rows = max(_SLICE_BYTES // row_bytes(plan.schema), 1)
     found = thread_map(lambda load: frames_in(load, plan.options.lenient), work, threads)
-    return thread_map(
-        lambda part: convert_selected(plan, select_matching(plan, part)),
-        (part for whole in found for part in cut_rows(whole, rows)),
-        threads,
-    )
+    slices = (part for whole in found for part in cut_rows(whole, rows))
+    return chain.from_iterable(thread_map(lambda part: _converted(plan, part), slices, threads))
+
+
+def _converted(plan: ReadPlan, part: Slice) -> Iterable[Salvaged]:
+    """The records of a slice; where they become very many bytes one part after the other, as the consumer asks."""
+    kept, result, _ = _costs(plan, select_matching(plan, part))
+    stops = _stops(result, _SLICE_BYTES) if int(result.sum()) > 2 * _SLICE_BYTES else np.array([kept.batch.num_rows])
+    if len(stops) == 1:
+        return (convert_selected(plan, kept),)
+    return (convert_selected(plan, one) for one in kept.cut(stops))
 
 
 def row_bytes(schema: Schema) -> int:
@@ -296,25 +378,17 @@ def _decoded(plan: ReadPlan, load: Load) -> Salvaged:
     return Salvaged(batches, (), seen=seen)
 
 
-def _limited(parts: Iterator[Salvaged], limit: int | None, filters: bool) -> Iterator[Salvaged]:
-    """The parts up to limit records, or rows where records are filtered;
-    a stream can hold more than its plan asks for.
-    """
+def _limited(parts: Iterator[Salvaged], limit: int) -> Iterator[Salvaged]:
+    """The parts up to so many rows."""
     left = limit
     for part in parts:
-        if left is not None and (part.rows if filters else part.records) > left:
-            batches = []
-            room = left
+        if part.rows > left:
+            batches, room = [], left
             for batch in part.batches:
                 batches.append(batch.slice(0, room))
                 room -= min(room, batch.num_rows)
-            part = replace(
-                part,
-                batches=tuple(batch for batch in batches if batch.num_rows),
-                rejects=part.rejects if filters else part.rejects[:room],
-            )
+            part = replace(part, batches=tuple(batch for batch in batches if batch.num_rows))
         yield part
-        if left is not None:
-            left -= part.rows if filters else part.records
-            if left <= 0:
-                return
+        left -= part.rows
+        if left <= 0:
+            return

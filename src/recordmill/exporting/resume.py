@@ -26,13 +26,13 @@ from recordmill.exporting.job import OutputAccount, output_name, rejects_name
 from recordmill.exporting.plan import Job, ReadPlan, sizes_of
 from recordmill.shards.cutting import pieces_of
 from recordmill.shards.dead_runs import READ_NOTE_NAME
-from recordmill.shards.manifest import RUN_PREFIX
 from recordmill.shards.pieces import PieceTable
 from recordmill.shards.run import RunFolder
 from recordmill.storage.files import atomic_write, stat, sync_file, write_all
-from recordmill.storage.folders import inode, is_folder, is_link, make_folder, paths_in
+from recordmill.storage.folders import inode, is_folder, is_link, make_folder, names_if_there, paths_in
 from recordmill.storage.json_fields import Fields, load_fields, parse, read_bounded
 from recordmill.storage.removal import Folder
+from recordmill.storage.walk import RUN_PREFIX
 
 ACCOUNTS_FOLDER = "accounts"  # in the run folder: a file for each finished output
 ACCOUNT_SUFFIX = ".account.json"  # of those that workers of an engine leave beside their files
@@ -193,11 +193,21 @@ def go_on(
     return taken, finished
 
 
-def save_finished(folder: RunFolder) -> int:
-    """Leave the run folder of a read that ends early where it is, if it has finished something;
-    gives how many outputs that is.
+def count_finished(folder: RunFolder, made: str = "") -> int:
+    """How many outputs a read that ends early has finished and could go on from. made: the folder in a store where
+    workers have put theirs.
     """
-    count = len(accounts_in(folder.path)) if is_resumable(folder.path) else 0
+    if not is_resumable(folder.path):
+        return 0
+    far = [name for name in names_if_there(made) if name.endswith(ACCOUNT_SUFFIX)] if made else []
+    return len(accounts_in(folder.path)) + len(far)
+
+
+def save_finished(folder: RunFolder, made: str = "") -> int:
+    """Leave the run folder of a read that ends early where it is, if it has finished something;
+    gives how many outputs that is. made: as of `count_finished`.
+    """
+    count = count_finished(folder, made)
     if count:
         folder.release()
     return count

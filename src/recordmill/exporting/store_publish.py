@@ -17,15 +17,15 @@ from typing import Any
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.threads import both
-from recordmill.exporting.job import Keeping, OutputAccount, Publication
-from recordmill.exporting.plan import SUMMARY_NAME, ReadPlan, held_bytes
+from recordmill.exporting.job import FINISHED, Keeping, OutputAccount, Publication
+from recordmill.exporting.plan import ReadPlan, held_bytes
 from recordmill.exporting.publish import RESULT_REJECTS
 from recordmill.exporting.resume import Finished, is_resumable
 from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.shards.dead_runs import READ_NOTE_NAME
-from recordmill.shards.manifest import DATA_PREFIX, RUN_PREFIX, is_data_set
+from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run import RunFolder
-from recordmill.shards.store_run import RESULTS, StoreRun, objects_of, result_name, result_numbers, results, work_folder
+from recordmill.shards.store_run import StoreRun, objects_of, result_name, result_numbers, results, work_folder
 from recordmill.storage.files import (
     GROWING_BYTES,
     GrowingFile,
@@ -38,6 +38,7 @@ from recordmill.storage.files import (
 )
 from recordmill.storage.folders import files_below, join, names_in, remove_file
 from recordmill.storage.json_fields import read_bounded
+from recordmill.storage.walk import DATA_PREFIX, RESULTS, RUN_PREFIX, SUMMARY_NAME
 
 _GROWING = 8  # outputs that are put while they are made
 
@@ -46,11 +47,9 @@ class Uploads:
     """A context that holds a run in OUT from the first output on, and removes what was put where that was not
     committed.
 
-    is_settled: whether it was, or that can't be known. folder: of the run, on this machine. at_once: how many outputs
+    folder: of the run, on this machine. at_once: how many outputs
     are put while they are made; 0: none. finished: what earlier processes of this read have.
     """
-
-    is_settled = False
 
     def __init__(self, folder: RunFolder, out: str, finished: Finished | None, memory_bytes: int, at_once: int) -> None:
         self.folder, self.out, self._memory_bytes, self._at_once = folder, out, memory_bytes, at_once
@@ -101,11 +100,12 @@ class Uploads:
         return kept
 
     def put_all(self) -> tuple[list[str], list[str]]:
-        """Put what neither this process nor an earlier one of this read has; gives the names below OUT of outputs and
-        of rejects.
+        """Put what neither this process nor an earlier one of this read has, and hold all against its files; gives the
+        names below OUT of outputs and of rejects.
 
         Raises:
-            OSError: a request failed, several times.
+            OSError: a request failed, several times. RecordmillError: an object is not there, or not as long as its
+                file.
         """
         self._begun.result()
         self._may_be_there = True
@@ -119,15 +119,8 @@ class Uploads:
         left = {key: path for key, path in self._files.items() if not self._is_put(key, path)}
         upload_all(self.out, left, self._memory_bytes)
         self._tidied.result()
-        return [f"{data}/{name}" for name in names], rejects
-
-    def check(self) -> None:
-        """Hold what was put against the files.
-
-        Raises:
-            RecordmillError: an object is not there, or not as long as its file.
-        """
         check_uploaded(self.out, self._files)
+        return [f"{data}/{name}" for name in names], rejects
 
     def _is_put(self, key: str, path: str) -> bool:
         """Whether the object is there: put by an earlier process, or while its file grew; where that failed, the whole
@@ -152,7 +145,7 @@ class Uploads:
         for growing, _ in self._growing.values():
             growing.close()
         if self._begun.exception() is None:
-            if self._may_be_there and not self.is_settled:
+            if self._may_be_there:
                 self.run.discard()
             self.run.__exit__(kind, error, trace)
 
@@ -206,59 +199,50 @@ def begin_in_store(out: str, overwrite: bool) -> tuple[RunFolder, int]:
 
 
 @dataclass(frozen=True)
-class Uploaded(Publication):
-    """What this machine makes, as objects. base: the generation of results at OUT that this one follows."""
-
-    uploads: Uploads
-    base: int
-
-    @property
-    def keeping(self) -> Keeping:
-        return Keeping(is_durable=self.uploads.finished is not None, follow=self.uploads.follow)
-
-    def publish(
-        self, summary: Mapping[str, Any], results: Sequence[OutputAccount]
-    ) -> tuple[Path | str, tuple[Path | str, ...]]:
-        uploads, number = self.uploads, self.base + 1
-        out, run, data = uploads.out, uploads.run, uploads.data
-        outputs, rejects = uploads.put_all()
-        text = _text({**summary, "folder": data, "files": [*outputs, *rejects]})
-        _, uploads.is_settled = both(uploads.check, lambda: run.may_commit(self.base, result_numbers))
-        uploads.is_settled = uploads.is_settled and run.commit(result_name(number), text)
-        if not uploads.is_settled:
-            raise _came_second(out)
-        _tidy(uploads.folder, out, {number: data}, text)
-        return join(out, data), tuple(join(out, name) for name in rejects)
-
-
-@dataclass(frozen=True)
-class UploadedOutput(Publication):
-    """What workers have put into the run's data folder in the store. base: as of `Uploaded`. Nothing is removed here
-    where another read was first.
+class StorePublication(Publication):
+    """The result of a read in a store. base: the generation of results at OUT that this one follows. uploads: what this
+    machine makes, as objects; None: workers have put all into the run's data folder there.
     """
 
     run: StoreRun
     folder: RunFolder
     base: int
+    uploads: Uploads | None = None
+
+    @property
+    def keeping(self) -> Keeping:
+        if self.uploads is None:
+            return FINISHED
+        return Keeping(is_durable=self.uploads.finished is not None, follow=self.uploads.follow)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.run.has_committed
 
     def publish(
         self, summary: Mapping[str, Any], results: Sequence[OutputAccount]
     ) -> tuple[Path | str, tuple[Path | str, ...]]:
-        run, number = self.run, self.base + 1
-        out, data = run.out, f"{DATA_PREFIX}{run.id}"
-        rejects = [path for result in results for path in result.rejected.files]
-        names = [f"{data}/{result.output}" for result in results] + [path.removeprefix(f"{out}/") for path in rejects]
-        text = _text({**summary, "folder": data, "files": names})
-        if not (run.may_commit(self.base, result_numbers) and run.commit(result_name(number), text)):
-            raise _came_second(out)
+        run, out, data, number = self.run, self.run.out, self.run.data_name, self.base + 1
+        outputs, rejects = self._put(results)
+        text = _text({**summary, "folder": data, "files": [*outputs, *rejects]})
+
+        def is_whole() -> bool:
+            there = {item.name.partition("/")[0] for item in listed_objects(join(out, data))}
+            return there >= {name.rpartition("/")[2] for name in outputs}
+
+        if not (run.may_commit(self.base, result_numbers) and run.commit(result_name(number), text, is_whole)):
+            raise RecordmillError(
+                f"{out}: {run.obstacle('read', self.base, result_numbers)}; nothing of this one was kept"
+            )
         _tidy(self.folder, out, {number: data}, text)
-        return join(out, data), tuple(rejects)
+        return join(out, data), tuple(join(out, name) for name in rejects)
 
-
-def _came_second(out: str) -> RecordmillError:
-    return RecordmillError(
-        f"{out}: another read wrote its result there while this one ran; nothing of this one was kept"
-    )
+    def _put(self, results: Sequence[OutputAccount]) -> tuple[list[str], list[str]]:
+        """The names below OUT of outputs and of files of rejects, all of which are there."""
+        if self.uploads is not None:
+            return self.uploads.put_all()
+        rejects = [path.removeprefix(f"{self.run.out}/") for result in results for path in result.rejected.files]
+        return [f"{self.run.data_name}/{result.output}" for result in results], rejects
 
 
 def _text(summary: Mapping[str, Any]) -> bytes:
@@ -274,8 +258,6 @@ def _tidy(folder: RunFolder, out: str, own: Mapping[int, str], text: bytes) -> N
         there = results(out, own)
         if [max(there, default=0)] == [*own]:  # else a later one does it
             _finish(out, there, text)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"stopped, but {out} was complete already") from None
     except (OSError, RecordmillError) as error:
         _log.warning("%s: the result is complete, but tidying up after it failed (%s)", out, error)
 

@@ -1,51 +1,95 @@
 """Where the records of one file are: counts, ranges and single records of a `ShardFile`, by index where there is one.
 
-Our shards have an index; any other uncompressed file gets one in memory (16 bytes a record) by hopping over its headers
-once; other compressed files are streamed, and then a single record costs reading up to it.
+Our shards have an index. Of any other uncompressed file the headers are read once, and where each record begins is
+kept or, of very many, where every so many-th one does (`_Offsets`); other compressed files are streamed, and then a
+single record costs reading up to it. What is mapped or inflated is held while it is among the last that were used: so
+very many files need no more descriptors or memory than some.
 """
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from recordmill.base.arrays import Int64s
 from recordmill.base.errors import DataError
-from recordmill.records.tfrecord.frames import Frames, hop, scan
-from recordmill.shards.catalog import ShardFile
-from recordmill.shards.index import INDEX_DTYPE, INDEX_FRAME_BYTES, Index
+from recordmill.base.kernels import kernel
+from recordmill.base.lru import LruLimit, LruSlot
+from recordmill.base.pointers import address_of, load64
+from recordmill.records.tfrecord.frames import (
+    GOOD,
+    MAX_RECORD_BYTES,
+    ContentDigest,
+    Frames,
+    header_fault,
+    hop,
+    scan,
+)
+from recordmill.records.tfrecord.recovery import Gap, past_damage, read_good_frames, with_skipped
+from recordmill.shards.catalog import ShardFile, check_size
+from recordmill.shards.index import INDEX_DTYPE, INDEX_FRAME_BYTES, FarIndex, Index, locate_entries, map_table
+from recordmill.shards.manifest import named_by_manifest
 from recordmill.shards.pieces import (
     PIECE_BYTES,
     FrameBlock,
     Piece,
     check_range,
-    load_index,
     load_members,
     read_piece_bytes,
     stream,
 )
-from recordmill.storage.files import Bytes, is_remote, map_file, read_range, read_scattered, stat, unmap_pages
+from recordmill.storage.files import Bytes, is_remote, map_file, read_range, read_scattered, stat
+from recordmill.storage.mapped_files import MAPPED_FILES
+
+# 2^21 offsets, 16 MiB, of all files of a data set that have no index: of two million records where each begins, of a
+# billion where every 512th does, which is found again from there within microseconds
+KEPT_OFFSETS = 1 << 21
+_LEAST_OFFSETS = 16  # of a file; the stride is a power of two
+_FAR_INDEX_BYTES = 1 << 20  # 1 MiB: an index in a store that is no larger is read whole
+_MOST_GAPS = 4096  # damaged places of a file behind which reading goes on
+_INFLATED = LruLimit(16)  # members of 1 MiB, mostly
 
 
 class FileAccess:
-    """One file, opened when first needed; safe to share between threads."""
+    """One file, opened when first needed; safe to share between threads.
 
-    def __init__(self, file: ShardFile, ordinal: int) -> None:
-        self.file, self._ordinal, self._lock = file, ordinal, threading.Lock()
-        self._index: Index | None = None
-        self._mapped: Bytes | None = None
-        self._columns: tuple[Int64s, Int64s] | None = None
-        self._members: Index | None = None
-        self._counted: tuple[int, int] | None = None  # records and framed bytes of a stream
-        self._member: tuple[int, Bytes] | None = None  # the member read last, by its first uncompressed byte
+    lenient: what is damaged is no error, but a record that can't be read; of files that have no index, all of which is
+    found out by what is in them. kept_offsets: at most so many are kept of a file that has none.
+    """
 
-    def __getstate__(self) -> tuple[ShardFile, int]:
-        return self.file, self._ordinal
+    def __init__(
+        self, file: ShardFile, ordinal: int, *, lenient: bool = False, kept_offsets: int = KEPT_OFFSETS
+    ) -> None:
+        self.file, self._ordinal, self.lenient, self._kept_offsets = file, ordinal, lenient, kept_offsets
+        self._lock = threading.Lock()
+        self._offsets: _Offsets | None = None
+        self._counted: _Count | None = None
+        self._is_as_said = False
+        self._mapped: LruSlot[Bytes] = LruSlot(MAPPED_FILES)
+        self._index: LruSlot[Index] = LruSlot(MAPPED_FILES)
+        self._members: LruSlot[Index] = LruSlot(MAPPED_FILES)
+        # (first uncompressed byte, bytes) of the member read last
+        self._member: LruSlot[tuple[int, Bytes]] = LruSlot(_INFLATED)
 
-    def __setstate__(self, state: tuple[ShardFile, int]) -> None:
-        self.__init__(*state)  # type: ignore[misc]
+    def __reduce__(self) -> tuple[object, ...]:
+        return _access, (self.file, self._ordinal, self.lenient, self._kept_offsets)
+
+    def made_lenient(self) -> FileAccess:
+        """The same file with what is damaged as records that can't be read; our own shards need nothing for that."""
+        if self.file.info is not None:
+            return self
+        other = _access(self.file, self._ordinal, True, self._kept_offsets)
+        other._offsets = self._offsets  # they are there only if the headers are right
+        return other
+
+    def __repr__(self) -> str:
+        about = self.file.stat.size_bytes if self.file.info is None else self.file.info.records
+        return f"<{self.file.name}: {about:,} {'bytes' if self.file.info is None else 'records'}, {self.file.split}>"
 
     @property
     def seekable(self) -> bool:
@@ -57,79 +101,167 @@ class FileAccess:
         """How many records the file holds: by manifest, by headers, or by reading the stream once."""
         if self.file.info is not None:
             return self.file.info.records
-        if self.seekable:
-            return len(self.index)
-        return self._count[0]
+        return self._found_offsets.records if self.seekable else self._count.records
 
     @property
     def framed_bytes(self) -> int:
         """The uncompressed bytes of the file, found as `records` is."""
         if self.file.info is not None:
             return self.file.info.framed_bytes
-        return self.file.stat.size_bytes if self.file.codec.is_plain else self._count[1]
+        return self.file.stat.size_bytes if self.file.codec.is_plain else self._count.framed_bytes
 
     @property
-    def _count(self) -> tuple[int, int]:
+    def content(self) -> str:
+        """What tells the content from others: by manifest, or by lengths and CRCs of all records, found as `records`
+        is.
+        """
+        if self.file.info is not None:
+            return self.file.info.digest
+        return f"{(self._found_offsets if self.seekable else self._count).content:016x}"
+
+    @property
+    def kept_bytes(self) -> int:
+        """What is held of the file while it is read."""
+        return 0 if self._offsets is None else self._offsets.marks.nbytes
+
+    @property
+    def _count(self) -> _Count:
         if self._counted is None:
             records = payload_bytes = 0
-            for block in stream(self.file, check=False) if self.file.stat.size_bytes else ():
-                records, payload_bytes = records + len(block.frames), payload_bytes + int(block.frames.lengths.sum())
-            self._counted = records, payload_bytes + INDEX_FRAME_BYTES * records
+            content = ContentDigest()
+            for block in self._streamed(check=False):
+                records, payload_bytes = records + block.records, payload_bytes + int(block.frames.lengths.sum())
+                content.add(block.frames)
+            self._counted = _Count(records, payload_bytes + INDEX_FRAME_BYTES * records, content.value)
         return self._counted
 
     @property
-    def index(self) -> Index:
-        """(offset, length, key) of every record of a seekable file."""
-        if self._index is None:
+    def _found_offsets(self) -> _Offsets:
+        if self._offsets is None:
             with self._lock:
-                if self._index is None:
-                    loaded = load_index(self.file)
-                    self._index = _hopped(self.file) if loaded is None else loaded
-        return self._index
+                if self._offsets is None:
+                    self._offsets = _find_offsets(self.file, self._kept_offsets, self.lenient)
+        return self._offsets
+
+    def locate(self, records: Int64s) -> tuple[Int64s, Int64s]:
+        """(offsets, payloads' lengths) of ascending records of a seekable file.
+
+        Raises:
+            DataError: the index contradicts itself or the manifest, a header is damaged, or the file changed.
+        """
+        records = np.ascontiguousarray(records, np.int64)
+        if self.file.info is None or self.file.index is None:
+            found = self._found_offsets
+            offsets, lengths = found.locate(records, self)
+            if len(bad := np.flatnonzero(lengths < 0)):
+                raise found.error(int(records[bad[0]]), self.file.path)
+            return offsets, lengths
+        if (far := self._far_index) is not None:
+            return far.locate(records)
+        return locate_entries(self.index, records, self.file.info.framed_bytes, self.file.index)
+
+    @property
+    def index(self) -> Index:
+        """(offset, length, key) of every record of one of our shards, as the file has it."""
+        return self._index.get(self._map_index)
+
+    def _map_index(self) -> Index:
+        assert self.file.info is not None
+        assert self.file.index is not None
+        self._check_size()
+        index = map_table(self.file.index, INDEX_DTYPE)
+        if len(index) != self.file.info.records:
+            reason = f"lists {len(index)} records where the manifest says {self.file.info.records}"
+            raise DataError(reason, source=self.file.index)
+        return index
+
+    def _check_size(self) -> None:
+        if not self._is_as_said and self.file.info is not None:
+            check_size(self.file.path, self.file.info)
+            self._is_as_said = True
+
+    @property
+    def _far_index(self) -> FarIndex | None:
+        """Where the index is in a store, and too large to be read whole for the little that is asked of it, unless it
+        can stay mapped.
+        """
+        info, path = self.file.info, self.file.index
+        if info is None or path is None or not is_remote(path) or self._index.value is not None:
+            return None
+        if info.records * INDEX_DTYPE.itemsize <= _FAR_INDEX_BYTES or MAPPED_FILES.has_room():
+            return None
+        self._check_size()
+        return FarIndex(path, info.records, info.framed_bytes)
 
     def pieces(
         self, start: int, stop: int, piece_bytes: int = PIECE_BYTES, piece_records: int | None = None
     ) -> Iterator[Piece]:
         """Records [start, stop) of a seekable file in pieces of at most that many bytes (or one record) and records."""
-        offsets, lengths = self._offsets_lengths()
+        if start >= stop:
+            return
+        at, end = self._begin_of(start), self._end_of(stop - 1)
         while start < stop:
-            first = int(offsets[start])
             behind = stop
-            if int(offsets[stop - 1] + lengths[stop - 1]) + INDEX_FRAME_BYTES - first > piece_bytes:
-                behind = min(stop, max(start + 1, int(np.searchsorted(offsets, first + piece_bytes, "right")) - 1))
+            if end - at > piece_bytes:
+                behind = min(stop, max(start + 1, self._last_before(at + piece_bytes, start, stop)))
             if piece_records is not None:
                 behind = min(behind, start + piece_records)
-            end = int(offsets[behind - 1] + lengths[behind - 1]) + INDEX_FRAME_BYTES
-            yield Piece(self._ordinal, start, behind - start, first, end)
-            start = behind
+            piece_end = self._end_of(behind - 1)
+            yield Piece(self._ordinal, start, behind - start, at, piece_end)
+            start, at = behind, piece_end
 
-    def _offsets_lengths(self) -> tuple[Int64s, Int64s]:
-        # Searching a field of a structured array would copy the field each time.
-        if self._columns is None:
-            self._columns = np.ascontiguousarray(self.index["offset"]), np.ascontiguousarray(self.index["length"])
-        return self._columns
+    def _begin_of(self, record: int) -> int:
+        return int(self.locate(np.array([record]))[0][0])
 
-    def blocks(self, start: int, stop: int) -> Iterator[FrameBlock]:
+    def _end_of(self, record: int) -> int:
+        offsets, lengths = self.locate(np.array([record]))
+        return int(offsets[0] + lengths[0]) + INDEX_FRAME_BYTES
+
+    def _last_before(self, byte: int, low: int, high: int) -> int:
+        """The last of records [low, high) that begins at this byte or before it."""
+        if self.file.info is None:
+            return self._found_offsets.last_before(byte, self)
+        if (far := self._far_index) is not None:
+            return far.last(byte)[0]
+        return bisect.bisect_right(self.index["offset"], byte, low, high) - 1
+
+    def blocks(self, start: int, stop: int) -> Generator[FrameBlock, None, None]:
         """The frames of records [start, stop) of a file that is only to be streamed."""
-        for block in stream(self.file):
-            count = len(block.frames)
+        for block in self._streamed():
+            count = block.records
             low, high = max(start - block.first_record, 0), min(stop - block.first_record, count)
             if low < high:
                 frames = block.frames
                 part = Frames(frames.data, frames.starts[low:high], frames.lengths[low:high], frames.crcs[low:high])
-                yield FrameBlock(part, block.first_record + low, block.first_offset)
+                yield replace(block, frames=part, first_record=block.first_record + low)
             if block.first_record + count >= stop:
                 return
 
+    def _streamed(self, check: bool = True) -> Iterator[FrameBlock]:
+        """All of it, and what is damaged as blocks of one record each, if it may be."""
+        if not self.file.stat.size_bytes:
+            return
+        if not self.lenient:
+            yield from stream(self.file, check=check)
+            return
+        for part in read_good_frames(self.file.path, compression=self.file.compression, batch_bytes=PIECE_BYTES):
+            if isinstance(part, Gap):
+                yield FrameBlock(_NO_FRAMES, part.first_record, part.first_offset, fault_of(part))
+            else:
+                yield FrameBlock(part, part.first_record, part.first_offset)
+
     def offset(self, record: int) -> int:
         """The uncompressed offset of one record, 0 where only a stream could tell."""
-        return int(self.index[record]["offset"]) if self.seekable else 0
+        return self._begin_of(record) if self.seekable else 0
 
     def frame(self, record: int) -> Frames:
         """One record, its CRCs checked."""
         if not self.seekable:
-            return next(iter(self.blocks(record, record + 1))).frames
-        offset, length, _ = self.index[record].item()
+            block = next(iter(self.blocks(record, record + 1)))
+            if block.fault:
+                raise DataError(block.fault, source=self.file.path, place=f"record {record}")
+            return block.frames
+        (offset,), (length,) = (one.tolist() for one in self.locate(np.array([record])))
         size = length + INDEX_FRAME_BYTES
         check_range(self.file, offset, offset + size, record)
         frames, _ = scan(
@@ -141,57 +273,54 @@ class FileAccess:
             )
         return frames
 
-    def lengths(self, records: Int64s) -> Int64s:
-        """[n] the bytes of these records' payloads, of a seekable file."""
-        return self._offsets_lengths()[1][records]
-
-    def portions(self, records: Int64s, portion_bytes: int) -> Iterator[Int64s]:
-        """Ascending records of a seekable file, divided as `reach` takes them:
+    def portions(self, offsets: Int64s, lengths: Int64s, portion_bytes: int) -> Iterator[slice]:
+        """Ascending records of a seekable file, as `locate` gave them, divided as `reach` takes them:
         about so many bytes, or what lies in one member.
         """
-        offsets, lengths = self._offsets_lengths()
+        if self.file.codec.is_plain and int(lengths.sum()) + len(lengths) * INDEX_FRAME_BYTES <= portion_bytes:
+            yield slice(0, len(offsets))
+            return
         if self.file.codec.is_plain:
-            group = np.cumsum(lengths[records] + INDEX_FRAME_BYTES) // portion_bytes
+            group = np.cumsum(lengths + INDEX_FRAME_BYTES) // portion_bytes
         else:
-            group = np.searchsorted(self.members["uncompressed"], offsets[records], "right")
-        yield from np.split(records, np.flatnonzero(np.diff(group)) + 1)
+            group = np.searchsorted(self.members["uncompressed"], offsets, "right")
+        edges = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(offsets)]
+        yield from map(slice, edges, edges[1:])
 
-    def reach(self, records: Int64s) -> tuple[Bytes, Int64s, Int64s]:
-        """A portion of records: (bytes, in which their frames begin at these places, the payloads' lengths)."""
-        offsets, lengths = self._offsets_lengths()
+    def reach(self, offsets: Int64s, lengths: Int64s) -> tuple[Bytes, Int64s]:
+        """A portion of records: (bytes, [records] where in them their frames begin)."""
         if self.file.codec.is_plain and is_remote(self.file.path):
-            starts = offsets[records]
-            stops = starts + lengths[records] + INDEX_FRAME_BYTES
-            check_range(self.file, int(starts.min()), int(stops.max()), int(records[0]))
-            data, places = read_scattered(self.file.path, starts.tolist(), stops.tolist())
-            return data, np.array(places, np.int64), lengths[records]
+            stops = offsets + lengths + INDEX_FRAME_BYTES
+            check_range(self.file, int(offsets.min()), int(stops.max()), 0)
+            with named_by_manifest(self.file.path):
+                data, places = read_scattered(self.file.path, offsets.tolist(), stops.tolist())
+            return data, np.array(places, np.int64)
         if self.file.codec.is_plain:
-            return self.mapped, offsets[records], lengths[records]
-        start, data = self._inflated(int(offsets[records[0]]))
-        return data, offsets[records] - start, lengths[records]
+            return self.mapped, offsets
+        start, data = self._inflated(int(offsets[0]))
+        return data, offsets - start
 
     @property
     def mapped(self) -> Bytes:
         """An uncompressed file's bytes, mapped."""
-        if self._mapped is None:
-            self._mapped = map_file(self.file.path)
-        return self._mapped
+        return self._mapped.get(self._map)
 
-    def unmap_pages(self) -> None:
-        """Let go of the memory in which pages of the mapped file stand; they are mapped again when they are read."""
-        if self._mapped is not None:
-            unmap_pages(self._mapped)
+    def _map(self) -> Bytes:
+        with named_by_manifest(self.file.path):
+            mapped = map_file(self.file.path)
+        if self._offsets is not None and len(mapped) < self._offsets.size:
+            raise DataError("became shorter while it was read", source=self.file.path)
+        return mapped
 
     @property
     def members(self) -> Index:
         """(compressed, uncompressed): where each member of one of our compressed shards begins."""
-        if self._members is None:
-            self._members = load_members(self.file)
-        return self._members
+        return self._members.get(lambda: load_members(self.file))
 
     def _bytes(self, offset: int, size: int) -> Bytes:
         if self.file.codec.is_plain and is_remote(self.file.path):
-            return read_range(self.file.path, offset, offset + size)
+            with named_by_manifest(self.file.path):
+                return read_range(self.file.path, offset, offset + size)
         if self.file.codec.is_plain:
             return self.mapped[offset : offset + size]
         start, data = self._inflated(offset)
@@ -199,18 +328,216 @@ class FileAccess:
 
     def _inflated(self, offset: int) -> tuple[int, Bytes]:
         """(first uncompressed byte, bytes) of the member in which a byte lies."""
-        members, member = self.members, self._member
-        at = int(np.searchsorted(members["uncompressed"], offset, "right")) - 1
-        start = int(members["uncompressed"][at])
-        if member is None or member[0] != start:
-            stop = int(members["uncompressed"][at + 1]) if at + 1 < len(members) else self.file.info.framed_bytes  # type: ignore[union-attr]
-            member = self._member = (start, read_piece_bytes(self.file, Piece(self._ordinal, 0, None, start, stop)))
-        return member
+        members = self.members["uncompressed"]
+        at = bisect.bisect_right(members, offset) - 1
+        start = int(members[at])
+
+        def inflate() -> tuple[int, Bytes]:
+            stop = int(members[at + 1]) if at + 1 < len(members) else self.file.info.framed_bytes  # type: ignore[union-attr]
+            return start, read_piece_bytes(self.file, Piece(self._ordinal, 0, None, start, stop))
+
+        return self._member.get(inflate, lambda held: held[0] == start)
 
 
-def _hopped(file: ShardFile) -> Index:
-    offsets = np.concatenate([np.empty(0, np.int64), *hop(file.path)])
-    index = np.zeros(len(offsets), INDEX_DTYPE)
-    index["offset"] = offsets
-    index["length"] = np.diff(offsets, append=stat(file.path).size_bytes) - INDEX_FRAME_BYTES
-    return index
+def _access(file: ShardFile, ordinal: int, lenient: bool, kept_offsets: int) -> FileAccess:
+    return FileAccess(file, ordinal, lenient=lenient, kept_offsets=kept_offsets)
+
+
+def by_file(ends: Int64s, numbers: Int64s) -> Iterator[tuple[int, int, slice]]:
+    """(ordinal of a file, number of its first record, which of the ascending numbers are its records') of those files
+    that have some, in order. ends: the number of records up to and with each file.
+    """
+    files = np.searchsorted(ends, numbers, "right")
+    edges = [0, *(np.flatnonzero(np.diff(files)) + 1).tolist(), len(numbers)]
+    for low, high in itertools.pairwise(edges) if len(numbers) else ():
+        at = int(files[low])
+        yield at, int(ends[at - 1]) if at else 0, slice(low, high)
+
+
+def file_accesses(files: Sequence[ShardFile]) -> list[FileAccess]:
+    """All files of a data set, which share what may be kept of them."""
+    total = sum(file.stat.size_bytes for file in files if file.info is None)
+    kept = (max(KEPT_OFFSETS * file.stat.size_bytes // max(total, 1), _LEAST_OFFSETS) for file in files)
+    return [
+        FileAccess(file, ordinal, kept_offsets=most)
+        for ordinal, (file, most) in enumerate(zip(files, kept, strict=True))
+    ]
+
+
+def lenient_files(files: Sequence[FileAccess]) -> list[FileAccess]:
+    """The same, of which those that have no index are lenient."""
+    return [file.made_lenient() for file in files]
+
+
+def fault_of(gap: Gap) -> str:
+    """What is wrong there, and how much it took."""
+    return with_skipped(gap.reason, gap.kind, gap.size_bytes)
+
+
+_NO_FRAMES = Frames(np.empty(0, np.uint8), *(np.empty(0, np.int64),) * 2, np.empty(0, np.uint32))
+
+
+@dataclass(frozen=True)
+class _Count:
+    """Of a stream. content: as of a `ContentDigest`."""
+
+    records: int
+    framed_bytes: int
+    content: int
+
+
+@dataclass(frozen=True)
+class _Offsets:
+    """Where the records of an uncompressed file without an index begin.
+
+    marks: int64 [records / stride + 1], of every stride-th record, and the end of the last one. size: of the file.
+    gaps: what is damaged, in order, each of which counts as a record. content: as of a `ContentDigest`.
+    """
+
+    marks: Int64s
+    stride: int
+    records: int
+    size: int
+    content: int
+    gaps: tuple[Gap, ...] = ()
+
+    def locate(self, records: Int64s, access: FileAccess) -> tuple[Int64s, Int64s]:
+        """(offsets, payloads' lengths) of ascending records; a length of a gap is -1."""
+        if self.stride > 1:
+            return self._walked(records, access)
+        offsets = self.marks[records]
+        lengths = self.marks[records + 1] - offsets - INDEX_FRAME_BYTES
+        if self.gaps:
+            lengths[np.isin(records, [gap.first_record for gap in self.gaps])] = -1
+        return offsets, lengths
+
+    def _walked(self, records: Int64s, access: FileAccess) -> tuple[Int64s, Int64s]:
+        """The same from header to header, each of which is checked."""
+        shifts = np.zeros(len(records), np.int64)
+        if is_remote(access.file.path):
+            groups, which = np.unique(records // self.stride, return_inverse=True)
+            starts, stops = self.marks[groups], self.marks[groups + 1]
+            with named_by_manifest(access.file.path):
+                data, places = read_scattered(access.file.path, starts.tolist(), stops.tolist())
+            shifts = (np.array(places, np.int64) - starts)[which.reshape(-1)]
+        else:
+            data = access.mapped
+        offsets, lengths = np.empty(len(records), np.int64), np.empty(len(records), np.int64)
+        gaps = np.array([(gap.first_offset, gap.first_offset + gap.size_bytes) for gap in self.gaps], np.int64)
+        given = address_of(data), len(data), address_of(self.marks), self.stride
+        wrong = _walk(*given, address_of(records), address_of(shifts), len(records), gaps.reshape(-1), offsets, lengths)
+        if wrong >= 0:
+            raise self.error(int(records[wrong]), access.file.path)
+        return offsets, lengths
+
+    def last_before(self, byte: int, access: FileAccess) -> int:
+        """The last record that begins at this byte or before it."""
+        mark = int(np.searchsorted(self.marks, byte, "right")) - 1
+        first = mark * self.stride
+        offsets, _ = self.locate(np.arange(first, min(first + self.stride, self.records)), access)
+        return first + int(np.searchsorted(offsets, byte, "right")) - 1
+
+    def error(self, record: int, source: str) -> DataError:
+        """Of a record that has no length."""
+        for gap in self.gaps:
+            if gap.first_record == record:
+                return DataError(fault_of(gap), source=source, place=f"record {record}, byte {gap.first_offset}")
+        return DataError("is not what it was when it was counted", source=source, place=f"record {record}")
+
+
+def _find_offsets(file: ShardFile, most: int, lenient: bool) -> _Offsets:
+    """By one pass over the headers. most: offsets to be kept."""
+    with named_by_manifest(file.path):
+        at, size = 0, stat(file.path).size_bytes
+    marks, content, gaps = _Marks(most, size), ContentDigest(), list[Gap]()
+    while True:
+        try:
+            for starts in hop(file.path, start=at, first_record=marks.records, content=content):
+                marks.add(starts)
+                at = int(starts[-1])
+            return _Offsets(marks.done(size), marks.stride, marks.records, size, content.value, tuple(gaps))
+        except DataError as error:
+            if not lenient:
+                raise
+            if marks.last == at:  # which is the last one before the damage
+                at += int(read_range(file.path, at, at + 8).view(np.int64)[0]) + INDEX_FRAME_BYTES
+            kind, behind = past_damage(map_file(file.path), at)
+            behind = size if len(gaps) == _MOST_GAPS else behind
+            gaps.append(Gap(marks.records, at, behind - at, kind, error.reason))
+            marks.add(np.array([at]))
+            if behind == size:
+                return _Offsets(marks.done(at), marks.stride, marks.records, size, content.value, tuple(gaps))
+            at = behind
+
+
+class _Marks:
+    """The offset of every stride-th record, where the stride doubles as more than `most` would be kept."""
+
+    def __init__(self, most: int, size: int) -> None:
+        self._kept = np.empty(min(most, size // INDEX_FRAME_BYTES + 1) + 1, np.int64)
+        self._count = 0
+        self.stride, self.records, self.last = 1, 0, -1
+
+    def add(self, starts: Int64s) -> None:
+        """Those of the next records."""
+        part = starts[-self.records % self.stride :: self.stride]
+        while self._count + len(part) >= len(self._kept):
+            kept = self._kept[: self._count : 2]
+            self._kept[: len(kept)] = kept
+            self._count, self.stride = len(kept), 2 * self.stride
+            part = starts[-self.records % self.stride :: self.stride]
+        self._kept[self._count : self._count + len(part)] = part
+        self._count, self.records, self.last = self._count + len(part), self.records + len(starts), int(starts[-1])
+
+    def done(self, end: int) -> Int64s:
+        """All of them, and where the last record ends."""
+        self._kept[self._count] = end
+        return self._kept[: self._count + 1].copy()
+
+
+@kernel
+def _walk(
+    base: int,
+    size: int,
+    marks: int,
+    stride: int,
+    records: int,
+    shifts: int,
+    count: int,
+    gaps: Int64s,
+    offsets: Int64s,
+    lengths: Int64s,
+) -> int:
+    """Which of the ascending records is not there, or -1. shifts: what is added to an offset to find it in data. gaps:
+    first byte of each, and the one behind it, in turn.
+    """
+    now, at = -1, 0
+    for i in range(count):
+        record, shift = load64(records + 8 * i), load64(shifts + 8 * i)
+        mark = record // stride
+        if now < mark * stride or now > record:
+            now, at = mark * stride, load64(marks + 8 * mark)
+        while True:
+            place = at + shift
+            if place < 0 or place > size:
+                return i
+            length = -1
+            if header_fault(base + place, size - place, MAX_RECORD_BYTES, True) == GOOD:
+                length = load64(base + place)
+            if now == record:
+                break
+            behind = at + length + 16
+            if length < 0:
+                low, high = 0, len(gaps) // 2
+                while low < high:
+                    middle = (low + high) >> 1
+                    if gaps[2 * middle] < at:
+                        low = middle + 1
+                    else:
+                        high = middle
+                if low == len(gaps) // 2 or gaps[2 * low] != at:
+                    return i
+                behind = gaps[2 * low + 1]
+            at, now = behind, now + 1
+        offsets[i], lengths[i] = at, length
+    return -1

@@ -30,6 +30,7 @@ from recordmill.shards.manifest import (
     generations,
     load_newest,
     manifest_path,
+    named_by_manifest,
     shard_name,
 )
 from recordmill.storage.codecs import NONE, SHARD_SUFFIXES, Codec, find_codec
@@ -183,22 +184,22 @@ def of_data_set(
 
 
 def _files_of(out: str, manifest: Manifest, lenient: bool, missing_ok: bool) -> Iterator[ShardFile]:
-    for folder in {part.folder for part in manifest.parts}:
-        refresh_listing(join(out, folder))
+    folders = {part.folder: join(out, part.folder) for part in manifest.parts}
+    for folder in folders.values():
+        refresh_listing(folder)
     for split, part, info in manifest.each_shard():
-        name, path = shard_name(info), join(out, part.folder, info.name)
+        name, folder = shard_name(info), folders[part.folder]
+        path = f"{folder}/{info.name}"  # `join` takes twice as long as all else here, and there may be very many
         about = Stat(0, 0) if missing_ok and not exists(path) else check_size(path, info, lenient=lenient)
-        members = join(out, part.folder, INDEX_FOLDER, name.members_name) if name.has_members else None
-        index = join(out, part.folder, INDEX_FOLDER, name.index_name)
+        members = f"{folder}/{INDEX_FOLDER}/{name.members_name}" if name.has_members else None
+        index = f"{folder}/{INDEX_FOLDER}/{name.index_name}"
         yield ShardFile(path, f"{part.folder}/{info.name}", split, name.compression, about, info, index, members)
 
 
 def check_size(path: str, info: ShardInfo, *, lenient: bool = False) -> Stat:
     """The file's state; DataError if it isn't there or is not as long as the manifest says."""
-    try:
+    with named_by_manifest(path):
         about = last_seen(path)
-    except FileNotFoundError:
-        raise DataError("is missing; the manifest names it", source=path) from None
     if about.size_bytes != info.bytes and not lenient:
         raise DataError(
             f"has {about.size_bytes} bytes where the manifest says {info.bytes}: truncated or replaced; "

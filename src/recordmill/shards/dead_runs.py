@@ -1,8 +1,10 @@
 """When a run is dead, and on a disk the folders of dead ones: told from live ones by their lock, claimed, and removed
 with what else has the run's name in its own.
 
-A folder of another host is never touched. Nothing that stands in a folder is taken for a path, and links are left
-alone.
+A lock tells of processes that one kernel runs: of this start of this machine, by whatever name of a host (a container
+may have another one each time), or before it restarted. Of any other host nobody here can know, but each run renews its
+lock, so one that has been silent for a day is dead. Nothing that stands in a folder is taken for a path, and links are
+left alone.
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ from pathlib import Path
 from recordmill.base.errors import DataError
 from recordmill.shards.engine_jobs import JOB_NAME, RUNNING, UNHEARD_SEC, UNKNOWN_STATE, JobNote, read_note, state_of
 from recordmill.shards.grammar import is_data_folder
-from recordmill.shards.manifest import DATA_PREFIX, RUN_PREFIX, Manifest, generations, load
-from recordmill.storage.json_fields import Fields, parse, read_bounded
+from recordmill.shards.manifest import Manifest, generations, load
+from recordmill.storage.json_fields import Fields, parse, read_bounded, show
 from recordmill.storage.locks import LockFile, lock_folder
 from recordmill.storage.removal import Folder
+from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX
 
 LOCK_NAME = "lock"
 READ_NOTE_NAME = "read.json"  # which read it is that could go on in this folder
@@ -57,7 +60,7 @@ def claim(above: Folder, name: str) -> Claim | None:
     except OSError:
         _log.warning("%s is no folder of a run, but a link or a file; it was left alone", name)
         return None
-    dead, lock = _judge(folder, name)
+    dead, lock = _judge(above, folder, name)
     if dead and above.inode(name) == folder.own_inode:
         return Claim(above, name, folder, lock)
     folder.close()
@@ -66,13 +69,16 @@ def claim(above: Folder, name: str) -> Claim | None:
     return None
 
 
-def _judge(folder: Folder, name: str) -> tuple[bool, LockFile | None]:
+def _judge(above: Folder, folder: Folder, name: str) -> tuple[bool, LockFile | None]:
     """Whether the folder's run is dead, and its lock if there is one left."""
     try:
         lock = LockFile.open(folder, LOCK_NAME)
     except FileNotFoundError:  # none to judge by: what a removal leaves last, or a start that was killed
-        empty = not folder.names() and not name.startswith(".")
-        return empty or _is_made_here(name), None
+        if not name.startswith("."):
+            return not folder.names(), None
+        with contextlib.suppress(OSError):
+            return _is_made_here(name) or above.now() - above.changed(name) > UNHEARD_SEC, None
+        return False, None
     except OSError:
         _log.warning("%s: its lock is a link or no file; it was left alone", name)
         return False, None
@@ -85,16 +91,35 @@ def _judge(folder: Folder, name: str) -> tuple[bool, LockFile | None]:
 
 
 def _is_dead(folder: Folder, lock: LockFile, name: str) -> bool:
-    data = lock.read(_OWNER_BYTES)
-    owner = Fields(parse(data or b"{}", LOCK_NAME), LOCK_NAME)
-    unsigned = not data and _is_made_here(name)  # a start that was killed before it wrote whose it is
-    if owner.value.get("host") != machine()["host"] and not unsigned:
-        return False
-    # After a reboot it is dead for certain; the lock is then only to exclude those who would claim it as well.
+    owner = _owner(lock)
+    unsigned = not owner.value and _is_made_here(name)  # a start that was killed before it wrote whose it is
+    # Where it doesn't tell, or after a restart, the lock only excludes those who would claim the folder as well.
     lock.take()
+    if not (unsigned or _is_of_here(owner)) and _silent_sec(folder, lock) <= UNHEARD_SEC:
+        return False
     lease = owner.count("lease_sec") if "lease_sec" in owner and owner.value.get("boot") == machine()["boot"] else 0
     note = read_note(folder.descriptor) if folder.is_mine(JOB_NAME) else None
     return is_dead(name, lambda: _silent_sec(folder, lock), lease, note, asks=True)
+
+
+def _owner(lock: LockFile) -> Fields:
+    return Fields(parse(lock.read(_OWNER_BYTES) or b"{}", LOCK_NAME), LOCK_NAME)
+
+
+def _is_of_here(owner: Fields) -> bool:
+    """Whether its processes are, or were, this machine's: the same start of it, or the same name of a host."""
+    here = machine()
+    return (here["boot"] != "" and owner.value.get("boot") == here["boot"]) or owner.value.get("host") == here["host"]
+
+
+def other_host(run: Path) -> str:
+    """The host at which the run of that folder is at work, or was killed, where nobody here can know; else ""."""
+    with contextlib.suppress(OSError, DataError), Folder.open(run.parent) as above, above.enter(run.name) as folder:
+        with contextlib.closing(LockFile.open(folder, LOCK_NAME)) as lock:
+            owner = _owner(lock)
+        if not _is_of_here(owner):
+            return show(owner.value.get("host", "of no name"))
+    return ""
 
 
 def is_dead(name: str, silent_sec: Callable[[], float], lease_sec: float, note: JobNote | None, *, asks: bool) -> bool:
@@ -227,5 +252,5 @@ def machine() -> dict[str, str]:
     """`host`: this machine's name. `boot`: what its kernel calls this start of it, empty where it does not say."""
     boot = ""
     with contextlib.suppress(OSError, DataError):
-        boot = read_bounded("/proc/sys/kernel/random/boot_id").decode().strip()
+        boot = read_bounded("/proc/sys/kernel/random/boot_id", _OWNER_BYTES).decode().strip()
     return {"host": socket.gethostname(), "boot": boot}

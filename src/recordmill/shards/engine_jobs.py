@@ -75,14 +75,16 @@ class Flink:
 
     @classmethod
     def of_master(cls, master: str | None) -> Flink | None:
-        """The cluster that `--flink_master` names; None for one that lives inside the job server.
+        """The cluster that `--flink_master` names; None for one that lives inside the job server. A user and a password
+        are left out: they are no part of a request, and the URL stands in messages.
 
-        >>> Flink.of_master("host:8081"), Flink.of_master("[auto]")
-        (Flink(url='http://host:8081'), None)
+        >>> Flink.of_master("host:8081"), Flink.of_master("https://me:secret@host/"), Flink.of_master("[auto]")
+        (Flink(url='http://host:8081'), Flink(url='https://host'), None)
         """
         if not master or master.startswith("["):
             return None
-        return cls((master if "://" in master else f"http://{master}").rstrip("/"))
+        scheme, _, rest = (master if "://" in master else f"http://{master}").partition("://")
+        return cls(f"{scheme}://{rest.rpartition('@')[2].rstrip('/')}")
 
     def overview(self) -> Overview:
         """What is there and what is free; EngineGone if nobody answers."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from recordmill.base.errors import UsageError
+from recordmill.records.tfrecord.frames import FRAME_BYTES
 from recordmill.schemas.splits import check_split_name
 from recordmill.storage.codecs import NONE, SHARD_SUFFIXES, find_codec
 from recordmill.storage.digest import BLAKE3
@@ -79,6 +80,7 @@ _PLAIN_TEXT = r"[^\x00-\x1f\x7f]{0,1000}"
 _HEX = r"[0-9a-f]"
 PAGED = 3  # the major version whose manifests name pages of entries, not entries
 PAGE_FORMAT = "recordmill page"
+MOST_STATISTICS_BYTES = 1 << 30  # 1 GiB: of 10,000 features a build writes 50 MiB
 MOST_PAGE_BYTES = 16 << 20  # 16 MiB: ten times what a build writes
 _MOST_ENTRIES = 1 << 14  # of a page
 
@@ -102,8 +104,8 @@ def check_manifest(fields: Fields, major: int) -> None:
     _check_rejects(fields.object("rejects"))
     if "fingerprint" in fields:
         fields.text("fingerprint", f"{_HEX}{{0,64}}", "hexadecimal digits")
-    if "statistics" in fields and "notes" in (statistics := fields.object("statistics")):
-        statistics.texts("notes")
+    if "statistics" in fields:
+        _check_statistics(fields.object("statistics"))
     if "run" in fields and "id" in (run := fields.object("run")):
         run.text("id", _PLAIN_TEXT, "a line of text")
     if "transform" in fields:
@@ -119,6 +121,22 @@ def check_manifest(fields: Fields, major: int) -> None:
         total += _check_part(part, compression, major)
     if total > MOST_COUNT:
         fields.refuse(f"hold {total} records together, more than {MOST_COUNT}", "parts")
+
+
+def _check_statistics(statistics: Fields) -> None:
+    if "notes" in statistics:
+        statistics.texts("notes")
+    if "file" in statistics:
+        file = statistics.object("file")
+        file.text("name", r"statistics\.pb", "statistics.pb")
+        file.count("bytes", most=MOST_STATISTICS_BYTES)
+        _check_digest(file)
+    if "splits" in statistics:
+        splits = statistics.object("splits")
+        for split in splits.value:
+            features = splits.object(split)
+            for feature in features.value:
+                features.object(feature)
 
 
 def _check_part(part: Fields, compression: str, major: int) -> int:
@@ -154,8 +172,9 @@ def check_entry(shard: Fields, split: str, compression: str) -> str:
     name = shard.text("name")
     if not _is_shard(name, split, compression):
         shard.refuse(f"is {show(name)}, no shard of this split (compression {compression})", "name")
-    for field in ("records", "bytes", "framed_bytes"):
-        shard.count(field)
+    most = find_codec(compression).most_bytes(shard.count("bytes"))
+    framed_bytes = shard.count("framed_bytes", most=min(most, MOST_COUNT))
+    shard.count("records", most=framed_bytes // FRAME_BYTES)
     _check_digest(shard)
     shard.text("sum", f"{_HEX}{{16}}", "16 hexadecimal digits")
     return name

@@ -6,15 +6,18 @@ beside it says where in the file the member that holds an offset begins.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 
+from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.errors import DataError
+from recordmill.base.kernels import kernel
+from recordmill.base.pointers import address_of, load64
 from recordmill.records.writers.npy_file import npy_header
-from recordmill.storage.files import last_seen, map_file, read_ranges
+from recordmill.shards.manifest import named_by_manifest
+from recordmill.storage.files import last_seen, map_file, read_ranges, read_scattered
 
 # offset: of the frame's first byte in the uncompressed shard; length: of the payload, so a frame is length + 16 bytes;
 # key: its place in the global order
@@ -41,10 +44,8 @@ class FarIndex:
 
     def __init__(self, path: str, records: int, end: int) -> None:
         self.path, self.records, self.end = path, records, end
-        try:
+        with named_by_manifest(path):
             self._header_bytes = last_seen(path).size_bytes - records * INDEX_DTYPE.itemsize
-        except FileNotFoundError:
-            raise DataError("is missing", source=path) from None
         if not _PREFIX_BYTES <= self._header_bytes <= _PREFIX_BYTES + 0xFFFF:
             raise DataError(f"has another length than one of the {records} records that the manifest says", source=path)
         self._blocks: dict[int, Index] = {}  # number of the first record to the entries of what follows
@@ -58,7 +59,7 @@ class FarIndex:
     def last(self, offset: int) -> tuple[int, int, int]:
         """(number, first byte, the byte behind it) of the record that has this byte, of those that the shard has."""
         low, low_at, high, high_at = 0, 0, self.records, self.end
-        for attempt in itertools.count():
+        while True:
             for first, block in self._blocks.items():
                 begin, end = int(block["offset"][0]), _end(block)
                 if begin <= offset < end:
@@ -70,9 +71,16 @@ class FarIndex:
                     low, low_at = first + len(block), end
             if not (low < high and low_at <= offset < high_at):
                 raise DataError("is not in order; verify the data set", source=self.path, place=f"record {low}")
-            share = (offset - low_at) / (high_at - low_at) if attempt % 3 < 2 else 0.5  # records may be very unlike
-            self._read({min(max(self._block_of(low + int(share * (high - low))), low), high - 1)})
-        raise AssertionError("unreachable")
+            self._read({min(max(self._block_of((low + high) // 2), low), high - 1)})
+
+    def locate(self, records: Int64s) -> tuple[Int64s, Int64s]:
+        """As `locate_entries`, of ascending records, whose entries are read."""
+        size = INDEX_DTYPE.itemsize
+        behind = np.minimum(records + 2, self.records)
+        starts, stops = (self._header_bytes + size * numbers for numbers in (records, behind))
+        with named_by_manifest(self.path):
+            data, places = read_scattered(self.path, starts.tolist(), stops.tolist())
+        return _located(data, np.array(places, np.int64), records, self.records, self.end, self.path)
 
     def _block_of(self, number: int) -> int:
         return max(min(number - PROBED_ENTRIES // 2, self.records - PROBED_ENTRIES), 0)
@@ -81,13 +89,75 @@ class FarIndex:
         blocks = {first: np.empty(min(PROBED_ENTRIES, self.records - first), INDEX_DTYPE) for first in sorted(firsts)}
         size, header = INDEX_DTYPE.itemsize, np.empty(0 if self._blocks else self._header_bytes, np.uint8)
         ranges = [(self._header_bytes + first * size, block.view(np.uint8)) for first, block in blocks.items()]
-        read_ranges(self.path, [(0, header), *ranges])
+        with named_by_manifest(self.path):
+            read_ranges(self.path, [(0, header), *ranges])
         if len(header) and header.tobytes() != npy_header(INDEX_DTYPE, (self.records,), self._header_bytes):
             raise _no_index(self.path, INDEX_DTYPE)
         for first, block in blocks.items():
-            is_last = first + len(block) == self.records
-            check_frames(block, self.path, first, None if first else 0, self.end if is_last else None)
+            behind = self.records - first - len(block)
+            check_frames(block, self.path, first, None if first else 0, None if behind else self.end)
+            if behind:  # the last entry's length is not checked by the one that follows: only its offset counts
+                blocks[first] = block = block[:-1]
+                if block["offset"][0] < 0 or _end(block) > self.end - (behind + 1) * INDEX_FRAME_BYTES:
+                    raise DataError(
+                        f"ends at byte {_end(block)} of a shard of {self.end}, with {behind + 1} records to come",
+                        source=self.path,
+                        place=f"record {first + len(block) - 1}",
+                    )
         self._blocks |= blocks
+
+
+def locate_entries(index: Index, records: Int64s, end: int, source: str) -> tuple[Int64s, Int64s]:
+    """(offsets, payloads' lengths) of these records of a shard of so many framed bytes.
+
+    Each of the entries is held against the one that follows it, and against no other: an index of any length costs
+    what is asked of it. source: its path, for messages.
+
+    Raises:
+        DataError: one says that its record does not end where the next one begins.
+    """
+    return _located(index.view(np.uint8), records * INDEX_DTYPE.itemsize, records, len(index), end, source)
+
+
+def _located(data: Bytes, places: Int64s, records: Int64s, count: int, end: int, source: str) -> tuple[Int64s, Int64s]:
+    """places: where in data the entry of each record is; the next one stands behind it."""
+    offsets, lengths = np.empty(len(records), np.int64), np.empty(len(records), np.int64)
+    given = address_of(data), len(data), address_of(places), address_of(records), len(records)
+    wrong = _locate(*given, count, end, offsets, lengths)
+    if wrong >= 0:
+        raise DataError(
+            f"offset {offsets[wrong]}, length {lengths[wrong]}: not where the record behind it begins",
+            source=source,
+            place=f"record {records[wrong]}",
+        )
+    return offsets, lengths
+
+
+@kernel
+def _locate(
+    base: int,
+    size: int,
+    places: int,
+    records: int,
+    wanted: int,
+    count: int,
+    end: int,
+    offsets: Int64s,
+    lengths: Int64s,
+) -> int:
+    """Which of the records is wrong, or -1."""
+    for i in range(wanted):
+        record, at = load64(records + 8 * i), load64(places + 8 * i)
+        is_last = record == count - 1
+        if record < 0 or record >= count or at < 0 or at + (24 if is_last else 48) > size:
+            offsets[i], lengths[i] = -1, -1
+            return i
+        offset, length = load64(base + at), load64(base + at + 8)
+        offsets[i], lengths[i] = offset, length
+        behind = end if is_last else load64(base + at + 24)
+        if offset < 0 or length < 0 or behind > end or offset != behind - 16 - length:
+            return i
+    return -1
 
 
 def _end(index: Index) -> int:
@@ -134,10 +204,8 @@ def map_table(path: str, dtype: np.dtype[np.void]) -> Index:
     Raises:
         DataError: the file is missing, or is not such a table.
     """
-    try:
+    with named_by_manifest(path):
         data = map_file(path)
-    except FileNotFoundError:
-        raise DataError("is missing", source=path) from None
     header_bytes = _PREFIX_BYTES + int.from_bytes(data[_PREFIX_BYTES - 2 : _PREFIX_BYTES].tobytes(), "little")
     rows, rest = divmod(len(data) - header_bytes, dtype.itemsize)
     if rows < 0 or rest or data[:header_bytes].tobytes() != npy_header(dtype, (rows,), header_bytes):

@@ -25,6 +25,7 @@ from recordmill.shards.grammar import (
     check_entry,
     check_manifest,
     check_version,
+    is_data_folder,
     known_fields,
     page_name,
 )
@@ -32,6 +33,7 @@ from recordmill.storage.digest import Digest
 from recordmill.storage.folders import join, names_if_there
 from recordmill.storage.json_fields import Fields, parse, read_bounded
 from recordmill.storage.lazy_table import Table
+from recordmill.storage.walk import MANIFESTS, no_data_set, unfinished_in
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ def _read(path: str, page: Page, split: str, compression: str, first: int, of: i
     try:
         data = read_bounded(path, page.bytes)  # which the manifest can say of 16 MiB at most
     except FileNotFoundError:
-        raise DataError("is missing; the manifest names it", source=path) from None
+        raise missing_error(path) from None
     if len(data) != page.bytes or _digest(data) != page.digest:
         raise DataError("is not what the manifest says it is: its size or its digest differs", source=path)
     fields = Fields(parse(data, path), path)
@@ -194,11 +196,9 @@ def _read(path: str, page: Page, split: str, compression: str, first: int, of: i
 # many shards: it names pages of their entries.
 FORMAT_VERSION, PAGED_VERSION = (2, 0), (PAGED, 0)
 _READ = (2, PAGED)  # majors
-MANIFESTS = "_manifests"
-RUN_PREFIX = "_run-"
-DATA_PREFIX = "data-"
 INDEX_FOLDER = "index"
 INPUTS_NAME = "inputs.jsonl"
+STATISTICS_NAME = "statistics.pb"
 TRANSFORM_FOLDER = "transform"
 
 _NUMBER = re.compile(r"([0-9]{8})\.json")
@@ -361,7 +361,50 @@ def load_newest(out: str | os.PathLike[str], known: Sequence[int] = ()) -> tuple
             return numbers[-1], load(out, numbers[-1])
         if generations(out) == numbers:
             raise DataError("can't be opened", source=str(manifest_path(out, numbers[-1])))
+    if unfinished_in(os.fspath(out)):
+        raise no_data_set(os.fspath(out))
     raise DataError("holds no data set (no _manifests/00000001.json)", source=str(out))
+
+
+def missing_error(path: str) -> DataError:
+    """What to say of a file of a data set that is not there: builds may have replaced the data set since it was opened,
+    and removed what it was.
+    """
+    folder = os.path.dirname(path)
+    if not is_data_folder(os.path.basename(folder)):  # it is beside the shards, in a folder of its own
+        folder = os.path.dirname(folder)
+    out, name = os.path.split(folder)
+    with contextlib.suppress(DataError, OSError):
+        if is_data_folder(name) and (numbers := generations(out)):
+            now, manifest = load_newest(out, numbers)
+            if name not in {part.folder for part in manifest.parts}:
+                return DataError(f"is gone: the data set was replaced, by generation {now}; open it again", source=path)
+    return DataError(f"is missing{'; the manifest names it' if is_data_folder(name) else ''}", source=path)
+
+
+@contextlib.contextmanager
+def named_by_manifest(path: str) -> Iterator[None]:
+    """Reading a file that was there, or that a manifest names: `missing_error` says what became of it."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise missing_error(path) from None
+
+
+def read_statistics(manifest: Manifest, out: str | os.PathLike[str]) -> bytes | None:
+    """The `DatasetFeatureStatisticsList` of the data set at OUT; None where it was built without.
+
+    Raises:
+        DataError: the file is missing, or not what the manifest says.
+    """
+    if (said := manifest.statistics.get("file")) is None:
+        return None
+    path = join(out, manifest.parts[-1].folder, said["name"])
+    with named_by_manifest(path):
+        data = read_bounded(path, said["bytes"])
+    if _digest(data) != said["digest"]:
+        raise DataError("is not what the manifest says it is: its digest differs", source=path)
+    return data
 
 
 def is_data_set(path: str | os.PathLike[str]) -> bool:

@@ -17,16 +17,19 @@ import numpy.typing as npt
 
 from recordmill.base.arrays import Int64s
 from recordmill.base.errors import DataError
-from recordmill.records.tfrecord.frames import MAX_RECORD_BYTES, Frames, scan
+from recordmill.records.tfrecord.frames import FRAME_BYTES, MAX_RECORD_BYTES, Frames, scan
+from recordmill.records.tfrecord.members import MEMBER_BYTES
 from recordmill.records.tfrecord.recovery import FRAME
 from recordmill.records.tfrecord.stream import read_frames
 from recordmill.shards.catalog import ShardFile, check_size
 from recordmill.shards.index import INDEX_DTYPE, INDEX_FRAME_BYTES, MEMBERS_DTYPE, Index, check_frames, map_table
+from recordmill.shards.manifest import named_by_manifest
 from recordmill.storage.files import Bytes, begin_range, is_remote, read_range
 from recordmill.storage.lazy_table import Table
 
 # 8 MiB uncompressed: large enough that a call's fixed costs vanish, small enough that many fit in memory
 PIECE_BYTES = 8 << 20
+_MOST_MEMBER_BYTES = max(MAX_RECORD_BYTES + FRAME_BYTES, MEMBER_BYTES)  # one frame, however large, or several
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +66,19 @@ class Span:
 
 @dataclass(frozen=True)
 class FrameBlock:
-    """Frames that stand together: the number and the uncompressed offset of the first one in its file."""
+    """Frames that stand together: the number and the uncompressed offset of the first one in its file. fault: there is
+    none, since one record is damaged: why (only where a caller asked for what is around it).
+    """
 
     frames: Frames
     first_record: int
     first_offset: int
+    fault: str = ""
+
+    @property
+    def records(self) -> int:
+        """How many records they are, good or not."""
+        return 1 if self.fault else len(self.frames)
 
 
 def load_index(file: ShardFile, *, lenient: bool = False) -> Index | None:
@@ -154,8 +165,9 @@ def stream(
         file.path, source=file.path, batch_bytes=batch_bytes, max_record_bytes=max_record_bytes, check=check,
         compression=file.compression
     )  # fmt: skip
-    for part in parts:
-        yield FrameBlock(part, part.first_record, part.first_offset)
+    with named_by_manifest(file.path):
+        for part in parts:
+            yield FrameBlock(part, part.first_record, part.first_offset)
 
 
 def read_piece_bytes(file: ShardFile, piece: Piece, damaged: list[tuple[int, int]] | None = None) -> Bytes:
@@ -171,7 +183,10 @@ def read_piece_bytes(file: ShardFile, piece: Piece, damaged: list[tuple[int, int
     if file.info is not None or file.codec.is_plain:
         check_range(file, piece.start, piece.stop, piece.first_record)
     plain = file.codec.is_plain
-    data = read_range(file.path, piece.start, piece.stop) if plain else _unpack(file, piece.start, piece.stop, damaged)
+    with named_by_manifest(file.path):
+        data = (
+            read_range(file.path, piece.start, piece.stop) if plain else _unpack(file, piece.start, piece.stop, damaged)
+        )
     return data if damaged is not None else _whole(data, file, piece, piece.stop)
 
 
@@ -184,8 +199,14 @@ def begin_piece(file: ShardFile, piece: Piece) -> Callable[[], Bytes] | None:
         return None
     start, stop = piece.start, piece.stop
     check_range(file, start, stop, piece.first_record)
-    read = begin_range(file.path, start, stop)
-    return lambda: _whole(read(), file, piece, stop)
+    with named_by_manifest(file.path):
+        read = begin_range(file.path, start, stop)
+
+    def whole() -> Bytes:
+        with named_by_manifest(file.path):
+            return _whole(read(), file, piece, stop)
+
+    return whole
 
 
 def _whole(data: Bytes, file: ShardFile, piece: Piece, stop: int) -> Bytes:
@@ -217,6 +238,10 @@ def _members_of(file: ShardFile, members: Index, start: int, stop: int) -> tuple
     for found, end in (bounds, file.info.bytes), (begins, file.info.framed_bytes):
         if first < 0 or found != sorted(found) or found[0] < 0 or found[-1] > end:
             raise DataError("does not fit the shard; verify the data set", source=file.members or file.path)
+    for (at, end), (begin, behind) in zip(itertools.pairwise(bounds), itertools.pairwise(begins), strict=True):
+        if behind - begin > min(file.codec.most_bytes(end - at), _MOST_MEMBER_BYTES):
+            says = f"says {behind - begin} bytes in a member of {end - at}, which can't hold them"
+            raise DataError(f"{says}; verify the data set", source=file.members or file.path)
     return bounds, begins
 
 

@@ -10,8 +10,9 @@ A lease is a file of the run's folder that is written anew, or on a disk gets a 
 works for the run, its driver or its workers. What follows where it isn't, `dead_runs` says.
 
 A run on a disk is created locked, so that a later one can prove it dead and clean it. The lock is `flock` on a file
-that names host and boot; the kernel drops it with its process. Whoever works with the run holds it shared: several
-processes may, where an engine starts a step more than once. The last to let go removes the folder, by descriptor.
+that names host and boot, and is the lease; the kernel drops it with its process. Whoever works with the run holds it
+shared: several processes may, where an engine starts a step more than once. The last to let go removes the folder, by
+descriptor.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from recordmill.shards.dead_runs import (
     remove_run,
     temporary_run_name,
 )
-from recordmill.shards.manifest import DATA_PREFIX, MANIFESTS, RUN_PREFIX, Manifest, generations
+from recordmill.shards.manifest import Manifest, generations
 from recordmill.storage.files import is_remote, put_if_absent, read_range, sync_folder
 from recordmill.storage.folders import (
     exists,
@@ -59,8 +60,9 @@ from recordmill.storage.folders import (
 )
 from recordmill.storage.locks import LockFile, locked
 from recordmill.storage.removal import Folder
+from recordmill.storage.walk import DATA_PREFIX, MANIFESTS, RUN_PREFIX
 
-__all__ = ["READ_NOTE_NAME", "Run", "RunFolder", "check_out", "run_without_data_set"]
+__all__ = ["READ_NOTE_NAME", "Run", "RunFolder", "check_out"]
 
 RENEW_SEC, LEASE_SEC = 60, 900  # a run that was not heard of for 15 minutes is dead
 # rewritten after each commit; more may follow by `*.labels.txt`
@@ -75,6 +77,8 @@ _renewed: dict[tuple[str, str], float] = {}  # (OUT, id) of a run: when this pro
 
 class Run(ABC):
     """A run by its OUT and its id; whoever knows these can say that it is alive, and commit what it has made."""
+
+    has_committed = False  # by this very object; `committed` asks for what others of the run have done
 
     def __init__(self, out: str | Path, identifier: str) -> None:
         self.out, self.id = out, identifier
@@ -113,8 +117,8 @@ class Run(ABC):
             while not ended.wait(RENEW_SEC):
                 try:
                     self.renew()
-                except OSError as error:
-                    _log.warning("%s: the lease can't be renewed: %s", self.out, error.strerror)
+                except Exception as error:  # the next time may be a better one
+                    _log.warning("%s: the lease can't be renewed: %s", self.out, getattr(error, "strerror", error))
 
         self.renew()
         thread = threading.Thread(target=keep, name="recordmill-lease", daemon=True)
@@ -146,13 +150,21 @@ class Run(ABC):
         """Whether nobody has taken this run for dead."""
 
     @abstractmethod
-    def commit(self, name: str, data: bytes) -> bool:
+    def commit(self, name: str, data: bytes, is_whole: Callable[[], bool]) -> bool:
         """Create the file below OUT that makes what the run has made a data set, or a result, whole and durable, unless
-        it is there; says whether this call did.
+        it is there; says whether this call did. is_whole: whether all that it names is there; asked behind that where
+        somebody may have taken the run for dead meanwhile, and the file is removed again where it isn't.
 
         Raises:
             OSError: it is not there; of a store: the put failed, or its result can't be known.
         """
+
+    def obstacle(self, what: str, base: int, numbers_of: Callable[[str], Sequence[int]]) -> str:
+        """Why it did not, for people. what: it is that follows `base`."""
+        newest = max(numbers_of(os.fspath(self.out)), default=0)
+        if newest == base:
+            return "another run took this one for dead, since it was not heard of"
+        return f"another {what} committed generation {newest} while this one ran"
 
     @abstractmethod
     def discard(self) -> bool:
@@ -177,6 +189,7 @@ class RunFolder(Run):
     def __init__(self, out: Path, identifier: str, lock: LockFile | None, made: Sequence[Path] = ()) -> None:
         super().__init__(out, identifier)
         self._lock, self._made = lock, made
+        self._kept_alive = contextlib.ExitStack()
 
     @classmethod
     def create(
@@ -203,6 +216,7 @@ class RunFolder(Run):
             _check_no_links(path)
             clean_dead(path, keep)
             folder._hold(index, lease_sec)
+            folder._kept_alive.enter_context(folder.alive())
         except OSError as error:
             folder.close()
             raise UsageError(f"{option('out', path)}: can't be written to: {error.strerror}") from None
@@ -271,6 +285,7 @@ class RunFolder(Run):
             folder = cls(path.parent, path.name.removeprefix(RUN_PREFIX), dead.keep_lock())
             if folder._lock is not None:
                 folder._own(folder._lock)
+                folder._kept_alive.enter_context(folder.alive())
                 return folder
         return None
 
@@ -350,28 +365,30 @@ class RunFolder(Run):
                 rename(made, self.out / self.data_name)
         sync_folder(self.out)
 
-    def commit(self, name: str, data: bytes) -> bool:
+    def commit(self, name: str, data: bytes, is_whole: Callable[[], bool] = lambda: True) -> bool:
         """See `Run.commit`. It stands, too, where the disk failed behind that, as at the last sync. Nobody can take the
         run for dead meanwhile; False where somebody has.
         """
         held = None
         with contextlib.suppress(OSError):  # a worker may see OUT by a mount that knows no locks
-            held = self.join(self.path)
-            if held is None:
+            if self._lock is None:
+                held = self.join(self.path)
+            if held is None and not (self._lock is not None and self.is_held):
                 return False
         path = self.out / name
         try:
             make_folder(path.parent, exist_ok=True)
             sync_folder(self.out)
-            return put_if_absent(path, data, self.path)
+            self.has_committed = put_if_absent(path, data, self.path)
         except BaseException:
             with contextlib.suppress(OSError):
-                if read_range(str(path)).tobytes() == data:
-                    return True
-            raise
+                self.has_committed = read_range(str(path)).tobytes() == data
+            if not self.has_committed:
+                raise
         finally:
             if held is not None:
                 held.release()
+        return self.has_committed
 
     def discard(self) -> bool:
         """Remove the shards, and the files of rejects, unless they were committed."""
@@ -406,6 +423,7 @@ class RunFolder(Run):
         self._made = ()
 
     def _unlock(self) -> None:
+        self._kept_alive.close()
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -464,12 +482,3 @@ def check_out(out: str | os.PathLike[str], overwrite: bool) -> int:
 
 def _is_ours(name: str) -> bool:
     return name in _OURS or name.startswith((RUN_PREFIX, f".{RUN_PREFIX}", DATA_PREFIX))
-
-
-def run_without_data_set(out: str | os.PathLike[str]) -> bool:
-    """Whether OUT, which may be in a store, holds a run, at work or dead, and nothing that one has committed: then what
-    lies there is neither a data set, nor a read's result, nor a folder of files to read.
-    """
-    names = names_if_there(out)
-    has_run = any(name.startswith(RUN_PREFIX) for name in names)
-    return has_run and all(map(_is_ours, names)) and not generations(out)

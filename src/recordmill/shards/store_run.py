@@ -2,7 +2,11 @@
 whose lease has run out, and which results reads committed; and `clean`, which is for any OUT.
 
 Where nothing was put into the run's folder for LEASE_SEC, by the store's own clock, the run is dead: its objects, which
-nothing committed names, may be removed. The lease goes last, so that a removal that is stopped is taken up by the next.
+nothing committed names, may be removed. Who removes them first puts a tombstone there, and looks then whether the run
+has committed; who commits looks behind that whether there is one: so of a put that took longer than a lease, and a
+removal, at least one knows of the other. The tombstone goes last, so that a removal that is stopped is taken up by the
+next.
+
 A run of which an engine's job is noted may wait for that engine without a word, and is dead after a day; `clean` asks
 the engine. A build does not, since whoever can write to OUT may have written the note.
 """
@@ -16,20 +20,21 @@ import logging
 import os
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.threads import thread_map
-from recordmill.shards.dead_runs import claimed, clean_dead, committed_data, data_of, is_dead, machine
+from recordmill.base.option_names import option
+from recordmill.base.threads import both, thread_map
+from recordmill.shards.dead_runs import claimed, clean_dead, committed_data, data_of, is_dead, machine, other_host
 from recordmill.shards.engine_jobs import JOB_NAME, JobNote, read_note
 from recordmill.shards.grammar import is_data_folder
-from recordmill.shards.manifest import DATA_PREFIX, RUN_PREFIX
 from recordmill.shards.run import LEASE_SEC, Run, RunFolder
 from recordmill.storage.files import (
     bound_requests,
     is_remote,
+    keeps_what_is_there,
     listed_objects,
     output_path,
     put_if_absent,
@@ -46,13 +51,13 @@ from recordmill.storage.folders import (
     private_folder,
 )
 from recordmill.storage.json_fields import load_fields
+from recordmill.storage.walk import DATA_PREFIX, RESULTS, RUN_PREFIX
 
 __all__ = ["LEASE_SEC", "StoreRun", "clean", "results", "run_at", "work_folder"]
 
-LEASE = "lease.json"
+LEASE, TOMBSTONE = "lease.json", "removed.json"
 _AT_ONCE = 4  # requests that say what there is
 _REMOVED, _REMOVED_AT_ONCE = 1_000, 32  # objects that are removed one after the other, while others do so with others
-RESULTS = "_reads"  # the results of reads: a file for each generation
 _NUMBER = re.compile(r"([0-9]{8})\.json")
 
 _log = logging.getLogger(__name__)
@@ -103,7 +108,6 @@ class StoreRun(Run):
     def __init__(self, out: str, identifier: str) -> None:
         super().__init__(out, identifier)
         self._is_open = False  # whether it is unknown if the run has committed
-        self._has_committed = False
         self._held = contextlib.ExitStack()
 
     @property
@@ -111,12 +115,25 @@ class StoreRun(Run):
         return f"{self.folder_name}/{LEASE}"
 
     def _sign(self) -> None:
-        text = json.dumps({"host": machine()["host"], "lease_sec": LEASE_SEC}).encode()
-        put_object(f"{self.out}/{self._lease}", text)
+        put_object(f"{self.out}/{self._lease}", self._signature)
+
+    @property
+    def _signature(self) -> bytes:
+        return json.dumps({"host": machine()["host"], "lease_sec": LEASE_SEC}).encode()
 
     def __enter__(self) -> StoreRun:
+        """UsageError if the store is none in which one of two runs alone can commit."""
         self._forget()
-        self._held.enter_context(self.alive())
+        with contextlib.ExitStack() as held:
+            held.enter_context(self.alive())
+            if not keeps_what_is_there(f"{self.out}/{self._lease}", self._signature):
+                remove_objects(self.out, [self._lease])
+                raise UsageError(
+                    f"{option('out', self.out)}: the store replaces an object that is only to be made where there is "
+                    "none (it ignores If-None-Match), so of two builds at once both would seem to commit; name another "
+                    "store, or have its server mended"
+                )
+            self._held = held.pop_all()
         return self
 
     def __exit__(
@@ -134,21 +151,37 @@ class StoreRun(Run):
     @property
     def is_held(self) -> bool:
         """Whether nobody has taken this run for dead."""
-        return any(item.name == LEASE for item in listed_objects(f"{self.out}/{self.folder_name}"))
+        names = {item.name for item in listed_objects(f"{self.out}/{self.folder_name}")}
+        return LEASE in names and TOMBSTONE not in names
 
-    def commit(self, name: str, data: bytes) -> bool:
+    def commit(self, name: str, data: bytes, is_whole: Callable[[], bool]) -> bool:
         """See `Run.commit`. Where it can't be known, nothing is removed, and the lease is left to run out."""
         self._is_open = True
-        self._has_committed = put_if_absent(f"{self.out}/{name}", data)
-        self._is_open = False
-        return self._has_committed
+        committed = put_if_absent(f"{self.out}/{name}", data)
+        if committed and not self._stands(is_whole):
+            remove_objects(self.out, [name])
+            committed = False
+        self._is_open, self.has_committed = False, committed
+        return committed
+
+    def _stands(self, is_whole: Callable[[], bool]) -> bool:
+        """Whether what was put names what is there, and stays there."""
+        folder = f"{self.out}/{self.folder_name}"
+        with contextlib.suppress(OSError):  # it was put, all the same
+            whole, left = both(is_whole, lambda: [item.name for item in listed_objects(folder)])
+            return whole and TOMBSTONE not in left
+        return True
+
+    def release(self) -> None:
+        """Leave all as it is, as a dead run leaves it."""
+        self._is_open = True
 
     def discard(self) -> bool:
         """Remove the objects below the data folder, and the files of rejects, unless they were committed, also where
         that was not heard; what can't be is left to the next run, which finds the lease.
         """
         try:
-            if not (self._is_open or self._has_committed or self._is_named()):
+            if not (self._is_open or self.has_committed or self._is_named()):
                 _remove(self.out, objects_of(self.out, self.data_name))
         except (OSError, DataError) as error:
             _log.warning("%s: what the run left can't be removed: %s", self.out, error)
@@ -176,14 +209,27 @@ class StoreRun(Run):
 
     def remove_dead(self) -> None:
         """Remove what dead runs left."""
-        for name, left in self.left_by_dead().items():
-            _log.warning("%s: removing what the dead run %s left (%d objects)", self.out, name, len(left))
-            _remove(self.out, left)
+        if found := self.left_by_dead():
+            for name, left in found.items():
+                _log.warning("%s: removing what the dead run %s left (%d objects)", self.out, name, len(left))
+            self.remove(found)
+
+    def remove(self, dead: Mapping[str, Sequence[str]]) -> None:
+        """Remove what `left_by_dead` has found, but what was committed since."""
+        stones = [f"{name}/{TOMBSTONE}" for name in dead]
+        for _ in thread_map(lambda stone: put_object(f"{self.out}/{stone}", b"{}"), stones, _AT_ONCE):
+            pass
+        kept = self._committed_by_all()
+        for name, left in dead.items():
+            own = (one for one in left if data_of(name) not in kept or one.startswith(f"{name}/"))
+            _remove(self.out, [*(one for one in own if one not in stones), f"{name}/{TOMBSTONE}"])
+
+    def _committed_by_all(self) -> set[str]:
+        """The folders of data that something committed names."""
+        return committed_data(self.out) | {*results(self.out).values()}
 
     def left_by_dead(self, *, asks: bool = False) -> dict[str, list[str]]:
-        """Name of each dead run's folder to the names of what it left, the lease last. asks: engines, about the jobs
-        that are noted.
-        """
+        """Name of each dead run's folder to the names of what it left. asks: engines, about the jobs that are noted."""
         runs: dict[str, list[str]] = {}
         seen: dict[str, float] = {}  # when something was put into the folder last: its lease, or what workers made
         for item in listed_objects(self.out):
@@ -191,20 +237,21 @@ class StoreRun(Run):
             if rest and name.startswith(RUN_PREFIX):
                 runs.setdefault(name, []).append(item.name)
                 seen[name] = max(seen.get(name, item.changed_sec), item.changed_sec)
-        now = seen.pop(f"{RUN_PREFIX}{self.id}")
+        now = seen.pop(self.folder_name, 0.0)  # unless somebody took this one for dead: then nothing can be told
         silent = {name: now - changed for name, changed in seen.items()}
-        dead = {name for name in silent if silent[name] > LEASE_SEC}
-        kept = committed_data(self.out) | set(results(self.out).values()) if dead else set()
+        buried = {name for name in silent if f"{name}/{TOMBSTONE}" in runs[name]}
+        dead = {name for name in silent if silent[name] > LEASE_SEC} | buried
+        kept = self._committed_by_all() if dead else set()
 
         def note_of(name: str) -> JobNote | None:
             has_note = f"{name}/{JOB_NAME}" in runs[name] and data_of(name) not in kept
             return read_note(join(self.out, name)) if has_note else None
 
         def is_gone(name: str) -> bool:
-            return is_dead(name, lambda: silent[name], LEASE_SEC, note_of(name), asks=asks)
+            return name in buried or is_dead(name, lambda: silent[name], LEASE_SEC, note_of(name), asks=asks)
 
         dead = set(filter(is_gone, dead))
-        return {name: [*self._of(name, kept), *_lease_last(runs[name])] for name in sorted(dead)}
+        return {name: [*self._of(name, kept), *runs[name]] for name in sorted(dead)}
 
     def _of(self, name: str, kept: set[str]) -> list[str]:
         return [] if data_of(name) in kept else objects_of(self.out, data_of(name))
@@ -243,8 +290,9 @@ def clean(
 ) -> Mapping[str, list[str]]:
     """Name of each dead run's folder in OUT to the paths of what it left, which no data set consists of.
 
-    remove: remove it. A dead `read` that could go on is among them. On a disk a run is dead when no process of this
-    machine holds its lock; in a store, when its lease was not renewed for 15 minutes. One that works on an engine is
+    remove: remove it. A dead `read` that could go on is among them. On a disk a run of this machine is dead when no
+    process holds its lock, one of another host when it was silent for a day; in a store, when its lease was not renewed
+    for 15 minutes. One that works on an engine is
     dead when the engine says so, or where that can't be asked a day after its last word. Of an OUT in a store, what its
     runs left among the temporary files of this machine is named, too, by its whole path.
 
@@ -269,6 +317,14 @@ def _on_disk(place: Path, remove: bool) -> dict[str, list[str]]:
     folders = [*paths_in(place, f"{RUN_PREFIX}*"), *paths_in(place, f".{RUN_PREFIX}*")]
     with claimed(folders) as dead:
         names = [run.name for run in dead]
+    for path in folders:
+        if path.name not in names and (host := other_host(path)):
+            _log.warning(
+                "%s: a run of host %s, where `recordmill clean` knows whether it is dead; here it is when it has been "
+                "silent for a day",
+                path,
+                host,
+            )
     kept = committed_data(place) if names else set()
     found = {name: sorted([*files_below(join(place, name)).values(), *_beside(place, name, kept)]) for name in names}
     if remove and found:
@@ -291,8 +347,10 @@ def _in_store(out: str, remove: bool) -> dict[str, list[str]]:
     if not is_folder(out):
         return {}
     with StoreRun(out, uuid.uuid4().hex[:12]) as run:
-        found = run.left_by_dead(asks=True)
-        found |= {name: left for name in list(results(out).values())[:-1] if (left := objects_of(out, name))}
-        for left in found.values() if remove else ():
+        dead = run.left_by_dead(asks=True)
+        older = {name: left for name in list(results(out).values())[:-1] if (left := objects_of(out, name))}
+        if remove and dead:
+            run.remove(dead)
+        for left in older.values() if remove else ():
             _remove(out, left)
-    return {name: [join(out, one) for one in left] for name, left in found.items()}
+    return {name: [join(out, one) for one in left] for name, left in (dead | older).items()}

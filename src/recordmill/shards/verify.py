@@ -2,8 +2,9 @@
 found is nothing wrong.
 
 Every byte of every shard is read: size, digest, count, both CRCs of each frame, the sum recomputed from payloads and
-index keys, and the index itself. Then the tree: missing and stray files, copies that differ from what the manifest
-says. Shards are checked in parallel, each as a stream of 8 MiB, so memory does not depend on their size.
+index keys, and the index itself. Then the tree: missing and stray files (not those of runs at work, or dead, which
+`clean` names), copies that differ from what the manifest says. Shards are checked in parallel, each as a stream of 8
+MiB, so memory does not depend on their size.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from recordmill.records.tfrecord.stream import read_frames
 from recordmill.schemas import tfmd
 from recordmill.shards.catalog import Inputs, ShardFile, of_data_set, of_files
 from recordmill.shards.checksums import add_sums, record_sum
-from recordmill.shards.dead_runs import loaded
+from recordmill.shards.dead_runs import committed_data
 from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, Index, map_table
 from recordmill.shards.manifest import (
     INDEX_FOLDER,
     INPUTS_NAME,
     PAGES_FOLDER,
-    RUN_PREFIX,
+    STATISTICS_NAME,
     TRANSFORM_FOLDER,
     Manifest,
     Paged,
@@ -44,6 +45,7 @@ from recordmill.storage.compression import MAX_RATIO
 from recordmill.storage.digest import sha256_of, whole_digest
 from recordmill.storage.files import atomic_write, bound_requests, input_path, is_remote, read_range, stat, write_all
 from recordmill.storage.folders import exists, files_below, join, names_if_there
+from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX, unfinished_in
 
 _BLOCK_BYTES = 8 << 20  # 8 MiB
 _ATTEMPTS = 5
@@ -233,20 +235,26 @@ def check_tree(out: str, *, mend: bool = False) -> list[Problem]:
     manifest = load(out)
     found: list[Problem] = []
     for part in manifest.parts:
-        for folder, known in _expected(part, bool(manifest.transform)).items():
+        for folder, known in _expected(part, bool(manifest.transform), "file" in manifest.statistics).items():
             path = join(out, part.folder, *folder)
             strange = [name for name in _names(path) if name not in known]
             found += [Problem(join(path, name), "", "is no part of the data set") for name in strange]
-    kept = {part.folder for known in loaded(out).values() for part in known.parts}
+    at_work = {path.rpartition("/")[2] for path in unfinished_in(out)}  # or dead: that is no damage
+    kept = committed_data(out)
     found += [
         Problem(join(out, name), "", "is of no committed generation")
         for name in _names(out)
-        if name.startswith("data-") and name not in kept
+        if name.startswith(DATA_PREFIX) and name not in kept | at_work
     ]
-    return found + _check_transform(out, manifest) + _check_copies(out, manifest, mend)
+    return (
+        found
+        + _check_transform(out, manifest)
+        + _check_statistics_file(out, manifest)
+        + _check_copies(out, manifest, mend)
+    )
 
 
-def _expected(part: Part, transform: bool) -> dict[tuple[str, ...], set[str]]:
+def _expected(part: Part, transform: bool, statistics: bool) -> dict[tuple[str, ...], set[str]]:
     """Folder in the part's own to the names that belong there."""
     shards = [info for shards in part.splits.values() for info in shards]
     names = [shard_name(info) for info in shards]
@@ -254,7 +262,7 @@ def _expected(part: Part, transform: bool) -> dict[tuple[str, ...], set[str]]:
     pages = {page.name for shards in part.splits.values() if isinstance(shards, Paged) for page in shards.pages}
     folders = {INDEX_FOLDER} | ({TRANSFORM_FOLDER} if transform else set()) | ({PAGES_FOLDER} if pages else set())
     return {
-        (): {info.name for info in shards} | {INPUTS_NAME} | folders,
+        (): {info.name for info in shards} | {INPUTS_NAME} | ({STATISTICS_NAME} if statistics else set()) | folders,
         (INDEX_FOLDER,): indexes,
         (PAGES_FOLDER,): pages,
     }
@@ -273,6 +281,17 @@ def _check_transform(out: str, manifest: Manifest) -> list[Problem]:
     ]
     strays = sorted(files.keys() - manifest.transform["files"].keys())
     return found + [Problem(join(folder, name), "", "is no part of the data set") for name in strays]
+
+
+def _check_statistics_file(out: str, manifest: Manifest) -> list[Problem]:
+    """The file of the statistics against what the manifest says of it."""
+    if (said := manifest.statistics.get("file")) is None:
+        return []
+    path = join(out, manifest.parts[-1].folder, said["name"])
+    if not exists(path):
+        return [Problem(path, "", "is missing; the manifest names it")]
+    found = whole_digest(path)
+    return [] if found == said["digest"] else [Problem(path, "", f"the digest is {found}, not {said['digest']}")]
 
 
 def _names(folder: str) -> list[str]:

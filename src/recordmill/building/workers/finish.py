@@ -22,6 +22,7 @@ from recordmill.building.reconcile import (
     put_pages_of_splits,
     tfds_files,
     write_inputs,
+    write_statistics,
 )
 from recordmill.building.workers.input_digests import DigestList, DigestPart, Either, put_digests
 from recordmill.building.workers.runs import REQUESTS
@@ -29,7 +30,7 @@ from recordmill.building.workers.shards import FinalShard
 from recordmill.building.workers.shared_files import NotSharedError, SharedFolder, SharedPlan, workbench
 from recordmill.building.workers.survey import Survey
 from recordmill.shards.checksums import add_sums
-from recordmill.shards.manifest import INPUTS_NAME, Manifest
+from recordmill.shards.manifest import INPUTS_NAME, STATISTICS_NAME, Manifest, read_statistics
 from recordmill.storage.files import hand_over, listed_objects, stat
 
 DIGESTED = 64  # files that one piece of work reads
@@ -73,8 +74,11 @@ def finish(plan: SharedPlan, survey: Survey, placed: Iterable[FinalShard], diges
         by_split = itertools.groupby(shards, lambda one: bench.splits[one.split])  # they are in the order of the splits
         splits = {name: tuple(one.info for one in each) for name, each in by_split}
         pages = put_pages_of_splits(splits, place.data())
+        statistics = write_statistics(None if survey.sketch is None else survey.sketch.read(), place.data())
         rejects = place_files(run, survey.rejected.files)
-        outcome = Outcome(place.out, splits, pages, inputs, survey.read, survey.rejected, survey.counts, place.id)
+        outcome = Outcome(
+            place.out, splits, pages, inputs, survey.read, survey.rejected, survey.counts, place.id, statistics
+        )
         manifest, copies = describe_data_set(bench, outcome, place.folder, rejects)
         return commit(run, manifest, copies, bench.base)
 
@@ -118,5 +122,7 @@ def _tidy_again(plan: SharedPlan, manifest: Manifest) -> None:
     """What an attempt may have left undone that has committed; the plan is gone where none has."""
     with contextlib.suppress(NotSharedError):
         known = plan.load()
-        copies = tfds_files(manifest, manifest.parts[-1].splits, known)
+        copies: dict[str, str | bytes] = {**tfds_files(manifest, manifest.parts[-1].splits, known)}
+        if (statistics := read_statistics(manifest, plan.place.out)) is not None:
+            copies[STATISTICS_NAME] = statistics
         tidy(plan.place.out, manifest, copies, known.base + 1)

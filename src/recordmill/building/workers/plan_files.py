@@ -181,8 +181,6 @@ def begin_build(plan: BuildPlan, place: SharedFolder) -> SharedPlan:
     On a disk that workers share, OUT and the build's own folder are there already.
     """
     place.attach().renew()  # from here on the build can be seen to be alive
-    if not place.is_remote:
-        place.make_folders()
     saved = plan.transform
     if saved is not None and place.is_remote:  # on a disk it lies there already
         found = {f"{TRANSFORM_FOLDER}/{name}": path for name, path in files_below(saved.folder).items()}
@@ -194,6 +192,8 @@ def begin_build(plan: BuildPlan, place: SharedFolder) -> SharedPlan:
 
 def share_plan(plan: BuildPlan, place: SharedFolder) -> SharedPlan:
     """The plan as it travels in the graph; what of it may be long goes to OUT."""
+    if not place.is_remote:
+        place.make_folders()
     source = None if plan.source is None else with_shared_tables(plan.source, place)
     groups = share_ranges(place, plan.groups) if plan.groups else ()
     return place.broadcast(plan.moved(folder=place.run(), source=source, groups=groups))

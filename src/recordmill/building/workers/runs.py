@@ -17,7 +17,7 @@ from recordmill.base.errors import DataError
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
 from recordmill.building.cuts import CUT_DTYPE, Cuts, ShardRange
-from recordmill.building.ingest import Ingested, ingest
+from recordmill.building.ingest import Ingested, ingest, sketches_of
 from recordmill.building.run_file import ENTRY_DTYPE, Histogram, RunFile
 from recordmill.building.slices import OFFSETS_DTYPE, Offsets, RunSlice, offsets, skipped, slices_at
 from recordmill.building.workers.input_digests import DigestPart, put_digests
@@ -25,12 +25,14 @@ from recordmill.building.workers.shared_files import (
     REJECTS_FOLDER,
     RUNS,
     NotSharedError,
+    Shared,
     SharedFolder,
     SharedPlan,
     workbench,
 )
 from recordmill.shards.checksums import add_sums
 from recordmill.shards.rejects import Rejected
+from recordmill.statistics.dataset_sketch import DatasetSketch, SketchPool
 from recordmill.storage.files import create_file, read_ranges, write_all
 
 # first, last: the buckets that the index is of, as `Run` has them
@@ -133,7 +135,7 @@ def gather(found: Sequence[RunSlice], path: str) -> list[RunSlice]:
 @dataclass(frozen=True)
 class Account:
     """What became of a group: records read = those in `runs` + rejected. sum: of the records in runs. runs: as they are
-    listed. digests: of the files that were read whole. counts: as `Ingested` has them.
+    listed. digests: of the files that were read whole. counts: as `Ingested` has them. sketch: of the records in runs.
     """
 
     group: int
@@ -143,6 +145,7 @@ class Account:
     rejected: Rejected
     digests: DigestPart | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
+    sketch: Shared[DatasetSketch] | None = None
 
     @property
     def records(self) -> int:
@@ -156,12 +159,13 @@ def ingest_group(plan: SharedPlan, group: int, progress: Progress) -> tuple[Acco
         DataError, TooManyRejects: as `ingest` does. NotSharedError: this worker does not see OUT.
     """
     with workbench(plan) as bench:
-        ingested, histogram = ingest(bench, group, progress, bench.arena_bytes)
-        return handed_over(plan.place, ingested), histogram
+        sketches = sketches_of(bench)
+        ingested, histogram = ingest(bench, group, progress, bench.arena_bytes, sketches)
+        return handed_over(plan.place, ingested, sketches), histogram
 
 
-def handed_over(place: SharedFolder, ingested: Ingested) -> Account:
-    """What this worker has written goes to where all workers find it."""
+def handed_over(place: SharedFolder, ingested: Ingested, sketches: SketchPool | None = None) -> Account:
+    """What this worker has written, and counted, goes to where all workers find it."""
     runs, sums = no_runs(), 0
     for run in ingested.runs:
         sums = add_sums(sums, run.sum)
@@ -169,4 +173,5 @@ def handed_over(place: SharedFolder, ingested: Ingested) -> Account:
     files = tuple(place.hand_over(path, REJECTS_FOLDER) for path in ingested.rejected.files)
     rejected = replace(ingested.rejected, files=files)
     digests = put_digests(place, ingested.digests)
-    return Account(ingested.group, runs, sums, ingested.read, rejected, digests, ingested.counts)
+    sketch = None if sketches is None else place.share("sketch", sketches.total())
+    return Account(ingested.group, runs, sums, ingested.read, rejected, digests, ingested.counts, sketch)

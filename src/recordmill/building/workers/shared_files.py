@@ -30,9 +30,9 @@ import numpy.typing as npt
 
 from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.option_names import option, speak_flags, speaks_flags
-from recordmill.building.plan import BuildPlan
+from recordmill.building.plan import BuildPlan, HeldPlan
 from recordmill.preprocessing.metadata import check_files
-from recordmill.shards.manifest import DATA_PREFIX, INDEX_FOLDER, RUN_PREFIX
+from recordmill.shards.manifest import INDEX_FOLDER
 from recordmill.shards.run import Run
 from recordmill.shards.store_run import run_at
 from recordmill.storage.codecs import find_codec
@@ -47,6 +47,7 @@ from recordmill.storage.folders import (
     remove_tree,
     rename,
 )
+from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX
 
 SHARED, RUNS, ATTEMPTS_FOLDER, REJECTS_FOLDER, DATA = "shared", "runs", "made", "rejects", "data"
 PARTS = (SHARED, RUNS, ATTEMPTS_FOLDER, REJECTS_FOLDER)
@@ -220,6 +221,7 @@ def _read(shared: Shared[Any]) -> Any:
 
 
 SharedPlan = Broadcast[BuildPlan]
+SentPlan = HeldPlan | SharedPlan  # to stages of this process, or of others
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from recordmill.building.workers.shared_files import (
 )
 from recordmill.shards.checksums import add_sums
 from recordmill.shards.rejects import Rejected
+from recordmill.statistics.dataset_sketch import DatasetSketch
 from recordmill.storage.files import reopen_file
 
 FAN_IN = 1_000  # runs that a shard is merged from: more are merged in groups before, each by ranges of the keys
@@ -75,7 +76,7 @@ class Merge:
 @dataclass(frozen=True)
 class Survey:
     """What was read, in sum: records = read - rejected. shards: how many there will be, empty ones among them.
-    merges: how many runs are merged before that.
+    merges: how many runs are merged before that. sketch: of all records; None: they were not counted.
     """
 
     read: int
@@ -87,6 +88,7 @@ class Survey:
     merges: int
     layout: Shared[ShardLayout]
     digests: Shared[DigestList]
+    sketch: Shared[DatasetSketch] | None = None
 
 
 def survey(plan: SharedPlan, accounts: Iterable[Account], histogram: Histogram | None) -> Survey:
@@ -137,7 +139,18 @@ def survey(plan: SharedPlan, accounts: Iterable[Account], histogram: Histogram |
         merges,
         plan.place.share("layout", layout),
         plan.place.share("digests", DigestList(one.digests for one in held if one.digests is not None)),
+        _all_counted(plan.place, held),
     )
+
+
+def _all_counted(place: SharedFolder, accounts: Sequence[Account]) -> Shared[DatasetSketch] | None:
+    """What all groups have counted, added up; two of them at a time are in memory."""
+    found = (one.sketch.read() for one in accounts if one.sketch is not None)
+    total = next(found, None)
+    for sketch in found:
+        assert total is not None
+        total.merge(sketch)
+    return None if total is None else place.share("sketch", total)
 
 
 def plan_merges(layout: ShardLayout) -> Iterator[Merge]:

@@ -12,13 +12,13 @@ import pyarrow as pa
 
 from recordmill.base.arrays import Int64s
 from recordmill.base.buffers import room
-from recordmill.base.errors import DataError
+from recordmill.base.errors import BEYOND_MEMORY, DataError
 from recordmill.base.threads import thread_map
 from recordmill.records.columns.conversions import Decoding
 from recordmill.records.tfrecord.frames import FRAME_BYTES, HEADER_BYTES, Frames, gather_frames, scan
 from recordmill.records.tfrecord.recovery import Gap, read_good_frames
 from recordmill.schemas.feature import Schema
-from recordmill.shards.access import FileAccess
+from recordmill.shards.access import FileAccess, by_file
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.pieces import PIECE_BYTES, FrameBlock, Piece, begin_piece, read_piece, stream
 from recordmill.storage.files import Bytes
@@ -41,6 +41,14 @@ class Load:
         return (self.piece.stop or self.piece.start) - self.piece.start
 
 
+def without_record(load: Load, reason: str) -> Load:
+    """In place of a load of one record that the memory can't hold: a load of no bytes, whose piece says why."""
+    piece, block = load.piece, load.block
+    first = piece.first_record if block is None else block.first_record
+    start = piece.start if block is None else block.first_offset
+    return Load(load.file, Piece(piece.file, first, None, start, start + load.framed_bytes, reason, BEYOND_MEMORY))
+
+
 def loads(files: Sequence[ShardFile], pieces: Iterable[Piece], *, lenient: bool = False) -> Iterator[Load]:
     """The work of these pieces in order; streams are read here, block by block.
 
@@ -55,6 +63,23 @@ def loads(files: Sequence[ShardFile], pieces: Iterable[Piece], *, lenient: bool 
         else:
             for block in stream(file):
                 yield Load(file, piece, block)
+
+
+def first_records(work: Iterable[Load], records: int) -> Iterator[Load]:
+    """The loads up to so many records, good or bad; of a stream that holds more a part of the last block."""
+    left = records
+    for load in work:
+        if left <= 0:
+            return
+        block, count = load.block, load.piece.records or 1
+        if block is not None:
+            count, frames = len(block.frames), block.frames
+            if count > left:
+                some = slice(left)
+                frames = Frames(frames.data, frames.starts[some], frames.lengths[some], frames.crcs[some])
+                load = replace(load, block=replace(block, frames=frames))
+        yield load
+        left -= count
 
 
 def asked_for(work: Iterable[Load]) -> Iterator[Load]:
@@ -128,7 +153,7 @@ def record_batches(
             yield batch
 
 
-Portion = tuple[FileAccess, Int64s]
+Portion = tuple[FileAccess, Int64s, Int64s]  # offsets and lengths of records, as `reach` takes them
 
 
 def are_scattered(numbers: Int64s) -> bool:
@@ -147,14 +172,7 @@ def scattered_batches(
     Raises:
         DataError: a record is damaged or does not fit; the place is not told.
     """
-    edges = np.searchsorted(numbers, np.concatenate([[0], ends])).tolist()
-    portions = (
-        (file, portion)
-        for at, file in enumerate(files)
-        if edges[at] < edges[at + 1]
-        for portion in file.portions(numbers[edges[at] : edges[at + 1]] - (int(ends[at - 1]) if at else 0), PIECE_BYTES)
-    )
-    frames = thread_map(_frames, portions, threads)
+    frames = thread_map(_frames, _portions(files, ends, numbers), threads)
     # A batch costs the decoder half a millisecond before its first record,
     # so what came from many files or members is decoded together.
     yield from thread_map(
@@ -162,15 +180,22 @@ def scattered_batches(
     )
 
 
+def _portions(files: Sequence[FileAccess], ends: Int64s, numbers: Int64s) -> Iterator[Portion]:
+    for at, first, own in by_file(ends, numbers):
+        offsets, lengths = files[at].locate(numbers[own] - first)
+        for part in files[at].portions(offsets, lengths, PIECE_BYTES):
+            yield files[at], offsets[part], lengths[part]
+
+
 def _frames(portion: Portion) -> Frames:
     """The portion's frames, one after the other, checked."""
-    file, records = portion
-    data, starts, lengths = file.reach(records)
+    file, offsets, lengths = portion
+    data, starts = file.reach(offsets, lengths)
     sizes = lengths + FRAME_BYTES
     if int((starts + sizes).max()) > len(data):
         raise DataError("ends before its last record", source=file.file.path)
     out = room(int(sizes.sum()), np.uint8)
-    gather_frames(data, starts, sizes, np.arange(len(records)), out)
+    gather_frames(data, starts, sizes, np.arange(len(offsets)), out)
     frames, _ = scan(out, source=file.file.path, final=True)
     if not np.array_equal(frames.lengths, lengths):
         raise DataError("the index does not fit the shard", source=file.file.path)

@@ -174,7 +174,7 @@ def _infer_first(file: ShardFile, size: int) -> Inference:
 
 def _guess(files: Sequence[ShardFile], inference: Inference) -> SchemaGuess | None:
     schema = inference.schema()
-    empty = frozenset(name for (name, _), counts in inference.features.items() if not counts.kinds)
+    empty = frozenset(inference.feature_name(*key) for key, counts in inference.features.items() if not counts.kinds)
     hint, notes = find_hint(files)
     if hint is None:
         return SchemaGuess(schema, tuple(notes), empty)

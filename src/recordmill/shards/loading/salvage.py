@@ -9,21 +9,22 @@ what was skipped is one reject.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from recordmill.base.arrays import Int64s
 from recordmill.base.errors import Reject
 from recordmill.base.option_names import shortened
 from recordmill.records.example.decode import decode_lenient
 from recordmill.records.example.locate import BadRecord
-from recordmill.records.tfrecord.frames import HEADER_BYTES, Frames, try_scan
+from recordmill.records.tfrecord.frames import FRAME_BYTES, HEADER_BYTES, Frames, try_scan
 from recordmill.records.tfrecord.recovery import STREAM, past_damage, with_skipped
 from recordmill.schemas.feature import Schema
 from recordmill.shards.loading.batches import Load
-from recordmill.shards.pieces import load_index, read_piece_bytes
+from recordmill.shards.pieces import PIECE_BYTES, load_index, read_piece_bytes
 from recordmill.storage.files import Bytes
 
 PARSE, MISSING_RECORDS = "record", "truncated"
@@ -74,14 +75,41 @@ def salvage(load: Load, schema: Schema) -> Salvaged:
     return Salvaged((batch,) if batch.num_rows else (), rejects, numbers=numbers)
 
 
-def fitting_frames(load: Load, schema: Schema) -> Recovered:
-    """The frames of one load that are records of the schema; the others are rejects."""
-    found = frames_of(load)
-    _, good, bad = decode_lenient(found.data, found.starts + HEADER_BYTES, found.lengths, schema)
+def fitting_frames(load: Load, schema: Schema, *, bounded: bool = False) -> Recovered:
+    """The frames of one load that are records of the schema; the others are rejects. bounded: so are those with a
+    number that is none of the schema's classes.
+    """
+    found, bad, first = frames_of(load), list[BadRecord](), 0
+    ends = np.cumsum(found.lengths + FRAME_BYTES)
+    while first < len(ends):  # what is decoded is only looked at, and may be many times as large
+        stop = max(int(np.searchsorted(ends, ends[first] + PIECE_BYTES, "right")), first + 1)
+        starts, lengths = found.starts[first:stop] + HEADER_BYTES, found.lengths[first:stop]
+        batch, kept, some = decode_lenient(found.data, starts, lengths, schema)
+        more = _classless(batch, schema) if bounded else {}
+        some = [*some, *(BadRecord(int(kept[row]), *why) for row, why in more.items())]
+        bad += (replace(one, row=one.row + first) for one in sorted(some, key=lambda record: record.row))
+        first = stop
+    good = np.delete(np.arange(len(found.starts)), [one.row for one in bad])
     if not bad:
         return found
     rejects = (*found.rejects, *_unfit(load, found, bad))
     return Recovered(found.data, found.starts[good], found.lengths[good], found.numbers[good], rejects)
+
+
+def _classless(batch: pa.RecordBatch, schema: Schema) -> dict[int, tuple[str, str]]:
+    """By row of the batch the first feature whose number is none of its classes, and why."""
+    bad: dict[int, tuple[str, str]] = {}
+    for feature in schema:
+        if feature.classes is None:
+            continue
+        values, rows = batch.column(feature.name), np.arange(batch.num_rows)
+        while pa.types.is_nested(values.type):
+            rows, values = rows[np.asarray(pc.list_parent_indices(values))], values.flatten()
+        outside = pc.or_(pc.less(values, 0), pc.greater_equal(values, len(feature.classes)))
+        for at in np.flatnonzero(np.asarray(outside.fill_null(False))).tolist():
+            reason = f"{values[at].as_py()} is none of the {len(feature.classes):,} classes that the schema names"
+            bad.setdefault(int(rows[at]), (feature.name, reason))
+    return bad
 
 
 def _unfit(load: Load, found: Recovered, bad: Sequence[BadRecord]) -> tuple[Reject, ...]:

@@ -10,6 +10,7 @@ why.
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -63,6 +64,21 @@ def find_hint(files: Sequence[ShardFile]) -> tuple[Hint | None, list[str]]:
     if any((hint.features, hint.label) != (hints[0].features, hints[0].label) for hint in hints[1:]):
         return None, [f"not used: {hints[0].path} and others, which differ; choose with {option('schema', 'FILE')}"]
     return (hints[0] if hints else None), notes
+
+
+def own_classes(files: Sequence[ShardFile]) -> dict[str, dict[tuple[str, ...], str]]:
+    """By feature the classes whose numbers the files say that they hold, each with the first file that says so."""
+    found: defaultdict[str, dict[tuple[str, ...], str]] = defaultdict(dict)
+    folders = dict.fromkeys(os.path.dirname(file.path) for file in files)
+    for path in dict.fromkeys(map(_path, folders if len(folders) <= _MAX_FOLDERS else ())):
+        try:
+            features = {} if path is None else read_hint(path).features
+        except DataError:  # which is told where it is used
+            continue
+        for feature in features.values():
+            if feature.classes and path is not None:
+                found[feature.name].setdefault(feature.classes, path)
+    return dict(found)
 
 
 def _path(folder: str) -> str | None:
