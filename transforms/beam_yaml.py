@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from recordmill.base.errors import UsageError
 from recordmill.building.cuts import ShardOptions
-from recordmill.building.order import OrderOptions
+from recordmill.building.order import OrderOptions, parse_splits
 from recordmill.exporting.plan import ReadOptions, plan_read
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
@@ -49,14 +49,13 @@ class WriteToShards(PTransform):
 
     def expand(self, rows: PCollection) -> PCollection:  # Row -> Row(out, records, rejected)
         schema = schema_of_collection(row_fields(rows))
-        splits = tuple((self.splits or {}).items())
         shards = ShardOptions(num_shards=self.num_shards)
         if self.shard_bytes is not None:
             shards = ShardOptions(self.shard_bytes, self.num_shards)
         write = WriteShards(
             self.out,
             schema,
-            OrderOptions(seed=self.seed, key=self.key, split_by=self.split_by, splits=splits),
+            OrderOptions(seed=self.seed, key=self.key, split_by=self.split_by, splits=parse_splits(self.splits)),
             shards,
             self.compression,
             RejectBudget.parse(self.max_rejects),

@@ -13,69 +13,63 @@ from recordmill.base.progress import progress_of
 from recordmill.base.threads import thread_map
 from recordmill.building.cuts import ShardRange, cut_shards, with_splitters
 from recordmill.building.file_records import one_record_files, write_file_records
-from recordmill.building.ingest import Ingested, ingest
-from recordmill.building.plan import BuildPlan, load_plan
+from recordmill.building.ingest import Ingested, ingest, sketches_of
+from recordmill.building.plan import BuildPlan
 from recordmill.building.reconcile import committed_by, conclude
 from recordmill.building.run_file import Histogram, RunFile
 from recordmill.building.shard_writer import UnsyncedShard, WrittenShard, write_shards
 from recordmill.building.slices import RunSlice, shard_slices
+from recordmill.building.workers.shared_files import SentPlan
 from recordmill.shards.grammar import ShardName
 from recordmill.shards.manifest import Manifest
-from recordmill.shards.run import RunFolder
+from recordmill.statistics.dataset_sketch import SketchPool
 from recordmill.transforms.beam_types import Map, PCollection, PTransform
 
 _SYNCING = 4  # threads that only wait for the disk, so that the others need not
 _TURNS = 8  # of each thread, at least, so that all end at about the same time
 _OFFSETS = 64  # of the memory: the share of the offsets of slices of some shards
 
-PlanPath = str  # where the BuildPlan is pickled; workers load it once
-
 
 @dataclass
 class LocalBuild(PTransform):
     """An impulse to a committed data set; gives the one Manifest. Each transform more takes Beam some 10 ms.
 
-    plan: the path of the pickled plan.
+    plan: for this process, or for those of a runner that has some.
     """
 
-    plan: PlanPath
+    plan: SentPlan
 
     def expand(self, impulse: PCollection) -> PCollection:  # b"" -> Manifest
         return impulse | Map(build_locally, self.plan)
 
 
-def build_locally(_: bytes, plan_path: PlanPath) -> Manifest:
+def build_locally(_: bytes, given: SentPlan) -> Manifest:
     """Groups to runs, to shards, to the commit."""
-    try:
-        plan = load_plan(plan_path)
-    except FileNotFoundError:  # a repeated attempt, after the folder of the run was removed
-        if (done := RunFolder.attach(Path(plan_path).parent).committed()) is not None:
-            return done
-        raise
+    plan = given.load()
     if (done := committed_by(plan)) is not None:  # runners may repeat any stage
         return done
-    progress = progress_of(plan.folder)
+    progress, sketches = progress_of(plan.folder), sketches_of(plan)
     try:
         if (stripes := one_record_files(plan)) is not None:
-            ingested, shards = write_file_records(plan, stripes, progress)
+            ingested, shards = write_file_records(plan, stripes, progress, sketches)
         else:
-            ingested, total = ingest_all(plan)
+            ingested, total = ingest_all(plan, sketches)
             runs = [run for one in ingested for run in one.runs]
             shards = list(write_all_shards(plan, plan_slices(plan, runs, total)))
         progress.advance()  # the last moment at which a build that was stopped leaves nothing
-        return conclude(plan, ingested, shards)
+        return conclude(plan, ingested, shards, None if sketches is None else sketches.total())
     except BaseException as error:
         progress.fail(error)  # itself, for the process that started the job: runners hand on only its text
         raise
 
 
-def ingest_all(plan: BuildPlan) -> tuple[list[Ingested], Histogram]:
-    """All groups, each read, encoded and written as runs, on the plan's threads; and where all keys lie."""
+def ingest_all(plan: BuildPlan, sketches: SketchPool | None = None) -> tuple[list[Ingested], Histogram]:
+    """All groups, each read, encoded, counted and written as runs, on the plan's threads; and where all keys lie."""
     progress = progress_of(plan.folder)
     total = Histogram.zero(plan.buckets.splits, plan.buckets.count)
     done = []
     for ingested, histogram in thread_map(
-        lambda group: ingest(plan, group, progress, plan.run_bytes), range(len(plan.groups)), plan.threads
+        lambda group: ingest(plan, group, progress, plan.run_bytes, sketches), range(len(plan.groups)), plan.threads
     ):
         done.append(ingested)
         total += histogram

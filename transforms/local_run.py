@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from recordmill.base.progress import Progress, job
-from recordmill.base.threads import shared_context
+from recordmill.base.threads import interrupt_threads, shared_context
 
 if TYPE_CHECKING:
     from recordmill.transforms.beam_types import Pipeline
@@ -73,7 +73,8 @@ def run_locally(construct: Callable[[Pipeline], None], beam_args: Sequence[str],
                 pass
         except BaseException:
             progress.cancel()
-            ended.wait()
+            while not ended.wait(0.2):
+                interrupt_threads()
             raise
     if failure:
         raise failure[0] if progress.error is None else progress.error

@@ -8,7 +8,7 @@ import atexit
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ import pyarrow as pa
 
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
+from recordmill.base.suggestions import there_are
 from recordmill.building.cuts import ShardOptions
-from recordmill.building.ingest import Ingested, find_too_large, too_large
+from recordmill.building.ingest import Ingested, PlacedChunk, count_values, find_too_large, sketches_of, too_large
 from recordmill.building.order import DEFAULT_SPLIT, OrderOptions, place_payloads
 from recordmill.building.plan import BuildPlan
 from recordmill.building.run_file import KeyBuckets, RunFile, RunWriter
@@ -28,6 +29,7 @@ from recordmill.building.workers.runs import Account, handed_over
 from recordmill.building.workers.shared_files import SharedFolder, SharedPlan, workbench
 from recordmill.records.example.encode import encode
 from recordmill.records.tfrecord.frames import FRAME_BYTES
+from recordmill.schemas.arrow import classes_in_metadata
 from recordmill.schemas.feature import Schema
 from recordmill.shards.manifest import Manifest
 from recordmill.shards.rejects import RejectBudget, Rejected, RejectWriter
@@ -83,8 +85,55 @@ class BatchDicts(PTransform):
         return (
             rows
             | BatchElements(min_batch_size=self.batch_rows, max_batch_size=self.batch_rows)
-            | FlatMap(batches_of_rows).with_output_types(pa.RecordBatch)
+            | FlatMap(_marked_batches).with_output_types(pa.RecordBatch)
         )
+
+
+_OF_DICTS = {b"recordmill.dicts": b""}  # in the metadata of batches whose missing columns mean missing values
+
+
+def _marked_batches(rows: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
+    for batch in batches_of_rows(rows):
+        yield batch.replace_schema_metadata({**(batch.schema.metadata or {}), **_OF_DICTS})
+
+
+def check_batch(batch: pa.RecordBatch, schema: Schema) -> None:
+    """Refuses a batch of other columns than the schema's, or of numbers and times where it has text: a caller's own
+    schema is not one that was declared over what is in files.
+
+    Raises:
+        DataError: a column is one too many, is missing, or is no text.
+    """
+    names = batch.schema.names
+    if more := [name for name in names if name not in schema]:
+        raise DataError(
+            f"a batch has the column {more[0]!r}, which the schema does not name; {there_are(more[0], schema.names)}; "
+            "leave it out, or name it in the schema",
+            source="pipeline",
+        )
+    less = [] if _OF_DICTS.keys() <= {*(batch.schema.metadata or {})} else [f for f in schema.names if f not in names]
+    if less:
+        raise DataError(
+            f"a batch lacks the column {less[0]!r}, which the schema names; give it one of nulls, or leave it out of "
+            "the schema",
+            source="pipeline",
+        )
+    for column in batch.schema:
+        kind, text = column.type, schema[column.name].dtype in ("string", "bytes")
+        while pa.types.is_nested(kind) or pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        if text and not (_is_text(kind) or classes_in_metadata(column)):
+            raise DataError(
+                f"column {column.name!r} is {column.type}, but the schema has {schema[column.name].describe()}; make "
+                "it text, as in pyarrow.compute.cast(column, 'string'), or name it so in the schema",
+                source="pipeline",
+            )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    data = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    return bool(text or data or pa.types.is_binary_view(kind) or pa.types.is_null(kind))
 
 
 @typed(takes=pa.RecordBatch, gives=Manifest)
@@ -94,7 +143,8 @@ class WriteShards(PTransform):
 
     out: a folder that all workers see, or one in a store (`s3://bucket/name`, gs, az). The records have no position, so
     a record's place is a hash of its bytes, or of `order.key`; the same records give the same shards whatever the
-    bundles, workers and retries. Rows that don't fit the schema are rejects, held against the budget. Nothing is
+    bundles, workers and retries. Rows that don't fit the schema are rejects, held against the budget; a column that is
+    one too many, is missing or is no text where the schema has it ends the run. Nothing is
     written while the graph is built, and each run of the graph is a build of its own.
 
     threads: of one process, where the pipeline runs in this one; memory_bytes: of each worker.
@@ -192,9 +242,11 @@ class _IngestBatches(DoFn):
             self._plan = self._bench.__enter__()
             folder = Path(self._plan.folder)
             self._writer = RunWriter(str(folder / "runs"), self._plan.buckets, self._plan.arena_bytes)
+            self._sketches = sketches_of(self._plan)
             self._rejects = RejectWriter(
                 folder / "rejects" / f"bundle-{uuid.uuid4().hex}.jsonl", most=self._plan.most_rejects
             )
+        check_batch(batch, self._plan.schema)
         fitted = conform(batch, self._plan.schema)
         self._rejects.write(
             Reject("pipeline", f"row {row} of a batch", reason, message) for row, reason, message in fitted.bad
@@ -209,6 +261,7 @@ class _IngestBatches(DoFn):
         runs = tuple(
             self._writer.add(frames.data, frames.lengths + FRAME_BYTES, frames.crcs, keys, splits, nowhere, position)
         )
+        count_values(self._plan, self._sketches, PlacedChunk(fitted.batch, nowhere, position, keys, splits))
         if runs:
             yield self._account(runs, Rejected.zero())
 
@@ -223,7 +276,7 @@ class _IngestBatches(DoFn):
     def _account(self, runs: tuple[RunFile, ...], rejected: Rejected) -> Account:
         """The bundle's account since the last one; its rejects are told once, at its end."""
         read, self._read = self._read, 0
-        account = handed_over(self._place, Ingested(0, runs, read, rejected))
+        account = handed_over(self._place, Ingested(0, runs, read, rejected), self._sketches)
         count(runs_written=len(runs))
         return account
 

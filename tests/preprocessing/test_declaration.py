@@ -65,6 +65,9 @@ def test_steps_follow_each_other_and_new_outputs_come_from_others() -> None:
     ("feature", "spec", "dtype", "shape", "required"),
     [
         ("age", {"clip": [0, None]}, "int64", (), True),
+        ("age", {"clip": [-1e30, 1e30]}, "int64", (), True),
+        ("age", {"impute": float("nan")}, "float32", (), True),
+        ("age", {"impute": 1e18}, "int64", (), True),
         ("fare", "minmax", "float32", (), False),
         ("fare", {"bucketize": 3}, "int64", (), False),
         ("company", "vocabulary", "int64", (), False),
@@ -106,6 +109,13 @@ def test_the_value_after_the_steps(feature: str, spec: Any, dtype: str, shape: t
         ({"company": {"vocabulary": None, "one_hot": None}}, "not int64 that may be missing; impute first"),
         ({"age": "one_hot"}, "not known before the data is read; write one_hot: N"),
         ({"age": {"clip": [3, 1]}}, "step 'clip': 3 is above 1; write clip: "),
+        ({"age": {"clip": [0.2, 0.8]}}, "step 'clip': no whole number lies between 0.2 and 0.8"),
+        ({"age": {"clip": [1e30, None]}}, r"step 'clip': 1\d+ is beyond int64"),
+        ({"age": {"clip": [None, -1e30]}}, r"step 'clip': -1\d+ is beyond int64"),
+        ({"fare": {"clip": [None, 1e300]}}, r"step 'clip': 1e\+300 is beyond float32"),
+        ({"age": {"impute": 1e30}}, r"step 'impute': 1e\+30 is beyond int64"),
+        ({"age": {"impute": 2**63}}, "step 'impute': 9223372036854775808 is beyond int64"),
+        ({"fare": {"impute": -1e39}}, r"step 'impute': -1e\+39 is beyond float32"),
         ({"age": {"impute": "x"}}, "step 'impute': 'x' does not fit int64"),
         ({"photo": "image"}, "step 'image': resize is missing"),
         ({"photo": "tokenize"}, "it takes text, not bytes; that takes vocabulary, hash, impute, image"),
@@ -131,7 +141,7 @@ def test_yaml_is_data_only(tmp_path: Path) -> None:
     path.write_text("age: zscore\nfare: [{impute: 0}, log1p]\n")
     assert read_declaration(path) == {"age": "zscore", "fare": [{"impute": 0}, "log1p"]}
     for text, message in (
-        ("age: !!python/object/apply:os.system [echo]\n", "can't be read: could not determine a constructor"),
+        ("age: !!python/object/apply:os.system [echo]\n", "can't be read: line 1: could not determine a constructor"),
         ("- age\n", "is no mapping of features to steps"),
         ("a: [\n", "can't be read"),
     ):
@@ -140,3 +150,32 @@ def test_yaml_is_data_only(tmp_path: Path) -> None:
             read_declaration(path)
     with pytest.raises(UsageError, match=r"missing\.yaml.: can't be read"):
         read_declaration(tmp_path / "missing.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("age: zscore\nfare: zscore\nage: minmax\n", "'age' stands twice"),
+        ("company: {vocabulary: {top_k: 5, top_k: 6}}\n", "'top_k' stands twice"),
+        ("age: &x [*x]\n", "holds itself"),
+        ("age: " + "[" * 20000 + "]" * 20000, "nested deeper"),
+        ("age: " + "[" * 30 + "zscore" + "]" * 30, "nested deeper"),
+        (
+            "\n".join(
+                ["a0: &a0 [zscore, zscore]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9))]
+            ),
+            "holds itself",
+        ),
+    ],
+    ids=["repeated", "repeated inside", "itself", "deep", "deeper", "many times itself"],
+)
+def test_what_yaml_would_take_otherwise_than_it_reads_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "t.yaml").write_text(text)
+    with pytest.raises(UsageError, match=said):
+        declare_transform(read_declaration(tmp_path / "t.yaml"), SCHEMA)
+
+
+def test_aliases_and_merged_mappings_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text("age: &steps [log1p, zscore]\nfare: *steps\nx: {<<: {from: age}, bucketize: 4}\n")
+    declared = declare_transform(read_declaration(tmp_path / "t.yaml"), SCHEMA)
+    assert [(column.name, len(column.steps)) for column in declared.columns] == [("age", 2), ("fare", 2), ("x", 1)]

@@ -1,13 +1,13 @@
-"""The files of an analysis cache: whole or not at all, of one context, and never a pickle that calls anything."""
+"""The files of an analysis cache: whole or not at all, and of one context."""
 
 from __future__ import annotations
 
 import os
-import pickle
 from pathlib import Path
 
 import pytest
 
+from recordmill.preprocessing import analysis_cache
 from recordmill.preprocessing.analysis_cache import (
     CachedGroup,
     choose_groups,
@@ -90,25 +90,22 @@ def test_a_group_under_another_name_or_behind_a_link_is_not_believed(cache: Path
     assert find(cache) == ([], 1)
 
 
-class _Call:
-    """Unpickled, it makes a folder."""
+def test_a_file_that_takes_no_room_is_not_copied(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(cache)
+    whole = path.read_bytes()
+    for content in (b"", whole, b"recordmill known group 2\n" + bytes(8)):
+        path.write_bytes(content)
+        os.truncate(path, 50 << 30)
+        monkeypatch.setattr(analysis_cache, "create_file", lambda path: pytest.fail("copied"))
+        assert find(cache) == ([], 1)
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
 
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.mkdir, (str(self.path),)
-
-
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_a_pickle_that_calls_anything_is_refused_and_not_loaded(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, protocol: int
-) -> None:
-    made = cache.parent / "made"
-    monkeypatch.setitem(ENTRIES, b"mean", [pickle.dumps([1, _Call(made)], protocol)])
+def test_no_element_is_larger_than_can_be_held(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(cache)
+    monkeypatch.setattr(analysis_cache, "_MOST_ELEMENT", len(b"word 999") - 1)
     assert find(cache) == ([], 1)
-    assert not made.exists()
+    monkeypatch.setattr(analysis_cache, "_MOST_ELEMENT", len(b"[1.0, 2.0]"))
+    assert find(cache)[1] == 0
 
 
 def test_groups_are_taken_whole_each_file_once_the_largest_first() -> None:

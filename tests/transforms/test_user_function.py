@@ -4,9 +4,13 @@ be, and never a value of a feature in an error.
 
 from __future__ import annotations
 
+import json
+import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +19,7 @@ pytest.importorskip("tensorflow_transform", reason="transforms need tensorflow-t
 import recordmill
 from recordmill.base.errors import DataError, UsageError
 from recordmill.pipelines.build import build
-from recordmill.transforms.tft.user_function import load_function, send_by_value
+from recordmill.transforms.tft.user_function import GuardedFunction, load_function, send_by_value
 
 MODULE = """
 import tensorflow as tf
@@ -93,3 +97,75 @@ def test_an_analysis_that_fails_on_a_record_does_not_show_it(path: Path, tmp_pat
     assert not (tmp_path / "out").exists()
     done = recordmill.build({**data, "text": ["7"] * 40}, tmp_path / "out", transform=f"{path}:parses")
     assert recordmill.open(done.out).to_numpy()["y"].tolist() == [7] * 40
+
+
+def test_a_module_or_function_that_exits_is_an_error(tmp_path: Path) -> None:
+    """Of code 0 a command would end well, without a data set."""
+    path = tmp_path / "mine.py"
+    path.write_text("import sys\n\nsys.exit(0)\n")
+    with pytest.raises(UsageError, match=r"line 3, in <module>: `sys.exit\(0\)`: SystemExit: 0"):
+        load_function(str(path))
+    path.write_text("import sys\n\ndef preprocessing_fn(inputs):\n    sys.exit(0)\n")
+    with pytest.raises(UsageError, match=r"line 4, in preprocessing_fn: `sys.exit\(0\)`: SystemExit: 0"):
+        GuardedFunction(load_function(str(path)))({})
+
+
+def test_a_graph_that_calls_python_is_not_cached(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    def preprocessing_fn(inputs: Any) -> Any:
+        return {"y": tf.map_fn(lambda x: tf.numpy_function(len, [x], tf.int64), inputs["x"])}
+
+    for is_cached in (False, True):
+        function = GuardedFunction(preprocessing_fn, is_cached)
+        with (
+            pytest.raises(UsageError, match=r"calls Python from the graph.*transform_cache")
+            if is_cached
+            else nullcontext()
+        ):
+            tf.function(function, autograph=False).get_concrete_function({"x": tf.TensorSpec([None], tf.int64)})
+
+
+def test_a_table_of_words_in_a_file_goes_with_the_transform(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    (tmp_path / "words.txt").write_text("a\nb\nc\n")
+
+    def preprocessing_fn(inputs: Any) -> Any:
+        word, line = tf.lookup.TextFileIndex.WHOLE_LINE, tf.lookup.TextFileIndex.LINE_NUMBER
+        start = tf.lookup.TextFileInitializer(str(tmp_path / "words.txt"), tf.string, word, tf.int64, line)
+        return {"number": tf.lookup.StaticHashTable(start, -1).lookup(inputs["word"])}
+
+    data = {"word": ["c", "x", "a"]}
+    made = build(data, tmp_path / "out", transform=preprocessing_fn, shuffle=False)
+    assert recordmill.open(made.out).to_table()["number"].to_pylist() == [2, -1, 0]
+    assert str(tmp_path) not in json.dumps(made.manifest.transform)
+    (tmp_path / "words.txt").unlink()
+    (tmp_path / "out").rename(tmp_path / "moved")
+    again = build(data, tmp_path / "again", transform_from=tmp_path / "moved", shuffle=False)
+    assert recordmill.open(again.out).to_table()["number"].to_pylist() == [2, -1, 0]
+
+
+LOOP = """
+def preprocessing_fn(inputs):
+    print("loops", flush=True)
+    while True:
+        pass
+"""
+
+
+def test_a_signal_ends_a_function_that_never_ends(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("x\n1\n2\n")
+    (tmp_path / "mine.py").write_text(LOOP)
+    command = [sys.executable, "-m", "recordmill", "build", "x.csv", "--out", "out", "--transform", "mine.py"]
+    child = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "loops\n"
+        child.send_signal(signal.SIGTERM)
+        _, said = child.communicate(timeout=60)
+    finally:
+        child.kill()
+    assert child.returncode == 130
+    assert said.splitlines()[-1] == "recordmill: error: stopped; nothing was written"
+    assert not list((tmp_path / "out").glob("*"))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 beam = pytest.importorskip("apache_beam", reason="these PTransforms need Apache Beam")
@@ -20,6 +21,7 @@ import recordmill  # noqa: E402
 from recordmill.base.errors import UsageError  # noqa: E402
 from recordmill.building.cuts import ShardOptions  # noqa: E402
 from recordmill.building.order import OrderOptions  # noqa: E402
+from recordmill.schemas.arrow import to_arrow  # noqa: E402
 from recordmill.schemas.feature import Feature, Schema  # noqa: E402
 from recordmill.shards.manifest import load  # noqa: E402
 from recordmill.shards.rejects import RejectBudget  # noqa: E402
@@ -87,6 +89,43 @@ def test_batches_of_other_widths_are_made_to_fit(tmp_path: Path) -> None:
     assert sorted(row["x"] for row in recordmill.open(tmp_path / "out").to_table().to_pylist()) == [1, 2]
 
 
+def put(batches: list[pa.RecordBatch], out: Path, schema: Schema = SCHEMA) -> list[dict[str, Any]]:
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        _ = pipeline | beam.Create(batches) | WriteShards(str(out), schema)
+    return sorted(recordmill.open(out).to_table().to_pylist(), key=lambda row: row["x"])
+
+
+def test_no_column_is_dropped_filled_or_bent_silently(tmp_path: Path) -> None:
+    x, text = pa.array([1, 2]), pa.array(["a", None])
+    for columns, message in (
+        ({"x": x, "text": text, "y": x}, "a batch has the column 'y', which the schema does not name; there are x"),
+        ({"x": x}, "a batch lacks the column 'text', which the schema names; give it one of nulls"),
+        ({"x": x, "text": x}, r"column 'text' is int64, but the schema has string; make it text, as in pyarrow"),
+    ):
+        with pytest.raises(Exception, match=message):
+            put([pa.record_batch(columns)], tmp_path / "out")
+    with pytest.raises(Exception, match=r"column 'text' is int64, but the schema has string"):
+        write([{"x": 1, "text": 1}], tmp_path / "numbers")
+    with pytest.raises(Exception, match=r"a batch has the column 'txt', which .* did you mean text\?"):
+        write([{"x": 1, "txt": "a"}], tmp_path / "misspelled")
+    nulls, cast = pa.nulls(2), pc.cast(x, "string")  # what the messages say
+    assert [row["text"] for row in put([pa.record_batch({"x": x, "text": nulls})], tmp_path / "nulls")] == [None, None]
+    assert [row["text"] for row in put([pa.record_batch({"x": x, "text": cast})], tmp_path / "cast")] == ["1", "2"]
+
+
+def test_classes_go_by_name(tmp_path: Path) -> None:
+    schema = Schema((Feature("x", "int64"), Feature("label", "int64", (), False, ("bird", "cat", "dog"))), "label")
+    own = to_arrow(Schema((schema["x"], Feature("label", "int64", (), False, ("dog", "cat")))))
+    batches = [
+        pa.record_batch([pa.array([1, 2]), pa.array([0, 1])], schema=own),
+        pa.record_batch({"x": pa.array([3, 4]), "label": pa.array(["bird", "cat"])}),
+        pa.record_batch({"x": pa.array([5]), "label": pa.array([2])}),
+    ]
+    assert [schema["label"].classes[row["label"]] for row in put(batches, tmp_path / "out", schema)] == [  # type: ignore[index]
+        "dog", "cat", "bird", "cat", "dog"
+    ]  # fmt: skip
+
+
 def test_a_column_that_is_not_there_is_refused_while_the_graph_is_built(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no column 'y' to decide order or split by; the schema has "):
         WriteShards(str(tmp_path / "out"), SCHEMA, order=OrderOptions(key="y"))
@@ -101,7 +140,8 @@ from recordmill.transforms import BatchDicts, WriteShards
 try:
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         rows = pipeline | beam.Create([{{"text": "no x"}}]) | BatchDicts()
-        rows | WriteShards({str(tmp_path / "out")!r}, Schema((Feature("x", "int64", required=True),)))
+        schema = Schema((Feature("x", "int64", required=True), Feature("text", "string")))
+        rows | WriteShards({str(tmp_path / "out")!r}, schema)
 except Exception as error:
     assert "rejected" in str(error), error
     print("failed")

@@ -18,8 +18,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.progress import progress_of
+from recordmill.base.threads import shared_context
 from recordmill.building.ingest import parsed, place, read_unit
-from recordmill.building.plan import BuildPlan, load_plan
+from recordmill.building.plan import BuildPlan
+from recordmill.building.workers.shared_files import SentPlan
 from recordmill.preprocessing.analysis_cache import KNOWN, Groups, framed, read_elements
 from recordmill.preprocessing.tensors import as_lists, list_schema, representations
 from recordmill.schemas.feature import Schema
@@ -45,9 +47,9 @@ from recordmill.transforms.tft.saved_model import make_portable
 TRANSFORM_FN, METADATA = "transform_fn", "transformed_metadata"  # as tft.TFTransformOutput names them
 
 
-def split_batches(groups: Iterable[int], plan_path: str, split: str, inputs: Schema) -> Iterator[pa.RecordBatch]:
+def split_batches(groups: Iterable[int], given: SentPlan, split: str, inputs: Schema) -> Iterator[pa.RecordBatch]:
     """The records of a split in these groups of units, each column a list, as tf.Transform's adapter takes them."""
-    plan = load_plan(plan_path)
+    plan = given.load()
     for group in groups:
         for batch, _ in group_batches(plan, group, split, inputs):
             yield batch
@@ -75,11 +77,11 @@ def group_batches(
 class FitTransform(PTransform):
     """Packs of group numbers to the folder that then holds the saved transform.
 
-    plan: the path of the pickled plan. split: whose records are analysed. inputs: the features that the function gets.
+    split: whose records are analysed. inputs: the features that the function gets.
     target: the folder that is to hold it; whoever finds it there already leaves it.
     """
 
-    plan: str
+    plan: SentPlan
     split: str
     inputs: Schema
     function: Callable[[dict[str, Any]], dict[str, Any]]
@@ -132,6 +134,41 @@ def temporary(folder: str) -> Any:
     return tft_beam.Context(temp_dir=make_scratch("tft-", folder))
 
 
+class SketchCoder:
+    """What is kept of a sketch of quantiles: its own bytes. tf.Transform's coder pickles it, and would run whatever a
+    file holds in its place.
+    """
+
+    def __repr__(self) -> str:
+        return "<SketchCoder>"  # which is part of an entry's key
+
+    def encode_cache(self, sketch: Any) -> bytes:
+        """The sketch as bytes."""
+        return bytes(sketch.__getstate__())
+
+    def decode_cache(self, data: bytes) -> Any:
+        """The sketch. Raises RuntimeError for what is none."""
+        from tfx_bsl.sketches import QuantilesSketch
+
+        sketch = QuantilesSketch.__new__(QuantilesSketch)
+        sketch.__setstate__(data)
+        return sketch
+
+
+@shared_context
+def _without_pickles() -> Iterator[None]:
+    """Graphs that are made meanwhile keep what their analysers find by coders that pickle nothing."""
+    from tensorflow_transform import analyzers
+
+    combiner = analyzers.QuantilesCombiner
+    before = combiner.accumulator_coder
+    combiner.accumulator_coder = property(lambda self: SketchCoder())
+    try:
+        yield
+    finally:
+        combiner.accumulator_coder = before
+
+
 REPORT = "fit-report.json"
 _GROUP, _KNOWN = "group-{}", "known"  # names of data sets of tf.Transform
 
@@ -144,7 +181,7 @@ class FitWithCache(PTransform):
     folder: the run's. The other fields are as in `FitTransform`.
     """
 
-    plan: str
+    plan: SentPlan
     split: str
     inputs: Schema
     function: Callable[[dict[str, Any]], dict[str, Any]]
@@ -158,10 +195,11 @@ class FitWithCache(PTransform):
 
         config = TensorAdapterConfig(list_schema(self.inputs), representations(self.inputs))
         known = self._known(packs)
-        read = self._read(packs, known, config)
-        batches = {key: read.get(key) for key in (*read, *known)}
-        analysis = "Analyze" >> tft_beam.AnalyzeDatasetWithCache(self.function, packs.pipeline)
-        (model, metadata), found = (batches, known, config) | analysis
+        with _without_pickles():
+            read = self._read(packs, known, config)
+            batches = {key: read.get(key) for key in (*read, *known)}
+            analysis = "Analyze" >> tft_beam.AnalyzeDatasetWithCache(self.function, packs.pipeline)
+            (model, metadata), found = (batches, known, config) | analysis
         self._keep(packs, read, found)
         published: PCollection = (
             packs.pipeline
@@ -228,7 +266,7 @@ class FitWithCache(PTransform):
 
 def tagged_batches(
     groups: Iterable[int],
-    plan_path: str,
+    given: SentPlan,
     split: str,
     inputs: Schema,
     of_file: npt.NDArray[np.int16],
@@ -237,7 +275,7 @@ def tagged_batches(
     """The records of a split in these groups of units, as `split_batches` gives them, each under the name of its file's
     group; files whose group has no name are left out.
     """
-    plan = load_plan(plan_path)
+    plan = given.load()
 
     def wanted(unit: Unit) -> bool:
         return not names.keys().isdisjoint(of_file[unit.first_file : unit.last_file].tolist())

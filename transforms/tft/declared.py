@@ -10,7 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from recordmill.preprocessing.declaration import Declaration, DeclaredColumn, TransformStep
+from recordmill.preprocessing.declaration import (
+    NO_BUCKET,
+    NOT_FINITE,
+    UNLISTED,
+    Declaration,
+    DeclaredColumn,
+    TransformStep,
+    is_whole_number,
+    whole_bounds,
+)
 
 
 @dataclass(frozen=True)
@@ -76,12 +85,27 @@ def _numbers(tensor: Any) -> Any:
     return _each(tensor, lambda values: tf.cast(values, tf.float64))
 
 
+def _finite(tensor: Any, found: _Found) -> Any:
+    """[n] the values by which anything is fitted: one NaN would make every mean and extreme NaN. How many others there
+    are is marked.
+    """
+    import tensorflow as tf
+    import tensorflow_transform as tft
+
+    values = tf.reshape(_values(tensor), [-1])
+    if not values.dtype.is_floating:
+        return values
+    is_finite = tf.math.is_finite(values)
+    found.mark(NOT_FINITE, tft.sum(tf.cast(tf.logical_not(is_finite), tf.int64)))
+    return tf.boolean_mask(values, is_finite)
+
+
 def _zscore(tensor: Any, _: TransformStep, found: _Found) -> Any:
     import tensorflow as tf
     import tensorflow_transform as tft
 
-    numbers = _numbers(tensor)
-    mean, variance = found.mark("mean", tft.mean(numbers)), found.mark("variance", tft.var(numbers))
+    numbers, fitted = _numbers(tensor), tf.cast(_finite(tensor, found), tf.float64)
+    mean, variance = found.mark("mean", tft.mean(fitted)), found.mark("variance", tft.var(fitted))
     return _each(numbers, lambda values: tf.math.divide_no_nan(values - mean, tf.sqrt(variance)))
 
 
@@ -89,23 +113,47 @@ def _minmax(tensor: Any, _: TransformStep, found: _Found) -> Any:
     import tensorflow as tf
     import tensorflow_transform as tft
 
-    numbers = _numbers(tensor)
-    least, most = found.mark("min", tft.min(numbers)), found.mark("max", tft.max(numbers))
+    numbers, fitted = _numbers(tensor), tf.cast(_finite(tensor, found), tf.float64)
+    least, most = found.mark("min", tft.min(fitted)), found.mark("max", tft.max(fitted))
     return _each(numbers, lambda values: tf.math.divide_no_nan(values - least, most - least))
 
 
 def _bucketize(tensor: Any, step: TransformStep, found: _Found) -> Any:
     import tensorflow as tf
-    import tensorflow_transform as tft
 
-    numbers = _each(tensor, lambda values: tf.cast(values, tf.float32))  # as tf.Transform's sketches hold them
-    boundaries = tft.quantiles(_values(numbers), step.argument, epsilon=min(1.0 / step.argument, 0.01))
-    return tft.apply_buckets(numbers, found.mark("boundaries", boundaries))
+    numbers = _numbers(tensor)
+    fitted = tf.cast(_finite(tensor, found), tf.float64)
+    boundaries = found.mark("boundaries", _quantiles(fitted, step.argument))
+
+    def bucket(values: Any) -> Any:
+        number = tf.searchsorted(tf.reshape(boundaries, [-1]), tf.reshape(values, [-1]), "right", tf.int64)
+        number = tf.reshape(number, tf.shape(values))
+        return tf.where(tf.math.is_nan(values), tf.constant(NO_BUCKET, tf.int64), number)
+
+    return _each(numbers, bucket)
+
+
+def _quantiles(values: Any, count: int) -> Any:
+    """[1, count - 1] as `tft.quantiles` finds them, but in float64, as its sketches hold them: rounded to float32 they
+    would not tell large numbers apart.
+    """
+    import numpy as np
+    import tensorflow as tf
+    from tensorflow_transform import analyzer_nodes, analyzers
+
+    with tf.compat.v1.name_scope(None, "quantiles"):  # by which tf.Transform tells analysers apart
+        combiner = analyzers.QuantilesCombiner(count, min(1.0 / count, 0.01), np.float64, output_shape=[1, count - 1])
+        (boundaries,) = analyzers.apply_cacheable_combine_operation(combiner, values)
+        return analyzer_nodes.wrap_as_tensor(boundaries)
 
 
 def _vocabulary(tensor: Any, step: TransformStep, found: _Found) -> Any:
+    import tensorflow as tf
     import tensorflow_transform as tft
 
+    if tensor.dtype == tf.string:  # words that tf.Transform leaves out, since a vocabulary has one in each line
+        words = tf.reshape(_values(tensor), [-1])
+        found.mark(UNLISTED, tft.sum(tf.cast(tf.strings.regex_full_match(words, r"^$|\C*[\n\r]\C*"), tf.int64)))
     return tft.compute_and_apply_vocabulary(
         tensor,
         top_k=step.argument["top_k"],
@@ -132,12 +180,14 @@ def _log1p(tensor: Any, _: TransformStep, __: _Found) -> Any:
 def _clip(tensor: Any, step: TransformStep, _: _Found) -> Any:
     import tensorflow as tf
 
-    low, high = step.argument
-
     def clip(values: Any) -> Any:
+        low, high = step.argument
+        if values.dtype.is_integer:
+            values = tf.cast(values, tf.int64)
+            low, high = whole_bounds(low, high)
         if low is not None:
-            values = tf.maximum(values, tf.cast(low, values.dtype))
-        return values if high is None else tf.minimum(values, tf.cast(high, values.dtype))
+            values = tf.maximum(values, tf.constant(low, values.dtype))
+        return values if high is None else tf.minimum(values, tf.constant(high, values.dtype))
 
     return _each(tensor, clip)
 
@@ -163,10 +213,10 @@ def _impute(tensor: Any, step: TransformStep, found: _Found) -> Any:
     import tensorflow_transform as tft
 
     filling = step.argument
-    if tensor.dtype != tf.string and (filling == "mean" or (tensor.dtype.is_integer and filling != int(filling))):
+    if tensor.dtype != tf.string and (filling == "mean" or (tensor.dtype.is_integer and not is_whole_number(filling))):
         tensor = _numbers(tensor)
     if filling == "mean" and tensor.dtype != tf.string:
-        filling = found.mark("mean", tft.mean(tensor))
+        filling = found.mark("mean", tft.mean(_finite(tensor, found)))
     return _filled(tensor, filling) if isinstance(tensor, tf.SparseTensor) else tensor
 
 
@@ -175,7 +225,10 @@ def _filled(tensor: Any, filling: Any) -> Any:
     import tensorflow as tf
     import tensorflow_transform as tft
 
-    default = tf.cast(filling, tensor.dtype) if tensor.dtype != tf.string else tf.constant(filling)
+    if tf.is_tensor(filling):
+        default = tf.cast(filling, tensor.dtype)
+    else:  # a whole number may be written as 1e15
+        default = tf.constant(int(filling) if tensor.dtype.is_integer else filling, tensor.dtype)
     return tf.reshape(tft.sparse_tensor_to_dense_with_shape(tensor, [None, 1], default), [-1])
 
 

@@ -16,6 +16,8 @@ from typing import Any
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
+from recordmill.base.progress import Cancelled
+from recordmill.base.threads import interruptible
 from recordmill.storage.folders import is_file
 
 FUNCTION = "preprocessing_fn"
@@ -40,7 +42,7 @@ def load_function(given: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"{option('transform', given)}: {own_line(error, path)}") from None
     found: Callable[[dict[str, Any]], dict[str, Any]] | None = getattr(module, name, None)
     if found is None or not callable(found):
@@ -70,17 +72,28 @@ def own_line(error: BaseException, path: str) -> str:
 class GuardedFunction:
     """Calls the user's function; what it raises or returns amiss becomes a UsageError that shows the user's own line.
 
-    Whole numbers come out as int64 and other numbers as float32, which is what tf.Transform describes.
+    Whole numbers come out as int64 and other numbers as float32, which is what tf.Transform describes. is_cached:
+    what is found is kept, so that the graph must be all that decides it.
     """
 
     function: Callable[[dict[str, Any]], dict[str, Any]]
+    is_cached: bool = False
 
     def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
         path = self._code.co_filename if self._code else "<transform>"
         try:
-            outputs = self.function(inputs)
-        except Exception as error:
+            with interruptible():
+                outputs = self.function(inputs)
+        except (Exception, SystemExit) as error:
             raise UsageError(f"transform: {os.path.basename(path)}, {own_line(error, path)}") from error
+        except KeyboardInterrupt:  # which threads of a runner would not hand on
+            raise Cancelled("stopped") from None
+        if self.is_cached and not _PYTHON_OPS.isdisjoint(_operations()):
+            raise UsageError(
+                f"transform: {self._place}: it calls Python from the graph (tft.apply_pyfunc, tf.py_function), and "
+                f"what that does may change without a trace; {option('transform_cache')} keeps nothing of it: drop "
+                "the option, or use TensorFlow's operations"
+            )
         if not isinstance(outputs, dict) or not outputs:
             raise UsageError(f"transform: {self._place}: it returns {_kind(outputs)}, not a dict of tensors")
         return {self._name(name): self._output(name, tensor) for name, tensor in outputs.items()}
@@ -116,6 +129,17 @@ class GuardedFunction:
         raise UsageError(
             f"transform: {self._place}: output {name!r} is of {tensor.dtype.name}, which no feature can be"
         )
+
+
+_PYTHON_OPS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
+
+
+def _operations() -> set[str]:
+    """The operations of the graph that is being made, and of the functions that it calls."""
+    import tensorflow as tf
+
+    graph = tf.compat.v1.get_default_graph().as_graph_def()
+    return {node.op for nodes in (graph.node, *(one.node_def for one in graph.library.function)) for node in nodes}
 
 
 def _kind(value: Any) -> str:

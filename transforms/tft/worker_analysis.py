@@ -81,10 +81,9 @@ def analyse_group(
     """What tf.Transform's analysers find in a group of units; nothing where it has no record of the split."""
     place = plan.place
     with place.attach().alive(), workbench(plan) as bench:
-        path = bench.save("fit.pickle")
-        if next(split_batches((group,), path, split, inputs), None) is None:
+        if next(split_batches((group,), bench.held(), split, inputs), None) is None:
             return
-        _analyse(bench, path, group, split, inputs, function)
+        _analyse(bench, group, split, inputs, function)
         (entries,) = read_report(bench.folder)[0].values()
         write_group(bench.folder, _context(place), (), entries)
         (found,) = paths_in(Path(bench.folder), "*.known")
@@ -92,15 +91,13 @@ def analyse_group(
         yield AnalysisPart(group, os.path.basename(place.hand_over(str(found), ATTEMPTS_FOLDER)), size)
 
 
-def _analyse(
-    bench: BuildPlan, path: str, group: int, split: str, inputs: Schema, function: PreprocessingFunction
-) -> None:
+def _analyse(bench: BuildPlan, group: int, split: str, inputs: Schema, function: PreprocessingFunction) -> None:
     assert bench.source is not None
     groups = Groups(np.zeros(len(bench.source.files), np.int16), ())
     target = os.path.join(bench.folder, "data", TRANSFORM_FOLDER)  # a transform of this group alone, which nobody wants
 
     def construct(pipeline: Pipeline) -> None:
-        fit = FitWithCache(path, split, inputs, function, target, bench.folder, groups)
+        fit = FitWithCache(bench.held(), split, inputs, function, target, bench.folder, groups)
         with temporary(bench.folder):
             _ = pipeline | "Group" >> Create([(group,)]) | "Fit" >> fit
 

@@ -3,42 +3,37 @@ had found in them. What is not whole, not of this context or not of this format 
 
     MAGIC, length of the header (8 bytes), header as JSON, members (32 bytes each), a block per entry, SHA-256 of it all
 
-A block is an entry's elements, each behind its length (4 bytes, as the other numbers little-endian). The analysers'
-sketches are pickles, which could call anything; they are checked to name sketches only.
+A block is an entry's elements, each behind its length (4 bytes, as the other numbers little-endian). An element is
+what an analyser makes of numbers and texts; none is a pickle, and none is ever taken for one.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import io
 import json
 import os
-import pickle
 import re
 import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.errors import DataError
-from recordmill.storage.files import atomic_write, create_file, open_file, stat, write_all
+from recordmill.storage.files import atomic_write, create_file, has_hole, open_file, stat, write_all
 from recordmill.storage.folders import names_in
 
 KNOWN, UNUSED = -1, -2  # of a file, in place of the number of its group: found before; not in the split
 CACHE_MEMBER_BYTES = 32  # the SHA-256 that stands for a file
-_MAGIC = b"recordmill known group 1\n"
+_MAGIC = b"recordmill known group 2\n"
 _NAME = re.compile(r"([0-9a-f]{32})-[0-9a-f]{32}\.known")
 _COPIED_BYTES = 8 << 20  # 8 MiB: what is held of a group at once
 _MOST_HEADER = 16 << 20  # 16 MiB: names of entries
-# what an analyser's pickle may name; entries of words and counts are JSON for tf.Transform, and may be millions
-_SKETCHES = re.compile(r"tfx_bsl\.(\w+\.)*sketches \w+Sketch")
-_WORDS = re.compile(rb"__v\d+__[\d.]+_VocabularyAccumulate\[")
+_MOST_ELEMENT = 256 << 20  # 256 MiB: the largest are sums of large matrices, and one is held at a time
 
 
 @dataclass(frozen=True)
@@ -124,6 +119,7 @@ def find_groups(folder: str, context: str, into: str) -> tuple[list[CachedGroup]
         if match is None or match[1] != context[:32]:
             continue
         try:
+            check_header(os.path.join(folder, name), context)  # before anything of its size is copied
             _copy(os.path.join(folder, name), copy := os.path.join(into, name))
             group = open_group(copy, context)
             if name != group_name(context, group.members):
@@ -156,18 +152,31 @@ def _copy(source: str, target: str) -> None:
 
 def open_group(path: str, context: str) -> CachedGroup:
     """The group of a file. Raises DataError if it is damaged, or of another context."""
+    group = check_header(path, context)
     _check_digest(path)
-    with open_file(path) as file:
-        if file.read(len(_MAGIC)) != _MAGIC:
+    for key in group.entries:
+        _check_elements(group, key)
+    return group
+
+
+def check_header(path: str, context: str) -> CachedGroup:
+    """What the header says. Raises DataError unless the file is of this context, and as long as its header says without
+    a hole in it: one takes no room where it lies, and all of it where it is copied to.
+    """
+    with open_file(path, follow_links=False) as file:
+        if has_hole(file) or file.read(len(_MAGIC)) != _MAGIC:
             raise DataError("is no group of files", source=path)
         try:
             size = struct.unpack("<Q", file.read(8))[0]
             header = json.loads(file.read(min(size, _MOST_HEADER)))
             if header["context"] != context:
                 raise DataError("is of another context", source=path)
-            members = file.read(CACHE_MEMBER_BYTES * header["members"])
+            sizes = [CACHE_MEMBER_BYTES * header["members"], *(block for _, block in header["entries"])]
+            if not all(type(size) is int and size >= 0 for size in sizes):
+                raise ValueError("a size is none")
+            members = file.read(sizes[0])
             at, entries = file.tell(), {}
-            for key, block in header["entries"]:
+            for (key, _), block in zip(header["entries"], sizes[1:], strict=True):
                 entries[bytes.fromhex(key)] = (at, at + block)
                 at += block
         except (KeyError, TypeError, ValueError, struct.error, OverflowError) as error:
@@ -175,10 +184,7 @@ def open_group(path: str, context: str) -> CachedGroup:
     if at + CACHE_MEMBER_BYTES != stat(path).size_bytes:
         raise DataError("has another length than its header says", source=path)
     split = tuple(members[i : i + CACHE_MEMBER_BYTES] for i in range(0, len(members), CACHE_MEMBER_BYTES))
-    group = CachedGroup(path, split, entries)
-    for key in entries:
-        _check_elements(group, key)
-    return group
+    return CachedGroup(path, split, entries)
 
 
 def _check_digest(path: str) -> None:
@@ -193,41 +199,14 @@ def _check_digest(path: str) -> None:
 
 
 def _check_elements(group: CachedGroup, key: bytes) -> None:
-    """Raises DataError unless the elements fill their block, and none of them is a pickle that names anything but
-    sketches.
-    """
+    """Raises DataError unless the elements fill their block, and each can be held."""
     start, stop = group.entries[key]
-    may_call = _WORDS.match(key) is None
-    for element in group.elements(key):
-        start += 4 + len(element)
-        if may_call and not _is_harmless(element):
-            raise DataError("holds a pickle that is no sketch", source=group.path)
+    with open_file(group.path) as file:
+        while start < stop:
+            file.seek(start)
+            (size,) = struct.unpack("<I", file.read(4))
+            if size > _MOST_ELEMENT:
+                raise DataError(f"has an element of {size:,} bytes", source=group.path)
+            start += 4 + size
     if start != stop:
         raise DataError("has elements that do not fill their block", source=group.path)
-
-
-def _is_harmless(element: bytes) -> bool:
-    """Whether unpickling it, should it be a pickle, would call nothing but sketches."""
-    unpickler = _Names(io.BytesIO(element))
-    with contextlib.suppress(Exception):  # what is no pickle fails in any way
-        unpickler.load()
-    return not unpickler.named_others
-
-
-class _Names(pickle.Unpickler):
-    """Calls nothing, and says whether anything but a sketch was named."""
-
-    named_others = False
-
-    def find_class(self, module: str, name: str) -> Any:
-        if _SKETCHES.fullmatch(f"{module} {name}"):
-            return _StandIn
-        self.named_others = True
-        raise pickle.UnpicklingError(f"{module}.{name}")
-
-
-class _StandIn:
-    """In place of a sketch while its pickle is looked at."""
-
-    def __setstate__(self, state: object) -> None:
-        """What the sketch would be made of."""

@@ -18,6 +18,10 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.storage.files import open_file
 
 NUMBER_VALUE, TEXT_VALUE, BYTES_VALUE = "numbers", "text", "bytes"  # what a step can take
+_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
+_FLOAT32_MAX = (2 - 2**-23) * 2.0**127
+NOT_FINITE, UNLISTED = "nonfinite", "unlisted"  # results of an analysis: how many values it left out
+NO_BUCKET = -1  # of bucketize: where NaN lies
 MOST_CLASSES = 1 << 16  # of one_hot: a row of more floats is an embedding's work
 
 
@@ -109,10 +113,10 @@ def _count(argument: Any, least: int = 1, what: str = "a number") -> int:
     return argument
 
 
-def _number(argument: Any) -> float:
+def _number(argument: Any) -> int | float:
     if isinstance(argument, bool) or not isinstance(argument, int | float) or not math.isfinite(argument):
         raise ValueError(f"{argument!r} is no number")
-    return float(argument)
+    return argument
 
 
 def _options(argument: Any, **known: Callable[[Any], Any]) -> dict[str, Any]:
@@ -130,12 +134,12 @@ def _vocabulary(argument: Any) -> dict[str, Any]:
     return {**found, "oov_buckets": 1 if found["oov_buckets"] is None else found["oov_buckets"]}
 
 
-def _bounds(argument: Any) -> list[float | None]:
+def _bounds(argument: Any) -> list[int | float | None]:
     if not isinstance(argument, list | tuple) or len(argument) != 2 or tuple(argument) == (None, None):
         raise ValueError(f"{argument!r} is no pair")
     low, high = (None if bound is None else _number(bound) for bound in argument)
     if low is not None and high is not None and low > high:
-        raise ValueError(f"{low:g} is above {high:g}")
+        raise ValueError(f"{low} is above {high}")
     return [low, high]
 
 
@@ -181,6 +185,40 @@ def _depth(argument: Any) -> int | None:
     return None if argument in (None, True) else _count(argument, 2)
 
 
+def is_whole_number(number: Any) -> bool:
+    """Whether it is a whole number, as an int or a float."""
+    return isinstance(number, int) or (isinstance(number, float) and number.is_integer())
+
+
+def _within(number: int | float, dtype: str) -> None:
+    """Raises ValueError for a number that int64 or float32 can't hold."""
+    beyond = math.isfinite(number) and abs(number) > _FLOAT32_MAX
+    if beyond if dtype == "float32" else not _INT64_MIN <= number <= _INT64_MAX:
+        raise ValueError(f"{number} is beyond {dtype}")
+
+
+def whole_bounds(low: int | float | None, high: int | float | None) -> tuple[int | None, int | None]:
+    """The whole numbers between the bounds, as the least and the greatest one; None where int64 is the bound."""
+    least, most = None if low is None else math.ceil(low), None if high is None else math.floor(high)
+    least = None if least is not None and least <= _INT64_MIN else least
+    return least, None if most is not None and most >= _INT64_MAX else most
+
+
+def _clipped(value: StepValue, bounds: list[int | float | None]) -> StepValue:
+    low, high = bounds
+    if value.dtype == "float32":
+        for bound in (bound for bound in bounds if bound is not None):
+            _within(bound, "float32")
+        return value
+    low, high = whole_bounds(low, high)
+    for bound in (bound for bound in (low, high) if bound is not None):
+        _within(bound, "int64")
+    if low is not None and high is not None and low > high:
+        raise ValueError(f"no whole number lies between {bounds[0]} and {bounds[1]}")
+    fits = value.size is not None and (low is None or low < value.size) and (high is None or high >= 0)
+    return replace(value, size=value.size if fits else None)
+
+
 def _as_float(value: StepValue, _: Any) -> StepValue:
     return replace(value, dtype="float32", size=None)
 
@@ -195,8 +233,10 @@ def _imputed(value: StepValue, filling: Any) -> StepValue:
     is_text = isinstance(filling, str) and not (filling == "mean" and value.kind == NUMBER_VALUE)
     if is_text != (value.kind != NUMBER_VALUE):
         raise ValueError(f"{filling!r} does not fit {value.describe()}")
-    if value.dtype == "int64" and (filling == "mean" or float(filling) != int(filling)):
+    if value.dtype == "int64" and not is_whole_number(filling):
         value = _as_float(value, None)
+    if not isinstance(filling, str):
+        _within(filling, value.dtype)
     fits = value.size is not None and isinstance(filling, int) and 0 <= filling < value.size
     return replace(value, required=True, size=value.size if fits else None)
 
@@ -254,7 +294,7 @@ _KINDS: dict[str, _Kind] = {
     ),
     "hash": _Kind((TEXT_VALUE, BYTES_VALUE, NUMBER_VALUE), _count, _made_hash, "hash: 100, the number of buckets"),
     "log1p": _Kind((NUMBER_VALUE,), _nothing, _as_float, "log1p"),
-    "clip": _Kind((NUMBER_VALUE,), _bounds, lambda value, _: value, "clip: [0, 100], null for no bound"),
+    "clip": _Kind((NUMBER_VALUE,), _bounds, _clipped, "clip: [0, 100], null for no bound"),
     "one_hot": _Kind((NUMBER_VALUE,), _depth, _made_one_hot, "one_hot, or one_hot: 10, the number of classes"),
     "tokenize": _Kind((TEXT_VALUE,), _tokens, _made_tokens, "tokenize, or tokenize: {separator: ',', lower: true}"),
     "impute": _Kind(
@@ -300,14 +340,52 @@ def read_declaration(path: str | os.PathLike[str]) -> Mapping[str, Any]:
         raise MissingExtraError(f"{option('transform')} FILE.yaml", "tft", "yaml") from None
     try:
         with open_file(path) as file:
-            found = yaml.safe_load(file.read().decode())
+            found = yaml.load(file.read().decode(), _loader(yaml))
+    except RecursionError:
+        raise UsageError(f"{option('transform', os.fspath(path))}: {_TOO_DEEP}") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"{option('transform', os.fspath(path))}: can't be read: {error}") from None
+        mark = getattr(error, "problem_mark", None)
+        reason = (
+            str(error).splitlines()[0] if mark is None else f"line {mark.line + 1}: {getattr(error, 'problem', '')}"
+        )
+        raise UsageError(f"{option('transform', os.fspath(path))}: can't be read: {reason}") from None
     if not isinstance(found, Mapping):
         raise UsageError(
             f"{option('transform', os.fspath(path))}: is no mapping of features to steps, as in `age: zscore`"
         )
     return found
+
+
+_MOST_DEPTH = 16  # of a declaration: steps in a list in a mapping need 5
+_MOST_VALUES = 1 << 20  # in a declaration, each as often as an alias repeats it
+_TOO_DEEP = "is nested deeper than any steps are, or holds itself; write features and their steps"
+
+
+def _loader(yaml: Any) -> Any:
+    """YAML's safe loader, by which the last of two equal keys would win without a word."""
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            seen = set()
+            for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands twice", key.start_mark)
+                seen.add(key.value)
+            return super().construct_mapping(node, deep)
+
+    return Loader
+
+
+def _check_size(declared: Any) -> None:
+    """Raises UsageError for what is nested too deep to be steps, as what holds itself is, and for too much of it."""
+    left, count = [(declared, 0)], 0
+    while left:
+        value, depth = left.pop()
+        count += 1
+        if depth > _MOST_DEPTH or count > _MOST_VALUES:
+            raise UsageError(f"transform: {_TOO_DEEP}")
+        if isinstance(value, Mapping | list | tuple):
+            left.extend((one, depth + 1) for one in (value.values() if isinstance(value, Mapping) else value))
 
 
 def declare_transform(declared: Mapping[str, Any], schema: Schema) -> Declaration:
@@ -316,6 +394,7 @@ def declare_transform(declared: Mapping[str, Any], schema: Schema) -> Declaratio
     Raises:
         UsageError: a feature is not there, or a step is none or doesn't fit; it names feature, step and choices.
     """
+    _check_size(declared)
     columns: list[DeclaredColumn] = []
     kept: list[tuple[str, str]] = []
     for name, spec in declared.items():

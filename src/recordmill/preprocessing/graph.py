@@ -13,12 +13,71 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from recordmill.base.errors import DataError, UsageError
+from recordmill.base.option_names import option
 from recordmill.storage.files import read_range
 from recordmill.storage.folders import is_folder, names_in
 
 # what names things without deciding what they compute
 _NAMES = frozenset({"shared_name", "container", "config_proto", "executor_type"})
 FITTED = re.compile(r"(?:.*/)?fitted_(\d+)_([a-z0-9]+)(?:_\d+)?")  # name of the operation that marks a declared result
+_UNUSED = re.compile(FITTED.pattern + "_input")  # what is left of it where no output needs the result
+# The operations that make values of values and do nothing else; tables are read from the transform's own assets. None
+# of them touches another file, a network, or Python.
+_OPERATIONS = frozenset(
+    """
+    Abs Acos Acosh Add AddN AddV2 AdjustContrastv2 AdjustHue AdjustSaturation All Any ApproximateEqual ArgMax
+    ArgMin AsString Asin Asinh Assert AssignVariableOp Atan Atan2 Atanh BatchMatMul BatchMatMulV2 BatchMatMulV3
+    BatchToSpace BatchToSpaceND BiasAdd Bincount Bitcast BitwiseAnd BitwiseOr BitwiseXor BroadcastArgs
+    BroadcastTo Bucketize Case Cast Ceil ClipByValue Complex ComplexAbs Concat ConcatOffset ConcatV2 Const
+    ControlTrigger Conv2D Cos Cosh CropAndResize Cross Cumprod Cumsum CumulativeLogsumexp DecodeAndCropJpeg
+    DecodeBase64 DecodeBmp DecodeGif DecodeImage DecodeJpeg DecodePaddedRaw DecodePng DecodeRaw DecodeWebP
+    DenseBincount DepthToSpace DepthwiseConv2dNative Dequantize Diag DiagPart Digamma Div DivNoNan
+    DrawBoundingBoxesV2 DynamicPartition DynamicStitch EditDistance Einsum Elu Empty EmptyTensorList
+    EncodeBase64 EnsureShape Equal Erf Erfc Erfinv EuclideanNorm Exp ExpandDims Expm1 ExtractImagePatches
+    ExtractJpegShape FFT FFT2D FakeParam Fill Fingerprint Floor FloorDiv FloorMod FusedBatchNormV3 Gather
+    GatherNd GatherV2 GetElementAtIndex Greater GreaterEqual HSVToRGB HashTableV2 HistogramFixedWidth IFFT
+    IFFT2D IRFFT Identity IdentityN If Igamma Igammac Imag ImageProjectiveTransformV3 InTopKV2
+    InitializeTableFromTextFileV2 InitializeTableV2 Inv Invert InvertPermutation IsFinite IsInf IsNan L2Loss LRN
+    LeakyRelu LeftShift Less LessEqual Lgamma LinSpace ListDiff Log Log1p LogSoftmax LogicalAnd LogicalNot
+    LogicalOr LookupTableFindV2 LookupTableSizeV2 LowerBound MatMul MatrixBandPart MatrixDiagPartV3 MatrixDiagV3
+    MatrixInverse MatrixSetDiagV3 MatrixSolve MatrixTriangularSolve Max MaxPool MaxPoolV2 Maximum Mean Min
+    Minimum MirrorPad Mod Mul MulNoNan Multinomial Neg NextAfter NoOp NonMaxSuppressionV3 NotEqual NthElement
+    OneHot OnesLike Pack Pad PadV2 ParallelDynamicStitch ParseExampleV2 ParseTensor PartitionedCall Placeholder
+    PlaceholderWithDefault Polygamma PopulationCount Pow PreventGradient Prod Qr QuantizeAndDequantizeV4 RFFT
+    RGBToHSV RaggedBincount RaggedCross RaggedFillEmptyRows RaggedGather RaggedRange RaggedTensorFromVariant
+    RaggedTensorToSparse RaggedTensorToTensor RaggedTensorToVariant RandomShuffle RandomStandardNormal
+    RandomUniform RandomUniformInt Range Rank ReadVariableOp Real RealDiv Reciprocal ReduceJoin RegexFullMatch
+    RegexReplace Relu Relu6 Reshape ResizeArea ResizeBicubic ResizeBilinear ResizeNearestNeighbor Reverse
+    ReverseSequence ReverseV2 RightShift Rint Roll Round Rsqrt ScaleAndTranslate ScatterNd SegmentMax
+    SegmentMaxV2 SegmentMean SegmentMin SegmentMinV2 SegmentProd SegmentProdV2 SegmentSum SegmentSumV2 Select
+    SelectV2 Selu SerializeTensor Shape ShapeN Sigmoid Sign Sin Sinh Size Slice Snapshot Softmax Softplus
+    Softsign SpaceToBatch SpaceToBatchND SpaceToDepth SparseAdd SparseBincount SparseConcat SparseCross
+    SparseCrossHashed SparseCrossV2 SparseDenseCwiseAdd SparseDenseCwiseDiv SparseDenseCwiseMul
+    SparseFillEmptyRows SparseReduceMax SparseReduceSum SparseReorder SparseReshape SparseSegmentMean
+    SparseSegmentSqrtN SparseSegmentSum SparseSlice SparseSoftmax SparseSparseMaximum SparseSparseMinimum
+    SparseSplit SparseTensorDenseMatMul SparseToDense Split SplitV Sqrt Square SquaredDifference Squeeze
+    StatefulPartitionedCall StatelessCase StatelessIf StatelessMultinomial StatelessRandomGetAlg
+    StatelessRandomGetKeyCounter StatelessRandomNormal StatelessRandomNormalV2 StatelessRandomUniform
+    StatelessRandomUniformInt StatelessRandomUniformIntV2 StatelessRandomUniformV2 StatelessTruncatedNormalV2
+    StatelessWhile StaticRegexFullMatch StaticRegexReplace StopGradient StridedSlice StringFormat StringJoin
+    StringLength StringLower StringNGrams StringSplit StringSplitV2 StringStrip StringToHashBucket
+    StringToHashBucketFast StringToHashBucketStrong StringToNumber StringUpper Sub Substr Sum Svd Tan Tanh
+    TensorListConcatV2 TensorListElementShape TensorListFromTensor TensorListGather TensorListGetItem
+    TensorListLength TensorListPushBack TensorListReserve TensorListResize TensorListSetItem TensorListStack
+    TensorScatterAdd TensorScatterMax TensorScatterMin TensorScatterSub TensorScatterUpdate Tile TopKV2
+    Transpose TruncateDiv TruncateMod UnicodeDecode UnicodeDecodeWithOffsets UnicodeEncode UnicodeScript
+    UnicodeTranscode Unique UniqueV2 UniqueWithCounts UniqueWithCountsV2 Unpack UnravelIndex UnsortedSegmentJoin
+    UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd UnsortedSegmentSum UpperBound VarHandleOp
+    VarIsInitializedOp Where While Xdivy Xlog1py Xlogy ZerosLike Zeta
+    """.split()  # noqa: SIM905 as a list it would fill pages
+)
+_MODEL, _PARTS = "saved_model.pb", {"saved_model.pb", "assets", "variables", "fingerprint.pb"}
+_NAME = re.compile(r"(?!\.{1,2}$)[^/\0]+")  # of a file in a folder
+_OBJECTS = {"_generic_user_object", "signature_map", "trackable_dict_wrapper", "trackable_list_wrapper"}
 
 
 def load_graph(folder: str) -> Any:
@@ -26,6 +85,77 @@ def load_graph(folder: str) -> Any:
     import tensorflow as tf
 
     return tf.saved_model.load(os.path.join(folder, "transform_fn"))
+
+
+def check_graph(folder: str, trusted: bool) -> None:
+    """Raises UsageError for a saved transform that could do more, once it is loaded or run, than make values of values,
+    unless it is trusted; DataError for what is none.
+    """
+    if not trusted and (found := sorted(set(_unknown_parts(os.path.join(folder, "transform_fn"))))):
+        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+        raise UsageError(
+            f"{folder}: the graph of the transform has {', '.join(found[:5])}{more}, which may touch files or run "
+            f"code, not only compute. If you trust whoever made it, give {option('trust_graph', True)}"
+        )
+
+
+def _unknown_parts(model: str) -> Iterator[str]:
+    """What of a SavedModel is not known to be harmless."""
+    from google.protobuf.message import DecodeError
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    yield from {*names_in(model)} - _PARTS  # other forms of a model, which TensorFlow would prefer
+    try:
+        saved = SavedModel.FromString(read_range(os.path.join(model, _MODEL)).tobytes())
+    except DecodeError:
+        raise DataError("is no SavedModel", source=os.path.join(model, _MODEL)) from None
+    for graph in saved.meta_graphs:
+        if not graph.HasField("object_graph_def"):
+            yield "a graph of TensorFlow 1"
+        yield from (repr(one.filename) for one in graph.asset_file_def if not _NAME.fullmatch(one.filename))
+        for node in graph.object_graph_def.nodes:
+            if node.HasField("user_object") and node.user_object.identifier not in _OBJECTS:
+                yield node.user_object.identifier
+            if node.registered_saver or not (node.registered_name or "tf.").startswith("tf."):
+                yield node.registered_saver or node.registered_name
+        yield from _unknown_operations(graph)
+
+
+def _unknown_operations(graph: Any) -> Iterator[str]:
+    """The operations of all functions that loading or applying a SavedModel may run. Those by which TensorFlow would
+    save it again, and the graph of signatures, are not run.
+    """
+    functions = {one.signature.name: one for one in graph.graph_def.library.function}
+    objects = graph.object_graph_def
+    left = [
+        *objects.concrete_functions,
+        *(node.bare_concrete_function.concrete_function_name for node in objects.nodes),
+    ]
+    left += [name for node in objects.nodes for name in node.function.concrete_functions]
+    seen: set[str] = set()
+    while left:
+        name = left.pop()
+        if name in seen or name not in functions:
+            continue
+        seen.add(name)
+        for node in functions[name].node_def:
+            if node.op in functions:
+                left.append(node.op)
+            elif node.op not in _OPERATIONS:
+                yield node.op
+            elif node.op == "InitializeTableFromTextFileV2" and not _reads_asset(node, functions[name], objects):
+                yield f"{node.op} of a file that is none of its own"
+            for value in node.attr.values():
+                left.extend(one.name for one in (value.func, *value.list.func) if one.name)
+
+
+def _reads_asset(node: Any, function: Any, objects: Any) -> bool:
+    """Whether the file that a table is read from is an asset, which the function got with the graph."""
+    bound = objects.concrete_functions[function.signature.name].bound_inputs
+    arguments = [argument.name for argument in function.signature.input_arg]
+    given = dict(zip(reversed(arguments), reversed(bound), strict=False))
+    number = given.get(node.input[1], -1) if len(node.input) > 1 else -1
+    return 0 <= number < len(objects.nodes) and bool(objects.nodes[number].HasField("asset"))
 
 
 class TransformGraph:
@@ -57,12 +187,19 @@ class TransformGraph:
         name = names.pop() if len(names) == 1 else None
         return name if name is not None and whole and len(self.inputs[name]) == len(roots) else None
 
+    def placed_as(self, output: str) -> str | None:
+        """The input in whose places the values of a SparseTensor stand; None if it has places of its own."""
+        place = self._input_of.get(_root(self.outputs[output][0].op).name)
+        return place[0] if place is not None and place[1] == 0 else None
+
     def constants(self) -> dict[str, Any]:
         """What the analysers found, by the operation that uses it; tables are left out."""
         found = {}
         for name, value in self._captured.items():
             if value.dtype.name not in ("resource", "variant"):
-                found[name] = value.numpy()
+                array = _array(value)
+                if array.dtype != object or array.shape or not _asset_name(array.item()):
+                    found[name] = array
         return found
 
     def fitted(self) -> dict[tuple[int, str], Any]:
@@ -72,6 +209,9 @@ class TransformGraph:
             match = FITTED.fullmatch(op.name)
             if match and op.type == "Identity" and (value := self._constant(op.inputs[0].op)) is not None:
                 found[int(match[1]), match[2]] = value
+        for name, value in self._captured.items():
+            if match := _UNUSED.fullmatch(name):
+                found.setdefault((int(match[1]), match[2]), value.numpy())
         return found
 
     def _constant(self, op: Any) -> Any:
@@ -169,9 +309,21 @@ def _ordered(ops: Sequence[Any], control: bool = True) -> Iterator[Any]:
 def _value_bytes(value: Any) -> bytes:
     if value.dtype.name in ("resource", "variant"):
         return str(value.dtype.name).encode()
-    array = value.numpy()
+    array = _array(value)
+    if array.dtype == object and not array.shape and (name := _asset_name(array.item())):
+        return name  # whose content is digested, wherever it lies
     data = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
     return repr((str(array.dtype), array.shape)).encode() + bytes(data)
+
+
+def _array(value: Any) -> npt.NDArray[Any]:
+    """A tensor as an array, which TensorFlow does not make of a single text."""
+    return np.asarray(value.numpy(), object if value.dtype.name == "string" else None)
+
+
+def _asset_name(text: Any) -> bytes:
+    """The name of the asset that a path leads to; empty if it leads to none."""
+    return bytes(text).rpartition(b"/transform_fn/assets/")[2] if b"/transform_fn/assets/" in text else b""
 
 
 def _attributes(node: Any, functions: dict[str, Any]) -> Iterator[bytes]:

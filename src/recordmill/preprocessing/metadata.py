@@ -5,20 +5,23 @@ its analysers found, and the digest of all that; and the features of transformed
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.preprocessing.declaration import Declaration
+from recordmill.preprocessing.declaration import NOT_FINITE, UNLISTED, Declaration
 from recordmill.preprocessing.graph import TransformGraph, digest_graph, load_graph, vocabulary_files
 from recordmill.preprocessing.saved_transform import SavedTransform
+from recordmill.preprocessing.tensors import representations
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.schemas.tfmd import from_pbtxt, to_pbtxt
-from recordmill.storage.files import open_file, read_range
-from recordmill.storage.folders import is_file, is_link, paths_below
+from recordmill.schemas.tfmd import entries_pbtxt, from_pbtxt, to_pbtxt
+from recordmill.storage.files import open_file, read_range, replace_file, write_all
+from recordmill.storage.folders import is_file, is_link, make_folder, paths_below
 
 RAW_PREFIX = "raw/"  # before the name of a raw feature that is kept beside
 
@@ -40,7 +43,8 @@ def declared_outputs(declaration: Declaration) -> Schema:
 
 def traced_outputs(graph: TransformGraph, raw: Schema) -> Schema:
     """The features that a function's graph gives, by name. What it passes on is the raw feature, with its dtype and
-    classes; a SparseTensor or RaggedTensor is a list.
+    classes; a SparseTensor or RaggedTensor is a list, but a SparseTensor with the places of a raw feature that may be
+    missing, or of one column, may be missing too.
 
     Raises:
         UsageError: an output is none that a feature can be.
@@ -60,7 +64,9 @@ def _traced(name: str, graph: TransformGraph, raw: Schema) -> Feature:
     if isinstance(spec, tf.RaggedTensorSpec) and spec.ragged_rank == 1 and len(spec.shape) == 2:
         return Feature(name, dtype, (None,))
     if isinstance(spec, tf.SparseTensorSpec) and len(spec.shape) == 2:
-        return Feature(name, dtype, (None,))
+        source = graph.placed_as(name)
+        one = spec.shape[1] == 1 or (source is not None and not raw[source].shape)
+        return Feature(name, dtype, () if one else (None,))
     raise UsageError(
         f"transform: output {name!r} is {spec}; return a tensor, or a list of numbers or texts for each row"
     )
@@ -108,6 +114,10 @@ def whole_schema(raw: Schema, outputs: Schema, kept: Iterable[tuple[str, str]], 
     return Schema(tuple(features), label)
 
 
+_LEFT_OUT = {
+    NOT_FINITE: "values are NaN or infinite, and nothing is fitted by them",
+    UNLISTED: "words are empty or hold a line break: no vocabulary lists them, and they count as unknown",
+}
 _MOST_NUMBERS = 1000  # of one result in the manifest: it is for people
 
 
@@ -145,6 +155,7 @@ def describe(folder: str, fit: Fit) -> SavedTransform:
     digest = digest_graph(folder, graph, texts)
     found = _found(folder, graph, declared)
     schema = replace(schema, features=tuple(_with_found(feature, found.get(feature.name)) for feature in schema))
+    _complete(folder, fit.inputs, [feature for feature in schema if feature.name not in outputs], found)
     about = {
         "digest": digest,
         "fitted_on": fit.split,
@@ -158,6 +169,42 @@ def describe(folder: str, fit: Fit) -> SavedTransform:
         "files": dict(_files(folder)),
     }
     return SavedTransform(folder, fit.inputs, outputs, kept, schema, digest, about)
+
+
+def fit_notes(saved: SavedTransform) -> tuple[str, ...]:
+    """What of the records no analyser took in."""
+    found = saved.about["found"].items() if isinstance(saved.about["given"], Mapping) else ()
+    return tuple(
+        f"transform: feature {name!r}: {results[result]:,} {text}"
+        for name, results in found
+        for result, text in _LEFT_OUT.items()
+        if result in results
+    )
+
+
+def _complete(folder: str, inputs: Schema, kept: Iterable[Feature], found: Mapping[str, Any]) -> None:
+    """Write what `tft.TFTransformOutput` looks for, and tf.Transform knows nothing of: the schema by which raw records
+    are parsed to what the graph takes; the features that are kept, in that of the transformed records;
+    vocabularies by the features that they belong to.
+    """
+    make_folder(os.path.join(folder, "metadata"), exist_ok=True)
+    _write(os.path.join(folder, "metadata", "schema.pbtxt"), to_pbtxt(inputs, representations(inputs)))
+    transformed = os.path.join(folder, "transformed_metadata", "schema.pbtxt")
+    _write(transformed, read_range(transformed).tobytes().decode() + entries_pbtxt(kept))
+    place = os.path.join(folder, "transformed_metadata", "asset_map")
+    files = {
+        name: os.path.basename(about["vocabulary_file"])
+        for name, about in found.items()
+        if isinstance(about, Mapping) and "vocabulary_file" in about
+    }
+    if files:
+        known = json.loads(read_range(place).tobytes()) if is_file(place) else {}
+        _write(place, json.dumps({**files, **known}, sort_keys=True))
+
+
+def _write(path: str, text: str) -> None:
+    with replace_file(Path(path)) as file:
+        write_all(file, text.encode())
 
 
 def _with_found(feature: Feature, found: Any) -> Feature:
@@ -210,6 +257,8 @@ def _found(folder: str, graph: TransformGraph, declared: Declaration | None) -> 
         found = {name: _plain(value) for name, value in constants.items() if value.size <= _MOST_NUMBERS}
     else:
         for (number, result), value in sorted(graph.fitted().items()):
+            if result in _LEFT_OUT and not value:
+                continue
             found.setdefault(declared.columns[number].name, {})[result] = _plain(value)
     words = {os.path.basename(path): _count_lines(path) for path in vocabulary_files(folder)}
     if declared is not None:

@@ -12,12 +12,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError
+from recordmill.preprocessing.declaration import NO_BUCKET, DeclaredColumn, declare_transform
 from recordmill.preprocessing.graph import load_graph
 from recordmill.preprocessing.tensors import batch_of_tensors, column, tensors
 from recordmill.schemas.feature import Schema
+from recordmill.schemas.tfmd import from_pbtxt
 
 MOST_REFUSED = 1000  # rows of one batch that are looked for one by one; more are no accident of the data
 _NODE = re.compile(r"\{\{(?:function_)?node ([^}]+)\}\}")
@@ -69,9 +74,31 @@ class SavedTransform:
         refused: dict[int, str] = {}
         made = self._apply(batch, 0, refused)
         rest = batch if not refused else batch.filter(pa.array([i not in refused for i in range(batch.num_rows)]))
+        if misfits := self._misfits(rest, made):
+            numbers = np.setdiff1d(np.arange(batch.num_rows), list(refused))
+            refused.update({int(numbers[row]): reason for row, reason in misfits.items()})
+            fits = pa.array(~np.isin(np.arange(rest.num_rows), list(misfits)))
+            rest, made = rest.filter(fits), made.filter(fits)
         columns = {name: rest.column(source) for name, source in self.kept}
         columns.update(zip(made.schema.names, made.columns, strict=True))
         return batch_of_tensors(columns, self.schema), refused
+
+    @functools.cached_property
+    def _declared(self) -> tuple[DeclaredColumn, ...]:
+        """The columns of a declared transform that it still gives, as it says that it gives them."""
+        if not isinstance(self.about.get("given"), Mapping):
+            return ()
+        columns = declare_transform(self.about["given"], from_pbtxt(self.about["raw_schema"], self.folder)).columns
+        given = {feature.name: (feature.dtype, feature.shape) for feature in self.outputs}
+        return tuple(one for one in columns if given.get(one.name) == (one.value.dtype, one.value.shape))
+
+    def _misfits(self, raw: pa.RecordBatch, made: pa.RecordBatch) -> dict[int, str]:
+        """Row to why a step has no value for what it was given, and gave one all the same."""
+        found: dict[int, str] = {}
+        for one in (one for one in self._declared if one.source in raw.schema.names):
+            rows, reason = misfits(one, raw.column(one.source), made.column(one.name))
+            found.update({int(row): f"feature {one.name!r}: {reason}" for row in rows if int(row) not in found})
+        return found
 
     def _apply(self, batch: pa.RecordBatch, first: int, refused: dict[int, str]) -> pa.RecordBatch:
         """The graph's outputs for the rows it takes; a batch in which it fails is halved until the row is found."""
@@ -110,6 +137,43 @@ class SavedTransform:
             except ValueError as error:
                 raise DataError(f"the transform gave for {feature.name!r} {error}") from None
         return batch_of_tensors(made, self.outputs)
+
+
+_NOWHERE: npt.NDArray[np.int64] = np.empty(0, np.int64)
+
+
+def misfits(declared: DeclaredColumn, raw: pa.Array, made: pa.Array) -> tuple[npt.NDArray[np.int64], str]:
+    """(rows for which a declared column's steps have no value, why)."""
+    steps = [step.name for step in declared.steps]
+    if steps[-1] == "one_hot" and "vocabulary" not in steps:  # whose unknown words are of no class
+        ones, classes = _flat(made)[0], declared.value.shape[0] or 1
+        rows = np.flatnonzero(~ones.reshape(-1, classes).any(1))
+        return rows, f"one_hot has no class for it: not one of 0 to {classes - 1}"
+    if steps[-1] == "bucketize":
+        buckets, rows = _flat(made)
+        return np.unique(rows[buckets == NO_BUCKET]), "bucketize has no bucket for NaN"
+    if declared.value.dtype == "float32" and steps[-1] in ("zscore", "minmax", "log1p", "clip", "impute"):
+        values, rows = _flat(made)
+        if not (odd := ~np.isfinite(values)).any():
+            return _NOWHERE, ""
+        given, rows_given = _flat(raw)
+        if len(given) == len(values):
+            odd &= np.isfinite(given)
+        else:  # something was missing, and is not
+            odd &= ~np.isin(rows, rows_given[~np.isfinite(given)])
+        return np.unique(rows[odd]), f"{', '.join(steps)} gives no finite number for it"
+    return _NOWHERE, ""
+
+
+def _flat(column: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """(the numbers of a column that are there, the row of each)."""
+    rows = np.arange(len(column))
+    if pa.types.is_fixed_size_list(column.type):
+        rows, column = np.repeat(rows, column.type.list_size), column.flatten()
+    elif pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        rows, column = np.repeat(rows, pc.list_value_length(column).fill_null(0).to_numpy()), column.flatten()
+    there = pc.is_valid(column).to_numpy(zero_copy_only=False)
+    return column.drop_null().to_numpy(zero_copy_only=False), rows[there]
 
 
 def load_transform(folder: str) -> Any:

@@ -8,44 +8,57 @@ missing. Keras and TensorFlow are imported when the layer is made.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import MissingExtraError, UsageError
-from recordmill.preprocessing.graph import load_graph
+from recordmill.preprocessing.graph import check_graph, load_graph
 from recordmill.preprocessing.metadata import restore
 from recordmill.preprocessing.tensors import DENSE, PAD_ROWS, RAGGED_TENSOR, layout, tensor_dtype
 from recordmill.schemas.feature import Feature
 from recordmill.schemas.tfmd import from_pbtxt, to_pbtxt
 from recordmill.shards.manifest import TRANSFORM_FOLDER, load
+from recordmill.storage.files import local_path
 from recordmill.storage.folders import copy_tree, make_scratch
 
 VALID_MASK = "/valid"  # behind the name of a feature that may be missing, as the reader has it
 
 
-def serving_layer(out: str | os.PathLike[str]) -> Any:
+def serving_layer(out: str | os.PathLike[str], *, trust_graph: bool = False) -> Any:
     """The transform of the data set at `out`, as a `keras.layers.Layer` whose input and output are dicts of tensors.
+
+    trust_graph: take it also if its graph has operations that may touch files or run code.
 
     `layer.inputs()` makes the `keras.Input`s that it takes. What needs an input that is not given, as the label does at
     serving, is left out of its output.
 
     Raises:
-        UsageError: the data set was built without a transform. DataError: its files are not what the manifest says.
+        UsageError: the data set was built without a transform, or its graph has such operations. DataError: its files
+            are not what the manifest says.
         MissingExtraError: Keras or TensorFlow is not installed.
     """
+    out = local_path(out)
     manifest = load(out)
     if not manifest.transform:
-        raise UsageError(f"{os.fspath(out)} was built without a transform: there is none to serve")
+        raise UsageError(f"{out} was built without a transform: there is none to serve")
     folder = Path(out, manifest.parts[-1].folder, TRANSFORM_FOLDER)
-    return _layer_class()(dict(manifest.transform), manifest.schema, folder=os.fspath(folder))
+    layer = _layer_class()(dict(manifest.transform), manifest.schema)
+    layer.load(os.fspath(folder), trust_graph)
+    return layer
 
 
-def serving_objects() -> dict[str, Any]:
-    """What `keras.models.load_model` needs to load a model with the layer: `custom_objects=serving_objects()`."""
-    return {"recordmill>TransformLayer": _layer_class()}
+def serving_objects(*, trust_graph: bool = False) -> dict[str, Any]:
+    """What `keras.models.load_model` needs to load a model with the layer: `custom_objects=serving_objects()`.
+
+    trust_graph: as in `serving_layer`, of what this process loads until it is called again.
+    """
+    layer = _layer_class()
+    layer.trusts_graph = trust_graph  # Keras makes the layer, and asks for no more than its class
+    return {"recordmill>TransformLayer": layer}
 
 
 @functools.lru_cache(maxsize=1)
@@ -58,20 +71,20 @@ def _layer_class() -> Any:
 
     @keras.saving.register_keras_serializable(package="recordmill")
     class TransformLayer(keras.layers.Layer):  # type: ignore[misc]
-        """about: the manifest's `transform`; schema: the text of its schema.pbtxt; folder: None until its files are
-        loaded from a .keras file.
-        """
+        """about: the manifest's `transform`; schema: the text of its schema.pbtxt. It has no graph until `load`."""
 
-        def __init__(self, about: dict[str, Any], schema: str, folder: str | None = None, **settings: Any) -> None:
+        trusts_graph = False
+
+        def __init__(self, about: dict[str, Any], schema: str, **settings: Any) -> None:
             super().__init__(**{**settings, "autocast": False, "trainable": False})
             self._about, self._schema = about, from_pbtxt(schema)
             self._raw = from_pbtxt(about["raw_schema"])
             self._folder: str | None = None
-            if folder is not None:
-                self._load(folder)
 
-        def _load(self, folder: str) -> None:
+        def load(self, folder: str, trust_graph: bool) -> None:
+            """Take the graph that lies in the folder."""
             restore(folder, self._about, self._schema)  # which checks the files
+            check_graph(folder, trust_graph)
             self._folder, self._graph = folder, load_graph(folder)
 
         def inputs(self) -> dict[str, Any]:
@@ -79,7 +92,7 @@ def _layer_class() -> Any:
             wanted = [name for name in self._raw.names if name in self._taken() and name != self._raw.label]
             made: dict[str, Any] = {}
             for name in wanted:
-                made |= _inputs(keras, self._raw[name])
+                made |= _inputs(keras, self._raw[name], {tensor.name for tensor in made.values()})
             return made
 
         def _taken(self) -> set[str]:
@@ -95,7 +108,7 @@ def _layer_class() -> Any:
         def load_assets(self, dir_path: str) -> None:
             folder = make_scratch("recordmill-transform-")
             copy_tree(dir_path, folder, into=True)
-            self._load(folder)
+            self.load(folder, self.trusts_graph)
 
         def compute_output_spec(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
             """Known without the graph, which a .keras file brings later."""
@@ -139,8 +152,11 @@ def _dtype(feature: Feature) -> str:
     return "int64" if feature.timestamp else feature.dtype
 
 
-def _inputs(keras: Any, feature: Feature) -> dict[str, Any]:
-    plain = re.sub(r"\W", "_", feature.name)
+def _inputs(keras: Any, feature: Feature, taken: Set[str]) -> dict[str, Any]:
+    """By name in the records; Keras wants words for names, and each once: taken are others'."""
+    word = re.sub(r"\W", "_", feature.name)
+    numbered = (f"{word}_{number}" for number in itertools.count(2))
+    plain = next(name for name in itertools.chain([word], numbered) if taken.isdisjoint((name, f"{name}_valid")))
     dtype = "string" if feature.dtype in ("string", "bytes") else _dtype(feature)
     made = {feature.name: keras.Input(feature.shape, name=plain, dtype=dtype, ragged=bool(feature.ragged_rank))}
     if _is_masked(feature):

@@ -154,7 +154,7 @@ def column(tensor: Any, feature: Feature, rows: int) -> pa.Array:
     """The first rows of a tensor that the graph gave, as the column of its feature.
 
     Raises:
-        ValueError: it has other dimensions than the feature says.
+        ValueError: it has other dimensions than the feature says, or is sparse with gaps between its values.
     """
     values, splits = _flat_of(tensor, rows)
     flat = _arrow_values(values, feature)
@@ -175,8 +175,20 @@ def _flat_of(tensor: Any, rows: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.i
     import tensorflow as tf
 
     if isinstance(tensor, tf.SparseTensor):
-        splits = np.searchsorted(tensor.indices.numpy()[:, 0], np.arange(rows + 1))
-        return tensor.values.numpy()[: splits[-1]], splits
+        places, values = tensor.indices.numpy(), tensor.values.numpy()
+        if (np.diff(places[:, 0]) < 0).any():
+            order = np.lexsort((places[:, 1], places[:, 0]))
+            places, values = places[order], values[order]
+        splits = np.searchsorted(places[:, 0], np.arange(rows + 1))
+        columns = places[: splits[-1], 1]
+        if (gaps := np.flatnonzero(columns != np.arange(len(columns)) - np.repeat(splits[:-1], np.diff(splits)))).size:
+            row = int(places[gaps[0], 0])
+            among = columns[splits[row] : splits[row + 1]].tolist()
+            raise ValueError(
+                f"a SparseTensor with values in the columns {among!s:.60} of a row, and a list has no columns; return "
+                "tf.sparse.to_dense of it, or a list of its values and one of its columns"
+            )
+        return values[: splits[-1]], splits
     if isinstance(tensor, tf.RaggedTensor):
         splits = tensor.row_splits.numpy()[: rows + 1].astype(np.int64)
         return tensor.flat_values.numpy()[: splits[-1]], splits
