@@ -94,13 +94,14 @@ def test_groups_keep_their_records(ds: Dataset) -> None:
 def test_bucketed_batches_go_on_at_every_step(ds: Dataset, mode: Any) -> None:
     options = {"shuffle": mode, "seed": 4, "epochs": 2, **windows(mode, 9000), **BUCKETED}
     running, whole = ds.batches(16, **options), ids(ds.batches(16, **options))
+    behind = ids(ds.batches(16, **{**options, "epochs": 4}))[len(whole) :]
     assert ids(Dataset(ds.catalog, ds.full_schema, ["id", "tokens"], threads=1).batches(16, **options)) == whole
     for step in range(len(whole) + 1):
         assert len(running) == len(whole) - step
         state = json.loads(json.dumps(running.state()))
         again = ds.batches(16, **options, state=state)
         assert again.state() == state
-        assert ids(again) == whole[step:]
+        assert ids(again) == (whole[step:] or behind)
         next(running, None)
 
 
@@ -221,6 +222,7 @@ def test_what_is_cut_is_told(ds: Dataset) -> None:
 def test_packed_batches_go_on_at_every_step(ds: Dataset, mode: Any) -> None:
     options = {"shuffle": mode, "seed": 4, "epochs": 2, **windows(mode, 9000), **PACKED}
     whole = [unpacked(batch) for batch in ds.batches(8, **options)]
+    behind = [unpacked(batch) for batch in ds.batches(8, **{**options, "epochs": 4})][len(whole) :]
     little = Dataset(ds.catalog, ds.full_schema, ["id", "tokens", "weight"], threads=1)
     assert [unpacked(batch) for batch in little.batches(8, **options, memory_bytes=1)] == whole
     running = ds.batches(8, **options)
@@ -230,7 +232,7 @@ def test_packed_batches_go_on_at_every_step(ds: Dataset, mode: Any) -> None:
         state = json.loads(json.dumps(running.state()))
         if step % 7 in (0, 1) or step == len(whole):
             again = ds.batches(8, **options, state=state)
-            assert [unpacked(batch) for batch in again] == whole[step:]
+            assert [unpacked(batch) for batch in again] == (whole[step:] or behind)
         next(running, None)
 
 

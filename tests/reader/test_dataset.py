@@ -55,6 +55,35 @@ def test_slices_are_tables(out: Path, cut: slice) -> None:
     assert open(out, "train")[cut].equals(TRAIN.slice(rows.start, len(rows)))
 
 
+@pytest.mark.parametrize("where", [None, "id >= 0"])
+@pytest.mark.parametrize(("start", "stop"), [(-5, None), (-7, -2), (3, -290), (-1000, 4), (10, 4), (400, None)])
+def test_ranges_are_those_of_slices(out: Path, start: int, stop: int | None, where: str | None) -> None:
+    ds, rows = open(out, "train", PLAIN, where=where), range(300)[start:stop]
+    assert ds.to_table(start, stop).equals(TRAIN.select(PLAIN).slice(rows.start, len(rows)))
+    assert [i for batch in ds.record_batches(start, stop) for i in batch["id"].to_pylist()] == list(rows)
+
+
+def test_a_sample_is_the_same_for_the_same_seed(out: Path) -> None:
+    ds = open(out, "train", PLAIN)
+    drawn = ds.sample(40, seed=1)
+    assert drawn.equals(ds.sample(40, seed=1))
+    assert drawn["id"].to_pylist() not in (sorted(drawn["id"].to_pylist()), ds.sample(40, seed=2)["id"].to_pylist())
+    assert len(set(drawn["id"].to_pylist())) == 40
+    assert sorted(ds.sample(1000)["id"].to_pylist()) == list(range(300))
+    assert (ds.sample().num_rows, ds.filter("id < 0").sample(3).num_rows) == (5, 0)
+    with pytest.raises(UsageError, match="records must be at least 0, not -1"):
+        ds.sample(-1)
+
+
+def test_arrow_s_users_read_it_by_its_name(out: Path) -> None:
+    view = open(out, "train").rename({"id": "number"}).filter("number >= 290").select(["number", "name", "tokens"])
+    assert pa.table(view).equals(view.to_table())
+    assert pa.schema(view) == view.to_table().schema
+    duckdb = pytest.importorskip("duckdb")
+    for _ in range(2):  # it isn't used up
+        assert duckdb.sql("select sum(number), count(*) from view").fetchall() == [(sum(range(290, 300)), 10)]
+
+
 def test_any_records_in_any_order(out: Path) -> None:
     wanted = [5, 299, -1, 0, 5, 150]
     found = open(out, "train")[wanted]
@@ -198,6 +227,9 @@ def test_repr_says_what_it_is(out: Path) -> None:
     assert text.startswith("<Dataset made: 300 records, train\n")
     assert "  maybe: float32 or missing\n" in text
     assert "  label: int64 (label)" in text
+    shards = repr(open(out, "train").files)
+    assert shards.startswith(f"[<{FOLDER}/train-00000-of-00003.tfrecord")
+    assert shards.endswith(" records, train>]")
 
 
 def test_an_empty_split(tmp_path: Path) -> None:
@@ -216,6 +248,8 @@ def test_what_is_not_there_is_named(out: Path, tmp_path: Path) -> None:
         open(out, "dev")
     with pytest.raises(UsageError, match="no such file"):
         open(tmp_path / "nothing")
+    with pytest.raises(UsageError, match="feature 'id' is named twice"):
+        open(out, columns="id,name,id")
     with pytest.raises(UsageError, match="data set of its own"):
         open([out, tmp_path])
 

@@ -8,12 +8,15 @@ import gzip
 import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from made_data_set import MIXED, mixed_rows
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.reader.dataset import open
+from recordmill.reader.dataset import Dataset, open
+from recordmill.reader.mixture import mixture
 from recordmill.records.example.encode import encode
+from recordmill.records.tfrecord.frames import Frames, frame
 
 
 def plain_file(path: Path, rows: int = 50) -> Path:
@@ -115,3 +118,35 @@ def test_a_cut_at_any_place_is_an_error(tmp_path: Path) -> None:
         else:
             with pytest.raises(DataError, match="truncated"):
                 ds.to_table()
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_a_fingerprint_is_that_of_the_content_wherever_it_lies(tmp_path: Path, compression: str) -> None:
+    def opened(folder: str, change: bool = False) -> Dataset:
+        (tmp_path / folder).mkdir()
+        path = plain_file(tmp_path / folder / "a.tfrecord")
+        data = encode(next(iter(mixed_rows(50).to_batches())), MIXED)
+        if change:  # a byte of the last record, and its CRC with it: names, numbers and sizes stay
+            data.data[int(data.starts[-1]) + 30] ^= 1
+            data = reframed(data)
+        whole = data.data.tobytes()
+        path.write_bytes(whole if compression == "none" else gzip.compress(whole, 0, mtime=0))
+        return open(tmp_path / folder, schema=MIXED)
+
+    one, moved, other = opened("one"), opened("moved"), opened("other", change=True)
+    assert other.catalog.size_bytes == one.catalog.size_bytes
+    assert len(other) == len(one)
+    assert one.fingerprint == moved.fingerprint != other.fingerprint
+    state = one.batches(8).state()
+    assert moved.batches(8, state=state).state() == state
+    with pytest.raises(UsageError, match="another data set"):
+        other.batches(8, state=state)
+    assert len(mixture([(one, 1), (other, 1)])) == 100
+    with pytest.raises(UsageError, match="twice"):
+        mixture([(one, 1), (moved, 1)])
+
+
+def reframed(frames: Frames) -> Frames:
+    """The payloads as they are now, with right CRCs."""
+    payloads = [frames.payload(row) for row in range(len(frames))]
+    return frame(np.concatenate(payloads), np.cumsum([0, *map(len, payloads)]))

@@ -47,6 +47,26 @@ def test_of_a_strategy_s_input_context(tmp_path: Path) -> None:
     assert sorted(seen) == list(range(100))
 
 
+def test_a_share_is_not_shared_once_more(tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    keras = pytest.importorskip("keras")
+    ds = open(write_data_set(tmp_path / "out", {"train": mixed_rows(100)}, shards=2), columns=["id"])
+    whole = ds.to_tf(8, shuffle=False, drop_remainder=True)
+    share = ds.to_tf(8, shuffle=False, num_hosts=2, host_index=0, drop_remainder=True)
+    off = tf.data.experimental.AutoShardPolicy.OFF
+    assert share.options().experimental_distribute.auto_shard_policy == off
+    assert whole.options().experimental_distribute.auto_shard_policy != off
+    assert share.element_spec["id"].shape == (8,)
+    assert share.cardinality() == len(list(share)) == 6
+    two = SimpleNamespace(num_model_replicas=2, num_processes=2, _process_id=0)  # as DataParallel has it
+    if (distribute := getattr(keras.distribution.DataParallel, "distribute_tf_dataset", None)) is not None:
+        assert len(list(distribute(two, whole))) == 12
+        with pytest.raises(UsageError, match=r"one host's share of 2 already.*auto_shard_dataset=False"):
+            distribute(two, share)
+    with pytest.raises(UsageError, match="auto_shard_dataset=False"):
+        share.shard(2, 0)
+
+
 def test_a_strategy_distributes_it(tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")
     ds = open(write_data_set(tmp_path / "out", {"train": mixed_rows(64)}, shards=2), columns=["id"])

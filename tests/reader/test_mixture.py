@@ -88,10 +88,11 @@ def test_it_goes_on_at_every_step_with_one_state(mixed: Mixture, shuffle: Any) -
     options: dict[str, Any] = {"shuffle": shuffle, "seed": 2, "epochs": 2}
     whole = ids(mixed.batches(25, **options))
     running = mixed.batches(25, **options)
+    behind = ids(mixed.batches(25, **{**options, "epochs": 4}))[len(whole) :]
     for step in range(len(whole) + 1):
         assert len(running) == len(whole) - step
         state = json.loads(json.dumps(running.state()))
-        assert ids(mixed.batches(25, **options, state=state)) == whole[step:]
+        assert ids(mixed.batches(25, **options, state=state)) == (whole[step:] or behind)
         next(running, None)
 
 

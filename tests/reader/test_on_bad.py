@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import warnings
 from dataclasses import replace
@@ -12,10 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from image_samples import encoded
-from made_data_set import FOLDER, mixed_rows, windows, write_data_set
+from made_data_set import FOLDER, MIXED, mixed_rows, windows, write_data_set
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import Dataset, open
+from recordmill.records.example.encode import encode
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 
@@ -73,11 +75,14 @@ def test_the_others_fill_the_batches_in_their_order(ds: Dataset, shuffle: Any) -
 def test_it_goes_on_at_every_step(ds: Dataset, shuffle: Any, drop_remainder: bool) -> None:
     options: dict[str, Any] = {"shuffle": shuffle, "epochs": 2, "drop_remainder": drop_remainder, **SKIP}
     whole = numbers(ds.batches(8, **options))
+    behind = numbers(ds.batches(8, **{**options, "epochs": 4}))[len(whole) :]
     run = ds.batches(8, **options)
-    for step in range(len(whole) + 1):
+    for step in range(len(whole)):
         state = json.loads(json.dumps(run.state()))
         assert numbers(ds.batches(8, state=state, **options)) == whole[step:]
-        next(run, None)
+        next(run)
+    assert next(run, None) is None
+    assert numbers(ds.batches(8, state=run.state(), **options)) == behind
 
 
 def test_little_memory_and_one_thread_give_the_same(ds: Dataset) -> None:
@@ -200,3 +205,62 @@ def test_what_does_not_go_with_it_in_tf_data_is_named(ds: Dataset) -> None:
     ):
         with pytest.raises(UsageError, match=said):
             ds.to_tf(8, **options)
+
+
+def foreign(folder: Path, compression: str, damage: str, **options: Any) -> Dataset:
+    """A file that nothing describes, of ROWS records, of which something is damaged."""
+    frames = encode(mixed_rows(ROWS).combine_chunks().to_batches()[0], MIXED)
+    data, starts = bytearray(frames.data.tobytes()), frames.starts.tolist()
+    if damage == "payloads":
+        for record in (0, 7, 8):
+            data[starts[record] + 40] ^= 1
+    if damage == "headers":
+        for record in (3, 20):
+            data[starts[record]] ^= 1
+    packed = bytes(data) if compression == "none" else gzip.compress(bytes(data))
+    if damage == "the end":
+        packed = packed[:-20]
+    path = folder / f"a-{compression}-{damage}.tfrecord"
+    path.write_bytes(packed)
+    return open(path, columns=["id", "tokens", "label"], schema=None if damage == "payloads" else MIXED, **options)
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize(("damage", "bad"), [("payloads", [0, 7, 8]), ("headers", [3, 20]), ("the end", [ROWS - 1])])
+def test_damaged_records_of_foreign_files_are_left_out(
+    tmp_path: Path, compression: str, damage: str, bad: list[int]
+) -> None:
+    ds = foreign(tmp_path, compression, damage)
+    with pytest.raises(DataError, match=r"record|byte"):
+        list(ds.batches(8))
+    for shuffle in MODES if compression == "none" else MODES[:2]:
+        batches = ds.batches(8, shuffle=shuffle, on_bad="skip")
+        with pytest.warns(UserWarning, match=rf"epoch 0: \d+ of \d+ records (was|were) skipped .*{tmp_path}"):
+            found = [n for rows in batches for n in rows["id"].tolist()]
+        good = [n for n in range(ROWS) if n not in bad]
+        if compression == "gzip" and damage == "the end":
+            assert batches.skipped == 1  # what is behind is lost, and nobody knows how much it was
+            assert sorted(found) == good[: len(found)]
+        else:
+            assert (batches.skipped, sorted(found)) == (len(bad), good)
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize(("damage", "bad"), [("payloads", [0, 7, 8]), ("headers", [3, 20])])
+def test_a_condition_counts_what_is_damaged_and_takes_the_right_records(
+    tmp_path: Path, compression: str, damage: str, bad: list[int]
+) -> None:
+    batches = foreign(tmp_path, compression, damage, where="id >= 5").batches(8, shuffle=False, on_bad="skip")
+    assert [n for rows in batches for n in rows["id"].tolist()] == [n for n in range(5, ROWS) if n not in bad]
+    assert batches.skipped == len(bad)  # of some of them nobody knows whether they met the condition
+
+
+def test_what_is_whole_is_the_same_with_and_without_skipping(tmp_path: Path) -> None:
+    ds = foreign(tmp_path, "gzip", "")
+    assert numbers_of_ids(ds, on_bad="skip") == numbers_of_ids(ds)
+    assert ds.batches(8, on_bad="skip").state() == ds.batches(8).state()
+    assert ds.lenient.fingerprint == ds.fingerprint
+
+
+def numbers_of_ids(ds: Dataset, **options: Any) -> list[list[int]]:
+    return [batch["id"].tolist() for batch in ds.batches(8, **options)]

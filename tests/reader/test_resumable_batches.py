@@ -59,7 +59,7 @@ def _plain(value: Any) -> Any:
 
 
 def ids(batches: Any) -> list[list[int]]:
-    return [batch["id"].tolist() for batch in batches]
+    return [np.asarray(batch["id"]).tolist() for batch in batches]
 
 
 def test_rows_stay_what_they_are_in_every_mode(ds: Dataset) -> None:
@@ -86,12 +86,33 @@ def test_it_goes_on_at_every_step(ds: Dataset) -> None:
         options: dict[str, Any] = {"shuffle": mode, "seed": 4, "epochs": 2, **windows(mode, 15_000)}
         running = ds.batches(100, **options)
         whole = ids(ds.batches(100, **options))
+        behind = ids(ds.batches(100, **{**options, "epochs": 4}))[len(whole) :]
         for step in range(len(whole) + 1):
             assert len(running) == len(whole) - step
             state = json.loads(json.dumps(running.state()))
-            assert ids(ds.batches(100, **options, state=state)) == whole[step:]
+            assert ids(ds.batches(100, **options, state=state)) == (whole[step:] or behind)
             next(running, None)
         running.close()
+
+
+def test_a_state_of_the_end_is_the_begin_of_the_next_epoch_in_every_face(tmp_path: Path) -> None:
+    ds = open(write_data_set(tmp_path / "out", {"train": mixed_rows(90)}, shards=2), columns=["id"])
+    options: dict[str, Any] = {"seed": 3, "drop_remainder": True}
+    whole, found, state = ids(ds.batches(20, **options, epochs=3)), [], None
+    for _ in range(3):  # as a loop of one's own goes through epochs
+        run = ds.batches(20, **options, state=state)
+        found += ids(run)
+        state = json.loads(json.dumps(run.state()))
+    assert found == whole
+    old = {**ds.batches(20, **options).state(), "position": 90}  # as it was written at an epoch's end
+    assert ids(ds.batches(20, **options, state=old)) == whole[4:8]
+    try:
+        import tensorflow  # noqa: F401
+    except ImportError:
+        return
+    first = ds.batches(20, **options)
+    assert len(list(first)) == 4
+    assert ids(ds.to_tf(20, **options, state=first.state())) == whole[4:8]
 
 
 def test_hosts_share_and_fewer_go_on(ds: Dataset) -> None:
@@ -134,6 +155,8 @@ def test_what_hosts_can_not_share_is_refused(ds: Dataset) -> None:
         ({"memory_bytes": 0}, "memory_bytes"),
         ({"drop_remainder": True, "pad_remainder": True}, "give one of them"),
         ({"state": {}}, "state has no 'format'"),
+        ({"state": 5}, r"state is a mapping, as `state\(\)` gives it, not 5"),
+        ({"state": "{}"}, "state is a mapping"),
     ],
 )
 def test_wrong_options_of_batches_are_named(ds: Dataset, options: dict[str, Any], said: str) -> None:
@@ -218,7 +241,7 @@ def test_streamed_files_are_let_go_when_they_are_done_with(tmp_path: Path) -> No
     for epoch in range(2):
         for first in range(0, ROWS, 20):
             numbers = np.random.default_rng(epoch).permutation(20) + first
-            held = streams.hold(numbers)
+            held = streams.hold(numbers, np.full(20, epoch))
             there = {
                 block.first_record + i + 50 * at
                 for at, blocks in held.items()

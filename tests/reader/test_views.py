@@ -136,6 +136,8 @@ def test_features_under_other_names(ds: Dataset, tmp_path: Path) -> None:
     assert few.select(["z"])["z"].tolist() == [1] * len(few)
     with pytest.raises(UsageError, match="label"):
         view.filter("label = 1")
+    hides = ds.select(["id"]).rename({"id": "name"})  # which isn't read, and has the name otherwise
+    assert hides.filter("name >= 890 and label = 1")["name"].tolist() == [i for i in range(890, 900) if i % 3 == 1]
     saved = view.select(["number", "words"]).to_numpy(tmp_path / "saved")
     assert sorted(saved) == ["number", "words"]
 
@@ -170,6 +172,7 @@ def test_tensorflow_has_the_same(tmp_path: Path) -> None:
         (lambda ds: ds.select(["nam"]), "did you mean name"),
         (lambda ds: ds.drop("name"), r"give a list of features: \['name'\]"),
         (lambda ds: ds.select("name, id"), r"give a list of features: \['name', 'id'\]"),
+        (lambda ds: ds.select(["id", "name", "id"]), "feature 'id' is named twice"),
         (lambda ds: ds.rename({"nam": "x"}), "did you mean name"),
         (lambda ds: ds.rename({"name": "id"}), "two features would be called 'id'"),
         (lambda ds: ds["nope"], "no feature 'nope' is read"),

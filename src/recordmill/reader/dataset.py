@@ -21,12 +21,14 @@ import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
-from recordmill.base.sizes import parse_size
+from recordmill.base.sizes import parse_size, whole_number_of
 from recordmill.reader.arrays import rebatch
 from recordmill.reader.display import DatasetDisplay, headline, show_tables
 from recordmill.reader.options.images import Spec, image_targets
 from recordmill.reader.rows import Plan, make_record_plan, read_row, rows_of
+from recordmill.reader.sampling.permutation import key_of, permuted
 from recordmill.reader.scanner import Scanner
+from recordmill.reader.statistics import Described
 from recordmill.reader.take import record_numbers, take_rows
 from recordmill.reader.training import Trainable
 from recordmill.reader.view import View, decode_steps
@@ -120,7 +122,7 @@ def open(
     )
 
 
-class Dataset(Scanner, Trainable):
+class Dataset(Scanner, Trainable, Described):
     """Records in a fixed order, addressed by number. It can be pickled, and shared between threads.
 
     With `where`, or filtered, it has the records for which that holds. Reading them in order filters on the way; `len`,
@@ -171,6 +173,21 @@ class Dataset(Scanner, Trainable):
         table = take_rows(self.files, self.ends, wanted, self._decoding, self.threads)
         return pa.Table.from_arrays(table.columns, schema=to_arrow(self.schema))
 
+    def sample(self, records: int = 5, seed: int = 0) -> pa.Table:
+        """So many records, or all if there are fewer, drawn without repetition: the same ones for the same seed, in the
+        order in which they are drawn.
+        """
+        drawn = np.arange(min(whole_number_of(records, "records", 0), len(self)))
+        return self.take(permuted(drawn, len(self), key_of(self.fingerprint, "sample", whole_number_of(seed, "seed"))))
+
+    def __arrow_c_schema__(self) -> object:
+        return to_arrow(self.schema).__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """What Arrow's users read tables by: `duckdb.sql("from ds")`, `polars.DataFrame(ds)`, `pyarrow.table(ds)`."""
+        reader = pa.RecordBatchReader.from_batches(to_arrow(self.schema), self.record_batches())
+        return reader.__arrow_c_stream__(requested_schema)
+
     def __getitems__(self, records: Sequence[int]) -> list[dict[str, Any]]:
         """The records of these numbers as dicts, read together: what loaders ask for a batch, that take single records
         otherwise.
@@ -179,7 +196,7 @@ class Dataset(Scanner, Trainable):
         return [row for batch in batches for row in rows_of(batch, self.schema)]
 
     def to_table(self, start: int = 0, stop: int | None = None) -> pa.Table:
-        """Records [start, stop) as one pyarrow.Table in memory."""
+        """Records [start, stop) as one pyarrow.Table in memory; negative numbers count from the end, as in a slice."""
         if (start, stop) != (0, None):
             return self._table(self.record_batches(start, stop))
         return self._in_one_pass(lambda ds: ds._table(ds.record_batches()))
@@ -228,7 +245,7 @@ class Dataset(Scanner, Trainable):
         """work(self), which reads all records: by a guess where the schema is not known, if they all confirm it."""
         unknown = self._given_schema is None and not self.__dict__.keys() & {"_known", "inference"}
         guess = None
-        if unknown and self.sample is None and not self.view.filters:
+        if unknown and self.infer_from is None and not self.view.filters:
             guess = guess_schema(self.catalog.files, threads=self.threads)
         if guess is not None:
             with contextlib.suppress(Unconfirmed, DataError, UsageError):  # of what may not be so

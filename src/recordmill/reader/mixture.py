@@ -80,6 +80,11 @@ class Mixture(Trainable):
         other.__dict__["fingerprint"] = self.fingerprint
         return other
 
+    @property
+    def lenient(self) -> Mixture:
+        """The same mixture, in which damaged records of files of others are no error."""
+        return Mixture([dataset.lenient for dataset in self.mixed.datasets], self.mixed.proportions, len(self))
+
     @cached_property
     def fingerprint(self) -> str:
         """What tells this mixture from others: its data sets, proportions and length."""

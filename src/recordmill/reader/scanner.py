@@ -29,6 +29,7 @@ from recordmill.reader.view import (
     Selection,
     View,
     check_features,
+    check_twice,
     filter_numbers,
     first_rows,
     rename_columns,
@@ -40,7 +41,7 @@ from recordmill.records.inference.confirm import SchemaGuess
 from recordmill.records.inference.infer import Inference
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
-from recordmill.shards.access import FileAccess
+from recordmill.shards.access import FileAccess, file_accesses, lenient_files
 from recordmill.shards.catalog import Catalog
 from recordmill.shards.loading.batches import Load, decode_load
 from recordmill.shards.loading.infer_schema import confirm_load, infer_files, schema_of, selected
@@ -63,7 +64,7 @@ def confirm_batches(load: Load, guess: SchemaGuess, decoding: Decoding) -> list[
 
 _PIXEL_BYTES = 64 << 20  # 64 MiB of decoded images of a piece
 WHOLE_SELECTION = View()  # all records, under their own names
-_MADE_ANEW = ("_plan", "_selection", "_decoding", "encoded")  # by each process that reads
+_MADE_ANEW = ("_plan", "_selection", "_decoding", "encoded", "lenient")  # by each process that reads
 
 
 class Scanner:
@@ -71,6 +72,7 @@ class Scanner:
 
     mixed = None  # it is one data set
     _guess: SchemaGuess | None = None
+    _is_lenient = False
 
     def __init__(
         self,
@@ -78,16 +80,16 @@ class Scanner:
         schema: Schema | None = None,
         columns: Sequence[str] | None = None,
         threads: int = 0,
-        sample: Sample | None = None,
+        infer_from: Sample | None = None,
         where: Predicate | None = None,
         view: View = WHOLE_SELECTION,
     ) -> None:
-        self.catalog, self.sample = catalog, sample
+        self.catalog, self.infer_from = catalog, infer_from
         own = () if where is None else (Condition(where, {}),)
         self.view = replace(view, conditions=(*own, *view.conditions))
         self.threads = threads or core_count()
         self._given_schema, self._columns = schema, None if columns is None else tuple(columns)
-        self.files = [FileAccess(file, ordinal) for ordinal, file in enumerate(catalog.files)]
+        self.files: list[FileAccess] = file_accesses(catalog.files)
         if schema is not None:
             _ = self.schema, self._selection  # an unknown column is reported now
 
@@ -99,7 +101,7 @@ class Scanner:
     def inference(self) -> Inference | None:
         """What was counted in the records, or in a sample of them, to know their schema; None where it was known."""
         return (
-            infer_files(self.catalog.files, threads=self.threads, sample=self.sample)
+            infer_files(self.catalog.files, threads=self.threads, sample=self.infer_from, lenient=self._is_lenient)
             if self._given_schema is None
             else None
         )
@@ -140,7 +142,7 @@ class Scanner:
         """What encoded images are, all that the records have, by their names there."""
         if self.view.images is None:
             return {}
-        plain = type(self)(self.catalog, self.full_schema, None, self.threads, self.sample)
+        plain = type(self)(self.catalog, self.full_schema, None, self.threads, self.infer_from)
         plain.files = self.files
         from recordmill.reader.images.columns import images_by_feature
 
@@ -160,12 +162,26 @@ class Scanner:
         return other
 
     @cached_property
+    def lenient(self) -> Self:
+        """The same records and, where files of others are damaged, one that can't be read for each damaged place."""
+        if self._is_lenient or self.catalog.manifest is not None:
+            return self
+        other = type(self)(
+            self.catalog, self._given_schema, self._columns, self.threads, self.infer_from, view=self.view
+        )
+        other.files, other._is_lenient = lenient_files(self.files), True
+        if "_known" in self.__dict__:
+            other.__dict__["_known"] = self._known
+        return other
+
+    @cached_property
     def _stored(self) -> Schema:
         """The features that are read, as the records have them."""
         if self._columns is None:
             return self.full_schema
         if unknown := [name for name in self._columns if name not in self.full_schema]:
             raise UsageError(f"no feature {unknown[0]!r}; {there_are(unknown[0], self.full_schema.names)}")
+        check_twice(self._columns)
         return self.full_schema.select(self._columns)
 
     def stored(self, schema: Schema) -> Decoding:
@@ -193,14 +209,15 @@ class Scanner:
 
     @cached_property
     def fingerprint(self) -> str:
-        """What tells this data set from others, wherever it lies: its files' names, sizes and digests, and which of
-        their records there are, and how they are decoded.
+        """What tells this data set from others, wherever it lies: its files' names, sizes and contents, and which of
+        their records there are, and how they are decoded. A content is that of the manifest or, of other files, the
+        lengths and CRCs of all records, which are read as they are counted.
         """
         digest = hashlib.blake2b(digest_size=16)
         for file in self.files:
             about = file.file
             digest.update(b"%s\x00%d\x00%d\x00" % (about.identity, file.records, about.stat.size_bytes))
-            digest.update((about.info.digest if about.info else "").encode() + b"\n")
+            digest.update(file.content.encode() + b"\n")
         digest.update(self.view.identity().encode())
         if self._images_stored:
             digest.update(f"\x00images {sorted(self._images_stored.items())!r}".encode())
@@ -278,7 +295,7 @@ class Scanner:
         """The same files seen otherwise; columns: as the records have them."""
         if view.images is not None:
             view = replace(view, images=self._images_stored)
-        other = type(self)(self.catalog, self.full_schema, columns, self.threads, self.sample, view=view)
+        other = type(self)(self.catalog, self.full_schema, columns, self.threads, self.infer_from, view=view)
         other.files = self.files
         if "ends" in self.__dict__:
             other.__dict__["ends"] = self.ends
@@ -325,8 +342,8 @@ class Scanner:
         return (int(self.ends[at - 1]) if at else 0) + within
 
     def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Records [start, stop) in order as they come, about 8 MiB of a shard each, or what is kept of that."""
-        if self.view.filters and (start, stop) != (0, None):
+        """Records [start, stop) of a slice, in order as they come: about 8 MiB of a shard each, or what is kept."""
+        if (start, stop) != (0, None):
             start, stop = self._reach(start, stop)
         row_bytes = sum(wanted.row_bytes for wanted in self.images.values())
         loads = self.loads(start, stop, piece_records=max(_PIXEL_BYTES // row_bytes, 1) if row_bytes else None)
@@ -346,10 +363,11 @@ class Scanner:
         """From which to which of all records those of the kept ones with these numbers lie;
         between them are no others of them.
         """
-        assert self.matching is not None
         first, behind, _ = slice(start, stop).indices(len(self))
         if first >= behind:
             return (0, 0)
+        if self.matching is None:
+            return first, behind
         low, high = self.matching.at(np.array([first, behind - 1])).tolist()
         return low, high + 1
 

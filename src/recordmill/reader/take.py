@@ -14,7 +14,7 @@ from recordmill.base.arrays import Int64s
 from recordmill.base.errors import DataError
 from recordmill.records.columns.conversions import Decoding
 from recordmill.schemas.arrow import to_arrow
-from recordmill.shards.access import FileAccess
+from recordmill.shards.access import FileAccess, by_file
 from recordmill.shards.loading.batches import Load, are_scattered, record_batches, scattered_batches
 from recordmill.shards.pieces import PIECE_BYTES, Piece
 
@@ -25,12 +25,15 @@ def range_loads(
     """The pieces of work that give records [start, stop). ends: int64 [files], the number of records up to and with
     each file.
     """
-    for number, (file, end) in enumerate(zip(files, ends.tolist(), strict=True)):
+    for number in range(int(np.searchsorted(ends, start, "right")), len(files)):
         begin = int(ends[number - 1]) if number else 0
-        low, high = max(start, begin) - begin, min(stop, end) - begin
+        if begin >= stop:
+            return
+        file = files[number]
+        low, high = max(start - begin, 0), min(stop, int(ends[number])) - begin
         if low >= high:
             continue
-        if file.seekable:
+        if file.seekable and not file.lenient:
             yield from (Load(file.file, piece) for piece in file.pieces(low, high, piece_bytes, piece_records))
         else:
             yield from (Load(file.file, Piece(number, low, None, 0, None), block) for block in file.blocks(low, high))
@@ -87,10 +90,10 @@ def take_rows(files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, decodi
 def _ascending(
     files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, decoding: Decoding, threads: int
 ) -> pa.Table:
-    if are_scattered(numbers) and all(file.seekable for file in files):
+    if are_scattered(numbers) and all(files[at].seekable for at, _, _ in by_file(ends, numbers)):
         with contextlib.suppress(DataError):  # which the other way finds, too, and says where
             return pa.Table.from_batches(
-                scattered_batches(list(files), ends, numbers, decoding, threads), to_arrow(decoding.schema)
+                scattered_batches(files, ends, numbers, decoding, threads), to_arrow(decoding.schema)
             )
     runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1) if len(numbers) else []
     loads = (

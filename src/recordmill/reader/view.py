@@ -126,11 +126,29 @@ def rename_features(schema: Schema, names: Mapping[str, str]) -> Schema:
     return Schema(tuple(replace(f, name=names.get(f.name, f.name)) for f in schema), label, schema.message)
 
 
+def _under_shown_names(full: Schema, names: Mapping[str, str]) -> Schema:
+    """All features under the names that are shown, but for those whose own name another one has now."""
+    hidden = {*names} - {*names.values()}
+    return rename_features(
+        full.select(name for name in full.names if name not in hidden),
+        {name: shown for shown, name in names.items()},
+    )
+
+
 def rename_columns(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
     """The columns under the schema's names."""
     if batch.schema.names == list(schema.names):
         return batch
     return pa.RecordBatch.from_arrays(batch.columns, schema=to_arrow(schema))
+
+
+def check_twice(names: Sequence[str]) -> None:
+    """Raises:
+    UsageError: a feature is named twice.
+    """
+    if len({*names}) < len(names):
+        twice = next(name for at, name in enumerate(names) if name in names[:at])
+        raise UsageError(f"feature {twice!r} is named twice: give each feature once")
 
 
 def check_features(names: Sequence[str] | Mapping[str, str], schema: Schema) -> None:
@@ -204,7 +222,7 @@ class Selection:
         """
         conditions = []
         for condition in view.conditions:
-            seen = rename_features(full, {name: shown for shown, name in condition.names.items()})
+            seen = _under_shown_names(full, condition.names)
             # Without a column a batch would not know how many rows it has.
             there = seen.select(_looked_at(condition.where, seen, decoding) or seen.names[:1])
             conditions.append(_Needed(condition.where, rename_features(there, condition.names), there))
@@ -239,13 +257,17 @@ class Selection:
         if not self.conditions and self.subset is not None:
             return self.subset
         keeping, first = BitmapBuilder(total), 0
-        for parts in thread_map(
-            lambda load: [self._keep(batch, load) for batch in decode_load(load, self.needed)], loads, threads
-        ):
+        for parts in thread_map(self._kept, loads, threads):
             for keep in parts:
                 keeping.put(keep & self._allowed(first, len(keep)))
                 first += len(keep)
         return keeping.done()
+
+    def _kept(self, load: Load) -> list[npt.NDArray[np.bool_]]:
+        """Of the records of a load, batch by batch; what is damaged is kept, so that who reads it tells of it."""
+        if load.block is not None and load.block.fault:
+            return [np.ones(1, np.bool_)]
+        return [self._keep(batch, load) for batch in decode_load(load, self.needed)]
 
     def _allowed(self, first: int, count: int) -> npt.NDArray[np.bool_]:
         return np.ones(count, np.bool_) if self.subset is None else self.subset.mask(first, first + count)

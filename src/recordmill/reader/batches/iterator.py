@@ -25,7 +25,8 @@ class Batches(Iterator[Any]):
 
     def __init__(self, dataset: Fetchable, options: Training) -> None:
         source = BatchSource.of(dataset, options)
-        self._plan = source.plan(options.batch_size or BATCH_SIZE).iteration(0, options.order.epochs)
+        begin = source.plan(options.batch_size or BATCH_SIZE).at_open_step()
+        self._plan = begin.iteration(0, options.order.epochs)
         self._refill = source.refill(self._plan)
         self._step = 0
         self._place: tuple[int, int] | None = None
@@ -68,14 +69,10 @@ class Batches(Iterator[Any]):
 
     def state(self) -> State:
         """Where the next batch stands, as JSON takes it: `ds.batches(..., state=...)` goes on there, also on another
-        number of hosts (in the middle of steps that were bucketed together, on the same number). At the end there is
-        none left.
+        number of hosts (in the middle of steps that were bucketed together, on the same number). At the end that is the
+        begin of the next epoch, and so of the next iteration.
         """
-        at = self.schedule
-        if at.epochs is not None and at.epoch >= at.epochs:  # the end of this iteration, not the begin of another one
-            at = replace(at, epoch=at.epochs - 1, position=at.steps.records)
-            return at.state()
-        return self._plan.state(at)
+        return self._plan.state(self.schedule)
 
     def __reduce__(self) -> Any:
         raise TypeError("batches are not pickled: save their state(), and give it as state= where they go on")
@@ -100,6 +97,8 @@ def _generate(
             if refill is not None:
                 refill.advance(chunk.rows, behind)
             yield batch, end
+    if refill is not None:
+        refill.end()
 
 
 def count_cut(more: Mapping[str, int], cut: dict[str, int]) -> None:

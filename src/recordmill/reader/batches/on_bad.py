@@ -91,6 +91,10 @@ class Refill:
         position = int(rows.positions[behind - 1]) + 1
         self.schedule = replace(self._begin, epoch=rows.step_range.epoch, position=position)
 
+    def end(self) -> None:
+        """Note that nothing is left, also where the last records were left out."""
+        self.schedule = self._begin.end()
+
     def _ended(self, held: list[StepChunk]) -> Iterator[StepChunk]:
         if held and len(held[0].rows.numbers) and not self._drop:
             yield held[0]

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from recordmill.base.buffers import let_go
 from recordmill.base.errors import UsageError
+from recordmill.base.threads import closed_at_exit
 from recordmill.reader.batches.collate import Batch, Collator, padded_row_bytes
 from recordmill.reader.batches.on_bad import Refill, image_step
 from recordmill.reader.batches.plan import StepChunk, StepPlan, plan_steps
@@ -45,6 +46,8 @@ class BatchSource:
         UsageError: an option does not fit the data.
         """
         wanted = options.images.wanted
+        if options.memory.on_bad == "skip":
+            dataset = dataset.lenient
         if dataset.images:
             dataset, wanted = dataset.encoded, dataset.images if wanted is None else wanted
         collator = Collator.of(options.form, dataset.schema, options.order.pad_remainder)
@@ -79,6 +82,7 @@ class BatchSource:
         """What fills batches up, where records are left out."""
         return Refill(self.dataset, plan.schedule, self.options.order.drop_remainder) if self.skips else None
 
+    @closed_at_exit
     def chunks(
         self,
         plan: StepPlan,
@@ -99,7 +103,8 @@ class BatchSource:
         dataset, order = self.dataset, self.options.order
         memory_bytes = max(self.options.memory.limit_bytes // workers, 1)
         decoder = ImageDecoder(self.images, dataset.threads, order.seed, memory_bytes, self.defaults)
-        left_bytes = max(memory_bytes - decoder.work_bytes, 1)
+        kept_bytes = sum(file.kept_bytes for file in dataset.files)
+        left_bytes = max(memory_bytes - decoder.work_bytes - kept_bytes, 1)
         made_bytes = decoder.row_bytes + padded_row_bytes(dataset, self.collator.collations)
         fetcher = Fetcher(dataset, plan.schedule, self.schema, left_bytes, made_bytes, refill is not None)
         decoded = image_step(dataset, self.schema, decoder, self.options.memory.on_bad)

@@ -66,7 +66,10 @@ def conflicting_features(inference: Inference) -> frozenset[str]:
 def without_conflicts(inference: Inference) -> Inference:
     """The counts without the features that conflict."""
     bad = conflicting_features(inference)
-    return replace(inference, features={key: counts for key, counts in inference.features.items() if key[0] not in bad})
+    return replace(
+        inference,
+        features={key: counts for key, counts in inference.features.items() if inference.feature_name(*key) not in bad},
+    )
 
 
 def _others(inference: Inference) -> Iterator[Finding]:
@@ -79,7 +82,8 @@ def _others(inference: Inference) -> Iterator[Finding]:
 
 
 def _conflicts(inference: Inference) -> Iterator[Finding]:
-    for (name, per_step), counts in sorted(inference.features.items()):
+    for key, counts in sorted(inference.features.items()):
+        name = inference.feature_name(*key)
         if len(counts.kinds) > 1:
             parts = (
                 f"{kind} in {count:,} {_unit(counts, count)}, first {place_text(counts.first[kind])}"
@@ -88,15 +92,11 @@ def _conflicts(inference: Inference) -> Iterator[Finding]:
             yield Finding(
                 name, FINDING_KINDS, "; ".join(parts), tuple(counts.first[kind] for kind in counts.kinds), conflict=True
             )
-        if per_step and (name, False) in inference.features:
-            places = tuple(
-                place for one in (inference.features[name, False], counts) for place in list(one.first.values())[:1]
-            )
-            yield Finding(name, MESSAGE, "stands in the context and in the feature lists", places, conflict=True)
 
 
 def _lengths(inference: Inference) -> Iterator[Finding]:
-    for (name, _), counts in sorted(inference.features.items()):
+    for key, counts in sorted(inference.features.items()):
+        name = inference.feature_name(*key)
         if counts.length is None and counts.fewest_at is not None and counts.most_at is not None:
             text = (
                 f"{_values(counts.least_values)} in {place_text(counts.fewest_at)}, {_values(counts.most_values)} in "

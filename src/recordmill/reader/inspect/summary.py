@@ -30,9 +30,10 @@ from recordmill.reader.inspect.findings import (
     place_text,
     without_conflicts,
 )
+from recordmill.reader.statistics import stored_statistics
 from recordmill.records.columns.numpy_arrays import is_bytes
 from recordmill.records.inference.infer import FeaturePlace
-from recordmill.schemas.feature import EXAMPLE, Feature, Schema
+from recordmill.schemas.feature import PAYLOAD, Feature, Schema
 from recordmill.schemas.tfds import tfds_refusals
 from recordmill.shards.catalog import Inputs, find
 from recordmill.shards.cutting import cut_files
@@ -42,6 +43,7 @@ from recordmill.shards.loading.salvage import salvage
 from recordmill.shards.loading.sample import sample_loads
 from recordmill.shards.loading.schema_hints import load_schema
 from recordmill.shards.rejects import RejectBudget, Rejected, TooManyRejects, is_of_record, with_remedy
+from recordmill.statistics.dataset_statistics import DatasetStatistics
 from recordmill.storage.files import bound_requests
 
 _REJECTS = 10  # damaged records that are told with their reasons
@@ -135,7 +137,7 @@ class Summary:
     looked_at: records that the statistics are of. refusals: features that TFDS can't read, and why. sampled: what was
     looked at, in words, if not everything was. findings: what differs from record to record. conflicts: feature to its
     kinds, of those that no schema fits; they are not in `schema`. rejected: damaged records, which are in `records`
-    only.
+    only. statistics: as the build has counted them; None: there are none.
     """
 
     name: str
@@ -150,6 +152,7 @@ class Summary:
     findings: tuple[Finding, ...] = ()
     conflicts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     rejected: Rejected = field(default_factory=Rejected.zero)
+    statistics: DatasetStatistics | None = None
 
     def guesses(self) -> dict[str, list[str]]:
         """Of binary features whose values are all equally long: the arrays that they may be the memory of, as
@@ -205,6 +208,7 @@ class Summary:
                 "count": self.rejected.total, "reasons": dict(sorted(self.rejected.counts.items())),
                 "first": [asdict(reject) for reject in self.rejected.first],
             },
+            "statistics": None if self.statistics is None else self.statistics.to_json(),
         }  # fmt: skip
 
 
@@ -218,7 +222,7 @@ def summarise(dataset: Dataset, *, lenient: bool = False, progress: Callable[[in
     Raises:
         DataError: a record is damaged, unless lenient; it names file, record and offset.
     """
-    catalog, sample, schema, conflicts = dataset.catalog, dataset.sample, *_schema(dataset)
+    catalog, sample, schema, conflicts = dataset.catalog, dataset.infer_from, *_schema(dataset)
     splits: dict[str, dict[str, int]] = {split: {"records": 0, "shards": 0, "bytes": 0} for split in catalog.splits}
     for file in catalog.files:
         about = splits[file.split]
@@ -241,7 +245,7 @@ def summarise(dataset: Dataset, *, lenient: bool = False, progress: Callable[[in
     compression = tuple(dict.fromkeys(file.compression for file in catalog.files))
     refusals = (
         tuple(map(spelled, tfds_refusals(schema, *compression[:1])))
-        if catalog.manifest is not None and schema.message == EXAMPLE
+        if catalog.manifest is not None and schema.message != PAYLOAD
         else None
     )
     name = (
@@ -253,7 +257,7 @@ def summarise(dataset: Dataset, *, lenient: bool = False, progress: Callable[[in
     found = (*(findings(dataset.inference) if dataset.inference is not None else ()), *_missing(features))
     built = () if catalog.manifest is None else catalog.manifest.statistics.get("notes", ())
     notes = (*map(spelled, catalog.notes), *built, *([] if conflicts else dataset.schema_notes))
-    seen = looked_at, features, refusals, notes, sampled, found, conflicts, rejected
+    seen = looked_at, features, refusals, notes, sampled, found, conflicts, rejected, stored_statistics(dataset)
     return Summary(name, schema, splits, compression, *seen)
 
 
@@ -263,7 +267,8 @@ def _schema(dataset: Dataset) -> tuple[Schema, dict[str, Mapping[str, int]]]:
     bad = frozenset() if inference is None else conflicting_features(inference)
     if inference is None or not bad:
         return dataset.schema, {}
-    seen = {name: counts.kinds for (name, _), counts in sorted(inference.features.items()) if name in bad}
+    named = {inference.feature_name(*key): counts for key, counts in sorted(inference.features.items())}
+    seen = {name: counts.kinds for name, counts in named.items() if name in bad}
     return without_conflicts(inference).schema(), seen
 
 
@@ -280,7 +285,7 @@ def _loads(dataset: Dataset, lenient: bool) -> Iterator[Load]:
     if lenient:
         pieces = cut_files(enumerate(files), lenient=True)
         return loads(files, pieces, lenient=True)
-    return dataset.loads() if dataset.sample is None else sample_loads(files, dataset.sample)
+    return dataset.loads() if dataset.infer_from is None else sample_loads(files, dataset.infer_from)
 
 
 def _stats(load: Load, *, schema: Schema, lenient: bool) -> tuple[str, int, dict[str, FeatureStats], Rejected]:

@@ -20,6 +20,7 @@ from recordmill.base.suggestions import did_you_mean
 from recordmill.reader.options.collation import Collate
 from recordmill.reader.options.images import Images, ImageTarget, Spec, image_targets
 from recordmill.reader.sampling.sampler import Mode, mode_of
+from recordmill.reader.sampling.schedule import check_state
 
 BATCH_SIZE = 256
 WINDOW_BYTES = 64 << 20  # 64 MiB: hundreds of thousands of small records are mixed, and a disk still reads stretches
@@ -77,7 +78,8 @@ class Order:
             files that are only streamed can't give; False: the order of the files.
         seed: any integer.
         epochs: how many epochs one iteration has; None: without end. A batch never mixes two epochs. What is iterated
-            again goes on with the next so many; a `state` goes on in the iteration that it stands in.
+            again goes on with the next so many; a `state` goes on in the iteration that it stands in, and one of its
+            end with the next one.
         drop_remainder: leave out an epoch's last records if they do not fill the batches of all hosts.
         pad_remainder: fill these batches up instead, with other records of the epoch; each batch has `"mask"`, a bool
             per row that says which rows count.
@@ -113,6 +115,8 @@ class Order:
         for name, least in (("num_hosts", 1), ("host_index", 0)):
             if (value := getattr(self, name)) is not None:
                 _put(self, name, whole_number_of(value, name, least))
+        if self.state is not None:
+            check_state(self.state)
         _ = self.mode
         if (self.num_hosts is None) != (self.host_index is None):
             raise UsageError("give num_hosts and host_index, or neither")

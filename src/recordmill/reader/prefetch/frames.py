@@ -7,7 +7,8 @@ can only be read from the front are held as far as the next batches need them (`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,8 +19,8 @@ from recordmill.base.kernels import kernel
 from recordmill.base.pointers import address, address_of, copy, load64, prefetch
 from recordmill.reader.prefetch.timing import timed
 from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames, scan
-from recordmill.shards.access import FileAccess
-from recordmill.shards.pieces import FrameBlock
+from recordmill.shards.access import FileAccess, by_file
+from recordmill.shards.pieces import PIECE_BYTES, FrameBlock
 
 StreamedBlocks = Mapping[
     int, Sequence[FrameBlock]
@@ -38,23 +39,19 @@ def ordered_frames(files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, h
     Raises:
         DataError: a record is damaged; the error may lack its place (see `prefetcher`).
     """
-    ascending = np.argsort(numbers, kind="stable")
-    behind = np.searchsorted(numbers[ascending], ends).tolist()
+    order = np.argsort(numbers, kind="stable")
+    ascending = np.ascontiguousarray(numbers[order], np.int64)
     parts = []
-    begin = 0
-    for at, end in enumerate(behind):
-        if begin < end:
-            rows = ascending[begin:end]
-            parts.append((at, rows, numbers[rows] - (int(ends[at - 1]) if at else 0)))
-        begin = end
     sizes = np.empty(len(numbers), np.int64)
     with timed("read"):
-        for at, rows, records in parts:
-            sizes[rows] = _lengths(files[at], records, held.get(at, ())) + FRAME_BYTES
+        for at, first, own in by_file(ends, ascending):
+            part = _part_of(files[at], order[own], ascending[own] - first, held.get(at, ()))
+            sizes[part.rows] = part.lengths + FRAME_BYTES
+            parts.append(part)
         targets = np.cumsum(sizes) - sizes
         out = room(int(sizes.sum()), np.uint8)
-        for at, rows, records in parts:
-            _place(files[at], records, held.get(at, ()), targets[rows], sizes[rows], out)
+        for part in parts:
+            _place(part, targets[part.rows], sizes[part.rows], out)
     with timed("check"):
         frames, _ = scan(out, source="", final=True)
     if not np.array_equal(frames.starts, targets):
@@ -62,40 +59,49 @@ def ordered_frames(files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, h
     return frames
 
 
-def _lengths(file: FileAccess, records: Int64s, blocks: Sequence[FrameBlock]) -> Int64s:
+@dataclass(frozen=True)
+class _Part:
+    """Ascending records of one file: rows, which of the numbers they are; lengths, of their payloads; offsets, of a
+    seekable file; blocks, of another one: (block, [n] which of its frames, which of the records these are).
+    """
+
+    file: FileAccess
+    rows: Int64s
+    lengths: Int64s
+    offsets: Int64s | None
+    blocks: Sequence[tuple[FrameBlock, Int64s, slice]] = ()
+
+
+def _part_of(file: FileAccess, rows: Int64s, records: Int64s, blocks: Sequence[FrameBlock]) -> _Part:
     if file.seekable:
-        return file.lengths(records)
-    lengths = np.empty(len(records), np.int64)
-    for block, within, rows in _of_blocks(records, blocks):
-        lengths[rows] = block.frames.lengths[within]
-    return lengths
+        offsets, lengths = file.locate(records)
+        return _Part(file, rows, lengths, offsets)
+    found, lengths = [], np.empty(len(records), np.int64)
+    for block in blocks:
+        within = _within(block, records)
+        if within.start < within.stop and block.fault:
+            raise DataError(block.fault, source=file.file.path, place=f"record {block.first_record}")
+        if within.start < within.stop:
+            found.append((block, records[within] - block.first_record, within))
+            lengths[within] = block.frames.lengths[found[-1][1]]
+    return _Part(file, rows, lengths, None, found)
 
 
-def _place(
-    file: FileAccess, records: Int64s, blocks: Sequence[FrameBlock], targets: Int64s, sizes: Int64s, out: Bytes
-) -> None:
+def _within(block: FrameBlock, records: Int64s) -> slice:
+    """Which of the ascending records are in the block."""
+    return slice(*np.searchsorted(records, [block.first_record, block.first_record + block.records]).tolist())
+
+
+def _place(part: _Part, targets: Int64s, sizes: Int64s, out: Bytes) -> None:
     """Copy the frames of ascending records to their places in out."""
-    if not file.seekable:
-        for block, within, rows in _of_blocks(records, blocks):
+    file = part.file
+    if part.offsets is None:
+        for block, within, rows in part.blocks:
             _scatter_checked(file, block.frames.data, block.frames.starts[within], sizes[rows], targets[rows], out)
         return
-    begin = 0
-    for portion in file.portions(records, 1 << 62):
-        data, starts, _ = file.reach(portion)
-        part = slice(begin, begin + len(portion))
-        _scatter_checked(file, data, starts, sizes[part], targets[part], out)
-        begin += len(portion)
-
-
-def _of_blocks(records: Int64s, blocks: Sequence[FrameBlock]) -> list[tuple[FrameBlock, Int64s, slice]]:
-    """(block, [n] which of its frames, which of the ascending records these are)."""
-    found = []
-    for block in blocks:
-        first = block.first_record
-        low, high = np.searchsorted(records, [first, first + len(block.frames)]).tolist()
-        if low < high:
-            found.append((block, records[low:high] - first, slice(low, high)))
-    return found
+    for rows in file.portions(part.offsets, part.lengths, 1 << 62):
+        data, starts = file.reach(part.offsets[rows], part.lengths[rows])
+        _scatter_checked(file, data, starts, sizes[rows], targets[rows], out)
 
 
 def _scatter_checked(file: FileAccess, data: Bytes, starts: Int64s, sizes: Int64s, targets: Int64s, out: Bytes) -> None:
@@ -123,6 +129,18 @@ def _scatter(source: int, source_bytes: int, starts: int, sizes: int, targets: i
     return True
 
 
+def blocks_with(files: Sequence[FileAccess], ends: Int64s, numbers: Int64s) -> StreamedBlocks:
+    """Those blocks of streamed files in which records of these numbers lie."""
+    held: dict[int, Sequence[FrameBlock]] = {}
+    ascending = np.sort(numbers)
+    for at, first, own in by_file(ends, ascending):
+        if not files[at].seekable:
+            records = ascending[own] - first
+            found = files[at].blocks(int(records[0]), int(records[-1]) + 1)
+            held[at] = [block for block in found if (part := _within(block, records)).start < part.stop]
+    return held
+
+
 class Streams:
     """The blocks of streamed files that hold the records asked for; asked in the order of a schedule, each file is read
     once an epoch. Not to be shared between threads.
@@ -130,31 +148,37 @@ class Streams:
 
     def __init__(self, files: Sequence[FileAccess], ends: Int64s) -> None:
         self._files, self._ends = files, ends
-        self._open: dict[int, _Stream] = {}
-        self._asked: set[int] = set()  # the files of the last call
+        self._open: dict[tuple[int, int], _Stream] = {}  # by file and pass
+        self._asked: set[tuple[int, int]] = set()  # those of the last call
 
-    def hold(self, numbers: Int64s) -> StreamedBlocks:
-        """Blocks with all records of these numbers that lie in streamed files."""
-        low = np.sort(numbers)
-        behind = np.searchsorted(low, self._ends).tolist()
-        held: dict[int, Sequence[FrameBlock]] = {}
-        begin = 0
-        for at, end in enumerate(behind):
-            if begin < end and not self._files[at].seekable:
-                first = int(self._ends[at - 1]) if at else 0
-                stream = self._open.setdefault(at, _Stream(self._files[at]))
-                held[at] = stream.blocks(int(low[begin]) - first, int(low[end - 1]) - first)
-            begin = end
+    def hold(self, numbers: Int64s, passes: Int64s) -> StreamedBlocks:
+        """Blocks with all records of these numbers that lie in streamed files. passes: which pass over all records each
+        number is of: the end of one and the begin of the next are read by two streams, and not held with all between.
+        """
+        held: dict[int, dict[int, FrameBlock]] = {}
+        asked = set()
+        for one in np.unique(passes).tolist():
+            ascending = np.sort(numbers[passes == one])
+            for at, first, own in by_file(self._ends, ascending):
+                file = self._files[at]
+                if file.seekable:
+                    continue
+                key = (at, 0 if file.framed_bytes <= PIECE_BYTES else one)  # a small one is a block, read once for all
+                asked.add(key)
+                if (stream := self._open.get(key)) is None:
+                    stream = self._open[key] = _Stream(file)
+                for block in stream.blocks(int(ascending[own.start]) - first, int(ascending[own.stop - 1]) - first):
+                    held.setdefault(at, {})[block.first_record] = block
         # A file that neither these numbers nor those before them were in is done with, for this epoch.
-        for at in self._open.keys() - held.keys() - self._asked:
-            del self._open[at]
-        self._asked = set(held)
-        return held
+        for key in self._open.keys() - asked - self._asked:
+            del self._open[key]
+        self._asked = asked
+        return {at: list(blocks.values()) for at, blocks in held.items()}
 
     @property
     def open_files(self) -> list[int]:
         """The ordinals of the files of which something is held."""
-        return sorted(self._open)
+        return sorted({at for at, _ in self._open})
 
 
 class _Stream:
@@ -163,7 +187,7 @@ class _Stream:
         self._begin()
 
     def _begin(self) -> None:
-        self._reading: Iterator[FrameBlock] = self._file.blocks(0, self._file.records)
+        self._reading: Generator[FrameBlock, None, None] = self._file.blocks(0, self._file.records)
         self._held: list[FrameBlock] = []
         self._behind = 0
 
@@ -175,8 +199,10 @@ class _Stream:
             self._begin()
         while self._behind <= last:
             block = next(self._reading)
-            self._behind = block.first_record + len(block.frames)
+            self._behind = block.first_record + block.records
             self._held.append(block)
+        if self._behind >= self._file.records:
+            self._reading.close()  # and with it the file, of which there may be very many
         forgotten, self._low = min(self._low, first), first
-        self._held = [block for block in self._held if block.first_record + len(block.frames) > forgotten]
+        self._held = [block for block in self._held if block.first_record + block.records > forgotten]
         return list(self._held)

@@ -20,7 +20,7 @@ from recordmill.base.arrays import Int64s
 from recordmill.base.errors import DataError
 from recordmill.base.threads import thread_map
 from recordmill.reader.options.training import MEMORY_BYTES
-from recordmill.reader.prefetch.frames import StreamedBlocks, Streams, ordered_frames
+from recordmill.reader.prefetch.frames import StreamedBlocks, Streams, blocks_with, ordered_frames
 from recordmill.reader.prefetch.protocols import Fetchable
 from recordmill.reader.prefetch.timing import timed
 from recordmill.reader.sampling.schedule import Schedule, StepRange
@@ -28,8 +28,10 @@ from recordmill.records.columns.conversions import Decoding
 from recordmill.records.tfrecord.frames import HEADER_BYTES
 from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess
+from recordmill.shards.index import INDEX_DTYPE
 from recordmill.shards.loading.batches import decode_block
 from recordmill.shards.pieces import FrameBlock
+from recordmill.storage.mapped_files import unmap_pages
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def decode_or_skip(
     try:
         frames = ordered_frames(files, ends, numbers, held)
     except DataError:
-        bad += list(_damaged(files, ends, numbers))
+        bad += list(_damaged(files, ends, numbers, held))
         rows = np.delete(rows, [row for row, _ in bad])
         frames = ordered_frames(files, ends, numbers[rows], held)
     batch, good, wrong = decoding.decode_lenient(frames.data, frames.starts + HEADER_BYTES, frames.lengths)
@@ -65,15 +67,20 @@ def decode_or_skip(
     return ReadRecords(batch, rows[good], tuple(sorted(bad)))
 
 
-def _damaged(files: Sequence[FileAccess], ends: Int64s, numbers: Int64s) -> Iterator[tuple[int, str]]:
+def _damaged(
+    files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, held: StreamedBlocks
+) -> Iterator[tuple[int, str]]:
     """(row, reason) of those whose frames are damaged, each looked at by itself."""
     for row, number in enumerate(numbers.tolist()):
         at = int(np.searchsorted(ends, number, "right"))
+        record = number - (int(ends[at - 1]) if at else 0)
         if files[at].seekable:
             try:
-                files[at].frame(number - (int(ends[at - 1]) if at else 0))
+                files[at].frame(record)
             except DataError as error:
                 yield row, error.reason
+        else:
+            yield from ((row, block.fault) for block in held[at] if block.fault and block.first_record == record)
 
 
 def place_of(files: Sequence[FileAccess], ends: Int64s, number: int) -> tuple[str, str]:
@@ -138,8 +145,10 @@ class Fetcher:
         """
         row_bytes = self._row_bytes()
         weight = row_bytes * self.schedule.steps.batch_size
+        files, records = self.dataset.files, sum(self.dataset.file_records)
+        is_large = sum(file.framed_bytes for file in files) + records * INDEX_DTYPE.itemsize > self.memory_bytes
         return thread_map(
-            lambda work: finish(self._rows(work)),
+            lambda work: finish(self._rows(work, is_large)),
             self._work(row_bytes),
             self.dataset.threads,
             weight=lambda work: weight * work.step_range.steps,
@@ -171,7 +180,9 @@ class Fetcher:
         only_seekable = all(file.seekable for file in self.dataset.files)
         for step_range in self._step_ranges(row_bytes):
             with timed("read"):
-                held = {} if only_seekable else streams.hold(self._numbers(step_range))
+                held: StreamedBlocks = {}
+                if not only_seekable:
+                    held = streams.hold(self._numbers(step_range), self.schedule.passes(step_range))
             yield _Work(step_range, held)
 
     def _numbers(self, step_range: StepRange) -> Int64s:
@@ -179,13 +190,12 @@ class Fetcher:
         numbers = self.schedule.numbers(step_range)
         return numbers if self.dataset.matching is None else self.dataset.matching.at(numbers)
 
-    def _rows(self, work: _Work) -> StepRows:
+    def _rows(self, work: _Work, is_large: bool) -> StepRows:
         try:
             return (self._rows_or_skip if self.skip_bad else self._all_rows)(work, self._numbers(work.step_range))
         finally:
-            if sum(file.framed_bytes for file in self.dataset.files) > self.memory_bytes:
-                for file in self.dataset.files:
-                    file.unmap_pages()
+            if is_large:
+                unmap_pages()
 
     def _all_rows(self, work: _Work, numbers: Int64s) -> StepRows:
         steps = self.schedule.steps
@@ -223,7 +233,7 @@ def step_records(dataset: Fetchable, numbers: Int64s, schema: Schema) -> StepRow
         raise IndexError(f"record {outside[0]} of {total}")
     numbers = numbers % max(total, 1)
     numbers = numbers if dataset.matching is None else dataset.matching.at(numbers)
-    held = Streams(dataset.files, dataset.ends).hold(numbers)
+    held = blocks_with(dataset.files, dataset.ends, numbers)
     batch = decode_records(dataset, numbers, held, dataset.stored(schema))
     return StepRows(StepRange(0, 0, 1), batch, np.array([0, len(numbers)], np.int64), numbers, None)
 
@@ -260,7 +270,7 @@ def raise_bad_record(
             frame = file.frame(record)
             offset = file.offset(record) - int(frame.starts[0])
         else:
-            block = next(block for block in held[at] if 0 <= record - block.first_record < len(block.frames))
+            block = next(block for block in held[at] if 0 <= record - block.first_record < block.records)
             within = record - block.first_record
             frame = replace(
                 block.frames,

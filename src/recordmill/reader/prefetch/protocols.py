@@ -69,6 +69,10 @@ class Fetchable(Protocol):
     def encoded(self) -> Fetchable:
         """The same data set with these images as they are stored."""
 
+    @property
+    def lenient(self) -> Fetchable:
+        """The same data set, in which damaged records are no error but can't be read."""
+
     def head(self, records: int = 5) -> pa.Table:
         """The first records."""
 

@@ -142,6 +142,10 @@ class Sampler:
         piece = np.searchsorted(pieces.edges, moved, "right") - 1
         return pieces.firsts[piece] + moved - pieces.edges[piece]
 
+    def passes(self, epoch: int, positions: Int64s) -> Int64s:
+        """Which pass over the data set each of these positions is of."""
+        return np.full(len(positions), epoch, np.int64)
+
     def window_of(self, epoch: int, position: int) -> tuple[int, int]:
         """From which position of an epoch to which one the window reaches that has this one; in other modes than
         "window" that is the whole epoch.
@@ -263,9 +267,8 @@ class MixtureSampler:
 
     def at(self, epoch: int, positions: Int64s) -> Int64s:
         """The numbers of the records at these positions of an epoch, each in [0, records)."""
-        taken = positions + epoch * self.records
-        which, nth = self.proportions.places(taken, key_of(self.fingerprint, "mixture", self.seed))
-        numbers = np.empty_like(taken)
+        which, nth = self._taken(epoch, positions)
+        numbers = np.empty_like(positions)
         first = 0
         for at, sampler in enumerate(self.samplers):
             own = np.flatnonzero(which == at)
@@ -275,6 +278,18 @@ class MixtureSampler:
                 numbers[own[there]] = first + sampler.at(one, places[there])
             first += sampler.records
         return numbers
+
+    def passes(self, epoch: int, positions: Int64s) -> Int64s:
+        """Which pass over its data set each of these positions is of."""
+        which, nth = self._taken(epoch, positions)
+        records: Int64s = np.array([sampler.records for sampler in self.samplers])
+        passes: Int64s = nth // records[which]
+        return passes
+
+    def _taken(self, epoch: int, positions: Int64s) -> tuple[npt.NDArray[np.int32], Int64s]:
+        """The data set of each position, and how many of its records come before, in all epochs."""
+        key = key_of(self.fingerprint, "mixture", self.seed)
+        return self.proportions.places(positions + epoch * self.records, key)
 
     def window_of(self, epoch: int, position: int) -> tuple[int, int]:
         """From which position of an epoch to which one records lie together: nowhere less than in all of it."""

@@ -96,6 +96,16 @@ class Steps:
 
 
 State = dict[str, Any]
+
+
+def check_state(state: Any) -> None:
+    """Raises:
+    UsageError: it is nothing that `state()` could have given.
+    """
+    if not isinstance(state, Mapping):
+        raise UsageError(f"state is a mapping, as `state()` gives it, not {state!r:.99}")
+
+
 _FORMAT = 1  # of a state; another meaning of its fields, or another order, is another format
 
 
@@ -150,6 +160,13 @@ class Schedule:
         """[rows] the records of this host's batches of a stretch, one after the other."""
         return self.sampler.at(step_range.epoch, self.steps.positions(step_range) % max(self.steps.records, 1))
 
+    def passes(self, step_range: StepRange) -> Int64s:
+        """[rows] which pass over all records each of these numbers is of: within one, files are read to their ends
+        once. What fills a batch up is of a pass of its own.
+        """
+        rounds, positions = np.divmod(self.steps.positions(step_range), max(self.steps.records, 1))
+        return 2 * self.sampler.passes(step_range.epoch, positions) + np.minimum(rounds, 1)
+
     def mask(self, step_range: StepRange) -> npt.NDArray[np.bool_]:
         """[rows] which of them count, and don't only fill a batch up."""
         counted: npt.NDArray[np.bool_] = self.steps.positions(step_range) < self.steps.records
@@ -168,6 +185,10 @@ class Schedule:
             return replace(self, position=self.position + step * self.steps.span)
         epochs, steps = divmod(step - left, max(self.steps.count(), 1))
         return replace(self, epoch=self.epoch + 1 + epochs, position=steps * self.steps.span)
+
+    def end(self) -> Schedule:
+        """What is left behind all of it: nothing, but where it has no end."""
+        return self if self.epochs is None else replace(self, epoch=self.epochs, position=0)
 
     def steps_before(self, epoch: int, position: int) -> int:
         """How many of its steps come before the one that begins at this place."""

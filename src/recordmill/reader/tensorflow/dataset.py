@@ -90,14 +90,37 @@ def _fed(source: BatchSource, defaults: Mapping[str, Any]) -> tf.data.Dataset:
     batches = prepared_steps(fed, columns, others, same, source.collator.assemble)
     if rows is None:
         batches = batches.unbatch()
+    if (length := _length(source, begin)) is not None:
+        batches = batches.apply(tf.data.experimental.assert_cardinality(length))
+    return batches if order.num_hosts is None else _shared(batches, order.num_hosts)
+
+
+def _length(source: BatchSource, begin: StepPlan) -> int | None:
+    """How many elements there are; None where nobody knows, or where it is longer iterated again."""
+    order, schedule = source.options.order, begin.schedule
     if order.epochs is None:
-        return batches.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
-    schedule = begin.schedule
-    unknown = begin.packs is not None or source.skips
-    if unknown or begin.done or schedule.position or schedule.epoch % order.epochs:
-        return batches  # nobody knows how long it is, or iterated again it is longer
-    once = schedule.steps.count() if rows is not None else len(source.dataset)
-    return batches.apply(tf.data.experimental.assert_cardinality(order.epochs * once))
+        return int(tf.data.INFINITE_CARDINALITY)
+    if begin.packs is not None or source.skips or begin.done or schedule.position or schedule.epoch % order.epochs:
+        return None
+    return order.epochs * (len(source.dataset) if source.options.batch_size is None else schedule.steps.count())
+
+
+def _shared(batches: tf.data.Dataset, hosts: int) -> tf.data.Dataset:
+    """One host's share, of which nobody takes a share once more: TensorFlow's strategies go by the option, Keras's
+    `DataParallel` looks at no option and calls `rebatch`.
+    """
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    batches = batches.with_options(options)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise UsageError(
+            f"these batches are one host's share of {hosts} already, and records would be lost in a share of it: for "
+            "Keras give DataParallel(auto_shard_dataset=False), or leave num_hosts out"
+        )
+
+    batches.rebatch = batches.shard = refuse
+    return batches
 
 
 def _blocks(source: BatchSource, plan: StepPlan, columns: list[BlockColumn]) -> Iterator[dict[str, Any]]:

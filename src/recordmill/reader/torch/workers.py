@@ -26,7 +26,7 @@ from typing import IO, Any
 
 from recordmill.base.errors import UsageError
 from recordmill.reader.batches.plan import StepPlan
-from recordmill.reader.sampling.schedule import Schedule, State
+from recordmill.reader.sampling.schedule import Schedule, State, check_state
 from recordmill.reader.torch.tensors import BatchPlace
 
 _REMEMBERED = 64  # iterations that may be under way at once
@@ -143,6 +143,7 @@ class WorkerPosition:
         Raises:
             UsageError: it is a state of something else, or of another worker.
         """
+        check_state(state)
         named = {name: state.get(name) for name in ("worker", "workers")}
         if named != {"worker": worker, "workers": workers}:
             raise UsageError(

@@ -1,0 +1,138 @@
+"""What the values of a data set are like: as its build has counted them, or by reading its records; and what training
+makes of that, weights of classes and the figures of a normalization.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from recordmill.base.errors import UsageError
+from recordmill.base.suggestions import there_are
+from recordmill.base.threads import thread_map
+from recordmill.shards.loading.batches import Load
+from recordmill.shards.manifest import STATISTICS_NAME, read_statistics
+from recordmill.statistics.dataset_sketch import DatasetSketch, SketchPool
+from recordmill.statistics.dataset_statistics import DatasetStatistics, FeatureStatistics
+
+if TYPE_CHECKING:
+    from recordmill.reader.scanner import Scanner
+
+TRAIN = "train"  # the split that training is fitted to, where there is one
+
+
+def stored_statistics(dataset: Scanner) -> DatasetStatistics | None:
+    """Those that the build has counted; None where it did not, or where the view has other records or features.
+
+    Raises:
+        DataError: the file of the statistics is missing, or not what the manifest says.
+    """
+    manifest, view, root = dataset.catalog.manifest, dataset.view, dataset.catalog.root
+    if manifest is None or root is None or view.filters or view.steps or view.names:
+        return None
+    data = read_statistics(manifest, root)
+    if data is None:
+        return None
+    found = DatasetStatistics.from_bytes(data, STATISTICS_NAME)
+    return found.of(dataset.splits, None if dataset.schema == dataset.full_schema else dataset.schema.names)
+
+
+def count_statistics(dataset: Scanner, progress: Callable[[int], None] | None = None) -> DatasetSketch:
+    """The records of a data set, or of any TFRecord files, counted by reading all of them; encoded images as they are
+    stored.
+    """
+    whole = dataset.encoded
+    sketches = SketchPool(whole.schema, whole.splits)
+    numbers = {split: number for number, split in enumerate(whole.splits)}
+
+    def count(load: Load) -> int:
+        rows, first = 0, whole._number_of(load)
+        for batch in whole.decode(load):
+            keys = np.arange(first + rows, first + rows + batch.num_rows).astype(np.uint64)
+            with sketches.borrowed() as sketch:
+                sketch.add(batch, keys, np.full(batch.num_rows, numbers[load.file.split]))
+            rows += batch.num_rows
+        return rows
+
+    for rows in thread_map(count, whole.loads(), whole.threads):
+        if progress is not None:
+            progress(rows)
+    return sketches.total()
+
+
+class Described:
+    """What a data set says of its values. To be mixed into a `Scanner`."""
+
+    @cached_property
+    def statistics(self: Any) -> DatasetStatistics:
+        """What the values are like, by split and feature: `ds.statistics["train"]["fare"].mean`. As the build has
+        counted them; where it has not, or where records were chosen or features renamed, all records are read for it.
+        """
+        return stored_statistics(self) or DatasetStatistics.of_sketch(count_statistics(self))
+
+    def class_weights(self: Any, label: str | None = None) -> dict[Any, float]:
+        """What a record of each class weighs so that all classes weigh the same, as scikit-learn's "balanced" has it:
+        records / (classes * records of the class). Keys are the numbers of classes, as Keras's `class_weight` takes
+        them, or texts. Of the split `train`, or of all where there is none.
+
+        label: the feature; None: the label of the data set.
+
+        Raises:
+            UsageError: no such feature, or its values are no classes.
+        """
+        name = self.schema.label if label is None else label
+        if name is None:
+            raise UsageError("the data set has no label: name the feature that holds the classes")
+        counts, records = Counter[str](), 0
+        for one in _of_training(self, name):
+            counts.update(one.top_values)
+            records += one.values
+            if not one.top_values_are_exact or sum(one.top_values.values()) != one.values:
+                raise UsageError(f"feature {name!r} holds no classes: {_why_none(one)}")
+        is_int = self.schema[name].kind == "int64"
+        weights = {
+            (int(value) if is_int else value): records / (len(counts) * count) for value, count in counts.items()
+        }
+        return dict(sorted(weights.items()))
+
+    def normalization(self: Any, feature: str) -> dict[str, Any]:
+        """The keywords of a Keras layer that gives the feature mean 0 and variance 1:
+        `keras.layers.Normalization(**ds.normalization("fare"))`. Of the finite values of the split `train`, or of all
+        where there is none.
+
+        Raises:
+            UsageError: no such feature, or it holds no numbers.
+        """
+        count, total, squares = 0, Fraction(0), Fraction(0)
+        for one in _of_training(self, feature):
+            if one.mean is None or one.variance is None:
+                continue
+            mean, variance = one.mean, one.variance
+            if not (math.isfinite(mean) and math.isfinite(variance)):
+                raise UsageError(f"feature {feature!r}: its values are too large to be normalized")
+            count += one.finite
+            total += one.finite * Fraction(mean)
+            squares += one.finite * (Fraction(variance) + Fraction(mean) ** 2)
+        if not count:
+            raise UsageError(f"feature {feature!r} holds no numbers that could be normalized")
+        return {"axis": None, "mean": float(total / count), "variance": float(squares / count - (total / count) ** 2)}
+
+
+def _of_training(dataset: Any, name: str) -> list[FeatureStatistics]:
+    if name not in dataset.schema:
+        raise UsageError(f"no feature {name!r}; {there_are(name, dataset.schema.names)}")
+    splits: Mapping[str, Mapping[str, FeatureStatistics]] = dataset.statistics
+    chosen = [splits[TRAIN]] if TRAIN in splits else list(splits.values())
+    return [features[name] for features in chosen]
+
+
+def _why_none(one: FeatureStatistics) -> str:
+    if one.type in ("FLOAT", "BYTES"):
+        return f"its values are {one.type.lower()}s"
+    return f"it has {one.distinct or 0:,} distinct values, and only the most frequent ones are listed"

@@ -1,0 +1,113 @@
+"""What the reader holds, in a child process: the memory of its own that it takes more than before it began."""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from recordmill.reader.dataset import open
+from recordmill.records.example.encode import encode
+from recordmill.schemas import tfmd
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.shards import access
+
+MIB = 1 << 20
+SCHEMA = Schema((Feature("id", "int64", (), True), Feature("data", "bytes")))
+READ = """
+import itertools, sys
+import pyarrow as pa
+import recordmill
+
+def own():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("RssAnon")) << 10
+
+def read(path, way, **options):
+    ds = recordmill.open(path, columns=["id"], schema=sys.argv[3], threads=2)
+    if way == "mixture":
+        small = recordmill.open(sys.argv[1], columns=["id"], schema=sys.argv[3], threads=2)
+        ds = recordmill.mixture([(small, 1), (ds, 5)], stop="all")
+        options |= {"epochs": 2}
+    if way == "pad":
+        options |= {"pad_remainder": True, "epochs": 2}
+    most = rows = 0
+    for batch in itertools.islice(ds.batches(100, memory_bytes="24MiB", **options), 3000):
+        rows += len(batch["id"])
+        most = max(most, own())
+    return most
+
+mode, way = sys.argv[4:]
+window = {"window_bytes": "2MiB"} if mode == "window" else {}
+mode = False if mode == "False" else mode
+read(sys.argv[1], "", shuffle=mode, **window)  # kernels, pools
+pa.default_memory_pool().release_unused()
+before = own()
+print(read(sys.argv[2], way, shuffle=mode, **window) - before)
+"""
+
+
+def frames(records: int, data_bytes: int, first: int = 0) -> bytes:
+    block = np.random.default_rng(7).bytes(1 << 10)  # which deflate finds again and again
+    data = [None if not data_bytes else block * (data_bytes >> 10)] * records
+    arrow = to_arrow(SCHEMA)
+    columns = [pa.array(range(first, first + records)), pa.array(data, arrow.field("data").type)]
+    return encode(pa.RecordBatch.from_arrays(columns, schema=arrow), SCHEMA).data.tobytes()
+
+
+def growth(small: Path, large: Path, mode: object, way: str) -> int:
+    """How many bytes more are held at most while the large file is read than before it, behind the small one."""
+    schema = small.parent / "schema.pbtxt"
+    schema.write_text(tfmd.to_pbtxt(SCHEMA))
+    words = [sys.executable, "-c", READ, str(small), str(large), str(schema), str(mode), way]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return int(done.stdout)
+
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="memory is asked of /proc")
+
+
+@linux
+def test_where_records_begin_takes_a_bounded_part_of_it(tmp_path: Path) -> None:
+    small, large = tmp_path / "small.tfrecord", tmp_path / "large.tfrecord"
+    small.write_bytes(frames(2000, 0))
+    large.write_bytes(frames(100_000, 0) * 50)  # 5 million records, of which 16 bytes each would be 80 MB
+    assert growth(small, large, "global", "") < 56 * MIB
+
+
+@linux
+@pytest.mark.parametrize(
+    ("mode", "way"), [(False, "pad"), ("window", "pad"), (False, "mixture"), ("window", "mixture")]
+)
+def test_a_compressed_file_is_not_held_from_its_end_to_its_begin(tmp_path: Path, mode: object, way: str) -> None:
+    small, large = tmp_path / "small.tfrecord.gz", tmp_path / "large.tfrecord.gz"
+    small.write_bytes(gzip.compress(frames(250, 4 << 10), 1))
+    member = gzip.compress(frames(157, 64 << 10), 1)
+    large.write_bytes(member * 12)  # 118 MiB
+    assert growth(small, large, mode, way) < 72 * MIB
+
+
+def test_fewer_offsets_give_the_same_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = 3000
+    for at, part in enumerate((0, 700, 1300)):
+        (tmp_path / f"{at}.tfrecord").write_bytes(frames((700, 600, 1700)[at], at << 10, part))
+    whole = open(tmp_path, schema=SCHEMA)
+    orders = [[batch["id"].tolist() for batch in whole.batches(64, shuffle=mode)] for mode in ("global", "window")]
+    monkeypatch.setattr(access, "KEPT_OFFSETS", 64)
+    ds = open(tmp_path, schema=SCHEMA)
+    assert len(ds) == records
+    assert [[batch["id"].tolist() for batch in ds.batches(64, shuffle=mode)] for mode in ("global", "window")] == orders
+    assert sum(file.kept_bytes for file in ds.files) < 2000 < sum(file.kept_bytes for file in whole.files)
+    assert ds.fingerprint == whole.fingerprint
+    assert [ds[at]["id"] for at in (0, 17, 699, 700, 2999)] == [0, 17, 699, 700, 2999]
+    assert ds.take([2999, 5, 1300])["id"].to_pylist() == [2999, 5, 1300]
+    assert ds.to_table(690, 1400)["id"].to_pylist() == list(range(690, 1400))
+    pieces = [load.piece for load in ds.loads(0, records, piece_bytes=20_000)]
+    assert pieces == [load.piece for load in whole.loads(0, records, piece_bytes=20_000)]
