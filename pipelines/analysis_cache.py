@@ -12,7 +12,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -58,12 +58,12 @@ _PACKAGES = ("recordmill", "tensorflow", "tensorflow-transform", "tfx-bsl")
 # kind to the fields of its Source that decide how all files are read; what else decides it are columns of the files
 READ_BY: dict[str, tuple[str, ...]] = {
     "csv": ("dialect", "null_tokens"),
-    "images": ("options",),
-    "jsonl": ("options", "paths", "base64"),
-    "memory": (),
-    "parquet": (),
+    "images": ("options", "memory_bytes"),
+    "jsonl": ("options", "paths", "base64", "texts", "memory_bytes"),
+    "memory": ("named",),
+    "parquet": ("named", "memory_bytes"),
     "text": ("options", "mode"),
-    "tfrecord": ("held",),
+    "tfrecord": ("held", "bounded", "memory_bytes"),
 }
 
 
@@ -203,6 +203,8 @@ def _context(plan: BuildPlan, fit: Fit, function_digest: str) -> str:
 
 
 def _said(value: Any) -> str:
+    if isinstance(value, Mapping):
+        value = frozenset(value.items())
     return repr(sorted(value) if isinstance(value, frozenset) else value)  # a set's order is each process's own
 
 

@@ -14,20 +14,17 @@ from typing import TYPE_CHECKING
 from recordmill.base.errors import MissingExtraError
 from recordmill.base.option_names import option
 from recordmill.base.progress import Progress, job
+from recordmill.building.plan import BuildPlan
+from recordmill.building.workers.shared_files import SentPlan, SharedFolder
+from recordmill.options.option import is_local
 from recordmill.pipelines.remote.flags import check_flags, check_name
 from recordmill.pipelines.remote.submission import Submission, run_on_engine
-from recordmill.shards.manifest import RUN_PREFIX
+from recordmill.shards.run import RunFolder
+from recordmill.storage.walk import RUN_PREFIX
 from recordmill.transforms.local_run import own_run, run_locally
 
 if TYPE_CHECKING:
     from recordmill.transforms.beam_types import Pipeline
-
-LOCAL_RUNNERS = ("directrunner", "direct", "fnapirunner", "fn_api")
-
-
-def is_local(runner: str | None) -> bool:
-    """Whether the runner is this process; its name is read as Beam reads it, whatever its case."""
-    return runner is None or runner.lower() in LOCAL_RUNNERS
 
 
 def check_runner(runner: str | None, beam_args: Sequence[str]) -> None:
@@ -46,6 +43,13 @@ def check_runner(runner: str | None, beam_args: Sequence[str]) -> None:
 
         named = None if is_local(runner) else runner
         check_flags([*([] if named is None else [f"--runner={named}"]), *beam_args], named, PipelineOptions)
+
+
+def sent_plan(plan: BuildPlan, beam_args: Sequence[str]) -> SentPlan:
+    """The plan as the stages of a job on this machine get it: in this process, unless Beam was told to have others."""
+    if any("multi_processing" in arg for arg in beam_args):
+        return SharedFolder(plan.out, RunFolder.attach(plan.folder).id).broadcast(plan)
+    return plan.held()
 
 
 def _has_beam() -> bool:

@@ -12,7 +12,7 @@ import os
 import runpy
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,9 +29,10 @@ from recordmill.building.run_file import KeyBuckets
 from recordmill.building.workers.plan_files import begin_build
 from recordmill.building.workers.shared_files import SharedFolder
 from recordmill.options.commands import with_keywords
-from recordmill.pipelines.beam_run import check_runner, is_local, run_pipeline
+from recordmill.options.option import is_local
+from recordmill.pipelines.beam_run import check_runner, run_pipeline, sent_plan
 from recordmill.pipelines.build_options import BuildOptions, make_options
-from recordmill.pipelines.display import Display
+from recordmill.pipelines.display import Display, told_if_complete
 from recordmill.pipelines.plan import plan_source
 from recordmill.pipelines.remote.job_error import EngineError
 from recordmill.pipelines.remote.output_folder import remove_on_failure
@@ -43,10 +44,18 @@ from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import Manifest
 from recordmill.shards.run import LEASE_SEC, Run, RunFolder, check_out
-from recordmill.shards.store_run import run_at, work_folder
+from recordmill.shards.store_run import StoreRun, run_at, work_folder
 from recordmill.sources.common.contract import Source
 from recordmill.sources.common.tables import table_rows, unit_sizes, with_unit_table
-from recordmill.storage.files import StoreSettings, bound_requests, hand_over, is_remote, output_path, stat
+from recordmill.storage.files import (
+    StoreSettings,
+    blocks_within,
+    bound_requests,
+    hand_over,
+    is_remote,
+    output_path,
+    stat,
+)
 from recordmill.storage.folders import exists, join
 
 if TYPE_CHECKING:
@@ -152,9 +161,10 @@ def build(
     started = time.monotonic()
     out = output_path(out)
     settings = make_options(out, **options)
-    built = _run(source, out, settings, progress or Progress(), quiet)
-    assert built is not None
-    return _result(out, *built, time.monotonic() - started)
+    with told_if_complete(out) as checks:
+        built = _run(source, out, settings, progress or Progress(), quiet, checks)
+        assert built is not None
+        return _result(out, *built, time.monotonic() - started)
 
 
 @with_keywords("build")
@@ -171,22 +181,33 @@ def submit(
     settings = make_options(out, **options)
     if is_local(settings.runner):
         raise UsageError(f"{option('detach', True)} needs an engine: give {option('runner')}")
-    _run(source, out, settings, Progress(), quiet, detach=True)
+    _run(source, out, settings, Progress(), quiet, [], detach=True)
     return Submitted(out, tuple(found for found in status(out).runs if found.state != "ended"))
 
 
 def _run(
-    source: Any, out: str, settings: BuildOptions, progress: Progress, quiet: bool, *, detach: bool = False
+    source: Any,
+    out: str,
+    settings: BuildOptions,
+    progress: Progress,
+    quiet: bool,
+    checks: list[Callable[[], bool]],
+    *,
+    detach: bool = False,
 ) -> tuple[Manifest, BuildPlan] | None:
-    """Plan, run and commit; None where the job was handed over."""
-    bound_requests(settings.storage_requests, settings.memory_bytes)
+    """Plan, run and commit; None where the job was handed over. checks: get what says whether the run has committed."""
+    bound_requests(settings.storage_requests)
     check_runner(settings.runner, settings.beam_args)
     base = check_out(out, settings.overwrite)
     path = work_folder(out) if is_remote(out) else Path(out)  # where on this machine the run works
-    with Display(progress, quiet):
+    with blocks_within(settings.memory_bytes), Display(progress, quiet):
         folder = RunFolder.create(path, lease_sec=0 if is_local(settings.runner) else LEASE_SEC)
         run: Run = run_at(out, folder.id) if is_remote(out) else folder
+        checks.append(lambda: run.committed() is not None)
         try:
+            if isinstance(run, StoreRun) and is_local(settings.runner):
+                with run:  # what the store refuses, it refuses now, and not when all is done
+                    pass
             plan = make_plan(source, folder, out, base, settings)
             _look_first(plan, settings, progress)
             place = None if is_local(settings.runner) else _place(plan, settings.storage_requests)
@@ -209,10 +230,6 @@ def _run(
                 raise RecordmillError(
                     f"{out}: the runner ended without an error and without a commit; nothing was written"
                 )
-        except KeyboardInterrupt:
-            if run.committed() is not None:
-                raise KeyboardInterrupt(f"stopped, but {out} was complete already") from None
-            raise
         except MayBeRunning:
             folder.release()  # a job may work in it
             raise
@@ -266,6 +283,7 @@ def make_plan(source: Any, folder: RunFolder, out: str, base: int, settings: Bui
         name=settings.name,
         told=settings.told(),
         store=out if is_remote(out) else "",
+        statistics=settings.statistics,
     )
     return replace(plan, groups=group_units(planned, plan.arena_bytes, plan.threads))
 
@@ -288,7 +306,7 @@ def run_build(
     if place is not None:
         shared = begin_build(plan, place)
     else:
-        path = plan.save()
+        sent = sent_plan(plan, settings.beam_args)
 
     def construct(pipeline: Pipeline) -> None:
         from recordmill.transforms.beam_types import Impulse
@@ -298,7 +316,7 @@ def run_build(
         if place is not None:
             _ = pipeline | "Groups" >> ElementNumbers(len(plan.groups)) | "Build" >> BuildStages(shared)
         else:
-            _ = pipeline | "Once" >> Impulse() | "Build" >> LocalBuild(path)
+            _ = pipeline | "Once" >> Impulse() | "Build" >> LocalBuild(sent)
 
     folder = plan.folder if place is None else place.run()
     run_pipeline(construct, settings.runner, settings.beam_args, folder, progress, detach=detach)

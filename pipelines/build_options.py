@@ -15,7 +15,7 @@ from recordmill.base.machine import DEFAULT_MEMORY_BYTES, core_count
 from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_size
 from recordmill.building.cuts import ShardOptions
-from recordmill.building.order import DEFAULT_SPLIT, OrderOptions
+from recordmill.building.order import DEFAULT_SPLIT, OrderOptions, parse_splits
 from recordmill.options.commands import fill, of_kind, refuse_unserved
 from recordmill.pipelines.remote.flags import as_flags
 from recordmill.schemas.feature import Schema
@@ -56,9 +56,11 @@ class BuildOptions:
     transform: Any = None
     transform_from: str | None = None
     transform_cache: str | None = None
+    trust_graph: bool = False
     fit_on: str = DEFAULT_SPLIT
     keep_raw: bool = False
     storage_requests: int | None = None
+    statistics: bool = True
     given: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def told(self) -> dict[str, Any]:
@@ -108,12 +110,14 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
         beam_args=as_flags(values.beam_args),
         preflight=values.preflight,
         follow_links=values.follow_links,
-        transform=values.transform,
+        transform=local_path(values.transform) if isinstance(values.transform, str) else values.transform,
         transform_from=None if values.transform_from is None else output_path(values.transform_from),
         transform_cache=None if values.transform_cache is None else local_path(values.transform_cache),
+        trust_graph=values.trust_graph,
         fit_on=DEFAULT_SPLIT if values.fit_on is None else values.fit_on,
         keep_raw=values.keep_raw,
         storage_requests=values.storage_requests,
+        statistics=values.stats,
         given=given,
     )
 
@@ -182,13 +186,14 @@ def _whole(value: Any, keyword: str) -> int:
 
 def _dataset_name(name: str | None, out: str | os.PathLike[str]) -> str:
     """The name given, or OUT's own in the letters that TensorFlow Datasets takes."""
-    try:
-        os.path.abspath(out).encode()
-    except UnicodeEncodeError:
-        raise UsageError(
-            f"{option('out', os.fspath(out))}: the name is no UTF-8, which Beam and the manifest need; name another "
-            "folder"
-        ) from None
+    for part in os.path.abspath(out).split("/"):
+        try:
+            part.encode()
+        except UnicodeEncodeError:
+            raise UsageError(
+                f"{option('out', os.fspath(out))}: the name {ascii(os.fsencode(part))[1:]} in its path is no UTF-8, "
+                "which Beam and the manifest need; name another folder"
+            ) from None
     if name is not None:
         if not name.isidentifier() or not name.isascii():
             raise UsageError(
@@ -200,30 +205,6 @@ def _dataset_name(name: str | None, out: str | os.PathLike[str]) -> str:
         letter if letter.isascii() and letter.isalnum() else "_" for letter in os.path.basename(real_path(out)).lower()
     ).strip("_")
     return own if own.isidentifier() else f"dataset_{own}".rstrip("_")
-
-
-def parse_splits(value: str | Mapping[str, float] | None) -> tuple[tuple[str, float], ...]:
-    """(name, fraction) pairs of `train=0.9,validation=0.1`, or of a mapping.
-
-    >>> parse_splits("train=0.9, validation=0.1")
-    (('train', 0.9), ('validation', 0.1))
-    """
-    if value is None:
-        return ()
-    if isinstance(value, Mapping):
-        return tuple((name, float(fraction)) for name, fraction in value.items())
-    pairs = []
-    for item in value.split(","):
-        name, equals, fraction = item.partition("=")
-        try:
-            pairs.append((name.strip(), float(fraction)))
-        except ValueError:
-            equals = ""
-        if not equals or not name.strip():
-            raise UsageError(
-                f"{option('splits', value)}: {item.strip()!r} is not NAME=FRACTION, as in train=0.9,validation=0.1"
-            )
-    return tuple(pairs)
 
 
 def parse_dtypes(items: Iterable[str]) -> dict[str, str]:

@@ -8,10 +8,26 @@ import contextlib
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TextIO
 
 from recordmill.base.progress import Progress, compiling
+
+
+@contextlib.contextmanager
+def told_if_complete(out: object, *checks: Callable[[], bool]) -> Iterator[list[Callable[[], bool]]]:
+    """Who stops what is at work within is told if OUT was complete by then. checks: whether it is; what this gives
+    takes more of them.
+    """
+    known = [*checks]
+    try:
+        yield known
+    except KeyboardInterrupt as stop:
+        if not str(stop) and any(is_complete() for is_complete in known):
+            raise KeyboardInterrupt(f"stopped, but {out} was complete already") from None
+        raise
+
 
 _STAGES = {
     "plan": "planning",

@@ -12,15 +12,14 @@ from recordmill.base.option_names import option
 from recordmill.base.suggestions import did_you_mean
 from recordmill.building.plan import parsed_bytes, scan_cache_bytes
 from recordmill.options.commands import refuse_unserved
-from recordmill.options.option import FROM_MEMORY, FROM_SOURCE
-from recordmill.pipelines.beam_run import is_local
+from recordmill.options.option import FROM_MEMORY, FROM_SOURCE, is_local
 from recordmill.pipelines.build_options import BuildOptions
 from recordmill.schemas.feature import EXAMPLE, Schema
 from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run import RunFolder
 from recordmill.sources.common.contract import PlanOptions, Source
 from recordmill.sources.common.detect import detect_kind, filter_kind
-from recordmill.sources.common.layout import AUTO_LAYOUT, NO_LAYOUT, read_layout
+from recordmill.sources.common.layout import AUTO_LAYOUT, NO_LAYOUT, note_partitions, read_layout
 from recordmill.sources.common.user_source import check_source, is_meant_as_source
 from recordmill.sources.registry import DATA_EXTENSIONS, Kind, find_kind
 from recordmill.storage.file_table import FileTable
@@ -63,10 +62,15 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
         folder=os.fspath(folder.path),
     )
     _check_apart(listing, out)
-    name, reason = (settings.kind, "") if settings.kind is not None else _data_sets(listing) or detect_kind(listing)
+    name, reason = (settings.kind, "") if settings.kind is not None else kind_of(listing)
     planned = _plan(find_kind(name), listing, settings.kind_options, common)
     note = (f"read as {reason}",) if reason else ()
     return replace(planned, notes=(*note, *planned.notes))  # type: ignore[type-var]
+
+
+def kind_of(listing: Listing) -> tuple[str, str]:
+    """The kind of these inputs by their content, and why; UsageError where it can't be told."""
+    return _data_sets(listing) or detect_kind(listing)
 
 
 def _paths(source: Any) -> list[str] | None:
@@ -87,7 +91,7 @@ def _whole_records(source: Any) -> list[str] | None:
     schema, catalog = getattr(source, "schema", None), getattr(source, "catalog", None)
     if not isinstance(schema, Schema) or catalog is None or schema.message == EXAMPLE:
         return None
-    if source.view.filters or source.sample is not None or schema != source.full_schema:
+    if source.view.filters or source.infer_from is not None or schema != source.full_schema:
         raise UsageError(
             f"a choice of records or features can't be built from records of type {schema.message}: open all of them"
         )
@@ -132,7 +136,8 @@ def _plan(kind: Kind, listing: Listing, options: Any, common: PlanOptions) -> So
         options = {name: value for name, value in options.items() if name != "split_from"}
     files, notes = _tables(kind.name, listing, split_from)
     planned = kind.planner(files, _options(kind, options), common)
-    noted: Source = replace(planned, notes=(*notes, *planned.notes))  # type: ignore[type-var]
+    notes = (*notes, *planned.notes, *note_partitions(files, planned.schema.names))
+    noted: Source = replace(planned, notes=notes)  # type: ignore[type-var]
     return noted
 
 

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,11 +26,12 @@ from recordmill.base.threads import thread_map
 from recordmill.exporting.job import Accounts, OutputAccount, Publication, run_job
 from recordmill.exporting.plan import Job, ReadPlan, find_inputs, plan_read, shared_out
 from recordmill.exporting.publish import OnDisk, begin_publication
-from recordmill.exporting.resume import Finished, go_on, may_go_on, save_finished
-from recordmill.exporting.store_publish import Uploaded, UploadedOutput, begin_in_store, uploads_of
+from recordmill.exporting.resume import Finished, count_finished, go_on, may_go_on, save_finished
+from recordmill.exporting.store_publish import StorePublication, begin_in_store, uploads_of
 from recordmill.options.commands import with_keywords
-from recordmill.pipelines.beam_run import check_runner, is_local
-from recordmill.pipelines.display import Display
+from recordmill.options.option import is_local
+from recordmill.pipelines.beam_run import check_runner
+from recordmill.pipelines.display import Display, told_if_complete
 from recordmill.pipelines.read_options import ReadSettings, make_settings
 from recordmill.pipelines.remote.output_folder import remove_on_failure
 from recordmill.pipelines.remote.preflight import ProbeResult, preflight, some_of
@@ -41,7 +42,7 @@ from recordmill.shards.catalog import Catalog, Inputs
 from recordmill.shards.rejects import is_of_record, with_remedy
 from recordmill.shards.run import RunFolder
 from recordmill.shards.store_run import StoreRun
-from recordmill.storage.files import StoreSettings, bound_requests, is_remote, output_path, stat
+from recordmill.storage.files import StoreSettings, blocks_within, bound_requests, is_remote, output_path, stat
 from recordmill.storage.folders import exists, files_below, is_folder, join
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ if TYPE_CHECKING:
 
     from recordmill.building.workers.shared_files import SharedFolder
     from recordmill.options.keywords import ReadKeywords
+
+
+_KEEPING = (KeyboardInterrupt, OSError, MemoryError)  # what ends a read that can go on from its finished outputs
 
 
 @dataclass(frozen=True)
@@ -142,23 +146,33 @@ def read(
     started = time.monotonic()
     out = output_path(out)
     settings = make_settings(**options)
-    bound_requests(settings.storage_requests, settings.memory_bytes)
+    bound_requests(settings.storage_requests)
     if settings.runner is not None:
         check_runner(settings.runner, settings.beam_args)
     progress = progress or Progress()
-    with Display(progress, quiet) as display, ThreadPoolExecutor(1, thread_name_prefix="recordmill-find") as pool:
+    with (
+        blocks_within(settings.memory_bytes),
+        told_if_complete(out) as checks,
+        Display(progress, quiet) as display,
+        ThreadPoolExecutor(1, thread_name_prefix="recordmill-find") as pool,
+    ):
         found = pool.submit(find_inputs, inputs, settings.plan) if is_remote(out) else None  # stores take their time
         folder, base = _begin(out, settings)
         guessing = settings.runner is None and not may_go_on(folder.out)
+        place: SharedFolder | None = None
         try:
             given = inputs if found is None else found.result()
             plan, folder, finished = _prepare(given, settings, folder, out, progress, display, guessing)
             place = None if settings.runner is None else _place(folder, out, settings)
-            with (
-                remove_on_failure(place if place is not None and place.is_remote else None) as run,
-                ExitStack() as putting,
-            ):
+
+            def keeps(error: BaseException) -> bool:
+                with suppress(OSError):
+                    return isinstance(error, _KEEPING) and count_finished(folder, _made(place)) > 0
+                return False
+
+            with remove_on_failure(place, keeps) as run, ExitStack() as putting:
                 publication = _publication(plan, settings, folder, out, base, run, finished, putting)
+                checks.append(lambda: publication.is_complete)
                 try:
                     results = run_jobs(plan, settings, folder, progress, publication, place, finished)
                 except (Unconfirmed, DataError):
@@ -181,8 +195,8 @@ def read(
         except MayBeRunning:
             folder.release()  # a job may work in it
             raise
-        except (KeyboardInterrupt, OSError, MemoryError) as error:
-            told = _ended(error, folder, out)
+        except _KEEPING as error:
+            told = error if any(is_complete() for is_complete in checks) else _ended(error, folder, out, place)
             if told is error:
                 raise
             raise told from error
@@ -255,9 +269,9 @@ def _publication(
     if not is_remote(out):
         return OnDisk(folder, settings.overwrite)
     if run is not None and not plan.options.output.per_split:
-        return UploadedOutput(run, folder, base)
+        return StorePublication(run, folder, base)
     uploads = uploads_of(plan, folder, out, finished, settings.threads, settings.memory_bytes)
-    return Uploaded(putting.enter_context(uploads), base)
+    return StorePublication(uploads.run, folder, base, putting.enter_context(uploads))
 
 
 def run_jobs(
@@ -300,9 +314,18 @@ def run_jobs(
     return list(thread_map(work, plan.jobs, at_once, stop=progress.cancel))
 
 
-def _ended(error: BaseException, folder: RunFolder, out: str) -> BaseException:
+def _made(place: SharedFolder | None) -> str:
+    """Where workers have put what they made, if that is a store."""
+    if place is None or not place.is_remote:
+        return ""
+    from recordmill.building.workers.shared_files import ATTEMPTS_FOLDER
+
+    return place.run(ATTEMPTS_FOLDER)
+
+
+def _ended(error: BaseException, folder: RunFolder, out: str, place: SharedFolder | None) -> BaseException:
     """The error that ends a read: with what it keeps, or with the place, which a write does not say."""
-    if count := save_finished(folder):
+    if count := save_finished(folder, _made(place)):
         return _stopped(error, folder, count)
     if not isinstance(error, OSError) or error.filename is not None or not error.strerror:
         return error

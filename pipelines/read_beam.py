@@ -22,7 +22,8 @@ from recordmill.exporting.job import OutputAccount, output_name, write_output
 from recordmill.exporting.plan import Job, ReadPlan, shared_out, split_jobs
 from recordmill.exporting.resume import Finished
 from recordmill.exporting.worker_jobs import FinishedJob, ReadRun, begin_read, copy_to_final_names, find_finished, take
-from recordmill.pipelines.beam_run import is_local, run_pipeline
+from recordmill.options.option import is_local
+from recordmill.pipelines.beam_run import run_pipeline
 from recordmill.records.writers.outputs import Output, find_output
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.rejects import Rejected

@@ -21,11 +21,13 @@ from recordmill.base.suggestions import there_are
 from recordmill.building.plan import BuildPlan
 from recordmill.building.workers.plan_files import share_plan
 from recordmill.building.workers.shared_files import SharedFolder
+from recordmill.options.option import is_local
 from recordmill.pipelines.analysis_cache import FitCache, open_cache
-from recordmill.pipelines.beam_run import is_local, run_pipeline
+from recordmill.pipelines.beam_run import run_pipeline, sent_plan
 from recordmill.pipelines.build_options import BuildOptions
 from recordmill.preprocessing.declaration import declare_transform, read_declaration
-from recordmill.preprocessing.metadata import Fit, describe, restore
+from recordmill.preprocessing.graph import check_graph
+from recordmill.preprocessing.metadata import Fit, describe, fit_notes, restore
 from recordmill.preprocessing.saved_transform import SavedTransform
 from recordmill.preprocessing.tensors import unfit
 from recordmill.schemas.feature import Schema
@@ -76,7 +78,7 @@ def with_transform(
     target = os.path.join(plan.folder, "data", TRANSFORM_FOLDER)
     notes: tuple[str, ...] = ()
     if settings.transform_from is not None:
-        saved = _take_over(find_transform(settings.transform_from), plan, target)
+        saved = _take_over(find_transform(settings.transform_from), plan, target, settings.trust_graph)
     else:
         saved, notes = _fit(plan, settings, target, progress, place)
     _sync(Path(target))
@@ -96,7 +98,7 @@ def _sync(folder: Path) -> None:
         (sync_folder if is_folder(path) else sync_file)(path)
 
 
-def _take_over(before: SavedBefore, plan: BuildPlan, target: str) -> SavedTransform:
+def _take_over(before: SavedBefore, plan: BuildPlan, target: str, trusted: bool) -> SavedTransform:
     """The same transform, its files copied to where this data set's lie."""
     assert plan.source is not None
     given = plan.source.schema
@@ -110,6 +112,7 @@ def _take_over(before: SavedBefore, plan: BuildPlan, target: str) -> SavedTransf
     else:
         copy_tree(source, target, links=True)  # a link is none of the files that the manifest names
     saved = restore(target, before.manifest.transform, from_pbtxt(before.manifest.schema, before.out))
+    check_graph(target, trusted)
     return saved.without({name for name in before.raw.names if name not in given})
 
 
@@ -148,7 +151,7 @@ def _fit(
         digest = hashlib.sha256(repr(declaration).encode()).hexdigest()
     else:
         _check_installed()
-        function, name, digest = _function(given)
+        function, name, digest = _function(given, is_cached=settings.transform_cache is not None)
         fit = Fit(raw, _inputs(raw, raw.names), None, name, settings.fit_on, settings.keep_raw)
     cache = None
     if settings.transform_cache is not None and place is not None and place.is_remote:
@@ -160,9 +163,9 @@ def _fit(
     if place is not None and place.is_remote:
         _fit_in_parts(plan, settings, fit, function, target, progress, place)
     else:
-        _run_fit(plan, settings, fit, function, target, progress, cache)
+        _run_fit(plan, settings, fit, function, target, progress, cache, place)
     saved = describe(target, fit)
-    return saved, () if cache is None else cache.keep(plan.folder)
+    return saved, (*fit_notes(saved), *(() if cache is None else cache.keep(plan.folder)))
 
 
 def _inputs(raw: Schema, names: tuple[str, ...]) -> Schema:
@@ -172,7 +175,7 @@ def _inputs(raw: Schema, names: tuple[str, ...]) -> Schema:
     return replace(raw.select(names), label=None)
 
 
-def _function(given: Any) -> tuple[PreprocessingFn, str, str]:
+def _function(given: Any, is_cached: bool) -> tuple[PreprocessingFn, str, str]:
     """(the guarded function, what to call it, a digest of it)."""
     from recordmill.transforms.tft.user_function import GuardedFunction, load_function, send_by_value
 
@@ -182,7 +185,7 @@ def _function(given: Any) -> tuple[PreprocessingFn, str, str]:
         function, name = given, getattr(given, "__name__", type(given).__name__)
     else:
         raise UsageError(f"transform: {type(given).__name__} is neither a path, nor a function, nor a dict of steps")
-    return GuardedFunction(function), name, send_by_value(function)
+    return GuardedFunction(function, is_cached), name, send_by_value(function)
 
 
 def _run_fit(
@@ -193,8 +196,9 @@ def _run_fit(
     target: str,
     progress: Progress,
     cache: FitCache | None,
+    place: SharedFolder | None,
 ) -> None:
-    path = plan.save("fit.pickle")
+    sent = sent_plan(plan, settings.beam_args) if place is None else share_plan(plan, place)
     local = is_local(settings.runner)
 
     def construct(pipeline: Any) -> None:
@@ -202,7 +206,7 @@ def _run_fit(
 
         from recordmill.transforms.tft.analysis import FitTransform, FitWithCache, temporary
 
-        fields = (path, fit.split, fit.inputs, function, target)
+        fields = (sent, fit.split, fit.inputs, function, target)
         step = FitTransform(*fields) if cache is None else FitWithCache(*fields, plan.folder, cache.groups)
         groups = range(len(plan.groups))
         packs = pipeline | "Groups" >> beam.Create([tuple(groups)] if local else [(group,) for group in groups])
@@ -236,7 +240,7 @@ def _fit_in_parts(
         _ = pipeline | "Groups" >> ElementNumbers(len(plan.groups)) | "Fit" >> step
 
     def construct(pipeline: Any) -> None:
-        step = FitWithCache(path, fit.split, fit.inputs, function, target, plan.folder, found)
+        step = FitWithCache(plan.held(), fit.split, fit.inputs, function, target, plan.folder, found)
         packs = pipeline | "Groups" >> Create([tuple(range(len(plan.groups)))])
         with temporary(plan.folder):
             _ = packs | "Fit" >> step
@@ -249,7 +253,6 @@ def _fit_in_parts(
         found = fetch_parts(place, len(plan.source.files), os.path.join(plan.folder, "known"))
         if not found.known:
             raise DataError(f"the transform can't be fitted on split {fit.split!r}: there is no record in it")
-        path = plan.save("fit.pickle")
         run_pipeline(construct, None, (), plan.folder, progress)
 
 

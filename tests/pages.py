@@ -39,6 +39,23 @@ def replay(text: str) -> str:
     return _BLOCK.sub(rerun, text)
 
 
+def reruns(text: str) -> list[tuple[str, list[str], list[str]]]:
+    """(command, what the page says, what it prints now) of the commands in blocks without a language, whose inputs are
+    not the same everywhere: only the lines about builds, and a number as N.
+    """
+    found = []
+    for block in re.findall(r"(?ms)^```\n(\$ .*?)^```$", text):
+        for run in re.split(r"(?m)^\$ ", block)[1:]:
+            command, _, said = run.partition("\n")
+            found.append((command, _without_numbers(said), _without_numbers(_run(command))))
+    return found
+
+
+def _without_numbers(said: str) -> list[str]:
+    lines = (line for line in said.splitlines() if line.startswith(("note: ", "local/", "  train: ", "  test: ")))
+    return [re.sub(r"data-[0-9a-f]{12}|[0-9][0-9,.]*", "N", line) for line in lines]
+
+
 def _program(source: str, names: dict[str, Any]) -> str:
     exec(compile(source, "page", "exec"), names)
     return source

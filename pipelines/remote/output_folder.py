@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from recordmill.pipelines.remote.submission import MayBeRunning
@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def remove_on_failure(place: SharedFolder | None) -> Iterator[StoreRun | None]:
+def remove_on_failure(
+    place: SharedFolder | None, keeps: Callable[[BaseException], bool] = lambda error: False
+) -> Iterator[StoreRun | None]:
     """Holds the lease of a build or a read in a store, which it gives, and where what dead runs left is removed first.
     None: where a folder holds the run. What failed is removed when its jobs have ended, and stays where that is not
-    known.
+    known. keeps: whether what an error has ended is to go on some day.
     """
     if place is None or not place.is_remote:
         yield None
@@ -28,6 +30,9 @@ def remove_on_failure(place: SharedFolder | None) -> Iterator[StoreRun | None]:
             yield run
         except MayBeRunning:
             raise
-        except BaseException:
-            run.close()
+        except BaseException as error:
+            if keeps(error) and not run.has_committed:
+                run.release()
+            else:
+                run.close()
             raise

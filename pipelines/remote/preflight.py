@@ -16,8 +16,8 @@ from recordmill.base.progress import Progress
 from recordmill.pipelines.remote.cluster import ClusterFinding, check_cluster, refuse_findings
 from recordmill.pipelines.remote.job_error import EngineError
 from recordmill.pipelines.remote.submission import Submission, pipeline_options, run_on_engine
-from recordmill.shards.manifest import RUN_PREFIX
 from recordmill.shards.run import RunFolder, check_out
+from recordmill.shards.store_run import StoreRun
 from recordmill.sources.registry import DATA_EXTENSIONS
 from recordmill.storage.files import (
     Stat,
@@ -247,8 +247,8 @@ def _out(out: str, overwrite: bool) -> tuple[RunFolder | None, str, ClusterFindi
     try:
         base = check_out(out, overwrite)
         if is_remote(out):
-            path = join(out, f"{RUN_PREFIX}{uuid.uuid4().hex[:12]}")
-            take_away(put_token(path, ""))
+            with StoreRun(out, uuid.uuid4().hex[:12]) as run:  # it can be written to, and keeps conditions
+                path = join(out, run.folder_name)
         else:
             folder = RunFolder.create(out)
             path = str(folder.path.absolute())

@@ -11,18 +11,20 @@ from typing import Any
 
 from recordmill.base.errors import UsageError
 from recordmill.pipelines.remote.job_error import sentence
-from recordmill.shards.dead_runs import claimed
+from recordmill.shards.dead_runs import claimed, other_host
 from recordmill.shards.engine_jobs import ENDED, JOB_NAME, RUNNING, EngineGone, Flink, JobNote, read_note, state_of
-from recordmill.shards.manifest import RUN_PREFIX, generations, load
+from recordmill.shards.manifest import generations, load
 from recordmill.storage.files import bound_requests, is_remote, listed_objects, output_path
 from recordmill.storage.folders import is_folder, join, paths_in
+from recordmill.storage.walk import RUN_PREFIX
 
 HERE, GONE = "at work on this machine", "dead"
 
 
 @dataclass(frozen=True)
 class RunState:
-    """One run folder. state: `running`, `ended` or `unknown` of an engine's job; `at work on this machine`; `dead`.
+    """One run folder. state: `running`, `ended` or `unknown` of an engine's job; `at work on this machine`; `dead`; or
+    the host that would know.
     told: what the engine says of it. since: seconds of the clock (time.time). page: where to look at it.
     """
 
@@ -81,7 +83,12 @@ def _on_disk(out: Path) -> list[RunState]:
     notes = {path: read_note(str(path)) for path in sorted(paths_in(out, f"{RUN_PREFIX}*"))}
     with claimed(path for path, note in notes.items() if note is None) as dead:
         gone = {run.name for run in dead}
-    return [_state(path.name, note, GONE if path.name in gone else HERE) for path, note in notes.items()]
+    return [_state(path.name, note, GONE if path.name in gone else _place_of(path)) for path, note in notes.items()]
+
+
+def _place_of(run: Path) -> str:
+    host = other_host(run)
+    return f"at work, or killed, on host {host}" if host else HERE
 
 
 def _in_store(out: str) -> list[RunState]:

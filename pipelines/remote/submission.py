@@ -81,7 +81,7 @@ def _run(construct: Callable[[Pipeline], None], job: Submission, progress: Progr
     runner, servers = own_runner(job.runner)
     engine = _Engine(job, options, servers)
     if job.detach:
-        engine.check_can_detach(options)
+        engine.check_can_detach()
     try:
         engine.note()
         pipeline = beam.Pipeline(runner=runner, options=options)
@@ -160,13 +160,18 @@ class _Engine:
     """The job at hand, from before it is submitted until nothing of it is left."""
 
     def __init__(self, job: Submission, options: Any, servers: list[Any]) -> None:
-        from apache_beam.options.pipeline_options import FlinkRunnerOptions, PortableOptions
+        from apache_beam.options.pipeline_options import FlinkRunnerOptions, PortableOptions, SparkRunnerOptions
 
         self._job, self._servers = job, servers
         portable = options.view_as(PortableOptions)
         is_flink = any(word in job.runner.lower() for word in ("flink", "portable"))
         self.flink = Flink.of_master(options.view_as(FlinkRunnerOptions).flink_master) if is_flink else None
         self._endpoint = portable.job_endpoint or ""
+        uber = (self.flink is not None and options.view_as(FlinkRunnerOptions).flink_submit_uber_jar) or (
+            "spark" in job.runner.lower() and options.view_as(SparkRunnerOptions).spark_submit_uber_jar
+        )
+        # whether those to whom the job is handed over go on without this process
+        self._stays = bool(uber or self._endpoint or "dataflow" in job.runner.lower())
         self._loopback = portable.environment_type == "LOOPBACK" or "prism" in job.runner.lower()
         self.id = ""
         self.result: Any = None
@@ -175,16 +180,13 @@ class _Engine:
         self._failure: list[BaseException] = []
         self._state: list[Any] = []
 
-    def check_can_detach(self, options: Any) -> None:
+    def check_can_detach(self) -> None:
         """UsageError if the job could not go on without this process."""
-        from apache_beam.options.pipeline_options import FlinkRunnerOptions
-
         if "prism" in self._job.runner.lower():
             raise UsageError(
                 f"{option('detach', True)}: Prism ends with this process, and with it the job; name an engine that "
                 "stays"
             )
-        uber = options.view_as(FlinkRunnerOptions).flink_submit_uber_jar and self.flink is not None
         if self._loopback:
             raise UsageError(
                 f"{option('detach', True)}: the workers are threads of this process (LOOPBACK); give "
@@ -192,7 +194,7 @@ class _Engine:
                 "EXTERNAL "
                 "or DOCKER"
             )
-        if not (uber or self._endpoint or "dataflow" in self._job.runner.lower()):
+        if not self._stays:
             raise UsageError(
                 f"{option('detach', True)}: the job server would end with this process; give "
                 "--flink_submit_uber_jar, which needs "
@@ -309,13 +311,13 @@ class _Engine:
         elif self.result is not None and not self._ended.is_set():
             self._cancel_by_beam()
         elif self.result is None and self._may_come:
-            raise TimeoutError(f"it was on its way to {self._endpoint}")
+            raise TimeoutError(f"it was on its way to {self._endpoint or self._job.runner}")
         self.close()
 
     @property
     def _may_come(self) -> bool:
-        """Whether a job server that stays may have it, and the engine not yet."""
-        return self._handed_over and bool(self._endpoint)
+        """Whether a job server, or an engine, that stays may have it and show it later."""
+        return self._handed_over and self._stays
 
     def _cancel_on_flink(self, flink: Flink) -> None:
         """A job that is still on its way there, from a job server of our own, is stopped with that server; one from a
@@ -338,9 +340,11 @@ class _Engine:
             time.sleep(1.0)
             if (found := flink.named(self._job.name)) is not None:
                 return found.id
-            if not self._may_come:
+            is_late = time.monotonic() - before > _COMING_SEC
+            # a server of our own, which is gone, may have handed it over while this process was stopped
+            if not self._may_come and (self.result is not None or is_late):
                 return ""
-            if time.monotonic() - before > _COMING_SEC:
+            if is_late:
                 if self.result is not None and self._ended.is_set():
                     return ""
                 raise TimeoutError(f"it was on its way to {flink.url}")

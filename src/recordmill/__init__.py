@@ -16,6 +16,7 @@ if sys.platform == "win32":
 
 if TYPE_CHECKING:
     from recordmill.base.errors import DataError, RecordmillError, UsageError
+    from recordmill.commands.stats import stats
     from recordmill.pipelines.build import BuildResult, build, submit
     from recordmill.pipelines.read import ReadResult, read
     from recordmill.pipelines.remote.preflight import doctor
@@ -36,6 +37,7 @@ _PLACES = {
     "BuildResult": "pipelines.build",
     "clean": "shards.store_run",
     "doctor": "pipelines.remote.preflight",
+    "stats": "commands.stats",
     "status": "pipelines.remote.status",
     "submit": "pipelines.build",
     "read": "pipelines.read",
@@ -87,6 +89,7 @@ __all__ = [
     "read",
     "serving_layer",
     "serving_objects",
+    "stats",
     "status",
     "submit",
     "verify",

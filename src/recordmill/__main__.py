@@ -15,14 +15,27 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; 0 done, 1 the data or the run failed, 2 wrong usage, 130 stopped by Ctrl-C."""
+    said = "stopped; nothing was written"
     try:
         from recordmill.commands.main import run
 
-        return run(argv)
+        code = run(argv)
+        said = "stopped when all was done"
+        if argv is None:
+            _end_undisturbed()
+        return code
     except KeyboardInterrupt as stop:
         with contextlib.suppress(OSError):  # stderr may be a pipe that nobody reads any more
-            print(f"recordmill: error: {str(stop) or 'stopped; nothing was written'}", file=sys.stderr)
+            print(f"recordmill: error: {str(stop) or said}", file=sys.stderr)
         return 130
+
+
+def _end_undisturbed() -> None:
+    """Everything is done and said: signals change nothing of it while Python ends."""
+    import signal
+
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(name, signal.SIG_IGN)
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ def test_splits_above_one_suggest_no_negative_rest(tmp_path: Path) -> None:
 
 
 def test_a_local_runner_is_known_in_any_case() -> None:
-    from recordmill.pipelines.beam_run import is_local
+    from recordmill.options.option import is_local
 
     for name in (None, "directrunner", "DirectRunner", "Direct", "direct", "FNAPIRUNNER", "fnapirunner", "fn_api"):
         assert is_local(name), name

@@ -7,11 +7,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import pickle
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ import pyarrow as pa
 import pytest
 
 import recordmill
-from recordmill.base.errors import UsageError
+from recordmill.base.errors import DataError, UsageError
 from recordmill.building import ingest, run_file
 from recordmill.pipelines.build import BuildResult
 from recordmill.records.example.encode import encode
 from recordmill.shards.manifest import generations, is_data_set
+from recordmill.transforms import local_build
 
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
 
@@ -47,6 +49,22 @@ def shard_bytes(result: BuildResult) -> dict[str, str]:
 
 def read_back(result: BuildResult, split: str | None = None) -> list[dict[str, Any]]:
     return recordmill.open(result.out, split=split).to_table().to_pylist()
+
+
+def test_no_file_of_a_build_is_a_pickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which would run any code for whoever can write to OUT."""
+    seen = []
+
+    def look(*given: Any) -> Any:
+        seen.extend(path for path in (tmp_path / "out").rglob("*") if path.is_file())
+        assert not [path for path in seen if path.exists() and path.read_bytes()[:1] == b"\x80"]
+        return conclude(*given)
+
+    conclude = local_build.conclude
+    monkeypatch.setattr(local_build, "conclude", look)
+    recordmill.build(table(100), tmp_path / "out")
+    assert seen
+    assert not [path for path in seen if "pickle" in path.name]
 
 
 def test_what_is_built_is_what_was_given(tmp_path: Path) -> None:
@@ -201,6 +219,38 @@ def test_overwriting_keeps_the_old_data_set_readable(tmp_path: Path) -> None:
     assert [row["x"] for row in read_back(new)] == [4]
     assert sorted(row["x"] for row in reader.to_table().to_pylist()) == [1, 2, 3]
     assert all(path.exists() for path in old.shards)
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_a_reader_whose_shards_two_builds_have_replaced_is_told(tmp_path: Path, compression: str) -> None:
+    out = tmp_path / "out"
+    recordmill.build({"x": list(range(50))}, out, compression=compression)
+    ways: list[Callable[[recordmill.Dataset], Any]] = [
+        lambda ds: list(ds.batches(8, shuffle=False)), lambda ds: list(ds.batches(8, shuffle="global")),
+        lambda ds: ds.to_table(), lambda ds: ds[3], lambda ds: ds.take([5, 1]), lambda ds: ds.head(),
+        lambda ds: ds.to_parquet(tmp_path / "x.parquet", overwrite=True), lambda ds: len(ds.filter("x > 3")),
+    ]  # fmt: skip
+    readers = [recordmill.open(out) for _ in ways]
+    begun = recordmill.open(out).batches(8, shuffle=False)
+    first = next(begun)["x"].tolist()
+    for number in (1, 2):
+        last = recordmill.build({"x": [number]}, out, overwrite=True, compression=compression)
+        for way, reader in zip(ways, readers, strict=True):
+            if number == 1:
+                way(pickle.loads(pickle.dumps(reader)))  # whoever has it open can read on
+                continue
+            said = rf"{out}/data-.*: is gone: the data set was replaced, by generation 3; open it again"
+            with pytest.raises(DataError, match=said):
+                way(reader)
+    assert len(first + [x for batch in begun for x in batch["x"].tolist()]) == 50  # what was open is read to its end
+    (tmp_path / "x.parquet").unlink()
+    reader = recordmill.open(out)
+    (shard,) = last.shards
+    shard.unlink()
+    with pytest.raises(DataError, match=rf"{shard}: is missing; the manifest names it"):
+        reader.to_table()
+    with pytest.raises(DataError, match=r"is missing; the manifest names it"):
+        list(reader.batches(8))
 
 
 def test_another_labels_file_is_another_fingerprint(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ import runpy
 from pathlib import Path
 
 import pytest
-from pages import replay
+from pages import replay, reruns
+
+import recordmill
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", "docs/getting-started.md", "docs/building.md")
@@ -32,3 +34,11 @@ def test_every_block_prints_what_the_pages_say(samples: Path, monkeypatch: pytes
     for page in PAGES:
         text = (ROOT / page).read_text(encoding="utf-8")
         assert replay(text) == text, page
+    make = runpy.run_path(str(ROOT / "examples" / "make_samples.py"))  # of the packages that are installed here
+    make["texts"](samples / "local" / "raw" / "texts")
+    make["packages"](samples / "local" / "raw" / "packages.jsonl")
+    recordmill.read("local/out/wine", "local/read/wine", to="parquet", overwrite=True)
+    runs = reruns((ROOT / "docs" / "building.md").read_text(encoding="utf-8"))
+    assert [command.split()[1] for command, _, _ in runs] == ["build", "head", "build", "inspect", "build", "build"]
+    for command, said, printed in runs:
+        assert {*said} <= {*printed}, command  # a package may bring a file that is worth a note

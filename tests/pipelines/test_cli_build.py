@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -205,6 +206,26 @@ def test_a_full_disk_is_one_line_that_names_out_and_leaves_nothing(tmp_path: Pat
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError("can't start new thread"), "no more threads can be started: give fewer --threads"),
+        (ImportError("x.so: failed to map segment from shared object"), "out of memory: give less --memory"),
+    ],
+)
+def test_a_limit_of_the_system_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, said: str
+) -> None:
+    def fail(*given: object, **named: object) -> None:
+        raise error
+
+    (tmp_path / "a.csv").write_text("id\n1\n")
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    assert main(["build", "csv", str(tmp_path / "a.csv"), "--out", str(tmp_path / "out"), "--quiet"]) == 1
+    assert f"recordmill: error: {said}" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.sweep
 def test_a_reader_that_has_gone_and_closed_streams_are_no_traceback(rows: Path, tmp_path: Path) -> None:
     process = subprocess.Popen(
@@ -228,7 +249,7 @@ def test_a_reader_that_has_gone_and_closed_streams_are_no_traceback(rows: Path, 
 
 @pytest.mark.parametrize(
     ("stage", "stop"),
-    [("read", signal.SIGINT), ("write", signal.SIGTERM)]
+    [("read", signal.SIGINT), ("write", signal.SIGTERM), ("write", signal.SIGHUP)]
     + [
         pytest.param(*case, marks=pytest.mark.sweep)
         for case in (
@@ -285,6 +306,69 @@ sys.exit(main(["build", {str(rows)!r}, "--out", {str(tmp_path / "out")!r}, "--qu
     assert done.stderr == f"recordmill: error: stopped, but {tmp_path / 'out'} was complete already\n"
     assert recordmill.verify(tmp_path / "out") == []
     assert not list((tmp_path / "out").glob("_run-*"))
+
+
+@pytest.mark.parametrize(
+    ("command", "moment"),
+    [
+        *(("build", one) for one in ("pipelines.build._result", "commands.build.build_summary")),
+        *(("read", one) for one in ("exporting.publish.remove_file", "commands.read.read_summary")),
+        *((one, moment) for one in ("build", "read") for moment in ("shards.run.RunFolder.close", "Display.__exit__")),
+    ],
+)
+def test_whoever_stops_it_in_its_last_moments_is_told_that_it_was_complete(
+    rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    command: str, moment: str,
+) -> None:  # fmt: skip
+    recordmill.build(rows, tmp_path / "set")
+
+    def stop(*_: object, **__: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    moment = f"recordmill.{moment}".replace("recordmill.Display", "recordmill.pipelines.display.Display")
+    monkeypatch.setattr(moment, stop)
+    source, out = tmp_path / "set" if command == "read" else rows, tmp_path / "out"
+    assert main([command, str(source), "--out", str(out)]) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == (f"recordmill: error: stopped, but {out} was complete already")
+    again = recordmill.build if command == "read" else recordmill.open
+    assert again(out, *([tmp_path / "again"] if command == "read" else []))
+
+
+def test_nothing_disturbs_the_end_of_what_is_done(rows: Path, tmp_path: Path) -> None:
+    script = f"""
+import atexit, os, signal, sys
+from recordmill.__main__ import main
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    atexit.register(os.kill, os.getpid(), number)
+sys.argv[1:] = ["build", {str(rows)!r}, "--out", {str(tmp_path / "out")!r}, "--quiet"]
+sys.exit(main())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_quiet_lets_no_words_of_tensorflow_s_libraries_through(tmp_path: Path, quiet: bool) -> None:
+    (tmp_path / "tensorflow.py").write_text("import os\nos.write(2, b'I0000 port.cc: oneDNN is on\\n')\n")
+    script = f"""
+import sys
+from recordmill.commands import main
+sys.path.insert(0, {str(tmp_path)!r})
+main._run = lambda args: __import__("tensorflow") and sys.stderr.write("own") and 0
+sys.exit(main.run(["build", "x", "--out", "y"{', "--quiet"' if quiet else ""}]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr == ("own" if quiet else "I0000 port.cc: oneDNN is on\nown")
+
+
+def test_a_parent_of_out_whose_name_is_no_utf_8_is_told(rows: Path, tmp_path: Path) -> None:
+    odd = os.fsencode(tmp_path) + b"/\xff"
+    os.mkdir(odd)
+    words = [*map(os.fsencode, command(rows, "--out")), b"ds"]
+    done = subprocess.run(words, capture_output=True, check=False, cwd=odd)
+    assert done.returncode == 2
+    assert b"--out ds: the name '\\xff' in its path is no UTF-8" in done.stderr
 
 
 def test_an_out_whose_name_is_no_utf_8_is_refused(rows: Path, tmp_path: Path) -> None:

@@ -4,13 +4,19 @@ from real files is what our reader gives.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import recordmill
 from recordmill.pipelines.build import BuildResult
+from recordmill.reader.inspect.summary import summarise
+from recordmill.records.example.encode import encode_sequences
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Feature, Schema
 
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
 
@@ -60,6 +66,16 @@ def equal(theirs: Any, value: Any) -> bool:
     return bool(theirs == value)
 
 
+def test_a_view_is_built_with_its_types(tmp_path: Path) -> None:
+    rows = {"a": np.arange(6, dtype=np.float32), "t": np.ones((6, 2, 2), np.uint8), "x": np.arange(6, dtype=np.int32)}
+    recordmill.build(rows, tmp_path / "set")
+    view = recordmill.open(tmp_path / "set").filter("x >= 2").rename({"a": "b"})
+    recordmill.build(view, tmp_path / "again")
+    again = recordmill.open(tmp_path / "again")
+    assert {f.name: f.describe() for f in again.schema} == {f.name: f.describe() for f in view.schema}
+    assert sorted(again["b"].tolist()) == [2, 3, 4, 5]
+
+
 def test_tensorflow_parses_the_same_values(built: BuildResult) -> None:
     tf = pytest.importorskip("tensorflow", reason="needs TensorFlow")
     for split, rows in ours(built).items():
@@ -101,12 +117,36 @@ def test_tfx_bsl_decodes_the_same_values(built: BuildResult) -> None:
                     assert equal(theirs if feature.shape else theirs[0], value), (name, theirs, value)
 
 
+def test_tensorflow_datasets_reads_the_context_of_sequence_examples(tmp_path: Path) -> None:
+    tfds = pytest.importorskip("tensorflow_datasets", reason="needs TensorFlow Datasets")
+    schema = Schema(
+        (
+            Feature("id", "int64", (), True),
+            Feature("tags", "string", (None,), True),
+            Feature("frames", "float32", (None,), True, per_step=True),
+        ),
+        message="SequenceExample",
+    )
+    rows = {"id": list(range(5)), "tags": [["a"] * i for i in range(5)], "frames": [[0.5] * i for i in range(5)]}
+    batch = pa.RecordBatch.from_pydict(rows, to_arrow(schema))
+    (tmp_path / "sets.tfrecord").write_bytes(encode_sequences(batch, schema).data.tobytes())
+    out = recordmill.build(tmp_path / "sets.tfrecord", tmp_path / "out", kind="tfrecord", shuffle=False).out
+    found = list(tfds.as_numpy(tfds.builder_from_directory(out).as_dataset(split="train")))
+    assert [(int(one["id"]), one["tags"].tolist()) for one in found] == [(i, [b"a"] * i) for i in range(5)]
+    assert [len(one) for one in found] == [2] * 5
+    (refusal,) = summarise(recordmill.open(out)).refusals or ()
+    assert refusal.startswith("frames: it is a feature list")
+
+
 def test_tensorflow_datasets_opens_the_folder(built: BuildResult) -> None:
+    tf = pytest.importorskip("tensorflow")
     tfds = pytest.importorskip("tensorflow_datasets", reason="needs TensorFlow Datasets")
     from recordmill.schemas.tfds import tfds_refusals
 
     builder = tfds.builder_from_directory(built.out)
     assert {split: info.num_examples for split, info in builder.info.splits.items()} == dict(built.records)
+    pictures = tfds.visualization.ImageGridVisualizer().match(builder.info)  # what show_examples shows
+    assert pictures == ("source" in built.schema)
     refused = {refusal.split(":")[0] for refusal in tfds_refusals(built.schema)}
     assert refused == {feature.name for feature in built.schema if not feature.required}
     for split, rows in ours(built).items():
@@ -116,4 +156,7 @@ def test_tensorflow_datasets_opens_the_folder(built: BuildResult) -> None:
         for one, row in zip(theirs, rows, strict=True):
             assert set(one) == set(row) - refused
             for name, value in one.items():
+                if pictures and name == "image":
+                    row[name] = tf.io.decode_image(row[name], 3).numpy()
+                    assert row[name].shape == (row["height"], row["width"], 3)
                 assert equal(value, row[name]), name

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError
+from recordmill.schemas.arrow import to_arrow
 from recordmill.sources.common.contract import Chunk, Unit
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "own_source.py"
@@ -137,3 +139,31 @@ def test_a_chunk_that_breaks_the_contract_ends_the_build(
     promised = replace(source, units=(replace(source.units[0], rows=5), source.units[1]))
     with pytest.raises(DataError, match=r"gave \d+ records and rejects where the unit says 5"):
         recordmill.build(promised, tmp_path / "out", max_rejects="100%")
+
+
+def test_a_number_of_no_class_or_of_other_classes_ends_the_build(
+    example: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = example.plan_fixed_width([str(prices(tmp_path))])
+    features = (replace(source.schema["id"], classes=("cat", "dog")), *source.schema.features[1:])
+    classed = replace(source, schema=recordmill.Schema(features, "id"))
+
+    def chunk(numbers: list[int | None], classes: tuple[str, ...]) -> Chunk:
+        own = to_arrow(recordmill.Schema((replace(features[0], classes=classes), *features[1:]), "id"))
+        rows = {"id": numbers, "name": ["a"] * len(numbers), "price": [1.0] * len(numbers)}
+        count = len(numbers)
+        batch = pa.RecordBatch.from_pydict(rows, own)
+        return Chunk(batch, np.zeros(count, np.uint32), np.arange(count, dtype=np.int64))
+
+    units = (replace(source.units[0], rows=None),)
+    for wrong, said in (
+        (chunk([0, 2], ("cat", "dog")), r"gave 2 in 'id', which has the classes \('cat', 'dog'\)"),
+        (chunk([-1, None], ("cat", "dog")), "gave -1 in 'id'"),
+        (chunk([0, 1], ("dog", "cat")), r"gave 'id' of the classes \('dog', 'cat'\), not \('cat', 'dog'\)"),
+    ):
+        monkeypatch.setattr(example.FixedWidth, "read", lambda self, unit, wrong=wrong: iter([wrong]))
+        with pytest.raises(DataError, match=said):
+            recordmill.build(replace(classed, units=units), tmp_path / "out")
+    good = chunk([1, None, 0], ("cat", "dog"))
+    monkeypatch.setattr(example.FixedWidth, "read", lambda self, unit: iter([good]))
+    assert recordmill.build(replace(classed, units=units), tmp_path / "out").read == 3

@@ -4,6 +4,7 @@ Beam; nothing half-written.
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -23,6 +24,7 @@ import recordmill
 from recordmill.base.errors import DataError, UsageError
 from recordmill.pipelines.read import ReadResult, read
 from recordmill.records.example.encode import encode
+from recordmill.records.tfrecord.frames import frame
 from recordmill.records.writers.npy import open_columns
 from recordmill.records.writers.outputs import WriterSettings, find_output
 from recordmill.schemas.arrow import from_arrow, to_arrow
@@ -128,6 +130,20 @@ def test_the_same_files_whatever_the_threads_the_memory_and_the_runner(out: Path
     assert len(trees[0]) > 2
     for other in trees[1:]:
         assert other == trees[0]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 4, 5, 9])
+@pytest.mark.parametrize("compression", ["gzip", "none"])
+def test_a_limit_counts_the_bad_records_among_the_first_ones(tmp_path: Path, limit: int, compression: str) -> None:
+    """Also in a stream, of which many records come at once: the 2nd, 5th and 6th are none of the schema."""
+    good, bad = b"\x0a\x0c\x0a\x0a\x0a\x01a\x12\x05\x1a\x03\x0a\x01\x01", b"\xff"
+    records = [bad if number in (1, 4, 5) else good for number in range(9)]
+    data = frame(np.frombuffer(b"".join(records), np.uint8), np.cumsum([0, *map(len, records)])).data.tobytes()
+    name = "a.tfrecord" if compression == "none" else "a.tfrecord.gz"
+    (tmp_path / name).write_bytes(data if compression == "none" else gzip.compress(data))
+    result = read(tmp_path / name, tmp_path / "out", limit=limit, max_rejects="100%")
+    assert result.rejected == sum(number in (1, 4, 5) for number in range(limit))
+    assert result.written == limit - result.rejected
 
 
 def test_selection(out: Path, tmp_path: Path) -> None:
@@ -255,7 +271,7 @@ module.read({str(out)!r}, {str(to)!r}, threads=1)
 def test_a_kill_between_the_renames_is_undone(out: Path, tmp_path: Path) -> None:
     to = tmp_path / "to"
     source = f"""
-import os, recordmill.exporting.publish as commit, recordmill.pipelines.read as module
+import os, recordmill.shards.run as commit, recordmill.pipelines.read as module
 commit.put_if_absent = lambda *args: os.kill(os.getpid(), 9)
 module.read({str(out)!r}, {str(to)!r})
 """

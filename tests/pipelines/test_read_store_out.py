@@ -224,6 +224,37 @@ def test_what_is_no_place_for_a_result(store: Store, out: str, source: str, tmp_
     assert set(store.objects(f"{out}-3")) == {"photo.jpg"}
 
 
+def test_an_engine_s_read_that_is_stopped_keeps_its_finished_outputs(
+    store: Store, out: str, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its workers have put them into the store, and so has who reads on this machine where an engine's would."""
+    monkeypatch.setattr("recordmill.pipelines.read.is_local", lambda runner: runner is None)
+    monkeypatch.setattr("recordmill.pipelines.read.preflight", lambda *_: None)
+    options: dict[str, Any] = {"runner": "FnApiRunner", "file_size": 1000}
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("recordmill.pipelines.read_beam.copy_to_final_names", stop)
+        with pytest.raises(KeyboardInterrupt, match="finished outputs are kept: the same command goes on from there"):
+            recordmill.read(source, out, **options)
+    left = store.objects(out)
+    assert [name for name in left if name.endswith("lease.json")]
+    with pytest.raises(UsageError, match="not a data set"):
+        recordmill.open(out)
+    again = recordmill.read(source, out, **options)
+    count = len(again.paths)
+    assert count > 2
+    assert f"going on from an earlier read: {count} of {count} outputs were finished" in again.notes
+    assert not [name for name in store.objects(out) if name.startswith("_run-")]
+    with monkeypatch.context() as patched:
+        patched.setattr("recordmill.pipelines.read_beam.copy_to_final_names", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):  # of any other error nothing is kept
+            recordmill.read(source, f"{out}-failed", **options)
+    assert store.objects(f"{out}-failed") == {}
+
+
 def test_of_two_reads_one_commits(store: Store, out: str, source: str) -> None:
     ended: list[object] = []
     together = threading.Barrier(2)

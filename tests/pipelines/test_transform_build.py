@@ -19,6 +19,7 @@ import recordmill
 from recordmill.base.errors import DataError, UsageError
 from recordmill.pipelines.build import build
 from recordmill.preprocessing.metadata import restore
+from recordmill.records.example.single_example import example
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import TRANSFORM_FOLDER, Manifest, load
 from recordmill.shards.rejects import TooManyRejects
@@ -129,12 +130,36 @@ def test_the_manifest_says_what_was_found_in_plain_json(out: Path, raw: Any) -> 
     assert load(out).options["transform"] == about["digest"]
 
 
-def test_tf_transform_reads_what_was_saved(out: Path) -> None:
+def test_tf_transform_reads_what_was_saved(out: Path, raw: Any) -> None:
+    import tensorflow as tf
     import tensorflow_transform as tft
 
     output = tft.TFTransformOutput(str(folder_of(out)))
-    assert set(output.transformed_feature_spec()) == {"age", "age_group", "fare", "miles", "city", "note", "kind"}
-    assert output.vocabulary_size_by_name("vocabulary_3_city") == 5
+    about = load(out)
+    schema, raw_schema = from_pbtxt(about.schema), from_pbtxt(about.transform["raw_schema"])
+    assert (output.vocabulary_size_by_name("vocabulary_3_city"), output.vocabulary_size_by_name("city")) == (5, 5)
+    assert output.vocabulary_by_name("kind") == [word.encode() for word in output_words(out, "kind")]
+    spec = output.transformed_feature_spec()  # also of what is kept, and of the label
+    assert set(spec) == set(schema.names) > {"id", "label"}
+    records = [example(row, schema) for row in recordmill.open(out, split="validation")]
+    parsed = tf.io.parse_example(records, spec)
+    (batch,) = recordmill.open(out, split="validation").to_tf(len(records), shuffle=False, label=False)
+    for name in ("id", "label", "age", "kind"):
+        assert np.array_equal(parsed[name], batch[name])
+    spec = output.raw_feature_spec()
+    assert set(spec) == set(about.transform["inputs"])
+    raw_records = [example(row, raw_schema) for row in raw["validation"].to_pylist()]
+    made = output.transform_raw_features(tf.io.parse_example(raw_records, spec))
+    by_id = np.argsort(batch["id"])
+    assert np.allclose(made["age"], batch["age"].numpy()[by_id])
+    assert np.array_equal(made["kind"], batch["kind"].numpy()[by_id])
+    assert np.array_equal(tf.sparse.to_dense(made["city"], -9)[:, 0], np.where(
+        batch["city/valid"], batch["city"], -9)[by_id])  # fmt: skip
+
+
+def output_words(out: Path, feature: str) -> list[str]:
+    name = load(out).transform["found"][feature]["vocabulary_file"]
+    return (folder_of(out) / name).read_text().splitlines()
 
 
 def test_a_row_gives_the_same_bits_in_whatever_batch_it_stands(out: Path, inputs: Path, raw: Any) -> None:
@@ -244,7 +269,7 @@ def test_a_function_of_the_user_s_own(inputs: Path, raw: Any, tmp_path: Path) ->
     schema = done.schema
     described = {feature.name: feature.describe() for feature in schema if not feature.name.startswith("raw/")}
     assert described == {
-        "id": "int64", "age": "float32", "fare": "float32", "city": "int64 [?]", "label": "int64", "old": "int64"
+        "id": "int64", "age": "float32", "fare": "float32", "city": "int64", "label": "int64", "old": "int64"
     }  # fmt: skip
     assert (schema.label, schema["label"].classes) == ("label", ("no", "yes"))
     assert {name for name in schema.names if name.startswith("raw/")} == {
@@ -276,6 +301,100 @@ def test_a_function_that_fails_is_told_by_the_user_s_own_line(
     with pytest.raises(UsageError, match=message):
         build(inputs, tmp_path / "out", transform=f"{tmp_path / 'mine.py'}:{name}")
     assert not (tmp_path / "out").exists()
+
+
+STEPS = {
+    "exact": {"from": "n", "clip": [1_700_000_001, 1_700_000_003]},
+    "inner": {"from": "i", "clip": [0.5, 5.5]},
+    "open": {"from": "i", "clip": [None, 2]},
+    "real": {"from": "f", "clip": [0.1, 0.7]},
+    "some": {"from": "m", "clip": [None, 3]},
+    "filled": {"from": "m", "impute": 1e15},
+    "bucket": {"from": "s", "hash": 7},
+    "numbers": {"from": "i", "hash": 5},
+    "words": {"from": "s", "tokenize": {"lower": True}},
+    "parts": {"from": "s", "tokenize": {"separator": "-"}},
+    "frequent": {"from": "s", "vocabulary": {"min_count": 3, "oov_buckets": 0}},
+    "known": {"from": "s", "vocabulary": {"top_k": 1, "oov_buckets": 2}},
+}
+
+
+def test_each_value_of_clip_hash_tokenize_and_a_vocabulary(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    texts = ["Ab c", "x-y", "x-y", "Ab c", "Ab c", "é", "q Q"]
+    whole = [-3, 0, 1, 5, 6, 2**62, -(2**62)]
+    data = {
+        "n": 1_700_000_000 + np.arange(7),
+        "i": np.array(whole),
+        "f": np.array([0.0, 0.1, 0.25, 0.5, 0.7, 0.9, -1.0]),
+        "m": [None, 1, 2, 3, 4, None, 2**53 + 1],
+        "s": texts,
+    }
+    dropped = dict.fromkeys(data, "keep")
+    build(data, tmp_path / "out", transform={**dropped, **STEPS})
+    rows = recordmill.open(tmp_path / "out").to_table().sort_by("n").to_pylist()
+
+    def column(name: str) -> list[Any]:
+        return [row[name] for row in rows]
+
+    assert column("exact") == [1_700_000_000 + one for one in (1, 1, 2, 3, 3, 3, 3)]
+    assert column("inner") == [1, 1, 1, 5, 5, 5, 1]
+    assert column("open") == [min(one, 2) for one in whole]
+    assert column("real") == [float(np.float32(one)) for one in (0.1, 0.1, 0.25, 0.5, 0.7, 0.7, 0.1)]
+    assert column("some") == [None, 1, 2, 3, 3, None, 3]
+    assert column("filled") == [10**15, 1, 2, 3, 4, 10**15, 2**53 + 1]
+    assert column("bucket") == tf.strings.to_hash_bucket_fast(texts, 7).numpy().tolist()
+    assert column("numbers") == tf.strings.to_hash_bucket_fast([str(one) for one in whole], 5).numpy().tolist()
+    assert column("words") == [text.lower().split() for text in texts]
+    assert column("parts") == [text.split("-") for text in texts]
+    assert column("frequent") == [0 if text == "Ab c" else -1 for text in texts]
+    known = column("known")
+    assert [one == 0 for one in known] == [text == "Ab c" for text in texts]
+    assert {one for one in known if one} <= {1, 2}
+    assert known[1] == known[2]
+
+
+SPARSE = """
+import tensorflow as tf
+
+def preprocessing_fn(inputs):
+    m = inputs["m"]
+    return {
+        "id": inputs["id"],
+        "double": tf.SparseTensor(m.indices, 2 * m.values, m.dense_shape),
+        "one": tf.sparse.from_dense(tf.cast(inputs["id"] % 2, tf.int64)[:, None]),
+        "several": tf.sparse.from_dense(tf.stack([inputs["id"], inputs["id"] + 1], 1)),
+    }
+
+def with_gaps(inputs):
+    id = inputs["id"]
+    return {"id": id, "gaps": tf.sparse.from_dense(tf.stack([id * 0, id + 1, id * 0, id + 1], 1))}
+
+def without_gaps(inputs):
+    found = with_gaps(inputs)
+    return {"id": found["id"], "gaps": tf.ensure_shape(tf.sparse.to_dense(found["gaps"]), [None, 4])}
+"""
+
+
+def test_sparse_outputs_may_be_missing_are_lists_or_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SPARSE)
+    data = {"id": np.arange(1, 5), "m": [None, 10, None, 30]}
+    done = build(data, tmp_path / "out", transform=tmp_path / "mine.py")
+    assert {feature.name: (feature.describe(), feature.required) for feature in done.schema} == {
+        "id": ("int64", True), "double": ("int64", False), "one": ("int64", False), "several": ("int64 [?]", False)
+    }  # fmt: skip
+    rows = recordmill.open(tmp_path / "out").to_table().sort_by("id").to_pylist()
+    assert [row["double"] for row in rows] == [None, 20, None, 60]
+    assert [row["one"] for row in rows] == [1, None, 1, None]
+    assert [row["several"] for row in rows] == [[1, 2], [2, 3], [3, 4], [4, 5]]
+    with pytest.raises(
+        DataError, match=r"'gaps' a SparseTensor with values in the columns \[1, 3\].*tf\.sparse\.to_dense"
+    ):
+        build(data, tmp_path / "gaps", transform=f"{tmp_path / 'mine.py'}:with_gaps")
+    build(data, tmp_path / "dense", transform=f"{tmp_path / 'mine.py'}:without_gaps")
+    rows = recordmill.open(tmp_path / "dense").to_table().sort_by("id").to_pylist()
+    assert [row["gaps"] for row in rows] == [[0, one + 1, 0, one + 1] for one in (1, 2, 3, 4)]
 
 
 def test_rows_that_the_transform_refuses_are_rejects_without_their_values(tmp_path: Path) -> None:
@@ -355,3 +474,52 @@ def test_a_manifest_without_a_transform_does_not_speak_of_one(inputs: Path, tmp_
     assert load(tmp_path / "out").records == {"train": ROWS}
     with pytest.raises(UsageError, match="was built without a transform"):
         build(inputs, tmp_path / "other", transform_from=tmp_path / "out")
+
+
+def test_nothing_is_fitted_by_what_is_not_finite_and_large_numbers_are_told_apart(tmp_path: Path) -> None:
+    numbers = np.arange(1000)
+    floats = numbers.astype("f8")
+    floats[:2] = np.nan, -np.inf
+    data = {
+        "x": floats,
+        "many": 1_700_000_000 + numbers,
+        "more": 1e12 + numbers,
+        "word": ["", "a\nb", *["a", "b"] * 499],
+    }
+    steps = {"large": "many", "larger": "more", "z": "x", "m": "x"}
+    declared: dict[str, Any] = {name: {"from": source} for name, source in steps.items()}
+    for name, step in (("large", {"bucketize": 4}), ("larger", {"bucketize": 4}), ("z", "zscore"), ("m", "minmax")):
+        declared[name] |= step if isinstance(step, dict) else {step: True}
+    made = build(data, tmp_path / "out", transform={**declared, "word": "vocabulary", "many": "keep"})
+    found = recordmill.open(made.out).to_table().sort_by("many")
+    for name in ("large", "larger"):
+        assert np.bincount(found[name].to_numpy(), minlength=4) == pytest.approx(250, abs=10)
+    finite = floats[2:]
+    np.testing.assert_array_equal(found["m"].to_numpy()[2:], ((finite - 2) / 997).astype("f4"))
+    np.testing.assert_allclose(found["z"].to_numpy()[2:], zscore(finite, finite), rtol=1e-6)
+    assert np.isnan(found["m"].to_numpy()[0])
+    assert found["word"].to_pylist()[:2] == [2, 2]
+    counts = load(made.out).transform["found"]
+    assert (counts["z"]["nonfinite"], counts["m"]["nonfinite"], counts["word"]["unlisted"]) == (2, 2, 2)
+    said = "\n".join(note for note in made.notes if note.startswith("transform: feature"))
+    assert "'z': 2 values are NaN or infinite" in said
+    assert "'word': 2 words are empty or hold a line break" in said
+    assert "'large'" not in said
+
+
+def test_a_value_for_which_a_step_has_none_is_a_reject(tmp_path: Path) -> None:
+    data = {
+        "id": np.arange(8),
+        "l": [0.5, -1.0, -3.0, 2.0, float("nan"), 1.0, 1.0, 1.0],
+        "o": [0, 1, 1, 2**40, 2, -1, 5, 2],
+        "b": [0.5, 1.0, 1.0, 2.0, 2.5, 1.0, 1.0, float("nan")],
+    }
+    declared = {"l": "log1p", "o": {"one_hot": 3}, "b": {"bucketize": 2}}
+    made = build(data, tmp_path / "out", transform=declared, max_rejects=6)
+    assert sorted(recordmill.open(made.out).to_table()["id"].to_pylist()) == [0, 4]  # NaN stays what it was
+    reasons = [json.loads(line)["message"] for path in made.rejects for line in Path(path).read_text().splitlines()]
+    assert sorted(reasons) == sorted(
+        ["the transform refuses it: feature 'l': log1p gives no finite number for it"] * 2
+        + ["the transform refuses it: feature 'o': one_hot has no class for it: not one of 0 to 2"] * 3
+        + ["the transform refuses it: feature 'b': bucketize has no bucket for NaN"]
+    )

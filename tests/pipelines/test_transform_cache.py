@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import pickle
 import re
 import shutil
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +19,15 @@ from transformed_set import write_csv
 pytest.importorskip("tensorflow_transform", reason="transforms need tensorflow-transform")
 
 import recordmill
-from recordmill.base.errors import UsageError
+from recordmill.base.errors import DataError, UsageError
 from recordmill.pipelines import analysis_cache
 from recordmill.pipelines.analysis_cache import READ_BY
 from recordmill.pipelines.build import BuildResult, build
+from recordmill.preprocessing.analysis_cache import framed, open_group, write_group
 from recordmill.shards.manifest import TRANSFORM_FOLDER, load
 from recordmill.sources.registry import KIND_NAMES
+from recordmill.transforms.tft import analysis
+from recordmill.transforms.tft.analysis import SketchCoder
 
 SPLITS = "train=0.8,validation=0.2"
 ROWS = 300
@@ -121,6 +129,48 @@ def test_one_more_file_is_all_that_is_analysed(days: Path) -> None:
     more = cached(days)
     assert analysed(more) == (1, train_records(days / "day-3.csv", days), 3)
     assert_same_fit(days, more)
+
+
+class _Call:
+    """Unpickled, it makes a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_what_lies_in_a_cache_is_never_run(days: Path) -> None:
+    """Sketches are kept as their own bytes; a pickle in their place is none."""
+    declared = {"age": {"bucketize": 4}}
+    cached(days, declared=declared)
+    (path,) = (days.parent / "cache").iterdir()
+    header = json.loads(path.read_bytes().split(b"\n")[1][8:].partition(b"]]}")[0] + b"]]}")
+    group, made, parts = open_group(str(path), header["context"]), days.parent / "made", {}
+    assert not [key for key in group.entries if any(b"tfx_bsl" in one for one in group.elements(key))]
+    for number, key in enumerate(group.entries):
+        (days.parent / f"part-{number}").write_bytes(framed(pickle.dumps(_Call(made))))
+        parts[key] = [str(days.parent / f"part-{number}")]
+    write_group(str(path.parent), header["context"], group.members, parts)
+    with pytest.raises(DataError, match="can't be fitted"):
+        cached(days, "again", declared)
+    assert not made.exists()
+
+
+def test_graphs_that_are_made_here_keep_sketches_of_each_key_unpickled(tmp_path: Path) -> None:
+    from tensorflow_transform import analyzer_nodes, analyzers
+
+    evil = pickle.dumps(_Call(tmp_path / "made"))
+    for inside in (True, False):
+        with analysis._without_pickles() if inside else contextlib.nullcontext():
+            combiner = analyzers.QuantilesCombiner(3, 0.1, np.float32)
+            coder = analyzer_nodes.CacheableCombinePerKeyAccumulate(combiner).cache_coder
+        with pytest.raises(RuntimeError) if inside else contextlib.nullcontext():
+            coder.decode_cache(struct.pack("qq", 1, len(evil)) + b"k" + evil)
+        assert (tmp_path / "made").exists() == (not inside)
+    sketch = combiner.add_input(combiner.create_accumulator(), [np.array([[1.0, 2.0, 3.0]])])
+    assert combiner.extract_output(SketchCoder().decode_cache(SketchCoder().encode_cache(sketch)))[0].tolist()
 
 
 @pytest.mark.sweep

@@ -1,8 +1,11 @@
-"""A URI that is not served is refused wherever a path can be typed, in one sentence, and nothing is made."""
+"""A URI that is not served, and an empty path, are refused wherever a path can be typed, in one sentence that tells no
+password, and nothing is made.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from recordmill.__main__ import main
 from recordmill.base.errors import UsageError
 from recordmill.records.writers.npy import open_columns
 from recordmill.storage.files import local_path
+from recordmill.transforms.write_shards import WriteShards
 
 URIS = [
     "viewfs://host/x",
@@ -49,6 +53,28 @@ COMMANDS = {
     "inspect": ["inspect", "URI"],
     "inspect --schema": ["inspect", "set", "--schema", "URI"],
     "verify": ["verify", "URI"],
+    "bench": ["bench", "URI"],
+    "bench --cache": ["bench", "set", "--cache", "URI"],
+    "status": ["status", "URI"],
+    "clean": ["clean", "URI"],
+    "transform --with": ["transform", "rows.csv", "--with", "URI", "--out", "new"],
+    "build --transform": ["build", "rows.csv", "--out", "new", "--transform", "URI"],
+    "build --transform-cache": ["build", "rows.csv", "--out", "new", "--transform", "t", "--transform-cache", "URI"],
+}
+CALLS: dict[str, Callable[[str], Any]] = {
+    "build": lambda path: recordmill.build({"x": [1]}, path),
+    "read": lambda path: recordmill.read("set", path),
+    "open": lambda path: recordmill.open(path),
+    "open cache": lambda path: recordmill.open("set", cache=path),
+    "open schema": lambda path: recordmill.open("set", schema=path),
+    "verify": lambda path: recordmill.verify(path),
+    "status": lambda path: recordmill.status(path),
+    "clean": lambda path: recordmill.clean(path),
+    "serving_layer": lambda path: recordmill.serving_layer(path),
+    "to_numpy": lambda path: recordmill.open("set").to_numpy(memmap_dir=path),
+    "to_parquet": lambda path: recordmill.open("set").to_parquet(path),
+    "open_columns": lambda path: open_columns(path),
+    "WriteShards": lambda path: WriteShards(path, recordmill.open("set").schema),
 }
 
 
@@ -60,6 +86,26 @@ def test_no_command_takes_one(here: Path, command: str, uri: str, capsys: pytest
     said = capsys.readouterr().err
     assert said.count("\n") == 1, said
     assert "is not served" in said or "file:///" in said
+    assert sorted(os.listdir(here)) == before
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_command_takes_an_empty_path_or_tells_a_password(
+    here: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(os.listdir(here))
+    for given, said in (("", "a path is empty"), ("https://me:secret@host/x", "served")):
+        assert main([word.replace("URI", given) for word in COMMANDS[command]]) == 2
+        heard = capsys.readouterr().err
+        assert (heard.count("\n"), said in heard, "secret@" in heard) == (1, True, False), heard
+        assert sorted(os.listdir(here)) == before
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_no_function_takes_an_empty_path(here: Path, call: str) -> None:
+    before = sorted(os.listdir(here))
+    with pytest.raises(UsageError, match="a path is empty"):
+        CALLS[call]("")
     assert sorted(os.listdir(here)) == before
 
 

@@ -9,12 +9,15 @@ from contextlib import redirect_stderr
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 import recordmill
 from recordmill.__main__ import main
 from recordmill.base.errors import DataError, UsageError
+from recordmill.records.example.encode import encode_sequences
 from recordmill.records.tfrecord.frames import frame
+from recordmill.schemas import tfmd
 from recordmill.shards.rejects import TooManyRejects
 
 TFDS = ("dataset_info.json", "features.json")
@@ -51,6 +54,38 @@ def test_an_open_set_of_sequence_examples_stays_what_it_is(tmp_path: Path) -> No
     assert sorted(str(row) for row in again) == sorted(str(row) for row in opened)
     with pytest.raises(UsageError, match="a choice of records or features can't be built from records of type Seq"):
         recordmill.build(recordmill.open(str(tmp_path / "se.tfrecord"), columns=["id"]), str(tmp_path / "o2"))
+
+
+def test_a_name_may_be_that_of_a_feature_and_of_a_feature_list(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    context = (sized(1, features(b"x", at)) for at in range(9))
+    records = [part + sized(2, steps(b"x", [at, at + 1])) for at, part in enumerate(context)]
+    path = str(write(tmp_path / "se.tfrecord", *records))
+    wanted = [(at, [at, at + 1]) for at in range(9)]
+    for command in ("inspect", "head", "verify"):
+        assert main([command, path]) == 0, capsys.readouterr().err
+    built = recordmill.build(path, tmp_path / "out", kind="tfrecord", shuffle=False, num_shards=1, quiet=True)
+    assert next(Path(built.out).rglob("*.tfrecord")).read_bytes() == Path(path).read_bytes()
+    for given in (path, str(built.out)):
+        ds = recordmill.open(given)
+        assert ds.schema.names in (("x", "x/sequence"), ("x/sequence", "x"))
+        assert [(row["x"], row["x/sequence"].tolist()) for row in ds] == wanted
+        assert [rows.tolist() for rows in recordmill.open(given, columns=["x/sequence"])["x/sequence"]] == [
+            steps for _, steps in wanted
+        ]
+    recordmill.read(path, tmp_path / "table", quiet=True)
+    (table,) = (tmp_path / "table").rglob("*.parquet")
+    assert pq.read_table(table).to_pylist() == [{"x": x, "x/sequence": steps} for x, steps in wanted]
+    schema = tfmd.from_pbtxt(tfmd.to_pbtxt(ds.schema))
+    assert schema == ds.schema
+    frames = encode_sequences(ds.to_table().combine_chunks().to_batches()[0], schema)
+    assert [frames.payload(at).tobytes() for at in range(9)] == records
+    pytest.importorskip("tensorflow")
+    for portable in (False, True):
+        (batch,) = ds.to_tf(9, shuffle=False, portable=portable)
+        assert batch["x"].numpy().tolist() == [x for x, _ in wanted]
+        assert batch["x/sequence"].to_list() == [steps for _, steps in wanted]
 
 
 def test_an_open_set_of_payloads_stays_what_it_is(tmp_path: Path) -> None:

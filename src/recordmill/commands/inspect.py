@@ -119,6 +119,10 @@ def inspect_lines(summary: Any) -> Iterator[str]:
         ]
     )
     yield ""
+    if summary.statistics is not None:
+        yield "as the build has counted all records:"
+        yield from summary.statistics.lines()
+        yield ""
     if summary.sampled is not None:
         yield f"all of this is of {summary.looked_at:,} records only (--infer-from): {summary.sampled}"
     if summary.rejected.total:

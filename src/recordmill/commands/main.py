@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import signal
 import sys
 import threading
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
 
 _COMMANDS = {
     "build": "raw images, text, CSV, JSONL, Parquet or TFRecords to shuffled TFRecord shards",
@@ -21,6 +24,7 @@ _COMMANDS = {
     "read": "a data set, or any TFRecord files, to Parquet, NumPy, Arrow or plain files",
     "head": "print the first records readably",
     "inspect": "features, ranges, counts and sizes of a data set or of any TFRecord files",
+    "stats": "what the values of a data set, of TFRecords or of raw data are like",
     "bench": "how fast batches for training come, and where the time goes",
     "verify": "check every byte of a data set against its manifest",
     "doctor": "whether a build or a read would run on an engine, and what to change",
@@ -82,20 +86,52 @@ def run(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what TensorFlow says of processors is nothing of a build's
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _interrupt)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else it goes on without its terminal (nohup)
+            signal.signal(signal.SIGHUP, _interrupt)
     argv = sys.argv[1:] if argv is None else argv
     wanted = next((word for word in argv if not word.startswith("-")), "")
     parser = make_parser(wanted)
     _check_command(parser, wanted)
     args, unknown = parser.parse_known_args(argv)
+    from recordmill.base.option_names import speaking_flags, without_passwords
+
     if wrong := _strays(unknown) if getattr(args, "takes_beam_flags", False) else unknown:
         from recordmill.options.commands import about_unknown
 
-        parser.error(f"unrecognized arguments: {' '.join(wrong)}{about_unknown(wrong, args.command)}")
+        parser.error(
+            without_passwords(f"unrecognized arguments: {' '.join(wrong)}{about_unknown(wrong, args.command)}")
+        )
     args.beam_args = unknown
-    from recordmill.base.option_names import speaking_flags
-
+    if getattr(args, "quiet", False):
+        sys.meta_path.insert(0, SilentImport())
     with speaking_flags():
         return _run(args)
+
+
+class SilentImport:
+    """A finder of modules by which TensorFlow is imported without the words that its libraries write to stderr
+    themselves, before they look at any setting.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Of TensorFlow alone."""
+        spec = PathFinder.find_spec(name, path, target) if name == "tensorflow" else None
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def load_silently(module: ModuleType) -> None:
+                own, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, 2)
+                try:
+                    load(module)
+                finally:
+                    os.dup2(own, 2)
+                    os.close(own)
+                    os.close(nowhere)
+
+            spec.loader.exec_module = load_silently  # type: ignore[method-assign]
+        return spec
 
 
 def _check_command(parser: argparse.ArgumentParser, wanted: str) -> None:
@@ -121,18 +157,36 @@ def _run(args: argparse.Namespace) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
+        if error.errno == errno.ENOMEM:
+            return _say(_NO_MEMORY, 1)
         if error.errno is None or error.strerror is None:
             raise
         return _say(f"{error.filename or 'a file'}: {error.strerror}", 1)
     except MemoryError:
-        return _say("out of memory: give less --memory or fewer --threads, or a larger machine", 1)
+        return _say(_NO_MEMORY, 1)
+    except (ImportError, RuntimeError) as error:
+        said = next((told for text, told in _LIMITS.items() if text in str(error)), None)
+        if said is None:
+            raise
+        return _say(said, 1)
+
+
+_NO_MEMORY = "out of memory: give less --memory or fewer --threads, or a larger machine"
+_LIMITS = {  # what Python says where a system's limit is reached
+    "failed to map segment": f"{_NO_MEMORY} (a library could not be loaded; `ulimit -v` may limit the address space)",
+    "can't start new thread": "no more threads can be started: give fewer --threads, or raise what limits them "
+    "(`ulimit -u`, or a container's limit of processes)",
+}
 
 
 def _told(error: Exception) -> object:
     """The error; of a file that is no TFRecord file, what it is instead and which command takes it."""
     from recordmill.base.errors import DataError
 
-    if not isinstance(error, DataError) or "no TFRecord file" not in error.reason:
+    if not isinstance(error, DataError):
+        return error
+    is_cut = error.reason.startswith("truncated") and error.place.startswith("record 0,")  # of few bytes, all of them
+    if not is_cut and "no TFRecord file" not in error.reason:
         return error
     from recordmill.sources.common.content import sniff_file
     from recordmill.sources.registry import DATA_EXTENSIONS, KIND_NAMES
@@ -173,11 +227,15 @@ def _open_standard_streams() -> None:
 
 def _say(error: object, code: int) -> int:
     """Print an error's one line; gives the exit code."""
+    from recordmill.base.option_names import without_passwords
+
     with contextlib.suppress(OSError):  # stderr may be a pipe that nobody reads any more
-        print(f"recordmill: error: {error}", file=sys.stderr)
+        print(f"recordmill: error: {without_passwords(str(error))}", file=sys.stderr)
     return code
 
 
 def _interrupt(signum: int, frame: object) -> None:
-    """SIGTERM ends a run as Ctrl-C does: cleaned up."""
+    """SIGTERM, or the end of the terminal, ends a run as Ctrl-C does: cleaned up."""
+    if signum == signal.SIGHUP:
+        signal.signal(signum, signal.SIG_IGN)  # the shell sends one, and the kernel another
     raise KeyboardInterrupt

@@ -69,7 +69,7 @@ _RECORDS: Options = (
     grouped(
         OVERWRITE,
         BUILD_RECORDS_GROUP,
-        help="replace the data set that OUT holds; readers of the old one can finish",
+        help="replace the data set that OUT holds; readers of the old one can finish until it is replaced again",
     ),
     grouped(
         SCHEMA_OPTION,
@@ -110,7 +110,7 @@ _RECORDS: Options = (
 _ORDER: Options = (
     Option(
         "seed",
-        "of the shuffle",
+        "of the shuffle, which depends on the order of the INPUTs, too",
         form=WHOLE_FORM,
         default=0,
         metavar="N",
@@ -327,6 +327,14 @@ _TRANSFORM: Options = (
         group=TRANSFORM,
         decides=True,
     ),
+    Option(
+        "trust_graph",
+        "take the transform even if its graph may touch files or run code",
+        form=SWITCH,
+        default=False,
+        group=TRANSFORM,
+        needs=("transform_from",),
+    ),
 )
 _TABLE: Options = (
     Option(
@@ -356,6 +364,15 @@ _TABLE: Options = (
         "two quotes inside quotes end the field, instead of standing for one",
         form=OFF,
         default=True,
+        group=CSV,
+        decides=True,
+        kinds=_CSV,
+    ),
+    Option(
+        "lenient_quotes",
+        'a field that goes on behind its closing quote ("Foo" bar) is read without these quotes, not rejected',
+        form=SWITCH,
+        default=False,
         group=CSV,
         decides=True,
         kinds=_CSV,
@@ -494,6 +511,7 @@ _TEXT: Options = (
     ),
 )
 _RUN: Options = (
+    Option("stats", "do not count what the values are like (statistics.pb)", form=OFF, default=True, group=RUN),
     MEMORY,
     THREADS,
     STORAGE_REQUESTS,

@@ -14,8 +14,8 @@ from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option as option_text
 from recordmill.base.suggestions import did_you_mean, nearest
 from recordmill.options.build import APPLY, BUILD
-from recordmill.options.inspection import BENCH, CLEAN, DOCTOR, HEAD, INSPECT, OPEN, STATUS, VERIFY
-from recordmill.options.option import CHARACTER, NAMES, OFF, Option, Options
+from recordmill.options.inspection import BENCH, CLEAN, DOCTOR, HEAD, INSPECT, OPEN, STATS, STATUS, VERIFY
+from recordmill.options.option import CHARACTER, NAMES, OFF, Option, Options, is_local
 from recordmill.options.read import READ
 from recordmill.records.writers.outputs import serving
 
@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, Options] = {
     "read": READ,
     "head": HEAD,
     "inspect": INSPECT,
+    "stats": STATS,
     "bench": BENCH,
     "verify": VERIFY,
     "doctor": DOCTOR,
@@ -87,6 +88,8 @@ def refuse_unserved(command: str, given: Mapping[str, Any], *, inputs: str = "",
         if output and output not in (served := serving(name)):
             others = " and ".join(option_text("to", other) for other in served)
             raise UsageError(f"{option_text(name, value)}: an option of {others}, not of {option_text('to', output)}")
+        if options[name].engine_only and is_local(told.get("runner")):
+            raise UsageError(f"{said} needs an engine: give {option_text('runner')}")
         if (needs := options[name].needs) and not told.keys() & set(needs):
             raise UsageError(f"{said} needs {' or '.join(map(option_text, needs))}")
         for other, what in options[name].excludes:

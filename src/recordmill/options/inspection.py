@@ -102,6 +102,33 @@ INSPECT: Options = (
     STORAGE_REQUESTS,
     QUIET,
 )
+STATS: Options = (
+    grouped(SPLIT_OPTION, CHOICE_GROUP),
+    grouped(COLUMNS_OPTION, CHOICE_GROUP),
+    grouped(SCHEMA_OPTION, CHOICE_GROUP),
+    Option(
+        "recount",
+        "read the records, also where the build has counted them",
+        form=SWITCH,
+        default=False,
+        group=CHOICE_GROUP,
+        common=True,
+    ),
+    grouped(MAX_REJECTS, CHOICE_GROUP, help="how many records of raw data may be unusable"),
+    Option(
+        "out",
+        "a file for them, as TensorFlow Data Validation reads it",
+        metavar="FILE",
+        annotation="str | os.PathLike[str]",
+        group="the report",
+        common=True,
+    ),
+    grouped(OVERWRITE, "the report", help="replace FILE"),
+    grouped(JSON, "the report", help="print them as JSON"),
+    THREADS,
+    STORAGE_REQUESTS,
+    QUIET,
+)
 BENCH: Options = (
     grouped(SPLIT_OPTION, CHOICE_GROUP),
     grouped(COLUMNS_OPTION, CHOICE_GROUP),

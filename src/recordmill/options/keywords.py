@@ -23,7 +23,7 @@ class BuildKeywords(TypedDict, total=False):
     kind: str | None
     # the kind's own options as one object, such as a CsvOptions, or as a mapping
     options: Any
-    # replace the data set that OUT holds; readers of the old one can finish
+    # replace the data set that OUT holds; readers of the old one can finish until it is replaced again
     overwrite: bool
     # a schema.pbtxt (TensorFlow Metadata); without it types are inferred over all data
     schema: Schema | str | os.PathLike[str] | None
@@ -35,7 +35,7 @@ class BuildKeywords(TypedDict, total=False):
     max_rejects: str | int
     # follow symbolic links that lead out of an INPUT folder
     follow_links: bool
-    # of the shuffle (default: 0)
+    # of the shuffle, which depends on the order of the INPUTs, too (default: 0)
     seed: int
     # False: keep the order of the input
     shuffle: bool
@@ -68,6 +68,8 @@ class BuildKeywords(TypedDict, total=False):
     transform_cache: str | os.PathLike[str] | None
     # take the transform of that data set as it is
     transform_from: str | os.PathLike[str] | None
+    # take the transform even if its graph may touch files or run code
+    trust_graph: bool
     # a CSV or JSONL file with a row per image: its path, and columns that become features
     labels: str | os.PathLike[str] | None
     # the column of paths (default: file_name, filename, path, image, ...)
@@ -90,6 +92,8 @@ class BuildKeywords(TypedDict, total=False):
     quote: str | None
     # False: two quotes inside quotes end the field, instead of standing for one
     doubled_quote: bool
+    # a field that goes on behind its closing quote ("Foo" bar) is read without these quotes, not rejected
+    lenient_quotes: bool
     # a character that makes the next one literal
     escape: str | None
     # how a missing value is written; repeatable (default: empty and NA)
@@ -119,6 +123,8 @@ class BuildKeywords(TypedDict, total=False):
     blank_lines: bool
     # a longer line, or text document, is rejected (default: 16MiB)
     max_line_bytes: str | int
+    # False: do not count what the values are like (statistics.pb)
+    stats: bool
     # what may be held at once, beside the interpreter (default: 2GiB)
     memory: str | int
     # how many threads work (default: all cores)

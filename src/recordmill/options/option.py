@@ -17,6 +17,8 @@ REPEATED = "repeated"  # may be given several times, once each for as many featu
 SWITCH, OFF = "switch", "off"  # `--overwrite` is True; `--no-shuffle` makes shuffle False
 EITHER = "either"  # `--header` is True, `--no-header` False, neither leaves the choice
 ALL_OR_NAMES = "all or names"  # `--decode-images`, or `--decode-images A,B`
+# Values of --runner, in any case, that run Beam in this process; any other is an engine.
+LOCAL_RUNNERS = ("directrunner", "direct", "fnapirunner", "fn_api")
 # Inputs of a build: paths, rows that this process has, or an object that reads.
 FROM_FILES, FROM_MEMORY, FROM_SOURCE = "files", "data in memory", "a Source of your own"
 FORMS = (TEXT_FORM, WHOLE_FORM, NUMBER, SIZE_FORM, NAMES, CHARACTER, REPEATED, SWITCH, OFF, EITHER, ALL_OR_NAMES)
@@ -48,7 +50,8 @@ class Option:
     decides: it decides which bytes come out; such options of a build stand in the manifest. kinds: of input that it is
         for; empty: all.
     inputs: of a build that it is for; one with kinds is for files. needs: it has an effect beside one of these options
-        only. excludes: (name, value) of options beside which it has none; None: whatever their value.
+        only. engine_only: it has one only where a runner is named that is not this process. excludes: (name, value) of
+        options beside which it has none; None: whatever their value.
     shell_only, keyword_only: it means something to a shell, or in Python, only.
     """
 
@@ -67,6 +70,7 @@ class Option:
     kinds: tuple[str, ...] = ()
     inputs: tuple[str, ...] = (FROM_FILES, FROM_MEMORY, FROM_SOURCE)
     needs: tuple[str, ...] = ()
+    engine_only: bool = False
     excludes: tuple[tuple[str, Any], ...] = ()
     shell_only: bool = False
     keyword_only: bool = False
@@ -181,7 +185,7 @@ PREFLIGHT = Option(
     form=OFF,
     default=True,
     group=RUN,
-    needs=("runner",),
+    engine_only=True,
 )
 DETACH = Option(
     "detach",
@@ -190,7 +194,7 @@ DETACH = Option(
     default=False,
     group=RUN,
     shell_only=True,
-    needs=("runner",),
+    engine_only=True,
 )
 QUIET = Option(
     "quiet", "no progress and no summary", form=SWITCH, default=False, group=RUN, common=True, shell_only=True
@@ -213,6 +217,11 @@ COLUMNS_OPTION = Option(
     common=True,
     decides=True,
 )
+
+
+def is_local(runner: str | None) -> bool:
+    """Whether the runner is this process; its name is read as Beam reads it, whatever its case."""
+    return runner is None or runner.lower() in LOCAL_RUNNERS
 
 
 def grouped(option: Option, group: str, **changes: object) -> Option:

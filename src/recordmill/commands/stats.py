@@ -1,0 +1,122 @@
+"""`recordmill stats`: what the values of a data set, of any TFRecord files or of raw data are like."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from recordmill.base.progress import Progress
+    from recordmill.schemas.feature import Schema
+    from recordmill.shards.catalog import Inputs
+    from recordmill.statistics.dataset_statistics import DatasetStatistics
+
+_STATS_HELP = """\
+examples:
+  recordmill stats shards                     as the build has counted them
+  recordmill stats 'old/*.tfrecord' --out old.pb
+  recordmill stats flights.csv --columns dep_delay,carrier
+  recordmill stats shards --json | jq .train
+
+Counts, least and greatest values, means and deviations are exact. DISTINCT and MOST FREQUENT with a ~ are estimates, of
+features with many values. The JSON has quantiles, too, and says by how much they may differ.
+
+--out writes a DatasetFeatureStatisticsList, which TensorFlow Data Validation shows and compares:
+tfdv.visualize_statistics(tfdv.load_stats_binary("old.pb")).
+"""
+
+
+def add_stats(commands: Any, summary: str) -> None:
+    """Add the command to an argparse subparsers object."""
+    from recordmill.options.parser import add_command
+
+    add_command(
+        commands,
+        "stats",
+        run_stats,
+        usage="recordmill stats INPUT... [options]",
+        summary=summary,
+        description="Say what the values of each feature are like: how many are missing, their range, mean, standard "
+        "deviation and quantiles, how many are distinct, which are the most frequent.",
+        inputs=("INPUT", "a data set's folder, TFRecord files, or raw data as build takes it"),
+        examples=_STATS_HELP,
+    )
+
+
+def stats(
+    inputs: Inputs,
+    *,
+    split: str | None = None,
+    columns: Sequence[str] | str | None = None,
+    schema: Schema | str | os.PathLike[str] | None = None,
+    recount: bool = False,
+    max_rejects: str | int = 0,
+    out: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+    threads: int | None = None,
+    storage_requests: int | None = None,
+    progress: Progress | None = None,
+) -> DatasetStatistics:
+    """What the values of a data set are like, of any TFRecord files, or of raw data that `build` reads: of a data set
+    as its build has counted them, else by reading all records.
+
+    split, columns: only these. schema: of foreign files, or of raw data, if it is known. recount: read the records also
+    where the build has counted them. max_rejects: how many records of raw data may be unusable. out: a file for them,
+    as TensorFlow Data Validation reads it; overwrite: it may be there.
+
+    Raises:
+        UsageError: nothing there, or an option that can't be served. DataError: an input is damaged. TooManyRejects:
+            more records than max_rejects can't be used.
+    """
+    from recordmill.base.errors import UsageError
+    from recordmill.base.option_names import option
+    from recordmill.base.progress import Progress
+    from recordmill.pipelines.statistics import count_raw, is_raw
+    from recordmill.reader.dataset import open
+    from recordmill.reader.statistics import count_statistics, stored_statistics
+    from recordmill.shards.manifest import is_data_set
+    from recordmill.statistics.dataset_statistics import DatasetStatistics
+    from recordmill.storage.files import bound_requests, output_path, put_bytes
+    from recordmill.storage.folders import exists
+
+    bound_requests(storage_requests)
+    target = None if out is None else output_path(out)
+    if target is not None and not overwrite and exists(target):
+        raise UsageError(f"{option('out', target)} is there already: give {option('overwrite', True)} to replace it")
+    paths = [os.fspath(one) for one in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)]
+    progress = progress or Progress()
+    progress.begin("convert")
+    found: DatasetStatistics | None
+    if not any(map(is_data_set, paths)) and is_raw(paths):
+        given = {} if schema is None else {"schema": schema}
+        sketch = count_raw(paths, progress, max_rejects=max_rejects, threads=threads, **given)
+        found = DatasetStatistics.of_sketch(sketch).chosen(split, columns)
+    else:
+        dataset = open(paths, split, columns, schema=schema, threads=threads)
+        found = None if recount else stored_statistics(dataset)
+        if found is None:
+            sketch = count_statistics(dataset, lambda records: progress.advance(records=records))
+            found = DatasetStatistics.of_sketch(sketch)
+    if target is not None:
+        put_bytes(target, found.to_bytes())
+    return found
+
+
+def run_stats(args: argparse.Namespace) -> int:
+    """Count, or look up, and print."""
+    from recordmill.base.progress import Progress
+    from recordmill.options.parser import given
+    from recordmill.pipelines.display import Display
+
+    progress = Progress()
+    with Display(progress, args.quiet):
+        found = stats(args.inputs, progress=progress, **given(args))
+    if args.json:
+        print(json.dumps(found.to_json(), indent=1, ensure_ascii=False))
+    else:
+        for line in found.lines():
+            print(line)
+    return 0

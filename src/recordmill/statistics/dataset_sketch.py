@@ -1,0 +1,323 @@
+"""`DatasetSketch`: what the records of a data set are like, counted batch by batch, for each split and feature.
+
+It is a function of the records alone, in whatever order and portions they come, and two of them add up to that of all
+records, to the bit. Only how often a text occurs of which there are too many to keep is an estimate, of a sample of the
+occurrences; which ones these are, the records' keys decide.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recordmill.base.arrays import Int64s
+from recordmill.base.machine import DEFAULT_MEMORY_BYTES
+from recordmill.base.siphash import U64
+from recordmill.records.example.flat_arrays import Flat, to_flat
+from recordmill.schemas.arrow import from_arrow, to_arrow
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.statistics.number_sketch import NumberSketch
+from recordmill.statistics.value_kernels import hash_floats, hash_ints, hash_occurrences, hash_values
+from recordmill.statistics.value_sketch import ValueSketch, ValueTexts
+
+MOST_KEPT, FEWEST_KEPT = 4096, 256  # that a feature keeps with their counts, and as many occurrences of texts
+LABELS_KEPT = 1 << 16  # values of a label that are all kept
+_KEPT_IN_ALL = 1 << 17  # values of all features and splits; see SKETCH_BYTES
+SKETCH_BYTES = 120 << 20  # 120 MiB: a sketch of long texts that all differ; one of numbers has 17 MiB at most
+_SKETCHES = 4  # threads that count at once: it is a small part of what they do
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_AT_ONCE = 1 << 16  # values, whose places, hashes and keys are arrays
+
+_NUMBERS = pa.struct([
+    ("zeros", pa.int64()), ("nans", pa.int64()), ("plus_infinities", pa.int64()), ("minus_infinities", pa.int64()),
+    ("least", pa.string()), ("most", pa.string()), ("total", pa.string()), ("squares", pa.string()),
+    ("level", pa.int64()), ("keys", pa.list_(pa.uint32())), ("counts", pa.list_(pa.int64())),
+])  # fmt: skip
+_VALUES = pa.struct([
+    ("hashes", pa.list_(pa.uint64())), ("counts", pa.list_(pa.int64())), ("is_whole", pa.bool_()),
+    ("texts", pa.list_(pa.binary())),
+])  # fmt: skip
+_PARTS: Mapping[str, pa.DataType] = {
+    "lengths": _NUMBERS, "numbers": _NUMBERS, "sizes": _NUMBERS, "values": _VALUES, "sample": _VALUES,
+}  # fmt: skip
+_ROW = pa.schema([("present", pa.int64()), ("missing", pa.int64()), *_PARTS.items()])
+
+
+def most_values(columns: int) -> int:
+    """How many values are kept of each of so many columns: a power of two, as the memory of all of them is bounded.
+
+    >>> most_values(12), most_values(40), most_values(1_000)
+    (4096, 2048, 256)
+    """
+    return max(min(MOST_KEPT, 1 << ((_KEPT_IN_ALL // columns).bit_length() - 1)) if columns else 0, FEWEST_KEPT)
+
+
+class FeatureSketch:
+    """One feature in one split. present, missing: records that have it, and that don't. lengths: how many values each
+    record has, where that varies. numbers: of a feature of numbers; sizes: the bytes of each text or binary value.
+    values: how often each value occurs; None for tensors of floats. sample: occurrences of texts.
+    """
+
+    def __init__(self, feature: Feature, most: int, is_label: bool) -> None:
+        is_float = feature.dtype.startswith(("float", "bfloat"))
+        self.feature, self.is_bytes, self.is_float = feature, feature.dtype in ("string", "bytes"), is_float
+        self.present = self.missing = 0
+        self.lengths = NumberSketch(True, 2 * most) if feature.ragged_rank else None
+        self.numbers = None if self.is_bytes else NumberSketch(not is_float, 2 * most)
+        self.sizes = NumberSketch(True, 2 * most) if self.is_bytes else None
+        if is_label:
+            most = max(LABELS_KEPT, len(feature.classes or ()))
+        self.sample = ValueSketch(min(most, MOST_KEPT) // 2) if self.is_bytes else None
+        if is_float:  # of which no value is frequent, mostly
+            most //= 4
+        self.values = ValueSketch(most) if self.is_bytes or feature.inner_size == 1 else None
+        self._texts = {"values": ValueTexts(), "sample": ValueTexts()}
+
+    def add(self, flat: Flat, keys: U64, rows: Int64s | None) -> None:
+        """Count these rows of the feature's column, or all; keys: [records] of the column."""
+        count = flat.rows if rows is None else len(rows)
+        if flat.valid is not None:
+            rows = np.flatnonzero(flat.valid) if rows is None else rows[flat.valid[rows] != 0]
+        present = flat.rows if rows is None else len(rows)
+        self.present, self.missing = self.present + present, self.missing + count - present
+        splits, length = _row_splits(flat, self.feature)
+        if self.lengths is not None and splits is not None:
+            self.lengths.add(np.diff(splits) if rows is None else splits[rows + 1] - splits[rows])
+        for chosen, of_values in _portions(splits, length, flat.rows, rows, keys if self.is_bytes else None):
+            if of_values is not None:
+                self._add_texts(flat, chosen, of_values)
+            else:
+                self._add_numbers(_numbers(flat, self.feature)[chosen])
+
+    def _add_numbers(self, numbers: npt.NDArray[Any]) -> None:
+        assert self.numbers is not None
+        self.numbers.add(numbers)
+        if self.values is None:
+            return
+        numbers = np.ascontiguousarray(numbers)
+        hashes = np.empty(len(numbers), np.uint64)
+        if self.is_float:
+            hashes = hashes[: hash_floats(numbers if numbers.dtype != np.float16 else numbers.astype("f4"), hashes)]
+        else:
+            hash_ints(numbers.astype(np.int64, copy=False), hashes)
+        self.values.add(hashes)
+
+    def _add_texts(self, flat: Flat, chosen: slice | Int64s, keys: U64) -> None:
+        assert self.sizes is not None
+        assert self.values is not None
+        assert self.sample is not None
+        assert flat.value_splits is not None
+        starts = np.ascontiguousarray(flat.value_splits[:-1][chosen])
+        ends = np.ascontiguousarray(flat.value_splits[1:][chosen])
+        self.sizes.add(ends - starts)
+        hashes, occurrences = np.empty(len(starts), np.uint64), np.empty(len(starts), np.uint64)
+        hash_values(flat.values, starts, ends, hashes)
+        hash_occurrences(hashes, np.ascontiguousarray(keys), occurrences)
+        for name, sketch, some in (("values", self.values, hashes), ("sample", self.sample, occurrences)):
+            new, places = sketch.add(some)
+            if len(new):
+                self._texts[name].put(new, flat.values, starts[places], ends[places])
+            if self._texts[name].count > 2 * sketch.most:
+                self._texts[name].keep(sketch.kept()[0])
+
+    def texts(self, name: str) -> dict[int, bytes]:
+        """The first bytes of the values that `values` or `sample` keeps, by their hashes there."""
+        kept, _ = getattr(self, name).kept()
+        return dict(zip(kept.tolist(), self._texts[name].keep(kept).to_pylist(), strict=True))
+
+    def merge(self, other: FeatureSketch) -> None:
+        """Add what another one has counted of the same feature."""
+        self.present, self.missing = self.present + other.present, self.missing + other.missing
+        for name in _PARTS:
+            mine, others = getattr(self, name), getattr(other, name)
+            if mine is not None:
+                mine.merge(others)
+        for name, sketch in (("values", self.values), ("sample", self.sample)):
+            if self.is_bytes and sketch is not None:
+                self._texts[name].merge(other._texts[name])
+                self._texts[name].keep(sketch.kept()[0])
+
+    def to_fields(self) -> dict[str, Any]:
+        """All that it has counted, as _ROW has it."""
+        fields: dict[str, Any] = {"present": self.present, "missing": self.missing}
+        for name in _PARTS:
+            sketch = getattr(self, name)
+            if isinstance(sketch, NumberSketch):
+                fields[name] = sketch.to_fields()
+            elif isinstance(sketch, ValueSketch):
+                hashes, counts = sketch.kept()
+                texts = self._texts[name].keep(hashes).to_pylist() if self.is_bytes else None
+                fields[name] = {"hashes": hashes, "counts": counts, "is_whole": sketch.is_whole, "texts": texts}
+        return fields
+
+    def set_fields(self, fields: Mapping[str, Any]) -> None:
+        """Count what `to_fields` gave, as Arrow gives it back."""
+        self.present, self.missing = fields["present"].as_py(), fields["missing"].as_py()
+        for name in _PARTS:
+            sketch, known = getattr(self, name), fields[name]
+            if isinstance(sketch, NumberSketch):
+                arrays = {each: known[each].values.to_numpy() for each in ("keys", "counts")}
+                sketch.set_fields({each: arrays[each] if each in arrays else known[each].as_py() for each in known})
+            elif isinstance(sketch, ValueSketch):
+                hashes, counts = (known[each].values.to_numpy() for each in ("hashes", "counts"))
+                sketch.set_kept(hashes, counts, known["is_whole"].as_py())
+                if self.is_bytes:
+                    self._texts[name].put_texts(hashes, known["texts"].values.cast(pa.large_binary()))
+
+
+class DatasetSketch:
+    """All features of the schema in each of these splits. records: [splits] how many were counted."""
+
+    def __init__(self, schema: Schema, splits: Sequence[str]) -> None:
+        self.schema, self.splits = schema, tuple(splits)
+        self.records = [0] * len(self.splits)
+        most = most_values(len(schema) * len(self.splits))
+        self.features = [
+            [FeatureSketch(feature, most, feature.name == schema.label) for feature in schema] for _ in self.splits
+        ]
+
+    def add(self, batch: pa.RecordBatch, keys: U64, splits: npt.NDArray[np.integer[Any]] | None = None) -> None:
+        """Count the records of a batch that has the schema's features as columns. keys: [records]; splits:
+        [records] in which split each of them is; None: all in the first one.
+
+        Raises:
+            DataError, TypeError: as `to_flat` does.
+        """
+        flats = [to_flat(batch.column(feature.name), feature)[0] for feature in self.schema]
+        self.add_flat(flats, keys, splits)
+
+    def add_flat(self, flats: Sequence[Flat], keys: U64, splits: npt.NDArray[np.integer[Any]] | None = None) -> None:
+        """The same of columns as flat arrays."""
+        for number, features in enumerate(self.features):
+            rows = None if splits is None or len(self.splits) == 1 else np.flatnonzero(splits == number)
+            if rows is not None and len(rows) == len(keys):
+                rows = None
+            elif (rows is not None and not len(rows)) or (splits is None and number):
+                continue
+            self.records[number] += len(keys) if rows is None else len(rows)
+            for feature, flat in zip(features, flats, strict=True):
+                feature.add(flat, keys, rows)
+
+    def merge(self, other: DatasetSketch) -> None:
+        """Add what another one has counted of records of the same schema and splits."""
+        assert (self.schema, self.splits) == (other.schema, other.splits)
+        self.records = [mine + others for mine, others in zip(self.records, other.records, strict=True)]
+        for mine, others in zip(self.features, other.features, strict=True):
+            for feature, more in zip(mine, others, strict=True):
+                feature.merge(more)
+
+    def to_arrays(self) -> Mapping[str, npt.NDArray[Any]]:
+        """All that it has counted; equal for equal counts."""
+        rows = [feature.to_fields() for features in self.features for feature in features]
+        table = pa.RecordBatch.from_pylist(rows, _ROW)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, _ROW) as writer:
+            writer.write_batch(table)
+        return {
+            "schema": np.frombuffer(to_arrow(self.schema).serialize(), np.uint8),
+            "splits": np.array(self.splits, np.str_),
+            "records": np.array(self.records, np.int64),
+            "features": np.frombuffer(sink.getvalue(), np.uint8),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], place: object = None) -> DatasetSketch:
+        """What `to_arrays` gave."""
+        schema = from_arrow(pa.ipc.read_schema(pa.py_buffer(arrays["schema"].tobytes())))
+        sketch = cls(schema, arrays["splits"].tolist())
+        sketch.records = arrays["records"].tolist()
+        (batch,) = pa.ipc.open_stream(pa.py_buffer(arrays["features"].tobytes()))
+        flat = [feature for features in sketch.features for feature in features]
+        for number, feature in enumerate(flat):
+            feature.set_fields({name: batch.column(name)[number] for name in _ROW.names})
+        return sketch
+
+
+class SketchPool:
+    """Sketches that threads count in, each by itself: a few, for which the threads wait.
+
+    memory_bytes: of which they may take an eighth, or as much as one of them needs.
+    """
+
+    def __init__(self, schema: Schema, splits: Sequence[str], memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
+        self.schema, self.splits = schema, splits
+        self._free: list[DatasetSketch] = []
+        self._room = threading.Semaphore(max(min(memory_bytes // 8 // SKETCH_BYTES, _SKETCHES), 1))
+
+    @contextmanager
+    def borrowed(self) -> Iterator[DatasetSketch]:
+        """One that is this thread's, meanwhile."""
+        with self._room:
+            try:
+                sketch = self._free.pop()
+            except IndexError:
+                sketch = DatasetSketch(self.schema, self.splits)
+            yield sketch
+            self._free.append(sketch)
+
+    def total(self) -> DatasetSketch:
+        """What all threads have counted; they are done."""
+        total = self._free.pop() if self._free else DatasetSketch(self.schema, self.splits)
+        while self._free:
+            total.merge(self._free.pop())
+        return total
+
+
+def payload_flat(data: npt.NDArray[np.uint8], offsets: Int64s, schema: Schema) -> Flat:
+    """Records that are kept as they are, as the one column that their schema has."""
+    (feature,) = schema
+    return Flat(feature.storage()[0], len(offsets) - 1, data, value_splits=offsets)
+
+
+def _row_splits(flat: Flat, feature: Feature) -> tuple[Int64s | None, int]:
+    """(row r has the values splits[r] up to splits[r + 1], 0), or (None, how many each row has)."""
+    if not feature.raw:
+        return flat.splits, flat.length
+    item = _raw_dtype(feature).itemsize
+    return (None, flat.width // item) if flat.value_splits is None else (flat.value_splits // item, 0)
+
+
+def _raw_dtype(feature: Feature) -> np.dtype[Any]:
+    return np.dtype(feature.dtype).newbyteorder("<")
+
+
+def _numbers(flat: Flat, feature: Feature) -> npt.NDArray[Any]:
+    return flat.values.view(_raw_dtype(feature)) if feature.raw else flat.values
+
+
+def _portions(
+    splits: Int64s | None, length: int, rows: int, some: Int64s | None, keys: U64 | None
+) -> Iterator[tuple[slice | Int64s, U64 | None]]:
+    """(where values stand, for each the key of its record and its number in that, as one) of these rows, or of all, so
+    many values at once. keys: [records] of the column; None: those of values are not needed.
+    """
+    if splits is None and length == 1:
+        for first in range(0, rows if some is None else len(some), _AT_ONCE):
+            part = slice(first, min(first + _AT_ONCE, rows)) if some is None else some[first : first + _AT_ONCE]
+            yield part, None if keys is None else keys[part]
+        return
+    numbers = np.arange(rows) if some is None else some
+    starts = numbers * length if splits is None else splits[numbers]
+    sizes = np.full(len(numbers), length) if splits is None else splits[numbers + 1] - starts
+    ends = np.cumsum(sizes)
+    total = int(ends[-1]) if len(ends) else 0
+    for first in range(0, total, _AT_ONCE):
+        last = min(first + _AT_ONCE, total)
+        among = slice(int(np.searchsorted(ends, first, "right")), int(np.searchsorted(ends, last, "left")) + 1)
+        begins = (ends - sizes)[among]
+        low = np.maximum(first - begins, 0)
+        counts = np.minimum(last - begins, sizes[among]) - low
+        number = np.repeat(low - np.cumsum(counts) + counts, counts) + np.arange(last - first)
+        chosen: slice | Int64s = slice(int(starts[0]) + first, int(starts[0]) + last)
+        if some is not None:
+            chosen = np.repeat(starts[among], counts) + number
+        of_values = None
+        if keys is not None:
+            of_values = np.repeat(keys[numbers[among]], counts) + number.astype(np.uint64) * _STEP
+        yield chosen, of_values

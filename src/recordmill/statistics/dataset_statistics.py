@@ -1,0 +1,333 @@
+"""`DatasetStatistics`: what a data set's values are like, read of a `DatasetFeatureStatisticsList`, for people and
+programs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from tensorflow_metadata.proto.v0 import statistics_pb2
+
+from recordmill.base import html
+from recordmill.base.errors import DataError, UsageError
+from recordmill.base.option_names import option
+from recordmill.base.suggestions import there_are
+from recordmill.statistics.dataset_sketch import DatasetSketch
+from recordmill.statistics.protobuf import to_bytes, to_proto
+
+_NUMBERS, _TEXTS, _BINARY = "num_stats", "string_stats", "bytes_stats"
+_SHOWN_VALUES, _SHOWN_TEXT = 3, 24
+
+
+@dataclass(frozen=True)
+class FeatureStatistics:
+    """One feature in one split. proto: its `FeatureNameStatistics`. Figures are None where there is no such thing."""
+
+    proto: Any
+
+    @property
+    def name(self) -> str:
+        return self.proto.path.step[-1] if self.proto.path.step else str(self.proto.name)
+
+    @property
+    def type(self) -> str:
+        """INT, FLOAT, STRING or BYTES."""
+        return str(statistics_pb2.FeatureNameStatistics.Type.Name(self.proto.type))
+
+    @property
+    def _kind(self) -> str:
+        return self.proto.WhichOneof("stats") or _NUMBERS
+
+    @property
+    def _stats(self) -> Any:
+        return getattr(self.proto, self._kind)
+
+    @cached_property
+    def _custom(self) -> dict[str, Any]:
+        return {one.name: getattr(one, one.WhichOneof("val") or "num") for one in self.proto.custom_stats}
+
+    @property
+    def present(self) -> int:
+        """Records that have it."""
+        return int(self._stats.common_stats.num_non_missing)
+
+    @property
+    def missing(self) -> int:
+        """Records without it."""
+        return int(self._stats.common_stats.num_missing)
+
+    @property
+    def values(self) -> int:
+        """Of all records together."""
+        return int(self._stats.common_stats.tot_num_values)
+
+    @property
+    def finite(self) -> int:
+        """How many values are neither NaN nor infinite."""
+        infinite = sum(int(self._custom.get(name, 0)) for name in ("plus_infinities", "minus_infinities"))
+        return self.values - self.nans - infinite
+
+    @property
+    def lengths(self) -> tuple[int, float, int]:
+        """(least, mean, most) values of a record that has it."""
+        common = self._stats.common_stats
+        return int(common.min_num_values), float(common.avg_num_values), int(common.max_num_values)
+
+    @property
+    def sizes(self) -> tuple[int, float, int] | None:
+        """(least, mean, most) bytes of a text or of a binary value."""
+        if "max_bytes" not in self._custom:
+            return None
+        mean = self._stats.avg_length if self._kind == _TEXTS else self._stats.avg_num_bytes
+        return int(self._custom["min_bytes"]), float(mean), int(self._custom["max_bytes"])
+
+    def _number(self, name: str) -> float | int | None:
+        if self._kind != _NUMBERS or not any(histogram.buckets for histogram in self._stats.histograms):
+            return None
+        if name in self._custom:
+            return int(self._custom[name]) if self.type == "INT" else float(self._custom[name])
+        value = float(getattr(self._stats, name))
+        return int(value) if self.type == "INT" and name in ("min", "max") else value
+
+    @property
+    def min(self) -> float | int | None:
+        """The least finite number."""
+        return self._number("min")
+
+    @property
+    def max(self) -> float | int | None:
+        """The greatest finite number."""
+        return self._number("max")
+
+    @property
+    def mean(self) -> float | None:
+        """Of the finite numbers."""
+        return self._number("mean")
+
+    @property
+    def std_dev(self) -> float | None:
+        """The standard deviation of the finite numbers, as a population."""
+        return self._number("std_dev")
+
+    @property
+    def variance(self) -> float | None:
+        """The square of it."""
+        found = self.std_dev
+        return None if found is None else float(self._custom.get("variance", found * found))
+
+    @property
+    def zeros(self) -> int:
+        return int(self._stats.num_zeros) if self._kind == _NUMBERS else 0
+
+    @property
+    def nans(self) -> int:
+        return max((int(one.num_nan) for one in self._stats.histograms), default=0) if self._kind == _NUMBERS else 0
+
+    @property
+    def quantiles(self) -> tuple[float, ...]:
+        """The values at 0, 1/10, ... and 1 of the finite numbers, each within `quantile_error` of itself."""
+        for histogram in self._stats.histograms if self._kind == _NUMBERS else ():
+            if histogram.type == statistics_pb2.Histogram.QUANTILES and histogram.buckets:
+                edges = [bucket.low_value for bucket in histogram.buckets]
+                return (*edges, histogram.buckets[-1].high_value)
+        return ()
+
+    @property
+    def quantile_error(self) -> float | None:
+        """A share of the value."""
+        return self._custom.get("quantile_error")
+
+    @property
+    def distinct(self) -> int | None:
+        """How many values there are, which is exact if `distinct_error` is 0."""
+        if self._kind != _NUMBERS:
+            return int(self._stats.unique)
+        return int(self._custom["distinct"]) if "distinct" in self._custom else None
+
+    @property
+    def distinct_error(self) -> float | None:
+        """The standard error of `distinct`, as a share of it."""
+        return self._custom.get("distinct_error")
+
+    @property
+    def top_values(self) -> Mapping[str, int]:
+        """Value, as text, to how often it occurs, the most frequent first; of integers and texts."""
+        if self._kind == _TEXTS:
+            ranks: Any = self._stats.rank_histogram
+        else:
+            ranks = self._custom.get("top_values")
+        return {} if ranks is None else {one.label: int(one.sample_count) for one in ranks.buckets}
+
+    @property
+    def top_values_are_exact(self) -> bool:
+        """False: they are estimated of a sample of the occurrences."""
+        return "top_values_are_estimates" not in self._custom
+
+    def to_json(self) -> dict[str, Any]:
+        """All figures, for `--json`."""
+        return {
+            "name": self.name, "type": self.type, "present": self.present, "missing": self.missing,
+            "lengths": self.lengths, "sizes": self.sizes, "min": self.min, "max": self.max, "mean": self.mean,
+            "std_dev": self.std_dev, "zeros": self.zeros, "nans": self.nans, "quantiles": list(self.quantiles),
+            "quantile_error": self.quantile_error, "distinct": self.distinct, "distinct_error": self.distinct_error,
+            "top_values": dict(list(self.top_values.items())[:20]), "top_values_are_exact": self.top_values_are_exact,
+        }  # fmt: skip
+
+    def summary(self) -> dict[str, Any]:
+        """What a manifest says of it."""
+        found = {
+            "missing": self.missing, "min": self.min, "max": self.max, "mean": self.mean, "std_dev": self.std_dev,
+            "distinct": self.distinct,
+        }  # fmt: skip
+        return {
+            name: value
+            for name, value in found.items()
+            if value is not None and not (isinstance(value, float) and not math.isfinite(value))
+        }
+
+    def row(self) -> tuple[str, ...]:
+        """What a table shows, as its header calls it."""
+        total = self.present + self.missing
+        about = "" if self.distinct_error in (0, None) else "~"
+        sizes, lengths = self.sizes, self.lengths
+        spans = [
+            "" if lengths[0] == lengths[2] else f"{lengths[0]}..{lengths[2]} values",
+            "" if sizes is None else f"{sizes[0]}..{sizes[2]} bytes",
+            f"{self.nans:,} NaN" if self.nans else "",
+        ]
+        top = list(self.top_values.items())[:_SHOWN_VALUES]
+        return (
+            self.name,
+            self.type.lower(),
+            f"{100 * self.missing / total:.4g} %" if self.missing else "",
+            "" if self.distinct is None else f"{about}{self.distinct:,}",
+            *(_shown(value) for value in (self.min, self.mean, self.std_dev, self.max)),
+            ", ".join(filter(None, spans)),
+            " ".join(f"{_cut(value)} ({'' if self.top_values_are_exact else '~'}{count:,})" for value, count in top),
+        )
+
+
+_COLUMNS = ("FEATURE", "TYPE", "MISSING", "DISTINCT", "MIN", "MEAN", "STD", "MAX", "SIZE", "MOST FREQUENT")
+
+
+def _shown(value: float | int | None) -> str:
+    return "" if value is None else str(value) if isinstance(value, int) else f"{value:.5g}"
+
+
+def _cut(text: str) -> str:
+    line = repr(text)[1:-1]
+    return line if len(line) <= _SHOWN_TEXT else line[: _SHOWN_TEXT - 1] + "…"
+
+
+class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
+    """Split to feature to its statistics: `statistics["train"]["fare"].mean`.
+
+    >>> DatasetStatistics.from_bytes(b"")
+    <statistics of 0 records>
+    """
+
+    def __init__(self, proto: Any) -> None:
+        self._proto = proto
+
+    @classmethod
+    def from_bytes(cls, data: bytes, source: str = "statistics.pb") -> DatasetStatistics:
+        """The statistics that a file holds; DataError for what is none."""
+        try:
+            return cls(statistics_pb2.DatasetFeatureStatisticsList.FromString(data))
+        except DecodeError:
+            raise DataError("is no DatasetFeatureStatisticsList of TensorFlow Metadata", source=source) from None
+
+    @classmethod
+    def of_sketch(cls, sketch: DatasetSketch) -> DatasetStatistics:
+        """What was counted."""
+        return cls(to_proto(sketch))
+
+    def to_proto(self) -> Any:
+        """The `DatasetFeatureStatisticsList`, as `tensorflow_data_validation` takes it."""
+        return self._proto
+
+    def to_bytes(self) -> bytes:
+        """The message as a file holds it, equal for equal statistics."""
+        return to_bytes(self._proto)
+
+    @cached_property
+    def _splits(self) -> dict[str, dict[str, FeatureStatistics]]:
+        return {
+            dataset.name: {one.name: one for one in map(FeatureStatistics, dataset.features)}
+            for dataset in self._proto.datasets
+        }
+
+    @property
+    def records(self) -> dict[str, int]:
+        """Split to how many records were counted."""
+        return {dataset.name: int(dataset.num_examples) for dataset in self._proto.datasets}
+
+    def of(self, splits: Sequence[str], features: Sequence[str] | None = None) -> DatasetStatistics:
+        """Those of some splits, and of some features, in their order; None: of all."""
+        proto = statistics_pb2.DatasetFeatureStatisticsList()
+        proto.datasets.extend(dataset for dataset in self._proto.datasets if dataset.name in splits)
+        for dataset in proto.datasets if features is not None else ():
+            known = self._splits[dataset.name]
+            del dataset.features[:]
+            dataset.features.extend(known[name].proto for name in features or ())
+        return DatasetStatistics(proto)
+
+    def chosen(self, split: str | None, columns: Sequence[str] | str | None) -> DatasetStatistics:
+        """Those of one split and of some features; None: of all.
+
+        Raises:
+            UsageError: there is no such split or feature.
+        """
+        if split is not None and split not in self:
+            raise UsageError(f"{option('split', split)}: there are {', '.join(self)}")
+        names = [name.strip() for name in columns.split(",")] if isinstance(columns, str) else columns
+        known = list(next(iter(self.values()), ()))
+        for name in names or ():
+            if name not in known:
+                raise UsageError(f"no feature {name!r}; {there_are(name, known)}")
+        return self.of(list(self) if split is None else [split], names)
+
+    def __getitem__(self, split: str) -> Mapping[str, FeatureStatistics]:
+        return self._splits[split]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._splits)
+
+    def __len__(self) -> int:
+        return len(self._splits)
+
+    def to_json(self) -> dict[str, Any]:
+        """All figures, by split."""
+        return {
+            split: {"records": self.records[split], "features": [one.to_json() for one in features.values()]}
+            for split, features in self.items()
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """What a manifest says of them."""
+        return {split: {name: one.summary() for name, one in features.items()} for split, features in self.items()}
+
+    def lines(self) -> Iterator[str]:
+        """What people read."""
+        for split, features in self.items():
+            yield f"{split}: {self.records[split]:,} records"
+            rows = [_COLUMNS, *(one.row() for one in features.values())]
+            widths = [min(max(len(row[at]) for row in rows), 40) for at in range(len(_COLUMNS) - 1)]
+            for row in rows:
+                cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+                yield "  ".join(["", *cells, row[-1]]).rstrip()
+
+    def __repr__(self) -> str:
+        if not self:
+            return "<statistics of 0 records>"
+        return "\n".join(self.lines())
+
+    def _repr_html_(self) -> str:
+        tables = [html.table(list(_COLUMNS), [one.row() for one in features.values()]) for features in self.values()]
+        counts = ", ".join(f"{split} {count:,}" for split, count in self.records.items())
+        return html.section(f"statistics: {counts} records", *tables)

@@ -1,0 +1,220 @@
+"""A sketch as TensorFlow Metadata's `DatasetFeatureStatisticsList`, the message that TensorFlow Data Validation writes,
+shows and compares: one `DatasetFeatureStatistics` a split. Equal sketches give equal bytes.
+
+What that message has no field for stands in `custom_stats`: `variance`, `distinct` of numbers, `distinct_error` and
+`quantile_error` (the share by which they may differ; 0: exact), `top_values` of integers, `top_values_are_estimates`,
+infinities, and `min` and `max` of integers that no float64 holds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from tensorflow_metadata.proto.v0 import statistics_pb2
+
+from recordmill.statistics.dataset_sketch import DatasetSketch, FeatureSketch
+from recordmill.statistics.number_sketch import NumberSketch
+from recordmill.statistics.value_kernels import unmixed
+from recordmill.statistics.value_sketch import TEXT_BYTES, ValueSketch
+
+_BUCKETS = 10  # of a histogram
+_TOP_VALUES = 20  # named at first
+_RANKED = 4  # a quarter of the values that are kept are ranked, those of a label all
+
+_INT, _FLOAT, _STRING, _BYTES = (
+    getattr(statistics_pb2.FeatureNameStatistics, name) for name in ("INT", "FLOAT", "STRING", "BYTES")
+)
+
+
+def to_proto(sketch: DatasetSketch) -> Any:
+    """The statistics of the splits that have records."""
+    found = statistics_pb2.DatasetFeatureStatisticsList()
+    for split, records, features in zip(sketch.splits, sketch.records, sketch.features, strict=True):
+        if records:
+            dataset = found.datasets.add(name=split, num_examples=records)
+            for feature in features:
+                _put_feature(dataset.features.add(), feature, feature.feature.name == sketch.schema.label)
+    return found
+
+
+def to_bytes(proto: Any) -> bytes:
+    """The message as a file has it."""
+    data: bytes = proto.SerializeToString(deterministic=True)
+    return data
+
+
+def _put_feature(proto: Any, feature: FeatureSketch, is_label: bool) -> None:
+    proto.path.step.append(feature.feature.name)
+    if feature.numbers is not None:
+        proto.type = _INT if feature.numbers.is_int else _FLOAT
+        _put_numbers(proto, feature, feature.numbers, is_label)
+    elif feature.feature.dtype == "string":
+        proto.type = _STRING
+        _put_texts(proto, feature, is_label)
+    else:
+        proto.type = _BYTES
+        _put_sizes(proto, feature)
+
+
+def _put_common(common: Any, feature: FeatureSketch) -> None:
+    common.num_non_missing, common.num_missing = feature.present, feature.missing
+    if feature.lengths is None:
+        length = feature.feature.inner_size
+        common.min_num_values = common.max_num_values = length
+        common.avg_num_values, common.tot_num_values = length, length * feature.present
+    elif feature.present:
+        common.min_num_values, common.max_num_values = int(feature.lengths.least or 0), int(feature.lengths.most or 0)
+        common.avg_num_values, common.tot_num_values = feature.lengths.mean, feature.lengths.total
+    if feature.present and feature.lengths is not None:
+        _put_quantiles(common.num_values_histogram, feature.lengths)
+
+
+def _put_numbers(proto: Any, feature: FeatureSketch, numbers: NumberSketch, is_label: bool) -> None:
+    stats = proto.num_stats
+    _put_common(stats.common_stats, feature)
+    if numbers.least is not None and numbers.most is not None:
+        stats.mean, stats.std_dev, stats.num_zeros = numbers.mean, numbers.standard_deviation, numbers.zeros
+        stats.min, stats.median, stats.max = float(numbers.least), numbers.quantile(0.5), float(numbers.most)
+        _put_equal_widths(stats.histograms.add(num_nan=numbers.nans), numbers)
+        _put_quantiles(stats.histograms.add(num_nan=numbers.nans), numbers)
+        _put_custom(proto, "variance", numbers.variance)
+        _put_custom(proto, "quantile_error", numbers.quantile_error)
+        for name, exact, rounded in (("min", numbers.least, stats.min), ("max", numbers.most, stats.max)):
+            if exact != rounded:
+                proto.custom_stats.add(name=name, str=str(exact))
+    elif numbers.nans:
+        stats.histograms.add(num_nan=numbers.nans)
+    for name, count in (("plus_infinities", numbers.plus_infinities), ("minus_infinities", numbers.minus_infinities)):
+        if count:
+            _put_custom(proto, name, count)
+    if feature.values is not None:
+        _put_custom(proto, "distinct", feature.values.distinct())
+        _put_custom(proto, "distinct_error", _error(feature.values))
+        if numbers.is_int and feature.values.is_whole:
+            ranks = proto.custom_stats.add(name="top_values").rank_histogram
+            _put_ranks(ranks, _of_ints(feature.values), None if is_label else feature.values.most // _RANKED)
+
+
+def _of_ints(values: ValueSketch) -> Iterator[tuple[str, int]]:
+    hashes, counts = values.kept()
+    numbers = unmixed(hashes)
+    order = np.lexsort((numbers, -counts))
+    for number, count in zip(numbers[order].tolist(), counts[order].tolist(), strict=True):
+        yield str(number), count
+
+
+def _put_texts(proto: Any, feature: FeatureSketch, is_label: bool) -> None:
+    assert feature.sizes is not None
+    assert feature.values is not None
+    stats, top = proto.string_stats, _top_texts(feature)
+    _put_common(stats.common_stats, feature)
+    stats.unique = feature.values.distinct()
+    if feature.sizes.count:
+        stats.avg_length = feature.sizes.mean
+    for value, count in top[:_TOP_VALUES]:
+        stats.top_values.add(value=value, frequency=count)
+    _put_ranks(stats.rank_histogram, top, None if is_label else feature.values.most // _RANKED)
+    _put_custom(proto, "distinct_error", _error(feature.values))
+    if not feature.values.is_whole:
+        _put_custom(proto, "top_values_are_estimates", 1)
+    _put_span(proto, feature.sizes)
+
+
+def _put_sizes(proto: Any, feature: FeatureSketch) -> None:
+    assert feature.sizes is not None
+    assert feature.values is not None
+    stats, sizes = proto.bytes_stats, feature.sizes
+    _put_common(stats.common_stats, feature)
+    stats.unique = feature.values.distinct()
+    if sizes.count:
+        stats.avg_num_bytes, stats.max_num_bytes_int = sizes.mean, int(sizes.most or 0)
+        stats.min_num_bytes, stats.max_num_bytes = float(sizes.least or 0), float(sizes.most or 0)
+    _put_custom(proto, "distinct_error", _error(feature.values))
+    _put_span(proto, sizes)
+
+
+def _put_span(proto: Any, sizes: NumberSketch) -> None:
+    """The bytes of texts and binary values."""
+    if sizes.least is not None and sizes.most is not None:
+        _put_custom(proto, "min_bytes", sizes.least)
+        _put_custom(proto, "max_bytes", sizes.most)
+        _put_quantiles(proto.custom_stats.add(name="bytes").histogram, sizes)
+
+
+def _top_texts(feature: FeatureSketch) -> list[tuple[str, int]]:
+    """Texts and how often they occur, the most frequent first. Where not all are kept, it is estimated by a sample of
+    the occurrences, except for those that are kept.
+    """
+    assert feature.values is not None
+    assert feature.sizes is not None
+    assert feature.sample is not None
+    texts = feature.texts("values")
+    exact = {texts[one]: count for one, count in feature.values.most_frequent()}
+    if not feature.values.is_whole:
+        sampled, texts = Counter[bytes](), feature.texts("sample")
+        for one, count in feature.sample.most_frequent():
+            sampled[texts[one]] += count
+        scale = feature.sizes.count / max(sampled.total(), 1)
+        exact = {text: round(count * scale) for text, count in sampled.items()} | exact
+    ordered = sorted(exact.items(), key=lambda item: (-item[1], item[0]))
+    return [(_shown(text), count) for text, count in ordered]
+
+
+def _shown(text: bytes) -> str:
+    cut = text[:TEXT_BYTES]
+    return cut.decode("utf-8", "replace") if len(text) <= TEXT_BYTES else cut.decode("utf-8", "ignore") + "…"
+
+
+def _put_ranks(ranks: Any, values: Iterable[tuple[str, int]], most: int | None) -> None:
+    for rank, (value, count) in enumerate(values):
+        if most is not None and rank == most:
+            break
+        ranks.buckets.add(low_rank=rank, high_rank=rank, label=value, sample_count=count)
+
+
+def _put_custom(proto: Any, name: str, value: float) -> None:
+    proto.custom_stats.add(name=name, num=value)
+
+
+def _error(values: ValueSketch) -> float:
+    return 0.0 if values.is_whole else 1 / math.sqrt(values.most)
+
+
+def _put_quantiles(histogram: Any, numbers: NumberSketch) -> None:
+    """Buckets of as many values each."""
+    histogram.type = statistics_pb2.Histogram.QUANTILES
+    edges = [numbers.quantile(number / _BUCKETS) for number in range(_BUCKETS + 1)]
+    _put_buckets(histogram, edges, [numbers.finite / _BUCKETS] * _BUCKETS)
+
+
+def _put_equal_widths(histogram: Any, numbers: NumberSketch) -> None:
+    """Buckets as wide as each other; what a bin holds is spread evenly within it."""
+    histogram.type = statistics_pb2.Histogram.STANDARD
+    assert numbers.least is not None
+    assert numbers.most is not None
+    least, most = float(numbers.least), float(numbers.most)
+    if not math.isfinite(most - least):
+        return
+    edges = [least + (most - least) * number / _BUCKETS for number in range(_BUCKETS)] + [most]
+    low, high = numbers.edges()
+    if numbers.is_int:  # an integer's bin is as wide as the integers that it has
+        low, high = np.ceil(low), np.floor(high)
+    widths = np.where(
+        high - low > (most - least) / 2**40, high - low, 0
+    )  # what is narrower lies on one side of an edge
+    below = [0.0]
+    for edge in edges[1:-1]:
+        part = np.where(widths > 0, (edge - low) / np.where(widths > 0, widths, 1), low < edge)
+        below.append(math.fsum((numbers.counts * np.clip(part, 0, 1)).tolist()))
+    below.append(float(numbers.finite))
+    _put_buckets(histogram, edges, [after - before for before, after in itertools.pairwise(below)])
+
+
+def _put_buckets(histogram: Any, edges: Sequence[float], counts: Sequence[float]) -> None:
+    for low, high, count in zip(edges, edges[1:], counts, strict=False):
+        histogram.buckets.add(low_value=low, high_value=high, sample_count=count)

@@ -1,0 +1,160 @@
+"""`ValueSketch`: the values of least hash, and how often each occurs. Which ones these are, the values alone decide, so
+two sketches add up to that of all values. While there are no more distinct values than it keeps, it has all, and else
+it tells how many there are (Bar-Yossef et al., "Counting distinct elements in a data stream", 2002, and Beyer et
+al., "On synopses for distinct-value estimation", 2007: the standard error is 1 / sqrt(most)).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recordmill.base.arrays import Bytes, Int64s
+from recordmill.base.siphash import U64
+from recordmill.statistics import value_kernels as k
+
+_ALL = (1 << 64) - 1
+_LEAST_SLOTS = 64
+TEXT_BYTES = 100  # of a text that are kept; all of it is counted
+
+
+class ValueSketch:
+    """Counts of the values with the `most` least hashes; of all values while `threshold` is above all hashes."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.threshold = most, _ALL
+        self._used = 0
+        self._most_slots = max(_LEAST_SLOTS, 1 << (4 * most - 1).bit_length())  # a power of two, as all tables have
+        self._new_table(_LEAST_SLOTS)
+
+    def _new_table(self, slots: int) -> None:
+        self._slots = np.zeros(slots, np.uint64)
+        self._counts = np.zeros(slots, np.int64)
+        self._places = np.full(slots, -1, np.int32)
+
+    def add(self, hashes: U64) -> tuple[U64, npt.NDArray[np.int32]]:
+        """Count the values of these hashes; gives the hashes that are new and kept, and where each stands first."""
+        at = 0
+        while True:
+            found = int(
+                k.count_hashes(
+                    hashes, at, np.uint64(self.threshold), self._used, self._slots, self._counts, self._places
+                )
+            )
+            self._used, at = found >> 32, found & 0xFFFFFFFF
+            if at == len(hashes):
+                break
+            self._make_room()
+        if 2 * self._used > 3 * self.most:
+            self._drop()
+        is_new = self._places >= 0
+        if not is_new.any():
+            return np.empty(0, np.uint64), np.empty(0, np.int32)
+        kept, places = self._slots[is_new], self._places[is_new]
+        self._places[is_new] = -1
+        return kept, places
+
+    def _make_room(self) -> None:
+        if len(self._slots) == self._most_slots:
+            self._drop()
+        else:
+            at = np.flatnonzero(self._slots)
+            self._fill(self._slots[at], self._counts[at], self._places[at])
+
+    def _drop(self) -> None:
+        """Keep `most` hashes."""
+        at = np.flatnonzero(self._slots)
+        hashes = self._slots[at]
+        self.threshold = int(np.partition(hashes, self.most - 1)[self.most - 1])
+        at = at[hashes <= np.uint64(self.threshold)]
+        self._fill(self._slots[at], self._counts[at], self._places[at])
+
+    def _table(self) -> tuple[U64, Int64s, npt.NDArray[np.int32]]:
+        """Hashes, ascending, with their counts and places."""
+        at = np.flatnonzero(self._slots)
+        at = at[np.argsort(self._slots[at])]
+        return self._slots[at], self._counts[at], self._places[at]
+
+    def _fill(self, hashes: U64, counts: Int64s, places: npt.NDArray[np.int32]) -> None:
+        size = max(_LEAST_SLOTS, 1 << (3 * len(hashes)).bit_length())  # a third of them, or less
+        self._new_table(min(size, self._most_slots))
+        k.put_hashes(hashes, counts, places, self._slots, self._counts, self._places)
+        self._used = len(hashes)
+
+    def kept(self) -> tuple[U64, Int64s]:
+        """The hashes that are kept, ascending, and how often each value occurs."""
+        hashes, counts, _ = self._table()
+        return hashes[: self.most], counts[: self.most]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all values are kept."""
+        return self.threshold == _ALL and self._used <= self.most
+
+    def distinct(self) -> int:
+        """How many values there are: exactly if all are kept, else an estimate."""
+        hashes, _ = self.kept()
+        return len(hashes) if self.is_whole else ((self.most - 1) << 64) // int(hashes[-1])
+
+    def merge(self, other: ValueSketch) -> None:
+        """Add what another one has counted."""
+        assert self.most == other.most
+        (mine, my_counts), (others, other_counts) = self.kept(), other.kept()
+        is_whole = self.is_whole and other.is_whole
+        hashes, where = np.unique(np.concatenate([mine, others]), return_inverse=True)
+        counts = np.zeros(len(hashes), np.int64)
+        np.add.at(counts, where, np.concatenate([my_counts, other_counts]))
+        self.set_kept(hashes, counts, is_whole)
+
+    def set_kept(self, hashes: U64, counts: Int64s, is_whole: bool) -> None:
+        """Have counted these, of hashes ascending; is_whole: there were no others."""
+        if len(hashes) > self.most:
+            hashes, counts, is_whole = hashes[: self.most], counts[: self.most], False
+        self.threshold = _ALL if is_whole else int(hashes[-1])
+        self._fill(hashes, counts, np.full(len(hashes), -1, np.int32))
+
+    def most_frequent(self) -> Iterator[tuple[int, int]]:
+        """(hash, count) of what is kept, the most frequent first; of equally frequent ones that of least hash."""
+        hashes, counts = self.kept()
+        order = np.argsort(-counts, kind="stable")
+        yield from zip(hashes[order].tolist(), counts[order].tolist(), strict=True)
+
+
+class ValueTexts:
+    """The texts of values that a sketch keeps, by their hashes, cut behind TEXT_BYTES."""
+
+    def __init__(self) -> None:
+        self._hashes = [np.empty(0, np.uint64)]
+        self._texts = [pa.array([], pa.large_binary())]
+        self.count = 0
+
+    def put(self, hashes: U64, data: Bytes, starts: Int64s, ends: Int64s) -> None:
+        """Keep data[starts[i]:ends[i]] under hashes[i]."""
+        sizes = np.minimum(ends - starts, TEXT_BYTES + 1)  # one more says that it is cut
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        gathered = data[np.repeat(starts - offsets[:-1], sizes) + np.arange(int(offsets[-1]))]
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(gathered)]
+        self.put_texts(hashes, pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(hashes), buffers))
+
+    def put_texts(self, hashes: U64, texts: pa.Array) -> None:
+        """Keep these."""
+        self._hashes.append(hashes)
+        self._texts.append(texts)
+        self.count += len(hashes)
+
+    def keep(self, kept: U64) -> pa.Array:
+        """Let go all but these, and give their texts."""
+        hashes = np.concatenate(self._hashes)
+        order = np.argsort(hashes, kind="stable")
+        places = order[np.searchsorted(hashes[order], kept)] if len(kept) else np.empty(0, np.int64)
+        texts = pa.concat_arrays(self._texts).take(pa.array(places))
+        self._hashes, self._texts, self.count = [kept], [texts], len(kept)
+        return texts
+
+    def merge(self, other: ValueTexts) -> None:
+        """Keep those of another one, too."""
+        for hashes, texts in zip(other._hashes, other._texts, strict=True):
+            self.put_texts(hashes, texts)

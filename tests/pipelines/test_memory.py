@@ -1,0 +1,107 @@
+"""`--memory` holds, in processes of their own, for a few bytes or megabytes of input that become hundreds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from peak_memory import linux, peak_memory
+
+from recordmill.records.tfrecord.frames import frame
+
+pytestmark = linux
+MEMORY = 128 << 20  # the least that a build takes
+SLACK = 5 / 4
+SMALL = {"n": [1, 2], "text": ["a", "b"], "list": [[1], [2, 3]]}
+
+
+def length(size: int) -> bytes:
+    """A varint."""
+    found = b""
+    while size > 127:
+        size, found = size >> 7, found + bytes([size & 127 | 128])
+    return found + bytes([size])
+
+
+def part(number: int, content: bytes) -> bytes:
+    """A field of a message."""
+    return bytes([number << 3 | 2]) + length(len(content)) + content
+
+
+def example(numbers: int, texts: int) -> bytes:
+    """Lists of so many ones, a byte each, and of so many empty texts, two bytes each."""
+    lists = {b"numbers": part(3, part(1, b"\1" * numbers)), b"texts": part(1, b"\x0a\0" * texts)}
+    return part(1, b"".join(part(1, part(1, name) + part(2, values)) for name, values in lists.items()))
+
+
+def write_records(path: Path, *records: bytes) -> None:
+    data = np.frombuffer(b"".join(records), np.uint8)
+    path.write_bytes(frame(data, np.cumsum([0, *map(len, records)])).data.tobytes())
+
+
+def build(tmp_path: Path, name: str, *options: object) -> tuple[int, int]:
+    """(the exit code, the bytes it took) of a build with the least memory; a small one was before it."""
+    small = tmp_path / f"small.{name.rpartition('.')[2]}"
+    words = ["--quiet", "--memory", MEMORY, "--max-rejects", "100%", "--threads", 2]
+    taken = peak_memory(
+        ["build", small, "--out", tmp_path / "small", *words],
+        ["build", tmp_path / name, "--out", tmp_path / "out", *words, *options],
+    )
+    assert "Traceback" not in taken.said
+    return taken.code, taken.bytes
+
+
+def test_a_parquet_file_of_a_text_that_each_row_repeats(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["x" * (1 << 20)] * 300}), tmp_path / "a.parquet", compression="zstd")
+    pq.write_table(pa.table(SMALL), tmp_path / "small.parquet")
+    assert (tmp_path / "a.parquet").stat().st_size < 2000
+    code, taken = build(tmp_path, "a.parquet")
+    assert (code, taken < SLACK * MEMORY) == (0, True), taken
+
+
+def test_lines_of_json_of_very_many_values(tmp_path: Path) -> None:
+    rows = [json.dumps({"list": [1] * 2_000_000}), json.dumps({"text": "x" * (9 << 20)})]
+    (tmp_path / "a.jsonl").write_text("\n".join(rows * 3))
+    (tmp_path / "small.jsonl").write_text('{"list": [1], "text": "a"}\n' * 5)
+    code, taken = build(tmp_path, "a.jsonl", "--max-line-bytes", "200MiB")
+    assert (code, taken < 2 * MEMORY) == (0, True), taken  # statistics, and as many lines as there are threads
+
+
+def test_images_of_very_many_pixels(tmp_path: Path) -> None:
+    from PIL import Image
+
+    for folder, size in (("in.png", (6000, 6000)), ("small.png", (9, 9))):
+        (tmp_path / folder).mkdir()
+        for at in range(3):
+            Image.new("L", size if at else (9, 9)).save(tmp_path / folder / f"{at}.png")
+    code, taken = build(tmp_path, "in.png", "--check", "decode")
+    assert (code, taken < SLACK * MEMORY) == (0, True), taken
+
+
+READ_MEMORY = 256 << 20
+
+
+def read(tmp_path: Path, name: str, small: str, *options: object) -> tuple[int, int]:
+    words = ["--quiet", "--memory", READ_MEMORY, "--threads", 1, *options]
+    taken = peak_memory(
+        ["read", tmp_path / small, "--out", tmp_path / "table of small", *words],
+        ["read", tmp_path / name, "--out", tmp_path / "table", *words],
+    )
+    assert "Traceback" not in taken.said
+    return taken.code, taken.bytes
+
+
+@pytest.mark.parametrize("kind", ["numbers", "texts"])
+def test_a_record_that_becomes_many_times_as_many_bytes(tmp_path: Path, kind: str) -> None:
+    large = example(12_000_000, 1) if kind == "numbers" else example(1, 8_000_000)
+    write_records(tmp_path / "a.tfrecord", example(3, 2), large, example(2, 3))
+    write_records(tmp_path / "small.tfrecord", *[example(3, 2)] * 5)
+    code, taken = read(tmp_path, "a.tfrecord", "small.tfrecord")
+    assert (code, taken < SLACK * READ_MEMORY) == (1, True), taken
+    code, taken = read(tmp_path, "a.tfrecord", "small.tfrecord", "--max-rejects", 1, "--overwrite")
+    assert (code, taken < SLACK * READ_MEMORY) == (0, True), taken
+    assert json.loads((tmp_path / "table" / "_read.json").read_text())["reject_reasons"] == {"memory": 1}

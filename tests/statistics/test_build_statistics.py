@@ -1,0 +1,256 @@
+"""Statistics of builds: what pandas finds in the rows, the same bytes however it ran, and what is made of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tensorflow_metadata.proto.v0 import statistics_pb2
+
+import recordmill
+from recordmill.base.errors import DataError, UsageError
+from recordmill.commands.main import run
+from recordmill.shards.manifest import Manifest
+from recordmill.statistics.dataset_statistics import DatasetStatistics
+
+pytest.importorskip("apache_beam", reason="building needs Apache Beam")
+
+ROWS = 3000
+
+
+def frame(rows: int = ROWS) -> pd.DataFrame:
+    random = np.random.default_rng(8)
+    return pd.DataFrame(
+        {
+            "fare": np.where(random.random(rows) < 0.1, np.nan, np.round(random.exponential(20, rows), 1)),
+            "count": random.integers(-300, 300, rows),
+            "time": 1_700_000_000_000_000_000 + random.integers(0, 10**15, rows),
+            "carrier": random.choice(["UA", "B6", "EV", "ü"], rows, p=[0.6, 0.2, 0.15, 0.05]),
+            "name": [f"name {number}" for number in random.integers(0, 900, rows)],
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def csv_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("csv")
+    whole = frame()
+    for number in range(3):
+        whole.iloc[number::3].to_csv(folder / f"{number}.csv", index=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(csv_files: Path, tmp_path_factory: pytest.TempPathFactory) -> recordmill.BuildResult:
+    return recordmill.build(
+        csv_files, tmp_path_factory.mktemp("out") / "set", splits="train=0.7,test=0.3", label="carrier"
+    )
+
+
+def stored(out: Path | str) -> bytes:
+    return Path(out, "statistics.pb").read_bytes()
+
+
+def test_they_are_what_pandas_finds(built: recordmill.BuildResult) -> None:
+    for split in ("train", "test"):
+        dataset = recordmill.open(built.out, split)
+        rows = pd.DataFrame(dataset.to_table().to_pylist())
+        features = dataset.statistics[split]
+        assert dataset.statistics.records == {split: len(rows)}
+        for name in ("fare", "count", "time"):
+            one, column = features[name], rows[name].dropna()
+            assert (one.present, one.missing) == (len(column), len(rows) - len(column))
+            assert (one.min, one.max) == (column.min(), column.max())
+            assert one.zeros == (column == 0).sum()
+            exact = column.to_list() if name == "fare" else [int(value) for value in column]
+            assert one.mean == pytest.approx(sum(exact) / len(exact), rel=1e-15)
+            assert one.std_dev == pytest.approx(np.std(np.array(exact, np.longdouble)), rel=1e-12)
+            assert one.distinct == column.nunique()
+            assert one.distinct_error == 0
+            for number, value in enumerate(one.quantiles):
+                true = np.quantile(column.to_numpy(), number / 10, method="inverted_cdf")
+                assert abs(value - true) <= (one.quantile_error or 0) * abs(true) + (name == "time")
+        assert features["count"].top_values == {str(k): v for k, v in rows["count"].value_counts().items()}
+        names = rows["name"].value_counts()
+        assert features["name"].top_values == names.to_dict()
+        assert features["name"].distinct == len(names)
+        lengths = rows["name"].str.encode("utf-8").str.len()
+        assert features["name"].sizes == (lengths.min(), pytest.approx(lengths.mean()), lengths.max())
+
+
+def test_the_same_bytes_however_it_ran(
+    csv_files: Path, built: recordmill.BuildResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"splits": "train=0.7,test=0.3", "label": "carrier"}
+    for number, more in enumerate(({"threads": 1}, {"threads": 8, "num_shards": 3}, {"memory": "300MiB"})):
+        other = recordmill.build(csv_files, tmp_path / str(number), **options, **more)
+        assert stored(other.out) == stored(built.out)
+    monkeypatch.setattr("recordmill.sources.common.contract.UNIT_BYTES", 20_000)
+    other = recordmill.build([str(csv_files / f"{number}.csv") for number in (2, 0, 1)], tmp_path / "o", **options)
+    recount = recordmill.stats(other.out, recount=True)
+    assert recount.to_bytes() == recordmill.stats(other.out).to_bytes() == stored(other.out)
+
+
+def test_what_is_built_without_is_the_same_and_is_counted_when_it_is_asked_for(
+    csv_files: Path, built: recordmill.BuildResult, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    recordmill.build(csv_files, out)
+    assert run(["build", str(csv_files), "--out", str(out), "--no-stats", "--overwrite", "--quiet", "--splits",
+                "train=0.7,test=0.3", "--label", "carrier", "--name", built.manifest.name]) == 0  # fmt: skip
+    assert not (out / "statistics.pb").exists()  # that of the generation before is gone
+    assert not list(out.glob("data-*/statistics.pb"))[1:]
+    dataset = recordmill.open(out)
+    manifest = dataset.catalog.manifest
+    assert manifest is not None
+    assert manifest.fingerprint == built.manifest.fingerprint
+    assert list(manifest.statistics) == ["notes"]
+    assert dataset.statistics.to_bytes() == stored(built.out)
+    assert recordmill.verify(out) == []
+
+
+def test_the_manifest_has_a_summary_and_old_ones_open_without(built: recordmill.BuildResult) -> None:
+    said = built.manifest.statistics
+    summary = said["splits"]["train"]["count"]
+    one = recordmill.open(built.out).statistics["train"]["count"]
+    assert summary == {
+        "missing": 0, "min": one.min, "max": one.max, "mean": one.mean, "std_dev": one.std_dev, "distinct": one.distinct
+    }  # fmt: skip
+    old = json.loads(built.manifest.to_json())
+    del old["statistics"]
+    assert Manifest.from_json(json.dumps(old)).statistics == {}
+    for wrong in ({"file": {"name": "../x", "bytes": 1, "digest": ""}}, {"splits": {"train": 3}}, {"file": 3}):
+        with pytest.raises(DataError, match="statistics"):
+            Manifest.from_json(json.dumps({**old, "statistics": wrong}))
+
+
+def test_a_changed_file_is_found_and_not_believed(csv_files: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    recordmill.build(csv_files, out)
+    (path,) = out.glob("data-*/statistics.pb")
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(bytes(data))
+    assert [str(path)] == [problem.file for problem in recordmill.verify(out)]
+    with pytest.raises(DataError, match="its digest differs"):
+        _ = recordmill.open(out).statistics
+    path.unlink()
+    with pytest.raises(DataError, match="is missing"):
+        recordmill.stats(out)
+    assert recordmill.stats(out, recount=True).records == {"train": ROWS}
+
+
+def test_weights_of_classes_are_scikit_learns(built: recordmill.BuildResult) -> None:
+    dataset = recordmill.open(built.out)
+    train = recordmill.open(built.out, "train")
+    found = np.asarray(train.to_numpy()["carrier"])
+    values, counts = np.unique(found, return_counts=True)
+    expected = {int(v): len(found) / (len(values) * int(c)) for v, c in zip(values, counts, strict=True)}
+    assert dataset.class_weights() == train.class_weights("carrier") == expected
+    assert set(dataset.class_weights("name")) == set(train.to_table().column("name").to_pylist())
+    for feature, why in (("fare", "floats"), ("time", "distinct values"), ("carier", "did you mean")):
+        with pytest.raises(UsageError, match=why):
+            dataset.class_weights(feature)
+
+
+def test_normalization_is_ready_for_keras(built: recordmill.BuildResult) -> None:
+    dataset = recordmill.open(built.out)
+    values = recordmill.open(built.out, "train").to_table().column("fare").drop_null().to_numpy()
+    found = dataset.normalization("fare")
+    assert set(found) == {"axis", "mean", "variance"}
+    assert found["mean"] == pytest.approx(values.mean())
+    assert found["variance"] == pytest.approx(values.var())
+    with pytest.raises(UsageError, match="no numbers"):
+        dataset.normalization("name")
+
+
+def test_a_view_has_statistics_of_its_own(built: recordmill.BuildResult) -> None:
+    dataset = recordmill.open(built.out, columns=["count", "fare"])
+    assert list(dataset.statistics["test"]) == ["count", "fare"]
+    few = recordmill.open(built.out, where="count < 0")
+    assert few.statistics["train"]["count"].max == -1
+    assert sum(few.statistics.records.values()) == len(few)
+    renamed = dataset.rename({"count": "n"})
+    assert renamed.statistics["train"]["n"].mean == dataset.statistics["train"]["count"].mean
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "tfrecord", "jsonl"])
+def test_raw_data_and_foreign_files_are_counted(kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    rows = frame(400)
+    path = tmp_path / f"data.{kind}"
+    if kind == "csv":
+        rows.to_csv(path, index=False)
+    elif kind == "jsonl":
+        rows[["count", "name"]].to_json(path, orient="records", lines=True)
+    elif kind == "parquet":
+        pq.write_table(pa.Table.from_pandas(rows), path)
+    else:
+        recordmill.build(rows, tmp_path / "built", num_shards=1)
+        next((tmp_path / "built").glob("data-*/*.tfrecord")).rename(path)
+    assert run(["stats", str(path), "--json", "--quiet", "--out", str(tmp_path / "s.pb")]) == 0
+    (found,) = json.loads(capfd.readouterr().out).values()
+    assert found["records"] == 400
+    about = {one["name"]: one for one in found["features"]}
+    assert about["count"]["mean"] == pytest.approx(rows["count"].mean())
+    assert about["name"]["distinct"] == rows["name"].nunique()
+    proto = statistics_pb2.DatasetFeatureStatisticsList.FromString((tmp_path / "s.pb").read_bytes())
+    assert proto.datasets[0].num_examples == 400
+    assert run(["stats", str(path), "--columns", "count", "--quiet"]) == 0
+    assert "FEATURE" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--columns", "counts"], "no feature 'counts'"),
+        (["--split", "test"], "--split test: there are train"),
+        (["--out", "there.pb"], "--out there.pb is there already: give --overwrite"),
+    ],
+)
+def test_what_can_not_be_served_is_said_in_one_line(
+    options: list[str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame(20).to_csv("data.csv", index=False)
+    Path("there.pb").touch()
+    assert run(["stats", "data.csv", "--quiet", *options]) == 2
+    error = capfd.readouterr().err
+    assert why in error
+    assert error.count("\n") == 1
+
+
+def test_rows_that_can_not_be_used_stop_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "data.csv").write_text("a,b\n1,2\n3\n4,5\n")
+    assert run(["stats", str(tmp_path / "data.csv"), "--quiet"]) == 1
+    assert "line 3" in capfd.readouterr().err
+    assert run(["stats", str(tmp_path / "data.csv"), "--quiet", "--max-rejects", "1"]) == 0
+    assert "train: 2 records" in capfd.readouterr().out
+    with pytest.raises(DataError, match=r"is no DatasetFeatureStatisticsList"):
+        DatasetStatistics.from_bytes(b"\xff\xff", "x.pb")
+
+
+def test_many_values_are_estimated_and_it_is_said(tmp_path: Path) -> None:
+    random = np.random.default_rng(2)
+    words = np.where(
+        random.random(40_000) < 0.6, random.choice(3, 40_000, p=[0.5, 0.3, 0.2]), random.integers(0, 20_000, 40_000)
+    )
+    rows = pa.table({"word": [f"w{number}" for number in words]})
+    one = recordmill.build(rows, tmp_path / "out").manifest
+    assert one.statistics["splits"]["train"]["word"]["missing"] == 0
+    found = recordmill.open(tmp_path / "out").statistics["train"]["word"]
+    values, counts = np.unique(words, return_counts=True)
+    assert len(values) > 4096
+    assert found.distinct_error == 1 / 64
+    assert not found.top_values_are_exact
+    assert abs((found.distinct or 0) - len(values)) < 4 * len(values) / 64
+    frequent = values[np.argsort(-counts)][:3].tolist()
+    assert list(found.top_values)[:3] == [f"w{number}" for number in frequent]
+    assert found.top_values[f"w{frequent[0]}"] == pytest.approx(counts.max(), rel=0.1)
+    assert not math.isnan(found.distinct_error)

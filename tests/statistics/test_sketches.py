@@ -1,0 +1,303 @@
+"""Sketches against NumPy and exact arithmetic, and that they add up to the same bytes whatever the order and cut."""
+
+from __future__ import annotations
+
+import math
+import tracemalloc
+from collections import Counter
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.statistics.dataset_sketch import SKETCH_BYTES, DatasetSketch, most_values
+from recordmill.statistics.number_sketch import NumberSketch
+from recordmill.statistics.value_kernels import hash_ints, hash_values, unmixed
+from recordmill.statistics.value_sketch import ValueSketch
+
+INTS = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-600, 600), max_size=60)
+FLOATS = st.lists(st.floats(width=64), max_size=60)
+SCHEMA = Schema(
+    (
+        Feature("x", "float32"),
+        Feature("i", "int64", classes=tuple("abcdefg")),
+        Feature("s", "string"),
+        Feature("words", "string", (None,)),
+        Feature("t", "float64", (3,)),
+        Feature("pixels", "uint8", (2, 2)),
+        Feature("ragged", "float64", (None, None)),
+        Feature("ids", "int64", (None,)),
+        Feature("flag", "bool"),
+        Feature("blob", "bytes"),
+    ),
+    label="i",
+)
+
+
+def number_sketch(values: Any, dtype: Any, most_bins: int = 8192) -> NumberSketch:
+    sketch = NumberSketch(np.dtype(dtype).kind in "iu", most_bins)
+    sketch.add(np.array(values, dtype))
+    return sketch
+
+
+@given(FLOATS)
+def test_sums_of_floats_are_exact(values: list[float]) -> None:
+    sketch = number_sketch(values, np.float64)
+    finite = [value for value in values if math.isfinite(value)]
+    assert sketch.sum == sum(map(Fraction, finite))
+    assert Fraction(sketch.squares, 1 << 2148) == sum(Fraction(value) ** 2 for value in finite)
+    assert (sketch.finite, sketch.nans) == (len(finite), sum(map(math.isnan, values)))
+    assert (sketch.plus_infinities, sketch.minus_infinities) == (values.count(math.inf), values.count(-math.inf))
+    assert sketch.zeros == finite.count(0.0)
+    assert (sketch.least, sketch.most) == ((min(finite), max(finite)) if finite else (None, None))
+
+
+@given(INTS)
+def test_sums_of_integers_are_exact(values: list[int]) -> None:
+    sketch = number_sketch(values, np.int64)
+    assert (sketch.total, sketch.squares) == (sum(values), sum(value * value for value in values))
+    assert (sketch.finite, sketch.zeros) == (len(values), values.count(0))
+    assert (sketch.least, sketch.most) == ((min(values), max(values)) if values else (None, None))
+
+
+@pytest.mark.parametrize("base", [1.7e9, 1.6e18])
+def test_large_numbers_that_lie_close_together_keep_their_deviation(base: float) -> None:
+    values = (np.arange(1001) + base).astype(np.int64)
+    for dtype in (np.int64, np.float64):
+        sketch = number_sketch(values, dtype)
+        exact = [Fraction(value) for value in values.astype(dtype).tolist()]
+        mean = sum(exact) / len(exact)
+        assert sketch.mean == float(mean)
+        assert sketch.variance == float(sum((value - mean) ** 2 for value in exact) / len(exact))
+
+
+def test_unsigned_integers_above_the_signed_ones_and_bytes_are_counted() -> None:
+    values = [0, 5, 2**63, 2**64 - 1, 2**64 - 1]
+    sketch = number_sketch(values, np.uint64)
+    assert (sketch.total, sketch.least, sketch.most, sketch.finite) == (sum(values), 0, 2**64 - 1, 5)
+    pixels = np.random.default_rng(0).integers(0, 256, 3000).astype(np.uint8)
+    same = number_sketch(pixels, np.int64)
+    assert number_sketch(pixels, np.uint8).to_fields().keys() == same.to_fields().keys()
+    for name, value in number_sketch(pixels, np.uint8).to_fields().items():
+        assert np.array_equal(value, same.to_fields()[name])
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64])
+@pytest.mark.parametrize("most_bins", [8192, 512])
+def test_quantiles_are_within_the_stated_error(dtype: Any, most_bins: int) -> None:
+    values = (np.random.default_rng(3).standard_normal(5000) * 1e5).astype(dtype)
+    sketch = number_sketch(values, dtype, most_bins)
+    assert len(sketch.keys) <= most_bins
+    assert (sketch.level > 0) == (most_bins == 512)
+    for share in (0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.999, 1):
+        true = float(np.quantile(values, share, method="inverted_cdf"))
+        assert abs(sketch.quantile(share) - true) <= sketch.quantile_error * abs(true) + (dtype == np.int64)
+
+
+def test_quantiles_of_small_integers_are_exact() -> None:
+    values = np.random.default_rng(4).integers(-511, 512, 4000)
+    sketch = number_sketch(values, np.int64)
+    for share in np.linspace(0, 1, 21).tolist():
+        assert sketch.quantile(share) == np.quantile(values, share, method="inverted_cdf")
+
+
+@given(FLOATS, st.integers(0, 60), st.integers(2, 40))
+def test_bins_do_not_depend_on_the_cut_nor_on_when_bits_were_dropped(values: list[float], at: int, bins: int) -> None:
+    whole, one, other = (number_sketch(some, np.float64, bins) for some in (values, values[:at], values[at:]))
+    both = number_sketch(values[at:], np.float64, bins)
+    both.add(np.array(values[:at]))
+    other.merge(one)
+    for name, value in whole.to_fields().items():
+        assert np.array_equal(value, both.to_fields()[name])
+        assert np.array_equal(value, other.to_fields()[name])
+
+
+@given(INTS)
+def test_a_hash_of_a_number_says_the_number(values: list[int]) -> None:
+    hashes = np.empty(len(values), np.uint64)
+    hash_ints(np.array(values, np.int64), hashes)
+    assert unmixed(hashes).tolist() == values
+
+
+def _hashes(texts: list[bytes]) -> list[int]:
+    out = np.empty(len(texts), np.uint64)
+    ends = np.cumsum([len(text) for text in texts])
+    data = np.frombuffer(b"".join(texts) or b"\0", np.uint8)
+    hash_values(data, np.concatenate([[0], ends[:-1]]), ends, out)
+    return out.tolist()
+
+
+def test_hashes_of_texts_differ_with_every_bit_and_are_those_of_version_1() -> None:
+    texts = [bytes(range(size)) for size in range(70)]
+    flipped = [
+        bytes([*text[:at], text[at] ^ (1 << bit), *text[at + 1 :]])
+        for text in texts
+        for at in range(len(text))
+        for bit in range(8)
+    ]
+    every = {*texts, *flipped}
+    assert len(set(_hashes(sorted(every)))) == len(every)
+    assert _hashes([b"", b"a", b"train", b"sixteen letters.", b"seventeen letters"]) == PINNED
+
+
+PINNED = [
+    12794620562993754531,
+    15955319866196376629,
+    10941426773787512755,
+    9926879065517379603,
+    16228828315313090698,
+]
+
+
+def test_distinct_values_are_exact_while_all_are_kept_and_then_estimated() -> None:
+    for count in (0, 1, 300, 4096, 4097, 200_000):
+        sketch = ValueSketch(4096)
+        hashes = np.empty(count, np.uint64)
+        hash_ints(np.arange(count) * 7919, hashes)
+        for some in np.array_split(hashes, 5):
+            sketch.add(np.ascontiguousarray(some))
+        assert sketch.is_whole == (count <= 4096)
+        assert abs(sketch.distinct() - count) <= (0 if sketch.is_whole else 4 * count / 64)
+        assert len(sketch.kept()[0]) == min(count, 4096)
+
+
+@given(st.lists(st.integers(0, 30), max_size=200), st.integers(1, 40), st.integers(0, 200))
+def test_counts_of_values_are_exact_for_all_that_are_kept(values: list[int], most: int, at: int) -> None:
+    hashes = np.empty(len(values), np.uint64)
+    hash_ints(np.array(values, np.int64), hashes)
+    whole, one, other = ValueSketch(most), ValueSketch(most), ValueSketch(most)
+    for sketch, some in ((whole, hashes), (one, hashes[:at]), (other, hashes[at:])):
+        sketch.add(np.ascontiguousarray(some))
+    one.merge(other)
+    expected = Counter(hashes.tolist())
+    for sketch in (whole, one):
+        kept, counts = sketch.kept()
+        assert kept.tolist() == sorted(expected)[:most]
+        assert counts.tolist() == [expected[each] for each in kept.tolist()]
+        assert sketch.is_whole == (len(expected) <= most)
+
+
+def make_batch(rows: int, seed: int = 1) -> pa.RecordBatch:
+    random = np.random.default_rng(seed)
+
+    def record() -> dict[str, Any]:
+        lists = random.integers(0, 4, 4).tolist()
+        return {
+            "x": float(random.standard_normal()) if random.random() > 0.1 else None,
+            "i": int(random.integers(0, 7)),
+            "s": f"value {random.integers(0, 900)}",
+            "words": [f"w{number}" for number in random.integers(0, 9, lists[0])] if random.random() > 0.3 else None,
+            "t": random.random(3).tolist(),
+            "pixels": random.integers(0, 255, 4).tolist(),
+            "ragged": [random.random(size).tolist() for size in lists[1:3]],
+            "ids": random.integers(0, 2**60, lists[3]).tolist(),
+            "flag": bool(random.integers(0, 2)),
+            "blob": random.bytes(int(random.integers(0, 300))),
+        }
+
+    return pa.RecordBatch.from_pylist([record() for _ in range(rows)], to_arrow(SCHEMA))
+
+
+def sketch_of(batch: pa.RecordBatch, rows: Any, keys: Any, splits: Any) -> DatasetSketch:
+    sketch = DatasetSketch(SCHEMA, ("train", "test"))
+    sketch.add(batch.take(pa.array(rows)), keys[rows], splits[rows])
+    return sketch
+
+
+def assert_equal(one: DatasetSketch, other: DatasetSketch) -> None:
+    for name, array in one.to_arrays().items():
+        assert np.array_equal(array, other.to_arrays()[name]), name
+
+
+@pytest.fixture(scope="module")
+def records() -> tuple[pa.RecordBatch, Any, Any]:
+    random = np.random.default_rng(5)
+    rows = 1500
+    return make_batch(rows), random.integers(0, 2**63, rows).astype(np.uint64), random.integers(0, 2, rows)
+
+
+def test_sketches_of_parts_add_up_in_any_order_to_the_same_bytes(
+    records: tuple[pa.RecordBatch, Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recordmill.statistics.dataset_sketch.MOST_KEPT", 128)
+    monkeypatch.setattr("recordmill.statistics.dataset_sketch.FEWEST_KEPT", 128)
+    batch, keys, splits = records
+    whole = sketch_of(batch, np.arange(len(keys)), keys, splits)
+    assert not whole.features[0][2].values.is_whole  # type: ignore[union-attr]
+    assert whole.records == [int(np.sum(splits == 0)), int(np.sum(splits == 1))]
+    order = np.random.default_rng(6).permutation(len(keys))
+    one, two, three = (sketch_of(batch, rows, keys, splits) for rows in np.array_split(order, 3))
+    again = [DatasetSketch.from_arrays(each.to_arrays()) for each in (one, two, three)]
+    two.merge(one)
+    three.merge(two)
+    again[1].merge(again[2])
+    again[0].merge(again[1])
+    for other in (three, again[0], DatasetSketch.from_arrays(whole.to_arrays())):
+        assert_equal(whole, other)
+
+
+def test_every_feature_is_counted_as_python_counts_it(records: tuple[pa.RecordBatch, Any, Any]) -> None:
+    batch, keys, splits = records
+    sketch = sketch_of(batch, np.arange(len(keys)), keys, splits)
+    for split in (0, 1):
+        rows = batch.filter(pa.array(splits == split)).to_pylist()
+        for feature in sketch.features[split]:
+            column = [row[feature.feature.name] for row in rows]
+            present = [value for value in column if value is not None]
+            assert (feature.present, feature.missing) == (len(present), len(column) - len(present))
+            values = present
+            while values and isinstance(next(filter(None, values), 0), list):
+                values = [item for value in values for item in value]
+            if feature.lengths is not None:
+                assert (feature.lengths.total, feature.lengths.count) == (len(values), len(present))
+            if feature.sizes is not None:
+                assert feature.sizes.total == sum(len(v.encode() if isinstance(v, str) else v) for v in values)
+            if feature.numbers is not None:
+                assert feature.numbers.sum == sum(map(Fraction, values))
+                assert feature.numbers.count == len(values)
+            if feature.values is not None:
+                assert feature.values.is_whole == (len(set(values)) <= feature.values.most)
+                if feature.values.is_whole:
+                    assert feature.values.distinct() == len(set(values))
+            if feature.is_bytes and feature.feature.name != "blob":
+                assert feature.values is not None
+                texts = feature.texts("values")
+                found = {texts[one].decode(): many for one, many in feature.values.most_frequent()}
+                assert found == Counter(values)
+
+
+def test_memory_of_texts_that_all_differ_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = 32  # of what a data set may keep
+    monkeypatch.setattr("recordmill.statistics.dataset_sketch._KEPT_IN_ALL", (1 << 17) // part)
+    schema = Schema(tuple(Feature(f"text {number}", "string") for number in range(16)))
+    assert most_values(len(schema)) == 256
+    rows = 4000
+    sketch = DatasetSketch(schema, ("train",))
+    random = np.random.default_rng(3)
+    before = pa.total_allocated_bytes()
+    tracemalloc.start()
+    for at in range(3):
+        column = pa.array([f"{at} {row} {'x' * 150}" for row in range(rows)], pa.large_string())
+        batch = pa.RecordBatch.from_arrays([column] * len(schema), names=list(schema.names))
+        sketch.add(batch, random.integers(0, 2**63, rows).astype(np.uint64))
+    del batch, column
+    held = tracemalloc.get_traced_memory()[0] + pa.total_allocated_bytes() - before
+    tracemalloc.stop()
+    assert sketch.features[0][0].values is not None
+    assert not sketch.features[0][0].values.is_whole
+    assert held < SKETCH_BYTES / part
+
+
+@pytest.mark.parametrize("most", [1, 17, 24, 40, 100])
+def test_a_sketch_may_keep_any_number_of_values(most: int) -> None:
+    hashes = np.empty(500, np.uint64)
+    hash_ints(np.arange(500), hashes)
+    sketch = ValueSketch(most)
+    sketch.add(hashes)
+    assert sketch.kept()[0].tolist() == sorted(hashes.tolist())[:most]
