@@ -21,6 +21,7 @@ _CALLS = {
     "read": "recordmill.read(inputs, out, ...)",
     "head": "recordmill.open(inputs, ...).head()",
     "inspect": "recordmill.open(inputs, ...)",
+    "stats": "recordmill.stats(inputs, ...)",
     "bench": "recordmill.open(inputs, ...).batches(...)",
     "verify": "recordmill.verify(inputs, ...)",
     "doctor": "recordmill.doctor(inputs, out, ...)",
