@@ -66,7 +66,7 @@ def _row(command: str, option: Option) -> str:
     flag = flags if option in flags_of(command) else ""
     keyword = "" if option.shell_only else f"`{option.name}=`"
     annotation = "" if option.shell_only else f"`{option.keyword_type}`"
-    default = option.told_default or ("" if option.default is None else f"`{option.default!r}`")
+    default = option.default_text or ("" if option.default is None else f"`{option.default!r}`")
     kinds = f"{', '.join(option.kinds)}: " if option.kinds not in ((), KIND_NAMES) else ""
     cells = [
         f"{flag}{' •' if option.common else ''}",

@@ -197,7 +197,7 @@ def _context(plan: BuildPlan, fit: Fit, function_digest: str) -> str:
         "split_by": plan.order.split_by or plan.order.key,
         "kind": plan.source.kind,
         "read": [_said(getattr(plan.source, name)) for name in READ_BY[plan.source.kind]],
-        "told": plan.told,
+        "told": plan.source_options,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=repr).encode()).hexdigest()
 

@@ -49,7 +49,7 @@ def sent_plan(plan: BuildPlan, beam_args: Sequence[str]) -> SentPlan:
     """The plan as the stages of a job on this machine get it: in this process, unless Beam was told to have others."""
     if any("multi_processing" in arg for arg in beam_args):
         return SharedFolder(plan.out, RunFolder.attach(plan.folder).id).broadcast(plan)
-    return plan.held()
+    return plan.reference()
 
 
 def _has_beam() -> bool:

@@ -32,7 +32,7 @@ from recordmill.options.commands import with_keywords
 from recordmill.options.option import is_local
 from recordmill.pipelines.beam_run import check_runner, run_pipeline, sent_plan
 from recordmill.pipelines.build_options import BuildOptions, make_options
-from recordmill.pipelines.display import Display, told_if_complete
+from recordmill.pipelines.display import Display, completion_notice
 from recordmill.pipelines.plan import plan_source
 from recordmill.pipelines.remote.job_error import EngineError
 from recordmill.pipelines.remote.output_folder import remove_on_failure
@@ -161,7 +161,7 @@ def build(
     started = time.monotonic()
     out = output_path(out)
     settings = make_options(out, **options)
-    with told_if_complete(out) as checks:
+    with completion_notice(out) as checks:
         built = _run(source, out, settings, progress or Progress(), quiet, checks)
         assert built is not None
         return _result(out, *built, time.monotonic() - started)
@@ -281,7 +281,7 @@ def make_plan(source: Any, folder: RunFolder, out: str, base: int, settings: Bui
         memory_bytes=settings.memory_bytes,
         budget=settings.budget,
         name=settings.name,
-        told=settings.told(),
+        source_options=settings.source_options(),
         store=out if is_remote(out) else "",
         statistics=settings.statistics,
     )

@@ -63,7 +63,7 @@ class BuildOptions:
     statistics: bool = True
     given: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
-    def told(self) -> dict[str, Any]:
+    def source_options(self) -> dict[str, Any]:
         """What the sources were told that decides which records come out, for the manifest and its fingerprint."""
         return {
             "label": self.label,

@@ -16,7 +16,7 @@ from recordmill.base.progress import Progress, compiling
 
 
 @contextlib.contextmanager
-def told_if_complete(out: object, *checks: Callable[[], bool]) -> Iterator[list[Callable[[], bool]]]:
+def completion_notice(out: object, *checks: Callable[[], bool]) -> Iterator[list[Callable[[], bool]]]:
     """Who stops what is at work within is told if OUT was complete by then. checks: whether it is; what this gives
     takes more of them.
     """

@@ -9,7 +9,7 @@ from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option, spelled
 from recordmill.base.sizes import show_size
 from recordmill.exporting.estimate import ReadEstimate, estimate
-from recordmill.exporting.plan import held_bytes, plan_read
+from recordmill.exporting.plan import plan_read, read_peak_bytes
 from recordmill.options.commands import refuse_unserved
 from recordmill.pipelines.read_options import make_settings
 from recordmill.records.writers.outputs import find_output
@@ -25,7 +25,7 @@ def dry_run(inputs: Inputs, **options: Any) -> ReadEstimate:
     settings = make_settings(**options)
     refuse_unserved("read", {**options, "dry_run": True})
     plan = plan_read(inputs, settings.plan, schema=settings.schema, threads=settings.threads)
-    found = estimate(plan, held_bytes(settings.threads))
+    found = estimate(plan, read_peak_bytes(settings.threads))
     check_fits(found, settings.memory_bytes)
     return replace(found, notes=tuple(map(spelled, found.notes)))
 

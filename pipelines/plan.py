@@ -40,7 +40,7 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
     )
     if is_local(settings.runner):
         kept, parsed = scan_cache_bytes(settings.memory_bytes), parsed_bytes(settings.memory_bytes)
-        common = replace(common, kept_bytes=kept, parsed_bytes=parsed, parsed_folder=os.fspath(folder.spool))
+        common = replace(common, cache_bytes=kept, parsed_bytes=parsed, parsed_folder=os.fspath(folder.spool))
     inputs = _paths(source)
     if inputs is None and is_meant_as_source(source):
         refuse_unserved("build", settings.given, inputs=FROM_SOURCE)

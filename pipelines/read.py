@@ -31,7 +31,7 @@ from recordmill.exporting.store_publish import StorePublication, begin_in_store,
 from recordmill.options.commands import with_keywords
 from recordmill.options.option import is_local
 from recordmill.pipelines.beam_run import check_runner
-from recordmill.pipelines.display import Display, told_if_complete
+from recordmill.pipelines.display import Display, completion_notice
 from recordmill.pipelines.read_options import ReadSettings, make_settings
 from recordmill.pipelines.remote.output_folder import remove_on_failure
 from recordmill.pipelines.remote.preflight import ProbeResult, preflight, some_of
@@ -152,29 +152,29 @@ def read(
     progress = progress or Progress()
     with (
         blocks_within(settings.memory_bytes),
-        told_if_complete(out) as checks,
+        completion_notice(out) as checks,
         Display(progress, quiet) as display,
         ThreadPoolExecutor(1, thread_name_prefix="recordmill-find") as pool,
     ):
         found = pool.submit(find_inputs, inputs, settings.plan) if is_remote(out) else None  # stores take their time
         folder, base = _begin(out, settings)
         guessing = settings.runner is None and not may_go_on(folder.out)
-        place: SharedFolder | None = None
+        job_folder: SharedFolder | None = None
         try:
             given = inputs if found is None else found.result()
             plan, folder, finished = _prepare(given, settings, folder, out, progress, display, guessing)
-            place = None if settings.runner is None else _place(folder, out, settings)
+            job_folder = None if settings.runner is None else _place(folder, out, settings)
 
             def keeps(error: BaseException) -> bool:
                 with suppress(OSError):
-                    return isinstance(error, _KEEPING) and count_finished(folder, _made(place)) > 0
+                    return isinstance(error, _KEEPING) and count_finished(folder, _made(job_folder)) > 0
                 return False
 
-            with remove_on_failure(place, keeps) as run, ExitStack() as putting:
+            with remove_on_failure(job_folder, keeps) as run, ExitStack() as putting:
                 publication = _publication(plan, settings, folder, out, base, run, finished, putting)
                 checks.append(lambda: publication.is_complete)
                 try:
-                    results = run_jobs(plan, settings, folder, progress, publication, place, finished)
+                    results = run_jobs(plan, settings, folder, progress, publication, job_folder, finished)
                 except (Unconfirmed, DataError):
                     if plan.guess is None:
                         raise
@@ -183,7 +183,7 @@ def read(
                     folder, base = _begin(out, settings)
                     plan, folder, finished = _prepare(inputs, settings, folder, out, progress, display, False)
                     publication = _publication(plan, settings, folder, out, base, run, finished, putting)
-                    results = run_jobs(plan, settings, folder, progress, publication, place, finished)
+                    results = run_jobs(plan, settings, folder, progress, publication, job_folder, finished)
                 result = _publish(plan, settings, results, publication, out if is_remote(out) else folder.out, started)
                 if run is not None:
                     run.clear()
@@ -196,7 +196,7 @@ def read(
             folder.release()  # a job may work in it
             raise
         except _KEEPING as error:
-            told = error if any(is_complete() for is_complete in checks) else _ended(error, folder, out, place)
+            told = error if any(is_complete() for is_complete in checks) else _ended(error, folder, out, job_folder)
             if told is error:
                 raise
             raise told from error
@@ -280,7 +280,7 @@ def run_jobs(
     folder: RunFolder,
     progress: Progress,
     publication: Publication,
-    place: SharedFolder | None = None,
+    job_folder: SharedFolder | None = None,
     finished: Finished | None = None,
 ) -> list[OutputAccount]:
     """Run every job that is not finished, on threads here or on the runner that was named;
@@ -289,8 +289,8 @@ def run_jobs(
     if settings.runner is not None:
         from recordmill.pipelines.read_beam import run_on_beam
 
-        assert place is not None
-        return run_on_beam(plan, settings, folder, progress, place, finished)
+        assert job_folder is not None
+        return run_on_beam(plan, settings, folder, progress, job_folder, finished)
     plan, at_once = shared_out(plan, len(plan.jobs), settings.threads, settings.memory_bytes)
     threads = max(1, settings.threads // at_once)
 
@@ -314,18 +314,18 @@ def run_jobs(
     return list(thread_map(work, plan.jobs, at_once, stop=progress.cancel))
 
 
-def _made(place: SharedFolder | None) -> str:
+def _made(job_folder: SharedFolder | None) -> str:
     """Where workers have put what they made, if that is a store."""
-    if place is None or not place.is_remote:
+    if job_folder is None or not job_folder.is_remote:
         return ""
     from recordmill.building.workers.shared_files import ATTEMPTS_FOLDER
 
-    return place.run(ATTEMPTS_FOLDER)
+    return job_folder.run(ATTEMPTS_FOLDER)
 
 
-def _ended(error: BaseException, folder: RunFolder, out: str, place: SharedFolder | None) -> BaseException:
-    """The error that ends a read: with what it keeps, or with the place, which a write does not say."""
-    if count := save_finished(folder, _made(place)):
+def _ended(error: BaseException, folder: RunFolder, out: str, job_folder: SharedFolder | None) -> BaseException:
+    """The error that ends a read: with what it keeps, or with the job_folder, which a write does not say."""
+    if count := save_finished(folder, _made(job_folder)):
         return _stopped(error, folder, count)
     if not isinstance(error, OSError) or error.filename is not None or not error.strerror:
         return error

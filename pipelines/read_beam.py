@@ -44,11 +44,11 @@ def run_on_beam(
     settings: ReadSettings,
     folder: RunFolder,
     progress: Progress,
-    place: SharedFolder,
+    job_folder: SharedFolder,
     finished: Finished | None = None,
 ) -> list[OutputAccount]:
     """Run every job of the plan on the runner that was named; the outputs then lie in folder.data, or, where workers
-    write files into a store, in its data folder there (`lies_in_store`). place: where workers have their files.
+    write files into a store, in its data folder there (`lies_in_store`). job_folder: where workers have their files.
     finished: what earlier ones have left; None: nobody is to leave accounts.
 
     Raises:
@@ -66,7 +66,7 @@ def run_on_beam(
     plan, at_once = shared_out(plan, len(jobs) if local else 1, settings.threads, settings.memory_bytes)
     threads, kept = max(1, settings.threads // at_once), () if finished is None else finished.by_workers
     run = ReadRun(plan, jobs, output.name, threads, at_once, finished is not None, kept)
-    shared = begin_read(place, run)
+    shared = begin_read(job_folder, run)
 
     def construct(pipeline: Pipeline) -> None:
         if local:
@@ -75,8 +75,8 @@ def run_on_beam(
             packs = pipeline | "Jobs" >> ElementNumbers(len(jobs)) | "Alone" >> Map(single_element)
         _ = packs | "Read" >> ReadJobs(shared)
 
-    run_pipeline(construct, settings.runner, settings.beam_args, shared.place.run(), progress, kind="read")
-    if lies_in_store(plan, place):
+    run_pipeline(construct, settings.runner, settings.beam_args, shared.job_folder.run(), progress, kind="read")
+    if lies_in_store(plan, job_folder):
         return copy_to_final_names(shared)
     results = take(shared, folder.runs if parts else folder.data, folder.rejects)
     return [_join(plan, job, folder, results) for job in plan.jobs] if parts else results
@@ -89,14 +89,14 @@ def _worker_jobs(plan: ReadPlan) -> tuple[Sequence[Job], Output]:
     return plan.jobs, plan.options.output
 
 
-def finished_by_workers(plan: ReadPlan, folder: RunFolder, place: SharedFolder) -> list[FinishedJob | None]:
+def finished_by_workers(plan: ReadPlan, folder: RunFolder, job_folder: SharedFolder) -> list[FinishedJob | None]:
     """Of each job of workers what those of an earlier attempt at the read have left."""
-    return find_finished(place, folder, *_worker_jobs(plan))
+    return find_finished(job_folder, folder, *_worker_jobs(plan))
 
 
-def lies_in_store(plan: ReadPlan, place: SharedFolder) -> bool:
+def lies_in_store(plan: ReadPlan, job_folder: SharedFolder) -> bool:
     """Whether workers write the outputs into the store, and this process none of their bytes."""
-    return place.is_remote and not plan.options.output.per_split
+    return job_folder.is_remote and not plan.options.output.per_split
 
 
 def _for_workers(file: ShardFile) -> ShardFile:

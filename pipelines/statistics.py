@@ -8,7 +8,7 @@ from typing import Any
 
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
-from recordmill.building.ingest import count_values, place, read_unit
+from recordmill.building.ingest import assign_keys, count_values, read_unit
 from recordmill.building.plan import BuildPlan
 from recordmill.building.reconcile import planned_rejects
 from recordmill.pipelines.build import make_plan
@@ -52,7 +52,7 @@ def _count_groups(plan: BuildPlan, progress: Progress) -> DatasetSketch:
         rejects = RejectWriter(Path(plan.folder, "rejects", f"{group:06d}.jsonl"), most=plan.most_rejects)
         rows = 0
         for chunk in read_unit(plan, group):
-            placed = place(plan, chunk)
+            placed = assign_keys(plan, chunk)
             if placed.rows:
                 count_values(plan, sketches, placed)
             rejected = rejects.write(chunk.rejects)

@@ -65,9 +65,9 @@ def find_transform(out: str | os.PathLike[str]) -> SavedBefore:
 
 
 def with_transform(
-    plan: BuildPlan, settings: BuildOptions, progress: Progress, place: SharedFolder | None
+    plan: BuildPlan, settings: BuildOptions, progress: Progress, job_folder: SharedFolder | None
 ) -> BuildPlan:
-    """The plan with what its records are to become. place: of a build on an engine.
+    """The plan with what its records are to become. job_folder: of a build on an engine.
 
     Raises:
         UsageError: the transform doesn't fit the records. DataError: its analysis failed.
@@ -80,7 +80,7 @@ def with_transform(
     if settings.transform_from is not None:
         saved = _take_over(find_transform(settings.transform_from), plan, target, settings.trust_graph)
     else:
-        saved, notes = _fit(plan, settings, target, progress, place)
+        saved, notes = _fit(plan, settings, target, progress, job_folder)
     _sync(Path(target))
     return replace(_noted(plan, notes), transform=saved, schema=saved.schema)
 
@@ -129,7 +129,7 @@ def _check_same(before: SavedBefore, given: Schema) -> None:
 
 
 def _fit(
-    plan: BuildPlan, settings: BuildOptions, target: str, progress: Progress, place: SharedFolder | None
+    plan: BuildPlan, settings: BuildOptions, target: str, progress: Progress, job_folder: SharedFolder | None
 ) -> tuple[SavedTransform, tuple[str, ...]]:
     """(the transform that was fitted, notes of what was analysed)."""
     assert plan.source is not None
@@ -154,16 +154,16 @@ def _fit(
         function, name, digest = _function(given, is_cached=settings.transform_cache is not None)
         fit = Fit(raw, _inputs(raw, raw.names), None, name, settings.fit_on, settings.keep_raw)
     cache = None
-    if settings.transform_cache is not None and place is not None and place.is_remote:
+    if settings.transform_cache is not None and job_folder is not None and job_folder.is_remote:
         raise UsageError(
             f"{option('transform_cache')}: workers of an engine that fit into a store don't keep one; drop it"
         )
     if settings.transform_cache is not None:
         cache = open_cache(settings.transform_cache, plan, fit, digest)
-    if place is not None and place.is_remote:
-        _fit_in_parts(plan, settings, fit, function, target, progress, place)
+    if job_folder is not None and job_folder.is_remote:
+        _fit_in_parts(plan, settings, fit, function, target, progress, job_folder)
     else:
-        _run_fit(plan, settings, fit, function, target, progress, cache, place)
+        _run_fit(plan, settings, fit, function, target, progress, cache, job_folder)
     saved = describe(target, fit)
     return saved, (*fit_notes(saved), *(() if cache is None else cache.keep(plan.folder)))
 
@@ -196,9 +196,9 @@ def _run_fit(
     target: str,
     progress: Progress,
     cache: FitCache | None,
-    place: SharedFolder | None,
+    job_folder: SharedFolder | None,
 ) -> None:
-    sent = sent_plan(plan, settings.beam_args) if place is None else share_plan(plan, place)
+    sent = sent_plan(plan, settings.beam_args) if job_folder is None else share_plan(plan, job_folder)
     local = is_local(settings.runner)
 
     def construct(pipeline: Any) -> None:
@@ -225,7 +225,7 @@ def _fit_in_parts(
     function: PreprocessingFn,
     target: str,
     progress: Progress,
-    place: SharedFolder,
+    job_folder: SharedFolder,
 ) -> None:
     """Each group of units is analysed by a worker, and what they found becomes the transform here, where analysers that
     need what others found read the records once more.
@@ -240,7 +240,7 @@ def _fit_in_parts(
         _ = pipeline | "Groups" >> ElementNumbers(len(plan.groups)) | "Fit" >> step
 
     def construct(pipeline: Any) -> None:
-        step = FitWithCache(plan.held(), fit.split, fit.inputs, function, target, plan.folder, found)
+        step = FitWithCache(plan.reference(), fit.split, fit.inputs, function, target, plan.folder, found)
         packs = pipeline | "Groups" >> Create([tuple(range(len(plan.groups)))])
         with temporary(plan.folder):
             _ = packs | "Fit" >> step
@@ -248,9 +248,9 @@ def _fit_in_parts(
     assert plan.source is not None
     progress.begin("fit", None)
     with _told(fit):
-        shared = share_plan(plan, place)
-        run_pipeline(construct_parts, settings.runner, settings.beam_args, place.run(), progress, kind="fit")
-        found = fetch_parts(place, len(plan.source.files), os.path.join(plan.folder, "known"))
+        shared = share_plan(plan, job_folder)
+        run_pipeline(construct_parts, settings.runner, settings.beam_args, job_folder.run(), progress, kind="fit")
+        found = fetch_parts(job_folder, len(plan.source.files), os.path.join(plan.folder, "known"))
         if not found.known:
             raise DataError(f"the transform can't be fitted on split {fit.split!r}: there is no record in it")
         run_pipeline(construct, None, (), plan.folder, progress)

@@ -73,8 +73,8 @@ class IngestGroup(DoFn):
         self._total: Histogram | None = None
 
     def process(self, group: int, plan: SharedPlan) -> Iterator[Account]:
-        with plan.place.attach().alive():
-            account, histogram = ingest_group(plan, group, progress_of(plan.place.run()))
+        with plan.job_folder.attach().alive():
+            account, histogram = ingest_group(plan, group, progress_of(plan.job_folder.run()))
         self._total = histogram if self._total is None else self._total + histogram
         count(records_read=account.read, records_rejected=account.rejected.total, runs_written=len(account.runs))
         yield account
@@ -105,7 +105,7 @@ class _AddHistograms(CombineFn):
 
 def survey_all(histogram: Histogram | None, accounts: Iterable[Account], plan: SharedPlan) -> Survey:
     """All accounts to what the other half of the build needs."""
-    with plan.place.attach().alive():
+    with plan.job_folder.attach().alive():
         return survey(plan, accounts, histogram)
 
 
@@ -117,13 +117,13 @@ def merges_of(found: Survey) -> Iterator[Merge]:
 
 def merge_some(merge: Merge, found: Survey, plan: SharedPlan) -> Runs:
     """A group of runs within a range of the keys to one run."""
-    with plan.place.attach().alive():
-        return merge_runs(plan, found, merge, progress_of(plan.place.run()))
+    with plan.job_folder.attach().alive():
+        return merge_runs(plan, found, merge, progress_of(plan.job_folder.run()))
 
 
 def list_merged(found: Survey, merged: Iterable[Runs], plan: SharedPlan) -> Survey:
     """The survey with the runs that shards are made of."""
-    return with_merged(plan.place, found, merged)
+    return with_merged(plan.job_folder, found, merged)
 
 
 def packs_of(found: Survey, local: bool) -> Iterator[tuple[int, ...]]:
@@ -134,8 +134,8 @@ def packs_of(found: Survey, local: bool) -> Iterator[tuple[int, ...]]:
 
 def make_shards(numbers: tuple[int, ...], found: Survey, plan: SharedPlan) -> Iterator[ShardAttempt]:
     """Shards of a pack, on the plan's threads."""
-    progress = progress_of(plan.place.run())
-    with plan.place.attach().alive():
+    progress = progress_of(plan.job_folder.run())
+    with plan.job_folder.attach().alive():
         threads = plan.load().threads if len(numbers) > 1 else 1
         for made in thread_map(lambda number: make_shard(plan, found, number, progress), numbers, threads):
             count(shards_written=1, records_written=made.shard.info.records, bytes_written=made.shard.info.bytes)
@@ -150,14 +150,14 @@ def gaps_of(made: ShardAttempt) -> Iterator[tuple[int, int]]:
 
 def name_shard(made: ShardAttempt, gaps: Iterable[tuple[int, int]], plan: SharedPlan) -> Iterator[FinalShard]:
     """What was made under its own name."""
-    if (placed := give_final_name(plan.place, made, gaps)) is not None:
+    if (placed := give_final_name(plan.job_folder, made, gaps)) is not None:
         yield placed
 
 
 def digest_some(ordinals: tuple[int, ...], plan: SharedPlan) -> DigestPart:
     """The digests of inputs that no worker has read whole."""
-    with plan.place.attach().alive():
-        return digest_files(plan, ordinals, progress_of(plan.place.run()))
+    with plan.job_folder.attach().alive():
+        return digest_files(plan, ordinals, progress_of(plan.job_folder.run()))
 
 
 def undigested(found: Survey, plan: SharedPlan) -> Iterator[tuple[int, ...]]:
@@ -169,13 +169,13 @@ def finish_build_stage(
     found: Survey, placed: Iterable[FinalShard], digests: Iterable[DigestPart], plan: SharedPlan
 ) -> Manifest:
     """Look, reconcile, commit."""
-    with plan.place.attach().alive():
+    with plan.job_folder.attach().alive():
         return finish(plan, found, placed, digests)
 
 
 def release(manifest: Manifest, plan: SharedPlan) -> Manifest:
     """Remove what only the build needed; a step of its own, so that a repeated commit still finds it."""
-    plan.place.attach().clear()
+    plan.job_folder.attach().clear()
     return manifest
 
 

@@ -40,7 +40,7 @@ def single_element(number: int) -> tuple[int, ...]:
 
 def make_pack(numbers: Iterable[int], run: SharedRun) -> Iterator[FinishedJob]:
     """The jobs of a pack, as many at once as the run says."""
-    progress = progress_of(run.place.run())
+    progress = progress_of(run.job_folder.run())
 
     def work(number: int) -> FinishedJob:
         try:

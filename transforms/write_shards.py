@@ -20,8 +20,8 @@ from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.suggestions import there_are
 from recordmill.building.cuts import ShardOptions
-from recordmill.building.ingest import Ingested, PlacedChunk, count_values, find_too_large, sketches_of, too_large
-from recordmill.building.order import DEFAULT_SPLIT, OrderOptions, place_payloads
+from recordmill.building.ingest import Ingested, KeyedChunk, count_values, find_too_large, sketches_of, too_large
+from recordmill.building.order import DEFAULT_SPLIT, OrderOptions, assign_payloads
 from recordmill.building.plan import BuildPlan
 from recordmill.building.run_file import KeyBuckets, RunFile, RunWriter
 from recordmill.building.workers.plan_files import begin_build
@@ -142,7 +142,7 @@ class WriteShards(PTransform):
     """RecordBatches with the schema's columns to a data set at `out`; gives a PCollection with its one Manifest.
 
     out: a folder that all workers see, or one in a store (`s3://bucket/name`, gs, az). The records have no position, so
-    a record's place is a hash of its bytes, or of `order.key`; the same records give the same shards whatever the
+    a record's job_folder is a hash of its bytes, or of `order.key`; the same records give the same shards whatever the
     bundles, workers and retries. Rows that don't fit the schema are rejects, held against the budget; a column that is
     one too many, is missing or is no text where the schema has it ends the run. Nothing is
     written while the graph is built, and each run of the graph is a build of its own.
@@ -202,15 +202,15 @@ def start_run(graph: str, options: WriteShards) -> SharedPlan:
     remote = is_remote(options.out)
     base = check_out(options.out, options.overwrite)
     folder = None if remote else RunFolder.create(options.out, run, lease_sec=LEASE_SEC)
-    place = SharedFolder(options.out, run)
+    job_folder = SharedFolder(options.out, run)
     with _lock:
         if graph in _composed:
-            _started[run] = (folder or place.attach()).close
+            _started[run] = (folder or job_folder.attach()).close
         elif folder is not None:
             folder.release()
     splits = tuple(name for name, _ in options.order.splits) or (DEFAULT_SPLIT,)
     plan = BuildPlan(
-        folder=place.run(),
+        folder=job_folder.run(),
         base=base,
         schema=options.schema,
         splits=splits,
@@ -224,7 +224,7 @@ def start_run(graph: str, options: WriteShards) -> SharedPlan:
         name=options.name,
         store=options.out if remote else "",
     )
-    return begin_build(plan, place)
+    return begin_build(plan, job_folder)
 
 
 class _IngestBatches(DoFn):
@@ -236,9 +236,9 @@ class _IngestBatches(DoFn):
         self._read = 0
 
     def process(self, batch: pa.RecordBatch, shared: SharedPlan) -> Iterator[Account]:
-        shared.place.attach().renew()
+        shared.job_folder.attach().renew()
         if self._writer is None:
-            self._place, self._bench = shared.place, workbench(shared)
+            self._place, self._bench = shared.job_folder, workbench(shared)
             self._plan = self._bench.__enter__()
             folder = Path(self._plan.folder)
             self._writer = RunWriter(str(folder / "runs"), self._plan.buckets, self._plan.arena_bytes)
@@ -256,12 +256,12 @@ class _IngestBatches(DoFn):
         frames = encode(fitted.batch, self._plan.schema)
         if (large := find_too_large(frames)) is not None:
             raise DataError(too_large(frames, large), source="pipeline", place=f"record {large} of a batch")
-        keys, splits = place_payloads(self._plan.order, fitted.batch, frames)
+        keys, splits = assign_payloads(self._plan.order, fitted.batch, frames)
         nowhere, position = np.zeros(len(frames), np.uint32), frames.crcs.astype(np.int64)
         runs = tuple(
             self._writer.add(frames.data, frames.lengths + FRAME_BYTES, frames.crcs, keys, splits, nowhere, position)
         )
-        count_values(self._plan, self._sketches, PlacedChunk(fitted.batch, nowhere, position, keys, splits))
+        count_values(self._plan, self._sketches, KeyedChunk(fitted.batch, nowhere, position, keys, splits))
         if runs:
             yield self._account(runs, Rejected.zero())
 
@@ -290,7 +290,7 @@ class _IngestBatches(DoFn):
 def _let_go(manifest: Any, shared: SharedPlan) -> Any:
     """The build needs nothing more of the process that started it."""
     with _lock:
-        close = _started.pop(shared.place.id, None)
-    if close is not None and not shared.place.is_remote:  # in a store the last step has removed all
+        close = _started.pop(shared.job_folder.id, None)
+    if close is not None and not shared.job_folder.is_remote:  # in a store the last step has removed all
         close()
     return manifest

@@ -53,7 +53,7 @@ class ClusterFinding:
     """
 
     what: str
-    told: str
+    detail: str
     remedy: str = ""
 
     @property
@@ -62,11 +62,11 @@ class ClusterFinding:
         return not self.remedy
 
     def __str__(self) -> str:
-        return f"{self.what}: {self.told}{f'; {self.remedy}' if self.remedy else ''}"
+        return f"{self.what}: {self.detail}{f'; {self.remedy}' if self.remedy else ''}"
 
     def to_json(self) -> dict[str, Any]:
         """For `--json`."""
-        return {"what": self.what, "told": self.told, "ok": self.ok, "remedy": self.remedy}
+        return {"what": self.what, "detail": self.detail, "ok": self.ok, "remedy": self.remedy}
 
 
 def check_cluster(runner: str, options: Any) -> list[ClusterFinding]:

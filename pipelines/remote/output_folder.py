@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def remove_on_failure(
-    place: SharedFolder | None, keeps: Callable[[BaseException], bool] = lambda error: False
+    job_folder: SharedFolder | None, keeps: Callable[[BaseException], bool] = lambda error: False
 ) -> Iterator[StoreRun | None]:
     """Holds the lease of a build or a read in a store, which it gives, and where what dead runs left is removed first.
     None: where a folder holds the run. What failed is removed when its jobs have ended, and stays where that is not
     known. keeps: whether what an error has ended is to go on some day.
     """
-    if place is None or not place.is_remote:
+    if job_folder is None or not job_folder.is_remote:
         yield None
         return
-    with StoreRun(place.out, place.id) as run:
+    with StoreRun(job_folder.out, job_folder.id) as run:
         run.remove_dead()
         try:
             yield run

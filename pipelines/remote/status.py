@@ -25,7 +25,7 @@ HERE, GONE = "at work on this machine", "dead"
 class RunState:
     """One run folder. state: `running`, `ended` or `unknown` of an engine's job; `at work on this machine`; `dead`; or
     the host that would know.
-    told: what the engine says of it. since: seconds of the clock (time.time). page: where to look at it.
+    detail: what the engine says of it. since: seconds of the clock (time.time). page: where to look at it.
     """
 
     run: str
@@ -34,13 +34,13 @@ class RunState:
     runner: str = ""
     page: str = ""
     since: float = 0.0
-    told: str = ""
+    detail: str = ""
 
     def __str__(self) -> str:
         if not self.job:
             return f"{self.run}: {self.state}"
         since = f", since {time.strftime('%Y-%m-%d %H:%M', time.localtime(self.since))}" if self.since else ""
-        return ", ".join(part for part in (f"{self.job}: {self.state}", self.told, self.page) if part) + since
+        return ", ".join(part for part in (f"{self.job}: {self.state}", self.detail, self.page) if part) + since
 
     def to_json(self) -> dict[str, Any]:
         """For `--json`."""

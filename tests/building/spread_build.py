@@ -44,8 +44,8 @@ class Steps:
         return cls(begin_build(plan, SharedFolder(out, folder.id)), Progress())
 
     @property
-    def place(self) -> SharedFolder:
-        return self.plan.place
+    def job_folder(self) -> SharedFolder:
+        return self.plan.job_folder
 
     @property
     def loaded(self) -> BuildPlan:
@@ -64,14 +64,16 @@ class Steps:
 
     def merged(self, found: Survey) -> Survey:
         merges = plan_merges(found.layout.load()) if found.merges else ()
-        return with_merged(self.place, found, [merge_runs(self.plan, found, merge, self.progress) for merge in merges])
+        return with_merged(
+            self.job_folder, found, [merge_runs(self.plan, found, merge, self.progress) for merge in merges]
+        )
 
     def make(self, found: Survey) -> list[ShardAttempt]:
         return [make_shard(self.plan, found, number, self.progress) for number in range(found.shards)]
 
     def put(self, made: list[ShardAttempt]) -> list[FinalShard]:
         gaps = [gap for one in made if (gap := gap_of(one)) is not None]
-        return [placed for one in made if (placed := give_final_name(self.place, one, gaps)) is not None]
+        return [placed for one in made if (placed := give_final_name(self.job_folder, one, gaps)) is not None]
 
     def finish(self, found: Survey, placed: list[FinalShard]) -> Manifest:
         missing = [digest_files(self.plan, some, self.progress) for some in without_digest(self.plan, found)]

@@ -19,7 +19,7 @@ import pytest
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError
-from recordmill.building.commit import CommitConflict, commit, place_files, tidy
+from recordmill.building.commit import CommitConflict, commit, publish_files, tidy
 from recordmill.shards import run
 from recordmill.shards.dead_runs import LOCK_NAME, clean_dead
 from recordmill.shards.engine_jobs import UNHEARD_SEC
@@ -32,7 +32,7 @@ SHARD = "train-00000-of-00001.tfrecord"
 
 def publish(folder: RunFolder, content: bytes, base: int) -> Manifest:
     (folder.data / SHARD).write_bytes(content)
-    rejects = place_files(folder, sorted(str(path) for path in folder.rejects.iterdir()))
+    rejects = publish_files(folder, sorted(str(path) for path in folder.rejects.iterdir()))
     info = ShardInfo(SHARD, 1, max(len(content), 16), max(len(content), 16), f"blake3:{0:064x}", "0" * 16)
     part = Part(folder.data_name, "test", {"train": (info,)}, {}, 1, 0)
     about = {"files": rejects}
@@ -110,7 +110,7 @@ def test_closing_without_a_commit_leaves_nothing(tmp_path: Path) -> None:
 def test_what_was_placed_and_not_committed_goes_with_the_run(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "out")
     (folder.rejects / "000000-x.jsonl").write_text("{}\n")
-    place_files(folder, [str(folder.rejects / "000000-x.jsonl")])
+    publish_files(folder, [str(folder.rejects / "000000-x.jsonl")])
     assert folder.data == folder.out / folder.data_name
     folder.close()
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -120,8 +120,8 @@ def test_a_commit_that_is_repeated_gives_what_it_gave(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path)
     (folder.rejects / "000000-x.jsonl").write_text("{}\n")
     rejects = [str(folder.rejects / "000000-x.jsonl")]
-    names = place_files(folder, rejects)
-    assert place_files(folder, rejects) == names  # as an attempt that died
+    names = publish_files(folder, rejects)
+    assert publish_files(folder, rejects) == names  # as an attempt that died
     manifest = publish(folder, b"x", 0)
     assert publish(folder, b"x", 0) == manifest
     assert publish(RunFolder.attach(folder.path), b"x", 0) == manifest
@@ -152,7 +152,7 @@ def test_a_worker_whose_run_was_taken_for_dead_commits_nothing(tmp_path: Path) -
     folder = RunFolder.create(tmp_path)
     late = RunFolder.attach(folder.path)
     (late.data / SHARD).write_bytes(b"x")
-    late.place_data()
+    late.publish_data_folder()
     folder.close()
     (tmp_path / late.data_name).mkdir()
     late.path.joinpath("rejects").mkdir(parents=True)
@@ -166,7 +166,7 @@ import os, sys
 from recordmill.shards.run import RunFolder
 folder = RunFolder.create(sys.argv[1])
 if sys.argv[2] == "renamed":
-    folder.place_data()
+    folder.publish_data_folder()
 os.kill(os.getpid(), 9)
 """
 

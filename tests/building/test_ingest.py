@@ -10,7 +10,7 @@ import pytest
 
 from recordmill.base.errors import DataError
 from recordmill.base.progress import Progress
-from recordmill.building.ingest import PlacedChunk, encode_chunk, ingest, place, read_unit, transform
+from recordmill.building.ingest import KeyedChunk, assign_keys, encode_chunk, ingest, read_unit, transform
 from recordmill.building.order import OrderOptions
 from recordmill.building.plan import BuildPlan, group_units
 from recordmill.building.run_file import ENTRY_DTYPE, KeyBuckets
@@ -41,8 +41,8 @@ def plan(tmp_path: Path) -> BuildPlan:
     return BuildPlan(**{**plan.__dict__, "groups": group_units(source, plan.arena_bytes, 1)})
 
 
-def placed(plan: BuildPlan) -> list[PlacedChunk]:
-    return [place(plan, chunk) for group in range(len(plan.groups)) for chunk in read_unit(plan, group)]
+def placed(plan: BuildPlan) -> list[KeyedChunk]:
+    return [assign_keys(plan, chunk) for group in range(len(plan.groups)) for chunk in read_unit(plan, group)]
 
 
 def test_read_gives_every_row_of_the_group_s_units_once(plan: BuildPlan) -> None:
@@ -53,8 +53,8 @@ def test_read_gives_every_row_of_the_group_s_units_once(plan: BuildPlan) -> None
 
 def test_place_looks_at_file_and_position_alone(plan: BuildPlan) -> None:
     (chunk,) = read_unit(plan, 0)
-    found = place(plan, chunk)
-    keys, splits = plan.ordering.place(None, chunk.file, chunk.position)
+    found = assign_keys(plan, chunk)
+    keys, splits = plan.ordering.assign(None, chunk.file, chunk.position)
     np.testing.assert_array_equal(found.keys, keys)
     np.testing.assert_array_equal(found.splits, splits)
     assert set(splits.tolist()) == {0, 1}
@@ -78,7 +78,7 @@ def test_encode_frames_records_that_were_not_parsed_as_they_are(plan: BuildPlan)
     (records,) = placed(plan)
     two = {name: getattr(records, name)[:2] for name in ("file", "position", "keys", "splits")}
     payloads = Payloads(np.frombuffer(b"abcde", np.uint8), np.array([0, 2, 5]))
-    frames = encode_chunk(plan, PlacedChunk(payloads, **two))
+    frames = encode_chunk(plan, KeyedChunk(payloads, **two))
     assert [frames.data[start + 12 :][:length].tobytes() for start, length in zip(*_spans(frames), strict=True)] == [
         b"ab",
         b"cde",
@@ -95,7 +95,7 @@ def test_encode_names_the_place_of_what_no_reader_takes(plan: BuildPlan, monkeyp
     batch = pa.record_batch(
         {"x": records.records.column("x"), "y": pa.array(["y" * (i == 900) * 99 for i in range(ROWS)])}
     )
-    long = PlacedChunk(batch, records.file, records.position, records.keys, records.splits)
+    long = KeyedChunk(batch, records.file, records.position, records.keys, records.splits)
     with pytest.raises(DataError, match=r"b\.csv: record 200: \d+ bytes in one record"):
         encode_chunk(plan, long)
 

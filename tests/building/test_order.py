@@ -44,7 +44,7 @@ def source(*names: str, splits: tuple[str | None, ...] = ()) -> Planned:
 def place(
     options: OrderOptions, planned: Planned, file: list[int], position: list[int], batch: pa.RecordBatch | None = None
 ) -> tuple[list[int], list[int]]:
-    keys, splits = Ordering(options, planned).place(batch, np.array(file, np.uint32), np.array(position, np.int64))
+    keys, splits = Ordering(options, planned).assign(batch, np.array(file, np.uint32), np.array(position, np.int64))
     return keys.tolist(), splits.tolist()
 
 
@@ -123,13 +123,13 @@ def test_input_order_holds_for_ten_million_files_whose_records_nobody_counted() 
     planned = Planned(ManyFiles(count), (Unit(0, count),))  # type: ignore[arg-type]
     ordering = Ordering(OrderOptions(shuffle=False), planned)
     file = np.array([0, 0, 1, 8_388_607, 8_388_608, count - 1], np.uint32)
-    keys, _ = ordering.place(None, file, np.array([0, 1, 0, 5, 0, 7], np.int64))
+    keys, _ = ordering.assign(None, file, np.array([0, 1, 0, 5, 0, 7], np.int64))
     assert (np.diff(keys.astype(np.float64)) > 0).all()
     assert int(keys[-1]) < ordering.span < 2**63
     with pytest.raises(DataError, match=r"^3\.bin: gives more records than the .* that .* has places for"):
-        ordering.place(None, np.array([3], np.uint32), np.array([2**39], np.int64))
+        ordering.assign(None, np.array([3], np.uint32), np.array([2**39], np.int64))
     few = Ordering(OrderOptions(shuffle=False), Planned(source("a", "b").files, (Unit(0, 2),)))
-    assert few.place(None, np.array([1], np.uint32), np.array([4], np.int64))[0].tolist() == [2**40 + 4]
+    assert few.assign(None, np.array([1], np.uint32), np.array([4], np.int64))[0].tolist() == [2**40 + 4]
 
 
 def test_fewer_key_bits_leave_the_leading_ones() -> None:

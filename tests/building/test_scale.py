@@ -278,7 +278,7 @@ def test_a_build_that_is_real_and_small_is_what_the_formulas_say(
     counted.clear()
     pairs = 0
     for number, (first, last) in enumerate(layout.cuts.table[["first", "last"]].tolist()):
-        pieces = slices(steps.place, layout.runs, first, last)
+        pieces = slices(steps.job_folder, layout.runs, first, last)
         pairs += len(pieces)
         gather(pieces, str(tmp_path / f"gathered-{number}"))
     for module in (run_module, run_file):
@@ -296,13 +296,13 @@ def test_a_build_that_is_real_and_small_is_what_the_formulas_say(
     assert build.slices == pytest.approx(pairs, rel=0.05)
     assert build.reads == pytest.approx(near + sum(counted), rel=0.05)
     first = before.layout.load().runs
-    written = sum(Path(run_module.path_of(steps.place, run)).stat().st_size for run in first)
+    written = sum(Path(run_module.path_of(steps.job_folder, run)).stat().st_size for run in first)
     # of a run only the rows between its first record and its last one are written
     most = build.framed_bytes + build.entry_bytes + build.run_index_bytes
     assert most * 0.99 < written <= most
-    index = sum(path.stat().st_size for path in Path(steps.place.data("index")).iterdir())
+    index = sum(path.stat().st_size for path in Path(steps.job_folder.data("index")).iterdir())
     assert build.index_bytes < index <= build.index_bytes + 256 * len(shards)  # a header each
-    listed = Path(steps.place.data("inputs.jsonl")).read_bytes()
+    listed = Path(steps.job_folder.data("inputs.jsonl")).read_bytes()
     assert build.inputs_bytes / 2 < len(listed) <= build.inputs_bytes
     many = [replace(manifest.parts[0], splits={"train": tuple(map(info, range(size)))}) for size in (1000, 3000)]
     few, more = (len(replace(manifest, parts=(part,)).to_json()) for part in many)

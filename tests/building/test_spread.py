@@ -104,7 +104,7 @@ def test_the_bytes_are_those_of_one_machine(source: str, out: str, tmp_path: Pat
     check_same(out, manifest, one)
     assert (manifest.rejects["count"], len(manifest.rejects["files"])) == (1, 1)
     assert b"4 fields" in read_range(join(out, *manifest.rejects["files"][0].split("/"))).tobytes()
-    steps.place.attach().clear()
+    steps.job_folder.attach().clear()
     assert not [name for name in files_below(out) if name.startswith("_run-")]
     assert not list((tmp_path / "temporary").glob("work-*"))
 
@@ -146,7 +146,7 @@ def test_many_runs_are_merged_before(source: str, out: str, tmp_path: Path, monk
     assert len({tuple(one) for one in np.stack([runs["first"], runs["last"]], 1).tolist()}) > 1
     for number in range(found.shards):
         first, last = layout.cuts.table[["first", "last"]][number].item()
-        near, far = (slices(steps.place, some, first, last) for some in (runs, layout.runs))
+        near, far = (slices(steps.job_folder, some, first, last) for some in (runs, layout.runs))
         assert sum(piece.records for piece in near) == sum(piece.records for piece in far) > 0
     check_same(out, steps.finish(found, steps.put(steps.make(found))), of_one_machine(source, tmp_path))
 
@@ -167,7 +167,7 @@ def test_every_step_twice_and_a_zombie_after_the_end(source: str, out: str, tmp_
     make_shard(steps.plan, again, 0, steps.progress)  # by a worker that was given up
     assert steps.finish(again, steps.put(made)) == manifest
     check_same(out, manifest, of_one_machine(source, tmp_path))
-    steps.place.attach().clear()
+    steps.job_folder.attach().clear()
     _loaded.cache_clear()
     with pytest.raises((NotSharedError, FileNotFoundError)):
         make_shard(steps.plan, again, 0, steps.progress)
@@ -204,7 +204,7 @@ def test_what_a_worker_hides_is_told_and_nothing_is_committed(
             steps.make(found)
         return
     placed = steps.put(steps.make(found))
-    data = steps.place.data().removeprefix(out).lstrip("/")
+    data = steps.job_folder.data().removeprefix(out).lstrip("/")
     hide(data + {"shard": "/test-00002-of", "index": "/index/train-00001.npy"}[what])
     with pytest.raises(NotSharedError, match=r"\(1 of 16 files\) can't be seen on the worker .*Nothing was committed"):
         steps.finish(found, placed)
@@ -220,25 +220,25 @@ def test_what_has_another_size_or_sum_is_not_committed(source: str, out: str, tm
     with pytest.raises(AccountsError, match="are not those read"):
         steps.finish(found, [*placed, placed[0]])
     name, size = placed[0].sizes[-1]
-    put_bytes(steps.place.data(*name.split("/")), b"short")
+    put_bytes(steps.job_folder.data(*name.split("/")), b"short")
     with pytest.raises(RecordmillError, match=f"5 bytes, which is not what was written|{size}"):
         steps.finish(found, placed)
     assert generations(out) == []
-    discard(steps.place)
+    discard(steps.job_folder)
     assert not [name for name in files_below(out) if exists(out)] or not exists(out)
 
 
 def test_a_list_that_was_replaced_is_not_read(source: str, out: str, tmp_path: Path) -> None:
     steps = begin(source, out, tmp_path)
     files: Any = steps.plan.load().source.files  # type: ignore[union-attr]
-    path = steps.place.run("shared", files._stored.name)
+    path = steps.job_folder.run("shared", files._stored.name)
     put_bytes(path, b"x" * int(files._stored.starts[-1]))
     for cache in (_unpickled, _batch):
         cache.cache_clear()
     with pytest.raises(DataError, match="is not what this build has written there"):
         steps.ingest(0)
     found = begin(source, f"{out}-2", tmp_path).survey()
-    put_bytes(found.layout.place.run("shared", found.layout.name), b"cos\nsystem\n(S'false'\ntR.")
+    put_bytes(found.layout.job_folder.run("shared", found.layout.name), b"cos\nsystem\n(S'false'\ntR.")
     _loaded.cache_clear()
     with pytest.raises(DataError, match="is not what this build has written there"):
         found.layout.load()
@@ -253,7 +253,7 @@ def test_a_disk_that_is_full_is_named_with_its_host(source: str, out: str, tmp_p
             steps.ingest(0)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    where = steps.place.run() if "://" not in out else str(tmp_path / "temporary")
+    where = steps.job_folder.run() if "://" not in out else str(tmp_path / "temporary")
     assert str(told.value).startswith(where)
     assert f" on {socket.gethostname()}: File too large; nothing was written" in str(told.value)
 
@@ -285,11 +285,11 @@ def test_of_two_builds_one_commits_and_the_other_removes_its_own(source: str, ou
     kept = first.all()
     with pytest.raises(CommitConflict, match="another build committed"):
         second.all()
-    discard(second.place)
-    discard(first.place)  # as a driver that lost the answer of its job would
-    assert first.place.attach().committed() == kept
+    discard(second.job_folder)
+    discard(first.job_folder)  # as a driver that lost the answer of its job would
+    assert first.job_folder.attach().committed() == kept
     folders = {name.split("/")[0] for name in files_below(out) if name.startswith(("data-", "_run-"))}
-    assert folders == {first.place.folder}
+    assert folders == {first.job_folder.folder}
     assert recordmill.verify(out) == []
 
 
@@ -319,7 +319,7 @@ def test_inputs_that_are_listed_to_a_disk_are_built_as_those_in_memory(
     if kind not in ("csv", "text"):
         source = str(tmp_path / "classes")
         in_classes(tmp_path.joinpath("classes"))
-        options |= {} if kind == "labels" else {"strays": "keep"}
+        options |= {} if kind == "labels" else {"unlabelled": "keep"}
     if kind == "labels":
         options |= {"labels": f"{source}/labels.csv", "max_rejects": 9}
     monkeypatch.setattr(plan_files, "BLOCK_ITEMS", 4)
@@ -390,20 +390,20 @@ def test_pages_of_a_manifest_are_there_before_it_and_go_with_the_build(
         patched.setattr(store_run if "://" in out else run, "put_if_absent", die)
         with pytest.raises(KeyboardInterrupt):
             dead.all()
-    assert f"{dead.place.folder}/pages/train-00001.json" in files_below(out)
+    assert f"{dead.job_folder.folder}/pages/train-00001.json" in files_below(out)
     assert generations(out) == []
     manifest = first.all()
     with pytest.raises(CommitConflict, match="another build committed"):
         second.all()
     for lost in (dead, second):
-        discard(lost.place)
-    first.place.attach().clear()
+        discard(lost.job_folder)
+    first.job_folder.attach().clear()
     assert load(out) == manifest
     assert list(manifest.shards()) == [(split, manifest.parts[0], shard) for split, _, shard in one.manifest.shards()]
     assert manifest.fingerprint == one.manifest.fingerprint
     there = {name for name in files_below(out) if "/pages/" in name}
     names = ("train-00000", "train-00001", "test-00000", "test-00001")
-    assert there == {f"{first.place.folder}/pages/{name}.json" for name in names}
+    assert there == {f"{first.job_folder.folder}/pages/{name}.json" for name in names}
     assert recordmill.verify(out) == []
 
 
@@ -412,7 +412,7 @@ def test_what_a_dead_build_left_is_removed_when_its_lease_is_over(
 ) -> None:
     dead = begin(source, out, tmp_path)
     dead.put(dead.make(dead.survey()))
-    left = {name for name in files_below(out) if dead.place.id in name}
+    left = {name for name in files_below(out) if dead.job_folder.id in name}
     assert len(left) > 30
     recordmill.build(source, out, kind="csv", **OPTIONS)
     if "://" not in out:  # the process that planned it holds its lock

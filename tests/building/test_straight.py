@@ -179,7 +179,7 @@ def test_a_file_that_changes_while_it_is_built_is_named(tmp_path: Path, monkeypa
     ("name", "options"),
     [
         ("images/clothing-small", {"kind": "images", "shard_size": "2MiB"}),
-        ("images/torture-pillow", {"kind": "images", "num_shards": 4, "max_rejects": "100%", "strays": "keep"}),
+        ("images/torture-pillow", {"kind": "images", "num_shards": 4, "max_rejects": "100%", "unlabelled": "keep"}),
         ("images/torture-exif-orientation", {"kind": "images", "check": "decode", "num_shards": 2, "shuffle": False}),
         ("text/udhr2-languages", {"kind": "text", "mode": "documents", "num_shards": 7, "max_rejects": "100%"}),
         ("text/movie_reviews", {"kind": "text", "shard_size": "1MiB", "splits": {"train": 0.8, "test": 0.2}}),

@@ -38,15 +38,15 @@ def test_it_counts_an_epoch(out: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "to go faster: " in said
 
 
-@pytest.mark.parametrize("face", BENCH_OUTPUTS)
-def test_every_face_is_measured_and_every_stage_is_counted(
-    out: Path, capsys: pytest.CaptureFixture[str], face: str
+@pytest.mark.parametrize("consumer", BENCH_OUTPUTS)
+def test_every_output_is_measured_and_every_stage_is_counted(
+    out: Path, capsys: pytest.CaptureFixture[str], consumer: str
 ) -> None:
-    pytest.importorskip({"tf": "tensorflow", "torch": "torch"}.get(face, "numpy"))
-    assert main(["bench", str(out), "--as", face, "--batch-size", "100", "--seconds", "600", "--json"]) == 0
+    pytest.importorskip({"tf": "tensorflow", "torch": "torch"}.get(consumer, "numpy"))
+    assert main(["bench", str(out), "--as", consumer, "--batch-size", "100", "--seconds", "600", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["as"], told["batches"], told["records"]) == (face, 5, 500)
-    stages = measure(open(out), 600, face=face, batch_size=100).stages
+    assert (told["as"], told["batches"], told["records"]) == (consumer, 5, 500)
+    stages = measure(open(out), 600, consumer=consumer, batch_size=100).stages
     assert all(stages[stage] > 0 for stage in ("read", "check", "decode", "collate"))
 
 
@@ -68,11 +68,11 @@ def test_the_first_batch_is_timed_from_before_the_open(out: Path) -> None:
     assert measure(ds, 600, batch_size=100).first < 100
 
 
-def test_a_face_that_is_not_installed_says_how(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_output_that_is_not_installed_says_how(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delitem(sys.modules, "recordmill.reader.torch.datasets", raising=False)
     with pytest.raises(MissingExtraError, match="torch"):
-        measure(open(out), 600, face="torch", batch_size=100)
+        measure(open(out), 600, consumer="torch", batch_size=100)
 
 
 def test_what_takes_the_most_is_what_is_advised_on() -> None:
@@ -82,7 +82,7 @@ def test_what_takes_the_most_is_what_is_advised_on() -> None:
     }
     assert len(set(advice.values())) == len(STAGES)
     idle = Measured(5, 500, 1000, 70.0, 0.1, {**dict.fromkeys(STAGES, 1.0), "decode": 2.0}, 2, 6.0)
-    assert len({replace(idle, face=face).advice() for face in BENCH_OUTPUTS}) == len(BENCH_OUTPUTS)
+    assert len({replace(idle, consumer=consumer).advice() for consumer in BENCH_OUTPUTS}) == len(BENCH_OUTPUTS)
     assert "threads wait" in idle.advice()
     assert "no batches" in Measured(0, 0, 0, 1.0, 0.0, dict.fromkeys(STAGES, 0.0), 2, 1.0).advice()
 

@@ -10,7 +10,7 @@ import pytest
 
 import recordmill
 from recordmill.__main__ import main
-from recordmill.building.commit import place_files
+from recordmill.building.commit import publish_files
 from recordmill.shards.run import RunFolder
 
 
@@ -45,7 +45,7 @@ def test_what_a_killed_build_had_placed_is_listed_and_removed_with_it(tmp_path: 
     dead = RunFolder.create(out)
     (dead.data / "shard").write_bytes(b"x")
     (dead.rejects / "0.jsonl").write_bytes(b"{}")
-    place_files(dead, [str(dead.rejects / "0.jsonl")])
+    publish_files(dead, [str(dead.rejects / "0.jsonl")])
     dead.release()
     left = [dead.data / "shard", dead.path / "lock", out / "rejects" / f"{dead.id}.00000.jsonl"]
     assert recordmill.clean(out) == {dead.path.name: sorted(map(str, left))}

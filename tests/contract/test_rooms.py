@@ -37,8 +37,8 @@ def test_the_table_names_every_room() -> None:
     assert there == set(ROOMS), (
         "each folder with modules has a line in ROOMS of tests/contract/rooms.py, and each line a folder"
     )
-    strays = [path for path in all_modules() if not (path.parent / "__init__.py").exists()]
-    assert not strays, strays
+    unlabelled = [path for path in all_modules() if not (path.parent / "__init__.py").exists()]
+    assert not unlabelled, unlabelled
 
 
 def test_the_table_has_no_cycle() -> None:

@@ -46,7 +46,7 @@ def test_the_folder_of_a_job_at_work_stays_and_that_of_one_that_ended_goes(tmp_p
         assert [found.state for found in recordmill.status(out).runs] == ["running"]
         server.jobs[JOB] = ("recordmill-build-x-1", "FAILED")
         (found,) = recordmill.status(out).runs
-        assert (found.state, found.told) == ("ended", "failed: a.csv: torn")
+        assert (found.state, found.detail) == ("ended", "failed: a.csv: torn")
         assert list(recordmill.clean(out, remove=True)) == [run.name]
         assert not run.exists()
 

@@ -1,4 +1,4 @@
-"""Pixels are given as they are stored, by every face, whatever the orientation in the file says."""
+"""Pixels are given as they are stored, by every consumer, whatever the orientation in the file says."""
 
 from __future__ import annotations
 

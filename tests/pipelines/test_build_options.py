@@ -37,10 +37,12 @@ def test_threads_are_no_more_than_the_memory_can_feed() -> None:
 
 
 def test_what_decides_the_bytes_names_the_options_of_the_kind_and_nothing_absolute(tmp_path: Path) -> None:
-    said = make_options("out", options={"labels": str(tmp_path / "labels.csv"), "null_tokens": ("", "-")}).told()[
-        "kind_options"
-    ]
+    said = make_options(
+        "out", options={"labels": str(tmp_path / "labels.csv"), "null_tokens": ("", "-")}
+    ).source_options()["kind_options"]
     assert said == {"labels": "labels.csv", "null_tokens": ["", "-"]}
-    comma, tab = (make_options("out", options=CsvOptions(delimiter=delimiter)).told() for delimiter in (",", "\t"))
+    comma, tab = (
+        make_options("out", options=CsvOptions(delimiter=delimiter)).source_options() for delimiter in (",", "\t")
+    )
     assert comma["kind_options"]["delimiter"] == ","
     assert comma != tab

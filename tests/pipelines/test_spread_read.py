@@ -76,7 +76,7 @@ class Steps:
         return {name: read_range(path).tobytes() for name, path in found.items()}
 
     def hide(self, name: str) -> None:
-        Path(self.run.place.run("made", name)).unlink()
+        Path(self.run.job_folder.run("made", name)).unlink()
 
 
 @contextmanager
@@ -130,11 +130,11 @@ def test_what_is_hidden_is_told_and_nothing_gets_its_name(damaged: Path, tmp_pat
         if what in ("plan", "folder"):
             run = read.run
             if what == "plan":
-                Path(run.place.run("shared", run.load().jobs._stored.name)).unlink()  # type: ignore[attr-defined]
+                Path(run.job_folder.run("shared", run.load().jobs._stored.name)).unlink()  # type: ignore[attr-defined]
                 _batch.cache_clear()
             else:
                 run.load()
-                run = replace(run, place=replace(run.place, id="000000000000"))
+                run = replace(run, job_folder=replace(run.job_folder, id="000000000000"))
             with pytest.raises(NotSharedError, match=r"can't be seen on the worker .*: all workers must share"):
                 make_job(run, 0, Progress())
             return
@@ -156,14 +156,14 @@ def test_what_is_hidden_is_told_and_nothing_gets_its_name(damaged: Path, tmp_pat
 def test_what_has_another_size_or_was_not_accounted_for_once_is_refused(damaged: Path, tmp_path: Path) -> None:
     with steps(damaged, tmp_path / "out") as read:
         made = read.make()
-        listed = Path(read.run.place.run("shared", read.run.load().results))
+        listed = Path(read.run.job_folder.run("shared", read.run.load().results))
         for wrong in (made[1:], [*made, made[0]], []):
             list_finished(read.run, wrong)
             with pytest.raises(RecordmillError, match="not one of each"):
                 read.take()
             listed.unlink()
         list_finished(read.run, made)
-        path = Path(read.run.place.run("made", made[-1].output.name))
+        path = Path(read.run.job_folder.run("made", made[-1].output.name))
         path.write_bytes(path.read_bytes()[:-1])
         with pytest.raises(RecordmillError, match="were written; nothing was kept"):
             read.take()
@@ -190,7 +190,7 @@ def test_what_an_earlier_attempt_has_left_is_taken_unless_something_is_another(
 
     def attempt(kept: Sequence[FinishedJob | None] = ()) -> tuple[SharedRun, list[FinishedJob]]:
         _unpickled.cache_clear()
-        run = begin_read(place, ReadRun(plan, plan.jobs, "parquet", 1, 1, noted=True, kept=kept))
+        run = begin_read(place, ReadRun(plan, plan.jobs, "parquet", 1, 1, noted=True, finished=kept))
         return run, [make_job(run, number, Progress()) for number in range(len(plan.jobs))]
 
     _, first = attempt()

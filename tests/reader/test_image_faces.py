@@ -1,4 +1,4 @@
-"""Encoded images to pixels: every option, by every face, against TensorFlow and against arithmetic."""
+"""Encoded images to pixels: every option, by every consumer, against TensorFlow and against arithmetic."""
 
 from __future__ import annotations
 

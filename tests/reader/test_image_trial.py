@@ -1,5 +1,5 @@
-"""Real images through every face: the same pixels, or the same files refused; and models learn from them what models of
-shuffled labels don't.
+"""Real images through every output: the same pixels, or the same files refused; and models learn from them what models
+of shuffled labels don't.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Very many files are read with few descriptors, by every face, in a child process that may open 256 at once;
+"""Very many files are read with few descriptors, by every consumer, in a child process that may open 256 at once;
 `pytest -m sweep` reads 33,000 of ours, and more files of others.
 """
 

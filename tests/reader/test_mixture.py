@@ -220,7 +220,7 @@ def test_proportions_hold_everywhere(weights: list[int], key: int, first: int) -
     proportions = Proportions.of(weights)
     first -= first % proportions.cycle
     positions = np.arange(first, first + 3 * proportions.cycle)
-    which, nth = proportions.places(positions, key)
+    which, nth = proportions.data_set_of(positions, key)
     share = np.array(proportions.counts) / proportions.cycle
     for at, count in enumerate(proportions.counts):
         own = nth[which == at]
@@ -231,14 +231,14 @@ def test_proportions_hold_everywhere(weights: list[int], key: int, first: int) -
         most = 1 + share[at] * (len(weights) - 2)
         assert np.abs(given_so_far - share[at] * np.arange(1, len(positions) + 1)).max() <= most + 1e-6
     some = positions[:: max(len(positions) // 7, 1)]
-    again, ranks = proportions.places(some, key)
+    again, ranks = proportions.data_set_of(some, key)
     assert again.tolist() == which[some - first].tolist()
     assert ranks.tolist() == nth[some - first].tolist()
 
 
 def test_the_order_of_a_mixture_is_pinned() -> None:
     """Saved states rely on it."""
-    which, nth = Proportions.of([3, 1, 2]).places(np.arange(14), 7)
+    which, nth = Proportions.of([3, 1, 2]).data_set_of(np.arange(14), 7)
     assert (which.tolist(), nth.tolist()) == PINNED
 
 

@@ -1,4 +1,4 @@
-"""What `open` is told of decoding holds for every face: `decode_raw`, `reshape` and `decode_images`."""
+"""What `open` is told of decoding holds for every consumer: `decode_raw`, `reshape` and `decode_images`."""
 
 from __future__ import annotations
 
@@ -191,8 +191,8 @@ OUTPUTS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("face", OUTPUTS)
-def test_a_value_that_does_not_fit_is_named_with_its_place(tmp_path: Path, face: str) -> None:
+@pytest.mark.parametrize("consumer", OUTPUTS)
+def test_a_value_that_does_not_fit_is_named_with_its_place(tmp_path: Path, consumer: str) -> None:
     raw = TABLE.column("depth").to_pylist()
     raw[41] = raw[41][:-1]
     table = TABLE.select(["id"]).append_column("depth", pa.array(raw, pa.binary()))
@@ -200,7 +200,7 @@ def test_a_value_that_does_not_fit_is_named_with_its_place(tmp_path: Path, face:
     shard = next((out / FOLDER).glob("train-*"))
     ds = recordmill.open(out, **{**GIVEN, "decode_raw": {"depth": "float32[6]"}})
     with pytest.raises(DataError, match=r"feature 'depth': 23 bytes, which are no float32 \[6\]") as caught:
-        OUTPUTS[face](ds)
+        OUTPUTS[consumer](ds)
     assert shard.name in str(caught.value)
     assert "record 41" in str(caught.value)
     with pytest.warns(UserWarning, match="1 of 60 records was skipped"):

@@ -29,8 +29,8 @@ def resident():
         return int(status.read().split()[1]) * 4096
 
 ds = recordmill.open(sys.argv[1], threads=2)
-mode, face, leaked = sys.argv[2], sys.argv[3], int(sys.argv[4])
-fed = ds.to_tf(64, shuffle=mode, label=False, ids=True) if face == "to_tf" else None
+mode, consumer, leaked = sys.argv[2], sys.argv[3], int(sys.argv[4])
+fed = ds.to_tf(64, shuffle=mode, label=False, ids=True) if consumer == "to_tf" else None
 after, kept = [], []
 for epoch in range(28):
     for batch in ds.batches(64, shuffle=mode, seed=epoch, ids=True) if fed is None else fed:
@@ -41,10 +41,10 @@ print(min(after[20:]) - min(after[4:12]))
 """
 
 
-def growth(folder: Path, mode: str, face: str, leaked: int = 0) -> int:
+def growth(folder: Path, mode: str, consumer: str, leaked: int = 0) -> int:
     """How many bytes more 16 epochs later, where so many are leaked in each."""
     out = write_data_set(folder / "out", {"train": mixed_rows(20_000)}, shards=4)
-    words = [sys.executable, "-c", SCRIPT, str(out), mode, face, str(leaked)]
+    words = [sys.executable, "-c", SCRIPT, str(out), mode, consumer, str(leaked)]
     return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
 
 
@@ -54,11 +54,11 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="resident memory is a
 @linux
 @pytest.mark.sweep
 @pytest.mark.parametrize("mode", ["window", "global"])
-@pytest.mark.parametrize("face", ["batches", "to_tf"])
-def test_ten_epochs_hold_no_more_than_the_first_ones(tmp_path: Path, mode: str, face: str) -> None:
-    if face == "to_tf":
+@pytest.mark.parametrize("consumer", ["batches", "to_tf"])
+def test_ten_epochs_hold_no_more_than_the_first_ones(tmp_path: Path, mode: str, consumer: str) -> None:
+    if consumer == "to_tf":
         pytest.importorskip("tensorflow")
-    assert growth(tmp_path, mode, face) < 8 << 20
+    assert growth(tmp_path, mode, consumer) < 8 << 20
 
 
 @linux

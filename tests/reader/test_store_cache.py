@@ -101,7 +101,7 @@ def test_fewer_offsets_of_files_without_an_index_give_the_same(
     monkeypatch.setattr(access, "KEPT_OFFSETS", 1)
     dataset = recordmill.open(shards)
     assert all_ways(dataset) == expected
-    assert max(file.kept_bytes for file in dataset.files) < ROWS  # 8 bytes of each record would be more
+    assert max(file.offset_bytes for file in dataset.files) < ROWS  # 8 bytes of each record would be more
 
 
 def test_whoever_unpickles_it_makes_no_request(store: Store, proxy: Proxy, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("how", WAYS)
-def test_every_face_has_the_records_that_are_kept(ds: Dataset, tmp_path: Path, how: str) -> None:
+def test_every_output_has_the_records_that_are_kept(ds: Dataset, tmp_path: Path, how: str) -> None:
     view, ids = chosen(ds)[how]
     wanted = TABLE.take(pa.array(ids, pa.int64()))
     again: Dataset = pickle.loads(pickle.dumps(view))

@@ -187,7 +187,7 @@ def test_removal_takes_single_names_only(out: Path) -> None:
 
 def test_what_a_run_has_placed_goes_with_it_when_it_is_dead(out: Path) -> None:
     folder = RunFolder.create(out)
-    folder.place_data()
+    folder.publish_data_folder()
     folder.release()
     assert os.listdir(out / folder.data_name) == ["index"]
     assert clean_dead(out) == [folder.path.name]

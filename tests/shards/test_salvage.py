@@ -16,7 +16,7 @@ from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 
 from recordmill.base.errors import Reject
 from recordmill.records.tfrecord.frames import MAX_RECORD_BYTES, frame
-from recordmill.records.tfrecord.recovery import DATA_GAP, FRAME, next_frame, past_damage
+from recordmill.records.tfrecord.recovery import DATA_GAP, FRAME, next_frame, resume_after_damage
 from recordmill.shards.catalog import Catalog, find
 from recordmill.shards.cutting import cut
 from recordmill.shards.loading.batches import loads
@@ -141,14 +141,14 @@ def test_reading_goes_on_where_the_damaged_frame_ends_or_the_next_one_begins() -
     payload, header = framed.copy(), framed.copy()
     payload[21 + 12] ^= 1
     header[21] ^= 1
-    assert past_damage(payload, 21) == (DATA_GAP, 39)
-    assert past_damage(header, 21) == (FRAME, 39)
-    assert past_damage(header[:50], 21) == (FRAME, 50)
-    assert past_damage(header[:55], 21, whole=False) == (FRAME, 39)
-    assert past_damage(framed[:30], 21) == (FRAME, 30)
-    assert past_damage(framed, 21, max_record_bytes=1) == (FRAME, 60)
-    assert past_damage(header, 21, known=45) == (FRAME, 45)
-    assert past_damage(payload, 21, known=45) == (DATA_GAP, 45)
+    assert resume_after_damage(payload, 21) == (DATA_GAP, 39)
+    assert resume_after_damage(header, 21) == (FRAME, 39)
+    assert resume_after_damage(header[:50], 21) == (FRAME, 50)
+    assert resume_after_damage(header[:55], 21, whole=False) == (FRAME, 39)
+    assert resume_after_damage(framed[:30], 21) == (FRAME, 30)
+    assert resume_after_damage(framed, 21, max_record_bytes=1) == (FRAME, 60)
+    assert resume_after_damage(header, 21, known=45) == (FRAME, 45)
+    assert resume_after_damage(payload, 21, known=45) == (DATA_GAP, 45)
 
 
 def _starts(shard: bytes) -> list[int]:

@@ -117,7 +117,10 @@ def refused(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert not list((tmp_path / "new").glob("*"))
 
 
-STEPS = {"shards are written": (building_commit, "place_files"), "all but the manifest is there": (RunFolder, "commit")}
+STEPS = {
+    "shards are written": (building_commit, "publish_files"),
+    "all but the manifest is there": (RunFolder, "commit"),
+}
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -125,7 +128,9 @@ def test_a_first_build_on_a_disk(
     stopped: Stopped, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     out, (owner, name) = str(tmp_path / "above" / "set"), STEPS[step]
-    monkeypatch.setattr("recordmill.building.reconcile.place_files", lambda *given: building_commit.place_files(*given))
+    monkeypatch.setattr(
+        "recordmill.building.reconcile.publish_files", lambda *given: building_commit.publish_files(*given)
+    )
     with stopped.at(owner, name, lambda: recordmill.build(ROWS, out, num_shards=2)) as kill:
         refused(out, tmp_path, capsys)
         kill()

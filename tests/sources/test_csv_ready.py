@@ -1,5 +1,5 @@
-"""Values that are read while it is told what a column is: counts, classes and strays are those of telling alone, and
-the columns those of reading afterwards; a column that changes its mind at any row is not taken for ready.
+"""Values that are read while it is told what a column is: counts, classes and odd values are those of telling alone,
+and the columns those of reading afterwards; a column that changes its mind at any row is not taken for ready.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def test_telling_and_reading_at_once(first: list[str], second: list[str], dtype:
         assert alone.add(data, rows) == {}
         ready = at_once.add(data, rows, {0: feature})
         assert at_once.seen() == alone.seen()
-        assert at_once.strays == alone.strays
+        assert at_once.unexpected == alone.unexpected
         if 0 in ready:
             alike(ready[0], data, rows.starts[0], rows.infos[0], feature)
 

@@ -80,10 +80,10 @@ def test_strays_beside_class_folders_are_left_out_and_counted(tmp_path: Path, ki
     assert any(note.startswith("left out: 1 of 6 file(s) stand outside every class folder") for note in source.notes)
     assert source.schema["label"].required
     assert len(read_all(source)[0]) == 5
-    kept = FOLDERS[kind](tmp_path, LABELS, PlanOptions(), strays="keep")
+    kept = FOLDERS[kind](tmp_path, LABELS, PlanOptions(), unlabelled="keep")
     assert sorted(str(row["label"]) for row in values(read_all(kept)[0])) == ["0", "0", "1", "1", "1", "None"]
     with pytest.raises(UsageError, match="1 of 6 file"):
-        FOLDERS[kind](tmp_path, LABELS, PlanOptions(), strays="error")
+        FOLDERS[kind](tmp_path, LABELS, PlanOptions(), unlabelled="error")
 
 
 def test_a_stray_that_is_kept_has_no_label_that_a_schema_requires(tmp_path: Path) -> None:
@@ -91,14 +91,14 @@ def test_a_stray_that_is_kept_has_no_label_that_a_schema_requires(tmp_path: Path
     (tmp_path / "in" / "stray.txt").write_text("a stray")
     required = Schema((Feature("label", "int64", (), True, ("neg", "pos")),), "label")
     with pytest.raises(DataError, match=r"^stray\.txt: is in no class folder, and the schema requires a label"):
-        as_text(tmp_path, LABELS, PlanOptions(schema=required), strays="keep")
+        as_text(tmp_path, LABELS, PlanOptions(schema=required), unlabelled="keep")
 
 
 def test_as_many_strays_as_files_of_classes_are_refused(tmp_path: Path) -> None:
     as_text(tmp_path, LABELS, PlanOptions())
     for number in range(5):
         (tmp_path / "in" / f"{number}.txt").write_text("stray")
-    with pytest.raises(UsageError, match=r"5 of 10 file.*--strays keep"):
+    with pytest.raises(UsageError, match=r"5 of 10 file.*--unlabelled keep"):
         as_text(tmp_path, LABELS, PlanOptions())
 
 

@@ -192,7 +192,7 @@ def test_a_file_given_by_its_name_is_looked_into(tmp_path: Path) -> None:
 
 
 def test_unlabelled_images_at_the_root_have_no_label(tmp_path: Path) -> None:
-    source = plan(write(tmp_path, {"cat/1.png": PNG, "dog/1.png": PNG, "loose.png": PNG}), strays="keep")
+    source = plan(write(tmp_path, {"cat/1.png": PNG, "dog/1.png": PNG, "loose.png": PNG}), unlabelled="keep")
     rows, _ = drain(source)
     assert [(row["label"], row["class_name"]) for row in rows] == [(0, "cat"), (1, "dog"), (None, None)]
     assert not source.schema["label"].required

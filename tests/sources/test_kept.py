@@ -245,7 +245,7 @@ def test_rows_are_placed_as_rejects_are(tmp_path: Path, range_bytes: int) -> Non
     path = tmp_path / "a.csv"
     path.write_bytes(b'a,b\n1,"x\ny"\n\n2,z\nbad\n3,w\n')
     source = csv_source._plan(tuple(input_files(path)), CsvOptions(header=True), PlanOptions(), range_bytes)
-    assert source.places(0, [3, 0, 1]) == ["line 7, row 3", "line 2, row 0", "line 5, row 1"]
+    assert source.locate(0, [3, 0, 1]) == ["line 7, row 3", "line 2, row 0", "line 5, row 1"]
     (reject,) = (reject for unit in source.units for chunk in source.read(unit) for reject in chunk.rejects)
     assert reject.place == "line 6, row 2"
 

@@ -67,12 +67,12 @@ def test_plain_columns_and_row_groups(tmp_path: Path, monkeypatch: pytest.Monkey
     assert source.digests == {0: digest_file(str(path))}
     requests: list[str] = []
     monkeypatch.setattr(parquet_source, "mapped_file", lambda of: requests.append(of) or mapped_file(of))
-    for kept_bytes in (path.stat().st_size, path.stat().st_size - 1):
-        kept = plan(path, kept_bytes=kept_bytes)
+    for cache_bytes in (path.stat().st_size, path.stat().st_size - 1):
+        kept = plan(path, cache_bytes=cache_bytes)
         requests.clear()
         assert (kept.units, kept.digests, read_all(kept)) == (source.units, source.digests, expected)
         copies = len(source.units)  # read_all reads a copy, too, which has nothing of what was kept
-        assert len(requests) == copies + (0 if kept_bytes == path.stat().st_size else copies)
+        assert len(requests) == copies + (0 if cache_bytes == path.stat().st_size else copies)
 
 
 def test_nested_and_other_types(tmp_path: Path) -> None:

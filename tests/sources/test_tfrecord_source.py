@@ -224,7 +224,7 @@ def test_files_of_others(shared_data: Path) -> None:
             batch.payload(at).tobytes() for batch in read_frames(str(path)) for at in range(len(batch))
         ]
         total += len(rows)
-        kept = said(path, kept_bytes=1 << 24)
+        kept = said(path, cache_bytes=1 << 24)
         assert kept == said(path) == in_many_passes(path)
     assert total > 20_000
 
@@ -314,7 +314,7 @@ def test_a_plan_of_one_pass_is_that_of_many(
     data[{"payload": -9, "header": 3}.get(what, 0)] ^= what in ("payload", "header")
     paths[3].write_bytes(data[:-2] if what == "cut" else data)
     read_bytes.clear()
-    kept = said(*paths, **options, kept_bytes=1 << 20)
+    kept = said(*paths, **options, cache_bytes=1 << 20)
     if what not in ("payload", "header", "cut", "larger than a block", "another kind"):
         sizes = [path.stat().st_size for path in paths]  # once, but the head of each; the compressed one for its digest
         assert sum(read_bytes) <= sum(sizes) + sum(min(size, 4096) for size in sizes) + sizes[2]
@@ -330,8 +330,8 @@ def test_what_finds_no_room_is_read_again(tmp_path: Path, monkeypatch: pytest.Mo
     paths = [write(tmp_path / "a.tfrecord", PAYLOADS), write(tmp_path / "b.tfrecord.gz", PAYLOADS, True)]
     expected = [(file, at, payload) for file in (0, 1) for at, payload in enumerate(PAYLOADS)]
     kept = []
-    for kept_bytes in (0, 9000, 40_000, 1 << 20):
-        source = plan(*paths, kept_bytes=kept_bytes)
+    for cache_bytes in (0, 9000, 40_000, 1 << 20):
+        source = plan(*paths, cache_bytes=cache_bytes)
         kept.append(sum(source.kept.has((unit.first_file, unit.start)) for unit in source.units))
         assert read_here(source) == (expected, [])
     assert kept[0] == 0 < kept[1] < kept[2] < kept[3] == len(source.units)

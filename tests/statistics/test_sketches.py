@@ -164,7 +164,7 @@ def test_distinct_values_are_exact_while_all_are_kept_and_then_estimated() -> No
             sketch.add(np.ascontiguousarray(some))
         assert sketch.is_whole == (count <= 4096)
         assert abs(sketch.distinct() - count) <= (0 if sketch.is_whole else 4 * count / 64)
-        assert len(sketch.kept()[0]) == min(count, 4096)
+        assert len(sketch.smallest()[0]) == min(count, 4096)
 
 
 @given(st.lists(st.integers(0, 30), max_size=200), st.integers(1, 40), st.integers(0, 200))
@@ -177,7 +177,7 @@ def test_counts_of_values_are_exact_for_all_that_are_kept(values: list[int], mos
     one.merge(other)
     expected = Counter(hashes.tolist())
     for sketch in (whole, one):
-        kept, counts = sketch.kept()
+        kept, counts = sketch.smallest()
         assert kept.tolist() == sorted(expected)[:most]
         assert counts.tolist() == [expected[each] for each in kept.tolist()]
         assert sketch.is_whole == (len(expected) <= most)
@@ -300,4 +300,4 @@ def test_a_sketch_may_keep_any_number_of_values(most: int) -> None:
     hash_ints(np.arange(500), hashes)
     sketch = ValueSketch(most)
     sketch.add(hashes)
-    assert sketch.kept()[0].tolist() == sorted(hashes.tolist())[:most]
+    assert sketch.smallest()[0].tolist() == sorted(hashes.tolist())[:most]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from recordmill.storage import direct_io
-from recordmill.storage.direct_io import DirectFile, PastCache
+from recordmill.storage.direct_io import DirectFile, DirectFiles
 
 SIZES = [0, 1, 4095, 4096, 4097, 3 * 4096, 50_000, 100_001]
 
@@ -25,7 +25,7 @@ def write(folder: Path, seed: int) -> None:
     """A file of each size, one after the other, in pieces of any length; then what they hold is looked at."""
     dice = random.Random(seed)
     contents = {folder / f"{size}": dice.randbytes(size) for size in SIZES}
-    with PastCache() as cache:
+    with DirectFiles() as cache:
         files = []
         for path, data in contents.items():
             file = cache.create(path)
@@ -91,7 +91,7 @@ def test_a_full_disk_is_told_and_nothing_hangs(tmp_path: Path, monkeypatch: pyte
             file.write(bytes(10_000))
 
     before = len(os.listdir("/proc/self/fd"))
-    with PastCache() as cache:
+    with DirectFiles() as cache:
         for name in ("one", "left"):
             file = cache.create(tmp_path / name)
             with pytest.raises(OSError, match="full"):
@@ -99,7 +99,7 @@ def test_a_full_disk_is_told_and_nothing_hangs(tmp_path: Path, monkeypatch: pyte
             if name == "one":
                 file.abort()
     assert len(os.listdir("/proc/self/fd")) == before
-    with PastCache() as cache:
+    with DirectFiles() as cache:
         file = cache.create(tmp_path / "two")
         file.write(b"few")
         file.close()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recordmill.storage.files import stat
-from recordmill.storage.walk import FoundFile, Ignored, Walk, walk_store
+from recordmill.storage.walk import FileEntry, Ignored, Walk, walk_store
 
 PARTS = ["a", "b.csv", "c.txt", ".hid", "_SUCCESS", "d~", "e[1]", "x.CSV"]
 PATTERNS = [
@@ -44,7 +44,7 @@ def test_both_walks_agree(files: list[tuple[str, int]], pattern: str | None) -> 
                 made[name] = stat(str(path))
         patched.setattr("recordmill.storage.walk.below", lambda _: iter(made.items()))
         near, far = Ignored({"csv"}), Ignored({"csv"})
-        here: dict[str, FoundFile] = {}
+        here: dict[str, FileEntry] = {}
         walk = Walk(folder, False, near, lambda one: here.update({one.name: one}))
         walk.everything() if pattern is None else walk.matching(pattern)
         walk.finish()

@@ -36,16 +36,18 @@ def test_a_second_start_elsewhere_leaves_the_live_run_alone(tmp_path: Path) -> N
     out = tmp_path / "out"
     write_shards._composed.add("abc")
     first = write_shards.start_run("abc", WriteShards(str(out), SCHEMA))
-    before = files_below(first.place.run())
+    before = files_below(first.job_folder.run())
     other = multiprocessing.get_context("spawn").Process(target=start, args=("abc", str(out)))
     other.start()
     other.join()
     assert other.exitcode == 0
     runs = [name for name in names_in(out) if name.startswith("_run-")]
     assert len(runs) == 2  # the other's is its own, and is left to its lease
-    assert files_below(first.place.run()) == before
+    assert files_below(first.job_folder.run()) == before
     write_shards._remove_failed()
-    assert [name for name in names_in(out) if name.startswith("_run-")] == sorted({*runs} - {f"_run-{first.place.id}"})
+    assert [name for name in names_in(out) if name.startswith("_run-")] == sorted(
+        {*runs} - {f"_run-{first.job_folder.id}"}
+    )
 
 
 def run_pipeline(out: Path | str, *flags: str) -> None:

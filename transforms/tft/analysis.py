@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from recordmill.base.progress import progress_of
 from recordmill.base.threads import shared_context
-from recordmill.building.ingest import parsed, place, read_unit
+from recordmill.building.ingest import assign_keys, parsed, read_unit
 from recordmill.building.plan import BuildPlan
 from recordmill.building.workers.shared_files import SentPlan
 from recordmill.preprocessing.analysis_cache import KNOWN, Groups, framed, read_elements
@@ -62,7 +62,7 @@ def group_batches(
     progress = progress_of(plan.folder)
     ordinal = plan.splits.index(split)
     for chunk in read_unit(plan, group, wanted):
-        placed, _ = parsed(plan, place(plan, chunk))
+        placed, _ = parsed(plan, assign_keys(plan, chunk))
         assert isinstance(placed.records, pa.RecordBatch)
         batch, file = placed.records.select(list(inputs.names)), placed.file
         mine = placed.splits == ordinal

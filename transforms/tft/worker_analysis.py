@@ -79,16 +79,16 @@ def analyse_group(
     group: int, plan: SharedPlan, split: str, inputs: Schema, function: PreprocessingFunction
 ) -> Iterator[AnalysisPart]:
     """What tf.Transform's analysers find in a group of units; nothing where it has no record of the split."""
-    place = plan.place
-    with place.attach().alive(), workbench(plan) as bench:
-        if next(split_batches((group,), bench.held(), split, inputs), None) is None:
+    job_folder = plan.job_folder
+    with job_folder.attach().alive(), workbench(plan) as bench:
+        if next(split_batches((group,), bench.reference(), split, inputs), None) is None:
             return
         _analyse(bench, group, split, inputs, function)
         (entries,) = read_report(bench.folder)[0].values()
-        write_group(bench.folder, _context(place), (), entries)
+        write_group(bench.folder, _context(job_folder), (), entries)
         (found,) = paths_in(Path(bench.folder), "*.known")
         size = stat(str(found)).size_bytes
-        yield AnalysisPart(group, os.path.basename(place.hand_over(str(found), ATTEMPTS_FOLDER)), size)
+        yield AnalysisPart(group, os.path.basename(job_folder.hand_over(str(found), ATTEMPTS_FOLDER)), size)
 
 
 def _analyse(bench: BuildPlan, group: int, split: str, inputs: Schema, function: PreprocessingFunction) -> None:
@@ -97,57 +97,57 @@ def _analyse(bench: BuildPlan, group: int, split: str, inputs: Schema, function:
     target = os.path.join(bench.folder, "data", TRANSFORM_FOLDER)  # a transform of this group alone, which nobody wants
 
     def construct(pipeline: Pipeline) -> None:
-        fit = FitWithCache(bench.held(), split, inputs, function, target, bench.folder, groups)
+        fit = FitWithCache(bench.reference(), split, inputs, function, target, bench.folder, groups)
         with temporary(bench.folder):
             _ = pipeline | "Group" >> Create([(group,)]) | "Fit" >> fit
 
     run_locally(construct, (), bench.folder, progress_of(bench.folder))
 
 
-def _context(place: SharedFolder) -> str:
+def _context(job_folder: SharedFolder) -> str:
     """What the files of this build have in common, and no others."""
-    return place.id.ljust(32, "0")
+    return job_folder.id.ljust(32, "0")
 
 
 def list_parts(_: None, made: Iterable[AnalysisPart], plan: SharedPlan) -> int:
     """Put the list of what the engine accounted for into OUT; gives how many they are. The first list stays."""
     listed = sorted((asdict(one) for one in made), key=lambda one: int(one["group"]))
-    put_if_absent(plan.place.run(SHARED, _LIST), json.dumps(listed).encode())
+    put_if_absent(plan.job_folder.run(SHARED, _LIST), json.dumps(listed).encode())
     return len(listed)
 
 
-def fetch_parts(place: SharedFolder, files: int, folder: str) -> Groups:
+def fetch_parts(job_folder: SharedFolder, files: int, folder: str) -> Groups:
     """What the workers found, copied into a folder of this machine. files: how many inputs there are.
 
     Raises:
         NotSharedError: a file is not there. DataError: one is not what a worker writes.
     """
     make_folder(folder)
-    known = tuple(_fetch(place, part, folder) for part in _listed(place))
+    known = tuple(_fetch(job_folder, part, folder) for part in _listed(job_folder))
     if any(group.entries.keys() != known[0].entries.keys() for group in known):
-        raise DataError("workers were given another transform than others", source=place.run(ATTEMPTS_FOLDER))
+        raise DataError("workers were given another transform than others", source=job_folder.run(ATTEMPTS_FOLDER))
     return Groups(np.full(files, KNOWN, np.int16), known)
 
 
-def _fetch(place: SharedFolder, part: AnalysisPart, folder: str) -> CachedGroup:
-    path, copy = place.run(ATTEMPTS_FOLDER, part.name), join(folder, part.name)
+def _fetch(job_folder: SharedFolder, part: AnalysisPart, folder: str) -> CachedGroup:
+    path, copy = job_folder.run(ATTEMPTS_FOLDER, part.name), join(folder, part.name)
     try:
         if (size := stat(path).size_bytes) != part.size_bytes:
             raise DataError(f"{size} bytes, where {part.size_bytes} were written", source=path)
         fetch_file(path, copy)
     except FileNotFoundError:
-        raise NotSharedError(path, place.out, "this machine,") from None
-    return open_group(copy, _context(place))
+        raise NotSharedError(path, job_folder.out, "this machine,") from None
+    return open_group(copy, _context(job_folder))
 
 
-def _listed(place: SharedFolder) -> list[AnalysisPart]:
-    path = place.run(SHARED, _LIST)
+def _listed(job_folder: SharedFolder) -> list[AnalysisPart]:
+    path = job_folder.run(SHARED, _LIST)
     try:
         found = [AnalysisPart(**one) for one in json.loads(read_range(path).tobytes())]
         if all(_NAME.fullmatch(part.name) for part in found):
             return found
     except FileNotFoundError:
-        raise NotSharedError(path, place.out, "this machine,") from None
+        raise NotSharedError(path, job_folder.out, "this machine,") from None
     except (ValueError, TypeError):
         pass
     raise DataError("is not what this build has written there", source=path)

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 _BEGIN, _END = "\ufdd0", "\ufdd1"
 _MARK = re.compile(f"{_BEGIN}([^{_BEGIN}{_END}]*){_END}")
 _USER = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s@'\"]+@")
-_FLAGS = {"dtypes": "--dtype", "mode": "--text-mode", "null_tokens": "--null", "face": "--as", "n": "-n"}
+_FLAGS = {"dtypes": "--dtype", "mode": "--text-mode", "null_tokens": "--null", "consumer": "--as", "n": "-n"}
 _REPEATED = ("null_tokens",)  # whose lists are flags one by one
 _speaks_flags = False
 

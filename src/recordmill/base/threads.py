@@ -242,7 +242,7 @@ class Budget:
         self._changed = threading.Condition()
 
     @contextlib.contextmanager
-    def held(self, size_bytes: int) -> Iterator[None]:
+    def reserve(self, size_bytes: int) -> Iterator[None]:
         """So many bytes of it, while the context lasts."""
         taken = min(size_bytes, self._total)
         with self._changed:

@@ -90,7 +90,7 @@ def _is_whole(run: Run, manifest: Manifest) -> bool:
     return (len(sizes), sum(sizes)) == (sum(map(len, made)), sum(totals(shards)[1] for shards in made))
 
 
-def place_files(run: Run, rejects: Sequence[str]) -> list[str]:
+def publish_files(run: Run, rejects: Sequence[str]) -> list[str]:
     """Give the folder of shards, on a disk, and the files of rejects the names by which the manifest will know them,
     durably; gives the names of these below OUT. May be called again, by several at once.
 
@@ -98,7 +98,7 @@ def place_files(run: Run, rejects: Sequence[str]) -> list[str]:
     """
     names = reject_names(run, len(rejects))
     if isinstance(run, RunFolder):
-        run.place_data()
+        run.publish_data_folder()
     if names and isinstance(run, RunFolder):
         make_folder(run.out / "rejects", exist_ok=True)
 

@@ -21,7 +21,7 @@ from recordmill.base.progress import Progress
 from recordmill.base.siphash import U64
 from recordmill.base.threads import thread_map
 from recordmill.building.cuts import MOST_SHARDS, check_shard_bytes, record_edges
-from recordmill.building.ingest import Ingested, PlacedChunk, count_values, encode_chunk
+from recordmill.building.ingest import Ingested, KeyedChunk, count_values, encode_chunk
 from recordmill.building.plan import BuildPlan
 from recordmill.building.run_file import RunFile
 from recordmill.building.shard_writer import OpenShard, UnsyncedShard, WrittenShard, checked_slices
@@ -34,10 +34,10 @@ from recordmill.shards.rejects import Rejected, RejectWriter
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_FILES, Chunk, FileRecords
 from recordmill.statistics.dataset_sketch import SketchPool
 from recordmill.storage.codecs import NONE, find_codec
-from recordmill.storage.direct_io import PastCache
+from recordmill.storage.direct_io import DirectFiles
 
 _COPIES = (
-    3  # of a stripe's bytes that are in memory at once: what was read, its frames, and what is decoded to check it
+    3  # of a file_batch's bytes that are in memory at once: what was read, its frames, and what is decoded to check it
 )
 
 
@@ -53,13 +53,13 @@ class FileBatch:
 
 @dataclass(frozen=True)
 class Ready:
-    """A stripe's records, and what was found out about its files.
+    """A file_batch's records, and what was found out about its files.
 
     pieces: frames and their keys, in order. rejects: ordinal of the file and why it is none of the records. digests,
     counts: as in `Chunk`.
     """
 
-    stripe: FileBatch
+    file_batch: FileBatch
     pieces: tuple[tuple[Frames, U64], ...]
     rejects: tuple[tuple[int, Reject], ...]
     digests: Mapping[int, str]
@@ -67,11 +67,11 @@ class Ready:
 
 
 def file_batches(plan: BuildPlan) -> list[FileBatch]:
-    """All files, by split, key and ordinal, in stripes of about a batch; one larger file is a stripe of its own."""
+    """All files, by split, key and ordinal, in stripes of about a batch; one larger file is a file_batch of its own."""
     assert plan.source is not None
     files = plan.source.files
     ordinals = np.arange(len(files), dtype=np.uint32)
-    keys, splits = plan.ordering.place(None, ordinals, np.zeros(len(files), np.int64))
+    keys, splits = plan.ordering.assign(None, ordinals, np.zeros(len(files), np.int64))
     order = np.lexsort((ordinals, keys, splits))
     ordinals, keys, splits = ordinals[order], keys[order], splits[order]
     sizes = files.sizes[order]
@@ -91,30 +91,30 @@ def read_in_order(plan: BuildPlan, found: Sequence[FileBatch], sketches: SketchP
         DataError: a file changed since it was listed, or can't be read.
     """
     return thread_map(
-        lambda stripe: read_file_batch(plan, stripe, sketches),
+        lambda file_batch: read_file_batch(plan, file_batch, sketches),
         found,
         plan.threads,
-        weight=lambda stripe: _COPIES * stripe.size_bytes,
+        weight=lambda file_batch: _COPIES * file_batch.size_bytes,
         room=plan.memory_bytes // 4,
     )
 
 
-def read_file_batch(plan: BuildPlan, stripe: FileBatch, sketches: SketchPool | None = None) -> Ready:
-    """Read, check and encode the stripe's files."""
+def read_file_batch(plan: BuildPlan, file_batch: FileBatch, sketches: SketchPool | None = None) -> Ready:
+    """Read, check and encode the file_batch's files."""
     assert isinstance(plan.source, FileRecords)
     pieces: list[tuple[Frames, U64]] = []
     rejects: list[Reject] = []
     digests: dict[int, str] = {}
     counts: dict[str, int] = {}
-    is_good = np.zeros(len(stripe.ordinals), np.bool_)
+    is_good = np.zeros(len(file_batch.ordinals), np.bool_)
     done = 0
-    for chunk in plan.source.read_files(stripe.ordinals.tolist()):
-        rows = _rows(stripe, chunk, done)
+    for chunk in plan.source.read_files(file_batch.ordinals.tolist()):
+        rows = _rows(file_batch, chunk, done)
         is_good[rows] = True
-        keys = stripe.keys[rows]
-        splits = np.full(len(rows), stripe.split, np.uint16)
+        keys = file_batch.keys[rows]
+        splits = np.full(len(rows), file_batch.split, np.uint16)
         if len(rows):
-            placed = PlacedChunk(chunk.records, chunk.file, chunk.position, keys, splits)
+            placed = KeyedChunk(chunk.records, chunk.file, chunk.position, keys, splits)
             pieces.append((encode_chunk(plan, placed), keys))
             count_values(plan, sketches, placed)
         rejects += chunk.rejects
@@ -122,16 +122,16 @@ def read_file_batch(plan: BuildPlan, stripe: FileBatch, sketches: SketchPool | N
         for what, count in chunk.counts.items():
             counts[what] = counts.get(what, 0) + count
         done += len(rows) + len(chunk.rejects)
-    bad = stripe.ordinals[~is_good].tolist()
-    assert done == len(stripe.ordinals), "a file is one record or one reject"
-    return Ready(stripe, tuple(pieces), tuple(zip(bad, rejects, strict=True)), digests, counts)
+    bad = file_batch.ordinals[~is_good].tolist()
+    assert done == len(file_batch.ordinals), "a file is one record or one reject"
+    return Ready(file_batch, tuple(pieces), tuple(zip(bad, rejects, strict=True)), digests, counts)
 
 
-def _rows(stripe: FileBatch, chunk: Chunk, done: int) -> npt.NDArray[np.int64]:
-    """Where in the stripe the chunk's records stand, which are of the files behind the first `done`."""
-    files = stripe.ordinals[done : done + chunk.rows + len(chunk.rejects)]
+def _rows(file_batch: FileBatch, chunk: Chunk, done: int) -> npt.NDArray[np.int64]:
+    """Where in the file_batch the chunk's records stand, which are of the files behind the first `done`."""
+    files = file_batch.ordinals[done : done + chunk.rows + len(chunk.rejects)]
     rows = done + (np.flatnonzero(np.isin(files, chunk.file)) if chunk.rejects else np.arange(chunk.rows))
-    assert np.array_equal(stripe.ordinals[rows], chunk.file), "files were read in another order"
+    assert np.array_equal(file_batch.ordinals[rows], chunk.file), "files were read in another order"
     return rows
 
 
@@ -147,17 +147,17 @@ class FileAccounts:
         self._counts: Counter[str] = Counter()
 
     def take(self, ready: Ready) -> Iterator[tuple[int, Frames, U64]]:
-        """Count a stripe, and give its pieces on.
+        """Count a file_batch, and give its pieces on.
 
         Raises:
             TooManyRejects: so many that the build need not go on. Cancelled: the user stopped it.
         """
-        self._read += len(ready.stripe.ordinals)
+        self._read += len(ready.file_batch.ordinals)
         self._digests.update(ready.digests)
         self._counts.update(ready.counts)
         if ready.rejects:
             self._rejects += ready.rejects
-            self._lost[ready.stripe.split] += len(ready.rejects)
+            self._lost[ready.file_batch.split] += len(ready.rejects)
             if self._plan.most_rejects is not None:
                 self._rejected().check_so_far(self._plan.most_rejects)
         for frames, keys in ready.pieces:
@@ -165,7 +165,7 @@ class FileAccounts:
             self._bytes += int(np.sum(frames.lengths)) + FRAME_BYTES * len(frames)
             self._sum = add_sums(self._sum, record_sum(keys, frames.crcs))
             self._progress.advance(len(frames))
-            yield ready.stripe.split, frames, keys
+            yield ready.file_batch.split, frames, keys
         self._progress.advance(0, len(ready.rejects))
 
     def rejects_by_split(self) -> Counter[int]:
@@ -192,7 +192,7 @@ class SequentialShards:
         UsageError: more shards are asked for than a split has records.
     """
 
-    def __init__(self, plan: BuildPlan, records: Sequence[int], past_cache: PastCache | None) -> None:
+    def __init__(self, plan: BuildPlan, records: Sequence[int], past_cache: DirectFiles | None) -> None:
         self._plan, self._past_cache, number = plan, past_cache, plan.shards.num_shards
         self._edges = [
             np.array(record_edges(count, number, name), np.int64) if number is not None and count else None
@@ -279,8 +279,8 @@ def one_record_files(plan: BuildPlan) -> list[FileBatch] | None:
 def files_by_split(plan: BuildPlan, found: Sequence[FileBatch]) -> list[int]:
     """[splits] how many files each has."""
     counts = [0] * len(plan.splits)
-    for stripe in found:
-        counts[stripe.split] += len(stripe.ordinals)
+    for file_batch in found:
+        counts[file_batch.split] += len(file_batch.ordinals)
     return counts
 
 
@@ -308,9 +308,9 @@ def write_file_records(
     return [accounts.ingested()], [shard.take_names() for shard in written]
 
 
-def _past_cache(plan: BuildPlan) -> contextlib.AbstractContextManager[PastCache | None]:
+def _past_cache(plan: BuildPlan) -> contextlib.AbstractContextManager[DirectFiles | None]:
     """How shards are written that must be on the disk in the end; what is put into a store is read again at once."""
-    return contextlib.nullcontext() if plan.store else PastCache()
+    return contextlib.nullcontext() if plan.store else DirectFiles()
 
 
 def _synced(plan: BuildPlan, shards: Iterable[UnsyncedShard]) -> list[UnsyncedShard]:

@@ -27,7 +27,7 @@ from recordmill.records.example.encode import encode as encode_batch
 from recordmill.records.tfrecord.frames import FRAME_BYTES, MAX_RECORD_BYTES, Frames, frame
 from recordmill.schemas.feature import PAYLOAD
 from recordmill.shards.rejects import Rejected, RejectWriter
-from recordmill.sources.common.contract import Chunk, Payloads, RecordPlaces, Source, Unit
+from recordmill.sources.common.contract import Chunk, Payloads, RecordLocator, Source, Unit
 from recordmill.statistics.dataset_sketch import SketchPool, payload_flat
 
 
@@ -47,9 +47,9 @@ class Ingested:
 
 
 @dataclass(frozen=True)
-class PlacedChunk:
+class KeyedChunk:
     """Records on their way into a run. file, position, keys, splits: [rows], as in `Chunk` and from
-    `Ordering.place`.
+    `Ordering.assign`.
     """
 
     records: pa.RecordBatch | Payloads
@@ -84,7 +84,7 @@ def ingest(
     digests: dict[int, str] = {}
     counts: Counter[str] = Counter()
     for chunk in read_unit(plan, group):
-        records, refused = transform(plan, place(plan, chunk))
+        records, refused = transform(plan, assign_keys(plan, chunk))
         rejected = rejects.write((*chunk.rejects, *refused))
         digests.update(chunk.digests)
         counts.update(chunk.counts)
@@ -110,14 +110,14 @@ def read_unit(plan: BuildPlan, group: int, wanted: Callable[[Unit], bool] = lamb
             yield from source.read(source.units[number])
 
 
-def place(plan: BuildPlan, chunk: Chunk) -> PlacedChunk:
+def assign_keys(plan: BuildPlan, chunk: Chunk) -> KeyedChunk:
     """The chunk's records with their keys and splits, which what is read decides, and nothing that follows."""
     batch = chunk.records if isinstance(chunk.records, pa.RecordBatch) else None
-    keys, splits = plan.ordering.place(batch, chunk.file, chunk.position)
-    return PlacedChunk(chunk.records, chunk.file, chunk.position, keys, splits)
+    keys, splits = plan.ordering.assign(batch, chunk.file, chunk.position)
+    return KeyedChunk(chunk.records, chunk.file, chunk.position, keys, splits)
 
 
-def transform(plan: BuildPlan, placed: PlacedChunk) -> tuple[PlacedChunk, tuple[Reject, ...]]:
+def transform(plan: BuildPlan, placed: KeyedChunk) -> tuple[KeyedChunk, tuple[Reject, ...]]:
     """What the plan's transform makes of these records, and those that it refuses; without one, all as they are."""
     if plan.transform is None or not placed.rows:
         return placed, ()
@@ -128,7 +128,7 @@ def transform(plan: BuildPlan, placed: PlacedChunk) -> tuple[PlacedChunk, tuple[
     return _some(placed, kept, batch), (*rejects, *_rejects(plan, placed, found, "transform"))
 
 
-def parsed(plan: BuildPlan, placed: PlacedChunk) -> tuple[PlacedChunk, tuple[Reject, ...]]:
+def parsed(plan: BuildPlan, placed: KeyedChunk) -> tuple[KeyedChunk, tuple[Reject, ...]]:
     """The records as a RecordBatch, also where the source gave payloads; those that can't be parsed are rejects."""
     payloads = placed.records
     if isinstance(payloads, pa.RecordBatch):
@@ -139,25 +139,25 @@ def parsed(plan: BuildPlan, placed: PlacedChunk) -> tuple[PlacedChunk, tuple[Rej
     return _some(placed, kept, batch), tuple(_rejects(plan, placed, found, "parse"))
 
 
-def _some(placed: PlacedChunk, rows: npt.NDArray[np.int64], batch: pa.RecordBatch) -> PlacedChunk:
+def _some(placed: KeyedChunk, rows: npt.NDArray[np.int64], batch: pa.RecordBatch) -> KeyedChunk:
     """These rows, with other records."""
-    return PlacedChunk(batch, placed.file[rows], placed.position[rows], placed.keys[rows], placed.splits[rows])
+    return KeyedChunk(batch, placed.file[rows], placed.position[rows], placed.keys[rows], placed.splits[rows])
 
 
-def _rejects(plan: BuildPlan, placed: PlacedChunk, messages: Mapping[int, str], reason: str) -> Iterator[Reject]:
+def _rejects(plan: BuildPlan, placed: KeyedChunk, messages: Mapping[int, str], reason: str) -> Iterator[Reject]:
     """Those of some rows, each with its place as the source itself says it."""
     source = _source(plan)
     for file in dict.fromkeys(placed.file[list(messages)].tolist()):
         rows = [row for row in messages if placed.file[row] == file]
         positions = placed.position[rows].tolist()
         places = [f"record {position}" for position in positions]
-        if isinstance(source, RecordPlaces):
-            places = source.places(file, positions)
+        if isinstance(source, RecordLocator):
+            places = source.locate(file, positions)
         for row, place in zip(rows, places, strict=True):
             yield Reject(source.files[file].name, place, reason, shortened(messages[row], 300))
 
 
-def encode_chunk(plan: BuildPlan, placed: PlacedChunk) -> Frames:
+def encode_chunk(plan: BuildPlan, placed: KeyedChunk) -> Frames:
     """The records as frames: encoded, or as they are where they were not to be parsed.
 
     Raises:
@@ -180,7 +180,7 @@ def sketches_of(plan: BuildPlan) -> SketchPool | None:
     return SketchPool(plan.schema, plan.splits, plan.memory_bytes) if plan.statistics else None
 
 
-def count_values(plan: BuildPlan, sketches: SketchPool | None, placed: PlacedChunk) -> None:
+def count_values(plan: BuildPlan, sketches: SketchPool | None, placed: KeyedChunk) -> None:
     """Count these records, if that is wanted; of payloads those that can be parsed."""
     if sketches is None:
         return
@@ -194,7 +194,7 @@ def count_values(plan: BuildPlan, sketches: SketchPool | None, placed: PlacedChu
         sketch.add(placed.records, placed.keys, placed.splits)
 
 
-def _add(writer: RunWriter, records: PlacedChunk, frames: Frames) -> list[RunFile]:
+def _add(writer: RunWriter, records: KeyedChunk, frames: Frames) -> list[RunFile]:
     sizes = frames.lengths + FRAME_BYTES
     return list(
         writer.add(frames.data, sizes, frames.crcs, records.keys, records.splits, records.file, records.position)

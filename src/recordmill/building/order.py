@@ -147,7 +147,7 @@ class Ordering:
         self._thresholds = split_thresholds(options)
         self._said = {} if options.splits else {name: at for at, name in enumerate(self.names)}
 
-    def place(
+    def assign(
         self, batch: pa.RecordBatch | None, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]
     ) -> tuple[U64, npt.NDArray[np.uint16]]:
         """(keys [n], ordinals into names [n]) of the records;
@@ -225,7 +225,7 @@ class Ordering:
         return words[0], words[1]
 
 
-def place_payloads(options: OrderOptions, batch: pa.RecordBatch, frames: Frames) -> tuple[U64, npt.NDArray[np.uint16]]:
+def assign_payloads(options: OrderOptions, batch: pa.RecordBatch, frames: Frames) -> tuple[U64, npt.NDArray[np.uint16]]:
     """(keys [n], split ordinals [n]) of records that have no position, as in a user's own pipeline: a hash of the
     payload, or of a column.
 

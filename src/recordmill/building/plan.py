@@ -77,7 +77,7 @@ class BuildPlan:
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     budget: RejectBudget = field(default_factory=RejectBudget)
     name: str = "dataset"
-    told: Mapping[str, Any] = field(default_factory=dict)
+    source_options: Mapping[str, Any] = field(default_factory=dict)
     transform: SavedTransform | None = None
     store: str = ""
     library: str = ""
@@ -106,7 +106,7 @@ class BuildPlan:
             "split_seed": self.order.split_seed,
             "shard_bytes": None if self.shards.num_shards else self.shards.shard_bytes,
             "num_shards": self.shards.num_shards,
-            **self.told,
+            **self.source_options,
             **({} if self.transform is None else {"transform": self.transform.digest}),
         }
 
@@ -151,11 +151,11 @@ class BuildPlan:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "ordering"}
 
-    def held(self) -> HeldPlan:
+    def reference(self) -> PlanReference:
         """The plan for stages that run in this process, while it lives."""
         key = f"{self.folder} {uuid.uuid4().hex}"
         _held[key] = self
-        return HeldPlan(key)
+        return PlanReference(key)
 
 
 # plans name every input, so that a second copy of one is felt where inputs are many
@@ -163,7 +163,7 @@ _held: weakref.WeakValueDictionary[str, BuildPlan] = weakref.WeakValueDictionary
 
 
 @dataclass(frozen=True)
-class HeldPlan:
+class PlanReference:
     """What stands for a plan in the stages of a job of this process."""
 
     key: str

@@ -19,7 +19,7 @@ from recordmill.base.errors import RecordmillError
 from recordmill.base.option_names import in_flags
 from recordmill.base.progress import Progress, progress_of
 from recordmill.base.threads import both
-from recordmill.building.commit import commit, place_files, upload_files
+from recordmill.building.commit import commit, publish_files, upload_files
 from recordmill.building.ingest import Ingested
 from recordmill.building.plan import BuildPlan
 from recordmill.building.shard_writer import WrittenShard
@@ -101,7 +101,7 @@ def conclude(
     files = sorted(rejected.files)
     if not plan.store:
         return commit(
-            folder, *describe_data_set(plan, outcome, folder.data_name, place_files(folder, files)), plan.base
+            folder, *describe_data_set(plan, outcome, folder.data_name, publish_files(folder, files)), plan.base
         )
     with StoreRun(plan.store, folder.id) as run:
         try:

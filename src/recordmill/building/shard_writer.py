@@ -27,7 +27,7 @@ from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, make_index
 from recordmill.shards.manifest import INDEX_FOLDER, ShardInfo
 from recordmill.storage.codecs import find_codec
 from recordmill.storage.digest import Digest
-from recordmill.storage.direct_io import DirectFile, PastCache
+from recordmill.storage.direct_io import DirectFile, DirectFiles
 from recordmill.storage.files import Bytes, create_file, sync_file, write_all
 from recordmill.storage.folders import remove_file, rename
 
@@ -80,12 +80,12 @@ class WrittenShard:
 @dataclass(frozen=True)
 class UnsyncedShard:
     """A shard that is written but perhaps not on disk yet;
-    files: its files' temporary names and their own, the shard last. past_cache: what still writes it.
+    files: its files' temporary names and their own, the shard last. direct_file: what still writes it.
     """
 
     shard: WrittenShard
     files: tuple[tuple[Path, Path], ...]
-    past_cache: DirectFile | None = None
+    direct_file: DirectFile | None = None
 
     @property
     def path(self) -> Path:
@@ -104,8 +104,8 @@ class UnsyncedShard:
 
     def sync(self) -> UnsyncedShard:
         """Wait until the disk has it."""
-        if self.past_cache is not None:
-            self.past_cache.wait()
+        if self.direct_file is not None:
+            self.direct_file.wait()
         for temporary, _ in self.files:
             sync_file(temporary)
         return self
@@ -124,17 +124,17 @@ class UnsyncedShard:
 
 class OpenShard:
     """A shard that frames are added to, under temporary names in the folder. split: its split's ordinal; index: its
-    number there. past_cache: writes it past the system's cache, which `UnsyncedShard.sync` waits for.
+    number there. direct_file: writes it past the system's cache, which `UnsyncedShard.sync` waits for.
     """
 
     def __init__(
-        self, folder: Path, name: ShardName, split: int, index: int, past_cache: PastCache | None = None
+        self, folder: Path, name: ShardName, split: int, index: int, direct_file: DirectFiles | None = None
     ) -> None:
         self.name, self._folder, self._place, self._attempt = name, folder, (split, index), uuid.uuid4().hex
         self._path, self._index_path = folder / f".{self._attempt}.tmp", self._in_index("npy")
         self._index = NpyFile(self._index_path, INDEX_DTYPE)
         try:
-            self._file = (create_file if past_cache is None else past_cache.create)(self._path)
+            self._file = (create_file if direct_file is None else direct_file.create)(self._path)
         except BaseException:
             self._index.abort()
             raise

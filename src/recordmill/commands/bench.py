@@ -47,14 +47,14 @@ def run_bench(args: argparse.Namespace) -> int:
     from recordmill.reader.bench import measure, prepare
     from recordmill.reader.dataset import open
 
-    prepare(args.face)
+    prepare(args.consumer)
     size = None if args.image_size is None else parse_image_size(args.image_size, "image_size")
     begun = time.perf_counter()
     dataset = open(args.inputs, decode_images=size, **given(args))
     opened = time.perf_counter() - begun
     shuffle = False if args.shuffle == "none" else args.shuffle
     options = {"batch_size": args.batch_size, "shuffle": shuffle, "memory_bytes": args.memory_bytes}
-    measured = measure(dataset, args.seconds, face=args.face, opened=opened, **options)
+    measured = measure(dataset, args.seconds, consumer=args.consumer, opened=opened, **options)
     if args.json:
         print(json.dumps(measured.to_json(), indent=1))
     else:

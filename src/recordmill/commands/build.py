@@ -58,7 +58,7 @@ def run_build_command(args: argparse.Namespace) -> int:
     from recordmill.base.errors import UsageError
     from recordmill.options.parser import given
     from recordmill.pipelines.build import build
-    from recordmill.pipelines.display import told_if_complete
+    from recordmill.pipelines.display import completion_notice
 
     if args.out is None:
         raise UsageError(f"--out OUT is needed: the folder of the data set{unknown_flags_hint(args)}")
@@ -66,7 +66,7 @@ def run_build_command(args: argparse.Namespace) -> int:
     if args.detach:
         return _submit(args, kind, given_inputs)
     result = build(given_inputs, args.out, quiet=args.quiet, kind=kind, beam_args=tuple(args.beam_args), **given(args))
-    with told_if_complete(result.out, lambda: True):
+    with completion_notice(result.out, lambda: True):
         if args.json:
             print(json.dumps(result.to_json()))  # in ASCII: whatever the names and the terminal's encoding
         elif not args.quiet:

@@ -102,11 +102,11 @@ def run_read(args: argparse.Namespace) -> int:
         return _dry_run(args, options)
     if args.out is None:
         raise UsageError("--out OUT is needed: the folder for the result (or --dry-run, which writes nothing)")
-    from recordmill.pipelines.display import told_if_complete
+    from recordmill.pipelines.display import completion_notice
     from recordmill.pipelines.read import read
 
     result = read(args.inputs, args.out, quiet=args.quiet, beam_args=tuple(args.beam_args), **options)
-    with told_if_complete(result.out, lambda: True):
+    with completion_notice(result.out, lambda: True):
         if args.json:
             print(json.dumps(result.to_json(), indent=1, ensure_ascii=False))
         elif not args.quiet:

@@ -365,7 +365,7 @@ def default_threads(threads: int, memory_bytes: int) -> int:
     return int(min(asked, fit))
 
 
-def held_bytes(threads: int) -> int:
+def read_peak_bytes(threads: int) -> int:
     """What a read with so many threads holds at most, beside the interpreter."""
     return _BASE_BYTES + threads * _THREAD_BYTES
 
@@ -381,5 +381,5 @@ def shared_out(plan: ReadPlan, jobs: int, threads: int, memory_bytes: int) -> tu
     if not any(isinstance(step, DecodeImages) for step in plan.steps):
         return plan, at_once
     at_once = max(1, min(at_once, memory_bytes >> 30))
-    base = plan.options.output.held_bytes + 4 * PIECE_BYTES
+    base = plan.options.output.buffer_bytes + 4 * PIECE_BYTES
     return replace(plan, image_bytes=max(memory_bytes // at_once - base, 1)), at_once

@@ -56,7 +56,7 @@ class Slice:
     file: ShardFile
     seen: bytes = b""
 
-    def place(self, row: int) -> str:
+    def location(self, row: int) -> str:
         """Where one of the frames stands."""
         return f"record {self.found.numbers[row]}, byte {int(self.found.starts[row]) + self.first_offset}"
 
@@ -167,8 +167,8 @@ def convert_selected(plan: ReadPlan, kept: SelectedRecords) -> Salvaged:
         reject = f"feature {record.feature!r}: {record.reason}" if record.feature else record.reason
         message = shortened(reject, 290)
         if not plan.options.lenient:
-            raise DataError(message, source=kept.part.file.path, place=kept.part.place(row))
-        rejects.append(Reject(kept.part.file.name, kept.part.place(row), reason, message))
+            raise DataError(message, source=kept.part.file.path, place=kept.part.location(row))
+        rejects.append(Reject(kept.part.file.name, kept.part.location(row), reason, message))
     batches = (converted.batch,) if converted.batch.num_rows else ()
     return Salvaged(batches, tuple(rejects), kept.filtered, seen=kept.part.seen)
 
@@ -221,7 +221,7 @@ def _costs(plan: ReadPlan, kept: SelectedRecords) -> tuple[SelectedRecords, Int6
         for row in np.flatnonzero(takes > most).tolist() if most else ():
             reason = _too_large(plan, step, int(takes[row]))
             if is_image:
-                place = kept.part.place(int(kept.rows[row]))
+                place = kept.part.location(int(kept.rows[row]))
                 raise DataError(f"feature {step.feature!r}: {reason}", source=kept.part.file.path, place=place)
             large.setdefault(row, BadRecord(row, step.feature, reason))
         result, work = result + made, np.maximum(work, needed)

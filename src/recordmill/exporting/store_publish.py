@@ -18,7 +18,7 @@ from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.threads import both
 from recordmill.exporting.job import FINISHED, Keeping, OutputAccount, Publication
-from recordmill.exporting.plan import ReadPlan, held_bytes
+from recordmill.exporting.plan import ReadPlan, read_peak_bytes
 from recordmill.exporting.publish import RESULT_REJECTS
 from recordmill.exporting.resume import Finished, is_resumable
 from recordmill.records.columns.decode_images import DecodeImages
@@ -156,7 +156,7 @@ def uploads_of(
     """Those of a read, by which as many outputs are put while they are made as fit into the memory that the read itself
     does not need.
     """
-    left = memory_bytes - held_bytes(threads)
+    left = memory_bytes - read_peak_bytes(threads)
     if any(isinstance(step, DecodeImages) for step in plan.steps):  # which may take all
         left = 0
     return Uploads(folder, out, finished, memory_bytes, max(min(left // GROWING_BYTES, _GROWING), 0))

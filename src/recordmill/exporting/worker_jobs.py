@@ -91,7 +91,7 @@ class FinishedJob:
 @dataclass(frozen=True)
 class ReadRun:
     """What a worker needs. to: what the jobs write; threads: per job; at_once: jobs in one process. noted: whether
-    accounts are left. kept: of each job what an earlier attempt at the read has made; empty: nothing. results: the name
+    accounts are left. finished: of each job what an earlier attempt has made; empty: nothing. results: the name
     of the list of what is made.
     """
 
@@ -101,7 +101,7 @@ class ReadRun:
     threads: int
     at_once: int
     noted: bool = False
-    kept: Sequence[FinishedJob | None] = ()
+    finished: Sequence[FinishedJob | None] = ()
     results: str = "results.json"
 
     @property
@@ -114,24 +114,24 @@ SharedRun = Broadcast[ReadRun]
 
 
 class ShardTable(BlockTable[ShardFile]):
-    """The files of a read, as JSON each. terms: on which all of them are read."""
+    """The files of a read, as JSON each. store_settings: on which all of them are read."""
 
-    def __init__(self, stored: TableBatches, terms: StoreSettings | None) -> None:
-        self._stored, self._terms = stored, terms
+    def __init__(self, stored: TableBatches, store_settings: StoreSettings | None) -> None:
+        self._stored, self._store_settings = stored, store_settings
 
     @classmethod
-    def share(cls, place: SharedFolder, files: Sequence[ShardFile]) -> ShardTable:
+    def share(cls, job_folder: SharedFolder, files: Sequence[ShardFile]) -> ShardTable:
         """The same files in OUT."""
         texts = pa.array(map(ShardFile.to_json, files), pa.large_string())
-        stored = share_table(place, "files", TableBatches(pa.RecordBatch.from_arrays([texts], ["shard"])))
-        return cls(stored, files[0].terms if files else None)
+        stored = share_table(job_folder, "files", TableBatches(pa.RecordBatch.from_arrays([texts], ["shard"])))
+        return cls(stored, files[0].store_settings if files else None)
 
     def __len__(self) -> int:
         return self._stored.length
 
     def some(self, places: Sequence[int]) -> list[ShardFile]:
         texts = self._stored.take(places).column(0).to_pylist()
-        return [ShardFile.from_json(text, self._terms) for text in texts]
+        return [ShardFile.from_json(text, self._store_settings) for text in texts]
 
 
 _JOB_SCHEMA = pa.schema(
@@ -153,10 +153,10 @@ class SharedJobs(Table[Job]):
         self._stored = stored
 
     @classmethod
-    def share(cls, place: SharedFolder, jobs: Sequence[Job]) -> SharedJobs:
+    def share(cls, job_folder: SharedFolder, jobs: Sequence[Job]) -> SharedJobs:
         """The same jobs in OUT."""
         parts = (jobs[at : at + JOBS_AT_ONCE] for at in range(0, len(jobs), JOBS_AT_ONCE))
-        return cls(share_batches(place, "jobs", _JOB_SCHEMA, map(_job_batch, parts), JOBS_AT_ONCE))
+        return cls(share_batches(job_folder, "jobs", _JOB_SCHEMA, map(_job_batch, parts), JOBS_AT_ONCE))
 
     def __len__(self) -> int:
         return self._stored.length
@@ -186,12 +186,12 @@ class FinishedJobTable(Table[FinishedJob | None]):
 
     @classmethod
     def share(
-        cls, place: SharedFolder, kept: Sequence[FinishedJob | None], jobs: Sequence[Job], output: Output
+        cls, job_folder: SharedFolder, kept: Sequence[FinishedJob | None], jobs: Sequence[Job], output: Output
     ) -> FinishedJobTable:
         """The same in OUT."""
         texts = pa.array([None if one is None else json.dumps(one.to_json()) for one in kept], pa.large_string())
         held = TableBatches(pa.RecordBatch.from_arrays([texts], ["kept"]))
-        return cls(share_table(place, "kept", held), jobs, output)
+        return cls(share_table(job_folder, "kept", held), jobs, output)
 
     def __len__(self) -> int:
         return self._stored.length
@@ -205,24 +205,26 @@ class FinishedJobTable(Table[FinishedJob | None]):
         )
 
 
-def begin_read(place: SharedFolder, run: ReadRun) -> SharedRun:
+def begin_read(job_folder: SharedFolder, run: ReadRun) -> SharedRun:
     """Make the folders that workers write to, and put there what they need; gives that as it travels: the files and the
     jobs are lists that workers read by slice, and the plan has none of the jobs.
     """
-    for part in () if place.is_remote else (SHARED, ATTEMPTS_FOLDER):
-        make_folder(place.run(part), exist_ok=True)
-    files, jobs = ShardTable.share(place, run.plan.files), SharedJobs.share(place, run.jobs)
-    kept = FinishedJobTable.share(place, run.kept, jobs, run.output) if any(run.kept) else ()
+    for part in () if job_folder.is_remote else (SHARED, ATTEMPTS_FOLDER):
+        make_folder(job_folder.run(part), exist_ok=True)
+    files, jobs = ShardTable.share(job_folder, run.plan.files), SharedJobs.share(job_folder, run.jobs)
+    finished = FinishedJobTable.share(job_folder, run.finished, jobs, run.output) if any(run.finished) else ()
     plan = replace(run.plan, files=files, jobs=(), wholes=())
     results = f"results-{uuid.uuid4().hex}.json"  # an earlier attempt at the read may have left another list
-    return place.broadcast(replace(run, plan=plan, jobs=jobs, kept=kept, results=results))
+    return job_folder.broadcast(replace(run, plan=plan, jobs=jobs, finished=finished, results=results))
 
 
-def find_finished(place: SharedFolder, run: RunFolder, jobs: Sequence[Job], output: Output) -> list[FinishedJob | None]:
+def find_finished(
+    job_folder: SharedFolder, run: RunFolder, jobs: Sequence[Job], output: Output
+) -> list[FinishedJob | None]:
     """Of each job what an earlier attempt at the read has left of it, by its account. Its files are to be looked for;
     on a disk those that had got their names already, in run, have their attempt's again.
     """
-    folder = place.run(ATTEMPTS_FOLDER)
+    folder = job_folder.run(ATTEMPTS_FOLDER)
     names = [name for name in names_if_there(folder) if name.endswith(ACCOUNT_SUFFIX)]
 
     def load(name: str) -> FinishedJob | None:
@@ -234,17 +236,17 @@ def find_finished(place: SharedFolder, run: RunFolder, jobs: Sequence[Job], outp
     for made in thread_map(load, sorted(names), _LOOKS):
         if made is not None:
             found[made.number] = made
-            _put_back(place, run, jobs[made.number], made)
+            _put_back(job_folder, run, jobs[made.number], made)
     remove_unfinished(run)
     return found
 
 
-def _put_back(place: SharedFolder, run: RunFolder, job: Job, made: FinishedJob) -> None:
+def _put_back(job_folder: SharedFolder, run: RunFolder, job: Job, made: FinishedJob) -> None:
     homes = [(made.output, home / made.account.output) for home in (run.data, run.runs)]
     homes += [(made.rejects, run.rejects / rejects_name(job))] if made.rejects is not None else []
-    for file, home in [] if place.is_remote else homes:
-        if exists(home) and not exists(place.run(ATTEMPTS_FOLDER, file.name)):
-            rename(home, place.run(ATTEMPTS_FOLDER, file.name))
+    for file, home in [] if job_folder.is_remote else homes:
+        if exists(home) and not exists(job_folder.run(ATTEMPTS_FOLDER, file.name)):
+            rename(home, job_folder.run(ATTEMPTS_FOLDER, file.name))
 
 
 def make_job(run: SharedRun, number: int, progress: Progress) -> FinishedJob:
@@ -253,28 +255,30 @@ def make_job(run: SharedRun, number: int, progress: Progress) -> FinishedJob:
     Raises:
         DataError, TooManyRejects, RecordmillError: as `run_job` does. NotSharedError: this worker doesn't see OUT.
     """
-    known, place = run.load(), run.place
-    job, kept = known.jobs[number], known.kept[number] if known.kept else None
-    if kept is not None and not _missing(place, kept.files) and holds(known.plan, job, kept.account):
-        return kept
-    with scratch(place) as folder:
+    known, job_folder = run.load(), run.job_folder
+    job, finished = known.jobs[number], known.finished[number] if known.finished else None
+    if finished is not None and not _missing(job_folder, finished.files) and holds(known.plan, job, finished.account):
+        return finished
+    with scratch(job_folder) as folder:
         data, rejects = Path(folder, "data"), Path(folder, "rejects")
         make_folder(data)
         make_folder(rejects)
         account = run_job(known.plan, job, data, rejects, output=known.output, threads=known.threads, progress=progress)
-        output = _hand_over(place, data / account.output)
-        listed = [_hand_over(place, Path(path)) for path in account.rejected.files]
+        output = _hand_over(job_folder, data / account.output)
+        listed = [_hand_over(job_folder, Path(path)) for path in account.rejected.files]
     account = replace(account, rejected=replace(account.rejected, files=()))
     made = FinishedJob(number, output, listed[0] if listed else None, account)
     if known.noted and (digest := finished_digest(known.plan, job, account)) is not None:
         noted = replace(made, account=replace(account, digest=digest))
-        put_bytes(place.run(ATTEMPTS_FOLDER, f"{output.name}{ACCOUNT_SUFFIX}"), json.dumps(noted.to_json()).encode())
+        put_bytes(
+            job_folder.run(ATTEMPTS_FOLDER, f"{output.name}{ACCOUNT_SUFFIX}"), json.dumps(noted.to_json()).encode()
+        )
     return replace(made, account=replace(account, digest=""))
 
 
-def _hand_over(place: SharedFolder, path: Path) -> AttemptFile:
+def _hand_over(job_folder: SharedFolder, path: Path) -> AttemptFile:
     size = stat(str(path)).size_bytes
-    return AttemptFile(Path(place.hand_over(str(path), ATTEMPTS_FOLDER)).name, size)
+    return AttemptFile(Path(job_folder.hand_over(str(path), ATTEMPTS_FOLDER)).name, size)
 
 
 def list_finished(run: SharedRun, made: Iterable[FinishedJob]) -> int:
@@ -283,11 +287,11 @@ def list_finished(run: SharedRun, made: Iterable[FinishedJob]) -> int:
     May be called again, and by several at once: each list names whole files, and the first one stays.
     """
     listed = [one.to_json() for one in sorted(made, key=lambda one: one.number)]
-    path = run.place.run(SHARED, run.load().results)
+    path = run.job_folder.run(SHARED, run.load().results)
     try:
         put_if_absent(path, json.dumps(listed).encode())
     except FileNotFoundError:
-        raise NotSharedError(run.place.run(SHARED), run.place.out) from None
+        raise NotSharedError(run.job_folder.run(SHARED), run.job_folder.out) from None
     return len(listed)
 
 
@@ -299,42 +303,42 @@ def take(run: SharedRun, data: Path, rejects: Path) -> list[OutputAccount]:
         NotSharedError: what a worker says that it has written is not there. RecordmillError: it is there with another
         size, or a job is missing or was accounted for twice. Nothing has got its name then.
     """
-    known, place = run.load(), run.place
+    known, job_folder = run.load(), run.job_folder
 
     def move(file: AttemptFile, target: str) -> None:
-        (fetch_file if place.is_remote else rename)(place.run(ATTEMPTS_FOLDER, file.name), target)
+        (fetch_file if job_folder.is_remote else rename)(job_folder.run(ATTEMPTS_FOLDER, file.name), target)
 
     def named(one: FinishedJob) -> OutputAccount:
         return _named(one, known, str(data), f"{rejects}/", move)
 
-    return list(thread_map(named, _all_made(run), _LOOKS if place.is_remote else 1))
+    return list(thread_map(named, _all_made(run), _LOOKS if job_folder.is_remote else 1))
 
 
 def copy_to_final_names(run: SharedRun) -> list[OutputAccount]:
     """As `take`, where OUT is in a store: outputs get their names below OUT/data-<id>/, by copies within the store."""
-    known, place = run.load(), run.place
+    known, job_folder = run.load(), run.job_folder
 
     def give(file: AttemptFile, target: str) -> None:
-        give_name(place.run(ATTEMPTS_FOLDER, file.name), target, file.size_bytes)
+        give_name(job_folder.run(ATTEMPTS_FOLDER, file.name), target, file.size_bytes)
 
     def named(one: FinishedJob) -> OutputAccount:
-        return _named(one, known, place.data(), join(place.out, f"rejects/{place.id}."), give)
+        return _named(one, known, job_folder.data(), join(job_folder.out, f"rejects/{job_folder.id}."), give)
 
     return list(thread_map(named, _all_made(run), _LOOKS))
 
 
 def _all_made(run: SharedRun) -> list[FinishedJob]:
     """What the engine accounted for, all of which is there."""
-    known, place = run.load(), run.place
-    made = _listed(place, known)
+    known, job_folder = run.load(), run.job_folder
+    made = _listed(job_folder, known)
     if [one.number for one in made] != list(range(len(known.jobs))):
         raise RecordmillError(f"{len(made)} results of {len(known.jobs)} jobs, or not one of each; nothing was kept")
     wanted = [file for one in made for file in one.files]
-    if missing := _missing(place, wanted):
+    if missing := _missing(job_folder, wanted):
         file, there = missing[0]
-        path = place.run(ATTEMPTS_FOLDER, file.name)
+        path = job_folder.run(ATTEMPTS_FOLDER, file.name)
         if there is None:
-            raise NotSharedError(f"{path} ({len(missing)} of {len(wanted)} files)", place.out, "this machine,")
+            raise NotSharedError(f"{path} ({len(missing)} of {len(wanted)} files)", job_folder.out, "this machine,")
         raise RecordmillError(f"{path}: {there} bytes, where {file.size_bytes} were written; nothing was kept")
     return made
 
@@ -352,12 +356,12 @@ def _named(
     return replace(account, rejected=replace(account.rejected, files=(path,)))
 
 
-def _missing(place: SharedFolder, wanted: Sequence[AttemptFile]) -> list[tuple[AttemptFile, int | None]]:
+def _missing(job_folder: SharedFolder, wanted: Sequence[AttemptFile]) -> list[tuple[AttemptFile, int | None]]:
     """Those that are not there, and then those that have another size, with that."""
 
     def size(file: AttemptFile) -> int | None:
         try:
-            return stat(place.run(ATTEMPTS_FOLDER, file.name)).size_bytes
+            return stat(job_folder.run(ATTEMPTS_FOLDER, file.name)).size_bytes
         except FileNotFoundError:
             return None
 
@@ -366,12 +370,12 @@ def _missing(place: SharedFolder, wanted: Sequence[AttemptFile]) -> list[tuple[A
     return sorted(other, key=lambda one: one[1] is not None)
 
 
-def _listed(place: SharedFolder, run: ReadRun) -> list[FinishedJob]:
-    path = place.run(SHARED, run.results)
+def _listed(job_folder: SharedFolder, run: ReadRun) -> list[FinishedJob]:
+    path = job_folder.run(SHARED, run.results)
     try:
         listed = parse(read_range(path).tobytes(), path)
     except FileNotFoundError:
-        raise NotSharedError(path, place.out, "this machine,") from None
+        raise NotSharedError(path, job_folder.out, "this machine,") from None
     except DataError:
         listed = None
     try:

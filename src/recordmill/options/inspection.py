@@ -30,7 +30,7 @@ CHOICE_GROUP = "what to look at"
 INFER_FROM = Option(
     "infer_from",
     "look at N records only, the first ones of each file, or at N whole files",
-    told_default="all",
+    default_text="all",
     metavar="N|Nfiles",
     annotation="str | int",
     group=CHOICE_GROUP,
@@ -65,7 +65,7 @@ HEAD: Options = (
         "n",
         "how many records",
         form=WHOLE_FORM,
-        told_default="5; 1 with --at",
+        default_text="5; 1 with --at",
         metavar="N",
         group=CHOICE_GROUP,
         common=True,
@@ -154,7 +154,7 @@ BENCH: Options = (
         shell_only=True,
     ),
     Option(
-        "face",
+        "consumer",
         "what they are: NumPy arrays (`batches`), TensorFlow's tensors (`to_tf`) or PyTorch's (`to_torch`)",
         default="numpy",
         choices=("numpy", "tf", "torch"),

@@ -83,7 +83,7 @@ class BuildKeywords(TypedDict, total=False):
     # what names the class (default: auto)
     class_from: Literal["auto", "folders", "none"]
     # files beside class folders: leave them out, keep them without a label, or refuse them (default: leave)
-    strays: Literal["leave", "keep", "error"]
+    unlabelled: Literal["leave", "keep", "error"]
     # a class folder that --schema does not name (default: error)
     unknown_class: Literal["error", "reject"]
     # one character, or 'tab' (default: told from the content)

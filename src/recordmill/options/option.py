@@ -43,7 +43,7 @@ class Option:
     """One option.
 
     name: its keyword in Python. help: what it does, without its default. form: one of FORMS. default: what holds where
-        it isn't given; told_default: the same for people, where the value does not say it.
+        it isn't given; default_text: the same for people, where the value does not say it.
     choices: the only values. metavar: what stands for the value in the help. flag: where it isn't what
         `base.option_names` says, in one command. annotation: of the keyword, where the form does not say it.
     group: the heading under which it stands. common: `--help` shows it; `--help-all` shows all.
@@ -59,7 +59,7 @@ class Option:
     help: str
     form: str = TEXT_FORM
     default: Any = None
-    told_default: str = ""
+    default_text: str = ""
     choices: tuple[str, ...] = ()
     metavar: str | None = None
     flag: str = ""
@@ -105,7 +105,7 @@ class Option:
     def shown(self) -> str:
         """The help with the default in it, and the kinds it is for."""
         silent = self.default is None or isinstance(self.default, bool) or self.default == ()
-        known = self.told_default or ("" if silent else str(self.default))
+        known = self.default_text or ("" if silent else str(self.default))
         kinds = f"{' and '.join(self.kinds)}: " if self.kinds and not _is_heading(self) else ""
         return f"{kinds}{self.help}{f' (default: {known})' if known else ''}"
 
@@ -151,7 +151,7 @@ THREADS = Option(
     "threads",
     "how many threads work",
     form=WHOLE_FORM,
-    told_default="all cores",
+    default_text="all cores",
     metavar="N",
     group=RUN,
     common=True,
@@ -160,7 +160,7 @@ STORAGE_REQUESTS = Option(
     "storage_requests",
     "how many requests to object stores this process has under way at once; from Python it holds until it is said anew",
     form=WHOLE_FORM,
-    told_default="64",
+    default_text="64",
     metavar="N",
     group=RUN,
 )

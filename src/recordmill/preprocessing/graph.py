@@ -187,7 +187,7 @@ class TransformGraph:
         name = names.pop() if len(names) == 1 else None
         return name if name is not None and whole and len(self.inputs[name]) == len(roots) else None
 
-    def placed_as(self, output: str) -> str | None:
+    def sparse_like(self, output: str) -> str | None:
         """The input in whose places the values of a SparseTensor stand; None if it has places of its own."""
         place = self._input_of.get(_root(self.outputs[output][0].op).name)
         return place[0] if place is not None and place[1] == 0 else None

@@ -64,7 +64,7 @@ def _traced(name: str, graph: TransformGraph, raw: Schema) -> Feature:
     if isinstance(spec, tf.RaggedTensorSpec) and spec.ragged_rank == 1 and len(spec.shape) == 2:
         return Feature(name, dtype, (None,))
     if isinstance(spec, tf.SparseTensorSpec) and len(spec.shape) == 2:
-        source = graph.placed_as(name)
+        source = graph.sparse_like(name)
         one = spec.shape[1] == 1 or (source is not None and not raw[source].shape)
         return Feature(name, dtype, () if one else (None,))
     raise UsageError(

@@ -24,10 +24,10 @@ _WAITS = {
     "numpy": f"the threads wait for each other or for the processor: try fewer {option('threads')}, or larger "
     f"{option('batch_size')}",
     "tf": "the threads wait for TensorFlow, which cuts the batches out of what they hand over: try larger "
-    f"{option('batch_size')}, leave features out with {option('columns')}, above all text; {option('face', 'numpy')} "
-    "shows what the reader gives without it",
+    f"{option('batch_size')}, leave features out with {option('columns')}, above all text; "
+    f"{option('consumer', 'numpy')} shows what the reader gives without it",
     "torch": "the threads wait for whoever takes the batches, one at a time: a DataLoader with workers takes them in "
-    f"several processes; {option('face', 'numpy')} shows what the reader gives without PyTorch",
+    f"several processes; {option('consumer', 'numpy')} shows what the reader gives without PyTorch",
 }
 
 
@@ -35,7 +35,7 @@ _WAITS = {
 class Measured:
     """batches, records, framed_bytes: what came, in so many seconds; first: seconds to the first batch, from before the
     data set was opened. stages: seconds of all threads, by stage. threads: how many there are. waited: seconds in which
-    the consumer waited. face: which of FACES.
+    the consumer waited. consumer: which of FACES.
     """
 
     batches: int
@@ -46,7 +46,7 @@ class Measured:
     stages: Mapping[str, float]
     threads: int
     waited: float
-    face: str = "numpy"
+    consumer: str = "numpy"
 
     @property
     def busy(self) -> float:
@@ -56,7 +56,7 @@ class Measured:
     def to_json(self) -> dict[str, Any]:
         """A machine-readable summary."""
         return {
-            "as": self.face,
+            "as": self.consumer,
             "batches": self.batches,
             "records": self.records,
             "framed_bytes": self.framed_bytes,
@@ -75,7 +75,7 @@ class Measured:
             return "there are no batches: the data set is empty, or smaller than a batch"
         stage = max(self.stages, key=lambda name: self.stages[name])
         if self.busy < _IDLE and stage != "read":
-            return spelled(_WAITS[self.face])
+            return spelled(_WAITS[self.consumer])
         advice = {
             "read": f"reading takes the most: {option('shuffle', 'window')} reads forwards where global reads single "
             "records; other files' gzip is inflated whole, `recordmill build` makes shards of it that are read in "
@@ -92,37 +92,39 @@ class Measured:
         return spelled(advice[stage])
 
 
-def prepare(face: str) -> None:
-    """Import what a face is made for, so that the import is not in its time; who lacks it is told by the face."""
-    if face in _NEEDS:
+def prepare(consumer: str) -> None:
+    """Import what a consumer is made for, so that its import is not timed; who lacks it is told there."""
+    if consumer in _NEEDS:
         with contextlib.suppress(ImportError):
-            import_module(_NEEDS[face])
+            import_module(_NEEDS[consumer])
 
 
-def _iterated(dataset: Dataset, face: str, options: Mapping[str, Any]) -> Iterator[Any]:
+def _iterated(dataset: Dataset, consumer: str, options: Mapping[str, Any]) -> Iterator[Any]:
     """The batches of one epoch."""
-    more = {"label": False} if face == "tf" else {}  # whose schema's label might have to be there
-    batches: Iterator[Any] = iter(getattr(dataset, BENCH_OUTPUTS[face])(**options, **more))
+    more = {"label": False} if consumer == "tf" else {}  # whose schema's label might have to be there
+    batches: Iterator[Any] = iter(getattr(dataset, BENCH_OUTPUTS[consumer])(**options, **more))
     return batches
 
 
-def measure(dataset: Dataset, seconds: float, *, face: str = "numpy", opened: float = 0.0, **options: Any) -> Measured:
+def measure(
+    dataset: Dataset, seconds: float, *, consumer: str = "numpy", opened: float = 0.0, **options: Any
+) -> Measured:
     """Take batches for so long, or for one epoch, and do nothing with them.
 
-    face: which of FACES they come by. opened: seconds that it took to open the data set. options: those of
-    `Dataset.batches` that all faces have.
+    consumer: which of BENCH_OUTPUTS they come by. opened: seconds that it took to open the data set. options: those of
+    `Dataset.batches` that all consumers have.
 
     Raises:
-        UsageError: an option that the face has not, or that does not fit. MissingExtraError: what it is made for is not
-            installed.
+        UsageError: an option that the consumer has not, or that does not fit. MissingExtraError: what it is made for is
+            not installed.
     """
-    prepare(face)
+    prepare(consumer)
     if seconds <= 0:
         raise UsageError(f"{option('seconds', f'{seconds:g}')}: more than 0")
     framed = sum(file.framed_bytes for file in dataset.files)
     with measuring() as clock:
         begun = time.perf_counter()
-        batches = _iterated(dataset, face, options)
+        batches = _iterated(dataset, consumer, options)
         records = count = 0
         first = waited = 0.0
         while time.perf_counter() - begun < seconds:
@@ -138,4 +140,4 @@ def measure(dataset: Dataset, seconds: float, *, face: str = "numpy", opened: fl
         took = time.perf_counter() - begun
     row_bytes = framed / max(sum(dataset.file_records), 1)
     stages = dict(clock.seconds)
-    return Measured(count, records, int(row_bytes * records), took, first, stages, dataset.threads, waited, face)
+    return Measured(count, records, int(row_bytes * records), took, first, stages, dataset.threads, waited, consumer)

@@ -37,7 +37,7 @@ from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.inference.confirm import Unconfirmed
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
-from recordmill.shards.catalog import Inputs, find, on_terms
+from recordmill.shards.catalog import Inputs, find, with_store_settings
 from recordmill.shards.loading.infer_schema import guess_schema
 from recordmill.shards.loading.sample import Sample
 from recordmill.shards.loading.schema_hints import load_schema
@@ -106,7 +106,7 @@ def open(
         raise UsageError(f"{option('cache_bytes')} bounds what {option('cache')} keeps: name its folder")
     if cache is not None or storage_requests is not None:
         folder = "" if cache is None else local_path(cache)
-        catalog = on_terms(catalog, storage_requests, folder, parse_size(cache_bytes, "cache_bytes"))
+        catalog = with_store_settings(catalog, storage_requests, folder, parse_size(cache_bytes, "cache_bytes"))
     if infer_from is not None and schema is not None:
         raise UsageError(f"{option('infer_from')} and {option('schema')} exclude each other: give one of them")
     of_files = None if infer_from is None else Sample.parse(infer_from)

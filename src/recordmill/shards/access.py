@@ -30,7 +30,7 @@ from recordmill.records.tfrecord.frames import (
     hop,
     scan,
 )
-from recordmill.records.tfrecord.recovery import Gap, past_damage, read_good_frames, with_skipped
+from recordmill.records.tfrecord.recovery import Gap, read_good_frames, resume_after_damage, with_skipped
 from recordmill.shards.catalog import ShardFile, check_size
 from recordmill.shards.index import INDEX_DTYPE, INDEX_FRAME_BYTES, FarIndex, Index, locate_entries, map_table
 from recordmill.shards.manifest import named_by_manifest
@@ -120,7 +120,7 @@ class FileAccess:
         return f"{(self._found_offsets if self.seekable else self._count).content:016x}"
 
     @property
-    def kept_bytes(self) -> int:
+    def offset_bytes(self) -> int:
         """What is held of the file while it is read."""
         return 0 if self._offsets is None else self._offsets.marks.nbytes
 
@@ -461,7 +461,7 @@ def _find_offsets(file: ShardFile, most: int, lenient: bool) -> _Offsets:
                 raise
             if marks.last == at:  # which is the last one before the damage
                 at += int(read_range(file.path, at, at + 8).view(np.int64)[0]) + INDEX_FRAME_BYTES
-            kind, behind = past_damage(map_file(file.path), at)
+            kind, behind = resume_after_damage(map_file(file.path), at)
             behind = size if len(gaps) == _MOST_GAPS else behind
             gaps.append(Gap(marks.records, at, behind - at, kind, error.reason))
             marks.add(np.array([at]))

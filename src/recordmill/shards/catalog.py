@@ -68,7 +68,7 @@ class ShardFile:
     info: ShardInfo | None = None
     index: str | None = None
     members: str | None = None
-    terms: StoreSettings | None = field(default=None, compare=False, repr=False)
+    store_settings: StoreSettings | None = field(default=None, compare=False, repr=False)
 
     @property
     def codec(self) -> Codec:
@@ -89,11 +89,13 @@ class ShardFile:
         )
 
     @classmethod
-    def from_json(cls, text: str, terms: StoreSettings | None = None) -> ShardFile:
+    def from_json(cls, text: str, store_settings: StoreSettings | None = None) -> ShardFile:
         """What `to_json` gave."""
         *plain, about, info = json.loads(text)
         known = dict(zip(_PLAIN_FIELDS, plain, strict=True))
-        return cls(**known, stat=Stat(*about), info=None if info is None else ShardInfo(*info), terms=terms)
+        return cls(
+            **known, stat=Stat(*about), info=None if info is None else ShardInfo(*info), store_settings=store_settings
+        )
 
 
 _PLAIN_FIELDS = ("path", "name", "split", "compression", "index", "members")  # of a ShardFile
@@ -155,11 +157,11 @@ def find(inputs: Inputs, split: str | None = None, *, lenient: bool = False) -> 
     return replace(catalog, files=tuple(file for file in catalog.files if file.split == split))
 
 
-def on_terms(catalog: Catalog, requests: int | None, folder: str, most_bytes: int) -> Catalog:
+def with_store_settings(catalog: Catalog, requests: int | None, folder: str, most_bytes: int) -> Catalog:
     """The catalog whose files, and their indices, are read as `storage.files.read_on` says."""
     paths = [path for file in catalog.files for path in (file.path, file.index, file.members) if path is not None]
-    terms = read_on(paths, requests, folder, most_bytes)
-    return replace(catalog, files=tuple(replace(file, terms=terms) for file in catalog.files))
+    store_settings = read_on(paths, requests, folder, most_bytes)
+    return replace(catalog, files=tuple(replace(file, store_settings=store_settings) for file in catalog.files))
 
 
 def of_data_set(

@@ -17,7 +17,7 @@ from recordmill.base.arrays import Int64s
 from recordmill.base.errors import DataError
 from recordmill.base.threads import thread_map
 from recordmill.records.tfrecord.frames import hop as hop_headers
-from recordmill.records.tfrecord.recovery import past_damage
+from recordmill.records.tfrecord.recovery import resume_after_damage
 from recordmill.shards.catalog import ShardFile, check_size
 from recordmill.shards.index import INDEX_FRAME_BYTES, FarIndex, Index
 from recordmill.shards.manifest import ShardInfo
@@ -187,7 +187,7 @@ def hop_piece(
             yield from cutter.finish(at)
             if not lenient:
                 raise
-            kind, behind = past_damage(map_file(file.path), at)
+            kind, behind = resume_after_damage(map_file(file.path), at)
             yield Piece(ordinal, cutter.first, None, at, behind, error.reason, kind)
             at, first = behind, cutter.first + 1
         else:

@@ -137,8 +137,8 @@ class Run(ABC):
         """Whether generation `base` is still the newest that OUT holds by `numbers_of`, and nobody has taken this run
         for dead.
         """
-        numbers, is_held = both(lambda: numbers_of(os.fspath(self.out)), lambda: self.is_held)
-        return max(numbers, default=0) == base and is_held
+        numbers, is_owned = both(lambda: numbers_of(os.fspath(self.out)), lambda: self.is_owned)
+        return max(numbers, default=0) == base and is_owned
 
     @abstractmethod
     def _sign(self) -> None:
@@ -146,7 +146,7 @@ class Run(ABC):
 
     @property
     @abstractmethod
-    def is_held(self) -> bool:
+    def is_owned(self) -> bool:
         """Whether nobody has taken this run for dead."""
 
     @abstractmethod
@@ -309,7 +309,7 @@ class RunFolder(Run):
 
     @property
     def data(self) -> Path:
-        """Where shards are: in the run's own folder until `place_data`."""
+        """Where shards are: in the run's own folder until `publish_data_folder`."""
         final = self.out / self.data_name
         return final if is_folder(final) and not is_link(final) else self.path / "data"
 
@@ -339,7 +339,7 @@ class RunFolder(Run):
                     lock.renew()
 
     @property
-    def is_held(self) -> bool:
+    def is_owned(self) -> bool:
         """Whether nobody has taken this run for dead."""
         with self._entered() as folder:
             return folder is not None and folder.inode(LOCK_NAME) is not None
@@ -353,7 +353,7 @@ class RunFolder(Run):
                 folder = held.enter_context(held.enter_context(Folder.open(self.out)).enter(self.folder_name))
             yield folder
 
-    def place_data(self) -> None:
+    def publish_data_folder(self) -> None:
         """Give the folder of shards the name by which a manifest will know it, unless it has that; durable."""
         made = self.path / "data"
         if is_folder(made):
@@ -373,7 +373,7 @@ class RunFolder(Run):
         with contextlib.suppress(OSError):  # a worker may see OUT by a mount that knows no locks
             if self._lock is None:
                 held = self.join(self.path)
-            if held is None and not (self._lock is not None and self.is_held):
+            if held is None and not (self._lock is not None and self.is_owned):
                 return False
         path = self.out / name
         try:

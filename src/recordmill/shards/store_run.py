@@ -149,7 +149,7 @@ class StoreRun(Run):
             _log.warning("%s: the lease of this run can't be removed: %s", self.out, failure.strerror)
 
     @property
-    def is_held(self) -> bool:
+    def is_owned(self) -> bool:
         """Whether nobody has taken this run for dead."""
         names = {item.name for item in listed_objects(f"{self.out}/{self.folder_name}")}
         return LEASE in names and TOMBSTONE not in names

@@ -124,11 +124,11 @@ class FeatureSketch:
             if len(new):
                 self._texts[name].put(new, flat.values, starts[places], ends[places])
             if self._texts[name].count > 2 * sketch.most:
-                self._texts[name].keep(sketch.kept()[0])
+                self._texts[name].keep(sketch.smallest()[0])
 
     def texts(self, name: str) -> dict[int, bytes]:
         """The first bytes of the values that `values` or `sample` keeps, by their hashes there."""
-        kept, _ = getattr(self, name).kept()
+        kept, _ = getattr(self, name).smallest()
         return dict(zip(kept.tolist(), self._texts[name].keep(kept).to_pylist(), strict=True))
 
     def merge(self, other: FeatureSketch) -> None:
@@ -141,7 +141,7 @@ class FeatureSketch:
         for name, sketch in (("values", self.values), ("sample", self.sample)):
             if self.is_bytes and sketch is not None:
                 self._texts[name].merge(other._texts[name])
-                self._texts[name].keep(sketch.kept()[0])
+                self._texts[name].keep(sketch.smallest()[0])
 
     def to_fields(self) -> dict[str, Any]:
         """All that it has counted, as _ROW has it."""
@@ -151,7 +151,7 @@ class FeatureSketch:
             if isinstance(sketch, NumberSketch):
                 fields[name] = sketch.to_fields()
             elif isinstance(sketch, ValueSketch):
-                hashes, counts = sketch.kept()
+                hashes, counts = sketch.smallest()
                 texts = self._texts[name].keep(hashes).to_pylist() if self.is_bytes else None
                 fields[name] = {"hashes": hashes, "counts": counts, "is_whole": sketch.is_whole, "texts": texts}
         return fields
@@ -166,7 +166,7 @@ class FeatureSketch:
                 sketch.set_fields({each: arrays[each] if each in arrays else known[each].as_py() for each in known})
             elif isinstance(sketch, ValueSketch):
                 hashes, counts = (known[each].values.to_numpy() for each in ("hashes", "counts"))
-                sketch.set_kept(hashes, counts, known["is_whole"].as_py())
+                sketch.set_smallest(hashes, counts, known["is_whole"].as_py())
                 if self.is_bytes:
                     self._texts[name].put_texts(hashes, known["texts"].values.cast(pa.large_binary()))
 

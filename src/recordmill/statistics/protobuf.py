@@ -101,7 +101,7 @@ def _put_numbers(proto: Any, feature: FeatureSketch, numbers: NumberSketch, is_l
 
 
 def _of_ints(values: ValueSketch) -> Iterator[tuple[str, int]]:
-    hashes, counts = values.kept()
+    hashes, counts = values.smallest()
     numbers = unmixed(hashes)
     order = np.lexsort((numbers, -counts))
     for number, count in zip(numbers[order].tolist(), counts[order].tolist(), strict=True):

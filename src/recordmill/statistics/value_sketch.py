@@ -84,7 +84,7 @@ class ValueSketch:
         k.put_hashes(hashes, counts, places, self._slots, self._counts, self._places)
         self._used = len(hashes)
 
-    def kept(self) -> tuple[U64, Int64s]:
+    def smallest(self) -> tuple[U64, Int64s]:
         """The hashes that are kept, ascending, and how often each value occurs."""
         hashes, counts, _ = self._table()
         return hashes[: self.most], counts[: self.most]
@@ -96,20 +96,20 @@ class ValueSketch:
 
     def distinct(self) -> int:
         """How many values there are: exactly if all are kept, else an estimate."""
-        hashes, _ = self.kept()
+        hashes, _ = self.smallest()
         return len(hashes) if self.is_whole else ((self.most - 1) << 64) // int(hashes[-1])
 
     def merge(self, other: ValueSketch) -> None:
         """Add what another one has counted."""
         assert self.most == other.most
-        (mine, my_counts), (others, other_counts) = self.kept(), other.kept()
+        (mine, my_counts), (others, other_counts) = self.smallest(), other.smallest()
         is_whole = self.is_whole and other.is_whole
         hashes, where = np.unique(np.concatenate([mine, others]), return_inverse=True)
         counts = np.zeros(len(hashes), np.int64)
         np.add.at(counts, where, np.concatenate([my_counts, other_counts]))
-        self.set_kept(hashes, counts, is_whole)
+        self.set_smallest(hashes, counts, is_whole)
 
-    def set_kept(self, hashes: U64, counts: Int64s, is_whole: bool) -> None:
+    def set_smallest(self, hashes: U64, counts: Int64s, is_whole: bool) -> None:
         """Have counted these, of hashes ascending; is_whole: there were no others."""
         if len(hashes) > self.most:
             hashes, counts, is_whole = hashes[: self.most], counts[: self.most], False
@@ -118,7 +118,7 @@ class ValueSketch:
 
     def most_frequent(self) -> Iterator[tuple[int, int]]:
         """(hash, count) of what is kept, the most frequent first; of equally frequent ones that of least hash."""
-        hashes, counts = self.kept()
+        hashes, counts = self.smallest()
         order = np.argsort(-counts, kind="stable")
         yield from zip(hashes[order].tolist(), counts[order].tolist(), strict=True)
 

@@ -1,4 +1,4 @@
-"""`PastCache`: new files written past the system's cache, by a thread of its own, while the next bytes are made.
+"""`DirectFiles`: new files written past the system's cache, by a thread of its own, while the next bytes are made.
 
 What must be durable before anything counts goes to the disk anyway. On the way through the cache it is copied by the
 processor into pages that the system must find first, and waits for the disk at the end (934 MB of shards: 0.2 to 2.4 s
@@ -33,7 +33,7 @@ _DIRECT = getattr(os, "O_DIRECT", 0)  # 0: a system without it
 Buffer = npt.NDArray[np.uint8]
 
 
-class PastCache:
+class DirectFiles:
     """Makes such files; use it in a `with` block, in which no more than one of them may be written to at a time."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class PastCache:
         self._made, self._lock = 0, threading.Lock()
         self._open: set[DirectFile] = set()
 
-    def __enter__(self) -> PastCache:
+    def __enter__(self) -> DirectFiles:
         return self
 
     def __exit__(
@@ -85,7 +85,7 @@ class PastCache:
 class DirectFile:
     """A file in the making. An error of the disk is raised by a later `write`, or by `wait`."""
 
-    def __init__(self, owner: PastCache, descriptor: int) -> None:
+    def __init__(self, owner: DirectFiles, descriptor: int) -> None:
         self._owner, self._descriptor = owner, descriptor
         self._is_direct, self._is_refused = False, not _DIRECT
         self._buffer: Buffer | None = None

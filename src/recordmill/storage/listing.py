@@ -23,7 +23,7 @@ from recordmill.storage.files import Stat, input_path, is_remote, plain_name, re
 from recordmill.storage.folders import is_folder, real_path
 from recordmill.storage.walk import (
     UNFINISHED,
-    FoundFile,
+    FileEntry,
     Ignored,
     Walk,
     has_magic,
@@ -182,11 +182,11 @@ class _Gathered:
         self.folder, self._rows = folder, Sorter(folder)
         self._contents, self._has_links = Sorter(folder), False
 
-    def of(self, root: int) -> Callable[[FoundFile], None]:
+    def of(self, root: int) -> Callable[[FileEntry], None]:
         """What takes the files of that INPUT, of which a pattern may find one in two ways."""
         return lambda file: self.add(root, file, 0)
 
-    def add(self, root: int, file: FoundFile, line: int) -> None:
+    def add(self, root: int, file: FileEntry, line: int) -> None:
         """line: of a list, two of which must not name the same file."""
         about = file.stat
         if file.content:
@@ -259,12 +259,12 @@ def _resolve(
 
 
 def _expand(
-    path: str, given: str, follow_links: bool, ignored: Ignored, take: Callable[[FoundFile], None]
+    path: str, given: str, follow_links: bool, ignored: Ignored, take: Callable[[FileEntry], None]
 ) -> tuple[str, str | None]:
     """The real folder that names are relative to, and the file that the path is, if it is no folder and no glob."""
     count = 0
 
-    def counted(file: FoundFile) -> None:
+    def counted(file: FileEntry) -> None:
         nonlocal count
         count += 1
         take(file)
@@ -301,12 +301,12 @@ def _nothing(given: str, is_glob: bool, ignored: Ignored) -> UsageError:
     return UsageError(f"{given}: no file {'matches' if is_glob else 'in this folder'}{left_out}")
 
 
-def _of_store(path: str, given: str, ignored: Ignored, take: Callable[[FoundFile], None]) -> tuple[str, str | None]:
+def _of_store(path: str, given: str, ignored: Ignored, take: Callable[[FileEntry], None]) -> tuple[str, str | None]:
     path, is_glob = path.rstrip("/"), False
     try:
         with contextlib.suppress(FileNotFoundError):
             about, (base, _, name) = stat(path), path.rpartition("/")
-            take(FoundFile(plain_name(name, path), path, about))
+            take(FileEntry(plain_name(name, path), path, about))
             return base, path
         base, pattern = path, None
         if has_magic(path) and not is_folder(path):
@@ -322,7 +322,7 @@ def _of_store(path: str, given: str, ignored: Ignored, take: Callable[[FoundFile
     return base, None
 
 
-def _single(path: str) -> tuple[str, FoundFile]:
+def _single(path: str) -> tuple[str, FileEntry]:
     folder, name = os.path.split(path)
     try:
         about = os.stat(path)
@@ -333,7 +333,7 @@ def _single(path: str) -> tuple[str, FoundFile]:
         raise UsageError(f"{path}: neither a file nor a folder (a pipe or a device); write it to a file first")
     base = os.path.realpath(folder or ".")
     path = os.path.join(base, name)
-    return base, FoundFile(name, path, stat_of(about), shared_content(path, about, os.path.islink(path)))
+    return base, FileEntry(name, path, stat_of(about), shared_content(path, about, os.path.islink(path)))
 
 
 def _split_glob(path: str) -> tuple[str, str]:
@@ -368,7 +368,7 @@ def _read_list(
     for line, is_named, path, content, *rest in rows.sorted():
         named += [path] if is_named and about.has_patterns else []
         name = plain_name(os.path.relpath(path, base), path)
-        found.add(ordinal, FoundFile(name, path, Stat(*rest), content), line)
+        found.add(ordinal, FileEntry(name, path, Stat(*rest), content), line)
     return Root(given, base, False), named if about.has_patterns else None
 
 
@@ -402,7 +402,7 @@ def _entries(
         if not entry.strip():
             continue
         path = _beside(folder, input_path(entry), list_path)
-        by_name: dict[str, FoundFile] = {}  # a pattern may find a file in two ways
+        by_name: dict[str, FileEntry] = {}  # a pattern may find a file in two ways
         try:
             _, single = _expand(path, entry, follow_links, ignored, _into(by_name))
         except UsageError as error:
@@ -427,8 +427,8 @@ def _lines(given: str, list_path: str) -> Iterator[bytes]:
     yield rest.rstrip(b"\r")
 
 
-def _into(by_name: dict[str, FoundFile]) -> Callable[[FoundFile], None]:
-    def take(file: FoundFile) -> None:
+def _into(by_name: dict[str, FileEntry]) -> Callable[[FileEntry], None]:
+    def take(file: FileEntry) -> None:
         by_name[file.name] = file
 
     return take

@@ -42,7 +42,7 @@ _SHOWN = 3  # names of each reason, the first ones, whatever order the folders g
 
 
 @dataclass(frozen=True, slots=True)
-class FoundFile:
+class FileEntry:
     """A file: its name relative to the walk's root, with `/`, and where to open it. content: what it shares with other
     names of the same file, as `shared_content` says it.
     """
@@ -195,7 +195,7 @@ class Walk:
     it comes twice.
     """
 
-    def __init__(self, root: str, follow_links: bool, ignored: Ignored, take: Callable[[FoundFile], None]) -> None:
+    def __init__(self, root: str, follow_links: bool, ignored: Ignored, take: Callable[[FileEntry], None]) -> None:
         self.root, self.follow_links, self.ignored = os.path.realpath(root), follow_links, ignored
         self._take_found = take
         self.problems: list[str] = []
@@ -273,7 +273,7 @@ class Walk:
         elif about.st_size == 0 and file_extension(name) not in self.ignored.data_extensions:
             self.ignored.add(EMPTY_FILE, name, path)
         else:
-            self._take_found(FoundFile(name, path, stat_of(about), shared_content(path, about, is_link)))
+            self._take_found(FileEntry(name, path, stat_of(about), shared_content(path, about, is_link)))
 
     def _take_link(self, folder: _Folder, entry: os.DirEntry[str], name: str, keep_files: bool) -> _Folder | None:
         target = os.path.realpath(entry.path)
@@ -317,7 +317,7 @@ _TAKEN = ("", 0)
 _Verdict = tuple[str, int] | None  # (why it is left out, by which part); _TAKEN; None where it does not match
 
 
-def walk_store(folder: str, pattern: str | None, ignored: Ignored) -> Iterator[FoundFile]:
+def walk_store(folder: str, pattern: str | None, ignored: Ignored) -> Iterator[FileEntry]:
     """The objects below the folder, or those of them that match and all below the folders that match, as they come.
 
     Raises:
@@ -338,7 +338,7 @@ def walk_store(folder: str, pattern: str | None, ignored: Ignored) -> Iterator[F
         elif about.size_bytes == 0 and file_extension(name) not in ignored.data_extensions:
             ignored.add(EMPTY_FILE, name, f"{root}/{name}")
         else:
-            yield FoundFile(name, f"{root}/{name}", about)
+            yield FileEntry(name, f"{root}/{name}", about)
 
 
 def _regex(part: str) -> re.Pattern[str]:

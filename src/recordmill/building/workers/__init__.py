@@ -1,1 +1,1 @@
-"""A build by workers that share nothing but OUT, a folder or a place in a store."""
+"""A build by workers that share nothing but OUT, a folder or a job_folder in a store."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from recordmill.base.errors import RecordmillError
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
-from recordmill.building.commit import commit, place_files, tidy
+from recordmill.building.commit import commit, publish_files, tidy
 from recordmill.building.reconcile import (
     AccountsError,
     Outcome,
@@ -48,7 +48,7 @@ def digest_files(plan: SharedPlan, ordinals: Sequence[int], progress: Progress) 
     """The digests of these inputs, of which there are some; DataError if one changed since it was planned."""
     source = plan.load().source
     assert source is not None
-    found = put_digests(plan.place, {at: digest_unchanged(source.files[at], progress) for at in ordinals})
+    found = put_digests(plan.job_folder, {at: digest_unchanged(source.files[at], progress) for at in ordinals})
     assert found is not None
     return found
 
@@ -60,26 +60,34 @@ def finish(plan: SharedPlan, survey: Survey, placed: Iterable[FinalShard], diges
         AccountsError: the records written are not those read. NotSharedError: a shard is not there.
         CommitConflict: another build was first.
     """
-    place, run = plan.place, plan.place.attach()
+    job_folder, run = plan.job_folder, plan.job_folder.attach()
     if (done := run.committed()) is not None:
         _tidy_again(plan, done)
         return done
     shards = sorted(placed, key=lambda one: (one.split, one.index))
     _reconcile(survey, shards)
-    check_all_there(place, [pair for one in shards for pair in one.sizes])
+    check_all_there(job_folder, [pair for one in shards for pair in one.sizes])
     with workbench(plan) as bench:
         inputs = write_inputs(bench, Either(DigestList(digests), survey.digests.read()), Path(bench.folder, "data"))
         if bench.source is not None:
-            hand_over(str(Path(bench.folder, "data", INPUTS_NAME)), place.data(INPUTS_NAME))
+            hand_over(str(Path(bench.folder, "data", INPUTS_NAME)), job_folder.data(INPUTS_NAME))
         by_split = itertools.groupby(shards, lambda one: bench.splits[one.split])  # they are in the order of the splits
         splits = {name: tuple(one.info for one in each) for name, each in by_split}
-        pages = put_pages_of_splits(splits, place.data())
-        statistics = write_statistics(None if survey.sketch is None else survey.sketch.read(), place.data())
-        rejects = place_files(run, survey.rejected.files)
+        pages = put_pages_of_splits(splits, job_folder.data())
+        statistics = write_statistics(None if survey.sketch is None else survey.sketch.read(), job_folder.data())
+        rejects = publish_files(run, survey.rejected.files)
         outcome = Outcome(
-            place.out, splits, pages, inputs, survey.read, survey.rejected, survey.counts, place.id, statistics
+            job_folder.out,
+            splits,
+            pages,
+            inputs,
+            survey.read,
+            survey.rejected,
+            survey.counts,
+            job_folder.id,
+            statistics,
         )
-        manifest, copies = describe_data_set(bench, outcome, place.folder, rejects)
+        manifest, copies = describe_data_set(bench, outcome, job_folder.folder, rejects)
         return commit(run, manifest, copies, bench.base)
 
 
@@ -96,19 +104,21 @@ def _reconcile(survey: Survey, shards: Sequence[FinalShard]) -> None:
         raise AccountsError("a shard was accounted for twice; nothing was committed")
 
 
-def check_all_there(place: SharedFolder, wanted: Sequence[tuple[str, int]]) -> None:
+def check_all_there(job_folder: SharedFolder, wanted: Sequence[tuple[str, int]]) -> None:
     """Raises NotSharedError unless all these files, by their names below the data folder, are there and so large."""
-    if place.is_remote:
-        there = {item.name: item.size_bytes for item in listed_objects(place.data())}
+    if job_folder.is_remote:
+        there = {item.name: item.size_bytes for item in listed_objects(job_folder.data())}
     else:
-        sizes = thread_map(lambda pair: _size(place.data(pair[0])), wanted, REQUESTS)
+        sizes = thread_map(lambda pair: _size(job_folder.data(pair[0])), wanted, REQUESTS)
         there = {name: size for (name, _), size in zip(wanted, sizes, strict=True) if size is not None}
     missing = [name for name, size in wanted if there.get(name) != size]
     if not missing:
         return
     if (size := there.get(missing[0])) is not None:
-        raise RecordmillError(f"{place.data(missing[0])}: {size} bytes, which is not what was written; not committed")
-    raise NotSharedError(f"{place.data(missing[0])} ({len(missing)} of {len(wanted)} files)", place.out)
+        raise RecordmillError(
+            f"{job_folder.data(missing[0])}: {size} bytes, which is not what was written; not committed"
+        )
+    raise NotSharedError(f"{job_folder.data(missing[0])} ({len(missing)} of {len(wanted)} files)", job_folder.out)
 
 
 def _size(path: str) -> int | None:
@@ -123,6 +133,6 @@ def _tidy_again(plan: SharedPlan, manifest: Manifest) -> None:
     with contextlib.suppress(NotSharedError):
         known = plan.load()
         copies: dict[str, str | bytes] = {**tfds_files(manifest, manifest.parts[-1].splits, known)}
-        if (statistics := read_statistics(manifest, plan.place.out)) is not None:
+        if (statistics := read_statistics(manifest, plan.job_folder.out)) is not None:
             copies[STATISTICS_NAME] = statistics
-        tidy(plan.place.out, manifest, copies, known.base + 1)
+        tidy(plan.job_folder.out, manifest, copies, known.base + 1)

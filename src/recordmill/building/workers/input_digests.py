@@ -38,7 +38,7 @@ class Digests(Mapping[int, str]):
         return {"files": self._files, "values": self._values}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], place: SharedFolder) -> Digests:
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], job_folder: SharedFolder) -> Digests:
         """What `to_arrays` gave."""
         found = cls({})
         found._files, found._values = arrays["files"], arrays["values"]
@@ -66,9 +66,9 @@ class DigestPart:
     found: Shared[Digests]
 
 
-def put_digests(place: SharedFolder, found: Mapping[int, str]) -> DigestPart | None:
+def put_digests(job_folder: SharedFolder, found: Mapping[int, str]) -> DigestPart | None:
     """Put them where every worker can read them; None for none."""
-    return DigestPart(min(found), max(found) + 1, place.share("digests", Digests(found))) if found else None
+    return DigestPart(min(found), max(found) + 1, job_folder.share("digests", Digests(found))) if found else None
 
 
 @functools.lru_cache(maxsize=_KEPT)
@@ -92,11 +92,11 @@ class DigestList(Mapping[int, str]):
         return {"ends": ends, "names": names}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], place: SharedFolder) -> DigestList:
-        """What `to_arrays` gave, in that place."""
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], job_folder: SharedFolder) -> DigestList:
+        """What `to_arrays` gave, in that job_folder."""
         each = zip(arrays["ends"].tolist(), arrays["names"].tolist(), strict=True)
         return cls(
-            DigestPart(first, last, Shared(place, name, sha256, Digests)) for (first, last), (name, sha256) in each
+            DigestPart(first, last, Shared(job_folder, name, sha256, Digests)) for (first, last), (name, sha256) in each
         )
 
     def __getitem__(self, file: int) -> str:

@@ -39,7 +39,7 @@ class SharedBatches(TableBatches):
 
     def __init__(
         self,
-        place: SharedFolder,
+        job_folder: SharedFolder,
         name: str,
         schema: pa.Schema,
         starts: npt.NDArray[np.int64],
@@ -47,7 +47,7 @@ class SharedBatches(TableBatches):
         length: int,
         rows: int,
     ) -> None:
-        self.place, self.name, self.schema, self.starts, self.digests = place, name, schema, starts, digests
+        self.job_folder, self.name, self.schema, self.starts, self.digests = job_folder, name, schema, starts, digests
         self.length, self.rows = length, rows
 
     def batch(self, number: int) -> pa.RecordBatch:
@@ -56,12 +56,12 @@ class SharedBatches(TableBatches):
         Raises:
             NotSharedError: the file is not there. DataError: it is another one.
         """
-        path = self.place.run(SHARED, self.name)
+        path = self.job_folder.run(SHARED, self.name)
         start, stop = self.starts[number : number + 2].tolist()
         try:
             return _batch(path, start, stop, self.digests[number].tobytes(), self.schema)
         except FileNotFoundError:
-            raise NotSharedError(path, self.place.out) from None
+            raise NotSharedError(path, self.job_folder.out) from None
 
     def passed(self) -> Iterator[pa.RecordBatch]:
         yield from map(self.batch, range(len(self.digests)))
@@ -76,13 +76,13 @@ def _batch(path: str, start: int, stop: int, digest: bytes, schema: pa.Schema) -
 
 
 def share_batches(
-    place: SharedFolder, what: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], rows: int
+    job_folder: SharedFolder, what: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], rows: int
 ) -> SharedBatches:
     """Put the table where every worker can read it; gives it as it travels. what: for people who look there. rows: of
     each batch, but the last.
     """
     starts, digests, length = list[int](), list[bytes](), 0
-    folder = make_scratch("table-", None if place.is_remote else place.run())
+    folder = make_scratch("table-", None if job_folder.is_remote else job_folder.run())
     try:
         path = str(Path(folder, what))
         with create_file(path) as file:
@@ -91,36 +91,36 @@ def share_batches(
                 digests.append(hashlib.sha256(data).digest())
                 write_all(file, data)
                 length += count
-        name = Path(place.hand_over(path, SHARED)).name
+        name = Path(job_folder.hand_over(path, SHARED)).name
     finally:
         remove_tree(folder, ignore_errors=True)
     known = np.frombuffer(b"".join(digests[1:-1]), np.uint8).reshape(-1, 32)  # without the schema and the end
-    return SharedBatches(place, name, schema, np.array(starts[1:], np.int64), known, length, rows)
+    return SharedBatches(job_folder, name, schema, np.array(starts[1:], np.int64), known, length, rows)
 
 
-def share_table(place: SharedFolder, what: str, table: TableBatches) -> SharedBatches:
+def share_table(job_folder: SharedFolder, what: str, table: TableBatches) -> SharedBatches:
     """As `share_batches`, of a table that is held or lies on this machine."""
     parts = (table.take(range(at, min(at + BLOCK_ITEMS, table.length))) for at in range(0, table.length, BLOCK_ITEMS))
-    return share_batches(place, what, table.schema, parts, BLOCK_ITEMS)
+    return share_batches(job_folder, what, table.schema, parts, BLOCK_ITEMS)
 
 
-def share_files(place: SharedFolder, files: FileTable) -> FileTable:
+def share_files(job_folder: SharedFolder, files: FileTable) -> FileTable:
     """The same files, with all columns, in OUT."""
-    return files.moved(share_batches(place, "files", files.schema, files.rebatched(BLOCK_ITEMS), BLOCK_ITEMS))
+    return files.moved(share_batches(job_folder, "files", files.schema, files.rebatched(BLOCK_ITEMS), BLOCK_ITEMS))
 
 
-def with_shared_tables(source: Source, place: SharedFolder) -> Source:
+def with_shared_tables(source: Source, job_folder: SharedFolder) -> Source:
     """The source with its files and units in OUT; a user's own, which says itself what it is, as it was made."""
     source = with_unit_table(source)
     if not isinstance(source.units, UnitTable):
         return source
     digests = source.digests
-    files = share_files(place, with_digests(source.files, digests))
-    tables: dict[str, Any] = {"files": files, "units": UnitTable(share_table(place, "units", source.units.stored))}
+    files = share_files(job_folder, with_digests(source.files, digests))
+    tables: dict[str, Any] = {"files": files, "units": UnitTable(share_table(job_folder, "units", source.units.stored))}
     if digests:
         tables["digests"] = PlannedDigests(files, len(digests))
     if source.plan_rejects:
-        tables["plan_rejects"] = SharedRejects.share(place, source.plan_rejects)
+        tables["plan_rejects"] = SharedRejects.share(job_folder, source.plan_rejects)
     shared: Source = replace(source, **tables)  # type: ignore[type-var]
     return shared
 
@@ -139,11 +139,11 @@ class SharedRanges(Table[range]):
         return range(first, last)
 
 
-def share_ranges(place: SharedFolder, ranges: Sequence[range]) -> SharedRanges:
+def share_ranges(job_folder: SharedFolder, ranges: Sequence[range]) -> SharedRanges:
     """The same ranges in OUT."""
     edges = [pa.array([one.start for one in ranges]), pa.array([one.stop for one in ranges])]
     return SharedRanges(
-        share_table(place, "groups", TableBatches(pa.RecordBatch.from_arrays(edges, ["first", "last"])))
+        share_table(job_folder, "groups", TableBatches(pa.RecordBatch.from_arrays(edges, ["first", "last"])))
     )
 
 
@@ -158,12 +158,14 @@ class SharedRejects(BlockTable[Reject]):
         self._stored = stored
 
     @classmethod
-    def share(cls, place: SharedFolder, rejects: Sequence[Reject]) -> SharedRejects:
+    def share(cls, job_folder: SharedFolder, rejects: Sequence[Reject]) -> SharedRejects:
         """The same in OUT."""
         # names of files need not be UTF-8
         texts = [_packed(values) for values in zip(*map(astuple, rejects), strict=True)]
         return cls(
-            share_table(place, "left-out", TableBatches(pa.RecordBatch.from_arrays(texts, [*Reject.__annotations__])))
+            share_table(
+                job_folder, "left-out", TableBatches(pa.RecordBatch.from_arrays(texts, [*Reject.__annotations__]))
+            )
         )
 
     def __len__(self) -> int:
@@ -175,25 +177,25 @@ class SharedRejects(BlockTable[Reject]):
         return [Reject(*(value.decode("utf-8", "surrogateescape") for value in values)) for values in each]
 
 
-def begin_build(plan: BuildPlan, place: SharedFolder) -> SharedPlan:
+def begin_build(plan: BuildPlan, job_folder: SharedFolder) -> SharedPlan:
     """Make the build's folders, and put there what workers need; gives the plan as it travels.
 
     On a disk that workers share, OUT and the build's own folder are there already.
     """
-    place.attach().renew()  # from here on the build can be seen to be alive
+    job_folder.attach().renew()  # from here on the build can be seen to be alive
     saved = plan.transform
-    if saved is not None and place.is_remote:  # on a disk it lies there already
+    if saved is not None and job_folder.is_remote:  # on a disk it lies there already
         found = {f"{TRANSFORM_FOLDER}/{name}": path for name, path in files_below(saved.folder).items()}
-        upload_all(place.data(), found, plan.memory_bytes)
-        check_uploaded(place.data(), found)
-        plan = replace(plan, transform=replace(saved, folder=place.data(TRANSFORM_FOLDER)))
-    return share_plan(plan, place)
+        upload_all(job_folder.data(), found, plan.memory_bytes)
+        check_uploaded(job_folder.data(), found)
+        plan = replace(plan, transform=replace(saved, folder=job_folder.data(TRANSFORM_FOLDER)))
+    return share_plan(plan, job_folder)
 
 
-def share_plan(plan: BuildPlan, place: SharedFolder) -> SharedPlan:
+def share_plan(plan: BuildPlan, job_folder: SharedFolder) -> SharedPlan:
     """The plan as it travels in the graph; what of it may be long goes to OUT."""
-    if not place.is_remote:
-        place.make_folders()
-    source = None if plan.source is None else with_shared_tables(plan.source, place)
-    groups = share_ranges(place, plan.groups) if plan.groups else ()
-    return place.broadcast(plan.moved(folder=place.run(), source=source, groups=groups))
+    if not job_folder.is_remote:
+        job_folder.make_folders()
+    source = None if plan.source is None else with_shared_tables(plan.source, job_folder)
+    groups = share_ranges(job_folder, plan.groups) if plan.groups else ()
+    return job_folder.broadcast(plan.moved(folder=job_folder.run(), source=source, groups=groups))

@@ -1,6 +1,6 @@
 """Runs in a folder or a store: a run is listed as one `RUN_DTYPE` record, and its file has the index by which slices of
 it are found; and a group of units to such runs, with an account small enough for any number of them to meet in one
-place.
+job_folder.
 """
 
 from __future__ import annotations
@@ -47,44 +47,44 @@ def no_runs() -> Runs:
     return np.empty(0, RUN_DTYPE)
 
 
-def hand_over_run(place: SharedFolder, run: RunFile) -> Runs:
+def hand_over_run(job_folder: SharedFolder, run: RunFile) -> Runs:
     """A run that a worker has written becomes one that all find; gives its record."""
-    name = os.path.basename(place.hand_over(run.path, RUNS))
+    name = os.path.basename(job_folder.hand_over(run.path, RUNS))
     return np.array([(name.encode(), run.records, run.frames_bytes, run.first, run.last)], RUN_DTYPE)
 
 
-def path_of(place: SharedFolder, run: np.void) -> str:
+def path_of(job_folder: SharedFolder, run: np.void) -> str:
     """Where the run lies; DataError for a name that none has."""
     name = bytes(run["name"]).decode("ascii", "replace")
     if _NAME.fullmatch(name) is None:
         raise DataError(f"{name!r} is the name of no run", source="list of runs")
-    return place.run(RUNS, name)
+    return job_folder.run(RUNS, name)
 
 
-def listed(place: SharedFolder, runs: Runs) -> list[RunFile]:
+def listed(job_folder: SharedFolder, runs: Runs) -> list[RunFile]:
     """The runs of a list, to be read."""
     return [
-        RunFile(path_of(place, run), *(int(run[name]) for name in ("records", "bytes", "first", "last")))
+        RunFile(path_of(job_folder, run), *(int(run[name]) for name in ("records", "bytes", "first", "last")))
         for run in runs
     ]
 
 
-def requests_of(place: SharedFolder) -> int:
+def requests_of(job_folder: SharedFolder) -> int:
     """How many runs one worker reads at once."""
-    return REQUESTS if place.is_remote else 1
+    return REQUESTS if job_folder.is_remote else 1
 
 
-def cut_slices(place: SharedFolder, runs: Runs, cuts: Cuts, number: int) -> tuple[ShardRange, list[RunSlice]]:
+def cut_slices(job_folder: SharedFolder, runs: Runs, cuts: Cuts, number: int) -> tuple[ShardRange, list[RunSlice]]:
     """A shard, and what it needs of these runs; one without any is left out.
 
     Raises:
         NotSharedError: a run is not there.
     """
-    near, found = _offsets(place, runs, cuts.table[number : number + 1])
+    near, found = _offsets(job_folder, runs, cuts.table[number : number + 1])
     return cuts.shards(number, number + 1).without(skipped(found, cuts.by)), slices_at(near, found)
 
 
-def slices(place: SharedFolder, runs: Runs, first: int, last: int) -> list[RunSlice]:
+def slices(job_folder: SharedFolder, runs: Runs, first: int, last: int) -> list[RunSlice]:
     """What these runs have in buckets [first, last) of one split; a run without any is left out.
 
     Raises:
@@ -92,20 +92,20 @@ def slices(place: SharedFolder, runs: Runs, first: int, last: int) -> list[RunSl
     """
     row = np.zeros(1, CUT_DTYPE)
     row["first"], row["last"] = first, last
-    return slices_at(*_offsets(place, runs, row))
+    return slices_at(*_offsets(job_folder, runs, row))
 
 
-def _offsets(place: SharedFolder, runs: Runs, cut: npt.NDArray[np.void]) -> tuple[list[RunFile], Offsets]:
+def _offsets(job_folder: SharedFolder, runs: Runs, cut: npt.NDArray[np.void]) -> tuple[list[RunFile], Offsets]:
     """The runs that may have what the one cut needs, and where in each of them."""
 
     def find(run: RunFile) -> Offsets:
         try:
             return offsets(run, cut)
         except FileNotFoundError:
-            raise NotSharedError(run.path, place.out) from None
+            raise NotSharedError(run.path, job_folder.out) from None
 
-    near = listed(place, runs[(runs["first"] < cut["last"]) & (runs["last"] > cut["first"])])
-    found = thread_map(find, near, requests_of(place))
+    near = listed(job_folder, runs[(runs["first"] < cut["last"]) & (runs["last"] > cut["first"])])
+    found = thread_map(find, near, requests_of(job_folder))
     return near, np.concatenate([np.empty(0, OFFSETS_DTYPE), *found])
 
 
@@ -161,17 +161,17 @@ def ingest_group(plan: SharedPlan, group: int, progress: Progress) -> tuple[Acco
     with workbench(plan) as bench:
         sketches = sketches_of(bench)
         ingested, histogram = ingest(bench, group, progress, bench.arena_bytes, sketches)
-        return handed_over(plan.place, ingested, sketches), histogram
+        return handed_over(plan.job_folder, ingested, sketches), histogram
 
 
-def handed_over(place: SharedFolder, ingested: Ingested, sketches: SketchPool | None = None) -> Account:
+def handed_over(job_folder: SharedFolder, ingested: Ingested, sketches: SketchPool | None = None) -> Account:
     """What this worker has written, and counted, goes to where all workers find it."""
     runs, sums = no_runs(), 0
     for run in ingested.runs:
         sums = add_sums(sums, run.sum)
-        runs = np.concatenate([runs, hand_over_run(place, run)])
-    files = tuple(place.hand_over(path, REJECTS_FOLDER) for path in ingested.rejected.files)
+        runs = np.concatenate([runs, hand_over_run(job_folder, run)])
+    files = tuple(job_folder.hand_over(path, REJECTS_FOLDER) for path in ingested.rejected.files)
     rejected = replace(ingested.rejected, files=files)
-    digests = put_digests(place, ingested.digests)
-    sketch = None if sketches is None else place.share("sketch", sketches.total())
+    digests = put_digests(job_folder, ingested.digests)
+    sketch = None if sketches is None else job_folder.share("sketch", sketches.total())
     return Account(ingested.group, runs, sums, ingested.read, rejected, digests, ingested.counts, sketch)

@@ -54,13 +54,13 @@ def make_shard(plan: SharedPlan, survey: Survey, ordinal: int, progress: Progres
     Raises:
         DataError: a record was damaged on its way here. NotSharedError: a run can't be seen on this worker.
     """
-    layout, place = survey.layout.load(), plan.place
-    shard, found = cut_slices(place, layout.runs, layout.cuts, ordinal)
+    layout, job_folder = survey.layout.load(), plan.job_folder
+    shard, found = cut_slices(job_folder, layout.runs, layout.cuts, ordinal)
     with workbench(plan) as bench:
         data, scratch = Path(bench.folder, "data"), Path(bench.folder, "runs")
         size = sum(piece.frames_bytes for piece in found)
         weight = sum(piece.records for piece in found) if shard.by == "records" else size
-        if place.is_remote and weight <= _GATHERED * shard.weight:
+        if job_folder.is_remote and weight <= _GATHERED * shard.weight:
             found = gather(found, str(scratch / "gathered"))
         name = ShardName(bench.splits[shard.split], shard.index, shard.of, bench.compression)
         memory = bench.memory_bytes // (2 * bench.threads)
@@ -68,7 +68,9 @@ def make_shard(plan: SharedPlan, survey: Survey, ordinal: int, progress: Progres
         files = []
         for temporary, path in made.files:
             size = stat(str(temporary)).size_bytes
-            files.append((place.hand_over(str(temporary), ATTEMPTS_FOLDER), path.relative_to(data).as_posix(), size))
+            files.append(
+                (job_folder.hand_over(str(temporary), ATTEMPTS_FOLDER), path.relative_to(data).as_posix(), size)
+            )
     return ShardAttempt(made.shard, tuple(files))
 
 
@@ -77,7 +79,7 @@ def gap_of(made: ShardAttempt) -> tuple[int, int] | None:
     return None if made.shard.info.records else (made.shard.split, made.shard.index)
 
 
-def give_final_name(place: SharedFolder, made: ShardAttempt, gaps: Iterable[tuple[int, int]]) -> FinalShard | None:
+def give_final_name(job_folder: SharedFolder, made: ShardAttempt, gaps: Iterable[tuple[int, int]]) -> FinalShard | None:
     """Give the files of the attempt that was accounted their names; None for an empty shard.
 
     gaps: all shards that came out empty: the names of those behind them close up.
@@ -97,11 +99,11 @@ def give_final_name(place: SharedFolder, made: ShardAttempt, gaps: Iterable[tupl
         f"{INDEX_FOLDER}/{old.members_name}": f"{INDEX_FOLDER}/{new.members_name}",
     }
     for path, name, size in made.files:
-        target = place.data(*names[name].split("/"))
+        target = job_folder.data(*names[name].split("/"))
         try:
             give_name(path, target, size)
         except FileNotFoundError:
-            raise NotSharedError(path, place.out) from None
+            raise NotSharedError(path, job_folder.out) from None
         if (there := stat(target).size_bytes) != size:
             raise RecordmillError(f"{target}: {there} bytes, where {size} were written; nothing was committed")
     sizes = tuple((names[name], size) for _, name, size in made.files)

@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.option_names import option, speak_flags, speaks_flags
-from recordmill.building.plan import BuildPlan, HeldPlan
+from recordmill.building.plan import BuildPlan, PlanReference
 from recordmill.preprocessing.metadata import check_files
 from recordmill.shards.manifest import INDEX_FOLDER
 from recordmill.shards.run import Run
@@ -81,7 +81,7 @@ class SharedFolder:
 
     out: str
     id: str
-    terms: StoreSettings | None = field(default=None, compare=False, repr=False)
+    store_settings: StoreSettings | None = field(default=None, compare=False, repr=False)
     flags: bool = field(default_factory=speaks_flags, compare=False, repr=False)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -143,15 +143,15 @@ class SharedArrays(Protocol):
     def to_arrays(self) -> Mapping[str, npt.NDArray[Any]]: ...
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], place: SharedFolder) -> Any:
-        """What `to_arrays` gave, in that place."""
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], job_folder: SharedFolder) -> Any:
+        """What `to_arrays` gave, in that job_folder."""
 
 
 @dataclass(frozen=True)
 class Broadcast(Generic[_Value]):
     """A value that goes to every worker with what Beam sends them."""
 
-    place: SharedFolder
+    job_folder: SharedFolder
     data: bytes = field(repr=False)
 
     def load(self) -> _Value:
@@ -179,7 +179,7 @@ def _unpickled(data: bytes) -> Any:
 class Shared(Generic[_ArrayValue]):
     """A value that lies in the build's folder; what travels is this. Nothing is loaded that has another digest."""
 
-    place: SharedFolder
+    job_folder: SharedFolder
     name: str
     sha256: str
     kind: type[_ArrayValue]
@@ -209,19 +209,19 @@ def _loaded(shared: Shared[Any]) -> Any:
 
 
 def _read(shared: Shared[Any]) -> Any:
-    path = shared.place.run(SHARED, shared.name)
+    path = shared.job_folder.run(SHARED, shared.name)
     try:
         data = read_range(path).tobytes()
     except FileNotFoundError:
-        raise NotSharedError(path, shared.place.out) from None
+        raise NotSharedError(path, shared.job_folder.out) from None
     if hashlib.sha256(data).hexdigest() != shared.sha256:
         raise DataError("is not what this build has written there", source=path)
     with np.lib.npyio.NpzFile(io.BytesIO(data), allow_pickle=False) as arrays:
-        return shared.kind.from_arrays(arrays, shared.place)
+        return shared.kind.from_arrays(arrays, shared.job_folder)
 
 
 SharedPlan = Broadcast[BuildPlan]
-SentPlan = HeldPlan | SharedPlan  # to stages of this process, or of others
+SentPlan = PlanReference | SharedPlan  # to stages of this process, or of others
 
 
 @contextmanager
@@ -233,10 +233,10 @@ def workbench(plan: SharedPlan) -> Iterator[BuildPlan]:
 
     Raises:
         NotSharedError, RecordmillError: as `scratch` does. RecordmillError: compressed shards of this worker would have
-            other bytes, and a late attempt of one worker could then take the place of another's.
+            other bytes, and a late attempt of one worker could then take the job_folder of another's.
     """
-    place = plan.place
-    with scratch(place) as folder:
+    job_folder = plan.job_folder
+    with scratch(job_folder) as folder:
         for name in _SCRATCH:
             make_folder(Path(folder, name))
         loaded = plan.load()
@@ -245,16 +245,16 @@ def workbench(plan: SharedPlan) -> Iterator[BuildPlan]:
 
 
 @contextmanager
-def scratch(place: SharedFolder) -> Iterator[str]:
+def scratch(job_folder: SharedFolder) -> Iterator[str]:
     """A folder of this worker's own, removed at the end with all that is left there.
 
     Raises:
         NotSharedError: the build's folder is not there. RecordmillError: the disk was full meanwhile.
     """
     try:
-        folder = make_scratch("work-", None if place.is_remote else place.run())
+        folder = make_scratch("work-", None if job_folder.is_remote else job_folder.run())
     except FileNotFoundError:
-        raise NotSharedError(place.run(), place.out) from None
+        raise NotSharedError(job_folder.run(), job_folder.out) from None
     try:
         yield folder
     except OSError as error:

@@ -58,7 +58,7 @@ class ShardLayout:
         }
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], place: SharedFolder) -> ShardLayout:
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], job_folder: SharedFolder) -> ShardLayout:
         """What `to_arrays` gave."""
         return cls(Cuts(arrays["cuts"], str(arrays["by"])), arrays["runs"], int(arrays["buckets"]))
 
@@ -100,7 +100,7 @@ def survey(plan: SharedPlan, accounts: Iterable[Account], histogram: Histogram |
     """
     with workbench(plan) as bench:
         before = planned_rejects(bench, bench.source.plan_rejects if bench.source else ())
-        before = replace(before, files=tuple(plan.place.hand_over(path, REJECTS_FOLDER) for path in before.files))
+        before = replace(before, files=tuple(plan.job_folder.hand_over(path, REJECTS_FOLDER) for path in before.files))
     rejected, read, total = before, before.total, 0
     counts: Counter[str] = Counter()
     held = sorted(accounts, key=lambda account: account.group)
@@ -124,9 +124,9 @@ def survey(plan: SharedPlan, accounts: Iterable[Account], histogram: Histogram |
     assert histogram is not None
     cuts = cut_shards(histogram, bench.shards, bench.splits)
     try:
-        cuts = with_splitters(cuts, histogram, listed(plan.place, in_all), requests_of(plan.place))
+        cuts = with_splitters(cuts, histogram, listed(plan.job_folder, in_all), requests_of(plan.job_folder))
     except FileNotFoundError as error:
-        raise NotSharedError(str(error.filename), plan.place.out) from None
+        raise NotSharedError(str(error.filename), plan.job_folder.out) from None
     layout = ShardLayout(cuts, in_all, int(histogram.records.shape[1]))
     merges = sum(1 for _ in plan_merges(layout))
     return Survey(
@@ -137,20 +137,20 @@ def survey(plan: SharedPlan, accounts: Iterable[Account], histogram: Histogram |
         dict(counts),
         len(cuts),
         merges,
-        plan.place.share("layout", layout),
-        plan.place.share("digests", DigestList(one.digests for one in held if one.digests is not None)),
-        _all_counted(plan.place, held),
+        plan.job_folder.share("layout", layout),
+        plan.job_folder.share("digests", DigestList(one.digests for one in held if one.digests is not None)),
+        _all_counted(plan.job_folder, held),
     )
 
 
-def _all_counted(place: SharedFolder, accounts: Sequence[Account]) -> Shared[DatasetSketch] | None:
+def _all_counted(job_folder: SharedFolder, accounts: Sequence[Account]) -> Shared[DatasetSketch] | None:
     """What all groups have counted, added up; two of them at a time are in memory."""
     found = (one.sketch.read() for one in accounts if one.sketch is not None)
     total = next(found, None)
     for sketch in found:
         assert total is not None
         total.merge(sketch)
-    return None if total is None else place.share("sketch", total)
+    return None if total is None else job_folder.share("sketch", total)
 
 
 def plan_merges(layout: ShardLayout) -> Iterator[Merge]:
@@ -177,8 +177,8 @@ def _ranges(layout: ShardLayout, groups: int) -> list[tuple[int, int]]:
     return list(itertools.pairwise(edges))
 
 
-def with_merged(place: SharedFolder, before: Survey, merged: Iterable[Runs]) -> Survey:
-    """The survey with the merged runs in place of those that they were merged from.
+def with_merged(job_folder: SharedFolder, before: Survey, merged: Iterable[Runs]) -> Survey:
+    """The survey with the merged runs in job_folder of those that they were merged from.
 
     Raises:
         AccountsError: they hold more or fewer records.
@@ -192,7 +192,7 @@ def with_merged(place: SharedFolder, before: Survey, merged: Iterable[Runs]) -> 
             f"{before.records} records were merged to {int(runs['records'].sum())}; nothing was committed"
         )
     runs = runs[np.argsort(runs, order=("first", "name"))]
-    return replace(before, layout=place.share("layout", replace(layout, runs=runs)))
+    return replace(before, layout=job_folder.share("layout", replace(layout, runs=runs)))
 
 
 _ENTRIES_AT_ONCE = 1 << 18  # 6 MiB of them
@@ -201,14 +201,14 @@ _ENTRIES_AT_ONCE = 1 << 18  # 6 MiB of them
 def merge_runs(plan: SharedPlan, survey: Survey, merge: Merge, progress: Progress) -> Runs:
     """The run that all records of the merge become, as it is listed; none if there are none."""
     layout = survey.layout.load()
-    place = plan.place
-    found = slices(place, layout.runs[merge.first_run : merge.last_run], merge.first, merge.last)
+    job_folder = plan.job_folder
+    found = slices(job_folder, layout.runs[merge.first_run : merge.last_run], merge.first, merge.last)
     if not found:
         return no_runs()
     with workbench(plan) as bench:
         scratch = Path(bench.folder, "runs")
         memory = bench.memory_bytes // (2 * bench.threads)
-        near = gather(found, str(scratch / "gathered")) if place.is_remote else found
+        near = gather(found, str(scratch / "gathered")) if job_folder.is_remote else found
         path = scratch / f"level-{uuid.uuid4().hex}"
         with at_most(fan_in(memory), near, scratch, memory, progress.advance) as few:
             one = merged_into(few, path, memory, progress.advance)
@@ -219,4 +219,4 @@ def merge_runs(plan: SharedPlan, survey: Survey, merge: Merge, progress: Progres
         run = RunFile(one.path, one.records, one.frames_bytes, 0, 0)
         with reopen_file(run.path, run.index_at) as file:
             first, last = index.write(file)
-        return hand_over_run(place, replace(run, first=first, last=last))
+        return hand_over_run(job_folder, replace(run, first=first, last=last))

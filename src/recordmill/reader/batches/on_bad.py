@@ -12,7 +12,7 @@ import pyarrow as pa
 from recordmill.base.errors import DataError
 from recordmill.reader.batches.plan import StepChunk
 from recordmill.reader.images.columns import ImageDecoder
-from recordmill.reader.prefetch.prefetcher import StepRows, place_of
+from recordmill.reader.prefetch.prefetcher import StepRows, record_location
 from recordmill.reader.prefetch.protocols import Fetchable
 from recordmill.reader.prefetch.timing import timed
 from recordmill.reader.sampling.schedule import Schedule
@@ -33,7 +33,7 @@ def image_step(dataset: Fetchable, schema: Schema, decoder: ImageDecoder, on_bad
         if not bad:
             return replace(chunk, images=images)
         if on_bad == "error":
-            path, place = place_of(dataset.files, dataset.ends, int(chunk.rows.numbers[bad[0][0]]))
+            path, place = record_location(dataset.files, dataset.ends, int(chunk.rows.numbers[bad[0][0]]))
             raise DataError(bad[0][1], source=path, place=place)
         return _without(replace(chunk, images=images), bad)
 
@@ -104,7 +104,7 @@ class Refill:
 
     def _tell(self, epoch: int) -> None:
         number, reason = self._of_epoch[0]
-        path, place = place_of(self._dataset.files, self._dataset.ends, number)
+        path, place = record_location(self._dataset.files, self._dataset.ends, number)
         count = len(self._of_epoch)
         warnings.warn(
             f"epoch {epoch}: {count} of {len(self._dataset)} records {'was' if count == 1 else 'were'} skipped "

@@ -103,8 +103,8 @@ class BatchSource:
         dataset, order = self.dataset, self.options.order
         memory_bytes = max(self.options.memory.limit_bytes // workers, 1)
         decoder = ImageDecoder(self.images, dataset.threads, order.seed, memory_bytes, self.defaults)
-        kept_bytes = sum(file.kept_bytes for file in dataset.files)
-        left_bytes = max(memory_bytes - decoder.work_bytes - kept_bytes, 1)
+        offset_bytes = sum(file.offset_bytes for file in dataset.files)
+        left_bytes = max(memory_bytes - decoder.work_bytes - offset_bytes, 1)
         made_bytes = decoder.row_bytes + padded_row_bytes(dataset, self.collator.collations)
         fetcher = Fetcher(dataset, plan.schedule, self.schema, left_bytes, made_bytes, refill is not None)
         decoded = image_step(dataset, self.schema, decoder, self.options.memory.on_bad)

@@ -164,7 +164,7 @@ class _Work:
 def _decode_into(data: Pixels, wanted: Images, key: int, number: int, budget: Budget, out: Array) -> None:
     image = Encoded(data, wanted)
     box, by = _kept(image, wanted, key, number)
-    with budget.held(image.work_bytes):
+    with budget.reserve(image.work_bytes):
         resize_into(image.pixels(by), box, wanted, out)
 
 

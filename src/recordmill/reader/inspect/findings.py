@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from recordmill.records.inference.infer import FeatureCounts, FeaturePlace, Inference
+from recordmill.records.inference.infer import FeatureCounts, FeatureLocation, Inference
 from recordmill.schemas.feature import PAYLOAD
 
 FINDING_KINDS, MESSAGE, LENGTHS, PRESENCE = "kinds", "message", "lengths", "presence"
@@ -27,7 +27,7 @@ class Finding:
     feature: str
     what: str
     text: str
-    places: tuple[FeaturePlace, ...]
+    places: tuple[FeatureLocation, ...]
     conflict: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -44,7 +44,7 @@ class Finding:
         return f"{self.feature}: {self.text}" if self.feature else self.text
 
 
-def place_text(place: FeaturePlace) -> str:
+def location_text(place: FeatureLocation) -> str:
     """`a.tfrecord record 3`."""
     return f"{place[0]} record {place[1]}" if place[0] else f"record {place[1]}"
 
@@ -76,7 +76,7 @@ def _others(inference: Inference) -> Iterator[Finding]:
     if inference.others and inference.first_other is not None:
         text = (
             f"{inference.others:,} of {inference.records:,} records are neither Example nor SequenceExample, "
-            f"first {place_text(inference.first_other)}"
+            f"first {location_text(inference.first_other)}"
         )
         yield Finding("", MESSAGE, text, (inference.first_other,), conflict=True)
 
@@ -86,7 +86,7 @@ def _conflicts(inference: Inference) -> Iterator[Finding]:
         name = inference.feature_name(*key)
         if len(counts.kinds) > 1:
             parts = (
-                f"{kind} in {count:,} {_unit(counts, count)}, first {place_text(counts.first[kind])}"
+                f"{kind} in {count:,} {_unit(counts, count)}, first {location_text(counts.first[kind])}"
                 for kind, count in counts.kinds.items()
             )
             yield Finding(
@@ -99,8 +99,8 @@ def _lengths(inference: Inference) -> Iterator[Finding]:
         name = inference.feature_name(*key)
         if counts.length is None and counts.fewest_at is not None and counts.most_at is not None:
             text = (
-                f"{_values(counts.least_values)} in {place_text(counts.fewest_at)}, {_values(counts.most_values)} in "
-                f"{place_text(counts.most_at)}"
+                f"{_values(counts.least_values)} in {location_text(counts.fewest_at)}, "
+                f"{_values(counts.most_values)} in {location_text(counts.most_at)}"
             )
             yield Finding(name, LENGTHS, text, (counts.fewest_at, counts.most_at))
 

@@ -27,12 +27,12 @@ from recordmill.reader.inspect.findings import (
     Finding,
     conflicting_features,
     findings,
-    place_text,
+    location_text,
     without_conflicts,
 )
 from recordmill.reader.statistics import stored_statistics
 from recordmill.records.columns.numpy_arrays import is_bytes
-from recordmill.records.inference.infer import FeaturePlace
+from recordmill.records.inference.infer import FeatureLocation
 from recordmill.schemas.feature import PAYLOAD, Feature, Schema
 from recordmill.schemas.tfds import tfds_refusals
 from recordmill.shards.catalog import Inputs, find
@@ -69,7 +69,7 @@ class FeatureStats:
     sizes: ValueRange | None = None
     values: ValueRange | None = None
     examples: tuple[str, ...] = ()
-    missing_at: FeaturePlace | None = None
+    missing_at: FeatureLocation | None = None
     contents: Contents | None = None
 
     def __add__(self, other: FeatureStats) -> FeatureStats:
@@ -92,7 +92,7 @@ class FeatureStats:
         )
 
     @classmethod
-    def of(cls, column: pa.Array, feature: Feature, first: FeaturePlace = ("", 0)) -> FeatureStats:
+    def of(cls, column: pa.Array, feature: Feature, first: FeatureLocation = ("", 0)) -> FeatureStats:
         """The statistics of one batch's column; first: the place of its first row."""
         lengths = _range(pc.list_value_length(column)) if feature.ragged_rank else None
         values = column
@@ -275,7 +275,7 @@ def _schema(dataset: Dataset) -> tuple[Schema, dict[str, Mapping[str, int]]]:
 def _missing(features: Mapping[str, FeatureStats]) -> Iterator[Finding]:
     for name, stats in features.items():
         if stats.missing_at is not None:
-            first = place_text(stats.missing_at)
+            first = location_text(stats.missing_at)
             text = f"missing in {stats.rows - stats.present:,} of {stats.rows:,} records, first {first}"
             yield Finding(name, PRESENCE, text, (stats.missing_at,))
 

@@ -83,7 +83,7 @@ def _damaged(
             yield from ((row, block.fault) for block in held[at] if block.fault and block.first_record == record)
 
 
-def place_of(files: Sequence[FileAccess], ends: Int64s, number: int) -> tuple[str, str]:
+def record_location(files: Sequence[FileAccess], ends: Int64s, number: int) -> tuple[str, str]:
     """(path, place in it) of the record with this number among all."""
     at = int(np.searchsorted(ends, number, "right"))
     return files[at].file.path, f"record {number - (int(ends[at - 1]) if at else 0)}"

@@ -219,7 +219,7 @@ class Proportions:
         order = np.lexsort((which, (nth + 0.5) / np.array(self.counts)[which]))
         return which[order], nth[order]
 
-    def places(self, positions: Int64s, key: int) -> tuple[npt.NDArray[np.int32], Int64s]:
+    def data_set_of(self, positions: Int64s, key: int) -> tuple[npt.NDArray[np.int32], Int64s]:
         """[n] the data set of each position, and how many of its records come before."""
         which, nth = self._pattern
         cycles, places = np.divmod(positions, self.cycle)
@@ -289,7 +289,7 @@ class MixtureSampler:
     def _taken(self, epoch: int, positions: Int64s) -> tuple[npt.NDArray[np.int32], Int64s]:
         """The data set of each position, and how many of its records come before, in all epochs."""
         key = key_of(self.fingerprint, "mixture", self.seed)
-        return self.proportions.places(positions + epoch * self.records, key)
+        return self.proportions.data_set_of(positions + epoch * self.records, key)
 
     def window_of(self, epoch: int, position: int) -> tuple[int, int]:
         """From which position of an epoch to which one records lie together: nowhere less than in all of it."""

@@ -321,7 +321,7 @@ def _spread_spans(column: AssembledColumn, stride: int, reason: int) -> Bytes:
         column.blame(wrong & column.present(), reason)
         column.size = np.where(wrong, 0, column.size)
     values = room(column.rows * stride, np.uint8)
-    wire.place_spans(column.at, column.size, stride, values)
+    wire.scatter_spans(column.at, column.size, stride, values)
     return values
 
 

@@ -72,7 +72,7 @@ _FIRST_NAMES = 1 << 12  # names there is room for at first
 _NAME_BYTES = 64  # bytes per name there is room for
 _KINDS = (BYTES, FLOAT, INT64)
 
-FeaturePlace = tuple[str, int]  # (source, record number)
+FeatureLocation = tuple[str, int]  # (source, record number)
 
 
 @dataclass(frozen=True)
@@ -92,14 +92,14 @@ class FeatureCounts:
     per_step: bool
     records: int = 0
     kinds: Mapping[str, int] = field(default_factory=dict)
-    first: Mapping[str, FeaturePlace] = field(default_factory=dict)
+    first: Mapping[str, FeatureLocation] = field(default_factory=dict)
     kindless: int = 0
     empty: int = 0
     values: int = 0
     least_values: int | None = None
     most_values: int | None = None
-    fewest_at: FeaturePlace | None = None
-    most_at: FeaturePlace | None = None
+    fewest_at: FeatureLocation | None = None
+    most_at: FeatureLocation | None = None
     bytes_values: int = 0
     texts: int = 0
     images: Mapping[str, int] = field(default_factory=dict)
@@ -158,10 +158,10 @@ def _most(one: int | None, other: int | None) -> int | None:
 def _place_of(
     best: Callable[[int, int], int],
     one: int | None,
-    here: FeaturePlace | None,
+    here: FeatureLocation | None,
     other: int | None,
-    there: FeaturePlace | None,
-) -> FeaturePlace | None:
+    there: FeatureLocation | None,
+) -> FeatureLocation | None:
     """The place of the better number, the first one's if they are equal."""
     return there if one is None or (other is not None and one != other and best(one, other) == other) else here
 
@@ -178,7 +178,7 @@ class Inference:
     examples: int = 0
     sequences: int = 0
     others: int = 0
-    first_other: FeaturePlace | None = None
+    first_other: FeatureLocation | None = None
     features: Mapping[tuple[str, bool], FeatureCounts] = field(default_factory=dict)
     misnamed: str = ""
 
@@ -295,7 +295,7 @@ class Inference:
         return replace(one, name=name, shape=(None,) * len(parts) + ((inner,) if inner > 1 else ()))
 
 
-def _where(place: FeaturePlace) -> str:
+def _where(place: FeatureLocation) -> str:
     return f"{place[0]} record {place[1]}" if place[0] else f"record {place[1]}"
 
 
@@ -366,7 +366,7 @@ def infer(data: Bytes, starts: Int64s, lengths: Int64s, *, source: str = "", fir
     return Inference(len(status) - len(others) - sequences, sequences, len(others), first_other, features, wrong)
 
 
-def _misnamed(data: Bytes, start: int, length: int, place: FeaturePlace) -> str:
+def _misnamed(data: Bytes, start: int, length: int, place: FeatureLocation) -> str:
     """What a record that is no Example calls a feature, if it is one but for that name."""
     name = wrong_name(data[start : start + length].tobytes())
     return "" if name is None else f"{_where(place)} holds a feature called {name!r}"

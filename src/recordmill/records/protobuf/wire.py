@@ -283,7 +283,7 @@ def copy_spans(at: Int64s, size: Int64s, limit: int, offsets: Int64s, values: By
 
 
 @kernel
-def place_spans(at: Int64s, size: Int64s, stride: int, values: Bytes) -> None:
+def scatter_spans(at: Int64s, size: Int64s, stride: int, values: Bytes) -> None:
     """values[row * stride ...] = the row's bytes, zeros where the row has none."""
     into = address(values)
     for row in range(len(at)):

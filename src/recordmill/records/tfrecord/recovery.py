@@ -1,9 +1,9 @@
 """The good frames of a TFRecord file that is read as a stream, and the gaps between them: what stands in each, and how
 many bytes it takes.
 
-`past_damage` says where reading goes on, for all who read around damage: behind a damaged payload where its header
-says, behind a damaged header at the next one with a right CRC. Behind damaged compressed data nothing can be read, and
-the last gap says so. Memory is that of `shard_file.read_frames`.
+`resume_after_damage` says where reading goes on, for all who read around damage: behind a damaged payload where its
+header says, behind a damaged header at the next one with a right CRC. Behind damaged compressed data nothing can be
+read, and the last gap says so. Memory is that of `shard_file.read_frames`.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class _Search:
             self._record, at, self._offset = self._record + len(frames), at + consumed, self._offset + consumed
             if error is None:
                 return at
-            kind, found = past_damage(data, at, max_record_bytes=self._max, whole=final)
+            kind, found = resume_after_damage(data, at, max_record_bytes=self._max, whole=final)
             if kind == DATA_GAP:
                 yield Gap(self._record, self._offset, found - at, DATA_GAP, error.reason)
                 self._record, at, self._offset = self._record + 1, found, begin + found
@@ -139,7 +139,7 @@ class _Search:
         yield Gap(self._record, self._offset, size, STREAM, reason)
 
 
-def past_damage(
+def resume_after_damage(
     data: Bytes, at: int, *, max_record_bytes: int = MAX_RECORD_BYTES, whole: bool = True, known: int | None = None
 ) -> tuple[str, int]:  # fmt: skip
     """(kind, the byte of data where reading goes on) for a frame at byte `at` that a scan has refused.

@@ -75,8 +75,9 @@ class Output:
     per_split: one output for a split, written in one go, instead of files of about --file-size. is_folder: it is a
         folder. appends: a file whose bytes never change once they are written, so that it can be put into a store while
         it grows. is_durable: its writer has flushed it to the disk when it is closed.
-    holds_ragged: it can hold images of several sizes. loads_whole: who opens it holds all of it in memory. held_bytes:
-        what the writer holds beside the batch. value_bytes: what it takes beside to write a list's value of one byte.
+    holds_ragged: it can hold images of several sizes. loads_whole: who opens it holds all of it in memory.
+    buffer_bytes: what the writer holds beside the batch. value_bytes: what it takes beside to write a list's value of
+        one byte.
     """
 
     name: str
@@ -94,7 +95,7 @@ class Output:
     is_durable: bool = False
     holds_ragged: bool = True
     loads_whole: bool = False
-    held_bytes: int = _STREAM_BYTES
+    buffer_bytes: int = _STREAM_BYTES
     value_bytes: int = 0
 
     def file_name(self, stem: str) -> str:
@@ -140,7 +141,7 @@ OUTPUTS = (
         options=frozenset({"row_group_rows", "row_group_size", "compression"}),
         own="records.writers.parquet:parquet_options",
         estimate="records.writers.parquet:parquet_column_bytes",
-        held_bytes=_GROUP_BYTES,
+        buffer_bytes=_GROUP_BYTES,
         # measured with pyarrow 25: two levels, a number of 4 bytes, a page of them, each in a buffer that doubles
         value_bytes=35,
     ),
@@ -176,7 +177,7 @@ OUTPUTS = (
         "records.writers.orc:open_orc",
         check="records.writers.orc:check_orc",
         estimate="records.writers.orc:orc_column_bytes",
-        held_bytes=_GROUP_BYTES,
+        buffer_bytes=_GROUP_BYTES,
     ),
     Output(
         "jsonl",

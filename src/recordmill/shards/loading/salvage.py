@@ -21,7 +21,7 @@ from recordmill.base.option_names import shortened
 from recordmill.records.example.decode import decode_lenient
 from recordmill.records.example.locate import BadRecord
 from recordmill.records.tfrecord.frames import FRAME_BYTES, HEADER_BYTES, Frames, try_scan
-from recordmill.records.tfrecord.recovery import STREAM, past_damage, with_skipped
+from recordmill.records.tfrecord.recovery import STREAM, resume_after_damage, with_skipped
 from recordmill.schemas.feature import Schema
 from recordmill.shards.loading.batches import Load
 from recordmill.shards.pieces import PIECE_BYTES, load_index, read_piece_bytes
@@ -169,7 +169,7 @@ def _scanned(data: Bytes, load: Load, damaged: Sequence[tuple[int, int]]) -> Rec
         at, record = at + consumed, record + len(frames)
         if error is None:
             break
-        kind, behind = past_damage(data, at, known=_next_known(known, record, len(data)))
+        kind, behind = resume_after_damage(data, at, known=_next_known(known, record, len(data)))
         message = with_skipped(error.reason, kind, behind - at if known is None else 0)
         if any(low <= at < high for low, high in damaged):
             kind, message = STREAM, f"the {file.compression} member that holds it is damaged"

@@ -166,7 +166,7 @@ def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: Pl
         raise DataError("there are no rows", source=files[0].name if files else "")
     labels = _labels(files, footers, common.label, common.memory_bytes)
     schema, notes, named = finish_parts(unifier, labels, common, "the files")
-    kept = ScanCache[WholeFile](common.kept_bytes)
+    kept = ScanCache[WholeFile](common.cache_bytes)
     digests = _digests(files, units, common, kept)
     kept.settle(lambda _: True)
     for file in files:

@@ -130,10 +130,10 @@ class FileRecords(Protocol):
 
 
 @runtime_checkable
-class RecordPlaces(Protocol):
+class RecordLocator(Protocol):
     """What a Source may offer beside: where people find its records, as its own rejects say it."""
 
-    def places(self, file: int, positions: Sequence[int]) -> list[str]:
+    def locate(self, file: int, positions: Sequence[int]) -> list[str]:
         """Of the records at these positions of a file, which may be read for it."""
 
 
@@ -143,7 +143,7 @@ class PlanOptions:
 
     schema: given by the user, else inferred. dtypes: feature name to dtype, over the inference. label: the label
     column. threads: how many the plan may use. memory_bytes: what plan and build may hold at once, beside the
-    interpreter. kept_bytes: of them, for what the plan reads of files of records and this process will use;
+    interpreter. cache_bytes: of them, for what the plan reads of files of records and this process will use;
     parsed_bytes: for records that it parses, of which others wait in files of parsed_folder, unless that is "".
     may_lack: features of the schema that are left out where the inputs have none of them.
     """
@@ -154,7 +154,7 @@ class PlanOptions:
     threads: int = 1
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     may_lack: frozenset[str] = frozenset()
-    kept_bytes: int = 0
+    cache_bytes: int = 0
     parsed_bytes: int = 0
     parsed_folder: str = ""
 

@@ -250,32 +250,34 @@ def _counts(splits: pa.DictionaryArray) -> str:
 
 
 LEAVE, KEEP, ERROR, REJECT_STRAYS = "leave", "keep", "error", "reject"
-STRAYS, UNKNOWN_CLASSES = (LEAVE, KEEP, ERROR), (ERROR, REJECT_STRAYS)  # what the options may say
+UNLABELLED, UNKNOWN_CLASSES = (LEAVE, KEEP, ERROR), (ERROR, REJECT_STRAYS)  # what the options may say
 _SHOWN = 3  # names in a note
 
 
-def without_stray_files(
-    files: FileTable, roots: Sequence[Root], *, split_from: str, class_from: str, strays: str
+def without_unlabelled_files(
+    files: FileTable, roots: Sequence[Root], *, split_from: str, class_from: str, unlabelled: str
 ) -> tuple[FileTable, FolderLayout, tuple[str, ...]]:
     """(the files, what their folders say, notes) without those that stand beside the folders of classes and splits:
     word lists, indices and the like, that have no label.
 
-    strays: LEAVE them out, KEEP them without a label, or ERROR.
+    unlabelled: LEAVE them out, KEEP them without a label, or ERROR.
 
     Raises:
-        UsageError: as read_layout; there are strays and strays is ERROR, or they are as many as the files in folders.
+        UsageError: as read_layout; there are such files and unlabelled is ERROR; they are as many as those in folders.
     """
     kept, notes = files, list[str]()
-    if class_from == NO_LAYOUT or strays == KEEP:
+    if class_from == NO_LAYOUT or unlabelled == KEEP:
         return kept, read_layout(kept, roots, split_from=split_from, class_from=class_from), ()
     if split_from in (AUTO_LAYOUT, FOLDER_LAYOUT) and _has_splits_inside(kept):
         inside = np.fromiter(("/" in name for name in kept.names()), np.bool_, len(kept))
-        notes += _left_out(kept, ~inside, "the folders of the splits and have no split", "move them into one", strays)
+        notes += _left_out(
+            kept, ~inside, "the folders of the splits and have no split", "move them into one", unlabelled
+        )
         kept = kept.filter(inside)
     layout = read_layout(kept, roots, split_from=split_from, class_from=class_from)
     if layout.class_names and not (labelled := ~where_none(layout.classes)).all():
-        remedy = f"say {option('strays', 'keep')} to have them without a label"
-        notes += _left_out(kept, ~labelled, "every class folder and have no label", remedy, strays)
+        remedy = f"say {option('unlabelled', 'keep')} to have them without a label"
+        notes += _left_out(kept, ~labelled, "every class folder and have no label", remedy, unlabelled)
         kept = kept.filter(labelled)
         layout = replace(
             layout,
@@ -298,14 +300,14 @@ def _has_splits_inside(files: FileTable) -> bool:
     return is_deep and inside < len(files)
 
 
-def _left_out(files: FileTable, left: npt.NDArray[np.bool_], beside: str, remedy: str, strays: str) -> list[str]:
+def _left_out(files: FileTable, left: npt.NDArray[np.bool_], beside: str, remedy: str, unlabelled: str) -> list[str]:
     """left: [files] of which they are."""
     if not left.any():
         return []
     count, first = np.count_nonzero(left), np.flatnonzero(left)[:_SHOWN].tolist()
     names = ", ".join(files[at].name for at in first) + (", ..." if count > _SHOWN else "")
     what = f"{count:,} of {len(files):,} file(s) stand outside {beside}: {names}"
-    if strays == ERROR or 2 * count >= len(files):
+    if unlabelled == ERROR or 2 * count >= len(files):
         raise UsageError(f"{what}; move them away, {remedy}, or {option('class_from', 'none')} for no labels")
     return [f"left out: {what} (to have them, {remedy})"]
 

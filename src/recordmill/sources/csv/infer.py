@@ -90,7 +90,7 @@ class ColumnCounts:
         self._counts[~np.array(typed, np.bool_), kernels.VALUE_CLASSES] = TEXT_TYPE
         self._typed = tuple(typed)
         self.labels = ClassNames("")
-        self.strays: dict[int, UnexpectedValue] = {}
+        self.unexpected: dict[int, UnexpectedValue] = {}
 
     def add(
         self, data: Bytes, rows: TokenizedRows, wanted: Mapping[int, Feature] = MappingProxyType({})
@@ -109,9 +109,11 @@ class ColumnCounts:
             if done < len(starts):
                 kernels.infer_column(data, starts[done:], infos[done:], self._tokens, counts)
             if not before and counts[kernels.VALUE_CLASSES] & TEXT_TYPE:
-                self.strays[place] = self._stray(data, rows, place)
-            elif place in self.strays and self.strays[place].is_odd:  # what is text for good is not looked at again
-                self.strays[place] += self._stray(data, rows, place)
+                self.unexpected[place] = self._unexpected(data, rows, place)
+            elif (
+                place in self.unexpected and self.unexpected[place].is_odd
+            ):  # what is text for good is not looked at again
+                self.unexpected[place] += self._unexpected(data, rows, place)
         self._add_labels(data, rows)
         return ready
 
@@ -124,7 +126,7 @@ class ColumnCounts:
         """The classes of each column so far; of those that are not typed none."""
         return np.where(self._typed, self._counts[:, kernels.VALUE_CLASSES], 0).tolist()
 
-    def _stray(self, data: Bytes, rows: TokenizedRows, place: int) -> UnexpectedValue:
+    def _unexpected(self, data: Bytes, rows: TokenizedRows, place: int) -> UnexpectedValue:
         starts, infos = rows.starts[place], rows.infos[place]
         row, *counts = (int(found) for found in _texts_among(data, starts, infos, self._tokens))
         if row < 0:  # none among these rows, or no rows at all

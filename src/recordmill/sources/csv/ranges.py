@@ -99,9 +99,9 @@ class ScannedRange:
 
     file: its ordinal. start, stop: where its rows lie, in bytes of the file (0 and 0 if it is streamed). rows: with the
     bad ones. lines: physical lines in it. seen: per column of the file. labels: the label's values. digests: of its
-    chunks. size_bytes: of the decoded content. strays: by column, the first value that is text; its line counts from
+    chunks. size_bytes: of the decoded content. unexpected: by column, the first text; its line counts from
     the range's own first one, unless the file is streamed. blank_lines: those that are no rows. quotes: what they say
-    of the quote; lines count as those of strays.
+    of the quote; lines count alike.
     """
 
     file: int
@@ -113,7 +113,7 @@ class ScannedRange:
     labels: ClassNames
     digests: tuple[bytes, ...]
     size_bytes: int
-    strays: Mapping[int, UnexpectedValue] = field(default_factory=dict)
+    unexpected: Mapping[int, UnexpectedValue] = field(default_factory=dict)
     blank_lines: int = 0
     quotes: QuoteEvidence = field(default_factory=QuoteEvidence)
 
@@ -190,17 +190,17 @@ def _scan_stream(ordinal: int, file: InputFile, head: Head, scan: Scan) -> Scann
     check_unchanged(file.path, file.stat, file.name)
     keeper.put(ordinal, 0)
     seen, labels = tuple(collector.seen()), collector.labels
-    return ScannedRange(ordinal, 0, 0, rows, 0, seen, labels, digests, size, collector.strays, blanks, quotes)
+    return ScannedRange(ordinal, 0, 0, rows, 0, seen, labels, digests, size, collector.unexpected, blanks, quotes)
 
 
 def _quote_evidence(data: Bytes, rows: TokenizedRows) -> QuoteEvidence:
     """What these rows say of the quote."""
     fields, needed, across, line = rows.quotes
-    strays = rows.bad[rows.bad[:, 3] == STRAY_QUOTE]
+    unexpected = rows.bad[rows.bad[:, 3] == STRAY_QUOTE]
     broken = int(rows.bad[:, 5].sum())
     return QuoteEvidence(
-        *(fields, needed, across, len(strays), broken, len(rows.bad) - broken),
-        first_stray=(int(strays[0, 1]), first_line(data[strays[0, 4] :])) if len(strays) else None,
+        *(fields, needed, across, len(unexpected), broken, len(rows.bad) - broken),
+        first_quote_error=(int(unexpected[0, 1]), first_line(data[unexpected[0, 4] :])) if len(unexpected) else None,
         first_across=line if across else None,
     )
 
@@ -260,7 +260,7 @@ class _RangeScan:
         seen, labels = tuple(self._collector.seen()), self._collector.labels
         return ScannedRange(
             *(self._task.file, start, stop, self._rows, self._lines, seen, labels, self._digests, stop - start),
-            strays=self._collector.strays,
+            unexpected=self._collector.unexpected,
             blank_lines=self._blanks,
             quotes=self._quotes,
         )

@@ -34,7 +34,7 @@ class ColumnPlan:
     name: str
     seen: TextCounts
     missing: int
-    stray: tuple[str, UnexpectedValue] | None = None
+    unexpected: tuple[str, UnexpectedValue] | None = None
 
 
 def column_names(files: Sequence[InputFile], heads: Sequence[Head], columns: str) -> tuple[str, ...]:
@@ -96,11 +96,11 @@ def check_quotes(totals: Totals, quote: str, columns: int) -> tuple[str, tuple[s
         DataError: it can't be told what quotes are, or the quotes of some rows are wrong.
     """
     found, alike = totals.quotes, ""
-    if found.first_stray is not None:
-        line, shown = found.first_stray
-        alike = f"{STRAY_FIELD} {shown}" + (f" ({found.strays:,} rows alike)" if found.strays > 1 else "")
+    if found.first_quote_error is not None:
+        line, shown = found.first_quote_error
+        alike = f"{STRAY_FIELD} {shown}" + (f" ({found.bad_quotes:,} rows alike)" if found.bad_quotes > 1 else "")
         if not found.are_text:
-            rejected = f"{option('quote', quote)} rejects {'it' if found.strays == 1 else 'them'}"
+            rejected = f"{option('quote', quote)} rejects {'it' if found.bad_quotes == 1 else 'them'}"
             raise DataError(
                 f"{alike}; say {STRAY_REMEDIES}; {rejected}",
                 source=totals.stray_file,
@@ -133,7 +133,7 @@ class Totals:
         self, names: Sequence[str], files: Sequence[InputFile], heads: Sequence[Head], label: str | None = None
     ) -> None:
         self._files, self._heads, self._all = files, heads, frozenset(names)
-        self._strays: dict[str, tuple[str, UnexpectedValue]] = {}
+        self._unexpected: dict[str, tuple[str, UnexpectedValue]] = {}
         self._at = (-1, 0)  # (file, the line where its next part starts)
         self.quotes, self.stray_file, self.across_file = QuoteEvidence(), "", ""
         self._seen, self._missing = dict.fromkeys(names, TextCounts()), dict.fromkeys(names, 0)
@@ -149,32 +149,32 @@ class Totals:
                 self._missing[name] += part.rows
         self.labels += part.labels
         line = self._at[1] if self._at[0] == part.file else self._heads[part.file].line
-        for place, stray in part.strays.items():
-            self._add_stray(present[place], stray, part, line)
+        for place, unexpected in part.unexpected.items():
+            self._add_unexpected(present[place], unexpected, part, line)
         self._add_quotes(part, 0 if self._heads[part.file].streamed else line - 1)
         self._at = (part.file, line + part.lines)
 
     def _add_quotes(self, part: ScannedRange, lines: int) -> None:
         """lines: those before the part."""
         found, file = part.quotes.moved(lines), self._files[part.file].name
-        if self.quotes.first_stray is None and found.first_stray is not None:
+        if self.quotes.first_quote_error is None and found.first_quote_error is not None:
             self.stray_file = file
         if self.quotes.first_across is None and found.first_across is not None:
             self.across_file = file
         self.quotes += found
 
-    def _add_stray(self, name: str, stray: UnexpectedValue, part: ScannedRange, line: int) -> None:
+    def _add_unexpected(self, name: str, unexpected: UnexpectedValue, part: ScannedRange, line: int) -> None:
         """The first one stands for all; the counts add up."""
-        if name not in self._strays:
-            at = stray.line if self._heads[part.file].streamed else line + stray.line - 1
-            self._strays[name] = f"{self._files[part.file].name}, line {at}", stray
+        if name not in self._unexpected:
+            at = unexpected.line if self._heads[part.file].streamed else line + unexpected.line - 1
+            self._unexpected[name] = f"{self._files[part.file].name}, line {at}", unexpected
             return
-        where, first = self._strays[name]
-        self._strays[name] = where, first + stray
+        where, first = self._unexpected[name]
+        self._unexpected[name] = where, first + unexpected
 
     def columns(self) -> tuple[ColumnPlan, ...]:
         return tuple(
-            ColumnPlan(name, seen, self._missing[name], self._strays.get(name)) for name, seen in self._seen.items()
+            ColumnPlan(name, seen, self._missing[name], self._unexpected.get(name)) for name, seen in self._seen.items()
         )
 
 
@@ -307,23 +307,26 @@ def describe_column(
 
 def _stray_note(column: ColumnPlan, feature: Feature, null_tokens: Sequence[str]) -> Iterator[str]:
     """What makes text of a column that is something else but for a few values, or for one word."""
-    if column.stray is None or feature.dtype != "string" or feature.classes is not None:
+    if column.unexpected is None or feature.dtype != "string" or feature.classes is not None:
         return
-    where, stray = column.stray
-    dtype = resolve_dtype(stray.classes)
-    if dtype == "string" or not stray.is_odd or 2 * stray.texts > stray.values:
+    where, unexpected = column.unexpected
+    dtype = resolve_dtype(unexpected.classes)
+    if dtype == "string" or not unexpected.is_odd or 2 * unexpected.texts > unexpected.values:
         return
-    several, alike = stray.texts > 1, stray.texts == stray.alike and len(stray.value) <= _MOST_TOKEN_BYTES
-    more = f" and {stray.texts - 1:,} more{' of it' * alike}" if several else ""
+    several, alike = (
+        unexpected.texts > 1,
+        unexpected.texts == unexpected.alike and len(unexpected.value) <= _MOST_TOKEN_BYTES,
+    )
+    more = f" and {unexpected.texts - 1:,} more{' of it' * alike}" if several else ""
     remedies = []
     if alike:  # of which nothing is lost
-        tokens = option("null_tokens", [*null_tokens, stray.value.decode("utf-8", "replace")])
+        tokens = option("null_tokens", [*null_tokens, unexpected.value.decode("utf-8", "replace")])
         remedies.append(f"{tokens} reads it as a null, in every column")
     if not alike or not several:
-        rejected = f"{declare_remedy(column.name, dtype)} {option('max_rejects', stray.texts)}"
+        rejected = f"{declare_remedy(column.name, dtype)} {option('max_rejects', unexpected.texts)}"
         remedies.append(f"{rejected} rejects {'them' if several else 'it'}")
     yield (
-        f"column {column.name!r} is text because of {quoted_bytes(stray.value)}{more} ({where}); without "
+        f"column {column.name!r} is text because of {quoted_bytes(unexpected.value)}{more} ({where}); without "
         f"{'them' if several else 'it'} {dtype}: {'; '.join(remedies)}"
     )
 

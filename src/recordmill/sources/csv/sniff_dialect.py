@@ -210,33 +210,35 @@ class QuoteEvidence:
     """What some rows say of a quote that was told; lines that would be rows without quotes are `even`.
 
     fields: how many stand in quotes, of rows that can be used. needed: rows that are none without quotes. across: rows
-    of several lines that are even. strays: rows with a field that goes on behind its closing quote. broken: rows that
+    of several lines that are even. bad_quotes: rows with a field that goes on behind its quote. broken: rows that
     can't be used, these among them, but whose lines are even. uneven: rows that can't be used either way.
-    first_stray: (line, what stands there) of the first of them; first_across: its line.
+    first_quote_error: (line, what stands there) of the first of them; first_across: its line.
     """
 
     fields: int = 0
     needed: int = 0
     across: int = 0
-    strays: int = 0
+    bad_quotes: int = 0
     broken: int = 0
     uneven: int = 0
-    first_stray: tuple[int, str] | None = None
+    first_quote_error: tuple[int, str] | None = None
     first_across: int | None = None
 
     def __add__(self, later: QuoteEvidence) -> QuoteEvidence:
         return QuoteEvidence(
             *(self.fields + later.fields, self.needed + later.needed, self.across + later.across),
-            *(self.strays + later.strays, self.broken + later.broken, self.uneven + later.uneven),
-            first_stray=later.first_stray if self.first_stray is None else self.first_stray,
+            *(self.bad_quotes + later.bad_quotes, self.broken + later.broken, self.uneven + later.uneven),
+            first_quote_error=later.first_quote_error if self.first_quote_error is None else self.first_quote_error,
             first_across=later.first_across if self.first_across is None else self.first_across,
         )
 
     def moved(self, lines: int) -> QuoteEvidence:
         """The same, its lines counted from so many before."""
-        stray = None if self.first_stray is None else (self.first_stray[0] + lines, self.first_stray[1])
+        error = (
+            None if self.first_quote_error is None else (self.first_quote_error[0] + lines, self.first_quote_error[1])
+        )
         across = None if self.first_across is None else self.first_across + lines
-        return replace(self, first_stray=stray, first_across=across)
+        return replace(self, first_quote_error=error, first_across=across)
 
     @property
     def are_text(self) -> bool:
@@ -244,7 +246,7 @@ class QuoteEvidence:
         that is never closed tells nothing by itself: the file may have been cut.
         """
         against = self.broken + self.across
-        return self.needed + self.uneven == 0 < self.strays and self.fields - self.across <= against
+        return self.needed + self.uneven == 0 < self.bad_quotes and self.fields - self.across <= against
 
     @property
     def is_doubtful(self) -> bool:

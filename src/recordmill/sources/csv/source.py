@@ -135,8 +135,8 @@ class CsvSource:
         columns = [with_classes(column, f) for f, column in zip(self.schema, batch.columns, strict=True)]
         return pa.RecordBatch.from_arrays(columns, schema=to_arrow(self.schema))
 
-    def places(self, file: int, positions: Sequence[int]) -> list[str]:
-        """Where people find these rows: see sources.contract.RecordPlaces. What holds them is read once more."""
+    def locate(self, file: int, positions: Sequence[int]) -> list[str]:
+        """Where people find these rows: see sources.contract.RecordLocator. What holds them is read once more."""
         first, last, columns = min(positions), max(positions), len(self.heads[file].names)
         lines: dict[int, int] = {}
         for unit in self.units:

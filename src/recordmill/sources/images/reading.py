@@ -147,7 +147,7 @@ def _check_pixels(data: Bytes, header: ImageHeader, decode_bytes: int) -> None:
     if takes > decode_bytes:
         enough = option("memory", f"{(DECODED_SHARE * takes >> 20) + 1}MiB")
         raise BadImage(SIZE_FAULT, f"takes {(takes >> 20) + 1} MiB to decode, more than there is; {enough} is enough")
-    with _budget(decode_bytes).held(takes):
+    with _budget(decode_bytes).reserve(takes):
         check_decode(data, header)
 
 

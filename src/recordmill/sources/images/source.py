@@ -28,7 +28,7 @@ from recordmill.sources.common import layout
 from recordmill.sources.common.content import NO_DATA_EXTENSIONS, extension
 from recordmill.sources.common.contract import BATCH_BYTES, Chunk, PlanOptions, Unit, packed_files
 from recordmill.sources.common.detect import note_extensions, tally_extensions
-from recordmill.sources.common.layout import known_classes, without_stray_files
+from recordmill.sources.common.layout import known_classes, without_unlabelled_files
 from recordmill.sources.images.labels_file import LabelRequest, label_columns
 from recordmill.sources.images.reading import (
     DECODED_SHARE,
@@ -97,7 +97,7 @@ class ImageOptions:
     are dropped, such files have no labels. check: `structure` (whole container, nothing decoded) or `decode` (every
     frame, with Pillow; takes 4 to 12 bytes of memory per pixel). max_pixels: height x width above which an image
     is a reject, known from its header before anything is decoded. class_from: `auto`, `folders`, `none`; split_from:
-    `auto`, `folders`, `names`, `none`: see `sources.common.layout`. strays, unknown_class: of files beside class
+    `auto`, `folders`, `names`, `none`: see `sources.common.layout`. unlabelled, unknown_class: of files beside class
     folders, and in folders whose class a given schema lacks, as there.
     """
 
@@ -108,7 +108,7 @@ class ImageOptions:
     max_pixels: int = MAX_PIXELS
     class_from: str = layout.AUTO_LAYOUT
     split_from: str = layout.AUTO_LAYOUT
-    strays: str = layout.LEAVE
+    unlabelled: str = layout.LEAVE
     unknown_class: str = layout.ERROR
 
     def __post_init__(self) -> None:
@@ -117,7 +117,7 @@ class ImageOptions:
             "check": (STRUCTURE, DECODE_CHECK),
             "class_from": (layout.AUTO_LAYOUT, layout.FOLDER_LAYOUT, layout.NO_LAYOUT),
             "split_from": (layout.AUTO_LAYOUT, layout.FOLDER_LAYOUT, layout.NAME_LAYOUT, layout.NO_LAYOUT),
-            "strays": layout.STRAYS,
+            "unlabelled": layout.UNLABELLED,
             "unknown_class": layout.UNKNOWN_CLASSES,
         }
         for name, values in allowed.items():
@@ -182,12 +182,12 @@ def plan_images(
     options, common = options or ImageOptions(), common or PlanOptions()
     files, notes = _choose(listing, None if options.labels is None else real_path(input_path(options.labels)))
     files, rejects = _bounded(files, common.memory_bytes)
-    files, said, left = without_stray_files(
+    files, said, left = without_unlabelled_files(
         files,
         listing.roots,
         split_from=options.split_from,
         class_from=options.class_from,
-        strays=options.strays if options.labels is None else layout.KEEP,
+        unlabelled=options.unlabelled if options.labels is None else layout.KEEP,
     )
     files, moments = by_folders(files.with_splits(said.splits), said), dict[str, str]()
     if options.labels is not None:

@@ -83,8 +83,8 @@ class JsonlSource:
                 line += piece.count
             check_unchanged(file.path, file.stat, file.name)
 
-    def places(self, file: int, positions: Sequence[int]) -> list[str]:
-        """Where people find these records: see sources.contract.RecordPlaces."""
+    def locate(self, file: int, positions: Sequence[int]) -> list[str]:
+        """Where people find these records: see sources.contract.RecordLocator."""
         return [_place(position) for position in positions]
 
     def _coming(self, unit: Unit) -> Iterable[int]:
@@ -148,7 +148,7 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
     observed = found.observed
     if not observed.rows:
         raise _nothing(files, options, parts)
-    inferred = infer_features(observed, Declared.of(common), LinePlace(files, parts))
+    inferred = infer_features(observed, Declared.of(common), LinePositions(files, parts))
     classes = None if label is None else ClassNames(label[0], found.classes.names)
     schema, notes = finish_schema(inferred.schema, inferred.untold, classes, common, "the files")
     conform(_empty(schema, inferred.paths), schema)  # that lists are where the schema has lists
@@ -203,7 +203,7 @@ class JsonlPlan:
             self.strings[name] = self.strings.get(name, StringCounts()) + seen
 
 
-class LinePlace(Mapping[int, tuple[str, int]]):
+class LinePositions(Mapping[int, tuple[str, int]]):
     """Of each part its file's name and first line."""
 
     def __init__(self, files: Sequence[InputFile], parts: Sequence[LineExtent]) -> None:

@@ -38,11 +38,11 @@ from recordmill.sources.common.layout import (
     AUTO_LAYOUT,
     ERROR,
     LEAVE,
-    STRAYS,
     UNKNOWN_CLASSES,
+    UNLABELLED,
     FolderLayout,
     known_classes,
-    without_stray_files,
+    without_unlabelled_files,
 )
 from recordmill.sources.common.lines import MAX_LINE_BYTES, STREAMED, file_lines, stream_lines
 from recordmill.sources.common.magic import LOOKED_AT, refusal
@@ -175,7 +175,7 @@ class TextOptions:
     mode: `lines`, `documents`, or `auto`: documents where folders say classes or there are several small files, else
     lines. blank_lines: whether lines of nothing but white space are records; documents are always kept.
     encoding: of all files, any that Python knows. max_line_bytes: a longer line or document is a reject.
-    split_from, class_from: as in `sources.common.layout`. strays, unknown_class: of files beside class folders, and in
+    split_from, class_from: as in `sources.common.layout`. unlabelled, unknown_class: of files beside class folders, and
     folders whose class a given schema lacks, as there.
     """
 
@@ -185,7 +185,7 @@ class TextOptions:
     max_line_bytes: int = MAX_LINE_BYTES
     split_from: str = AUTO_LAYOUT
     class_from: str = AUTO_LAYOUT
-    strays: str = LEAVE
+    unlabelled: str = LEAVE
     unknown_class: str = ERROR
 
     def __post_init__(self) -> None:
@@ -194,7 +194,7 @@ class TextOptions:
             raise UsageError(f"{option('mode', self.mode)}: one of {AUTO_LAYOUT}, {LINES}, {DOCUMENTS}")
         if not 1 <= self.max_line_bytes <= 1 << 30:
             raise UsageError(f"{option('max_line_bytes', self.max_line_bytes)}: it lies between 1 and {1 << 30}")
-        for name, allowed in (("strays", STRAYS), ("unknown_class", UNKNOWN_CLASSES)):
+        for name, allowed in (("unlabelled", UNLABELLED), ("unknown_class", UNKNOWN_CLASSES)):
             if getattr(self, name) not in allowed:
                 flag = "--" + name.replace("_", "-")
                 raise UsageError(f"{flag} {getattr(self, name)}: one of {', '.join(allowed)}")
@@ -253,12 +253,12 @@ def plan_text(listing: Listing, options: TextOptions, common: PlanOptions) -> Te
     """
     listing = filter_kind(listing, "text")
     options = replace(options, max_line_bytes=common.most_line_bytes(options.max_line_bytes))
-    files, layout, left = without_stray_files(
+    files, layout, left = without_unlabelled_files(
         listing.files,
         listing.roots,
         split_from=options.split_from,
         class_from=options.class_from,
-        strays=options.strays,
+        unlabelled=options.unlabelled,
     )
     files = files.with_splits(layout.splits)
     mode, reason = _mode(files, layout, options)

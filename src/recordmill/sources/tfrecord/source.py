@@ -167,7 +167,7 @@ def plan_tfrecord(files: Sequence[InputFile], options: TfrecordOptions, common: 
     files, shards, notes = _current(files)
     paths = sorted({path for shard in shards if (path := _schema_file(shard.path)) is not None})
     counting = bool(common.may_lack) or (common.schema is None and not paths)
-    kept = ScanCache[CachedLoad](common.kept_bytes)
+    kept = ScanCache[CachedLoad](common.cache_bytes)
     looked = scan_tfrecords(shards, common, counting, kept)
     kept.settle(lambda _: True)
     units = tuple(unit for one in looked for unit in one.units)

@@ -1,5 +1,5 @@
 """Objects of stores as a `Storage`: small reads by blocks that are kept, large ones by several requests at once; and on
-which terms a process reads certain files of stores.
+on which settings a process reads certain files of stores.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class StoreSettings:
     """requests: how many may be under way at once, None: as before. folder, most_bytes: where blocks of the files are
     kept on a disk; "": nowhere. files: what they were when they were opened.
 
-    A process that unpickles it takes the terms.
+    A process that unpickles it takes the settings.
     """
 
     requests: int | None = None
@@ -42,7 +42,7 @@ class StoreSettings:
     files: Mapping[str, Stat] = field(default_factory=dict, repr=False)
 
     def take(self) -> None:
-        """This process reads on these terms from now on."""
+        """This process reads on these settings from now on."""
         for taker in _takers:
             taker(self)
 
@@ -52,7 +52,7 @@ class StoreSettings:
 
 
 def taken_by(taker: Callable[[StoreSettings], None]) -> None:
-    """Have the terms that this process takes told to `taker`."""
+    """Have the settings that this process takes told to `taker`."""
     _takers.append(taker)
 
 
@@ -73,8 +73,8 @@ class ObjectReader:
             wanted = into[: max(about.size_bytes - start, 0)]
             if not len(wanted):
                 return wanted
-            if len(wanted) >= 2 * downloads.DOWNLOAD_PART_BYTES and self._storage.is_kept(self._address):
-                self._storage.read_kept(self._address, about, wanted, start)
+            if len(wanted) >= 2 * downloads.DOWNLOAD_PART_BYTES and self._storage.is_cached(self._address):
+                self._storage.read_cached(self._address, about, wanted, start)
             elif len(wanted) >= 2 * downloads.DOWNLOAD_PART_BYTES:
                 self._storage.requests.read_parts(self._address, about, [(start, wanted)])
             else:
@@ -97,13 +97,15 @@ class ObjectStorage:
         self.requests, self._blocks = Fetching(), Blocks()
         self._caches: dict[str, tuple[DiskCache, bool]] = {}  # of an object: where its blocks are, whether all fit
 
-    def take(self, terms: StoreSettings) -> None:
-        """Read on these terms."""
-        if terms.requests is not None:
-            self.bound(terms.requests)
-        cache = DiskCache(terms.folder, terms.most_bytes)
-        fits = sum(about.size_bytes for about in terms.files.values()) <= terms.most_bytes * 0.8  # and their headers
-        for path, about in terms.files.items() if terms.folder else ():
+    def take(self, store_settings: StoreSettings) -> None:
+        """Read on these settings."""
+        if store_settings.requests is not None:
+            self.bound(store_settings.requests)
+        cache = DiskCache(store_settings.folder, store_settings.most_bytes)
+        fits = (
+            sum(about.size_bytes for about in store_settings.files.values()) <= store_settings.most_bytes * 0.8
+        )  # and their headers
+        for path, about in store_settings.files.items() if store_settings.folder else ():
             address = _address(path)
             self._caches[address.uri] = cache, fits
             self.requests.suppose(address, about)
@@ -216,7 +218,7 @@ class ObjectStorage:
         Raises, then: OSError, and ReplacedError where the object has another content.
         """
         address = _address(path)
-        if self.is_kept(address):
+        if self.is_cached(address):
             return lambda: self._filled(address, about, into, start)
         return self.requests.begin(address, about, [(start, into)])
 
@@ -235,7 +237,7 @@ class ObjectStorage:
         def read(one: tuple[str, Stat, Bytes]) -> None:
             path, about, into = one
             address = _address(path)
-            if self.is_kept(address) or not len(into):
+            if self.is_cached(address) or not len(into):
                 self._filled(address, about, into, 0)
             else:
                 self.requests.fetch(address, about, 0, into)
@@ -259,7 +261,7 @@ class ObjectStorage:
             if runs and runs[-1][1] > about.size_bytes:
                 raise DataError(f"ends at byte {about.size_bytes}, where {runs[-1][1]} are needed", source=path)
             wanted = [(start, data[at : at + stop - start]) for start, stop, at in runs]
-            if not self.is_kept(address, whole=True):
+            if not self.is_cached(address, whole=True):
                 self.requests.read_parts(address, about, wanted)
                 return
             for start, into in wanted:
@@ -287,12 +289,12 @@ class ObjectStorage:
             low, high = max(start, at), min(stop, at + len(block))
             into[low - start : high - start] = block[low - at : high - at]
 
-    def is_kept(self, address: Address, whole: bool = False) -> bool:
+    def is_cached(self, address: Address, whole: bool = False) -> bool:
         """Whether the object's blocks are kept on a disk; whole: and all of those that are read with it fit there."""
         cache = self._caches.get(address.uri)
         return cache is not None and (cache[1] or not whole)
 
-    def read_kept(self, address: Address, about: Stat, into: Bytes, start: int) -> None:
+    def read_cached(self, address: Address, about: Stat, into: Bytes, start: int) -> None:
         """Fill the array, all of which the object has, by blocks of which some are on a disk; the others are asked for
         at once.
         """
