@@ -32,7 +32,7 @@ from recordmill.storage.stores.protocol import Stat
 ROWS = st.lists(st.tuples(st.integers(0, 3), st.text("ab/é", max_size=3)), max_size=60)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=12)
 @given(rows=ROWS, held=st.integers(1, 9))
 def test_rows_are_sorted_however_few_fit(tmp_path_factory: pytest.TempPathFactory, rows: list[Any], held: int) -> None:
     folder = tmp_path_factory.mktemp("rows")
