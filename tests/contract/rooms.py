@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -124,11 +125,17 @@ def is_standard(name: str) -> bool:
     return name.split(".")[0] in sys.stdlib_module_names
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """A module's syntax, which no test changes."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports(path: Path) -> Iterator[tuple[str, int, bool]]:
     """(dotted name, line, whether it is imported when the module is) of every import,
     in functions and for type checkers, too.
     """
-    yield from _imports(ast.parse(path.read_text(encoding="utf-8")), True)
+    yield from _imports(parsed(path), True)
 
 
 def _imports(node: ast.AST, at_import: bool) -> Iterator[tuple[str, int, bool]]:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from rooms import FOLDERS, PACKAGE, ROOMS, all_modules, dotted, installed
+from rooms import FOLDERS, PACKAGE, ROOMS, all_modules, dotted, installed, parsed
 
 SHARED = {  # what several modules have alike, since a table or a caller finds it there by its name
     "add_parser": "each command's flags",
@@ -76,7 +76,7 @@ def _public(tree: ast.Module) -> Iterator[str]:
 def test_a_public_name_stands_in_one_module() -> None:
     places = defaultdict(set)
     for path in _modules():
-        for name in _public(ast.parse(path.read_text(encoding="utf-8"))):
+        for name in _public(parsed(path)):
             places[name].add(installed(path).as_posix())
     twice = {name: sorted(found) for name, found in places.items() if len(found) > 1 and name not in SHARED}
     assert not twice, "\n".join(f"{name}: {', '.join(found)}" for name, found in sorted(twice.items()))
@@ -92,7 +92,7 @@ def test_what_a_docstring_calls_a_module_is_one() -> None:
     known = {dotted(path).removeprefix("recordmill.") for path in _modules()} | set(ROOMS)
     wrong = []
     for path in _modules():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             for name in re.findall(r"`((?:[a-z_]+\.)+\w+)`", ast.get_docstring(node) or ""):

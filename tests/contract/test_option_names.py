@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rooms import all_modules, installed
+from rooms import all_modules, installed, parsed
 
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.option_names import in_flags, option, shortened, speaking_flags, speaks_flags, spelled
@@ -40,7 +40,7 @@ def products() -> Iterator[tuple[str, ast.Module]]:
     for path in all_modules():
         name = str(installed(path))
         if not name.startswith(_LEFT_OUT):
-            yield name, ast.parse(path.read_text(encoding="utf-8"))
+            yield name, parsed(path)
 
 
 def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rooms import ROOT
+from rooms import ROOT, parsed
 
 import recordmill
 from recordmill.__main__ import main
@@ -62,7 +62,7 @@ def test_nothing_but_the_declarations_adds_a_flag() -> None:
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for folder in ("src", "pipelines")
         for path in (ROOT / folder).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument"
     ]
     allowed = ("src/recordmill/options/parser.py", "src/recordmill/commands/main.py", "pipelines/remote/flags.py")

@@ -19,6 +19,7 @@ from rooms import (
     is_any,
     is_standard,
     modules,
+    parsed,
     room_of,
 )
 
@@ -89,7 +90,7 @@ def test_what_others_may_call_says_what_it_does(room: str) -> None:
     silent = [
         f"{installed(path)}:{node.lineno} {node.name}"
         for path in modules(room)
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        for node in parsed(path).body
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
         if not ast.get_docstring(node)
     ]

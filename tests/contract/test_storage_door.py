@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rooms import PACKAGE, ROOMS, installed, modules
+from rooms import PACKAGE, ROOMS, installed, modules, parsed
 
 # of `os` and `os.path`, what asks for no file
 OF_OS = {"PathLike", "cpu_count", "environ", "fsdecode", "fsencode", "fspath", "getpid", "path", "register_at_fork"}
@@ -43,7 +43,7 @@ def _modules() -> Iterator[Path]:
 
 def _touches(path: Path) -> Iterator[tuple[int, str]]:
     """(line, what) of each place that would open, ask for, or change a file."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path)
     own = {
         alias.asname or alias.name
         for node in ast.walk(tree)
