@@ -158,8 +158,8 @@ def test_yaml_is_data_only(tmp_path: Path) -> None:
         ("age: zscore\nfare: zscore\nage: minmax\n", "'age' stands twice"),
         ("company: {vocabulary: {top_k: 5, top_k: 6}}\n", "'top_k' stands twice"),
         ("age: &x [*x]\n", "holds itself"),
-        ("age: " + "[" * 20000 + "]" * 20000, "nested deeper"),
-        ("age: " + "[" * 30 + "zscore" + "]" * 30, "nested deeper"),
+        ("age: " + "[" * 20000 + "]" * 20000, "nested too deep"),
+        ("age: " + "[" * 30 + "zscore" + "]" * 30, "nested too deep"),
         (
             "\n".join(
                 ["a0: &a0 [zscore, zscore]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9))]

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from recordmill.base.errors import MissingExtraError, UsageError
+from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.suggestions import did_you_mean, there_are
 from recordmill.preprocessing.tensors import unfit
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.storage.files import open_file
+from recordmill.storage.yaml_file import check_nesting, read_yaml
 
 NUMBER_VALUE, TEXT_VALUE, BYTES_VALUE = "numbers", "text", "bytes"  # what a step can take
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
@@ -334,58 +334,7 @@ def read_declaration(path: str | os.PathLike[str]) -> Mapping[str, Any]:
     Raises:
         UsageError: it can't be read, or holds no mapping. MissingExtraError: PyYAML is not installed.
     """
-    try:
-        import yaml
-    except ImportError:
-        raise MissingExtraError(f"{option('transform')} FILE.yaml", "tft", "yaml") from None
-    try:
-        with open_file(path) as file:
-            found = yaml.load(file.read().decode(), _loader(yaml))
-    except RecursionError:
-        raise UsageError(f"{option('transform', os.fspath(path))}: {_TOO_DEEP}") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        mark = getattr(error, "problem_mark", None)
-        reason = (
-            str(error).splitlines()[0] if mark is None else f"line {mark.line + 1}: {getattr(error, 'problem', '')}"
-        )
-        raise UsageError(f"{option('transform', os.fspath(path))}: can't be read: {reason}") from None
-    if not isinstance(found, Mapping):
-        raise UsageError(
-            f"{option('transform', os.fspath(path))}: is no mapping of features to steps, as in `age: zscore`"
-        )
-    return found
-
-
-_MOST_DEPTH = 16  # of a declaration: steps in a list in a mapping need 5
-_MOST_VALUES = 1 << 20  # in a declaration, each as often as an alias repeats it
-_TOO_DEEP = "is nested deeper than any steps are, or holds itself; write features and their steps"
-
-
-def _loader(yaml: Any) -> Any:
-    """YAML's safe loader, by which the last of two equal keys would win without a word."""
-
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            seen = set()
-            for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-                if key.value in seen:
-                    raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands twice", key.start_mark)
-                seen.add(key.value)
-            return super().construct_mapping(node, deep)
-
-    return Loader
-
-
-def _check_size(declared: Any) -> None:
-    """Raises UsageError for what is nested too deep to be steps, as what holds itself is, and for too much of it."""
-    left, count = [(declared, 0)], 0
-    while left:
-        value, depth = left.pop()
-        count += 1
-        if depth > _MOST_DEPTH or count > _MOST_VALUES:
-            raise UsageError(f"transform: {_TOO_DEEP}")
-        if isinstance(value, Mapping | list | tuple):
-            left.extend((one, depth + 1) for one in (value.values() if isinstance(value, Mapping) else value))
+    return read_yaml(os.fspath(path), option("transform", os.fspath(path)), "features to steps, as in `age: zscore`")
 
 
 def declare_transform(declared: Mapping[str, Any], schema: Schema) -> Declaration:
@@ -394,7 +343,10 @@ def declare_transform(declared: Mapping[str, Any], schema: Schema) -> Declaratio
     Raises:
         UsageError: a feature is not there, or a step is none or doesn't fit; it names feature, step and choices.
     """
-    _check_size(declared)
+    try:
+        check_nesting(declared)
+    except ValueError as error:
+        raise UsageError(f"transform: {error}; write features and their steps") from None
     columns: list[DeclaredColumn] = []
     kept: list[tuple[str, str]] = []
     for name, spec in declared.items():

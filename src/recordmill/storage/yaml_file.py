@@ -1,0 +1,69 @@
+"""A file of YAML that anybody may have written, to its mapping: plain values only, no key twice, bounded in depth and
+in what its aliases repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from recordmill.base.errors import MissingExtraError, UsageError
+from recordmill.storage.files import open_file
+
+_MOST_DEPTH = 16  # of what people write: steps in a list in a mapping need 5
+_MOST_VALUES = 1 << 20  # each as often as an alias repeats it
+
+
+def read_yaml(path: str, named: str, wants: str) -> Mapping[str, Any]:
+    """The mapping that a YAML file holds, of which `check_nesting` says whether it can be walked.
+
+    named: what messages call the file, an option's mark mostly. wants: what the mapping is of, for messages.
+
+    Raises:
+        UsageError: it can't be read, or holds no mapping. MissingExtraError: PyYAML is not installed.
+    """
+    try:
+        import yaml
+    except ImportError:
+        raise MissingExtraError(named, "tft", "yaml") from None
+    try:
+        with open_file(path) as file:
+            found = yaml.load(file.read().decode(), _loader(yaml))
+    except RecursionError:
+        raise UsageError(f"{named}: is nested too deep, or holds itself; write {wants}") from None
+    except (OSError, ValueError, yaml.YAMLError) as error:  # of values: text that is no UTF-8, a date that is none
+        mark = getattr(error, "problem_mark", None)
+        reason = (
+            str(error).splitlines()[0] if mark is None else f"line {mark.line + 1}: {getattr(error, 'problem', '')}"
+        )
+        raise UsageError(f"{named}: can't be read: {reason}") from None
+    if not isinstance(found, Mapping):
+        raise UsageError(f"{named}: is no mapping of {wants}")
+    return found
+
+
+def check_nesting(value: Any) -> None:
+    """Raises ValueError for what is nested too deep to be walked, as what holds itself is, and for too much of it."""
+    left, count = [(value, 0)], 0
+    while left:
+        one, depth = left.pop()
+        count += 1
+        if depth > _MOST_DEPTH or count > _MOST_VALUES:
+            raise ValueError("is nested too deep, or holds itself")
+        if isinstance(one, Mapping | list | tuple):
+            left.extend((item, depth + 1) for item in (one.values() if isinstance(one, Mapping) else one))
+
+
+def _loader(yaml: Any) -> Any:
+    """YAML's safe loader, by which the last of two equal keys would win without a word."""
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            seen = set()
+            for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands twice", key.start_mark)
+                seen.add(key.value)
+            return super().construct_mapping(node, deep)
+
+    return Loader
