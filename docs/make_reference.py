@@ -22,6 +22,7 @@ _CALLS = {
     "head": "recordmill.open(inputs, ...).head()",
     "inspect": "recordmill.open(inputs, ...)",
     "stats": "recordmill.stats(inputs, ...)",
+    "check": "recordmill.check(inputs, ...)",
     "bench": "recordmill.open(inputs, ...).batches(...)",
     "verify": "recordmill.verify(inputs, ...)",
     "doctor": "recordmill.doctor(inputs, out, ...)",

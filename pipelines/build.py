@@ -28,6 +28,7 @@ from recordmill.building.plan import BuildPlan, group_units
 from recordmill.building.run_file import KeyBuckets
 from recordmill.building.workers.plan_files import begin_build
 from recordmill.building.workers.shared_files import SharedFolder
+from recordmill.checks.expectations import read_expectations
 from recordmill.options.commands import with_keywords
 from recordmill.options.option import is_local
 from recordmill.pipelines.beam_run import check_runner, run_pipeline, sent_plan
@@ -156,6 +157,7 @@ def build(
         DataError: an input is broken.
         TooManyRejects: more records than `max_rejects` can't be used.
         CommitConflict: another build was first.
+        ExpectationError: the records are not as `expect` says.
         MissingExtraError: Apache Beam is not installed.
     """
     started = time.monotonic()
@@ -214,6 +216,8 @@ def _run(
             with remove_on_failure(place):
                 plan = _with_data_in_out(plan, place)
                 plan = with_transform(plan, settings, progress, place)
+                if plan.expect is not None:
+                    plan = replace(plan, expect=plan.expect.fitted(plan.schema, plan.splits))
                 progress.begin("read", _rows(plan))
                 try:
                     run_build(plan, settings, progress, place, detach=detach)
@@ -258,6 +262,7 @@ def _is_at(error: OSError, out: Path) -> bool:
 
 def make_plan(source: Any, folder: RunFolder, out: str, base: int, settings: BuildOptions) -> BuildPlan:
     """List, scan and infer: all that must be known before the first record is written."""
+    rules = None if settings.expect is None else read_expectations(settings.expect)
     if settings.transform_from is not None and settings.schema is None:
         before = find_transform(settings.transform_from)
         settings = replace(settings, schema=before.raw, may_lack=before.may_lack)
@@ -284,6 +289,7 @@ def make_plan(source: Any, folder: RunFolder, out: str, base: int, settings: Bui
         source_options=settings.source_options(),
         store=out if is_remote(out) else "",
         statistics=settings.statistics,
+        expect=rules,
     )
     return replace(plan, groups=group_units(planned, plan.arena_bytes, plan.threads))
 

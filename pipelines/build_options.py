@@ -61,6 +61,7 @@ class BuildOptions:
     keep_raw: bool = False
     storage_requests: int | None = None
     statistics: bool = True
+    expect: Any = None
     given: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def source_options(self) -> dict[str, Any]:
@@ -118,6 +119,7 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
         keep_raw=values.keep_raw,
         storage_requests=values.storage_requests,
         statistics=values.stats,
+        expect=values.expect,
         given=given,
     )
 

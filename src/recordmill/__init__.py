@@ -16,6 +16,7 @@ if sys.platform == "win32":
 
 if TYPE_CHECKING:
     from recordmill.base.errors import DataError, RecordmillError, UsageError
+    from recordmill.commands.check import check
     from recordmill.commands.stats import stats
     from recordmill.pipelines.build import BuildResult, build, submit
     from recordmill.pipelines.read import ReadResult, read
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "build": "pipelines.build",
     "BuildResult": "pipelines.build",
+    "check": "commands.check",
     "clean": "shards.store_run",
     "doctor": "pipelines.remote.preflight",
     "stats": "commands.stats",
@@ -79,6 +81,7 @@ __all__ = [
     "Schema",
     "UsageError",
     "build",
+    "check",
     "clean",
     "doctor",
     "example",

@@ -26,6 +26,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "records.inference": "base records.example records.protobuf schemas",
     "records.writers": "base records.columns records.images schemas storage",
     "statistics": "base records.example schemas",
+    "checks": "base schemas statistics storage",
     "shards": "base records.tfrecord records.writers schemas storage",
     "shards.loading": "base records.columns records.example records.inference records.tfrecord schemas shards storage",
     "sources": "base records.images",
@@ -39,7 +40,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "sources.jsonl": "base schemas sources.common sources.values storage",
     "sources.images": "base records.images schemas sources.common sources.csv sources.jsonl sources.values storage",
     "preprocessing": "base schemas shards storage",
-    "building": "base preprocessing records.example records.tfrecord records.writers schemas shards "
+    "building": "base checks preprocessing records.example records.tfrecord records.writers schemas shards "
     "sources.common statistics storage",
     "building.workers": "base building preprocessing shards sources.common statistics storage",
     "exporting": "base building.workers records.columns records.example records.inference records.protobuf "
@@ -56,20 +57,20 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "records.images schemas storage",
     "reader.torch": "base reader.batches reader.images reader.options reader.prefetch reader.sampling "
     "records.columns schemas",
-    "reader": "base reader.batches reader.images reader.options reader.prefetch reader.sampling "
-    "reader.torch records.columns records.images records.inference records.writers schemas shards "
-    "shards.loading statistics storage",
+    "reader": "base checks reader.batches reader.images reader.options reader.prefetch reader.sampling "
+    "reader.torch records.columns records.example records.images records.inference records.tfrecord "
+    "records.writers schemas shards shards.loading statistics storage",
     "reader.inspect": "base reader records.columns records.images records.inference records.protobuf schemas shards "
     "shards.loading statistics storage",
     "transforms": "base building building.workers exporting records.example records.tfrecord schemas shards "
     "sources.arrow sources.values statistics storage",
     "transforms.tft": "base building building.workers preprocessing schemas shards sources.common storage transforms",
     "pipelines.remote": "base building.workers options shards sources storage transforms",
-    "pipelines": "base building building.workers exporting options pipelines.remote preprocessing "
+    "pipelines": "base building building.workers checks exporting options pipelines.remote preprocessing "
     "records.columns records.inference records.writers schemas shards shards.loading sources "
     "sources.arrow sources.common statistics storage transforms transforms.tft",
-    "commands": "base options pipelines pipelines.remote reader reader.inspect records.writers schemas shards sources "
-    "sources.common statistics storage",
+    "commands": "base checks options pipelines pipelines.remote reader reader.inspect records.writers schemas shards "
+    "sources sources.common statistics storage",
 }
 FOLDERS = tuple(dict.fromkeys(room.split(".")[0] for room in ROOMS))
 

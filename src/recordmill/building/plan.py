@@ -19,6 +19,7 @@ from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.building.cuts import ShardOptions
 from recordmill.building.order import Ordering, OrderOptions
 from recordmill.building.run_file import KeyBuckets
+from recordmill.checks.rules import Rules
 from recordmill.preprocessing.saved_transform import SavedTransform
 from recordmill.schemas.feature import Schema
 from recordmill.shards.rejects import RejectBudget
@@ -61,6 +62,7 @@ class BuildPlan:
     groups: ranges of units that make one run each. told: the options of the source that decide its records.
     transform: what is made of each record; schema is then of what it makes, and source.schema of what is read.
     library: what packs shards where it was planned, with its version. statistics: records are counted for them.
+    expect: the rules that these must keep.
     """
 
     folder: str
@@ -82,6 +84,7 @@ class BuildPlan:
     store: str = ""
     library: str = ""
     statistics: bool = True
+    expect: Rules | None = None
 
     def __post_init__(self) -> None:
         if not self.library:

@@ -23,6 +23,7 @@ from recordmill.building.commit import commit, publish_files, upload_files
 from recordmill.building.ingest import Ingested
 from recordmill.building.plan import BuildPlan
 from recordmill.building.shard_writer import WrittenShard
+from recordmill.checks.expectations import check_expectations
 from recordmill.schemas.tfds import Split as TfdsSplit
 from recordmill.schemas.tfds import dataset_info_json, features_json, label_files
 from recordmill.schemas.tfmd import to_pbtxt
@@ -80,6 +81,7 @@ def conclude(
         TooManyRejects: more than the budget, or all.
         AccountsError: read = written + rejected does not hold, or the sums differ.
         CommitConflict: another run committed first.
+        ExpectationError: the records are not as the plan expects them.
     """
     if (done := committed_by(plan)) is not None:  # the run's folder may be gone by now
         return done
@@ -96,7 +98,7 @@ def conclude(
     pages = put_pages_of_splits(parts, str(folder.data))
     inputs = write_inputs(plan, merged_digests(ingested), folder.data)
     counts = sum((Counter(one.counts) for one in ingested), Counter[str]())
-    statistics = write_statistics(sketch, str(folder.data))
+    statistics = write_statistics(plan, sketch, str(folder.data))
     outcome = Outcome(plan.out, parts, pages, inputs, read, rejected, counts, folder.id, statistics)
     files = sorted(rejected.files)
     if not plan.store:
@@ -169,11 +171,17 @@ def describe_data_set(
     return manifest, copies
 
 
-def write_statistics(sketch: DatasetSketch | None, folder: str) -> DatasetStatistics | None:
-    """Write what was counted into the folder of the shards, and give it; None where nothing was."""
+def write_statistics(plan: BuildPlan, sketch: DatasetSketch | None, folder: str) -> DatasetStatistics | None:
+    """Write what was counted into the folder of the shards, and give it; None where nothing was.
+
+    Raises:
+        ExpectationError: it is not what the plan expects.
+    """
     if sketch is None:
         return None
     statistics = DatasetStatistics.of_sketch(sketch)
+    if plan.expect is not None:
+        check_expectations(statistics, plan.schema, plan.expect)
     put_bytes(join(folder, STATISTICS_NAME), statistics.to_bytes())
     return statistics
 

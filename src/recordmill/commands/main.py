@@ -1,6 +1,5 @@
-"""The commands `build`, `transform`, `read`, `head`, `inspect`, `bench`, `verify`, `doctor`, `status`
-and `clean`: arguments in, an exit
-code out.
+"""The commands `build`, `transform`, `read`, `head`, `inspect`, `stats`, `check`, `bench`, `verify`,
+`doctor`, `status` and `clean`: arguments in, an exit code out.
 Only argparse is imported before a command runs.
 """
 
@@ -25,6 +24,7 @@ _COMMANDS = {
     "head": "print the first records readably",
     "inspect": "features, ranges, counts and sizes of a data set or of any TFRecord files",
     "stats": "what the values of a data set, of TFRecords or of raw data are like",
+    "check": "what has changed, drifted, leaked or doubled: a data set against another, a schema or rules",
     "bench": "how fast batches for training come, and where the time goes",
     "verify": "check every byte of a data set against its manifest",
     "doctor": "whether a build or a read would run on an engine, and what to change",

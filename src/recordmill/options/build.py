@@ -512,6 +512,15 @@ _TEXT: Options = (
 )
 _RUN: Options = (
     Option("stats", "do not count what the values are like (statistics.pb)", form=OFF, default=True, group=RUN),
+    Option(
+        "expect",
+        "rules (.yaml) that the records must keep, as their statistics tell; else nothing is committed",
+        metavar="FILE",
+        annotation="Mapping[str, Any] | str | os.PathLike[str]",
+        group=RUN,
+        common=True,
+        excludes=(("stats", False),),
+    ),
     MEMORY,
     THREADS,
     STORAGE_REQUESTS,

@@ -14,7 +14,18 @@ from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option as option_text
 from recordmill.base.suggestions import did_you_mean, nearest
 from recordmill.options.build import APPLY, BUILD
-from recordmill.options.inspection import BENCH, CLEAN, DOCTOR, HEAD, INSPECT, OPEN, STATS, STATUS, VERIFY
+from recordmill.options.inspection import (
+    BENCH,
+    CHECK_OPTIONS,
+    CLEAN,
+    DOCTOR,
+    HEAD,
+    INSPECT,
+    OPEN,
+    STATS,
+    STATUS,
+    VERIFY,
+)
 from recordmill.options.option import CHARACTER, NAMES, OFF, Option, Options, is_local
 from recordmill.options.read import READ
 from recordmill.records.writers.outputs import serving
@@ -26,6 +37,7 @@ COMMANDS: Mapping[str, Options] = {
     "head": HEAD,
     "inspect": INSPECT,
     "stats": STATS,
+    "check": CHECK_OPTIONS,
     "bench": BENCH,
     "verify": VERIFY,
     "doctor": DOCTOR,

@@ -1,5 +1,6 @@
-"""The options of what looks at records and files: `head`, `inspect`, `bench`, `verify`, `doctor`, `status`, `clean`,
-`recordmill.open`."""
+"""The options of what looks at records and files: `head`, `inspect`, `stats`, `check`, `bench`, `verify`, `doctor`,
+`status`, `clean`, `recordmill.open`.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +9,11 @@ from recordmill.options.option import (
     COLUMNS_OPTION,
     JSON,
     MAX_REJECTS,
+    MEMORY,
     NUMBER,
     OVERWRITE,
     QUIET,
+    REPEATED,
     RUNNER,
     SCHEMA_OPTION,
     SIZE_FORM,
@@ -128,6 +131,26 @@ STATS: Options = (
     THREADS,
     STORAGE_REQUESTS,
     QUIET,
+)
+RECOUNT = next(option for option in STATS if option.name == "recount")
+CHECK_OPTIONS: Options = (
+    Option(
+        "against",
+        "another data set, its statistics.pb, a schema.pbtxt, or rules (.yaml); may be given several times; without, "
+        "its splits are compared, and records that stand there twice looked for",
+        form=REPEATED,
+        default=(),
+        metavar="OTHER",
+        annotation="Any",
+        group="the check",
+        common=True,
+    ),
+    grouped(RECOUNT, "the check", help="read the records of data sets that were built without statistics, too"),
+    grouped(MEMORY, "the check", help="what digests of records may take; more lie in files"),
+    THREADS,
+    STORAGE_REQUESTS,
+    grouped(QUIET, "the report", help="no progress and no summary, only what is wrong"),
+    grouped(JSON, "the report", help="print what is wrong as JSON"),
 )
 BENCH: Options = (
     grouped(SPLIT_OPTION, CHOICE_GROUP),

@@ -16,6 +16,7 @@ import numpy as np
 from recordmill.base.errors import UsageError
 from recordmill.base.suggestions import there_are
 from recordmill.base.threads import thread_map
+from recordmill.schemas.splits import TRAIN
 from recordmill.shards.loading.batches import Load
 from recordmill.shards.manifest import STATISTICS_NAME, read_statistics
 from recordmill.statistics.dataset_sketch import DatasetSketch, SketchPool
@@ -23,8 +24,6 @@ from recordmill.statistics.dataset_statistics import DatasetStatistics, FeatureS
 
 if TYPE_CHECKING:
     from recordmill.reader.scanner import Scanner
-
-TRAIN = "train"  # the split that training is fitted to, where there is one
 
 
 def stored_statistics(dataset: Scanner) -> DatasetStatistics | None:

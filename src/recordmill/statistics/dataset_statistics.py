@@ -137,6 +137,15 @@ class FeatureStatistics:
                 return (*edges, histogram.buckets[-1].high_value)
         return ()
 
+    def histogram(self, of_quantiles: bool) -> Any | None:
+        """The `Histogram` of the numbers, or of the sizes of binary values: of as many values, or of equal widths."""
+        if self._kind != _NUMBERS:
+            return self._custom.get("bytes")
+        kind = statistics_pb2.Histogram.QUANTILES if of_quantiles else statistics_pb2.Histogram.STANDARD
+        known = list(self._stats.histograms)
+        same = [one for one in known if one.type == kind]
+        return (same or [one for one in known if not one.buckets] or [None])[0]  # of NaN alone there is one without
+
     @property
     def quantile_error(self) -> float | None:
         """A share of the value."""

@@ -58,7 +58,7 @@ def finish(plan: SharedPlan, survey: Survey, placed: Iterable[FinalShard], diges
 
     Raises:
         AccountsError: the records written are not those read. NotSharedError: a shard is not there.
-        CommitConflict: another build was first.
+        CommitConflict: another build was first. ExpectationError: the records are not as the plan expects them.
     """
     job_folder, run = plan.job_folder, plan.job_folder.attach()
     if (done := run.committed()) is not None:
@@ -74,7 +74,8 @@ def finish(plan: SharedPlan, survey: Survey, placed: Iterable[FinalShard], diges
         by_split = itertools.groupby(shards, lambda one: bench.splits[one.split])  # they are in the order of the splits
         splits = {name: tuple(one.info for one in each) for name, each in by_split}
         pages = put_pages_of_splits(splits, job_folder.data())
-        statistics = write_statistics(None if survey.sketch is None else survey.sketch.read(), job_folder.data())
+        sketch = None if survey.sketch is None else survey.sketch.read()
+        statistics = write_statistics(bench, sketch, job_folder.data())
         rejects = publish_files(run, survey.rejected.files)
         outcome = Outcome(
             job_folder.out,

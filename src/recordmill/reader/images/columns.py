@@ -46,17 +46,23 @@ def images_by_feature(dataset: Fetchable, wanted: ImageTarget | None) -> dict[st
                     f"decode_images: {name!r} is no bytes feature that is read; there are {_listed(candidates)}"
                 )
         return dict(wanted)
-    head = dataset.head(_SNIFFED)
-    names = [
-        name
-        for name in candidates
-        if any(value is not None and looks_like_image(value) for value in head[name].to_pylist())
-    ]
-    if not names and len(head):
+    names = image_features(dataset)
+    if not names and len(dataset.head(1)):
         raise UsageError(
             f"decode_images: no feature holds encoded images; the bytes features are {_listed(candidates)}"
         )
     return dict.fromkeys(names, wanted)
+
+
+def image_features(dataset: Fetchable) -> list[str]:
+    """The bytes features that are encoded images in the first records, of which some are looked at."""
+    candidates = [feature.name for feature in dataset.schema if feature.dtype == "bytes" and not feature.shape]
+    head = dataset.head(_SNIFFED) if candidates else None
+    return [
+        name
+        for name in candidates
+        if head is not None and any(value is not None and looks_like_image(value) for value in head[name].to_pylist())
+    ]
 
 
 def _listed(names: list[str]) -> str:

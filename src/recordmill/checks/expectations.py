@@ -1,0 +1,60 @@
+"""What a build is expected to give (`--expect`): rules that are read before it begins, and held against its statistics
+before it is committed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from recordmill.base.errors import RecordmillError, UsageError
+from recordmill.base.option_names import option
+from recordmill.checks.comparison import skew
+from recordmill.checks.constraints import constraints
+from recordmill.checks.rules import Rules, read_rules
+from recordmill.checks.violations import Violation
+from recordmill.schemas.feature import Schema
+from recordmill.statistics.dataset_statistics import DatasetStatistics
+
+_SHOWN = 20  # violations in the error
+
+
+class ExpectationError(RecordmillError):
+    """A build's records are not as they were expected to be; nothing was committed."""
+
+
+def read_expectations(given: Mapping[str, Any] | str | os.PathLike[str]) -> Rules:
+    """The rules of `--expect`, all of which statistics can be held against.
+
+    Raises:
+        UsageError: as `read_rules` does, or records would have to be read for a rule.
+    """
+    rules = read_rules(given, "expect")
+    for name in ("leakage", "duplicates"):
+        if getattr(rules, name):
+            raise UsageError(
+                f"{rules.source}: {name}: records are compared with each other once they are written; leave it out of "
+                f"{option('expect')} and run `recordmill check OUT --against {rules.source}` behind the build"
+            )
+    return rules
+
+
+def check_expectations(statistics: DatasetStatistics, schema: Schema, rules: Rules) -> None:
+    """Hold what a build has counted against its rules, which are fitted to the schema.
+
+    Raises:
+        ExpectationError: something is not as expected; it names each feature, figure and threshold.
+    """
+    violations = list(_violations(statistics, schema, rules))
+    if violations:
+        more = f"\n... and {len(violations) - _SHOWN} more" if len(violations) > _SHOWN else ""
+        count = "1 expectation is" if len(violations) == 1 else f"{len(violations)} expectations are"
+        said = "\n".join(map(str, violations[:_SHOWN]))
+        raise ExpectationError(f"{count} not met; nothing was committed:\n{said}{more}")
+
+
+def _violations(statistics: DatasetStatistics, schema: Schema, rules: Rules) -> Iterator[Violation]:
+    yield from constraints(statistics, schema, rules)
+    if rules.skew is not None or any(own.skew is not None for own in rules.features.values()):
+        yield from skew(statistics, schema, rules)

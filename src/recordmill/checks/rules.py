@@ -1,0 +1,345 @@
+"""`Rules`: what is expected of a data set, of a YAML file or of a mapping: figures of features with the bounds that
+they must keep, and thresholds for what compares.
+
+A threshold that is given holds as it is. A default leaves room for chance: two samples of one distribution pass.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
+from recordmill.base.suggestions import did_you_mean, there_are
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.storage.yaml_file import check_nesting, read_yaml
+
+Bounds = tuple[float | None, float | None]  # least and most; None: any
+QUANTILE_BUCKETS, EQUAL_BUCKETS = "quantiles", "standard"  # of the histograms that are compared
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A threshold. most: the largest figure that passes. is_default: what chance may do is allowed beside it."""
+
+    most: float
+    is_default: bool = False
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Thresholds for what compares two samples; None: it is not looked at. jensen_shannon: in bits, of numbers.
+    l_infinity: of categories, the largest difference of a value's shares. missing: the difference of the shares of
+    records that lack the feature. new_values: the share of values that the other sample has not.
+    """
+
+    jensen_shannon: Threshold | None = Threshold(0.1, True)
+    l_infinity: Threshold | None = Threshold(0.1, True)
+    missing: Threshold | None = Threshold(0.05, True)
+    new_values: Threshold | None = Threshold(0.01, True)
+
+
+@dataclass(frozen=True)
+class FeatureRules:
+    """What is expected of one feature, in each split. present: the least share of records that have it. min, max:
+    between which all numbers lie. mean: where their mean lies. zeros, nan: the largest shares of values. distinct: how
+    many values there are. values: the only ones, as texts, but for a share of other_values. shares: value to the
+    bounds of its share. drift, skew: the threshold of this feature's distance, in place of `Thresholds`; "off": none.
+    """
+
+    present: float | None = None
+    min: float | None = None
+    max: float | None = None
+    mean: Bounds | None = None
+    zeros: float | None = None
+    nan: float | None = None
+    distinct: Bounds | None = None
+    values: tuple[str, ...] | None = None
+    other_values: float = 0.0
+    shares: Mapping[str, Bounds] = field(default_factory=dict)
+    drift: Threshold | None = None
+    skew: Threshold | None = None
+    off: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class ClassRules:
+    """What is expected of the label's classes, in each split. min_share: of each; max_ratio: of the most frequent one
+    to the least frequent one; min_records: of each.
+    """
+
+    min_share: float | None = None
+    max_ratio: float | None = None
+    min_records: float | None = None
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """The largest shares of records that may stand there twice, of a split in another, or in one; None: they are not
+    looked for. records: those that are equal; keys: feature to the share of records whose value of it another has;
+    images: of equal bytes; near_images: that look alike. None where there are no images.
+    """
+
+    records: float | None = None
+    images: float | None = None
+    near_images: float | None = None
+    keys: Mapping[str, float] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.keys) or any(each is not None for each in (self.records, self.images, self.near_images))
+
+
+NO_REPEATS = Repeats(0.0, 0.0, 0.0)  # what is looked for where no rules say it
+
+
+@dataclass(frozen=True)
+class Rules:
+    """All that is expected. records: how many each split has. splits: split to the bounds of its share of all records.
+    drift: thresholds against another data set; skew: against the split `train`. histogram: QUANTILE_BUCKETS or
+    EQUAL_BUCKETS; None: which fits. source: what messages call them.
+    """
+
+    features: Mapping[str, FeatureRules] = field(default_factory=dict)
+    records: Bounds | None = None
+    splits: Mapping[str, Bounds] = field(default_factory=dict)
+    classes: ClassRules | None = None
+    drift: Thresholds = field(default_factory=Thresholds)
+    skew: Thresholds | None = None
+    leakage: Repeats = field(default_factory=Repeats)
+    duplicates: Repeats = field(default_factory=Repeats)
+    histogram: str | None = None
+    source: str = "rules"
+
+    def of(self, name: str) -> FeatureRules:
+        """Those of a feature."""
+        return self.features.get(name, FeatureRules())
+
+    def fitted(self, schema: Schema, splits: tuple[str, ...] | None = None) -> Rules:
+        """The same for a data set of this schema and these splits: classes stand by their numbers.
+
+        Raises:
+            UsageError: a feature, class or split is not there, or holds what a rule can't be of.
+        """
+        features = {
+            name: _fitted(rules, _feature(schema, name, self.source), self.source)
+            for name, rules in self.features.items()
+        }
+        if self.classes is not None and schema.label is None:
+            raise UsageError(f"{self.source}: classes: the data set has no label")
+        for repeats in (self.leakage, self.duplicates):
+            for name in repeats.keys:
+                if _feature(schema, name, self.source).shape:
+                    raise UsageError(
+                        f"{self.source}: keys: {name!r} holds {schema[name].describe()}; name a feature of single "
+                        "values"
+                    )
+        for split in self.splits:
+            if splits is not None and split not in splits:
+                raise UsageError(f"{self.source}: splits: no split {split!r}; {there_are(split, splits)}")
+        return replace(self, features=features)
+
+
+def read_rules(given: Mapping[str, Any] | str | os.PathLike[str], keyword: str = "against") -> Rules:
+    """The rules of a YAML file, or of what such a file would hold. keyword: of the option that names it.
+
+    Raises:
+        UsageError: it can't be read, or a key or a value can't be; it says which and what to write.
+            MissingExtraError: PyYAML is not installed.
+    """
+    source = "rules"
+    if not isinstance(given, Mapping):
+        source = os.fspath(given)
+        given = read_yaml(source, option(keyword, source), "rules, as in `features: {age: {present: 0.9}}`")
+    try:
+        check_nesting(given)
+        rules = Rules(**_entries(given, _RULES))
+    except ValueError as error:
+        raise UsageError(f"{source}: {error}") from None
+    return replace(rules, source=source)
+
+
+def _feature(schema: Schema, name: str, source: str) -> Feature:
+    if name not in schema:
+        raise UsageError(f"{source}: no feature {name!r}; {there_are(name, schema.names)}")
+    return schema[name]
+
+
+_OF_NUMBERS = ("min", "max", "mean", "zeros", "nan")
+
+
+def _fitted(rules: FeatureRules, feature: Feature, source: str) -> FeatureRules:
+    place = f"{source}: features: {feature.name}"
+    is_bytes = feature.dtype in ("string", "bytes")
+    for name in _OF_NUMBERS if is_bytes else ():
+        if getattr(rules, name) is not None:
+            raise UsageError(f"{place}: {name}: is for numbers, and it holds {feature.describe()}")
+    if (rules.values is not None or rules.shares) and feature.dtype != "string" and feature.kind != "int64":
+        raise UsageError(
+            f"{place}: {'shares' if rules.values is None else 'values'}: is for texts and integers, and it holds "
+            f"{feature.describe()}"
+        )
+    if feature.classes is None:
+        return rules
+    numbers = {name: str(number) for number, name in enumerate(feature.classes)}
+
+    def number(value: str) -> str:
+        if value not in numbers and not value.isdigit():
+            raise UsageError(f"{place}: no class {value!r}; {there_are(value, feature.classes or ())}")
+        return numbers.get(value, value)
+
+    values = None if rules.values is None else tuple(map(number, rules.values))
+    return replace(rules, values=values, shares={number(value): bounds for value, bounds in rules.shares.items()})
+
+
+_Check = Callable[[Any], Any]
+
+
+def _entries(given: Any, known: Mapping[str, _Check]) -> dict[str, Any]:
+    """Each value as its check gives it; ValueError names the key."""
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{_shown(given)} is no mapping of {', '.join(known)}")
+    found = {}
+    for name, value in given.items():
+        if name not in known:
+            raise ValueError(f"no rule {_shown(name)}: one of {', '.join(known)}{did_you_mean(str(name), known)}")
+        try:
+            found[name] = known[name](value)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    return found
+
+
+def _named(check: _Check, what: str) -> _Check:
+    """A check of a mapping of any names, each of whose values it checks."""
+
+    def check_all(given: Any) -> dict[str, Any]:
+        if not isinstance(given, Mapping):
+            raise ValueError(f"{_shown(given)} is no mapping of {what}")
+        found = {}
+        for name, value in given.items():
+            try:
+                found[_value(name)] = check(value)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+        return found
+
+    return check_all
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        raise ValueError(f"{_shown(value)} is no number")
+    return value  # an int as it is, since no float holds all of them
+
+
+def _finite(value: Any) -> float:
+    if not math.isfinite(number := _number(value)):
+        raise ValueError(f"{_shown(value)} is no finite number")
+    return number
+
+
+def _share(value: Any) -> float:
+    if not 0 <= _number(value) <= 1:
+        raise ValueError(f"{_shown(value)} is no share from 0 to 1")
+    return float(value)
+
+
+def _positive(value: Any) -> float:
+    if (number := _finite(value)) < 0:
+        raise ValueError(f"{_shown(value)} is below 0")
+    return number
+
+
+def _pair(check: _Check) -> _Check:
+    def check_pair(value: Any) -> Bounds:
+        if not isinstance(value, list | tuple) or len(value) != 2:
+            raise ValueError(f"{_shown(value)} is no pair of a least and a greatest number, as in [0, 10]; null is any")
+        low, high = (None if bound is None else check(bound) for bound in value)
+        if low is not None and high is not None and low > high:
+            raise ValueError(f"{low} is above {high}")
+        return low, high
+
+    return check_pair
+
+
+def _limit(value: Any) -> Threshold | None:
+    return None if value is None else Threshold(_share(value))
+
+
+def _maybe(check: _Check) -> _Check:
+    return lambda value: None if value is None else check(value)
+
+
+def _value(value: Any) -> str:
+    """A value as statistics name it."""
+    if isinstance(value, bool):
+        return str(int(value))
+    if not isinstance(value, str | int):
+        raise ValueError(f"{_shown(value)} is neither a text nor a whole number; quote it")
+    return str(value)
+
+
+def _values(given: Any) -> tuple[str, ...]:
+    if not isinstance(given, list | tuple):
+        raise ValueError(f"{_shown(given)} is no list of values")
+    return tuple(map(_value, given))
+
+
+def _choice(value: Any) -> str:
+    if value not in (QUANTILE_BUCKETS, EQUAL_BUCKETS):
+        raise ValueError(f"{_shown(value)} is none of {QUANTILE_BUCKETS}, {EQUAL_BUCKETS}")
+    return str(value)
+
+
+_FEATURE: Mapping[str, _Check] = {
+    "present": _share, "min": _finite, "max": _finite, "mean": _pair(_finite), "zeros": _share, "nan": _share,
+    "distinct": _pair(_positive), "values": _values, "other_values": _share,
+    "shares": _named(_pair(_share), "values to pairs of shares"), "drift": _limit, "skew": _limit,
+}  # fmt: skip
+
+
+def _of_feature(given: Any) -> FeatureRules:
+    found = _entries(given, _FEATURE)
+    if found.get("min") is not None and found.get("max") is not None and found["min"] > found["max"]:
+        raise ValueError(f"min: {found['min']} is above max")
+    off = frozenset(name for name in ("drift", "skew") if name in found and found[name] is None)
+    return FeatureRules(**found, off=off)
+
+
+def _limits(given: Any) -> Thresholds:
+    return Thresholds(**_entries(given, dict.fromkeys(Thresholds.__dataclass_fields__, _limit)))
+
+
+def _repeats(given: Any) -> Repeats:
+    checks = {"records": _maybe(_share), "images": _maybe(_share), "near_images": _maybe(_share)}
+    return Repeats(**_entries(given, {**checks, "keys": _keys}))
+
+
+def _keys(given: Any) -> dict[str, float]:
+    if isinstance(given, list | tuple):
+        return {_value(name): 0.0 for name in given}
+    return dict(_named(_share, "features to shares")(given))
+
+
+_RULES: Mapping[str, _Check] = {
+    "features": _named(_of_feature, "features to their rules"),
+    "records": _pair(_positive),
+    "splits": _named(_pair(_share), "splits to pairs of shares"),
+    "classes": lambda given: ClassRules(
+        **_entries(given, {"min_share": _share, "max_ratio": _positive, "min_records": _positive})
+    ),
+    "drift": _limits,
+    "skew": _limits,
+    "leakage": _repeats,
+    "duplicates": _repeats,
+    "histogram": _choice,
+}

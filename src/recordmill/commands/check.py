@@ -1,0 +1,245 @@
+"""`recordmill check`: what of a data set is not as another one, a schema or rules say, and what stands in it twice."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from recordmill.base.progress import Progress
+    from recordmill.checks.rules import Rules
+    from recordmill.checks.violations import Violation
+    from recordmill.reader.dataset import Dataset
+    from recordmill.schemas.feature import Schema
+    from recordmill.shards.catalog import Inputs
+    from recordmill.statistics.dataset_statistics import DatasetStatistics
+
+_CHECK_HELP = """\
+examples:
+  recordmill check shards                             its splits, and records that stand there twice or in two splits
+  recordmill check shards --against last-week         changes of the schema, and drift
+  recordmill check shards --against schema.pbtxt      presence, domains and comparators, as TensorFlow Metadata has them
+  recordmill check shards --against rules.yaml        what you expect; docs/checks.md lists the rules
+  recordmill check new --against old --against rules.yaml --json | jq '.[].what'
+
+Exit code: 0 all is as expected; 1 the list of what is not stands on stdout; 2 a rule or an input can't be used.
+Statistics are those of the builds; only what stands there twice needs a pass over the records.
+"""
+
+
+def add_check(commands: Any, summary: str) -> None:
+    """Add the command to an argparse subparsers object."""
+    from recordmill.options.parser import add_command
+
+    add_command(
+        commands,
+        "check",
+        run_check,
+        usage="recordmill check OUT... [--against OTHER|schema.pbtxt|rules.yaml] [options]",
+        summary=summary,
+        description="Say what of a data set is not as it should be: changes of the schema, drift, skew between splits, "
+        "missing values, ranges, new values, shares and classes; records, keys and images that stand in two splits, or "
+        "twice in one.",
+        inputs=("OUT", "a data set's folder, or TFRecord files with --recount"),
+        examples=_CHECK_HELP,
+    )
+
+
+def check(
+    inputs: Inputs,
+    *,
+    against: Any = (),
+    recount: bool = False,
+    memory: str | int = "2GiB",
+    threads: int | None = None,
+    storage_requests: int | None = None,
+    progress: Progress | None = None,
+) -> list[Violation]:
+    """What of a data set is not as expected; an empty list if all is.
+
+    Args:
+        inputs: OUT of a build; any TFRecord files with recount.
+        against: one or several of: another data set, a file of statistics (`.pb`), a `schema.pbtxt` or a `Schema`, and
+            rules, as a `.yaml` file or as a mapping. Without, the splits are compared with each other, and records
+            that stand there twice are looked for.
+        recount: read the records of data sets that were built without statistics.
+        memory: what digests of records may take, in bytes or as a size; more lie in files of the temporary folder.
+        threads: how many read; None: one per core. storage_requests: to stores, at once.
+
+    Raises:
+        UsageError: a rule, or what is compared with, can't be used; or there are no statistics.
+        DataError: a record is damaged.
+    """
+    from recordmill.base.progress import Progress
+    from recordmill.base.sizes import parse_size
+    from recordmill.reader.dataset import open
+    from recordmill.reader.duplicates import repeat_violations
+
+    memory_bytes = parse_size(memory, "memory")
+    dataset = open(inputs, threads=threads, storage_requests=storage_requests)
+    progress = progress or Progress()
+    progress.begin("convert")
+    standards = _Standards(dataset, recount, progress)
+    for one in against if isinstance(against, list | tuple) else [against]:
+        standards.add(one)
+    found = list(standards.violations(_called(inputs)))
+    repeats = standards.repeats()
+    return [*found, *repeat_violations(dataset, repeats, memory_bytes, lambda n: progress.advance(records=n))]
+
+
+class _Standards:
+    """What a data set is held against. rules: that were given; schemas: of files, with their rules and names; others:
+    the statistics of other data sets, with their schemas, where these are known, and names.
+    """
+
+    def __init__(self, dataset: Dataset, recount: bool, progress: Progress) -> None:
+        self.dataset, self.recount, self.progress = dataset, recount, progress
+        self.schema = dataset.schema
+        self.rules: Rules | None = None
+        self.schemas: list[tuple[Schema, Rules | None, str]] = []
+        self.others: list[tuple[DatasetStatistics, Schema | None, str]] = []
+
+    def add(self, one: Any) -> None:
+        """Hold it against this, too."""
+        from recordmill.base.errors import UsageError
+        from recordmill.base.option_names import option
+        from recordmill.checks.rules import read_rules
+        from recordmill.reader.dataset import open
+        from recordmill.schemas.feature import Schema
+        from recordmill.storage.files import input_path
+
+        if isinstance(one, Schema):
+            self.schemas.append((one, None, "the schema"))
+            return
+        if not isinstance(one, Mapping | str | os.PathLike):
+            raise UsageError(f"{option('against')} takes a path, a mapping of rules or a Schema, not {one!r:.60}")
+        name = "" if isinstance(one, Mapping) else input_path(one)
+        if isinstance(one, Mapping) or name.endswith((".yaml", ".yml")):
+            if self.rules is not None:
+                raise UsageError(f"{option('against', name or None)}: rules are given already: put them into one file")
+            rules = read_rules(one if isinstance(one, Mapping) else name)
+            self.rules = rules.fitted(self.schema, self.dataset.splits)
+        elif name.endswith(".pbtxt"):
+            self.schemas.append((*self._schema_of(name), name))
+        elif name.endswith(".pb"):
+            self.others.append((_statistics_file(name), None, name))
+        else:
+            other = open(name, threads=self.dataset.threads)
+            self.others.append((_statistics(other, name, self.recount, self.progress), other.schema, name))
+
+    def _schema_of(self, path: str) -> tuple[Schema, Rules]:
+        from recordmill.checks.schema_rules import schema_rules
+        from recordmill.schemas.tfmd import from_pbtxt
+
+        with _as_usage(path):
+            text = _read(path).decode()
+            schema = from_pbtxt(text, path)
+        names = set(schema.names) & set(self.schema.names)
+        return schema, schema_rules(text, names, path).fitted(self.schema)
+
+    def repeats(self) -> Rules:
+        """The rules by which records are compared with each other: without any standard all of them."""
+        from recordmill.checks.rules import NO_REPEATS, Rules
+
+        if self.rules is None and not self.schemas and not self.others:
+            return Rules(leakage=NO_REPEATS, duplicates=NO_REPEATS)
+        return self.rules or Rules()
+
+    def violations(self, called: str) -> Iterator[Violation]:
+        """What the statistics, and the schema, are not like."""
+        from recordmill.checks.comparison import drift, skew
+        from recordmill.checks.constraints import constraints
+        from recordmill.checks.rules import Rules
+        from recordmill.checks.schema_rules import schema_changes
+
+        statistics = _statistics(self.dataset, called, self.recount, self.progress)
+        limits = self.rules or next((rules for _, rules, _ in self.schemas if rules is not None), Rules())
+        for schema, rules, name in self.schemas:
+            yield from schema_changes(self.schema, schema, name)
+            if rules is not None:
+                yield from constraints(statistics, self.schema, rules)
+        if self.rules is not None:
+            yield from constraints(statistics, self.schema, self.rules)
+        yield from skew(statistics, self.schema, limits)
+        for other, known, name in self.others:
+            if known is not None:
+                yield from schema_changes(self.schema, known, name)
+            yield from drift(statistics, other, self.schema, limits, name)
+
+
+def _called(inputs: Any) -> str:
+    return os.fspath(inputs) if isinstance(inputs, str | os.PathLike) else " ".join(map(os.fspath, inputs))
+
+
+def _statistics(dataset: Dataset, called: str, recount: bool, progress: Progress) -> DatasetStatistics:
+    """Those of the build, or counted where it has none and that is wanted."""
+    from recordmill.base.errors import UsageError
+    from recordmill.base.option_names import option
+    from recordmill.reader.statistics import count_statistics, stored_statistics
+    from recordmill.statistics.dataset_statistics import DatasetStatistics
+
+    found = stored_statistics(dataset)
+    why = "has no statistics"
+    if found is not None:
+        lacking = [name for features in found.values() for name in dataset.schema.names if name not in features]
+        if not lacking:
+            return found
+        why = f"has statistics of another version, without feature {lacking[0]!r}"
+    if not recount:
+        raise UsageError(f"{called}: {why}; {option('recount', True)} reads its records for them")
+    return DatasetStatistics.of_sketch(count_statistics(dataset, lambda n: progress.advance(records=n)))
+
+
+def _statistics_file(path: str) -> DatasetStatistics:
+    from recordmill.base.errors import UsageError
+    from recordmill.statistics.dataset_statistics import DatasetStatistics
+
+    with _as_usage(path):
+        found = DatasetStatistics.from_bytes(_read(path), path)
+    if not any(found.values()):
+        raise UsageError(f"{path}: holds no statistics of features, or those of another version")
+    return found
+
+
+def _read(path: str) -> bytes:
+    from recordmill.storage.json_fields import read_bounded
+
+    return read_bounded(path)
+
+
+@contextlib.contextmanager
+def _as_usage(path: str) -> Iterator[None]:
+    """What a file that was named can't be is a caller's mistake."""
+    from recordmill.base.errors import DataError, UsageError
+
+    try:
+        yield
+    except DataError as error:
+        raise UsageError(str(error)) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: can't be read: {error}") from None
+
+
+def run_check(args: argparse.Namespace) -> int:
+    """Check, and say what is not as expected; 1 if anything is not."""
+    from recordmill.base.progress import Progress
+    from recordmill.options.parser import given
+    from recordmill.pipelines.display import Display
+
+    progress = Progress()
+    with Display(progress, args.quiet):
+        found = check(args.inputs, progress=progress, **given(args))
+    if args.json:
+        print(json.dumps([one.to_json() for one in found], indent=1, ensure_ascii=False))
+    else:
+        for one in found:
+            print(one)
+        if not args.quiet:
+            count = "1 thing is" if len(found) == 1 else f"{len(found)} things are"
+            print(f"{count} not as expected" if found else "all is as expected", file=sys.stderr)
+    return 1 if found else 0

@@ -1,0 +1,190 @@
+"""Records of a data set that stand in it more than once, in one split or in several: one pass over all of them, to the
+`Violation`s of the rules that look for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from recordmill.base.arrays import Int64s
+from recordmill.base.threads import thread_map
+from recordmill.checks.repeats import ContentDigests, Repeated
+from recordmill.checks.rules import Repeats, Rules
+from recordmill.checks.violations import Violation, percent
+from recordmill.reader.images.columns import image_features
+from recordmill.records.example.flat_arrays import Flat, to_flat
+from recordmill.records.tfrecord.frames import HEADER_BYTES
+from recordmill.schemas.feature import Schema
+from recordmill.schemas.splits import TRAIN
+from recordmill.shards.loading.batches import Load, blocks_of, decode_block
+from recordmill.shards.pieces import FrameBlock
+
+if TYPE_CHECKING:
+    from recordmill.reader.scanner import Scanner
+
+_RECORDS, _IMAGES, _KEYS = "records", "images", "keys"
+_SAID = {
+    _RECORDS: "are equal to one",
+    _IMAGES: "have an image of the same bytes as one",
+    _KEYS: "have the same value as one",
+}
+
+
+class _Wanted(NamedTuple):
+    """What is compared: whole records, or a feature's values. check: as the rules call it."""
+
+    check: str
+    feature: str | None = None
+
+    def limit(self, repeats: Repeats) -> float | None:
+        if self.check == _RECORDS:
+            return repeats.records
+        return repeats.images if self.check == _IMAGES else repeats.keys.get(self.feature or "")
+
+
+def repeat_violations(
+    dataset: Scanner, rules: Rules, memory_bytes: int, progress: Callable[[int], None] | None = None
+) -> Iterator[Violation]:
+    """What of the rules' leakage and duplicates the records are not like. All records are read, once.
+
+    memory_bytes: what digests may take, beside the records that are being read.
+
+    Raises:
+        DataError: a record is damaged.
+    """
+    wanted = _wanted(dataset, rules)
+    if not wanted:
+        return
+    tables = [ContentDigests(len(dataset.splits), len(dataset), memory_bytes // len(wanted)) for _ in wanted]
+    try:
+        _digest(dataset, dict(zip(wanted, tables, strict=True)), progress)
+        places = _Places(dataset)
+        for each, table in zip(wanted, tables, strict=True):
+            yield from _leaks(each, table.repeated(), rules, places)
+    finally:
+        for table in tables:
+            table.close()
+
+
+def _wanted(dataset: Scanner, rules: Rules) -> list[_Wanted]:
+    both = [rules.duplicates, *([rules.leakage] if len(dataset.splits) > 1 else [])]
+    found = [_Wanted(_RECORDS)] if any(each.records is not None for each in both) else []
+    if any(each.images is not None for each in both):
+        found += [_Wanted(_IMAGES, name) for name in image_features(dataset.encoded)]
+    return found + [_Wanted(_KEYS, name) for name in dict.fromkeys(name for each in both for name in each.keys)]
+
+
+def _digest(
+    dataset: Scanner, tables: Mapping[_Wanted, ContentDigests], progress: Callable[[int], None] | None = None
+) -> None:
+    """Read all records, and put the digests of what is compared into the tables."""
+    names = [each.feature for each in tables if each.feature is not None]
+    schema = dataset.full_schema.select(dict.fromkeys(names))
+    numbers = {split: number for number, split in enumerate(dataset.splits)}
+
+    def digests(load: Load) -> list[tuple[_Wanted, npt.NDArray[np.void], Int64s, int]]:
+        first, split = dataset._number_of(load), numbers[load.file.split]
+        found = []
+        for block in blocks_of(load):
+            count = len(block.frames)
+            columns = _columns(block, schema, load.file.path)
+            for each, table in tables.items():
+                rows, data, starts, ends = _payloads(block) if each.feature is None else columns[each.feature]
+                found.append((each, table.digests(data, starts, ends), first + rows, split))
+            first += count
+        return found
+
+    for found in thread_map(digests, dataset.loads(), dataset.threads):
+        for each, rows, places, split in found:
+            tables[each].add(rows, places, split)
+        if progress is not None:
+            progress(len(found[0][2]) if found else 0)
+
+
+_Spans = tuple[
+    Int64s, npt.NDArray[np.uint8], Int64s, Int64s
+]  # rows that have a value; bytes, where each begins and ends
+
+
+def _payloads(block: FrameBlock) -> _Spans:
+    frames = block.frames
+    starts = frames.starts + HEADER_BYTES
+    return np.arange(len(frames)), frames.data, starts, starts + frames.lengths
+
+
+def _columns(block: FrameBlock, schema: Schema, source: str) -> dict[str, _Spans]:
+    if not len(schema):
+        return {}
+    batch = decode_block(block, schema, source)
+    return {feature.name: _values(to_flat(batch.column(feature.name), feature)[0]) for feature in schema}
+
+
+def _values(flat: Flat) -> _Spans:
+    """The bytes of a column of single values, where it has one."""
+    rows = np.arange(flat.rows) if flat.valid is None else np.flatnonzero(flat.valid)
+    values: npt.NDArray[Any] = np.ascontiguousarray(flat.values)
+    if flat.value_splits is not None:
+        return rows, values, flat.value_splits[:-1][rows], flat.value_splits[1:][rows]
+    width = flat.width or values.dtype.itemsize
+    return rows, values.view(np.uint8), rows * width, (rows + 1) * width
+
+
+class _Places:
+    """Where records are, and how many each split has."""
+
+    def __init__(self, dataset: Scanner) -> None:
+        self.dataset, self.splits = dataset, dataset.splits
+        self.records = dict.fromkeys(dataset.splits, 0)
+        for file, count in zip(dataset.files, dataset.file_records, strict=True):
+            self.records[file.file.split] += count
+
+    def of(self, number: int) -> tuple[str, int]:
+        """(file, number in it) of a record."""
+        at = int(np.searchsorted(self.dataset.ends, number, "right"))
+        return self.dataset.files[at].file.path, number - (int(self.dataset.ends[at - 1]) if at else 0)
+
+
+def _leaks(wanted: _Wanted, found: Repeated, rules: Rules, places: _Places) -> Iterator[Violation]:
+    limits = wanted.limit(rules.duplicates), wanted.limit(rules.leakage)
+    base = places.splits.index(TRAIN) if TRAIN in places.splits else 0
+    for (first, second), pairs in sorted(found.pairs.items()):
+        is_leak = first != second
+        limit = limits[is_leak]
+        if limit is None or (is_leak and (second == base or (first != base and first > second))):
+            continue
+        count = found.between[first, second] if is_leak else found.within[first]
+        one, other = places.splits[first], places.splits[second]
+        share = count / places.records[other]
+        if share > limit:
+            yield _violation(wanted, (one, other), count, share, limit, places, pairs)
+
+
+def _violation(
+    wanted: _Wanted,
+    splits: tuple[str, str],
+    count: int,
+    share: float,
+    limit: float,
+    places: _Places,
+    pairs: list[tuple[int, int]],
+) -> Violation:
+    one, other = splits
+    (file, record), (before, number) = places.of(pairs[0][1]), places.of(pairs[0][0])
+    check, where = ("leakage", f"of split {one!r}") if one != other else ("duplicates", "before them")
+    rule = f"{wanted.check}: {{{wanted.feature}: SHARE}}" if wanted.check == _KEYS else f"{wanted.check}: SHARE"
+    what = (
+        f"{count:,} of {places.records[other]:,} records ({percent(share)}) {_SAID[wanted.check]} {where}, above "
+        f"{percent(limit)}; this one as record {number} of {before}"
+    )
+    if one == other:
+        remedy = f"take them out of the input, or allow a share of them ({check}: {{{rule}}})"
+    else:
+        remedy = (
+            "take them out of the input, or build with --split-by a feature that they have in common, which keeps them "
+            f"in one split; or allow a share of them ({check}: {{{rule}}})"
+        )
+    return Violation(check, what, remedy, wanted.feature, other, share, limit, file, record)

@@ -1,0 +1,213 @@
+"""`recordmill check` and `build --expect`: exit codes, what is said, and that nothing is committed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from image_samples import encoded
+from PIL import Image
+
+import recordmill
+from recordmill.__main__ import main
+from recordmill.base.errors import UsageError
+from recordmill.checks.expectations import ExpectationError
+
+pytest.importorskip("apache_beam", reason="building needs Apache Beam")
+
+SPLITS = "train=0.8,test=0.2"
+
+
+def frame(rows: int, seed: int) -> pd.DataFrame:
+    random = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "fare": np.where(random.random(rows) < 0.1, np.nan, random.exponential(20, rows)),
+            "user": random.integers(0, 10**9, rows),
+            "carrier": random.choice(["UA", "B6", "EV"], rows, p=[0.6, 0.3, 0.1]),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two of one distribution, one that drifts, has leaks and repeats, and one without statistics."""
+    folder = tmp_path_factory.mktemp("sets")
+    far = frame(1500, 3)
+    far["fare"] += 40
+    far.loc[1400:1419] = far.loc[100:119].to_numpy()  # 20 that come again somewhere
+    far["user"] = far["user"].astype("int64")
+    far.loc[1300:1309, "user"] = far.loc[50:59, "user"].to_numpy()
+    for name, rows in (("one", frame(1500, 1)), ("two", frame(1100, 2)), ("far", far.infer_objects())):
+        recordmill.build(rows, folder / name, splits=SPLITS, label="carrier")
+    recordmill.build(frame(50, 4), folder / "bare", stats=False)
+    return folder
+
+
+def run(capfd: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    code = main(["check", *map(str, words)])
+    said = capfd.readouterr()
+    return code, said.out, said.err
+
+
+def test_two_data_sets_of_one_distribution_pass(sets: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(capfd, sets / "one", "--against", sets / "two") == (0, "", "all is as expected\n")
+    assert run(capfd, sets / "one", "--quiet") == (0, "", "")
+    against = ["--against", sets / "one" / "statistics.pb", "--against", sets / "one" / "schema.pbtxt"]
+    assert run(capfd, sets / "two", *against, "--json") == (0, "[]\n", "")
+
+
+def test_planted_drift_is_found(sets: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capfd, sets / "far", "--against", sets / "one", "--json")
+    found = json.loads(out)
+    assert code == 1
+    assert {(one["check"], one["feature"], one["split"]) for one in found} == {
+        ("drift", "fare", "train"), ("drift", "fare", "test")
+    }  # fmt: skip
+    assert all(one["figure"] > one["threshold"] and one["remedy"] for one in found)
+    rules = {"features": {"fare": {"drift": None}}}
+    assert recordmill.check(sets / "far", against=[sets / "one", rules]) == []
+
+
+def test_leaks_and_repeats_are_found_with_their_places(sets: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    dataset = recordmill.open(sets / "far")
+    rows = pd.concat({split: recordmill.open(sets / "far", split).to_table().to_pandas() for split in dataset.splits})
+    rows = rows.fillna(-1.0)
+    train, test = rows.loc["train"], rows.loc["test"]
+    equal = {
+        ("leakage", "test"): int(test.apply(tuple, axis=1).isin(set(train.apply(tuple, axis=1))).sum()),
+        ("duplicates", "train"): int(train.duplicated().sum()),
+        ("duplicates", "test"): int(test.duplicated().sum()),
+    }
+    assert sum(equal.values()) >= 20 > equal["leakage", "test"] > 0
+    code, out, err = run(capfd, sets / "far")
+    assert code == 1
+    lines = out.splitlines()
+    assert err.endswith(f"{len(lines)} things are not as expected\n")
+    for (check, split), count in equal.items():
+        told = [line for line in lines if f"{split}: {check}: {count:,} of" in line]
+        assert len(told) == (count > 0)
+    for one in recordmill.check(sets / "far"):
+        assert one.file is not None
+        assert one.record is not None
+        here = recordmill.open(one.file)[one.record]
+        before = one.what.rpartition("this one as record ")[2].split(" of ")
+        assert recordmill.open(before[1])[int(before[0])] == here or np.isnan(here["fare"])
+    keys = recordmill.check(sets / "far", against={"leakage": {"keys": ["user"]}})
+    assert [one.feature for one in keys] == ["user"]
+    assert keys[0].figure == test["user"].isin(set(train["user"])).mean()
+    assert keys[0].figure > equal["leakage", "test"] / len(test)
+    allowed = {"leakage": {"records": 0.2, "keys": {"user": 0.2}}, "duplicates": {"records": 0.2}}
+    assert recordmill.check(sets / "far", against=allowed) == []
+    assert recordmill.check(sets / "far", memory=10_000) == recordmill.check(sets / "far")  # digests in files
+
+
+def test_equal_images_are_found_in_two_splits(tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    for number in range(30):
+        folder = tmp_path / "in" / ("train" if number < 20 else "test") / "cat"
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = random.integers(0, 255, (40, 50, 3), np.uint8)
+        (folder / f"{number}.png").write_bytes(encoded("PNG", Image.fromarray(pixels)))
+    recordmill.build(tmp_path / "in", tmp_path / "clean")
+    assert recordmill.check(tmp_path / "clean") == []
+    copy = (tmp_path / "in" / "train" / "cat" / "3.png").read_bytes()
+    (tmp_path / "in" / "test" / "cat" / "copy.png").write_bytes(copy)
+    recordmill.build(tmp_path / "in", tmp_path / "leaky")
+    found = [one for one in recordmill.check(tmp_path / "leaky") if "bytes" in one.what]
+    assert [(one.check, one.feature, one.split) for one in found] == [("leakage", "image", "test")]
+    assert found[0].figure == pytest.approx(1 / 11)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["bare"], "bare: has no statistics; --recount reads its records for them"),
+        (["one", "--against", "bare"], "bare: has no statistics; --recount"),
+        (["one", "--against", "missing.pbtxt"], "missing.pbtxt: can't be read"),
+        (["one", "--against", "missing.yaml"], "missing.yaml: can't be read"),
+        (
+            ["one", "--against", "rows.yaml"],
+            "rows.yaml: no feature 'fair'; there are fare, user, carrier; did you mean fare?",
+        ),
+        (["one", "--against", "rows.yaml", "--against", "rules.yml"], "no feature 'fair'"),
+        (["one", "--against", "rules.yml", "--against", "rules.yml"], "--against rules.yml: rules are given already"),
+        (["one", "--against", "junk.pb"], "junk.pb: is no DatasetFeatureStatisticsList"),
+        (["one", "--against", "empty.pb"], "empty.pb: holds no statistics of features, or those of another version"),
+        (["one", "--against", "junk.pbtxt"], "junk.pbtxt: is no tensorflow_metadata schema"),
+        (["one", "--against", ""], "is empty"),
+        (["one", "--against", "nowhere"], "nowhere"),
+        (["one", "--memory", "lots"], "--memory lots"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    words: list[str], said: str, sets: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(sets)
+    Path("rows.yaml").write_text("features: {fair: {min: 0}}")
+    Path("rules.yml").write_text("features: {fare: {min: 0}}")
+    Path("junk.pb").write_bytes(b"\xff\xfejunk")
+    Path("empty.pb").write_bytes(b"")
+    Path("junk.pbtxt").write_text("feature { name: ")
+    code, out, err = run(capfd, *words)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_statistics_without_a_feature_are_of_another_version(sets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = recordmill.open(sets / "one").statistics.of(["train", "test"], ["fare", "carrier"])
+    monkeypatch.setattr("recordmill.reader.statistics.stored_statistics", lambda dataset: kept)
+    with pytest.raises(UsageError, match="has statistics of another version, without feature 'user'; recount=True"):
+        recordmill.check(sets / "one")
+
+
+def test_what_was_built_without_statistics_is_counted(sets: Path) -> None:
+    assert recordmill.check(sets / "bare", recount=True) == []
+    (file,) = sets.glob("bare/data-*/*.tfrecord")
+    assert [one.check for one in recordmill.check(file, recount=True, against={"records": [51, None]})] == ["records"]
+
+
+RULES: dict[str, Any] = {"features": {"fare": {"present": 0.99, "max": 30}, "carrier": {"shares": {"UA": [0.5, 0.7]}}}}
+
+
+def test_a_build_that_is_not_as_expected_commits_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    frame(400, 1).to_csv(tmp_path / "in.csv", index=False)
+    (tmp_path / "rules.yaml").write_text(json.dumps(RULES))
+    out = tmp_path / "out"
+    words = ["build", str(tmp_path / "in.csv"), "--out", str(out), "--label", "carrier", "--quiet"]
+    assert main([*words, "--expect", str(tmp_path / "rules.yaml")]) == 1
+    said = capfd.readouterr().err
+    assert "2 expectations are not met; nothing was committed:" in said
+    assert "train: feature 'fare': presence: " in said
+    assert not [path for path in out.glob("*") if not path.name.startswith(".")]
+    assert main(words) == 0
+    before = sorted(path.name for path in out.iterdir())
+    with pytest.raises(ExpectationError, match="below 99 %"):
+        recordmill.build(tmp_path / "in.csv", out, label="carrier", overwrite=True, expect=RULES)
+    assert sorted(path.name for path in out.iterdir()) == before
+    assert recordmill.verify(out) == []
+    (tmp_path / "rules.yaml").write_text("features: {fare: {present: 0.5}}\nrecords: [400, 400]\nskew: {}")
+    assert main([*words, "--expect", str(tmp_path / "rules.yaml"), "--overwrite"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"expect": {"features": {"fair": {}}}}, "no feature 'fair'; there are fare, user, carrier; did you mean fare"),
+        ({"expect": {"splits": {"test": [0, 1]}}}, "no split 'test'; there are train"),
+        ({"expect": {"leakage": {"records": 0}}}, "once they are written"),
+        ({"expect": {}, "stats": False}, "expect= and stats=False exclude each other"),
+        ({"expect": "missing.yaml"}, "expect=.*can't be read"),
+    ],
+)
+def test_expectations_that_can_t_be_are_refused_before_a_record_is_read(
+    options: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        recordmill.build(frame(30, 1), tmp_path / "out", **options)
+    assert not list((tmp_path / "out").glob("*")) if (tmp_path / "out").exists() else True

@@ -1,0 +1,133 @@
+"""Drift and skew: what was planted is found, two samples of one distribution pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+
+from recordmill.checks.comparison import drift, skew
+from recordmill.checks.rules import Rules, read_rules
+from recordmill.checks.violations import Violation
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.statistics.dataset_sketch import DatasetSketch
+from recordmill.statistics.dataset_statistics import DatasetStatistics
+
+Values = dict[str, npt.NDArray[Any]]
+
+
+def values(rows: int, seed: int) -> Values:
+    """Columns of many shapes: heavy tails, zeros, few and many integers, times, frequent and rare texts."""
+    random = np.random.default_rng(seed)
+    return {
+        "normal": random.normal(3, 2, rows),
+        "income": random.lognormal(8, 2.5, rows),
+        "cauchy": random.standard_cauchy(rows).astype("f4"),
+        "rain": np.where(random.random(rows) < 0.7, 0.0, random.exponential(5, rows)),
+        "holes": np.where(random.random(rows) < 0.3, np.nan, random.random(rows)),
+        "hour": random.integers(0, 24, rows),
+        "digit": random.integers(0, 10, rows),
+        "count": random.poisson(300, rows),
+        "id": random.integers(10**6, 2 * 10**6, rows),
+        "time": 1_700_000_000_000_000_000 + random.integers(0, 10**15, rows),
+        "constant": np.full(rows, 1_000_000),
+        "carrier": random.choice(np.array(["UA", "B6", "EV", "rare"]), rows, p=[0.6, 0.3, 0.09, 0.01]),
+        "name": np.array([f"name {n}" for n in random.integers(0, 10**6, rows)]),
+        "word": np.array([f"w{n}" for n in np.minimum(random.zipf(1.3, rows), 10**9)]),
+    }
+
+
+def statistics(splits: dict[str, Values]) -> tuple[DatasetStatistics, Schema]:
+    first = {name: pa.array(column) for name, column in next(iter(splits.values())).items()}
+    schema = Schema(tuple(map(_feature, first.items())))
+    sketch = DatasetSketch(schema, list(splits))
+    for number, columns in enumerate(splits.values()):
+        arrays = {
+            name: pa.array(column, pa.large_string() if column.dtype.kind == "U" else None)
+            for name, column in columns.items()
+        }
+        batch = pa.RecordBatch.from_pydict(arrays)
+        sketch.add(batch, np.arange(batch.num_rows).astype("u8"), np.full(batch.num_rows, number))
+    return DatasetStatistics.of_sketch(sketch), schema
+
+
+def _feature(item: tuple[str, pa.Array]) -> Feature:
+    dtype = {"double": "float64", "float": "float32", "int64": "int64"}.get(str(item[1].type), "string")
+    return Feature(item[0], dtype, required=True)
+
+
+def found(first: Values, second: Values, rules: Rules | None = None) -> list[Violation]:
+    (one, schema), (other, _) = statistics({"train": first}), statistics({"train": second})
+    return list(drift(one, other, schema, rules or Rules(), "old"))
+
+
+@pytest.mark.parametrize("rows", [(40, 40), (100, 1500), (3000, 3000), (20_000, 9000)])
+def test_two_samples_of_one_distribution_pass(rows: tuple[int, int]) -> None:
+    for seed in range(1 if max(rows) > 5000 else 4):
+        first, second = values(rows[0], 10 + seed), values(rows[1], 100 + seed)
+        assert list(map(str, found(first, second))) == []
+        both, schema = statistics({"train": first, "test": second})
+        assert list(map(str, skew(both, schema, Rules()))) == []
+
+
+def test_what_was_planted_is_found() -> None:
+    first, second = values(4000, 1), values(4000, 2)
+    later = {
+        **second,
+        "normal": second["normal"] + 3,
+        "income": second["income"] * 20,
+        "rain": np.where(second["rain"] > 0, second["rain"], np.arange(4000) % 2),
+        "holes": np.where(np.arange(4000) % 10 < 8, np.nan, second["holes"]),
+        "digit": np.where(second["digit"] < 5, 7, second["digit"]),
+        "time": second["time"] + 10**15,
+        "carrier": np.where(np.arange(4000) % 5 == 0, "XX", second["carrier"]),
+    }
+    wrong = found(later, first)
+    assert {one.feature for one in wrong} == {"normal", "income", "rain", "holes", "digit", "time", "carrier"}
+    for one in wrong:
+        assert one.check == "drift"
+        assert one.split == "train"
+        assert isinstance(one.figure, float)
+        assert isinstance(one.threshold, float)
+        assert one.figure > one.threshold
+        assert "split 'train' of old" in one.what
+    assert any("'XX' among them, do not occur in" in one.what for one in wrong)
+
+
+def test_thresholds_that_are_given_hold_as_they_are() -> None:
+    first, second = values(500, 1), values(500, 2)
+    strict = read_rules({"drift": {"jensen_shannon": 0, "l_infinity": 0}, "features": {"normal": {"drift": 0.9}}})
+    assert {"income", "carrier", "id"} <= {one.feature for one in found(first, second, strict)}
+    assert "normal" not in {one.feature for one in found(first, second, strict)}
+    shifted = {**second, "normal": second["normal"] + 9, "carrier": np.full(500, "UA")}
+    loose = read_rules({"drift": {"l_infinity": None, "new_values": None}, "features": {"normal": {"drift": None}}})
+    assert found(first, shifted, loose) == []
+
+
+def test_missing_records_and_other_types_are_told() -> None:
+    schema = Schema((Feature("x", "float64"),))
+    protos = []
+    for share in (0.1, 0.4):
+        sketch = DatasetSketch(schema, ["train"])
+        column = pa.array(np.arange(1000.0), mask=np.arange(1000) % 10 < share * 10)
+        sketch.add(pa.RecordBatch.from_pydict({"x": column}), np.arange(1000).astype("u8"))
+        protos.append(DatasetStatistics.of_sketch(sketch))
+    (one,) = drift(protos[1], protos[0], schema, Rules(), "old")
+    assert "is missing in 40 % of the records, and in split 'train' of old in 10 %" in str(one)
+    text, _ = statistics({"train": {"x": np.array(["a", "b"])}})
+    (one,) = drift(protos[0], text, schema, Rules(), "old")
+    assert "is of type FLOAT, and in split 'train' of old STRING" in str(one)
+
+
+def test_a_split_is_compared_with_its_own_or_with_the_only_one() -> None:
+    first, second = values(900, 1), values(900, 2)
+    far = {**second, "normal": second["normal"] + 30}
+    one, schema = statistics({"train": first, "test": far})
+    both, _ = statistics({"train": second, "test": values(900, 3)})
+    assert [(each.split, each.feature) for each in drift(one, both, schema, Rules(), "o")] == [("test", "normal")]
+    only, _ = statistics({"": second})
+    assert [(each.split, each.feature) for each in drift(one, only, schema, Rules(), "o")] == [("test", "normal")]
+    assert [(each.check, each.split) for each in skew(one, schema, Rules())] == [("skew", "test")]

@@ -1,0 +1,237 @@
+"""Rules: what they take, what is refused by name, what a schema says, and what of a data set they find."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from recordmill.base.errors import UsageError
+from recordmill.checks.constraints import constraints
+from recordmill.checks.expectations import ExpectationError, check_expectations, read_expectations
+from recordmill.checks.rules import Rules, Threshold, Thresholds, read_rules
+from recordmill.checks.schema_rules import schema_changes, schema_rules
+from recordmill.checks.violations import Violation
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.schemas.tfmd import from_pbtxt
+from recordmill.statistics.dataset_sketch import DatasetSketch
+from recordmill.statistics.dataset_statistics import DatasetStatistics
+
+SCHEMA = Schema(
+    (
+        Feature("fare", "float64"),
+        Feature("carrier", "int64", required=True, classes=("UA", "B6", "EV")),
+        Feature("city", "string", required=True),
+        Feature("photo", "bytes", required=True),
+        Feature("tags", "string", (None,), required=True),
+    ),
+    label="carrier",
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("features: {fair: {min: 0}}", "no feature 'fair'.*did you mean fare"),
+        ("featurs: {}", "no rule 'featurs': one of features, .*; did you mean features"),
+        ("features: {fare: {most: 3}}", "features: fare: no rule 'most': one of present, min, "),
+        ("features: {fare: {min: 0, min: 1}}", "line 1: 'min' stands twice"),
+        ("features: [fare]", r"features: \['fare'\] is no mapping of features to their rules"),
+        ("features: {fare: 3}", "features: fare: 3 is no mapping of present"),
+        ("features: {fare: {present: much}}", "features: fare: present: 'much' is no number"),
+        ("features: {fare: {present: 12}}", "present: 12 is no share from 0 to 1"),
+        ("features: {fare: {min: .nan}}", "min: nan is no number"),
+        ("features: {fare: {min: .inf}}", "min: inf is no finite number"),
+        ("features: {fare: {min: true}}", "min: True is no number"),
+        ("features: {fare: {min: 3, max: 1}}", "min: 3 is above max"),
+        ("features: {fare: {mean: 3}}", r"mean: 3 is no pair .*\[0, 10\]"),
+        ("features: {fare: {mean: [3, 1]}}", "mean: 3 is above 1"),
+        ("features: {fare: {values: [1]}}", "features: fare: values: is for texts and integers, and it holds float64"),
+        ("features: {city: {zeros: 0.1}}", "features: city: zeros: is for numbers, and it holds string"),
+        ("features: {carrier: {shares: {XX: [0, 1]}}}", "no class 'XX'"),
+        ("features: {city: {values: [1.5]}}", "1.5 is neither a text nor a whole number"),
+        ("drift: {jensen_shannon: high}", "drift: jensen_shannon: 'high' is no number"),
+        ("drift: {jenson_shannon: 0.1}", "drift: no rule 'jenson_shannon'.*did you mean jensen_shannon"),
+        ("leakage: {keys: [ids]}", "no feature 'ids'"),
+        ("leakage: {keys: [tags]}", r"keys: 'tags' holds string \[\?\]; name a feature of single values"),
+        ("splits: {tets: [0, 1]}", "splits: no split 'tets'.*did you mean test"),
+        ("histogram: wide", "histogram: 'wide' is none of quantiles, standard"),
+        ("- features", "is no mapping of rules"),
+        ("features: !!python/object/apply:os.system [echo]", "could not determine a constructor"),
+        ("features: " + "[" * 2_000 + "]" * 2_000, "nested too deep"),
+        ("features: &x {fare: *x}", "nested too deep, or holds itself"),
+        ("features: {fare: {min: 2024-99-99}}", "can't be read|is no number"),
+    ],
+    ids=range(29),
+)
+def test_what_can_t_be_is_refused_in_one_sentence(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(text)
+    with pytest.raises(UsageError, match=said) as error:
+        read_rules(tmp_path / "rules.yaml").fitted(SCHEMA, ("train", "test"))
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 600
+    assert "rules.yaml" in str(error.value)
+
+
+def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"missing\.yaml.*can't be read"):
+        read_rules(tmp_path / "missing.yaml")
+    with pytest.raises(UsageError, match="the data set has no label"):
+        read_rules({"classes": {"min_share": 0.1}}).fitted(Schema((Feature("x", "int64"),)))
+
+
+def test_thresholds_are_exact_where_given_and_off_where_null() -> None:
+    rules = read_rules(
+        {"drift": {"l_infinity": 0.2, "missing": None}, "features": {"fare": {"skew": None, "drift": 0}}}
+    )
+    assert rules.drift == Thresholds(l_infinity=Threshold(0.2), missing=None)
+    assert rules.of("fare").drift == Threshold(0.0)
+    assert rules.of("fare").off == {"skew"}
+    assert rules.skew is None
+
+
+def statistics(splits: dict[str, dict[str, Any]]) -> DatasetStatistics:
+    sketch = DatasetSketch(SCHEMA, list(splits))
+    for number, columns in enumerate(splits.values()):
+        count = len(columns["fare"])
+        arrays = {
+            "fare": pa.array(columns["fare"], pa.float64()),
+            "carrier": pa.array(columns["carrier"], pa.int64()),
+            "city": pa.array(columns["city"], pa.large_string()),
+            "photo": pa.array([b"x"] * count, pa.large_binary()),
+            "tags": pa.array([["a"]] * count, pa.large_list(pa.large_string())),
+        }
+        batch = pa.RecordBatch.from_pydict(arrays)
+        sketch.add(batch, np.arange(count).astype("u8"), np.full(count, number))
+    return DatasetStatistics.of_sketch(sketch)
+
+
+TRAIN = {
+    "fare": [None, None, 1.0, 2.0, 0.0, float("nan"), 7.0, float("inf")],
+    "carrier": [0, 0, 0, 0, 0, 1, 1, 0],
+    "city": ["Rom", "Rom", "Bonn", "Bonn", "Bonn", "Oslo", "Rom", "Rom"],
+}
+TEST = {"fare": [3.0, 4.0], "carrier": [0, 1], "city": ["Rom", "Bonn"]}
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        (
+            {"features": {"fare": {"present": 0.9}}},
+            ["train: feature 'fare': presence: 75 % of the records have it (2 l"],
+        ),
+        ({"features": {"fare": {"present": 0.75}}}, []),
+        ({"features": {"fare": {"min": 0.5}}}, ["range: the least value is 0, below 0.5", "1 values are infinite"]),
+        ({"features": {"fare": {"max": 5}}}, ["range: the greatest value is 7, above 5", "1 values are infinite"]),
+        ({"features": {"fare": {"mean": [0, 3]}}}, ["test: feature 'fare': mean: the mean is 3.5, outside 0 to 3"]),
+        ({"features": {"fare": {"zeros": 0.1}}}, ["zeros: 16.67 % of the values are zero, above 10 %"]),
+        ({"features": {"fare": {"nan": 0}}}, ["nan: 16.67 % of the values are NaN, above 0 %"]),
+        (
+            {"features": {"city": {"distinct": [3, None]}}},
+            ["test: feature 'city': distinct: there are 2 distinct values"],
+        ),
+        ({"features": {"city": {"values": ["Rom", "Bonn"]}}}, ["12.5 % of the values, such as 'Oslo', are none of th"]),
+        ({"features": {"city": {"values": ["Rom", "Bonn"], "other_values": 0.2}}}, []),
+        ({"features": {"carrier": {"values": ["UA"]}}}, ["25 % of the values, such as 'B6'", "50 % of the values, su"]),
+        ({"features": {"carrier": {"shares": {"UA": [0.6, 1]}}}}, ["test: feature 'carrier': shares: 'UA' is 50 % of"]),
+        ({"records": [3, None]}, ["test: records: 2 records are outside 3 to any"]),
+        (
+            {"splits": {"train": [0.85, 0.9], "test": [0, 0.5]}},
+            ["train: splits: has 80 % of the records, outside 85 %"],
+        ),
+        (
+            {"classes": {"max_ratio": 2}},
+            ["class 'EV' is inf times rarer", "class 'B6' is 3 times", "class 'EV' is inf"],
+        ),
+        ({"classes": {"min_records": 1}}, ["class 'EV' has 0 records, below 1", "class 'EV' has 0 records, below 1"]),
+        ({"classes": {"min_share": 0.3}}, ["'EV' has 0 %", "'B6' has 25 %", "'EV' has 0 %"]),
+    ],
+    ids=range(17),
+)
+def test_each_constraint_finds_what_breaks_it(rules: dict[str, Any], said: list[str]) -> None:
+    fitted = read_rules(rules).fitted(SCHEMA, ("train", "test"))
+    found = list(constraints(statistics({"train": TRAIN, "test": TEST}), SCHEMA, fitted))
+    assert len(found) == len(said), list(map(str, found))
+    for one, text in zip(found, said, strict=True):
+        assert text in str(one)
+        assert one.remedy
+        assert None not in (one.figure, one.threshold)
+        assert isinstance(one.to_json()["figure"], int | float | str)
+
+
+def test_a_feature_of_too_many_values_has_others() -> None:
+    many = {"fare": [1.0] * 9000, "carrier": [0] * 9000, "city": [f"city {n}" for n in range(9000)]}
+    fitted = read_rules({"features": {"city": {"values": ["city 1"]}}}).fitted(SCHEMA)
+    (found,) = constraints(statistics({"train": many}), SCHEMA, fitted)
+    assert isinstance(found.figure, float)
+    assert found.figure > 0.99
+
+
+PBTXT = """
+feature { name: "fare" type: FLOAT presence { min_fraction: 0.9 } float_domain { min: 1 max: 5 }
+          value_count { min: 1 max: 1 }
+          drift_comparator { jensen_shannon_divergence { threshold: 0.03 } } }
+feature { name: "city" type: BYTES domain: "cities" value_count { min: 1 max: 1 }
+          distribution_constraints { min_domain_mass: 0.9 } skew_comparator { infinity_norm { threshold: 0.02 } } }
+feature { name: "age" type: INT value_count { min: 1 max: 1 } presence { min_fraction: 1.0 } }
+string_domain { name: "cities" value: "Rom" value: "Bonn" }
+"""
+
+
+def test_a_schema_says_domains_presence_and_comparators() -> None:
+    rules = schema_rules(PBTXT, set(SCHEMA.names), "schema.pbtxt").fitted(SCHEMA)
+    assert rules.of("fare").drift == Threshold(pytest.approx(0.03))  # type: ignore[arg-type]
+    assert rules.of("city").skew == Threshold(pytest.approx(0.02))  # type: ignore[arg-type]
+    assert rules.drift == Thresholds(None, None, None, None)
+    found = [str(one) for one in constraints(statistics({"train": TRAIN}), SCHEMA, rules)]
+    assert ["presence" in found[0], "least value is 0" in found[1], "greatest" in found[2]] == [True] * 3
+    assert "such as 'Oslo', are none of those expected, above 10 %" in found[4]
+    changes = [str(one) for one in schema_changes(SCHEMA, from_pbtxt(PBTXT), "schema.pbtxt")]
+    assert any("feature 'age': schema: schema.pbtxt has it, and the data set has not" in one for one in changes)
+    assert any("'carrier': schema: is new" in one for one in changes)
+    assert any("'fare': schema: is float64, and in schema.pbtxt float32" in one for one in changes)
+
+
+def test_changes_of_a_schema_are_named() -> None:
+    other = Schema(
+        (
+            Feature("fare", "float64", required=True),
+            Feature("carrier", "int64", (2,), required=True, classes=("B6", "UA")),
+            Feature("city", "string", required=True),
+            Feature("photo", "bytes", required=True),
+            Feature("tags", "string", (None,), required=True),
+        ),
+        label="city",
+    )
+    found = [str(one) for one in schema_changes(SCHEMA, other, "old")]
+    assert len(found) == 4
+    assert "may be missing, and is required in old" in found[0]
+    assert "is int64, and in old int64 [2]" in found[1]
+    assert "has the classes UA, B6, EV, and in old B6, UA" in found[2]
+    assert "is the label in old, and here 'carrier' is" in found[3]
+    assert list(schema_changes(SCHEMA, SCHEMA, "itself")) == []
+
+
+def test_expectations_raise_all_that_is_not_met(tmp_path: Path) -> None:
+    rules = read_expectations({"features": {"fare": {"present": 1, "max": 3}, "city": {"values": []}}}).fitted(SCHEMA)
+    with pytest.raises(
+        ExpectationError, match=r"6 expectations are not met; nothing was committed:\ntrain: feature 'far"
+    ):
+        check_expectations(statistics({"train": TRAIN, "test": TEST}), SCHEMA, rules)
+    check_expectations(statistics({"train": TEST}), SCHEMA, Rules())
+    for given in ({"leakage": {"records": 0}}, {"duplicates": {"keys": ["city"]}}):
+        with pytest.raises(UsageError, match="records are compared with each other once they are written"):
+            read_expectations(given)
+
+
+def test_a_violation_says_its_place_and_what_to_do() -> None:
+    found = Violation("leakage", "3 records leak", "take them out", None, "test", 0.5, 0.0, "a.tfrecord", 7)
+    assert str(found) == "a.tfrecord, record 7: test: leakage: 3 records leak; take them out"
+    assert found.to_json() == {
+        "check": "leakage", "what": "3 records leak", "remedy": "take them out", "feature": None, "split": "test",
+        "figure": 0.5, "threshold": 0.0, "file": "a.tfrecord", "record": 7,
+    }  # fmt: skip
