@@ -19,6 +19,7 @@ from recordmill.checks.expectations import ExpectationError
 
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
 
+THRESHOLDS = ("jensen_shannon", "l_infinity", "missing", "new_values")
 SPLITS = "train=0.8,test=0.2"
 
 
@@ -121,6 +122,29 @@ def test_equal_images_are_found_in_two_splits(tmp_path: Path) -> None:
     found = [one for one in recordmill.check(tmp_path / "leaky") if "bytes" in one.what]
     assert [(one.check, one.feature, one.split) for one in found] == [("leakage", "image", "test")]
     assert found[0].figure == pytest.approx(1 / 11)
+
+
+def test_near_equal_photos_are_found_and_no_others(shared_data: Path, tmp_path: Path) -> None:
+    photos = sorted((shared_data / "images" / "clothing-small").rglob("*.jpg"))[::18]
+    copies = []
+    for number, path in enumerate(photos):
+        folder = tmp_path / "in" / ("train" if number % 4 else "test") / "x"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number}.jpg").write_bytes(path.read_bytes())
+        if number % 8 == 1:
+            copies.append((number, path))
+    rules = {"leakage": {"near_images": 0}, "duplicates": {"near_images": 0}, "skew": dict.fromkeys(THRESHOLDS)}
+    recordmill.build(tmp_path / "in", tmp_path / "clean")
+    assert [str(one) for one in recordmill.check(tmp_path / "clean", against=rules) if one.check != "skew"] == []
+    for number, path in copies:
+        with Image.open(path) as photo:
+            half = photo.convert("RGB").resize((photo.width // 2, photo.height // 2))
+        (tmp_path / "in" / "test" / "x" / f"copy{number}.jpg").write_bytes(encoded("JPEG", half, quality=70))
+    recordmill.build(tmp_path / "in", tmp_path / "leaky")
+    (found,) = [one for one in recordmill.check(tmp_path / "leaky", against=rules) if one.check != "skew"]
+    assert (found.check, found.split, found.feature) == ("leakage", "test", "image")
+    assert f"{len(copies):,} of" in found.what
+    assert "looks like one of split 'train'" in found.what
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import pytest
 
 from recordmill.base.siphash import U64
 from recordmill.checks import hamming
-from recordmill.checks.hamming import MOST_BITS, near_pairs
+from recordmill.checks.hamming import near_pairs
+from recordmill.records.images.similarity import NEAR_BITS
 
 
 def found_in(hashes: U64) -> list[tuple[int, int]]:
@@ -17,7 +18,7 @@ def found_in(hashes: U64) -> list[tuple[int, int]]:
 def by_brute_force(hashes: U64) -> set[tuple[int, int]]:
     bits = np.unpackbits(hashes.view(np.uint8), axis=1).astype(np.float32)
     distances = bits @ (1 - bits.T) + (1 - bits) @ bits.T
-    return {(int(i), int(j)) for i, j in zip(*np.nonzero(np.triu(distances <= MOST_BITS, 1)), strict=True)}
+    return {(int(i), int(j)) for i, j in zip(*np.nonzero(np.triu(distances <= NEAR_BITS, 1)), strict=True)}
 
 
 def with_copies(count: int, copies: int, most_bits: int, seed: int) -> tuple[U64, set[tuple[int, int]]]:
@@ -58,6 +59,6 @@ def test_of_few_hashes_there_are_few_pairs() -> None:
 
 @pytest.mark.sweep
 def test_a_million_hashes() -> None:
-    hashes, copies = with_copies(1_000_000, 20_000, MOST_BITS, 7)
+    hashes, copies = with_copies(1_000_000, 20_000, NEAR_BITS, 7)
     found = found_in(hashes)
     assert set(found) == copies  # of random ones none is near another

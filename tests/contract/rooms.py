@@ -26,7 +26,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "records.inference": "base records.example records.protobuf schemas",
     "records.writers": "base records.columns records.images schemas storage",
     "statistics": "base records.example schemas",
-    "checks": "base schemas statistics storage",
+    "checks": "base records.images schemas statistics storage",
     "shards": "base records.tfrecord records.writers schemas storage",
     "shards.loading": "base records.columns records.example records.inference records.tfrecord schemas shards storage",
     "sources": "base records.images",

@@ -14,15 +14,15 @@ import numpy as np
 from recordmill.base.arrays import Int32s, Int64s
 from recordmill.base.kernels import inlined, kernel
 from recordmill.base.siphash import U64
+from recordmill.records.images.similarity import NEAR_BITS
 
-HASH_BITS = 256
-MOST_BITS = 24  # by which hashes of a pair differ
+_HASH_BITS = 256
 _PORTIONS = 13
 _FOUND_AT_ONCE = 1 << 16  # pairs of one array
 
 
 def near_pairs(hashes: U64) -> Iterator[tuple[Int64s, Int64s]]:
-    """Each pair of rows of hashes, [n, 4] words, that differ in at most MOST_BITS bits, once, as (smaller, larger)
+    """Each pair of rows of hashes, [n, 4] words, that differ in at most NEAR_BITS bits, once, as (smaller, larger)
     numbers, in portions; in which order follows from the hashes.
 
     Memory: 44 bytes a hash beside the hashes, and a portion. Time grows with n and with the pairs that share a portion:
@@ -31,7 +31,7 @@ def near_pairs(hashes: U64) -> Iterator[tuple[Int64s, Int64s]]:
     hashes = np.ascontiguousarray(hashes)
     one, other = np.empty(_FOUND_AT_ONCE, np.int64), np.empty(_FOUND_AT_ONCE, np.int64)
     for portion in range(_PORTIONS):
-        bits = len(range(portion, HASH_BITS, _PORTIONS))
+        bits = len(range(portion, _HASH_BITS, _PORTIONS))
         keys = np.empty(len(hashes), np.int32)
         take_portion(hashes, portion, _PORTIONS, keys)
         members = np.argsort(keys, kind="stable")
@@ -114,7 +114,7 @@ def find_pairs(
             while at < end:
                 j = at
                 at += 1
-                if _distance(hashes, i, j) <= 24 and not _is_near_before(hashes, i, j, portion):
+                if _distance(hashes, i, j) <= NEAR_BITS and not _is_near_before(hashes, i, j, portion):
                     one[count], other[count] = j, i
                     count += 1
                     if count == len(one):

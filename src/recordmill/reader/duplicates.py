@@ -16,6 +16,7 @@ from recordmill.checks.repeats import ContentDigests, Repeated
 from recordmill.checks.rules import Repeats, Rules
 from recordmill.checks.violations import Violation, percent
 from recordmill.reader.images.columns import image_features
+from recordmill.reader.near_images import near_images
 from recordmill.records.example.flat_arrays import Flat, to_flat
 from recordmill.records.tfrecord.frames import HEADER_BYTES
 from recordmill.schemas.feature import Schema
@@ -26,11 +27,12 @@ from recordmill.shards.pieces import FrameBlock
 if TYPE_CHECKING:
     from recordmill.reader.scanner import Scanner
 
-_RECORDS, _IMAGES, _KEYS = "records", "images", "keys"
+_RECORDS, _IMAGES, _KEYS, _NEAR = "records", "images", "keys", "near_images"
 _SAID = {
     _RECORDS: "are equal to one",
     _IMAGES: "have an image of the same bytes as one",
     _KEYS: "have the same value as one",
+    _NEAR: "have an image that looks like one",
 }
 
 
@@ -41,15 +43,17 @@ class _Wanted(NamedTuple):
     feature: str | None = None
 
     def limit(self, repeats: Repeats) -> float | None:
-        if self.check == _RECORDS:
-            return repeats.records
-        return repeats.images if self.check == _IMAGES else repeats.keys.get(self.feature or "")
+        found: float | None = (
+            repeats.keys.get(self.feature or "") if self.check == _KEYS else getattr(repeats, self.check)
+        )
+        return found
 
 
 def repeat_violations(
     dataset: Scanner, rules: Rules, memory_bytes: int, progress: Callable[[int], None] | None = None
 ) -> Iterator[Violation]:
-    """What of the rules' leakage and duplicates the records are not like. All records are read, once.
+    """What of the rules' leakage and duplicates the records are not like. All records are read once, and once more
+    for images that look alike.
 
     memory_bytes: what digests may take, beside the records that are being read.
 
@@ -57,8 +61,21 @@ def repeat_violations(
         DataError: a record is damaged.
     """
     wanted = _wanted(dataset, rules)
-    if not wanted:
-        return
+    if wanted:
+        yield from _equal(dataset, wanted, rules, memory_bytes, progress)
+    if any(each.near_images is not None for each in _both(dataset, rules)):
+        places = _Places(dataset)
+        for name in image_features(dataset.encoded):
+            yield from _leaks(_Wanted(_NEAR, name), near_images(dataset, name, progress), rules, places)
+
+
+def _equal(
+    dataset: Scanner,
+    wanted: list[_Wanted],
+    rules: Rules,
+    memory_bytes: int,
+    progress: Callable[[int], None] | None,
+) -> Iterator[Violation]:
     tables = [ContentDigests(len(dataset.splits), len(dataset), memory_bytes // len(wanted)) for _ in wanted]
     try:
         _digest(dataset, dict(zip(wanted, tables, strict=True)), progress)
@@ -70,8 +87,13 @@ def repeat_violations(
             table.close()
 
 
+def _both(dataset: Scanner, rules: Rules) -> list[Repeats]:
+    """Those of duplicates and, where there are several splits, of leakage."""
+    return [rules.duplicates, *([rules.leakage] if len(dataset.splits) > 1 else [])]
+
+
 def _wanted(dataset: Scanner, rules: Rules) -> list[_Wanted]:
-    both = [rules.duplicates, *([rules.leakage] if len(dataset.splits) > 1 else [])]
+    both = _both(dataset, rules)
     found = [_Wanted(_RECORDS)] if any(each.records is not None for each in both) else []
     if any(each.images is not None for each in both):
         found += [_Wanted(_IMAGES, name) for name in image_features(dataset.encoded)]
