@@ -26,6 +26,7 @@ from recordmill.base.suggestions import there_are
 from recordmill.building.order import Ordering, split_names
 from recordmill.building.plan import BuildPlan, group_units
 from recordmill.building.run_file import KeyBuckets
+from recordmill.building.strata_count import check_stratum, count_strata
 from recordmill.building.workers.plan_files import begin_build
 from recordmill.building.workers.shared_files import SharedFolder
 from recordmill.checks.expectations import read_expectations
@@ -212,6 +213,7 @@ def _run(
                     pass
             plan = make_plan(source, folder, out, base, settings)
             _look_first(plan, settings, progress)
+            plan = count_strata(plan, progress)
             place = None if is_local(settings.runner) else _place(plan, settings.storage_requests)
             with remove_on_failure(place):
                 plan = _with_data_in_out(plan, place)
@@ -269,6 +271,9 @@ def make_plan(source: Any, folder: RunFolder, out: str, base: int, settings: Bui
     planned = with_unit_table(plan_source(source, folder, out, settings))
     for keyword, column in (("key", settings.order.key), ("split_by", settings.order.split_by)):
         _check_column(planned, keyword, column)
+    if (stratum := settings.order.stratify) is not None:
+        _check_column(planned, "stratify", stratum)
+        check_stratum(planned.schema[stratum])
     splits = split_names(settings.order, planned.files)
     options = settings.shards.of_inputs(planned.files.size_bytes)
     shards = options.num_shards or int(unit_sizes(planned.units).sum()) // options.shard_bytes + 1
@@ -366,7 +371,8 @@ def _rows(plan: BuildPlan) -> int | None:
 
 def _result(out: str, manifest: Manifest, plan: BuildPlan, seconds: float) -> BuildResult:
     part = manifest.parts[-1]
-    marked = {in_flags(note): note for note in (plan.source.notes if plan.source else ())}
+    noted = (*(plan.source.notes if plan.source else ()), *(plan.strata.notes if plan.strata else ()))
+    marked = {in_flags(note): note for note in noted}
 
     def path(*names: str) -> Path | str:
         return join(out, *names) if is_remote(out) else Path(out, *names)

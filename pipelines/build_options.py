@@ -99,6 +99,7 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
             values.split_by,
             parse_splits(values.splits),
             key_bits,
+            values.stratify,
         ),
         shards=_shards(values.shard_size, values.num_shards),
         compression=values.compression,

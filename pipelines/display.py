@@ -31,6 +31,7 @@ def completion_notice(out: object, *checks: Callable[[], bool]) -> Iterator[list
 
 _STAGES = {
     "plan": "planning",
+    "classes": "counting classes",
     "read": "reading",
     "write": "writing shards",
     "resume": "checking what is finished",

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
+from recordmill.base.option_names import option
 from recordmill.base.suggestions import there_are
 from recordmill.building.cuts import ShardOptions
 from recordmill.building.ingest import Ingested, KeyedChunk, count_values, find_too_large, sketches_of, too_large
@@ -170,6 +171,11 @@ class WriteShards(PTransform):
             self.out = os.path.abspath(self.out)
         if not self.order.shuffle:
             raise UsageError("records of a pipeline have no order to keep: shuffle, or give a key")
+        if self.order.stratify is not None:
+            raise UsageError(
+                f"{option('stratify')} is not for records of a pipeline, which are seen once: write them to files, and "
+                "build a data set of those"
+            )
         for column in (self.order.key, self.order.split_by):
             if column is not None and column not in self.schema:
                 raise UsageError(

@@ -10,6 +10,7 @@ from typing import Any
 from recordmill.base.progress import Progress
 from recordmill.building.plan import BuildPlan
 from recordmill.building.run_file import Histogram
+from recordmill.building.strata_count import count_strata
 from recordmill.building.workers.finish import digest_files, finish, without_digest
 from recordmill.building.workers.plan_files import begin_build
 from recordmill.building.workers.runs import Account, ingest_group
@@ -41,6 +42,7 @@ class Steps:
         each = [Unit(at, at + 1, size_bytes=file.stat.size_bytes) for at, file in enumerate(source.files)]
         plan = replace(plan, source=replace(source, units=tuple(each)))
         plan = replace(plan, groups=tuple(range(at, at + 1) for at in range(len(each))))
+        plan = count_strata(plan, Progress())
         return cls(begin_build(plan, SharedFolder(out, folder.id)), Progress())
 
     @property

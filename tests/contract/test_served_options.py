@@ -147,9 +147,9 @@ def test_an_option_is_refused_without_what_it_needs_and_beside_what_it_excludes(
             refuse_unserved(command, {**given, other: NEEDED.get(other, "x")})
             seen += 1
         for other, setting in option.excludes:
-            excluded = {other: value_of(find(other)) if setting is None else setting}
+            excluded = {other: value_of(find(other)) if setting is None else setting, **beside(find(other))}
             with pytest.raises(UsageError, match=f"^{option.name}=.* and {other}=.* exclude each other"):
-                refuse_unserved(command, {**given, **excluded})
+                refuse_unserved(command, {**given, **beside(option), **excluded})
             refuse_unserved(command, {option.name: option.default, **excluded})
             seen += 1
     assert seen > 4

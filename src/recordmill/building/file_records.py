@@ -269,7 +269,7 @@ def one_record_files(plan: BuildPlan) -> list[FileBatch] | None:
     source, order, number = plan.source, plan.order, plan.shards.num_shards
     if not isinstance(source, FileRecords) or not source.is_record_per_file or plan.transform is not None:
         return None
-    if order.key is not None or order.split_by is not None or not find_codec(plan.compression).is_plain:
+    if order.columns or not find_codec(plan.compression).is_plain:
         return None
     found = file_batches(plan)
     few = number is not None and any(0 < files < number for files in files_by_split(plan, found))

@@ -112,9 +112,26 @@ def read_unit(plan: BuildPlan, group: int, wanted: Callable[[Unit], bool] = lamb
 
 def assign_keys(plan: BuildPlan, chunk: Chunk) -> KeyedChunk:
     """The chunk's records with their keys and splits, which what is read decides, and nothing that follows."""
-    batch = chunk.records if isinstance(chunk.records, pa.RecordBatch) else None
-    keys, splits = plan.ordering.assign(batch, chunk.file, chunk.position)
+    keys, splits = plan.ordering.assign(deciding_columns(plan, chunk), chunk.file, chunk.position)
     return KeyedChunk(chunk.records, chunk.file, chunk.position, keys, splits)
+
+
+def deciding_columns(plan: BuildPlan, chunk: Chunk) -> pa.RecordBatch | None:
+    """The columns that decide keys and splits, or more; None where none does and the records are not parsed. A record
+    that can't be parsed lacks all of them.
+    """
+    if isinstance(chunk.records, pa.RecordBatch):
+        return chunk.records
+    if not plan.order.columns:
+        return None
+    data, offsets = chunk.records.data, chunk.records.offsets
+    starts, lengths = np.ascontiguousarray(offsets[:-1]), np.diff(offsets)
+    batch, kept, bad = decode_lenient(data, starts, lengths, _source(plan).schema, plan.order.columns)
+    if not bad:
+        return batch
+    rows = np.full(len(starts), -1, np.int64)
+    rows[kept] = np.arange(len(kept))
+    return batch.take(pa.array(rows, mask=rows < 0))
 
 
 def transform(plan: BuildPlan, placed: KeyedChunk) -> tuple[KeyedChunk, tuple[Reject, ...]]:

@@ -7,7 +7,9 @@ Without a shuffle the key counts the records in input order. Equal keys are orde
 records two share a key in 3 % of data sets.
 
 Split: a hash of its own, under `split_seed` and another personalisation, so that shuffling anew moves nobody between
-splits. Decided once: these functions decide the bytes of every data set, and their outputs are pinned in the tests.
+splits. A split begins where the shares before it end, or at what `building.strata` finds for each class.
+
+Decided once: these functions decide the bytes of every data set, and their outputs are pinned in the tests.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import pyarrow.compute as pc
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.siphash import U64, derive_key, derive_keys, hash_bytes, hash_positions
+from recordmill.building.strata import Strata
 from recordmill.records.tfrecord.frames import HEADER_BYTES, Frames
 from recordmill.schemas.splits import check_split_name
 from recordmill.sources.common.contract import Source
@@ -43,7 +46,7 @@ class OrderOptions:
     splits: (name, fraction) in order, fractions summing to 1, or what `parse_splits` takes; empty: what the folders
     say, else all in `train`.
     key, split_by: columns hashed in place of the record's identity. key_bits: how many leading bits of a key count;
-    tests lower it to make keys collide.
+    tests lower it to make keys collide. stratify: the column whose classes are each divided by the fractions.
     """
 
     seed: int = 0
@@ -53,6 +56,7 @@ class OrderOptions:
     split_by: str | None = None
     splits: tuple[tuple[str, float], ...] = ()
     key_bits: int = 64
+    stratify: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "splits", parse_splits(self.splits))
@@ -76,9 +80,22 @@ class OrderOptions:
                 f"{option('split_by')} needs {option('splits')}: it says which records stay together, not how large "
                 "the splits are"
             )
+        if self.stratify is not None and not self.splits:
+            raise UsageError(f"{option('stratify')} needs {option('splits')}: it divides each class by their fractions")
         for name, seed in (("seed", self.seed), ("split_seed", self.split_seed)):
             if not -(2**63) <= seed < 2**63:
                 raise UsageError(f"{name}={seed} does not fit 64 bits")
+
+    @property
+    def group_by(self) -> str | None:
+        """The column whose equal values are in one split, if there is one."""
+        return self.split_by or self.key
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that keys and splits are made of."""
+        named = (self.key, self.split_by, self.stratify)
+        return tuple(dict.fromkeys(column for column in named if column is not None))
 
 
 def parse_splits(value: Any) -> tuple[tuple[str, float], ...]:
@@ -135,11 +152,11 @@ class Ordering:
     """The key and the split of the records of one planned source; `place` works on any chunk of them.
 
     Hash keys of sources are derived when their first record comes: a worker that reads one unit of a million files
-    derives one.
+    derives one. strata: where the splits of each class begin, once that is known.
     """
 
-    def __init__(self, options: OrderOptions, source: Source) -> None:
-        self.options = options
+    def __init__(self, options: OrderOptions, source: Source, strata: Strata | None = None) -> None:
+        self.options, self.strata = options, strata
         self.names = split_names(options, source.files)
         self._files = source.files
         self._first_row = None if options.shuffle else _first_rows(source)
@@ -162,6 +179,12 @@ class Ordering:
             keys = keys & np.uint64(2**64 - 2 ** (64 - self.options.key_bits))
         return keys, self._splits(batch, file, position)
 
+    def split_hashes(
+        self, batch: pa.RecordBatch | None, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]
+    ) -> U64:
+        """[n] what decides the split of each record."""
+        return self._hash(batch, self.options.group_by, file, position, self.options.split_seed, _SPLIT, _SPLIT_COLUMN)
+
     def _check_room(self, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]) -> None:
         """Refuses a position that lies among those of the next file."""
         assert self._first_row is not None
@@ -179,8 +202,10 @@ class Ordering:
     ) -> npt.NDArray[np.uint16]:
         if not self.options.splits:
             return self._of_files(file)
-        column = self.options.split_by or self.options.key
-        hashes = self._hash(batch, column, file, position, self.options.split_seed, _SPLIT, _SPLIT_COLUMN)
+        hashes = self.split_hashes(batch, file, position)
+        if self.options.stratify is not None:
+            assert self.strata is not None, "the classes were not counted"
+            return self.strata.splits(batch, hashes, file, position)
         return np.searchsorted(self._thresholds, hashes, side="right").astype(np.uint16)
 
     def _of_files(self, file: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
@@ -243,7 +268,7 @@ def assign_payloads(options: OrderOptions, batch: pa.RecordBatch, frames: Frames
     keys = hashes(options.key, options.seed, _ORDER, _ORDER_COLUMN)
     if not options.splits:
         return keys, np.zeros(len(keys), np.uint16)
-    split_hashes = hashes(options.split_by or options.key, options.split_seed, _SPLIT, _SPLIT_COLUMN)
+    split_hashes = hashes(options.group_by, options.split_seed, _SPLIT, _SPLIT_COLUMN)
     return keys, np.searchsorted(split_thresholds(options), split_hashes, side="right").astype(np.uint16)
 
 

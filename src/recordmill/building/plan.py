@@ -19,6 +19,7 @@ from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.building.cuts import ShardOptions
 from recordmill.building.order import Ordering, OrderOptions
 from recordmill.building.run_file import KeyBuckets
+from recordmill.building.strata import Strata
 from recordmill.checks.rules import Rules
 from recordmill.preprocessing.saved_transform import SavedTransform
 from recordmill.schemas.feature import Schema
@@ -63,6 +64,7 @@ class BuildPlan:
     transform: what is made of each record; schema is then of what it makes, and source.schema of what is read.
     library: what packs shards where it was planned, with its version. statistics: records are counted for them.
     expect: the rules that these must keep.
+    strata: where the splits of each class begin, of a build whose classes are divided alike.
     """
 
     folder: str
@@ -85,6 +87,7 @@ class BuildPlan:
     library: str = ""
     statistics: bool = True
     expect: Rules | None = None
+    strata: Strata | None = None
 
     def __post_init__(self) -> None:
         if not self.library:
@@ -106,6 +109,7 @@ class BuildPlan:
             "key": self.order.key,
             "splits": dict(self.order.splits),
             "split_by": self.order.split_by,
+            **({} if self.order.stratify is None else {"stratify": self.order.stratify}),
             "split_seed": self.order.split_seed,
             "shard_bytes": None if self.shards.num_shards else self.shards.shard_bytes,
             "num_shards": self.shards.num_shards,
@@ -141,7 +145,7 @@ class BuildPlan:
     def ordering(self) -> Ordering:
         """The places of the source's records; derived in each process."""
         assert self.source is not None
-        return Ordering(self.order, self.source)
+        return Ordering(self.order, self.source, self.strata)
 
     def moved(self, **changes: Any) -> BuildPlan:
         """The same plan with files in other folders; what was derived from it is kept."""

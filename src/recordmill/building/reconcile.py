@@ -149,6 +149,7 @@ def describe_data_set(
     rejects = {"count": rejected.total, "reasons": dict(sorted(rejected.counts.items())), "files": list(reject_files)}
     noted = [
         *(plan.source.notes if plan.source else ()),
+        *(plan.strata.notes if plan.strata else ()),
         *(f"{what}: {count:,}" for what, count in sorted(outcome.counts.items())),
         *(f"split {split!r} got no record" for split in plan.splits if split not in outcome.parts),
     ]

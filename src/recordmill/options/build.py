@@ -157,6 +157,16 @@ _ORDER: Options = (
         needs=("splits",),
     ),
     Option(
+        "stratify",
+        "divide each class of this column by the fractions of the splits, to one record; the inputs are read twice",
+        metavar="COLUMN",
+        group=ORDER,
+        common=True,
+        decides=True,
+        needs=("splits",),
+        excludes=(("transform_cache", None),),
+    ),
+    Option(
         "split_seed",
         "of the division into splits",
         form=WHOLE_FORM,

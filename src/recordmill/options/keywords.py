@@ -47,6 +47,8 @@ class BuildKeywords(TypedDict, total=False):
     split_from: Literal["auto", "folders", "names", "none"]
     # keep records with equal values of this column in one split
     split_by: str | None
+    # divide each class of this column by the fractions of the splits, to one record; the inputs are read twice
+    stratify: str | None
     # of the division into splits (default: 0)
     split_seed: int
     # of each shard, before compression (default: 128MiB; above 4 TiB of input as much as 32,768 shards need)

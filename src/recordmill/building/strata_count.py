@@ -1,0 +1,178 @@
+"""The pass that a stratified build makes before it is one: all records are read, and of each its class and the hash of
+its split are kept, so that each class can be cut exactly. `building.strata` says how.
+
+With n records 24 * n bytes lie in files of the run meanwhile, if they are more than a 32nd of the memory. So much is
+held at once, and six times as much while it is sorted: 94 MiB for 10^8 records where 16 MiB are held, 83 MiB for 10^7.
+Classes are at most MOST_STRATA.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recordmill.base.arrays import Int64s
+from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
+from recordmill.base.progress import Progress
+from recordmill.base.threads import thread_map
+from recordmill.building.hash_rows import HashRows
+from recordmill.building.ingest import deciding_columns, read_unit
+from recordmill.building.plan import BuildPlan
+from recordmill.building.strata import (
+    GROUP_DTYPE,
+    RECORD_DTYPE,
+    GroupCuts,
+    Strata,
+    add_groups,
+    begins_of_groups,
+    begins_of_records,
+    class_numbers,
+    describe_counts,
+    due,
+)
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Feature
+from recordmill.sources.common.tables import table_rows
+
+MOST_STRATA = 1 << 15  # 32,768, half as many again as ImageNet has: where their splits begin goes to each worker
+_SHARE = 32  # of the memory: what of the rows is held
+_TOLERATED = 10  # a split of whole groups may have a tenth more or less of a class than its share, or one record
+
+
+def check_stratum(feature: Feature) -> None:
+    """Raises UsageError for a column whose values are no classes."""
+    if feature.dtype in ("string", "bool") or feature.dtype.removeprefix("u").startswith("int"):
+        return
+    if feature.dtype.startswith(("float", "bfloat")):
+        remedy = (
+            f"if they are whole numbers say {option('dtypes', {feature.name: 'int64'})}, else add a column that names "
+            "a range for each"
+        )
+    else:
+        remedy = "name a column of texts, whole numbers or truth values"
+    raise UsageError(f"{option('stratify', feature.name)}: it holds {feature.describe()}, which is no class; {remedy}")
+
+
+def count_strata(plan: BuildPlan, progress: Progress) -> BuildPlan:
+    """The plan with where the splits of each class begin; as it is where it asks for no strata.
+
+    Raises:
+        UsageError: the column has more than MOST_STRATA values; groups that must stay together hold several classes,
+            or are so large that a split would miss its share by more than a tenth. DataError: an input is broken.
+    """
+    if plan.order.stratify is None:
+        return plan
+    progress.begin("classes", None if plan.source is None else table_rows(plan.source.units))
+    counted = _Counted(plan)
+    try:
+        for _ in thread_map(lambda group: counted.read(group, progress), range(len(plan.groups)), plan.threads):
+            pass
+        return replace(plan, strata=counted.strata())
+    finally:
+        counted.rows.close()
+
+
+class _Counted:
+    """Rows of all records that were read, and how many each class has, which are numbered as they come."""
+
+    def __init__(self, plan: BuildPlan) -> None:
+        assert plan.order.stratify is not None
+        assert plan.source is not None
+        self._plan, self._column, self._lock = plan, plan.order.stratify, threading.Lock()
+        self._feature = plan.source.schema[self._column]
+        self._values = pa.array([], to_arrow(plan.source.schema).field(self._column).type)
+        self._counts = np.zeros(1, np.int64)
+        self._is_grouped = plan.order.group_by is not None
+        folder, most_bytes = os.path.join(plan.folder, "classes"), plan.memory_bytes // _SHARE
+        self.rows = (
+            HashRows(folder, GROUP_DTYPE, most_bytes, add_groups)
+            if self._is_grouped
+            else HashRows(folder, RECORD_DTYPE, most_bytes)
+        )
+
+    def read(self, group: int, progress: Progress) -> None:
+        """Count the records of a group of units."""
+        for chunk in read_unit(self._plan, group):
+            progress.advance(chunk.rows)
+            if not chunk.rows:
+                continue
+            batch = deciding_columns(self._plan, chunk)
+            assert batch is not None
+            hashes = self._plan.ordering.split_hashes(batch, chunk.file, chunk.position)
+            rows = np.zeros(chunk.rows, GROUP_DTYPE if self._is_grouped else RECORD_DTYPE)
+            rows["hash"], rows["stratum"] = hashes, self._numbers(batch.column(self._column))
+            if self._is_grouped:
+                rows["records"] = 1
+                rows = add_groups(rows)
+            else:
+                rows["file"], rows["position"] = chunk.file, chunk.position
+            self.rows.add(rows)
+
+    def _numbers(self, column: pa.Array) -> Int64s:
+        """[rows] the class of each value, which is counted."""
+        with self._lock:
+            numbers = class_numbers(column, self._values)
+            if (new := numbers < 0).any():
+                values = pc.unique(column.filter(pa.array(new)))
+                if len(self._values) + len(values) > MOST_STRATA:
+                    raise UsageError(
+                        f"{option('stratify', self._column)}: it has more than {MOST_STRATA:,} different values; name "
+                        "a column of fewer classes"
+                    )
+                self._values = pa.concat_arrays([self._values, values])
+                self._counts = np.append(self._counts, np.zeros(len(values), np.int64))
+                numbers = class_numbers(column, self._values)
+            self._counts += np.bincount(numbers, minlength=len(self._counts))
+            return numbers
+
+    def strata(self) -> Strata:
+        """Where the splits of each class begin."""
+        order = self._plan.order
+        wanted = due(self._counts.tolist(), [fraction for _, fraction in order.splits])
+        if self._is_grouped:
+            cuts = begins_of_groups(self.rows, wanted)
+            self._check(cuts, wanted)
+            begins, counts = cuts.begins, cuts.counts
+        else:
+            begins, counts = begins_of_records(self.rows, wanted), wanted
+        by_value = np.asarray(pc.sort_indices(self._values)) + 1
+        numbers = [0, *by_value.tolist()]
+        names = [self._name(number) for number in numbers]
+        notes = describe_counts(self._column, names, self._plan.splits, counts[numbers])
+        values = self._values.take(pa.array(by_value - 1))
+        return Strata(self._column, values, begins[numbers], self._is_grouped, tuple(notes))
+
+    def _name(self, number: int) -> str:
+        """What people call a class."""
+        if not number:
+            return "(missing)"
+        value = self._values[number - 1].as_py()
+        classes = self._feature.classes
+        return f"{value if classes is None else classes[value]!s:.99}"
+
+    def _check(self, cuts: GroupCuts, wanted: Int64s) -> None:
+        order = self._plan.order
+        name = "key" if order.split_by is None else "split_by"
+        said = f"{option('stratify', order.stratify)} and {option(name, order.group_by)} conflict"
+        remedy = f"drop one of them, or let {option('split_by')} name a column of smaller groups"
+        if cuts.mixed:
+            raise UsageError(
+                f"{said}: {cuts.mixed:,} of {cuts.groups:,} groups hold records of several classes, and would have to "
+                f"be divided; drop one of them, or let {option('stratify')} name a column that is the same in all of "
+                "a group"
+            )
+        off = np.abs(cuts.counts - wanted)
+        if not (wrong := off > np.maximum(wanted // _TOLERATED, 1)).any():
+            return
+        number, split = np.unravel_index(int(np.argmax(np.where(wrong, off, -1))), off.shape)
+        raise UsageError(
+            f"{said}: split {self._plan.splits[split]!r} would have {int(cuts.counts[number, split]):,} of the "
+            f"{int(wanted[number].sum()):,} records of {self._name(int(number))}, where {int(wanted[number, split]):,} "
+            f"are its share and a tenth more or less is allowed; {remedy}"
+        )

@@ -1,0 +1,252 @@
+"""`--stratify`: each class is divided by the fractions to one record, for every kind of input and every way in."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from building.spread_build import Steps
+from PIL import Image
+
+import recordmill
+from recordmill.base.errors import UsageError
+from recordmill.building import strata_count
+from recordmill.building.order import OrderOptions
+from recordmill.building.strata import due
+from recordmill.commands.main import run
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.shards.manifest import load
+from recordmill.transforms import WriteShards
+
+pytest.importorskip("apache_beam", reason="building needs Apache Beam")
+
+ROWS, SPLITS = 400, "train=0.7,validation=0.2,test=0.1"
+WAY: dict[str, Any] = {"splits": SPLITS, "stratify": "label", "name": "same"}
+
+
+def rows() -> dict[str, list[Any]]:
+    random = np.random.default_rng(3)
+    return {"id": list(range(ROWS)), "label": random.choice(["ant", "bee", "cat", None], ROWS).tolist()}
+
+
+def csv(folder: Path) -> None:
+    table = rows()
+    for part in range(3):
+        each = zip(table["id"][part::3], table["label"][part::3], strict=True)
+        (folder / f"{part}.csv").write_text("id,label\n" + "".join(f"{i},{label or ''}\n" for i, label in each))
+
+
+def jsonl(folder: Path) -> None:
+    table = rows()
+    each = zip(table["id"], table["label"], strict=True)
+    lines = [json.dumps({"id": i, **({} if label is None else {"label": label})}) for i, label in each]
+    (folder / "a.jsonl").write_text("\n".join(lines))
+
+
+def parquet(folder: Path) -> None:
+    pq.write_table(pa.table(rows()), folder / "a.parquet", row_group_size=70)
+
+
+def texts(folder: Path) -> None:
+    for number, label in zip(*list(rows().values())[:2], strict=True):
+        (folder / str(label)).mkdir(exist_ok=True)
+        (folder / str(label) / f"{number}.txt").write_text(f"text {number}")
+
+
+def images(folder: Path) -> None:
+    data = io.BytesIO()
+    Image.new("RGB", (3, 3)).save(data, "png")
+    for number, label in zip(*list(rows().values())[:2], strict=True):
+        (folder / str(label)).mkdir(exist_ok=True)
+        (folder / str(label) / f"{number}.png").write_bytes(data.getvalue())
+
+
+def tfrecords(folder: Path) -> None:
+    recordmill.build(rows(), folder / "set", label="label")
+
+
+KINDS: dict[str, Callable[[Path], None]] = {
+    "csv": csv, "jsonl": jsonl, "parquet": parquet, "text": texts, "images": images, "tfrecord": tfrecords,
+}  # fmt: skip
+
+
+def counts(result: Any, column: str = "label") -> dict[str, Counter[Any]]:
+    return {
+        split: Counter(row[column] for row in recordmill.open(result.out, split).to_table().to_pylist())
+        for split in result.records
+    }
+
+
+def check_exact(result: Any) -> None:
+    found = counts(result)
+    for label in set().union(*found.values()):
+        each = [found[split][label] for split in ("train", "validation", "test")]
+        assert each == due([sum(each)], [0.7, 0.2, 0.1])[0].tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_class_of_each_kind_of_input_is_divided_to_one_record(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    KINDS[kind](tmp_path / "in")
+    label = {} if kind in ("text", "images", "tfrecord") else {"label": "label"}
+    inputs = str(next((tmp_path / "in").rglob("*.tfrecord"))) if kind == "tfrecord" else tmp_path / "in"
+    more = {"schema": tmp_path / "in" / "set" / "schema.pbtxt", "split_from": "none"} if kind == "tfrecord" else label
+    result = recordmill.build(inputs, tmp_path / "out", kind=kind, **WAY, **more)
+    assert sum(result.records.values()) == ROWS
+    check_exact(result)
+    assert sorted(sum(counts(result).values(), Counter()).values()) == sorted(Counter(rows()["label"]).values())
+    assert recordmill.verify(result.out) == []
+
+
+def bytes_of(result: Any) -> list[bytes]:
+    return [path.read_bytes() for path in result.shards]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return recordmill.build(rows(), tmp_path_factory.mktemp("memory") / "out", label="label", **WAY)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"threads": 4},
+        {"memory": "128MiB"},
+        {"beam_args": ("--direct_runner_bundle_repeat=1",)},
+        {"runner": "DirectRunner"},
+    ],
+    ids=str,
+)
+def test_the_same_splits_however_it_runs(
+    built: Any, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strata_count, "_SHARE", 1 << 17)  # rows find room for a fraction of all
+    result = recordmill.build(rows(), tmp_path / "out", label="label", **WAY, **options)
+    check_exact(result)
+    assert bytes_of(result) == bytes_of(built)
+    assert not list(tmp_path.rglob("classes"))
+    other = recordmill.build(rows(), tmp_path / "other", label="label", split_seed=1, **WAY)
+    check_exact(other)
+    assert other.records == built.records
+    assert bytes_of(other) != bytes_of(built)
+
+
+def test_workers_that_share_nothing_but_out_give_the_same_bytes(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    csv(tmp_path / "in")
+    one = recordmill.build(tmp_path / "in", tmp_path / "one", label="label", **WAY)
+    out = tmp_path / "many"
+    manifest = Steps.begin(tmp_path / "in", str(out), tmp_path / "private", label="label", **WAY).all()
+    assert [(out / part.folder / shard.name).read_bytes() for _, part, shard in manifest.each_shard()] == bytes_of(one)
+    assert manifest.statistics["notes"] == one.manifest.statistics["notes"]
+    assert manifest.fingerprint == one.manifest.fingerprint
+
+
+def test_the_order_of_columns_and_of_classes_names_changes_nothing(built: Any, tmp_path: Path) -> None:
+    schema = Schema((Feature("id", "int64"), Feature("label", "string")))
+    result = recordmill.build(rows(), tmp_path / "out", schema=schema, **WAY)
+    assert result.records == built.records
+    for split in result.records:
+        ids = [set(recordmill.open(one.out, split).to_table()["id"].to_pylist()) for one in (result, built)]
+        assert ids[0] == ids[1]
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [([1, 2, 2], "int8"), ([2**40, 1, 1], "uint64"), ([True, False, False], "bool"), (["ä", "", ""], "string")],
+    ids=str,
+)
+def test_columns_of_whole_numbers_truth_values_and_texts_are_classes(
+    values: list[Any], dtype: str, tmp_path: Path
+) -> None:
+    table = pa.table({"x": pa.array(values * 100, dtype)})
+    result = recordmill.build(table, tmp_path / "out", splits="a=0.9,b=0.1", stratify="x")
+    assert counts(result, "x") == {
+        "a": {values[0]: 90, values[1]: 180},
+        "b": {values[0]: 10, values[1]: 20},
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"stratify": "y"}, "stratify=.* no such column; there are"),
+        ({"stratify": "f"}, r"stratify=\"f\": it holds float64, .*dtypes={\"f\": \"int64\"}"),
+        ({"stratify": "t"}, r"stratify=\"t\": it holds timestamp.*name a column of texts, whole numbers"),
+        ({"stratify": "l"}, r"stratify=\"l\": it holds int64 \[.*name a column of single values"),
+        ({"stratify": "x", "splits": None}, "stratify=.* needs splits="),
+        ({"stratify": "x", "transform": "t.yaml", "transform_cache": "c"}, "stratify=.*transform_cache=.* exclude"),
+    ],
+    ids=str,
+)
+def test_what_is_refused(given: dict[str, Any], message: str, tmp_path: Path) -> None:
+    data = pa.table({"x": [1, 2], "f": [0.5, 1.0], "t": pa.array([1, 2], "timestamp[s]"), "l": [[1], [2]]})
+    with pytest.raises(UsageError, match=message):
+        recordmill.build(data, tmp_path / "out", **{"splits": "a=0.5,b=0.5", **given})
+    assert not list(tmp_path.glob("out/*"))
+
+
+def test_too_many_classes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strata_count, "MOST_STRATA", 100)
+    with pytest.raises(UsageError, match=r"stratify=\"id\": it has more than 100 different values"):
+        recordmill.build({"id": list(range(101))}, tmp_path / "out", splits="a=0.5,b=0.5", stratify="id")
+    recordmill.build({"id": list(range(100))}, tmp_path / "out", splits="a=0.5,b=0.5", stratify="id")
+
+
+def test_records_of_a_pipeline_are_refused_by_name() -> None:
+    order = OrderOptions(splits=(("a", 0.5), ("b", 0.5)), stratify="x")
+    with pytest.raises(UsageError, match="stratify= is not for records of a pipeline"):
+        WriteShards("out", Schema((Feature("x", "int64"),)), order)
+
+
+@pytest.mark.parametrize("way", ["split_by", "key"])
+def test_groups_stay_together_and_classes_are_divided_at_their_edges(way: str, tmp_path: Path) -> None:
+    users = np.arange(3000) % 600
+    data = {"user": users, "label": [f"c{user % 3}" for user in users]}
+    result = recordmill.build(data, tmp_path / "out", splits="a=0.8,b=0.2", stratify="label", **{way: "user"})
+    found = counts(result)
+    assert found == {"a": dict.fromkeys(["c0", "c1", "c2"], 800), "b": dict.fromkeys(["c0", "c1", "c2"], 200)}
+    seen = [set(recordmill.open(result.out, split).to_table()["user"].to_pylist()) for split in ("a", "b")]
+    assert not seen[0] & seen[1]
+
+
+def test_groups_of_several_classes_conflict_and_it_is_said_how_many(tmp_path: Path) -> None:
+    data = {"user": [i % 10 for i in range(100)], "label": [["x", "y"][i % 10 == 3 and i > 50] for i in range(100)]}
+    with pytest.raises(UsageError, match=r"conflict: 1 of 10 groups hold records of several classes") as error:
+        recordmill.build(data, tmp_path / "out", splits="a=0.8,b=0.2", stratify="label", split_by="user")
+    assert 'stratify="label" and split_by="user"' in str(error.value)
+    assert not list(tmp_path.glob("out/*"))
+
+
+def test_groups_that_are_too_large_conflict_and_the_figure_is_said(tmp_path: Path) -> None:
+    data = {"user": [i // 50 for i in range(200)], "label": ["x"] * 100 + ["y"] * 100}
+    message = r"split 'a' would have (50|100) of the 100 records of x, where 80 are its share and a tenth more or less"
+    with pytest.raises(UsageError, match=message):
+        recordmill.build(data, tmp_path / "out", splits="a=0.8,b=0.2", stratify="label", split_by="user")
+
+
+def test_the_command_says_the_counts_and_the_manifest_keeps_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.csv").write_text("x,label\n" + "1,a\n" * 10 + "2,b\n" * 5 + "3,\n")
+    given = ["--label", "label", "--splits", "train=0.8,test=0.2", "--stratify", "label"]
+    assert run(["build", str(tmp_path / "in.csv"), "--out", str(tmp_path / "out"), *given]) == 0
+    said = "--stratify label: records of each class in train / test: a 8 / 2, b 4 / 1, (missing) 1 / 0"
+    assert f"note: {said}\n" in capsys.readouterr().err
+    manifest = load(tmp_path / "out")
+    assert said in manifest.statistics["notes"]
+    assert "split 'test' has no record of (missing): too few for its share" in manifest.statistics["notes"]
+    assert manifest.options["stratify"] == "label"
+
+
+def test_a_build_without_it_is_as_it_was(tmp_path: Path) -> None:
+    result = recordmill.build({"x": [1, 2, 3]}, tmp_path / "out", splits="a=0.5,b=0.5")
+    assert "stratify" not in result.manifest.options
