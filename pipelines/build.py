@@ -295,6 +295,7 @@ def make_plan(source: Any, folder: RunFolder, out: str, base: int, settings: Bui
         store=out if is_remote(out) else "",
         statistics=settings.statistics,
         expect=rules,
+        about=settings.about,
     )
     return replace(plan, groups=group_units(planned, plan.arena_bytes, plan.threads))
 

@@ -16,8 +16,10 @@ from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_size
 from recordmill.building.cuts import ShardOptions
 from recordmill.building.order import DEFAULT_SPLIT, OrderOptions, parse_splits
+from recordmill.options.build import DESCRIPTION_NAMES
 from recordmill.options.commands import fill, of_kind, refuse_unserved
 from recordmill.pipelines.remote.flags import as_flags
+from recordmill.schemas.croissant import Description
 from recordmill.schemas.feature import Schema
 from recordmill.shards.loading.schema_hints import load_schema
 from recordmill.shards.rejects import RejectBudget
@@ -62,6 +64,7 @@ class BuildOptions:
     storage_requests: int | None = None
     statistics: bool = True
     expect: Any = None
+    about: Description = field(default_factory=Description)
     given: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def source_options(self) -> dict[str, Any]:
@@ -121,6 +124,7 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
         storage_requests=values.storage_requests,
         statistics=values.stats,
         expect=values.expect,
+        about=Description.of({name: getattr(values, name) for name in DESCRIPTION_NAMES}),
         given=given,
     )
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from recordmill.base.option_names import option
+from recordmill.schemas.croissant import Description
 from recordmill.schemas.feature import DTYPES, PAYLOAD, Feature, Schema
 
 FILEPATH_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}"
@@ -45,17 +46,17 @@ def dataset_info_json(
     filepath_template: str = FILEPATH_TEMPLATE,
     *,
     schema: Schema | None = None,
-    description: str = "",
+    about: Description | None = None,
 ) -> dict[str, Any]:
     """The content of `dataset_info.json`.
 
     version: three numbers, `1.0.0`. filepath_template: relative to the file's folder, in TFDS's terms. schema: gives
     `as_supervised=True` its (inputs, label), if it has a label: the image alone where there is one, else all features
-    but those that name the class.
+    but those that name the class. about: what people say of it.
     """
     info: dict[str, Any] = {"name": name, "version": version, "fileFormat": "tfrecord", "moduleName": "recordmill"}
-    if description:
-        info["description"] = description
+    if about is not None:
+        info |= _said_by_people(about)
     info["splits"] = [
         {
             "name": split,
@@ -68,6 +69,17 @@ def dataset_info_json(
     if schema is not None and (keys := _supervised_keys(schema)) is not None:
         info["supervisedKeys"] = keys
     return info
+
+
+def _said_by_people(about: Description) -> dict[str, Any]:
+    """As the fields of TFDS's DatasetInfo; what is not said is left out."""
+    said = {"description": about.description, "citation": about.citation}
+    found: dict[str, Any] = {name: text for name, text in said.items() if text}
+    if about.url:
+        found["location"] = {"urls": [about.url]}
+    if about.license:
+        found["redistributionInfo"] = {"license": about.license}
+    return found
 
 
 def label_files(schema: Schema) -> dict[str, str]:

@@ -56,6 +56,8 @@ NEEDED = {
     "splits": "a=1",
     "transform": "x.yaml",
     "transform_from": "x",
+    "url": "https://example.org",
+    "creator": "x",
 }
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from recordmill.base.errors import RecordmillError
 from recordmill.base.threads import thread_map
+from recordmill.schemas.croissant import CROISSANT_NAME
 from recordmill.schemas.tfds import LABELS_SUFFIX
 from recordmill.shards.dead_runs import loaded, remove_data
 from recordmill.shards.manifest import (
@@ -159,7 +160,7 @@ def tidy(
 
 def _write_copies(out: str, manifest: Manifest, copies: Mapping[str, str | bytes], temporary_in: Path | None) -> None:
     """Write manifest.json and the other copies, each atomically, and remove class names of an earlier generation's
-    labels, and its statistics.
+    labels, its statistics and its croissant.json.
 
     `verify --mend` mends the first two if a crash came between, the next build all.
     """
@@ -168,7 +169,7 @@ def _write_copies(out: str, manifest: Manifest, copies: Mapping[str, str | bytes
         name: text if isinstance(text, bytes) else text.encode("utf-8", "backslashreplace")
         for name, text in texts.items()
     }
-    old = [name for name in names_in(out) if name.endswith(LABELS_SUFFIX) or name == STATISTICS_NAME]
+    old = [name for name in names_in(out) if name.endswith(LABELS_SUFFIX) or name in (STATISTICS_NAME, CROISSANT_NAME)]
     _remove_files(out, [name for name in old if name not in copies])
     if is_remote(out):
         put_objects(out, data)

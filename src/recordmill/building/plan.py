@@ -22,6 +22,7 @@ from recordmill.building.run_file import KeyBuckets
 from recordmill.building.strata import Strata
 from recordmill.checks.rules import Rules
 from recordmill.preprocessing.saved_transform import SavedTransform
+from recordmill.schemas.croissant import Description
 from recordmill.schemas.feature import Schema
 from recordmill.shards.rejects import RejectBudget
 from recordmill.sources.common.contract import Source
@@ -64,7 +65,8 @@ class BuildPlan:
     transform: what is made of each record; schema is then of what it makes, and source.schema of what is read.
     library: what packs shards where it was planned, with its version. statistics: records are counted for them.
     expect: the rules that these must keep.
-    strata: where the splits of each class begin, of a build whose classes are divided alike.
+    strata: where the splits of each class begin, of a build whose classes are divided alike. about: what people say of
+    the data set.
     """
 
     folder: str
@@ -88,6 +90,7 @@ class BuildPlan:
     statistics: bool = True
     expect: Rules | None = None
     strata: Strata | None = None
+    about: Description = field(default_factory=Description)
 
     def __post_init__(self) -> None:
         if not self.library:

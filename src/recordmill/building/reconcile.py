@@ -24,6 +24,7 @@ from recordmill.building.ingest import Ingested
 from recordmill.building.plan import BuildPlan
 from recordmill.building.shard_writer import WrittenShard
 from recordmill.checks.expectations import check_expectations
+from recordmill.schemas.croissant import CROISSANT_NAME, croissant_json
 from recordmill.schemas.tfds import Split as TfdsSplit
 from recordmill.schemas.tfds import dataset_info_json, features_json, label_files
 from recordmill.schemas.tfmd import to_pbtxt
@@ -51,6 +52,7 @@ from recordmill.shards.store_run import StoreRun, run_at
 from recordmill.sources.common.content import extension
 from recordmill.statistics.dataset_sketch import DatasetSketch
 from recordmill.statistics.dataset_statistics import DatasetStatistics
+from recordmill.storage.codecs import SHARD_SUFFIXES
 from recordmill.storage.digest import DIGESTED_BYTES, Digest, chunk_digests, combine
 from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import atomic_write, check_unchanged, is_remote, put_bytes, read_blocks, write_all
@@ -166,7 +168,7 @@ def describe_data_set(
         {} if plan.transform is None else plan.transform.about,
         PAGED_VERSION if outcome.pages else FORMAT_VERSION,
     )
-    copies: dict[str, str | bytes] = {**tfds_files(manifest, outcome.parts, plan)}
+    copies: dict[str, str | bytes] = {**description_files(manifest, outcome.parts, plan)}
     if outcome.statistics is not None:
         copies[STATISTICS_NAME] = outcome.statistics.to_bytes()
     return manifest, copies
@@ -240,20 +242,38 @@ def reconcile(read: int, rejected: int, ingested: Sequence[Ingested], shards: Se
         )
 
 
-def tfds_files(manifest: Manifest, parts: Mapping[str, Sequence[ShardInfo]], plan: BuildPlan) -> dict[str, str]:
-    """The files by which TensorFlow Datasets opens OUT (`tfds.builder_from_directory`). parts: split to its shards."""
+def description_files(manifest: Manifest, parts: Mapping[str, Sequence[ShardInfo]], plan: BuildPlan) -> dict[str, str]:
+    """The files by which TensorFlow Datasets opens OUT (`tfds.builder_from_directory`), and `croissant.json` where the
+    data set has a page. parts: split to its shards.
+    """
     part = manifest.parts[-1]
     template = f"{part.folder}/{{SPLIT}}-{{SHARD_X_OF_Y}}.{{FILEFORMAT}}"
     splits = {
         name: TfdsSplit(shard_lengths=[shard.records for shard in shards], num_bytes=totals(shards)[1])
         for name, shards in parts.items()
     }
-    info = dataset_info_json(manifest.name, TFDS_VERSION, splits, template, schema=plan.schema)
-    return {
-        "dataset_info.json": json.dumps(info, indent=2, ensure_ascii=False) + "\n",
-        "features.json": json.dumps(features_json(plan.schema, _images(plan)), indent=2, ensure_ascii=False) + "\n",
-        **label_files(plan.schema),
-    }
+    info = dataset_info_json(manifest.name, TFDS_VERSION, splits, template, schema=plan.schema, about=plan.about)
+    documents = {"dataset_info.json": info, "features.json": features_json(plan.schema, _images(plan))}
+    if plan.about.url:
+        documents[CROISSANT_NAME] = _croissant(manifest, {split: len(shards) for split, shards in parts.items()}, plan)
+    texts = {name: json.dumps(content, indent=2, ensure_ascii=False) + "\n" for name, content in documents.items()}
+    return {**texts, **label_files(plan.schema)}
+
+
+def _croissant(manifest: Manifest, shards: Mapping[str, int], plan: BuildPlan) -> dict[str, Any]:
+    """The content of `croissant.json`. shards: how many each split has. A generation is a major version, since it may
+    have other records.
+    """
+    folder, suffix = manifest.parts[-1].folder, SHARD_SUFFIXES[plan.compression]
+    return croissant_json(
+        manifest.name,
+        plan.about,
+        plan.schema,
+        {split: f"{folder}/{split}-?????-of-{count:05d}{suffix}" for split, count in shards.items()},
+        version=f"{plan.base + 1}.0.0",
+        published=manifest.run["finished"].partition("T")[0],
+        images=_images(plan),
+    )
 
 
 def _images(plan: BuildPlan) -> tuple[str, ...]:

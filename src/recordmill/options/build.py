@@ -34,6 +34,7 @@ from recordmill.sources.registry import KIND_NAMES
 from recordmill.storage.codecs import NONE, SHARD_SUFFIXES
 
 BUILD_RECORDS_GROUP, ORDER, SHARDS, TRANSFORM = "records", "order and splits", "shards", "transform"
+DESCRIPTION = "description"
 IMAGES, CLASSES, CSV = "images", "classes of images and text", "CSV"
 TEXT_GROUP, PARQUET = "text, JSONL and CSV", "CSV and Parquet"
 _IMAGES, _CLASSED, _CSV, _TEXTS = ("images",), ("images", "text"), ("csv",), ("text", "jsonl", "csv")
@@ -209,6 +210,30 @@ _SHARDS: Options = (
     ),
     Option("name", "of the data set", default_text="OUT's own name", metavar="NAME", group=SHARDS, decides=True),
 )
+_DESCRIPTION: Options = (
+    Option(
+        "description",
+        "what the data set is, in a sentence or two, for dataset_info.json and croissant.json",
+        metavar="TEXT",
+        group=DESCRIPTION,
+    ),
+    Option(
+        "license",
+        "its licence: an identifier of SPDX (CC-BY-4.0), a URL, or a name; for the same files",
+        metavar="TEXT",
+        group=DESCRIPTION,
+    ),
+    Option("citation", "how to cite it, BibTeX if you can; for the same files", metavar="TEXT", group=DESCRIPTION),
+    Option(
+        "url",
+        "its page on the web; with it, --description, --license and --creator, OUT gets a croissant.json",
+        metavar="URL",
+        group=DESCRIPTION,
+        needs=("creator",),
+    ),
+    Option("creator", "who made it, for croissant.json", metavar="NAME", group=DESCRIPTION, needs=("url",)),
+)
+DESCRIPTION_NAMES = tuple(option.name for option in _DESCRIPTION)
 _IMAGE: Options = (
     Option(
         "labels",
@@ -541,7 +566,7 @@ _RUN: Options = (
     QUIET,
     JSON,
 )
-BUILD: Options = (*_RECORDS, *_ORDER, *_SHARDS, *_TRANSFORM, *_IMAGE, *_FOLDERS, *_TABLE, *_TEXT, *_RUN)
+BUILD: Options = (*_RECORDS, *_ORDER, *_SHARDS, *_DESCRIPTION, *_TRANSFORM, *_IMAGE, *_FOLDERS, *_TABLE, *_TEXT, *_RUN)
 
 
 _FIT = ("transform", "transform_from", "transform_cache", "fit_on", "keep_raw")

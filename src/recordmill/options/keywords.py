@@ -59,6 +59,16 @@ class BuildKeywords(TypedDict, total=False):
     compression: Literal["none", "gzip", "zstd"]
     # of the data set (default: OUT's own name)
     name: str | None
+    # what the data set is, in a sentence or two, for dataset_info.json and croissant.json
+    description: str | None
+    # its licence: an identifier of SPDX (CC-BY-4.0), a URL, or a name; for the same files
+    license: str | None
+    # how to cite it, BibTeX if you can; for the same files
+    citation: str | None
+    # its page on the web; with it, --description, --license and --creator, OUT gets a croissant.json
+    url: str | None
+    # who made it, for croissant.json
+    creator: str | None
     # what to make of the records: transform.yaml, a mapping of features to steps, or transform.py[:FUNCTION], a
     # preprocessing_fn of tf.Transform
     transform: Any

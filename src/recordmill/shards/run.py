@@ -66,7 +66,7 @@ __all__ = ["READ_NOTE_NAME", "Run", "RunFolder", "check_out"]
 
 RENEW_SEC, LEASE_SEC = 60, 900  # a run that was not heard of for 15 minutes is dead
 # rewritten after each commit; more may follow by `*.labels.txt`
-COPIES = ("manifest.json", "schema.pbtxt", "dataset_info.json", "features.json")
+COPIES = ("manifest.json", "schema.pbtxt", "dataset_info.json", "features.json", "croissant.json")
 _OURS = (MANIFESTS, "rejects", *COPIES)
 _PARTS = ("data", "runs", "rejects", "spool")
 _JOINING = 20  # attempts at a folder that others remove at the same time

@@ -18,9 +18,9 @@ from recordmill.building.reconcile import (
     AccountsError,
     Outcome,
     describe_data_set,
+    description_files,
     digest_unchanged,
     put_pages_of_splits,
-    tfds_files,
     write_inputs,
     write_statistics,
 )
@@ -133,7 +133,7 @@ def _tidy_again(plan: SharedPlan, manifest: Manifest) -> None:
     """What an attempt may have left undone that has committed; the plan is gone where none has."""
     with contextlib.suppress(NotSharedError):
         known = plan.load()
-        copies: dict[str, str | bytes] = {**tfds_files(manifest, manifest.parts[-1].splits, known)}
+        copies: dict[str, str | bytes] = {**description_files(manifest, manifest.parts[-1].splits, known)}
         if (statistics := read_statistics(manifest, plan.job_folder.out)) is not None:
             copies[STATISTICS_NAME] = statistics
         tidy(plan.job_folder.out, manifest, copies, known.base + 1)

@@ -1,0 +1,272 @@
+"""What people say of a data set (its licence, who made it, how to cite it), and `croissant.json`, by which search
+engines and loaders of data sets find it: a `Schema` and the shards' names as JSON-LD of Croissant 1.1
+(https://docs.mlcommons.org/croissant/docs/croissant-spec-1.1.html); and what is wrong with such a file, also where
+`mlcroissant` finds nothing.
+
+The shards are a FileSet by pattern: a FileObject needs a SHA-256 or MD5, and digests of shards are BLAKE3, which
+Croissant does not know. Nor has it a type for Examples: fields name the features, which readers of TFRecord decode.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+from urllib.parse import quote
+
+from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
+from recordmill.schemas.feature import PAYLOAD, Feature, Schema
+
+CROISSANT_NAME = "croissant.json"
+CONFORMS_TO = "http://mlcommons.org/croissant/1.1"
+REQUIRED = ("conformsTo", "name", "description", "license", "url", "creator", "datePublished")
+_BESIDE_BESIDE_URL = (
+    "description",
+    "license",
+    "creator",
+)  # what Croissant requires beside a page and what a build knows
+_SHARDS, _RECORDS, _SPLITS = "shards", "records", "splits"  # the ids of what it describes
+_SPDX = re.compile(  # of https://spdx.org/licenses those that data sets have
+    r"CC0-1\.0|CC-BY(-NC)?(-ND|-SA)?-[1-4]\.[05]|ODbL-1\.0|ODC-By-1\.0|PDDL-1\.0|CDLA-Permissive-[12]\.0|"
+    r"CDLA-Sharing-1\.0|[CO]-UDA-1\.0|MIT|Apache-2\.0|BSD-[23]-Clause|[AL]?GPL-[23]\.[01]-(only|or-later)|MPL-2\.0"
+)
+_BESIDE_URL = ("description", "license", "creator")  # what Croissant requires beside a page and what a build knows
+_SHARDS, _RECORDS, _SPLITS = "shards", "records", "splits"  # the ids of what it describes
+_URL = re.compile(r"https?://[^\s/]+(/\S*)?")
+_NAMED_CLASSES = 20  # of a feature, in its description
+_OWN_TERMS = (
+    "arrayShape", "citeAs", "column", "containedIn", "equivalentProperty", "extract", "field", "fileObject",
+    "fileProperty", "fileSet", "format", "includes", "isArray", "isLiveDataset", "jsonPath", "key", "md5",
+    "parentField", "path", "recordSet", "references", "regex", "repeated", "replace", "samplingRate", "separator",
+    "source", "subField", "transform",
+)  # fmt: skip
+_CONTEXT: Mapping[str, Any] = {
+    "@language": "en",
+    "@vocab": "https://schema.org/",
+    "sc": "https://schema.org/",
+    "cr": "http://mlcommons.org/croissant/",
+    "rai": "http://mlcommons.org/croissant/RAI/",
+    "dct": "http://purl.org/dc/terms/",
+    **{term: f"cr:{term}" for term in _OWN_TERMS},
+    "conformsTo": "dct:conformsTo",
+    "data": {"@id": "cr:data", "@type": "@json"},
+    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+    "examples": {"@id": "cr:examples", "@type": "@json"},
+    "name": {"@container": "@language"},
+    "description": {"@container": "@language"},
+}
+_DTYPES = {"bool": "sc:Boolean", "string": "sc:Text", "bytes": "sc:Text", "bfloat16": "sc:Float"}
+
+
+@dataclass(frozen=True)
+class Description:
+    """What people say of a data set; "": nothing. license: an identifier of SPDX, a URL, or a name. url: its page, with
+    which it gets a `croissant.json`. creator: an organization's or a person's name.
+
+    Raises:
+        UsageError: one is blank, url is none of the web, or it is given and what Croissant requires beside is not.
+    """
+
+    description: str = ""
+    license: str = ""
+    citation: str = ""
+    url: str = ""
+    creator: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.url:
+            return
+        if not _URL.fullmatch(self.url):
+            raise UsageError(
+                f"{option('url', self.url)}: give the page of the data set, as in https://example.org/data"
+            )
+        if lacking := [option(name) for name in _BESIDE_URL if not getattr(self, name)]:
+            raise UsageError(
+                f"{option('url', self.url)}: {CROISSANT_NAME} needs {' and '.join(lacking)}, too; Croissant requires it"
+            )
+
+    @classmethod
+    def of(cls, given: Mapping[str, str | None]) -> Description:
+        """Those that are given, without blanks around them."""
+        for name, value in given.items():
+            if value is not None and (not isinstance(value, str) or not value.strip()):
+                raise UsageError(f"{option(name, value)}: it says nothing; give a text, or leave it out")
+        return cls(**{field.name: (given[field.name] or "").strip() for field in fields(cls)})
+
+
+def croissant_json(
+    name: str,
+    about: Description,
+    schema: Schema,
+    patterns: Mapping[str, str],
+    *,
+    version: str,
+    published: str,
+    images: Collection[str] = (),
+) -> dict[str, Any]:
+    """The content of `croissant.json`.
+
+    patterns: split to the glob of its shards, relative to the file. version: three numbers. published: the day, as ISO
+    8601 has it. images: those features of bytes that hold pictures.
+    """
+    info: dict[str, Any] = {
+        "@context": dict(_CONTEXT),
+        "@type": "sc:Dataset",
+        "conformsTo": CONFORMS_TO,
+        "name": name,
+        "description": about.description,
+        "license": _license(about.license),
+        "url": about.url,
+        "creator": {"@type": "sc:Organization", "name": about.creator},
+        "datePublished": published,
+        "version": version,
+    }
+    if about.citation:
+        info["citeAs"] = about.citation
+    info["distribution"] = [
+        {
+            "@type": "cr:FileSet",
+            "@id": _SHARDS,
+            "name": _SHARDS,
+            "description": f"TFRecord files whose records are {_messages(schema)}",
+            "encodingFormat": "application/x-tfrecord",
+            "includes": list(patterns.values()),
+        }
+    ]
+    info["recordSet"] = [_splits(patterns), _records(schema, patterns, images)]
+    return info
+
+
+def croissant_faults(document: Any) -> list[str]:
+    """What is wrong with the content of a `croissant.json`, one sentence each: what Croissant 1.1 requires and is not
+    there, an id or a field that is there twice, a field or a set of files that says nothing of where it lies.
+    """
+    if not isinstance(document, Mapping):
+        return ["it is no JSON object"]
+    found = [f"it has no {name}, which Croissant requires" for name in REQUIRED if not document.get(name)]
+    if not isinstance(document.get("url") or "", str) or (document.get("url") and not _URL.fullmatch(document["url"])):
+        found.append("url is no address of a page")
+    files, sets = _objects(document, "distribution"), _objects(document, "recordSet")
+    if not files:
+        found.append("it has no distribution, which Croissant requires")
+    ids = Counter(
+        str(node.get("@id")) for node in (*files, *sets, *(one for a_set in sets for one in _objects(a_set, "field")))
+    )
+    found += [f"the id {name!r} is there {count} times" for name, count in ids.items() if count > 1]
+    for node in files:
+        if node.get("@type") == "cr:FileSet" and not (node.get("includes") and node.get("encodingFormat")):
+            found.append(f"the files {node.get('@id')!r} have no pattern or no encodingFormat")
+    for a_set in sets:
+        names = Counter(str(one.get("name")) for one in _objects(a_set, "field"))
+        found += [
+            f"the field {name!r} is {count} times in {a_set.get('@id')!r}" for name, count in names.items() if count > 1
+        ]
+        if not a_set.get("data"):
+            found += [
+                f"the field {one.get('@id')!r} has no source"
+                for one in _objects(a_set, "field")
+                if not one.get("source")
+            ]
+    return found
+
+
+def _objects(node: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    """The objects of that name, one or many."""
+    value = node.get(name, [])
+    return [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, Mapping)]
+
+
+def _license(text: str) -> Any:
+    """A URL, where it can be one, as Croissant recommends it."""
+    if _URL.fullmatch(text):
+        return text
+    if _SPDX.fullmatch(text):
+        return f"https://spdx.org/licenses/{text}.html"
+    return {"@type": "sc:CreativeWork", "name": text}
+
+
+def _messages(schema: Schema) -> str:
+    return "bytes" if schema.message == PAYLOAD else f"tf.train.{schema.message}"
+
+
+def _splits(patterns: Mapping[str, str]) -> dict[str, Any]:
+    """The names of the splits, as Croissant has them."""
+    field = f"{_SPLITS}/name"
+    return {
+        "@type": "cr:RecordSet",
+        "@id": _SPLITS,
+        "name": _SPLITS,
+        "dataType": "cr:Split",
+        "key": {"@id": field},
+        "field": [{"@type": "cr:Field", "@id": field, "name": "name", "dataType": "sc:Text"}],
+        "data": [{field: split} for split in patterns],
+    }
+
+
+def _records(schema: Schema, patterns: Mapping[str, str], images: Collection[str]) -> dict[str, Any]:
+    """A field a feature, and one for the split, which the name of a record's file says."""
+    name = "split"
+    while name in schema:
+        name += "_"
+    split = {
+        "@type": "cr:Field",
+        "@id": "split",
+        "name": name,
+        "dataType": "sc:Text",
+        "references": {"field": {"@id": f"{_SPLITS}/name"}},
+        "source": {
+            "fileSet": {"@id": _SHARDS},
+            "extract": {"fileProperty": "filename"},
+            "transform": {"regex": f"^({'|'.join(map(re.escape, patterns))})-[0-9]+-of-[0-9]+"},
+        },
+    }
+    return {
+        "@type": "cr:RecordSet",
+        "@id": _RECORDS,
+        "name": _RECORDS,
+        "field": [split, *(_field(feature, feature.name in images, schema.label) for feature in schema)],
+    }
+
+
+def _field(feature: Feature, is_image: bool, label: str | None) -> dict[str, Any]:
+    dtype = "sc:ImageObject" if is_image else _data_type(feature)
+    field: dict[str, Any] = {
+        "@type": "cr:Field",
+        "@id": f"{_RECORDS}/{quote(feature.name, safe='')}",
+        "name": feature.name,
+        "dataType": [dtype, "cr:Label"] if feature.name == label else dtype,
+    }
+    if about := ". ".join(_said(feature)):
+        field["description"] = about
+    if feature.shape:
+        field["isArray"] = True
+        field["arrayShape"] = ",".join("-1" if size is None else str(size) for size in feature.shape)
+    field["source"] = {"fileSet": {"@id": _SHARDS}, "extract": {"column": feature.name}}
+    return field
+
+
+def _data_type(feature: Feature) -> str:
+    """`cr:UInt8` of uint8, `cr:Float32` of float32; a timestamp is a number of its unit."""
+    dtype = "int64" if feature.timestamp else feature.dtype
+    for prefix, name in (("uint", "UInt"), ("int", "Int"), ("float", "Float")):
+        if dtype.startswith(prefix):
+            return f"cr:{name}{dtype.removeprefix(prefix)}"
+    return _DTYPES[dtype]
+
+
+def _said(feature: Feature) -> Iterator[str]:
+    """What the type does not say."""
+    if feature.dtype == "bytes":
+        yield "bytes"
+    if feature.timestamp is not None:
+        unit, zone = feature.timestamp
+        yield f"time in {unit} since 1970-01-01{' UTC' if zone else ''}"
+    if feature.classes:
+        names = [f"{number} {name}" for number, name in enumerate(feature.classes[:_NAMED_CLASSES])]
+        more = len(feature.classes) - len(names)
+        yield f"numbers of classes: {', '.join(names)}{f' and {more} more' if more else ''}"
+    if not feature.required:
+        yield "some records may lack it"
