@@ -64,6 +64,23 @@ def test_a_build_into_a_store_is_the_local_one(store: Store, out: str, tmp_path:
     assert template.startswith(f"{folder}/")
 
 
+def test_stratified_splits_and_a_description_are_those_of_a_local_build(store: Store, out: str, tmp_path: Path) -> None:
+    rows = {"x": list(range(100)), "y": ["rare" if at % 10 == 0 else "frequent" for at in range(100)]}
+    said = {"url": "https://example.org", "creator": "me", "description": "rows", "license": "MIT"}
+    near = build(tmp_path / "near", rows, stratify="y", **said)
+    far = build(out, rows, stratify="y", **said)
+    assert far.records == {"train": 80, "test": 20}
+    found = store.objects(out)
+    assert [found[str(path).removeprefix(f"{out}/")] for path in far.shards] == [
+        Path(path).read_bytes() for path in near.shards
+    ]
+    content, local = found["croissant.json"].decode(), (tmp_path / "near" / "croissant.json").read_text()
+    assert content.replace(far.manifest.parts[0].folder, "") == local.replace(near.manifest.parts[0].folder, "")
+    assert recordmill.verify(out) == []
+    build(out, rows, overwrite=True)
+    assert "croissant.json" not in store.objects(out)
+
+
 def test_generations_follow_each_other(store: Store, out: str, tmp_path: Path) -> None:
     first = build(out)
     with pytest.raises(UsageError, match="already holds a data set"):
