@@ -23,6 +23,7 @@ _CALLS = {
     "inspect": "recordmill.open(inputs, ...)",
     "stats": "recordmill.stats(inputs, ...)",
     "check": "recordmill.check(inputs, ...)",
+    "report": "recordmill.report(inputs, ...)",
     "bench": "recordmill.open(inputs, ...).batches(...)",
     "verify": "recordmill.verify(inputs, ...)",
     "doctor": "recordmill.doctor(inputs, out, ...)",

@@ -17,6 +17,7 @@ if sys.platform == "win32":
 if TYPE_CHECKING:
     from recordmill.base.errors import DataError, RecordmillError, UsageError
     from recordmill.commands.check import check
+    from recordmill.commands.report import report
     from recordmill.commands.stats import stats
     from recordmill.pipelines.build import BuildResult, build, submit
     from recordmill.pipelines.read import ReadResult, read
@@ -39,6 +40,7 @@ _PLACES = {
     "check": "commands.check",
     "clean": "shards.store_run",
     "doctor": "pipelines.remote.preflight",
+    "report": "commands.report",
     "stats": "commands.stats",
     "status": "pipelines.remote.status",
     "submit": "pipelines.build",
@@ -90,6 +92,7 @@ __all__ = [
     "open",
     "parse_example",
     "read",
+    "report",
     "serving_layer",
     "serving_objects",
     "stats",

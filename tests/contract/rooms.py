@@ -62,6 +62,8 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "records.writers schemas shards shards.loading statistics storage",
     "reader.inspect": "base reader records.columns records.images records.inference records.protobuf schemas shards "
     "shards.loading statistics storage",
+    "reader.report": "base reader reader.images reader.options reader.sampling records.columns records.example "
+    "records.images schemas shards statistics storage",
     "transforms": "base building building.workers exporting records.example records.tfrecord schemas shards "
     "sources.arrow sources.values statistics storage",
     "transforms.tft": "base building building.workers preprocessing schemas shards sources.common storage transforms",
@@ -69,8 +71,8 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "pipelines": "base building building.workers checks exporting options pipelines.remote preprocessing "
     "records.columns records.inference records.writers schemas shards shards.loading sources "
     "sources.arrow sources.common statistics storage transforms transforms.tft",
-    "commands": "base checks options pipelines pipelines.remote reader reader.inspect records.writers schemas shards "
-    "sources sources.common statistics storage",
+    "commands": "base checks options pipelines pipelines.remote reader reader.inspect reader.report records.writers schemas "
+    "shards sources sources.common statistics storage",
 }
 FOLDERS = tuple(dict.fromkeys(room.split(".")[0] for room in ROOMS))
 

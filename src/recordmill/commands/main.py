@@ -23,6 +23,7 @@ _COMMANDS = {
     "read": "a data set, or any TFRecord files, to Parquet, NumPy, Arrow or plain files",
     "head": "print the first records readably",
     "inspect": "features, ranges, counts and sizes of a data set or of any TFRecord files",
+    "report": "a data set as one HTML file: classes, histograms, sample records and images",
     "stats": "what the values of a data set, of TFRecords or of raw data are like",
     "check": "what has changed, drifted, leaked or doubled: a data set against another, a schema or rules",
     "bench": "how fast batches for training come, and where the time goes",

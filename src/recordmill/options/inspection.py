@@ -152,6 +152,24 @@ CHECK_OPTIONS: Options = (
     grouped(QUIET, "the report", help="no progress and no summary, only what is wrong"),
     grouped(JSON, "the report", help="print what is wrong as JSON"),
 )
+REPORT: Options = (
+    grouped(SPLIT_OPTION, CHOICE_GROUP),
+    grouped(COLUMNS_OPTION, CHOICE_GROUP),
+    grouped(SCHEMA_OPTION, CHOICE_GROUP),
+    Option(
+        "out",
+        "the HTML file",
+        default="report.html",
+        metavar="FILE",
+        annotation="str | os.PathLike[str]",
+        group="the report",
+        common=True,
+    ),
+    grouped(OVERWRITE, "the report", help="replace FILE"),
+    THREADS,
+    STORAGE_REQUESTS,
+    QUIET,
+)
 BENCH: Options = (
     grouped(SPLIT_OPTION, CHOICE_GROUP),
     grouped(COLUMNS_OPTION, CHOICE_GROUP),

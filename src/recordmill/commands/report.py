@@ -1,0 +1,89 @@
+"""`recordmill report`: a data set as one HTML file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from recordmill.base.progress import Progress
+    from recordmill.reader.report.report import Report
+    from recordmill.schemas.feature import Schema
+    from recordmill.shards.catalog import Inputs
+
+_REPORT_HELP = """\
+examples:
+  recordmill report shards                    writes report.html here
+  recordmill report shards --out shards.html --overwrite
+  recordmill report 'old/*.tfrecord' --split train --columns image,label
+
+The file holds everything it shows: no script, and nothing is loaded from elsewhere, so it can be mailed and opens
+without a network. Counts and ranges are those of all records; sample records, images and sizes are of at most 1,000
+records, which the data set's fingerprint draws. Values of records stand in it: it is as confidential as they are.
+"""
+
+
+def add_report(commands: Any, summary: str) -> None:
+    """Add the command to an argparse subparsers object."""
+    from recordmill.options.parser import add_command
+
+    add_command(
+        commands,
+        "report",
+        run_report,
+        usage="recordmill report INPUT... [options]",
+        summary=summary,
+        description="Show a data set as one HTML file: splits and classes, features with their histograms, sample "
+        "records and images, what fills the disk, what was rejected and how it was made.",
+        inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, or quoted globs"),
+        examples=_REPORT_HELP,
+    )
+
+
+def report(
+    inputs: Inputs,
+    *,
+    split: str | None = None,
+    columns: Sequence[str] | str | None = None,
+    schema: Schema | str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] = "report.html",
+    overwrite: bool = False,
+    threads: int | None = None,
+    storage_requests: int | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Write a data set, or any TFRecord files, as one HTML file.
+
+    split, columns: only these. schema: of foreign files, if it is known. out: the file; overwrite: it may be there.
+
+    Raises:
+        UsageError: nothing there, or `out` is. DataError: a record is damaged.
+    """
+    from recordmill.base.progress import Progress
+    from recordmill.reader.dataset import open
+    from recordmill.reader.report.report import check_absent, make_report
+
+    if not overwrite:
+        check_absent(out)
+    progress = progress or Progress()
+    progress.begin("convert")
+    dataset = open(inputs, split, columns, schema=schema, threads=threads, storage_requests=storage_requests)
+    found = make_report(dataset, lambda records: progress.advance(records=records))
+    found.save(out, overwrite=overwrite)
+    return found
+
+
+def run_report(args: argparse.Namespace) -> int:
+    """Make it, and say where it is."""
+    from recordmill.base.progress import Progress
+    from recordmill.options.parser import given
+    from recordmill.pipelines.display import Display
+
+    progress = Progress()
+    options = given(args)
+    with Display(progress, args.quiet):
+        report(args.inputs, progress=progress, **options)
+    print(os.fspath(options.get("out", "report.html")))
+    return 0

@@ -1,0 +1,1 @@
+"""`recordmill report`: one HTML file that shows what a data set holds."""

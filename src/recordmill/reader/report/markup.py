@@ -1,0 +1,127 @@
+"""Pieces of a page: texts in, HTML and SVG out, in which every text is escaped.
+
+The page holds all that it shows: no script, no font and no image comes from elsewhere, which its
+Content-Security-Policy tells the browser, too. Colours follow the reader's preference for light or dark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+_LONGEST = 120  # characters of a text
+_WIDTH, _HEIGHT = 160, 36  # of a histogram
+COLOURS = 4  # splits that a histogram tells apart
+
+_STYLE = """
+:root{color-scheme:light dark;--back:#fff;--ink:#1c2126;--pale:#667;--line:#dde;--c0:#2f6fb3;--c1:#d9822b;--c2:#3a9a5f;
+--c3:#9a4fb0}
+@media(prefers-color-scheme:dark){:root{--back:#14171b;--ink:#e4e6ea;--pale:#9aa;--line:#333a44;--c0:#6aa9e6;
+--c1:#f0a860;--c2:#6fcf97;--c3:#cf8ee0}}
+body{background:var(--back);color:var(--ink);font:14px/1.45 system-ui,sans-serif;margin:0 auto;max-width:1240px;
+padding:16px}
+h1{font-size:24px;margin:8px 0}h2{font-size:18px;border-bottom:1px solid var(--line);margin:28px 0 8px}
+h3{font-size:14px;margin:14px 0 4px}
+p{margin:4px 0}.pale{color:var(--pale)}nav a{color:var(--c0);margin-right:12px}
+.wide{overflow-x:auto}table{border-collapse:collapse}
+th,td{border-bottom:1px solid var(--line);padding:3px 10px 3px 0;text-align:left;vertical-align:top}
+th{color:var(--pale);font-weight:500}td.n{font-variant-numeric:tabular-nums;text-align:right;white-space:nowrap}
+.bar{background:var(--c0);display:inline-block;height:10px;min-width:1px}
+.c1{background:var(--c1)}.c2{background:var(--c2)}.c3{background:var(--c3)}
+svg{display:block}svg path{fill:none;stroke-width:1.5}path.c0{stroke:var(--c0)}path.c1{stroke:var(--c1);background:none}
+path.c2{stroke:var(--c2)}path.c3{stroke:var(--c3)}svg line{stroke:var(--line)}
+bdi{overflow-wrap:break-word}td{max-width:420px}th.n{text-align:right}
+figure{display:inline-block;margin:0 8px 8px 0;vertical-align:top;width:112px}
+figure img{border:1px solid var(--line);max-width:110px}figcaption{color:var(--pale);font-size:11px;line-height:1.25}
+@media print{body{max-width:none}h2{break-after:avoid}tr,figure{break-inside:avoid}nav{display:none}}
+"""
+
+
+def text(value: object) -> str:
+    """A value as HTML: cut where it is long, and what a reader can't see, or what turns the line around, as an escape.
+
+    >>> text("a<b\\x00")
+    '<bdi>a&lt;b\\\\x00</bdi>'
+    """
+    shown = str(value)
+    cut = shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
+    return f"<bdi>{escape(''.join(one if one.isprintable() else repr(one)[1:-1] for one in cut))}</bdi>"
+
+
+def number(value: float | int | None) -> str:
+    """With commas where it is whole, else with five digits.
+
+    >>> number(1234567), number(0.123456789), number(None)
+    ('1,234,567', '0.12346', '')
+    """
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.5g}"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = ()) -> str:
+    """A table of cells that are HTML already. numbers: the columns that hold numbers."""
+    head = "".join(
+        f'<th class="n">{name}</th>' if at in numbers else f"<th>{name}</th>" for at, name in enumerate(header)
+    )
+    body = "".join(f"<tr>{''.join(_cell(cell, at in numbers) for at, cell in enumerate(row))}</tr>" for row in rows)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cell(cell: str, is_number: bool) -> str:
+    return f'<td class="n">{cell}</td>' if is_number else f"<td>{cell}</td>"
+
+
+def bar(share: float, colour: int = 0) -> str:
+    """A bar of that part of 240 pixels."""
+    return f'<span class="bar c{colour}" style="width:{max(0.0, min(share, 1.0)) * 240:.0f}px"></span>'
+
+
+def histogram(series: Sequence[Sequence[tuple[float, float, float]]]) -> str:
+    """An SVG of one line for each series of (low, high, count) buckets; each line's area is that of its own count."""
+    some = [buckets for buckets in series[:COLOURS] if buckets and any(count for _, _, count in buckets)]
+    if not some:
+        return ""
+    least = min(buckets[0][0] for buckets in some)
+    most = max(buckets[-1][1] for buckets in some)
+    span = most - least or 1.0
+    lines = []
+    for colour, buckets in enumerate(series[:COLOURS]):
+        total = sum(count for _, _, count in buckets)
+        if not total:
+            continue
+        shares = [(low, high, count / total / max(high - low, span / _WIDTH)) for low, high, count in buckets]
+        lines.append((colour, shares))
+    tallest = max(density for _, shares in lines for _, _, density in shares)
+    paths = []
+    for colour, shares in lines:
+        points = [f"M{_across(shares[0][0], least, span)} {_HEIGHT}"]
+        for low, high, density in shares:
+            up = f"{_HEIGHT - density / tallest * (_HEIGHT - 2):.1f}"
+            points.append(f"L{_across(low, least, span)} {up}H{_across(max(high, low + span / _WIDTH), least, span)}")
+        paths.append(f'<path class="c{colour}" d="{"".join(points)}V{_HEIGHT}"/>')
+    return (
+        f'<svg width="{_WIDTH}" height="{_HEIGHT + 1}" role="img" aria-label="histogram">'
+        f'<line x1="0" x2="{_WIDTH}" y1="{_HEIGHT}" y2="{_HEIGHT}"/>{"".join(paths)}</svg>'
+    )
+
+
+def _across(value: float, least: float, span: float) -> str:
+    return f"{(value - least) / span * _WIDTH:.1f}"
+
+
+def section(name: str, title: str, *parts: str) -> str:
+    """A heading to which the page's top links, and what stands below it."""
+    return f'<section id="{name}"><h2>{escape(title)}</h2>{"".join(parts)}</section>'
+
+
+def page(title: str, sections: Sequence[tuple[str, str, str]]) -> str:
+    """A whole page. sections: (name of the anchor, title, HTML)."""
+    links = "".join(f'<a href="#{name}">{escape(heading)}</a>' for name, heading, _ in sections)
+    body = "".join(section(name, heading, inner) for name, heading, inner in sections)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta http-equiv="Content-Security-Policy" '
+        "content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
+        f"<body><h1>{text(title)}</h1><nav>{links}</nav>{body}</body></html>\n"
+    )

@@ -1,0 +1,342 @@
+"""A data set as one HTML file: what it is, its splits and classes, a row for each feature, some records, its images,
+what fills the disk, what was rejected, and how it was made.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from recordmill.base.arrays import Int64s
+from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
+from recordmill.base.sizes import show_size
+from recordmill.reader.display import show_value
+from recordmill.reader.report.markup import COLOURS, bar, histogram, number, page, table, text
+from recordmill.reader.report.samples import feature_sizes, sample_numbers
+from recordmill.reader.report.thumbnails import ImageSample, Thumbnail, sample_images
+from recordmill.reader.statistics import count_statistics, stored_statistics
+from recordmill.records.columns.decode_images import looks_like_image
+from recordmill.schemas.feature import Feature
+from recordmill.statistics.dataset_statistics import DatasetStatistics, FeatureStatistics
+from recordmill.storage.files import output_path, put_bytes
+from recordmill.storage.folders import exists
+
+if TYPE_CHECKING:
+    from recordmill.reader.dataset import Dataset
+    from recordmill.shards.manifest import Manifest
+
+_FEATURES, _CLASSES = 2000, 1000  # in the tables
+_FREQUENT, _RECORDS, _RECORD_FEATURES = 3, 5, 100
+_TWINS, _DAMAGED = 50, 20
+_IFRAME = '<iframe sandbox title="recordmill report" style="width:100%;height:720px;border:0" srcdoc="{}"></iframe>'
+
+
+@dataclass(frozen=True)
+class Report:
+    """A page about a data set. html: all of it."""
+
+    html: str
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the page to a file, whole. overwrite: it may be there.
+
+        Raises:
+            UsageError: the file is there.
+        """
+        if not overwrite:
+            check_absent(path)
+        put_bytes(output_path(path), self.html.encode())
+
+    def _repr_html_(self) -> str:
+        return _IFRAME.format(escape(self.html))
+
+
+def check_absent(path: str | os.PathLike[str]) -> None:
+    """Raises UsageError if the file is there."""
+    target = output_path(path)
+    if exists(target):
+        raise UsageError(f"{option('out', target)} is there already: give {option('overwrite', True)} to replace it")
+
+
+def make_report(dataset: Dataset, progress: Callable[[int], None] | None = None) -> Report:
+    """The page. Statistics are those of the build; where there are none, all records are read for them. Sample records,
+    images and sizes are of at most 1,000 records, the same ones for the same data set.
+
+    Raises:
+        DataError: a record is damaged.
+    """
+    statistics = stored_statistics(dataset)
+    if statistics is None:
+        statistics = DatasetStatistics.of_sketch(count_statistics(dataset, progress))
+    manifest, numbers = dataset.catalog.manifest, sample_numbers(dataset)
+    images = _image_samples(dataset, numbers)
+    name = manifest.name if manifest is not None else "TFRecord files"
+    sections = [
+        ("overview", "Overview", _overview(dataset, statistics, manifest)),
+        ("splits", "Splits and classes", _splits(statistics) + _classes(dataset, statistics)),
+        ("features", "Features", _features(dataset, statistics)),
+        ("records", "Sample records", _sample_records(dataset, numbers)),
+        *(("images" + str(at), f"Images: {one.feature}", _images(one)) for at, one in enumerate(images)),
+        ("sizes", "What fills the disk", _sizes(dataset, numbers)),
+    ]
+    if manifest is not None:
+        sections += [
+            ("rejects", "Rejects", _rejects(manifest)),
+            ("made", "How it was made", _made(manifest)),
+        ]
+    return Report(page(name, sections))
+
+
+def _image_samples(dataset: Dataset, numbers: Int64s) -> list[ImageSample]:
+    schema, head = dataset.encoded.schema, dataset.encoded.head()
+    names = [
+        feature.name
+        for feature in schema
+        if feature.dtype == "bytes" and not feature.shape
+        if any(value is not None and looks_like_image(value) for value in head[feature.name].to_pylist())
+    ]
+    labels = None if schema.label is None else schema[schema.label].classes
+    return [sample_images(dataset.encoded, name, labels, numbers) for name in names]
+
+
+def _overview(dataset: Dataset, statistics: DatasetStatistics, manifest: Manifest | None) -> str:
+    records = sum(statistics.records.values())
+    rows = [
+        ("records", f"{records:,}"),
+        ("features", f"{len(dataset.schema):,}"),
+        ("shards", f"{len(dataset.files):,}"),
+        ("bytes", show_size(sum(file.file.stat.size_bytes for file in dataset.files))),
+        ("label", text(dataset.schema.label or "none")),
+        ("record", text(dataset.schema.message)),
+        ("fingerprint", text(dataset.fingerprint)),
+    ]
+    if manifest is None:
+        rows.append(("manifest", "none: these files are not recordmill's, and all figures are counted by reading them"))
+    return table(("", ""), rows)
+
+
+def _splits(statistics: DatasetStatistics) -> str:
+    total = max(sum(statistics.records.values()), 1)
+    rows = [
+        (text(split), number(count), f"{100 * count / total:.3g} %", bar(count / total, at % COLOURS))
+        for at, (split, count) in enumerate(statistics.records.items())
+    ]
+    return table(("split", "records", "share", ""), rows, (1, 2))
+
+
+def _classes(dataset: Dataset, statistics: DatasetStatistics) -> str:
+    label = dataset.schema.label
+    if label is None:
+        return '<p class="pale">No feature is the label.</p>'
+    found = {split: features[label] for split, features in statistics.items() if label in features}
+    counts: dict[str, dict[str, int]] = {}
+    for split, one in found.items():
+        for value, count in one.top_values.items():
+            counts.setdefault(value, {})[split] = count
+    if not counts:
+        return f'<p class="pale">The label {text(label)} has no classes: its values are numbers.</p>'
+    feature = dataset.schema[label]
+    most = max(max(of.values()) for of in counts.values())
+    ordered = sorted(counts, key=lambda value: (-sum(counts[value].values()), value))
+    rows = [
+        (
+            text(_class_name(feature, value)),
+            *(number(counts[value].get(split, 0)) for split in found),
+            "<br>".join(bar(counts[value].get(split, 0) / most, at % COLOURS) for at, split in enumerate(found)),
+        )
+        for value in ordered[:_CLASSES]
+    ]
+    more = f"<p>{len(ordered) - _CLASSES:,} more classes</p>" if len(ordered) > _CLASSES else ""
+    estimated = "" if all(one.top_values_are_exact for one in found.values()) else "<p>counts are estimates</p>"
+    header = ("class", *(text(split) for split in found), "")
+    return (
+        f"<h3>{len(ordered):,} classes of {text(label)}</h3>"
+        + estimated
+        + table(header, rows, range(1, len(found) + 1))
+        + more
+    )
+
+
+def _class_name(feature: Feature, value: str) -> str:
+    names = feature.classes
+    if names is None or not value.isdigit() or int(value) >= len(names):
+        return value
+    return names[int(value)]
+
+
+def _features(dataset: Dataset, statistics: DatasetStatistics) -> str:
+    splits = list(statistics)
+    keys = " ".join(f"{bar(0.05, at)} {text(split)}" for at, split in enumerate(splits[:COLOURS]))
+    rows = []
+    for feature in list(dataset.schema)[:_FEATURES]:
+        found = [statistics[split][feature.name] for split in splits if feature.name in statistics[split]]
+        rows.append(_feature_row(feature, found))
+    left = len(dataset.schema) - len(rows)
+    first = (
+        f'<p class="pale">The figures are those of {text(splits[0])}; missing is of all splits.</p>'
+        if splits[1:]
+        else ""
+    )
+    return (
+        f"<p>{keys}</p>{first}"
+        + table(
+            (
+                "feature",
+                "type",
+                "missing",
+                "distinct",
+                "least",
+                "mean",
+                "deviation",
+                "greatest",
+                "values",
+                "most frequent",
+            ),
+            rows,
+            (2, 3, 4, 5, 6, 7),
+        )
+        + (f"<p>{left:,} more features</p>" if left else "")
+    )
+
+
+def _feature_row(feature: Feature, found: Sequence[FeatureStatistics]) -> tuple[str, ...]:
+    first = found[0] if found else None
+    if first is None:
+        return (text(feature.name), text(feature.describe()), *[""] * 8)
+    records = sum(one.present + one.missing for one in found)
+    missing = sum(one.missing for one in found)
+    top = list(first.top_values.items())[:_FREQUENT]
+    about = "" if first.top_values_are_exact else "~"
+    frequent = "<br>".join(
+        f"{text(_class_name(feature, value))} {bar(count / max(first.values, 1) / 2)} {about}{count:,}"
+        for value, count in top
+    )
+    lengths, sizes = first.lengths, first.sizes
+    notes = [
+        "" if lengths[0] == lengths[2] else f"{lengths[0]:,} to {lengths[2]:,} values",
+        "" if sizes is None else f"{sizes[0]:,} to {sizes[2]:,} bytes",
+        f"{first.nans:,} NaN" if first.nans else "",
+        f"{first.zeros:,} zeros" if first.zeros else "",
+    ]
+    shown = histogram([_buckets(one) for one in found])
+    return (
+        text(feature.name),
+        text(feature.describe()),
+        f"{100 * missing / records:.3g} %" if missing else "",
+        f"{'~' if first.distinct_error else ''}{number(first.distinct)}",
+        *(number(value) for value in (first.min, first.mean, first.std_dev, first.max)),
+        shown + "".join(f'<p class="pale">{note}</p>' for note in notes if note),
+        frequent,
+    )
+
+
+def _buckets(one: FeatureStatistics) -> list[tuple[float, float, float]]:
+    """(low, high, count) of buckets as wide as each other, of finite numbers."""
+    kind = one.proto.WhichOneof("stats")
+    if kind != "num_stats":
+        return []
+    standard = type(one.proto.num_stats.histograms.add()).STANDARD
+    for each in one.proto.num_stats.histograms:
+        if each.type == standard and each.buckets:
+            return [
+                (bucket.low_value, bucket.high_value, bucket.sample_count)
+                for bucket in each.buckets
+                if np.isfinite([bucket.low_value, bucket.high_value]).all()
+            ]
+    return []
+
+
+def _sample_records(dataset: Dataset, numbers: Int64s) -> str:
+    if not len(numbers):
+        return "<p>There are no records.</p>"
+    chosen = numbers[np.linspace(0, len(numbers) - 1, min(_RECORDS, len(numbers))).astype(np.int64)]
+    shown = dataset.encoded.select(list(dataset.encoded.schema.names)[:_RECORD_FEATURES])
+    found = shown.take(chosen).combine_chunks()
+    batches = found.to_batches()
+    rows = []
+    for at, feature in enumerate(shown.schema):
+        cells = [
+            text(show_value(batch.column(at).slice(row, 1), feature))
+            for batch in batches
+            for row in range(batch.num_rows)
+        ]
+        rows.append((text(feature.name), *cells))
+    left = len(dataset.schema) - len(rows)
+    return table(("feature", *(f"record {one:,}" for one in chosen.tolist())), rows) + (
+        f"<p>{left:,} more features</p>" if left else ""
+    )
+
+
+def _images(sample: ImageSample) -> str:
+    parts = [
+        f"<p>A sample of {len(sample.images) + len(sample.damaged):,} images, drawn by the fingerprint. "
+        "Those that stand out are first.</p>"
+    ]
+    for label, images in sample.by_class():
+        parts.append((f"<h3>{text(label)}</h3>" if label else "") + "".join(map(_figure, images)))
+    if sample.twins:
+        pairs = ", ".join(f"{one:,} and {other:,}" for one, other in sample.twins[:_TWINS])
+        more = f", and {len(sample.twins) - _TWINS:,} more pairs" if len(sample.twins) > _TWINS else ""
+        parts.append(f"<h3>Look alike</h3><p>records {pairs}{more}</p>")
+    if sample.damaged:
+        listed = "".join(f"<p>record {record:,}: {text(why)}</p>" for record, why in sample.damaged[:_DAMAGED])
+        parts.append(f"<h3>{len(sample.damaged):,} that can't be decoded</h3>{listed}")
+    return "".join(parts)
+
+
+def _figure(one: Thumbnail) -> str:
+    lines = [f"record {one.record:,}", f"{one.width:,} x {one.height:,}", *map(escape, one.notes)]
+    image = f'<img alt="record {one.record}" src="{one.source}">'
+    return f"<figure>{image}<figcaption>{'<br>'.join(lines)}</figcaption></figure>"
+
+
+def _sizes(dataset: Dataset, numbers: Int64s) -> str:
+    sizes = feature_sizes(dataset.encoded, numbers)[:_FEATURES]
+    total = max(sum(one.record_bytes for one in sizes), 1e-9)
+    rows = [
+        (
+            text(one.feature),
+            number(round(one.record_bytes, 1)),
+            f"{100 * one.record_bytes / total:.3g} %",
+            f"{100 * (1 - one.packed):.3g} %",
+            bar(one.record_bytes / total),
+        )
+        for one in sizes
+    ]
+    saved = sum(one.record_bytes * (1 - one.packed) for one in sizes) / total
+    return (
+        f"<p>Of a sample of at most {len(numbers):,} records. gzip would save about {100 * saved:.2g} % of them.</p>"
+        + table(("feature", "bytes of a record", "share", "gzip saves", ""), rows, (1, 2, 3))
+    )
+
+
+def _rejects(manifest: Manifest) -> str:
+    reasons: Mapping[str, Any] = manifest.rejects.get("reasons", {})
+    count = manifest.rejects.get("count", 0)
+    if not count:
+        return "<p>No record was rejected.</p>"
+    files = ", ".join(text(name) for name in manifest.rejects.get("files", ())[:10])
+    return f"<p>{int(count):,} records were rejected; they are in {files}.</p>" + table(
+        ("reason", "records"), [(text(reason), number(times)) for reason, times in reasons.items()], (1,)
+    )
+
+
+def _made(manifest: Manifest) -> str:
+    return table(
+        ("", ""),
+        [(text(name), text(value)) for name, value in _flat({"options": manifest.options, "run": manifest.run})],
+    )
+
+
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{name}.{key}" if name else str(key))
+    elif value is not None:
+        yield name, value

@@ -1,0 +1,213 @@
+"""The report of a data set: what it says, that all of it stands in the file, and that no value is markup."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pyarrow as pa
+import pytest
+from made_data_set import write_data_set
+from pages import replay
+
+import recordmill
+from recordmill.__main__ import main
+from recordmill.base.errors import UsageError
+from recordmill.reader.report.markup import histogram, text
+from recordmill.reader.report.thumbnails import sample_images
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Feature, Schema
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "report.md"
+PHOTOS = Path(os.environ.get("RECORDMILL_SHARED_DATA", ""), "images", "clothing-small")
+VOID = {"meta", "br", "img", "line", "path", "bar"}
+
+
+class Page(HTMLParser):
+    """The texts of a page, what it would load, and its tags, which must close."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self.loads: list[str] = []
+        self.tags: set[str] = set()
+        self.images: list[bytes] = []
+        self._open: list[str] = []
+        self.feed(html)
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        for name, value in attrs:
+            assert not name.startswith("on")
+            if name in ("src", "href", "srcset", "data", "action"):
+                self.loads.append(value or "")
+                if value and value.startswith("data:"):
+                    self.images.append(base64.b64decode(value.partition(",")[2]))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if data.strip() and self._open[-1] != "style":
+            self.texts.append(data.strip())
+
+    def after(self, words: str, count: int = 1) -> list[str]:
+        at = self.texts.index(words)
+        return self.texts[at + 1 : at + 1 + count]
+
+
+def page_of(html: str) -> Page:
+    page = Page(html)
+    assert all(one.startswith(("#", "data:image/jpeg;base64,")) for one in page.loads)
+    assert not page.tags & {"script", "link", "iframe", "object", "form", "base"}
+    assert "default-src 'none'" in html
+    return page
+
+
+def test_what_the_page_says_is_what_the_records_are(tmp_path: Path) -> None:
+    schema = Schema(
+        (
+            Feature("y", "int64", required=True, classes=("cat", "dog")),
+            Feature("x", "float32"),
+            Feature("word", "string"),
+        ),
+        label="y",
+    )
+    rows = {"y": [0, 1, 1, 1], "x": [1.0, 2.0, None, 4.0], "word": ["a", "b", "b", "b"]}
+    other = {"y": [0], "x": [0.5], "word": ["c"]}
+    tables = {
+        split: pa.table({name: pa.array(of[name], to_arrow(schema).field(name).type) for name in of}, to_arrow(schema))
+        for split, of in (("train", rows), ("test", other))
+    }
+    ds = recordmill.open(write_data_set(tmp_path / "set", tables, schema))
+    page = page_of(ds.report().html)
+    assert page.after("records") == ["5"]
+    assert page.after("train", 2) == ["4", "80 %"]
+    assert "2 classes of" in page.texts
+    assert page.after("dog", 2) == ["3", "0"]
+    assert page.texts.count("20 %") == 2  # of the test split, and of the values of x that are missing
+    assert any(one.startswith("gzip would save") or "gzip would save" in one for one in page.texts)
+    assert "'b'" in page.texts
+    view = page_of(ds.filter("y = 1").report().html)
+    assert view.after("records") == ["3"]
+
+
+HOSTILE = ["</script><script>alert(1)</script>", "\"'><img src=x onerror=alert(1)>", "\u202eevil\x00", "a" * 10_000]
+
+
+def test_no_name_and_no_value_is_markup(tmp_path: Path) -> None:
+    names = ["<b>", 'a"b', "\u202e"]
+    schema = Schema(tuple(Feature(name, "string") for name in names))
+    rows = pa.table({name: pa.array(HOSTILE) for name in names}, to_arrow(schema))
+    html = recordmill.open(write_data_set(tmp_path / "set", {"train": rows}, schema)).report().html
+    page = page_of(html)
+    assert "img" not in page.tags
+    assert "b" not in page.tags
+    assert len(html) < 100_000
+    assert not set(html) & {"\u202e", "\x00"}
+
+
+def test_images_that_stand_out_come_first(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+
+    def photo(height: int, width: int, light: int, quality: int = 90, seed: int = 0) -> bytes:
+        fine = np.random.default_rng(seed).integers(0, 256, (6, 6, 3)).astype(np.uint8)
+        pixels = PIL.Image.fromarray(fine).resize((width, height), PIL.Image.Resampling.BICUBIC)
+        packed = io.BytesIO()
+        PIL.Image.fromarray((np.asarray(pixels) * (light / 255)).astype(np.uint8)).save(packed, "JPEG", quality=quality)
+        return packed.getvalue()
+
+    plain = [photo(64, 64, 200, seed=10 + int(n)) for n in random.permutation(20)]
+    odd = [photo(400, 300, 190, seed=90), photo(20, 20, 190, seed=91), photo(64, 64, 10, seed=92)]
+    twin = photo(32, 32, 200, 60, seed=10)
+    schema = Schema((Feature("image", "bytes"), Feature("y", "int64", classes=("cat", "dog"))), label="y")
+    values = [*plain, *odd, twin, b"\xff\xd8\xff no image"]
+    rows = pa.table({"image": pa.array(values, pa.large_binary()), "y": pa.array([0] * 24 + [1])}, to_arrow(schema))
+    ds = recordmill.open(write_data_set(tmp_path / "set", {"train": rows}, schema))
+    sample = sample_images(ds, "image", ("cat", "dog"), np.arange(25))
+    original = values.index(photo(64, 64, 200, seed=10))
+    assert sample.twins == ((original, 23),)
+    assert [record for record, _ in sample.damaged] == [24]
+    ((label, shown),) = sample.by_class()
+    assert label == "cat"
+    notes = {one.record: one.notes for one in shown}
+    assert notes[20] == ("largest",)
+    assert notes[21] == ("smallest",)
+    assert "darkest" in notes[22]
+    assert notes[23] == (f"looks like {original}",)
+    assert len(shown) == 8
+    page = page_of(ds.report().html)
+    assert {max(PIL.Image.open(io.BytesIO(one)).size) for one in page.images} <= {96, 64, 32, 20}
+    assert "Look alike" in page.texts
+
+
+@pytest.mark.sweep
+def test_a_thousand_features_and_classes_fit_five_megabytes(tmp_path: Path) -> None:
+    names = tuple(f"class {n:04d} of a long name" for n in range(1000))
+    features = tuple(Feature(f"feature_{n:04d}", "float32") for n in range(1000))
+    schema = Schema((*features, Feature("y", "int64", classes=names)), label="y")
+    random = np.random.default_rng(0).standard_normal((1000, 1000)).astype(np.float32)
+    columns = {f.name: random[n] for n, f in enumerate(features)} | {"y": np.arange(1000)}
+    rows = pa.table(columns, to_arrow(schema))
+    ds = recordmill.open(write_data_set(tmp_path / "set", {"train": rows}, schema))
+    html = ds.report().html
+    assert 500_000 < len(html) < 5_000_000
+    assert "class 0999 of a long name" in html
+
+
+def test_a_file_that_is_there_is_not_replaced_unless_it_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = pa.table({"x": pa.array([1, 2])})
+    out = write_data_set(tmp_path / "set", {"train": rows}, Schema((Feature("x", "int64"),)))
+    target = tmp_path / "a.html"
+    target.write_text("mine")
+    with pytest.raises(UsageError, match="is there already: give overwrite=True"):
+        recordmill.report(out, out=target)
+    assert main(["report", str(out), "--out", str(target)]) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert target.read_text() == "mine"
+    assert main(["report", str(out), "--out", str(target), "--overwrite", "--quiet"]) == 0
+    assert target.read_text() == recordmill.report(out, out=tmp_path / "b.html").html
+
+
+def test_a_notebook_shows_it_apart_from_its_own_page(tmp_path: Path) -> None:
+    rows = pa.table({"x": pa.array(['"><script>', "b"])})
+    ds = recordmill.open(write_data_set(tmp_path / "set", {"train": rows}, Schema((Feature("x", "string"),))))
+    shown = ds.report()._repr_html_()
+    assert shown.startswith("<iframe sandbox ")
+    assert shown.count("<") == 2  # of the frame alone
+
+
+def test_a_histogram_of_one_value_and_of_none() -> None:
+    assert histogram([[]]) == ""
+    assert "path" in histogram([[(3.0, 3.0, 5.0)]])
+    assert histogram([[(0.0, 1.0, 1.0), (1.0, 2.0, 3.0)]]).count("H") == 2
+    assert text("x" * 500).count("x") == 119
+
+
+def test_every_block_prints_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("apache_beam", reason="building needs Apache Beam")
+    said = PAGE.read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert replay(said) == said
+
+
+@pytest.mark.skipif(not PHOTOS.is_dir(), reason="needs RECORDMILL_SHARED_DATA/images/clothing-small")
+def test_photos(tmp_path: Path) -> None:
+    pytest.importorskip("apache_beam", reason="building needs Apache Beam")
+    recordmill.build(PHOTOS, tmp_path / "out")
+    page = page_of(recordmill.open(tmp_path / "out").report().html)
+    assert len(page.images) == 80
