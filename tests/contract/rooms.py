@@ -71,8 +71,8 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "pipelines": "base building building.workers checks exporting options pipelines.remote preprocessing "
     "records.columns records.inference records.writers schemas shards shards.loading sources "
     "sources.arrow sources.common statistics storage transforms transforms.tft",
-    "commands": "base checks options pipelines pipelines.remote reader reader.inspect reader.report records.writers schemas "
-    "shards sources sources.common statistics storage",
+    "commands": "base checks options pipelines pipelines.remote reader reader.inspect reader.report records.writers "
+    "schemas shards sources sources.common statistics storage",
 }
 FOLDERS = tuple(dict.fromkeys(room.split(".")[0] for room in ROOMS))
 
