@@ -63,6 +63,15 @@ def test_a_parquet_file_of_a_text_that_each_row_repeats(tmp_path: Path) -> None:
     assert (code, taken < SLACK * MEMORY) == (0, True), taken
 
 
+def test_a_parquet_file_of_one_row_group_that_is_larger_than_the_memory(tmp_path: Path) -> None:
+    numbers = np.random.default_rng(0).random((9, 2_000_000))
+    pq.write_table(pa.table({f"x{at}": row for at, row in enumerate(numbers)}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({f"x{at}": [0.5] for at in range(9)}), tmp_path / "small.parquet")
+    assert (tmp_path / "a.parquet").stat().st_size > MEMORY
+    code, taken = build(tmp_path, "a.parquet", "--no-stats")
+    assert (code, taken < SLACK * MEMORY) == (0, True), taken
+
+
 def test_lines_of_json_of_very_many_values(tmp_path: Path) -> None:
     rows = [json.dumps({"list": [1] * 2_000_000}), json.dumps({"text": "x" * (9 << 20)})]
     (tmp_path / "a.jsonl").write_text("\n".join(rows * 3))

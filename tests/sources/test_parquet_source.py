@@ -23,7 +23,7 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.arrow import parquet as parquet_source
 from recordmill.sources.arrow.parquet import ParquetOptions, ParquetSource, plan_parquet
 from recordmill.sources.common.contract import PlanOptions
-from recordmill.storage.arrow_files import mapped_file
+from recordmill.storage.arrow_files import range_file
 from recordmill.storage.digest import digest_file
 
 
@@ -66,7 +66,7 @@ def test_plain_columns_and_row_groups(tmp_path: Path, monkeypatch: pytest.Monkey
     assert read_all(source) == expected
     assert source.digests == {0: digest_file(str(path))}
     requests: list[str] = []
-    monkeypatch.setattr(parquet_source, "mapped_file", lambda of: requests.append(of) or mapped_file(of))
+    monkeypatch.setattr(parquet_source, "range_file", lambda of: requests.append(of) or range_file(of))
     for cache_bytes in (path.stat().st_size, path.stat().st_size - 1):
         kept = plan(path, cache_bytes=cache_bytes)
         requests.clear()

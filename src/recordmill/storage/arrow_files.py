@@ -88,13 +88,8 @@ class _RangeFile(io.RawIOBase):
 
 
 def range_file(path: str) -> pa.NativeFile:
-    """The file, to be read from its start."""
+    """The file, to be read here and there."""
     return _of_store(path) if is_remote(path) else pa.OSFile(path, "rb")
-
-
-def mapped_file(path: str) -> pa.NativeFile:
-    """The file, to be read here and there: what is on a disk is mapped."""
-    return _of_store(path) if is_remote(path) else pa.BufferReader(pa.py_buffer(map_file(path)))
 
 
 def _of_store(path: str) -> pa.NativeFile:

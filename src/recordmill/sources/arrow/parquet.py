@@ -35,7 +35,7 @@ from recordmill.sources.values.conform import conform
 from recordmill.sources.values.flatten import check_names, flatten, flatten_schema, map_as_list, nest_tensors
 from recordmill.sources.values.overrides import declared_columns, finish_parts
 from recordmill.sources.values.unify import Unifier
-from recordmill.storage.arrow_files import mapped_file
+from recordmill.storage.arrow_files import range_file
 from recordmill.storage.digest import chunk_digests, combine, digest_file
 from recordmill.storage.file_table import FileTable, InputFile, coded
 from recordmill.storage.files import Bytes, check_unchanged, is_remote, read_range
@@ -46,6 +46,13 @@ _PARTITION = "partition/"  # before the names of the columns of files that say w
 _WHOLE_NUMBER = re.compile(r"0|-?[1-9]\d{0,17}")
 _HELD_SHARE = 4  # a fourth of the memory, at most, for files that are held whole
 _ROW_SHARE = 8  # an eighth of it for one row, which stands there read, fitted, encoded and in a run
+_DISK_READ_BYTES = 64 << 10  # 64 KiB of a column at once: what is larger makes nothing quicker
+_STORE_READ_BYTES = 1 << 20  # 1 MiB: there each read waits for a request
+_AHEAD_BATCHES = 4  # what may be read ahead of a store, in the size of batches: a unit, with enough memory
+# of the memory, for a batch of each thread: it stands there decoded, fitted, as frames of three times its size, and so
+# once more in a run
+_BATCH_SHARE = 64
+_LEAST_BATCH_BYTES = 1 << 20  # 1 MiB: smaller ones save no memory, since pages of columns take as much
 _UNLOOKED_BYTES = 4 * BATCH_BYTES  # what texts may become at worst, and are read without a look at how long they are
 # of a value in memory, by how Parquet stores it; of texts their offset, of others the length that the schema says
 _VALUE_BYTES = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8, "BYTE_ARRAY": 8}
@@ -98,6 +105,7 @@ class ParquetSource:
     named: str | None = None
     kept: ScanCache[WholeFile] = field(default_factory=ScanCache, compare=False, repr=False)
     memory_bytes: int = DEFAULT_MEMORY_BYTES
+    batch_bytes: int = BATCH_BYTES
     kind: str = "parquet"
 
     @functools.cached_property
@@ -110,10 +118,10 @@ class ParquetSource:
         file = self.files[ordinal]
         check_unchanged(file.path, file.stat, file.name)
         whole, digests = self._whole(unit)
-        data = mapped_file(file.path) if whole is None else pa.BufferReader(pa.py_buffer(whole))
+        data = range_file(file.path) if whole is None else pa.BufferReader(pa.py_buffer(whole))
         columns = self.files.take((ordinal,), (COLUMNS,))[COLUMNS][0].as_py()
         said = _said(self.files, ordinal, self._partition_fields)
-        reader = _Rows(file, data, columns, self.memory_bytes, said)
+        reader = _Rows(file, data, columns, self.memory_bytes, self.batch_bytes, said)
         for part in reader.batches(range(unit.start, unit.stop)):
             if isinstance(part, LargeRows):
                 places = (f"row {row + at}" for at in range(part.rows))
@@ -164,7 +172,7 @@ def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: Pl
     units = _units([footer.groups for footer in footers])
     if not units:
         raise DataError("there are no rows", source=files[0].name if files else "")
-    labels = _labels(files, footers, common.label, common.memory_bytes)
+    labels = _labels(files, footers, common)
     schema, notes, named = finish_parts(unifier, labels, common, "the files")
     kept = ScanCache[WholeFile](common.cache_bytes)
     digests = _digests(files, units, common, kept)
@@ -173,7 +181,12 @@ def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: Pl
         check_unchanged(file.path, file.stat, file.name)
     files = files.with_column(COLUMNS, columns)
     source = ParquetSource(schema, files, units, digests, notes, named=named, kept=kept)
-    return replace(source, memory_bytes=common.memory_bytes)
+    return replace(source, memory_bytes=common.memory_bytes, batch_bytes=_batch_bytes(common))
+
+
+def _batch_bytes(common: PlanOptions) -> int:
+    """Of a batch: all batches are the smaller, the less memory each thread has."""
+    return min(BATCH_BYTES, max(common.memory_bytes // (_BATCH_SHARE * common.threads), _LEAST_BATCH_BYTES))
 
 
 def _digests(
@@ -242,7 +255,7 @@ def _said(files: FileTable, ordinal: int, fields: Mapping[str, pa.Field]) -> dic
 
 
 def _footer(file: InputFile, options: ParquetOptions, partition_fields: Mapping[str, pa.Field]) -> _Footer:
-    with _open(file, mapped_file(file.path)) as parquet:
+    with _open(file, range_file(file.path)) as parquet:
         whole, about = parquet.schema_arrow, parquet.metadata
     check_names(whole.names, file.name)
     for name, said in partition_fields.items():
@@ -256,12 +269,26 @@ def _footer(file: InputFile, options: ParquetOptions, partition_fields: Mapping[
 
 
 def _open(
-    file: InputFile, data: pa.NativeFile, about: pq.FileMetaData | None = None, coded: Sequence[str] = ()
+    file: InputFile,
+    data: pa.NativeFile,
+    about: pq.FileMetaData | None = None,
+    coded: Sequence[str] = (),
+    *,
+    ahead: bool = False,
 ) -> pq.ParquetFile:
-    """about: its footer, if that was read. coded: columns, by their paths, that are given as Arrow's dictionaries."""
+    """about: its footer, if that was read. coded: columns, by their paths, that are given as Arrow's dictionaries.
+
+    Each column is read by pieces; ahead: all row groups that are asked for at once, and held as they are stored.
+    """
+    at_once = _STORE_READ_BYTES if is_remote(file.path) else _DISK_READ_BYTES
+    in_memory = isinstance(data, pa.BufferReader)
     try:
         return pq.ParquetFile(
-            data, metadata=about, read_dictionary=list(coded) or None, pre_buffer=is_remote(file.path) and not coded
+            data,
+            metadata=about,
+            read_dictionary=list(coded) or None,
+            pre_buffer=ahead,
+            buffer_size=0 if in_memory or ahead else at_once,
         )
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"is no Parquet file, or damaged: {str(error).splitlines()[0]}", source=file.name) from None
@@ -325,6 +352,7 @@ class _Rows:
         data: pa.NativeFile,
         columns: Sequence[str],
         memory_bytes: int,
+        batch_bytes: int,
         said: Mapping[str, pa.Scalar],
     ) -> None:
         """said: what the file's folders say, of columns that it lacks."""
@@ -334,6 +362,7 @@ class _Rows:
         self._columns = [name for name in columns if name in own]
         self._about, self._leaves = self._parquet.metadata, _Leaves(self._parquet.metadata)
         self._most_bytes, self._memory_bytes = memory_bytes // _ROW_SHARE, memory_bytes
+        self._batch_bytes = batch_bytes
 
     def batches(self, groups: range) -> Iterator[pa.RecordBatch | LargeRows]:
         """The rows of these groups, in order.
@@ -384,15 +413,18 @@ class _Rows:
         return [path for path, values in repeated if longest.get(path, 0) * values > _UNLOOKED_BYTES]
 
     def _read(self, groups: list[int], row_bytes: int) -> Iterator[pa.RecordBatch | LargeRows]:
-        rows = max(1, min(BATCH_ROWS, BATCH_BYTES // row_bytes))
-        for batch in self._iter(self._parquet, groups, rows) if groups else ():
+        rows = max(1, min(BATCH_ROWS, self._batch_bytes // row_bytes))
+        size = sum(int(self._about.row_group(group).total_byte_size) for group in groups)
+        ahead = is_remote(self._file.path) and size <= _AHEAD_BATCHES * self._batch_bytes
+        parquet = _open(self._file, self._data, self._about, ahead=True) if ahead else self._parquet
+        for batch in self._iter(parquet, groups, rows) if groups else ():
             yield from self._bounded(batch, batch.nbytes * np.ones(1, np.int64) // max(batch.num_rows, 1))
 
     def _read_apart(self, group: int, coded: list[str], row_bytes: int) -> Iterator[pa.RecordBatch | LargeRows]:
         if row_bytes > self._most_bytes:
             yield self._too_large(int(self._about.row_group(group).num_rows), row_bytes)
             return
-        rows = max(1, min(BATCH_ROWS, BATCH_BYTES // row_bytes))
+        rows = max(1, min(BATCH_ROWS, self._batch_bytes // row_bytes))
         schema = pa.schema([self._parquet.schema_arrow.field(name) for name in self._columns])
         for batch in self._iter(_open(self._file, self._data, self._about, coded), [group], rows):
             sizes = batch.nbytes // max(batch.num_rows, 1) + sum(map(_text_bytes, batch.columns))
@@ -407,7 +439,7 @@ class _Rows:
         return iter(parquet.iter_batches(rows, row_groups=groups, columns=self._columns, use_threads=False))
 
     def _bounded(self, batch: pa.RecordBatch, sizes: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatch | LargeRows]:
-        """Slices of about BATCH_BYTES; sizes: [rows], or [1] of each. A row beyond the memory is none."""
+        """Slices of about batch_bytes; sizes: [rows], or [1] of each. A row beyond the memory is none."""
         rows = batch.num_rows
         ends = np.cumsum(np.broadcast_to(sizes, rows))
         start = 0
@@ -417,7 +449,7 @@ class _Rows:
                 yield self._too_large(1, size)
                 start += 1
                 continue
-            stop = max(int(np.searchsorted(ends, before + BATCH_BYTES, "right")), start + 1)
+            stop = max(int(np.searchsorted(ends, before + self._batch_bytes, "right")), start + 1)
             yield batch.slice(start, stop - start)
             start = stop
 
@@ -526,15 +558,14 @@ def _units(files: Sequence[Sequence[tuple[int, int]]]) -> tuple[Unit, ...]:
     return packed(units, UNIT_BYTES, parts=True)
 
 
-def _labels(
-    files: FileTable, footers: Sequence[_Footer], label: str | None, memory_bytes: int
-) -> Iterator[pa.RecordBatch]:
+def _labels(files: FileTable, footers: Sequence[_Footer], common: PlanOptions) -> Iterator[pa.RecordBatch]:
     """The rows of all files with the label's column alone, or the struct in which it stands."""
-    fields = _partition_fields(files)
+    fields, label = _partition_fields(files), common.label
     for at, (file, footer) in enumerate(zip(files, footers, strict=True)):
         tops = [name for name in footer.columns if label == name or (label or "").startswith(f"{name}.")]
         if tops:
-            reader = _Rows(file, mapped_file(file.path), tops, memory_bytes, _said(files, at, fields))
+            said = _said(files, at, fields)
+            reader = _Rows(file, range_file(file.path), tops, common.memory_bytes, _batch_bytes(common), said)
             for part in reader.batches(range(len(footer.groups))):
                 if not isinstance(part, LargeRows):
                     yield flatten(part)
