@@ -5,8 +5,11 @@ tests/pipelines/test_foreign_parquet.py.
 from __future__ import annotations
 
 import gzip
+import multiprocessing
+import threading
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +20,9 @@ from recordmill.reader.dataset import Dataset, open
 from recordmill.reader.mixture import mixture
 from recordmill.records.example.encode import encode
 from recordmill.records.tfrecord.frames import Frames, frame
+from recordmill.shards import access
+from recordmill.shards.access import file_accesses
+from recordmill.shards.catalog import of_files
 
 
 def plain_file(path: Path, rows: int = 50) -> Path:
@@ -150,3 +156,33 @@ def reframed(frames: Frames) -> Frames:
     """The payloads as they are now, with right CRCs."""
     payloads = [frames.payload(row) for row in range(len(frames))]
     return frame(np.concatenate(payloads), np.cumsum([0, *map(len, payloads)]))
+
+
+def test_a_child_forked_while_a_thread_looks_for_records_finds_them_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file,) = file_accesses(of_files([str(plain_file(tmp_path / "a.tfrecord"))]).files)
+    begun, go = threading.Event(), threading.Event()
+    found = access._find_offsets
+
+    def find(*given: Any) -> Any:
+        if threading.current_thread() is looking:
+            begun.set()
+            go.wait(60)
+        return found(*given)
+
+    monkeypatch.setattr(access, "_find_offsets", find)
+    looking = threading.Thread(target=lambda: file.records)
+    here, there = multiprocessing.Pipe(False)
+    child = multiprocessing.get_context("fork").Process(target=lambda: there.send(file.records))
+    looking.start()
+    try:
+        assert begun.wait(60)
+        child.start()
+        assert here.poll(60), "the child waits"
+        assert here.recv() == 50
+    finally:
+        go.set()
+        looking.join()
+        child.kill()
+        child.join()

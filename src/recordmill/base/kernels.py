@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import itertools
 import platform
-import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -20,6 +19,7 @@ import llvmlite.binding
 from recordmill.base.compilation.digest import Later
 from recordmill.base.compilation.machine_code import ArgumentKind, CodeFiles, is_usual, kinds_of, linked
 from recordmill.base.progress import compiling
+from recordmill.base.threads import ProcessLock
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -28,7 +28,7 @@ cgutils = Later("numba.core.cgutils")
 
 _MANY_CALLS = 50_000  # a call of machine code takes 10 us more than Numba's: after these, its import is paid for
 _calls = itertools.count()  # of machine code, in this process
-_lock = threading.RLock()
+_lock = ProcessLock()
 
 
 def kernel(function: _Function) -> _Function:

@@ -1,7 +1,8 @@
 """The ways to use threads: `thread_map` keeps every core busy on work that releases the GIL,
 with results in order and bounded; `run_in_order` has very many small things done; `both` does two things at once;
 `shared_context` sets something for the process while anybody needs it;
-`closed_at_exit` ends what a script leaves open; a `Budget` is memory that threads share.
+`closed_at_exit` ends what a script leaves open; a `Budget` is memory that threads share;
+a `ProcessLock` is free in a forked process.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import ctypes
 import functools
 import itertools
+import os
 import threading
 import weakref
 from collections import deque
@@ -232,6 +234,25 @@ def interrupt_threads() -> None:
 def _raise_in(thread: int, error: type[BaseException] | None) -> None:
     made = None if error is None else ctypes.py_object(error)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), made)
+
+
+class ProcessLock:
+    """A lock for the whole life of the process, which its holder may take again. In a forked process nobody holds it:
+    a thread that did stays behind, and would never give it back.
+    """
+
+    def __init__(self) -> None:
+        self._begin()
+        os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 class Budget:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import threading
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,6 +20,7 @@ from recordmill.base.errors import DataError
 from recordmill.base.kernels import kernel
 from recordmill.base.lru import LruLimit, LruSlot
 from recordmill.base.pointers import address_of, load64
+from recordmill.base.threads import ProcessLock
 from recordmill.records.tfrecord.frames import (
     GOOD,
     MAX_RECORD_BYTES,
@@ -53,6 +53,7 @@ _LEAST_OFFSETS = 16  # of a file; the stride is a power of two
 _FAR_INDEX_BYTES = 1 << 20  # 1 MiB: an index in a store that is no larger is read whole
 _MOST_GAPS = 4096  # damaged places of a file behind which reading goes on
 _INFLATED = LruLimit(16)  # members of 1 MiB, mostly
+_finding = [ProcessLock() for _ in range(64)]  # of files, by their ordinals: of more not even threads look for records
 
 
 class FileAccess:
@@ -66,7 +67,6 @@ class FileAccess:
         self, file: ShardFile, ordinal: int, *, lenient: bool = False, kept_offsets: int = KEPT_OFFSETS
     ) -> None:
         self.file, self._ordinal, self.lenient, self._kept_offsets = file, ordinal, lenient, kept_offsets
-        self._lock = threading.Lock()
         self._offsets: _Offsets | None = None
         self._counted: _Count | None = None
         self._is_as_said = False
@@ -138,7 +138,7 @@ class FileAccess:
     @property
     def _found_offsets(self) -> _Offsets:
         if self._offsets is None:
-            with self._lock:
+            with _finding[self._ordinal % len(_finding)]:
                 if self._offsets is None:
                     self._offsets = _find_offsets(self.file, self._kept_offsets, self.lenient)
         return self._offsets

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-import threading
 import weakref
 from array import array
 from collections import OrderedDict
@@ -19,8 +18,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from recordmill.base.threads import ProcessLock
+
 Item = TypeVar("Item")
 _BLOCK, _KEPT = 256, 8  # items that are made together, and how many such blocks stay
+_keeping = ProcessLock()
 
 
 class Table(Sequence[Item]):
@@ -64,22 +66,20 @@ class BlockTable(Table[Item]):
 
     def _item(self, at: int) -> Item:
         block = at // _BLOCK
-        lock, kept = self._kept
-        with lock:
+        kept = self._kept
+        with _keeping:
             items = kept.get(block)
         if items is None:
             items = self.some(range(block * _BLOCK, min((block + 1) * _BLOCK, len(self))))
-            with lock:
+            with _keeping:
                 kept[block] = items
                 if len(kept) > _KEPT:
                     kept.popitem(last=False)
         return items[at - block * _BLOCK]
 
     @property
-    def _kept(self) -> tuple[threading.Lock, OrderedDict[int, Sequence[Item]]]:
-        found: tuple[threading.Lock, OrderedDict[int, Sequence[Item]]] = self.__dict__.setdefault(
-            "_blocks", (threading.Lock(), OrderedDict())
-        )
+    def _kept(self) -> OrderedDict[int, Sequence[Item]]:
+        found: OrderedDict[int, Sequence[Item]] = self.__dict__.setdefault("_blocks", OrderedDict())
         return found
 
     def some(self, places: Sequence[int]) -> Sequence[Item]:

@@ -144,6 +144,15 @@ def prune(folder: str) -> None:
 
 
 _lock = threading.RLock()
+
+
+def _begin_child() -> None:
+    """This process was forked: who had the lock in the other one does not give it back here."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_begin_child)
 _linked: list[Any] = []  # engines, which own the code that was linked
 
 
