@@ -35,10 +35,12 @@ from recordmill.sources.common.contract import BATCH_BYTES, BATCH_FILES, Chunk, 
 from recordmill.statistics.dataset_sketch import SketchPool
 from recordmill.storage.codecs import NONE, find_codec
 from recordmill.storage.direct_io import DirectFiles
+from recordmill.storage.external_sort import Sorter
 
 _COPIES = (
     3  # of a file_batch's bytes that are in memory at once: what was read, its frames, and what is decoded to check it
 )
+_WRITTEN_AT_ONCE = 1 << 10  # rejects
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,8 @@ class FileAccounts:
 
     def __init__(self, plan: BuildPlan, progress: Progress) -> None:
         self._plan, self._progress = plan, progress
-        self._rejects: list[tuple[int, Reject]] = []  # (ordinal of the file, why); the budget bounds them
+        self._rejects = Sorter(plan.folder)  # (ordinal of the file, why): files come by their keys
+        self._rejected = Rejected.zero()
         self._lost: Counter[int] = Counter()  # by split
         self._read, self._records, self._bytes, self._sum = 0, 0, 0, 0
         self._digests: dict[int, str] = {}
@@ -156,10 +159,13 @@ class FileAccounts:
         self._digests.update(ready.digests)
         self._counts.update(ready.counts)
         if ready.rejects:
-            self._rejects += ready.rejects
-            self._lost[ready.file_batch.split] += len(ready.rejects)
+            for file, reject in ready.rejects:
+                self._rejects.add((file, reject.source, reject.place, reject.reason, reject.message))
+            found = [reject for _, reject in ready.rejects]
+            self._rejected += Rejected(Counter(reject.reason for reject in found), tuple(found))
+            self._lost[ready.file_batch.split] += len(found)
             if self._plan.most_rejects is not None:
-                self._rejected().check_so_far(self._plan.most_rejects)
+                self._rejected.check_so_far(self._plan.most_rejects)
         for frames, keys in ready.pieces:
             self._records += len(frames)
             self._bytes += int(np.sum(frames.lengths)) + FRAME_BYTES * len(frames)
@@ -175,13 +181,11 @@ class FileAccounts:
     def ingested(self) -> Ingested:
         """The accounts as any other build has them; the rejects are listed in the order of their files."""
         writer = RejectWriter(Path(self._plan.folder, "rejects", "files.jsonl"))
-        writer.write(reject for _, reject in sorted(self._rejects, key=lambda one: one[0]))
+        rejects = self._rejects.sorted()
+        while some := list(itertools.islice(rejects, _WRITTEN_AT_ONCE)):
+            writer.write(Reject(*about) for _, *about in some)
         run = RunFile("", self._records, self._bytes, 0, 0, self._sum)
         return Ingested(0, (run,), self._read, writer.close(), self._digests, self._counts)
-
-    def _rejected(self) -> Rejected:
-        counts = Counter(reject.reason for _, reject in self._rejects)
-        return Rejected(counts, tuple(reject for _, reject in self._rejects[:5]))
 
 
 class SequentialShards:
