@@ -7,6 +7,8 @@ is kept in `corpus/<parser>/`, a file each, and tried first.
 
 from __future__ import annotations
 
+import functools
+import io
 import json
 import os
 import tempfile
@@ -16,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -24,18 +27,21 @@ from image_samples import samples
 from recordmill.base.errors import RecordmillError, Reject
 from recordmill.exporting.job import OutputAccount
 from recordmill.exporting.plan import Job
+from recordmill.preprocessing.graph import check_graph
 from recordmill.reader.inspect.contents import Contents
 from recordmill.records.images.check import check_structure
 from recordmill.records.images.header import BadImage
 from recordmill.records.tfrecord.frames import frame, scan
 from recordmill.records.writers.npy_file import npy_header
 from recordmill.records.writers.outputs import find_output
+from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.tfmd import from_pbtxt, to_pbtxt
 from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, map_table
 from recordmill.shards.loading.schema_hints import read_hint
 from recordmill.shards.manifest import Manifest, Part, ShardInfo
 from recordmill.shards.rejects import Rejected
+from recordmill.sources.arrow.parquet import ParquetOptions, plan_parquet
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import plan_csv
@@ -46,6 +52,7 @@ from recordmill.storage.listing import list_inputs
 pytestmark = pytest.mark.sweep
 
 CORPUS = Path(__file__).parent / "corpus"
+MEMORY = 128 << 20
 EXAMPLES = int(os.environ.get("RECORDMILL_FUZZ", "150"))
 
 
@@ -88,6 +95,45 @@ ACCOUNT = OutputAccount(
     ("n",),
     "d" * 64,
 )
+
+
+def parquet_file(*fields: pa.Field) -> bytes:
+    """Two rows of columns of any of these fields; with Arrow's schema, which has what our own say of them."""
+    values = {pa.int64(): [0, 1], pa.string(): ["a", "b"], pa.list_(pa.float32()): [[1.5], []]}
+    arrays = [pa.array(values.get(field.type, [None, None]), field.type) for field in fields]
+    file = io.BytesIO()
+    pq.write_table(pa.Table.from_arrays(arrays, schema=pa.schema(fields)), file)
+    return file.getvalue()
+
+
+@functools.cache
+def saved_model() -> bytes:
+    """One function of a few operations, a table of an asset, and the objects that lead to them."""
+    from google.protobuf import text_format
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    text = """
+    meta_graphs {
+      asset_file_def { tensor_info { name: "a:0" } filename: "words" }
+      graph_def { library { function {
+        signature { name: "f" input_arg { name: "x" type: DT_STRING } input_arg { name: "path" type: DT_STRING } }
+        node_def { name: "t" op: "InitializeTableFromTextFileV2" input: "x" input: "path" }
+        node_def { name: "g" op: "PartitionedCall" attr { key: "f" value { func { name: "f" } } } }
+        node_def { name: "u" op: "Cast" attr { key: "l" value { list { func { name: "h" } } } } }
+      } } }
+      object_graph_def {
+        nodes { user_object { identifier: "_generic_user_object" } registered_name: "tf.x" }
+        nodes { asset { } }
+        nodes { function { concrete_functions: "f" } }
+        nodes { bare_concrete_function { concrete_function_name: "f" } }
+        concrete_functions { key: "f" value { bound_inputs: 1 } }
+      }
+    }
+    """
+    return bytes(text_format.Parse(text, SavedModel()).SerializeToString(deterministic=True))
+
+
+FIELDS = tuple(to_arrow(SCHEMA))
 SEEDS: dict[str, Sequence[bytes]] = {
     "image": [data for data, _ in samples().values()],
     "schema": [to_pbtxt(SCHEMA).encode()],
@@ -106,6 +152,11 @@ SEEDS: dict[str, Sequence[bytes]] = {
         b"id;text\r\n1;\xc3\xa9\r\n2;'q'\r\n",
         b"\xef\xbb\xbfa\tb\n1\t2\n",
     ],
+    "parquet": [
+        parquet_file(*FIELDS),
+        parquet_file(pa.field("a", pa.string()), pa.field("b", pa.list_(pa.float32())), pa.field("c", pa.int64())),
+    ],
+    "parquet field": [value for field in FIELDS for value in (field.metadata or {}).values()],
     "jsonl": [b'{"a": 1, "b": [1.5, -2e3], "c": {"d": null, "e": "\\u00e9\\ud83d\\ude00"}}\n{"a": 2, "b": []}\n'],
 }
 _JSON = [b"{", b"}", b"[", b"]", b'"', b":", b",", b"null", b"-1", b"1e400", b"9" * 40, b"../", b"[" * 2000, b"\\u0000"]
@@ -119,6 +170,9 @@ TOKENS = {
     "note": _JSON,
     "value": [b"\x08", b"\x12", b"\x22", b"\xff" * 9, b"\xff" * 9 + b"\x01", b"\x7f"],
     "frames": [b"\xff" * 8, bytes(12), bytes(16)],
+    "parquet": [b"PAR1", b"\x15\xff\xff\xff\xff\x0f", b"\x00" * 4, b"\xff" * 8, b"ARROW:schema", b"recordmill"],
+    "saved model": [b"\x0a", b"\x12\x7f", b"\xff" * 9 + b"\x01", b"Unknown", b"../x", b"\x08\x05"],
+    "parquet field": [*_JSON, b'"shape": [-1]', b'"dtype": 1', b'"classes": [1]'],
     "csv": [b'"', b'""', b"\r", b"\n", b",", b"\x00", b"\xff", b"1e999", b"9223372036854775808"],
     "jsonl": [b"{", b"}", b"[", b"]", b'"', b"\\u", b"\\ud800", b"\x00", b"\xff", b"1e999", b"-", b"[" * 200],
 }  # fmt: skip
@@ -152,6 +206,25 @@ def parse_jsonl(path: str) -> object:
     return [chunk.rows for unit in source.units for chunk in source.read(unit)]
 
 
+def parse_parquet(path: str) -> object:
+    source = plan_parquet(list_inputs([path]).files, ParquetOptions(), PlanOptions(memory_bytes=MEMORY))
+    return [chunk.rows for unit in source.units for chunk in source.read(unit)]
+
+
+def parse_parquet_field(data: bytes) -> object:
+    described = [field.with_metadata(dict.fromkeys(field.metadata or {}, data)) for field in FIELDS]
+    return in_file(parquet_file(*described), "a.parquet", parse_parquet)
+
+
+def parse_saved_model(data: bytes) -> object:
+    pytest.importorskip("tensorflow", reason="needs TensorFlow")
+    with tempfile.TemporaryDirectory() as folder:
+        model = Path(folder, "transform_fn")
+        model.mkdir()
+        (model / "saved_model.pb").write_bytes(data)
+        return check_graph(folder, trusted=False)
+
+
 def parse_account(path: str) -> OutputAccount:
     return OutputAccount.from_json(load_fields(path), Job("train", 0, 1, ()), find_output("parquet"))
 
@@ -166,14 +239,21 @@ PARSERS: dict[str, Callable[[bytes], object]] = {
     "note": lambda data: in_file(data, "a.json", parse_account),
     "value": lambda data: Contents.of(pa.array([data], pa.binary())),
     "frames": parse_frames,
+    "parquet": lambda data: in_file(data, "a.parquet", parse_parquet),
+    "parquet field": parse_parquet_field,
+    "saved model": parse_saved_model,
     "csv": lambda data: in_file(data, "a.csv", parse_csv),
     "jsonl": lambda data: in_file(data, "a.jsonl", parse_jsonl),
 }
 
 
+def seeds_of(kind: str) -> Sequence[bytes]:
+    return [saved_model()] if kind == "saved model" else SEEDS[kind]
+
+
 @st.composite
 def damaged(draw: st.DrawFn, kind: str) -> bytes:
-    seeds = SEEDS[kind]
+    seeds = seeds_of(kind)
     data = bytearray(draw(st.sampled_from(seeds)))
     for _ in range(draw(st.integers(0, 5))):
         at = draw(st.integers(0, len(data)))
@@ -214,7 +294,7 @@ def parse(kind: str, data: bytes) -> None:
 
 @pytest.mark.parametrize("kind", list(PARSERS))
 def test_seeds_are_taken(kind: str) -> None:
-    for seed in SEEDS[kind]:
+    for seed in seeds_of(kind):
         PARSERS[kind](seed)
 
 

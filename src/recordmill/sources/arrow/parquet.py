@@ -263,6 +263,9 @@ def _footer(file: InputFile, options: ParquetOptions, partition_fields: Mapping[
     columns = _chosen(file, whole.names, options)
     flat = flatten_schema(pa.schema([whole.field(name) for name in columns], metadata=whole.metadata))
     groups = [about.row_group(at) for at in range(about.num_row_groups)]
+    for group in groups:  # of a column that is not there Arrow reads what lies behind
+        if group.num_columns != about.num_columns or group.num_rows < 0:
+            raise DataError("is damaged: a row group has not the columns or rows of the file", source=file.name)
     leaves = _Leaves(about)
     sizes = [(group.num_rows, max(group.total_byte_size, leaves.decoded_bytes(group))) for group in groups]
     return _Footer(tuple(whole.names), columns, flat, _nulls(about, flat), sizes)
