@@ -293,7 +293,7 @@ def _open(
             pre_buffer=ahead,
             buffer_size=0 if in_memory or ahead else at_once,
         )
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last of a column's name
         raise DataError(f"is no Parquet file, or damaged: {str(error).splitlines()[0]}", source=file.name) from None
 
 
