@@ -16,13 +16,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recordmill.base.arrays import Int64s
+from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.siphash import U64
 from recordmill.records.example.flat_arrays import Flat, to_flat
 from recordmill.schemas.arrow import from_arrow, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.statistics.number_sketch import NumberSketch
+from recordmill.statistics.pending_values import PendingNumbers, PendingTexts
 from recordmill.statistics.value_kernels import hash_floats, hash_ints, hash_occurrences, hash_values
 from recordmill.statistics.value_sketch import ValueSketch, ValueTexts
 
@@ -33,6 +34,7 @@ SKETCH_BYTES = 120 << 20  # 120 MiB: a sketch of long texts that all differ; one
 _SKETCHES = 4  # threads that count at once: it is a small part of what they do
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _AT_ONCE = 1 << 16  # values, whose places, hashes and keys are arrays
+_MOST_PENDING = MOST_KEPT  # values of a feature that wait for one pass
 
 _NUMBERS = pa.struct([
     ("zeros", pa.int64()), ("nans", pa.int64()), ("plus_infinities", pa.int64()), ("minus_infinities", pa.int64()),
@@ -71,6 +73,7 @@ class FeatureSketch:
         self.lengths = NumberSketch(True, 2 * most) if feature.ragged_rank else None
         self.numbers = None if self.is_bytes else NumberSketch(not is_float, 2 * most)
         self.sizes = NumberSketch(True, 2 * most) if self.is_bytes else None
+        pending = min(most, _MOST_PENDING)
         if is_label:
             most = max(LABELS_KEPT, len(feature.classes or ()))
         self.sample = ValueSketch(min(most, MOST_KEPT) // 2) if self.is_bytes else None
@@ -78,6 +81,16 @@ class FeatureSketch:
             most //= 4
         self.values = ValueSketch(most) if self.is_bytes or feature.inner_size == 1 else None
         self._texts = {"values": ValueTexts(), "sample": ValueTexts()}
+        self._pending: list[PendingNumbers | PendingTexts] = []
+        if self.lengths is not None:
+            self._pending_lengths = PendingNumbers(pending, self.lengths.add)
+            self._pending.append(self._pending_lengths)
+        if self.is_bytes:
+            self._pending_texts = PendingTexts(pending, self._count_texts)
+            self._pending.append(self._pending_texts)
+        else:
+            self._pending_numbers = PendingNumbers(pending, self._count_numbers)
+            self._pending.append(self._pending_numbers)
 
     def add(self, flat: Flat, keys: U64, rows: Int64s | None) -> None:
         """Count these rows of the feature's column, or all; keys: [records] of the column."""
@@ -88,14 +101,19 @@ class FeatureSketch:
         self.present, self.missing = self.present + present, self.missing + count - present
         splits, length = _row_splits(flat, self.feature)
         if self.lengths is not None and splits is not None:
-            self.lengths.add(np.diff(splits) if rows is None else splits[rows + 1] - splits[rows])
+            self._pending_lengths.add(np.diff(splits) if rows is None else splits[rows + 1] - splits[rows])
         for chosen, of_values in _portions(splits, length, flat.rows, rows, keys if self.is_bytes else None):
             if of_values is not None:
                 self._add_texts(flat, chosen, of_values)
             else:
-                self._add_numbers(_numbers(flat, self.feature)[chosen])
+                self._pending_numbers.add(_numbers(flat, self.feature)[chosen])
 
-    def _add_numbers(self, numbers: npt.NDArray[Any]) -> None:
+    def flush(self) -> None:
+        """Count what waits for others of its kind."""
+        for pending in self._pending:
+            pending.flush()
+
+    def _count_numbers(self, numbers: npt.NDArray[Any]) -> None:
         assert self.numbers is not None
         self.numbers.add(numbers)
         if self.values is None:
@@ -109,20 +127,24 @@ class FeatureSketch:
         self.values.add(hashes)
 
     def _add_texts(self, flat: Flat, chosen: slice | Int64s, keys: U64) -> None:
-        assert self.sizes is not None
-        assert self.values is not None
-        assert self.sample is not None
         assert flat.value_splits is not None
         starts = np.ascontiguousarray(flat.value_splits[:-1][chosen])
         ends = np.ascontiguousarray(flat.value_splits[1:][chosen])
-        self.sizes.add(ends - starts)
-        hashes, occurrences = np.empty(len(starts), np.uint64), np.empty(len(starts), np.uint64)
+        hashes = np.empty(len(starts), np.uint64)
         hash_values(flat.values, starts, ends, hashes)
+        self._pending_texts.add(hashes, keys, flat.values, starts, ends)
+
+    def _count_texts(self, hashes: U64, keys: U64, sizes: Int64s, data: Bytes, starts: Int64s, ends: Int64s) -> None:
+        assert self.sizes is not None
+        assert self.values is not None
+        assert self.sample is not None
+        self.sizes.add(sizes)
+        occurrences = np.empty(len(hashes), np.uint64)
         hash_occurrences(hashes, np.ascontiguousarray(keys), occurrences)
         for name, sketch, some in (("values", self.values, hashes), ("sample", self.sample, occurrences)):
             new, places = sketch.add(some)
             if len(new):
-                self._texts[name].put(new, flat.values, starts[places], ends[places])
+                self._texts[name].put(new, data, starts[places], ends[places])
             if self._texts[name].count > 2 * sketch.most:
                 self._texts[name].keep(sketch.smallest()[0])
 
@@ -178,9 +200,17 @@ class DatasetSketch:
         self.schema, self.splits = schema, tuple(splits)
         self.records = [0] * len(self.splits)
         most = most_values(len(schema) * len(self.splits))
-        self.features = [
+        self._features = [
             [FeatureSketch(feature, most, feature.name == schema.label) for feature in schema] for _ in self.splits
         ]
+
+    @property
+    def features(self) -> list[list[FeatureSketch]]:
+        """Of each split those of the schema's features, with all that was added."""
+        for features in self._features:
+            for feature in features:
+                feature.flush()
+        return self._features
 
     def add(self, batch: pa.RecordBatch, keys: U64, splits: npt.NDArray[np.integer[Any]] | None = None) -> None:
         """Count the records of a batch that has the schema's features as columns. keys: [records]; splits:
@@ -194,7 +224,7 @@ class DatasetSketch:
 
     def add_flat(self, flats: Sequence[Flat], keys: U64, splits: npt.NDArray[np.integer[Any]] | None = None) -> None:
         """The same of columns as flat arrays."""
-        for number, features in enumerate(self.features):
+        for number, features in enumerate(self._features):
             rows = None if splits is None or len(self.splits) == 1 else np.flatnonzero(splits == number)
             if rows is not None and len(rows) == len(keys):
                 rows = None

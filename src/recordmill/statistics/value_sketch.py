@@ -123,6 +123,13 @@ class ValueSketch:
         yield from zip(hashes[order].tolist(), counts[order].tolist(), strict=True)
 
 
+def gather_texts(data: Bytes, starts: Int64s, ends: Int64s) -> tuple[Int64s, Bytes]:
+    """(offsets [texts + 1], bytes) of data[starts[i]:ends[i]], cut behind TEXT_BYTES."""
+    sizes = np.minimum(ends - starts, TEXT_BYTES + 1)  # one more says that it is cut
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    return offsets, data[np.repeat(starts - offsets[:-1], sizes) + np.arange(int(offsets[-1]))]
+
+
 class ValueTexts:
     """The texts of values that a sketch keeps, by their hashes, cut behind TEXT_BYTES."""
 
@@ -133,9 +140,7 @@ class ValueTexts:
 
     def put(self, hashes: U64, data: Bytes, starts: Int64s, ends: Int64s) -> None:
         """Keep data[starts[i]:ends[i]] under hashes[i]."""
-        sizes = np.minimum(ends - starts, TEXT_BYTES + 1)  # one more says that it is cut
-        offsets = np.concatenate([[0], np.cumsum(sizes)])
-        gathered = data[np.repeat(starts - offsets[:-1], sizes) + np.arange(int(offsets[-1]))]
+        offsets, gathered = gather_texts(data, starts, ends)
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(gathered)]
         self.put_texts(hashes, pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(hashes), buffers))
 
