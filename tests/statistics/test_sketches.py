@@ -58,6 +58,19 @@ def test_sums_of_floats_are_exact(values: list[float]) -> None:
     assert (sketch.least, sketch.most) == ((min(finite), max(finite)) if finite else (None, None))
 
 
+@given(st.lists(st.floats(width=32), max_size=60))
+def test_sums_of_singles_are_those_of_the_same_doubles(values: list[float]) -> None:
+    single, double = number_sketch(values, np.float32), number_sketch(values, np.float64)
+    assert str(single.to_fields()) == str(double.to_fields())
+
+
+def test_sums_of_very_many_large_singles_are_exact() -> None:
+    value = float(np.nextafter(np.float32(2), np.float32(0)))  # all 24 bits are ones
+    sketch = number_sketch(np.full(200_000, value), np.float32)
+    assert (sketch.sum, sketch.finite) == (200_000 * Fraction(value), 200_000)
+    assert Fraction(sketch.squares, 1 << 2148) == 200_000 * Fraction(value) ** 2
+
+
 @given(INTS)
 def test_sums_of_integers_are_exact(values: list[int]) -> None:
     sketch = number_sketch(values, np.int64)
@@ -270,6 +283,44 @@ def test_every_feature_is_counted_as_python_counts_it(records: tuple[pa.RecordBa
                 texts = feature.texts("values")
                 found = {texts[one].decode(): many for one, many in feature.values.most_frequent()}
                 assert found == Counter(values)
+
+
+def test_small_chunks_are_counted_together_and_give_the_same_bytes(
+    records: tuple[pa.RecordBatch, Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, keys, splits = records
+    rows = np.arange(min(len(keys), 700))
+    whole = sketch_of(batch, rows, keys, splits)
+    passes, add = Counter[int](), NumberSketch.add
+
+    def counted(self: NumberSketch, values: Any) -> None:
+        passes[id(self)] += 1
+        add(self, values)
+
+    monkeypatch.setattr(NumberSketch, "add", counted)
+    parts = DatasetSketch(SCHEMA, ("train", "test"))
+    for at in range(0, len(rows), 3):
+        some = rows[at : at + 3]
+        parts.add(batch.take(pa.array(some)), keys[some], splits[some])
+    assert_equal(whole, parts)
+    assert max(passes.values()) <= 4
+
+
+def test_memory_does_not_grow_with_the_number_of_chunks() -> None:
+    columns = 12
+    schema = Schema(tuple(Feature(f"x{at}", "string" if at % 2 else "float32") for at in range(columns)))
+    sketch = DatasetSketch(schema, ("train",))
+    held = []
+    tracemalloc.start()
+    for chunk in range(40):
+        words = pa.array([f"{number % 300} words" for number in range(40 * chunk, 40 * chunk + 40)], pa.large_string())
+        numbers = pa.array(np.arange(40, dtype=np.float32))
+        batch = pa.RecordBatch.from_arrays([words if at % 2 else numbers for at in range(columns)], names=schema.names)
+        sketch.add(batch, np.arange(40 * chunk, 40 * chunk + 40).astype(np.uint64))
+        held.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert held[-1] < 1.1 * held[19] + (1 << 20), held
+    assert held[-1] < SKETCH_BYTES
 
 
 def test_memory_of_texts_that_all_differ_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,8 @@ from recordmill.base.siphash import U64
 KEY_BITS = 20
 USED_WORDS = (1 << KEY_BITS) // 64
 MOST_AT_ONCE = 1 << 20  # values of one pass: below 2^21, so that no limb of a sum overflows
+MOST_SINGLES = 1 << 16  # float32 values of one pass: so many squares of 24 bits add up to less than 2^64
+_SMALL = 1 << 31
 LIMBS, EXPONENTS = 5, 2048  # of each exponent: two limbs of the sum of the mantissas, three of that of their squares
 FLOAT_FACTS = 4  # NaN, infinities above and below, zeros
 INT_FACTS = 9  # two limbs of the sum, four of the squares', zeros, least, most
@@ -111,6 +113,49 @@ def count_floats(
 
 
 @kernel
+def count_singles(
+    values: npt.NDArray[np.float32],
+    bins: Counts32,
+    used: U64,
+    limbs: npt.NDArray[np.int64],
+    facts: Int64s,
+    extremes: npt.NDArray[np.float64],
+) -> None:
+    """`count_floats` of up to MOST_SINGLES values, whose mantissas have 24 bits: limbs[0] of the sums, in units of 2^29
+    of those of float64, limbs[1] of the squares, unsigned.
+    """
+    least, most = extremes[0], extremes[1]
+    zeros, nans, plus, minus = 0, 0, 0, 0
+    for i in range(len(values)):
+        value = np.float64(values[i]) + 0.0  # -0.0 becomes 0.0
+        bits = float_bits(value)
+        exponent = (bits >> 52) & 0x7FF
+        mantissa = (bits & 0xFFFFFFFFFFFFF) >> 29
+        if exponent == 0x7FF:
+            if bits & 0xFFFFFFFFFFFFF:
+                nans += 1
+            elif bits < 0:
+                minus += 1
+            else:
+                plus += 1
+            continue
+        least, most = min(least, value), max(most, value)
+        _count(bits, bins, used)
+        if exponent == 0:  # those below the normal numbers are normal as float64
+            zeros += 1
+            continue
+        mantissa |= 1 << 23
+        sign = bits >> 63
+        limbs[0, exponent] += (mantissa ^ sign) - sign
+        limbs[1, exponent] += mantissa * mantissa
+    extremes[0], extremes[1] = least, most
+    facts[0] += nans
+    facts[1] += plus
+    facts[2] += minus
+    facts[3] += zeros
+
+
+@kernel
 def count_ints(values: Int64s, bins: Counts32, used: U64, facts: Int64s) -> None:
     """Count up to MOST_AT_ONCE values; facts: [INT_FACTS], added to, of which the last two are widened."""
     least, most = facts[7], facts[8]
@@ -118,19 +163,27 @@ def count_ints(values: Int64s, bins: Counts32, used: U64, facts: Int64s) -> None
     squares_0, squares_1, squares_2, squares_3 = 0, 0, 0, 0
     for i in range(len(values)):
         value = int(values[i])
-        _count(float_bits(np.float64(value)), bins, used)
         least, most = min(least, value), max(most, value)
-        if value == 0:
-            zeros += 1
+        zeros += value == 0
         low += value & 0xFFFFFFFF
         high += value >> 32
-        sign = value >> 63
-        size = (value ^ sign) - sign
-        square, upper = size * size, multiply_high(size, size)
-        squares_0 += square & 0xFFFFFFFF
-        squares_1 += (square >> 32) & 0xFFFFFFFF
-        squares_2 += upper & 0xFFFFFFFF
-        squares_3 += (upper >> 32) & 0xFFFFFFFF
+    for i in range(len(values)):
+        _count(float_bits(np.float64(values[i])), bins, used)
+    if least > -_SMALL and most < _SMALL:  # loops of few steps are compiled to vector code
+        for i in range(len(values)):
+            square = int(values[i]) * int(values[i])
+            squares_0 += square & 0xFFFFFFFF
+            squares_1 += square >> 32
+    else:
+        for i in range(len(values)):
+            value = int(values[i])
+            sign = value >> 63
+            size = (value ^ sign) - sign
+            square, upper = size * size, multiply_high(size, size)
+            squares_0 += square & 0xFFFFFFFF
+            squares_1 += (square >> 32) & 0xFFFFFFFF
+            squares_2 += upper & 0xFFFFFFFF
+            squares_3 += (upper >> 32) & 0xFFFFFFFF
     facts[0] += low
     facts[1] += high
     facts[2] += squares_0

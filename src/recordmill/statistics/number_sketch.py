@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 from recordmill.base.arrays import Int64s
 from recordmill.statistics import number_kernels as k
+
+Limbs = npt.NDArray[np.int64]
 
 _UNIT = 1074  # sums of floats are whole multiples of 2^-1074, their squares' of 2^-2148
 _NO_INT = np.iinfo(np.int64)
@@ -68,19 +70,35 @@ class NumberSketch:
             values = values.astype(np.int64, copy=False)
         elif values.dtype == np.float16:
             values = values.astype(np.float32)
-        for first in range(0, len(values), k.MOST_AT_ONCE):
-            some = np.ascontiguousarray(values[first : first + k.MOST_AT_ONCE])
-            (self._add_ints if self.is_int else self._add_floats)(some)
+        is_single = values.dtype == np.float32
+        count = self._add_ints if self.is_int else self._add_singles if is_single else self._add_floats
+        most = k.MOST_SINGLES if is_single else k.MOST_AT_ONCE
+        for first in range(0, len(values), most):
+            count(np.ascontiguousarray(values[first : first + most]))
 
-    def _add_floats(self, values: npt.NDArray[Any]) -> None:
+    def _count_floats(self, count: Callable[..., None], values: npt.NDArray[Any]) -> Limbs:
         facts, extremes = np.zeros(k.FLOAT_FACTS, np.int64), np.array([np.inf, -np.inf])
         limbs = _scratch.limbs
-        k.count_floats(values, _scratch.bins, _scratch.used, limbs, facts, extremes)
+        count(values, _scratch.bins, _scratch.used, limbs, facts, extremes)
         nans, plus, minus, zeros = facts.tolist()
         self.nans, self.plus_infinities = self.nans + nans, self.plus_infinities + plus
         self.minus_infinities, self.zeros = self.minus_infinities + minus, self.zeros + zeros
         if extremes[0] <= extremes[1]:
             self._widen(*extremes.tolist())
+        return limbs
+
+    def _add_singles(self, values: npt.NDArray[Any]) -> None:
+        limbs = self._count_floats(k.count_singles, values)
+        for exponent in np.flatnonzero(limbs[1]).tolist():
+            total, squares = limbs[:2, exponent].tolist()
+            shift = exponent - 1 + 29
+            self.total += total << shift
+            self.squares += (squares & 0xFFFFFFFFFFFFFFFF) << (2 * shift)
+            limbs[:2, exponent] = 0
+        self._fold()
+
+    def _add_floats(self, values: npt.NDArray[Any]) -> None:
+        limbs = self._count_floats(k.count_floats, values)
         is_used = limbs[4] != 0  # squares of normal numbers have an upper half
         is_used[1] = True  # those of subnormal ones may not
         for exponent in np.flatnonzero(is_used).tolist():

@@ -210,7 +210,9 @@ def _put_equal_widths(histogram: Any, numbers: NumberSketch) -> None:
     below = [0.0]
     for edge in edges[1:-1]:
         part = np.where(widths > 0, (edge - low) / np.where(widths > 0, widths, 1), low < edge)
-        below.append(math.fsum((numbers.counts * np.clip(part, 0, 1)).tolist()))
+        divided = (part > 0) & (part < 1)  # at most one bin, or as many as are narrow
+        shares = (numbers.counts[divided] * part[divided]).tolist()
+        below.append(math.fsum([int(numbers.counts[part >= 1].sum()), *shares]))
     below.append(float(numbers.finite))
     _put_buckets(histogram, edges, [after - before for before, after in itertools.pairwise(below)])
 
