@@ -250,3 +250,27 @@ def test_the_command_says_the_counts_and_the_manifest_keeps_them(
 def test_a_build_without_it_is_as_it_was(tmp_path: Path) -> None:
     result = recordmill.build({"x": [1, 2, 3]}, tmp_path / "out", splits="a=0.5,b=0.5")
     assert "stratify" not in result.manifest.options
+
+
+@pytest.mark.parametrize("message", ["Example", "SequenceExample"])
+@pytest.mark.parametrize("by", ["word", "number"])
+def test_groups_of_tfrecords_are_those_of_a_table(tmp_path: Path, message: str, by: str) -> None:
+    tf = pytest.importorskip("tensorflow")
+    rows = {"word": [f"g{n % 37}" for n in range(300)], "number": [n % 11 for n in range(300)], "id": list(range(300))}
+    with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as writer:
+        for word, number, at in zip(*rows.values(), strict=True):
+            record = getattr(tf.train, message)()
+            features = record.features if message == "Example" else record.context
+            features.feature["word"].bytes_list.value.append(word.encode())
+            features.feature["number"].int64_list.value.append(number)
+            features.feature["id"].int64_list.value.append(at)
+            if message == "SequenceExample":
+                record.feature_lists.feature_list["steps"].feature.add().int64_list.value.extend([at, 1])
+            writer.write(record.SerializeToString())
+    ids = []
+    for source, out in ((tmp_path / "a.tfrecord", "a"), (pa.table(rows), "b")):
+        recordmill.build(source, tmp_path / out, splits="train=0.8,test=0.2", split_by=by)
+        ids.append(sorted(recordmill.open(tmp_path / out, "test").to_table()["id"].to_pylist()))
+    assert ids[0] == ids[1] != []
+    schema = recordmill.open(tmp_path / "a").schema
+    assert schema.message == message

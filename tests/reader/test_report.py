@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import os
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -18,13 +17,12 @@ from pages import replay
 import recordmill
 from recordmill.__main__ import main
 from recordmill.base.errors import UsageError
-from recordmill.reader.report.markup import histogram, text
+from recordmill.reader.report.markup import histogram, markup_text
 from recordmill.reader.report.thumbnails import sample_images
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "report.md"
-PHOTOS = Path(os.environ.get("RECORDMILL_SHARED_DATA", ""), "images", "clothing-small")
 VOID = {"meta", "br", "img", "line", "path", "bar"}
 
 
@@ -195,7 +193,7 @@ def test_a_histogram_of_one_value_and_of_none() -> None:
     assert histogram([[]]) == ""
     assert "path" in histogram([[(3.0, 3.0, 5.0)]])
     assert histogram([[(0.0, 1.0, 1.0), (1.0, 2.0, 3.0)]]).count("H") == 2
-    assert text("x" * 500).count("x") == 119
+    assert markup_text("x" * 500).count("x") == 119
 
 
 def test_every_block_prints_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,9 +203,8 @@ def test_every_block_prints_what_the_page_says(tmp_path: Path, monkeypatch: pyte
     assert replay(said) == said
 
 
-@pytest.mark.skipif(not PHOTOS.is_dir(), reason="needs RECORDMILL_SHARED_DATA/images/clothing-small")
-def test_photos(tmp_path: Path) -> None:
+def test_photos(tmp_path: Path, shared_data: Path) -> None:
     pytest.importorskip("apache_beam", reason="building needs Apache Beam")
-    recordmill.build(PHOTOS, tmp_path / "out")
+    recordmill.build(shared_data / "images" / "clothing-small", tmp_path / "out")
     page = page_of(recordmill.open(tmp_path / "out").report().html)
     assert len(page.images) == 80

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +21,6 @@ from recordmill.records.images.similarity import (
     shrink,
     small_grey,
 )
-
-PHOTOS = Path(os.environ.get("RECORDMILL_SHARED_DATA", ""), "images", "clothing-small")
 
 
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 20), st.integers(1, 20), st.integers(0, 99))
@@ -48,8 +45,7 @@ def test_alpha_is_no_colour() -> None:
     assert np.array_equal(luma(pixels[..., :1]), pixels[..., 0])
 
 
-@pytest.mark.skipif(not PHOTOS.is_dir(), reason="needs RECORDMILL_SHARED_DATA/images/clothing-small")
-def test_copies_of_photos_are_found_and_no_others() -> None:
+def test_copies_of_photos_are_found_and_no_others(shared_data: Path) -> None:
     hashes, greys = [], []
 
     def add(image: PIL.Image.Image) -> None:
@@ -57,7 +53,7 @@ def test_copies_of_photos_are_found_and_no_others() -> None:
         hashes.append(difference_hash(grey))
         greys.append(small_grey(grey))
 
-    photos = [PIL.Image.open(path) for path in sorted(PHOTOS.rglob("*.jpg"))[::12]]
+    photos = [PIL.Image.open(path) for path in sorted((shared_data / "images" / "clothing-small").rglob("*.jpg"))[::12]]
     for photo in photos:
         add(photo)
     for photo in photos:

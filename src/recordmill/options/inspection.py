@@ -152,7 +152,7 @@ CHECK_OPTIONS: Options = (
     grouped(QUIET, "the report", help="no progress and no summary, only what is wrong"),
     grouped(JSON, "the report", help="print what is wrong as JSON"),
 )
-REPORT: Options = (
+REPORT_OPTIONS: Options = (
     grouped(SPLIT_OPTION, CHOICE_GROUP),
     grouped(COLUMNS_OPTION, CHOICE_GROUP),
     grouped(SCHEMA_OPTION, CHOICE_GROUP),

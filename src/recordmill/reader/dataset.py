@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -43,9 +43,6 @@ from recordmill.shards.loading.infer_schema import guess_schema
 from recordmill.shards.loading.sample import Sample
 from recordmill.shards.loading.schema_hints import load_schema
 from recordmill.storage.files import bound_requests, local_path
-
-if TYPE_CHECKING:
-    from recordmill.reader.report.report import Report
 
 _CACHE_BYTES = "10GiB"
 Columns = dict[str, Array | Ragged | Strings]
@@ -184,11 +181,11 @@ class Dataset(Scanner, Trainable, Described):
         drawn = np.arange(min(whole_number_of(records, "records", 0), len(self)))
         return self.take(permuted(drawn, len(self), key_of(self.fingerprint, "sample", whole_number_of(seed, "seed"))))
 
-    def report(self) -> Report:
-        """The data set as one HTML page: classes, histograms, sample records and images. A notebook shows it, and
-        `save(path)` writes it.
+    def report(self) -> Any:
+        """The data set as one HTML page, a `reader.report.report.Report`: classes, histograms, sample records and images.
+        A notebook shows it, and `save(path)` writes it.
         """
-        return import_module("recordmill.reader.report.report").make_report(self)  # type: ignore[no-any-return]
+        return import_module("recordmill.reader.report.report").make_report(self)
 
     def __arrow_c_schema__(self) -> object:
         return to_arrow(self.schema).__arrow_c_schema__()

@@ -37,10 +37,10 @@ figure img{border:1px solid var(--line);max-width:110px}figcaption{color:var(--p
 """
 
 
-def text(value: object) -> str:
+def markup_text(value: object) -> str:
     """A value as HTML: cut where it is long, and what a reader can't see, or what turns the line around, as an escape.
 
-    >>> text("a<b\\x00")
+    >>> markup_text("a<b\\x00")
     '<bdi>a&lt;b\\\\x00</bdi>'
     """
     shown = str(value)
@@ -57,7 +57,7 @@ def number(value: float | int | None) -> str:
     return "" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.5g}"
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = ()) -> str:
+def data_table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = ()) -> str:
     """A table of cells that are HTML already. numbers: the columns that hold numbers."""
     head = "".join(
         f'<th class="n">{name}</th>' if at in numbers else f"<th>{name}</th>" for at, name in enumerate(header)
@@ -108,7 +108,7 @@ def _across(value: float, least: float, span: float) -> str:
     return f"{(value - least) / span * _WIDTH:.1f}"
 
 
-def section(name: str, title: str, *parts: str) -> str:
+def page_section(name: str, title: str, *parts: str) -> str:
     """A heading to which the page's top links, and what stands below it."""
     return f'<section id="{name}"><h2>{escape(title)}</h2>{"".join(parts)}</section>'
 
@@ -116,12 +116,12 @@ def section(name: str, title: str, *parts: str) -> str:
 def page(title: str, sections: Sequence[tuple[str, str, str]]) -> str:
     """A whole page. sections: (name of the anchor, title, HTML)."""
     links = "".join(f'<a href="#{name}">{escape(heading)}</a>' for name, heading, _ in sections)
-    body = "".join(section(name, heading, inner) for name, heading, inner in sections)
+    body = "".join(page_section(name, heading, inner) for name, heading, inner in sections)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta http-equiv="Content-Security-Policy" '
         "content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">"
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
-        f"<body><h1>{text(title)}</h1><nav>{links}</nav>{body}</body></html>\n"
+        f"<body><h1>{markup_text(title)}</h1><nav>{links}</nav>{body}</body></html>\n"
     )

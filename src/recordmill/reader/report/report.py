@@ -17,7 +17,7 @@ from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import show_size
 from recordmill.reader.display import show_value
-from recordmill.reader.report.markup import COLOURS, bar, histogram, number, page, table, text
+from recordmill.reader.report.markup import COLOURS, bar, data_table, histogram, markup_text, number, page
 from recordmill.reader.report.samples import feature_sizes, sample_numbers
 from recordmill.reader.report.thumbnails import ImageSample, Thumbnail, sample_images
 from recordmill.reader.statistics import count_statistics, stored_statistics
@@ -112,22 +112,22 @@ def _overview(dataset: Dataset, statistics: DatasetStatistics, manifest: Manifes
         ("features", f"{len(dataset.schema):,}"),
         ("shards", f"{len(dataset.files):,}"),
         ("bytes", show_size(sum(file.file.stat.size_bytes for file in dataset.files))),
-        ("label", text(dataset.schema.label or "none")),
-        ("record", text(dataset.schema.message)),
-        ("fingerprint", text(dataset.fingerprint)),
+        ("label", markup_text(dataset.schema.label or "none")),
+        ("record", markup_text(dataset.schema.message)),
+        ("fingerprint", markup_text(dataset.fingerprint)),
     ]
     if manifest is None:
         rows.append(("manifest", "none: these files are not recordmill's, and all figures are counted by reading them"))
-    return table(("", ""), rows)
+    return data_table(("", ""), rows)
 
 
 def _splits(statistics: DatasetStatistics) -> str:
     total = max(sum(statistics.records.values()), 1)
     rows = [
-        (text(split), number(count), f"{100 * count / total:.3g} %", bar(count / total, at % COLOURS))
+        (markup_text(split), number(count), f"{100 * count / total:.3g} %", bar(count / total, at % COLOURS))
         for at, (split, count) in enumerate(statistics.records.items())
     ]
-    return table(("split", "records", "share", ""), rows, (1, 2))
+    return data_table(("split", "records", "share", ""), rows, (1, 2))
 
 
 def _classes(dataset: Dataset, statistics: DatasetStatistics) -> str:
@@ -140,13 +140,13 @@ def _classes(dataset: Dataset, statistics: DatasetStatistics) -> str:
         for value, count in one.top_values.items():
             counts.setdefault(value, {})[split] = count
     if not counts:
-        return f'<p class="pale">The label {text(label)} has no classes: its values are numbers.</p>'
+        return f'<p class="pale">The label {markup_text(label)} has no classes: its values are numbers.</p>'
     feature = dataset.schema[label]
     most = max(max(of.values()) for of in counts.values())
     ordered = sorted(counts, key=lambda value: (-sum(counts[value].values()), value))
     rows = [
         (
-            text(_class_name(feature, value)),
+            markup_text(_class_name(feature, value)),
             *(number(counts[value].get(split, 0)) for split in found),
             "<br>".join(bar(counts[value].get(split, 0) / most, at % COLOURS) for at, split in enumerate(found)),
         )
@@ -154,11 +154,11 @@ def _classes(dataset: Dataset, statistics: DatasetStatistics) -> str:
     ]
     more = f"<p>{len(ordered) - _CLASSES:,} more classes</p>" if len(ordered) > _CLASSES else ""
     estimated = "" if all(one.top_values_are_exact for one in found.values()) else "<p>counts are estimates</p>"
-    header = ("class", *(text(split) for split in found), "")
+    header = ("class", *(markup_text(split) for split in found), "")
     return (
-        f"<h3>{len(ordered):,} classes of {text(label)}</h3>"
+        f"<h3>{len(ordered):,} classes of {markup_text(label)}</h3>"
         + estimated
-        + table(header, rows, range(1, len(found) + 1))
+        + data_table(header, rows, range(1, len(found) + 1))
         + more
     )
 
@@ -172,20 +172,20 @@ def _class_name(feature: Feature, value: str) -> str:
 
 def _features(dataset: Dataset, statistics: DatasetStatistics) -> str:
     splits = list(statistics)
-    keys = " ".join(f"{bar(0.05, at)} {text(split)}" for at, split in enumerate(splits[:COLOURS]))
+    keys = " ".join(f"{bar(0.05, at)} {markup_text(split)}" for at, split in enumerate(splits[:COLOURS]))
     rows = []
     for feature in list(dataset.schema)[:_FEATURES]:
         found = [statistics[split][feature.name] for split in splits if feature.name in statistics[split]]
         rows.append(_feature_row(feature, found))
     left = len(dataset.schema) - len(rows)
     first = (
-        f'<p class="pale">The figures are those of {text(splits[0])}; missing is of all splits.</p>'
+        f'<p class="pale">The figures are those of {markup_text(splits[0])}; missing is of all splits.</p>'
         if splits[1:]
         else ""
     )
     return (
         f"<p>{keys}</p>{first}"
-        + table(
+        + data_table(
             (
                 "feature",
                 "type",
@@ -208,13 +208,13 @@ def _features(dataset: Dataset, statistics: DatasetStatistics) -> str:
 def _feature_row(feature: Feature, found: Sequence[FeatureStatistics]) -> tuple[str, ...]:
     first = found[0] if found else None
     if first is None:
-        return (text(feature.name), text(feature.describe()), *[""] * 8)
+        return (markup_text(feature.name), markup_text(feature.describe()), *[""] * 8)
     records = sum(one.present + one.missing for one in found)
     missing = sum(one.missing for one in found)
     top = list(first.top_values.items())[:_FREQUENT]
     about = "" if first.top_values_are_exact else "~"
     frequent = "<br>".join(
-        f"{text(_class_name(feature, value))} {bar(count / max(first.values, 1) / 2)} {about}{count:,}"
+        f"{markup_text(_class_name(feature, value))} {bar(count / max(first.values, 1) / 2)} {about}{count:,}"
         for value, count in top
     )
     lengths, sizes = first.lengths, first.sizes
@@ -226,8 +226,8 @@ def _feature_row(feature: Feature, found: Sequence[FeatureStatistics]) -> tuple[
     ]
     shown = histogram([_buckets(one) for one in found])
     return (
-        text(feature.name),
-        text(feature.describe()),
+        markup_text(feature.name),
+        markup_text(feature.describe()),
         f"{100 * missing / records:.3g} %" if missing else "",
         f"{'~' if first.distinct_error else ''}{number(first.distinct)}",
         *(number(value) for value in (first.min, first.mean, first.std_dev, first.max)),
@@ -262,13 +262,13 @@ def _sample_records(dataset: Dataset, numbers: Int64s) -> str:
     rows = []
     for at, feature in enumerate(shown.schema):
         cells = [
-            text(show_value(batch.column(at).slice(row, 1), feature))
+            markup_text(show_value(batch.column(at).slice(row, 1), feature))
             for batch in batches
             for row in range(batch.num_rows)
         ]
-        rows.append((text(feature.name), *cells))
+        rows.append((markup_text(feature.name), *cells))
     left = len(dataset.schema) - len(rows)
-    return table(("feature", *(f"record {one:,}" for one in chosen.tolist())), rows) + (
+    return data_table(("feature", *(f"record {one:,}" for one in chosen.tolist())), rows) + (
         f"<p>{left:,} more features</p>" if left else ""
     )
 
@@ -279,13 +279,13 @@ def _images(sample: ImageSample) -> str:
         "Those that stand out are first.</p>"
     ]
     for label, images in sample.by_class():
-        parts.append((f"<h3>{text(label)}</h3>" if label else "") + "".join(map(_figure, images)))
+        parts.append((f"<h3>{markup_text(label)}</h3>" if label else "") + "".join(map(_figure, images)))
     if sample.twins:
         pairs = ", ".join(f"{one:,} and {other:,}" for one, other in sample.twins[:_TWINS])
         more = f", and {len(sample.twins) - _TWINS:,} more pairs" if len(sample.twins) > _TWINS else ""
         parts.append(f"<h3>Look alike</h3><p>records {pairs}{more}</p>")
     if sample.damaged:
-        listed = "".join(f"<p>record {record:,}: {text(why)}</p>" for record, why in sample.damaged[:_DAMAGED])
+        listed = "".join(f"<p>record {record:,}: {markup_text(why)}</p>" for record, why in sample.damaged[:_DAMAGED])
         parts.append(f"<h3>{len(sample.damaged):,} that can't be decoded</h3>{listed}")
     return "".join(parts)
 
@@ -301,7 +301,7 @@ def _sizes(dataset: Dataset, numbers: Int64s) -> str:
     total = max(sum(one.record_bytes for one in sizes), 1e-9)
     rows = [
         (
-            text(one.feature),
+            markup_text(one.feature),
             number(round(one.record_bytes, 1)),
             f"{100 * one.record_bytes / total:.3g} %",
             f"{100 * (1 - one.packed):.3g} %",
@@ -312,7 +312,7 @@ def _sizes(dataset: Dataset, numbers: Int64s) -> str:
     saved = sum(one.record_bytes * (1 - one.packed) for one in sizes) / total
     return (
         f"<p>Of a sample of at most {len(numbers):,} records. gzip would save about {100 * saved:.2g} % of them.</p>"
-        + table(("feature", "bytes of a record", "share", "gzip saves", ""), rows, (1, 2, 3))
+        + data_table(("feature", "bytes of a record", "share", "gzip saves", ""), rows, (1, 2, 3))
     )
 
 
@@ -321,16 +321,19 @@ def _rejects(manifest: Manifest) -> str:
     count = manifest.rejects.get("count", 0)
     if not count:
         return "<p>No record was rejected.</p>"
-    files = ", ".join(text(name) for name in manifest.rejects.get("files", ())[:10])
-    return f"<p>{int(count):,} records were rejected; they are in {files}.</p>" + table(
-        ("reason", "records"), [(text(reason), number(times)) for reason, times in reasons.items()], (1,)
+    files = ", ".join(markup_text(name) for name in manifest.rejects.get("files", ())[:10])
+    return f"<p>{int(count):,} records were rejected; they are in {files}.</p>" + data_table(
+        ("reason", "records"), [(markup_text(reason), number(times)) for reason, times in reasons.items()], (1,)
     )
 
 
 def _made(manifest: Manifest) -> str:
-    return table(
+    return data_table(
         ("", ""),
-        [(text(name), text(value)) for name, value in _flat({"options": manifest.options, "run": manifest.run})],
+        [
+            (markup_text(name), markup_text(value))
+            for name, value in _flat({"options": manifest.options, "run": manifest.run})
+        ],
     )
 
 
