@@ -182,8 +182,8 @@ class Dataset(Scanner, Trainable, Described):
         return self.take(permuted(drawn, len(self), key_of(self.fingerprint, "sample", whole_number_of(seed, "seed"))))
 
     def report(self) -> Any:
-        """The data set as one HTML page, a `reader.report.report.Report`: classes, histograms, sample records and images.
-        A notebook shows it, and `save(path)` writes it.
+        """The data set as one HTML page, a `reader.report.report.Report`: classes, histograms, sample records and
+        images. A notebook shows it, and `save(path)` writes it.
         """
         return import_module("recordmill.reader.report.report").make_report(self)
 

@@ -328,13 +328,8 @@ def _rejects(manifest: Manifest) -> str:
 
 
 def _made(manifest: Manifest) -> str:
-    return data_table(
-        ("", ""),
-        [
-            (markup_text(name), markup_text(value))
-            for name, value in _flat({"options": manifest.options, "run": manifest.run})
-        ],
-    )
+    facts = _flat({"options": manifest.options, "run": manifest.run})
+    return data_table(("", ""), [(markup_text(name), markup_text(value)) for name, value in facts])
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
