@@ -18,7 +18,7 @@ from wire_writer import BYTES, FLOAT, INT64, Scribe, example, feature, field
 import recordmill
 from recordmill.base.errors import DataError
 from recordmill.base.pointers import address_of
-from recordmill.records.example.decode import decode
+from recordmill.records.example.decode import decode, decode_lenient
 from recordmill.records.example.encode import encode
 from recordmill.records.inference.infer import Inference, infer
 from recordmill.records.protobuf.name_table import add_name, new_names
@@ -342,3 +342,12 @@ def test_names_that_are_alike_lie_apart() -> None:
         assert add_name(table.address(), address_of(text), len(text) - 8, 1, address_of(text) + len(text)) == number + 1
     taken = np.flatnonzero(np.diff(np.concatenate([[-1], table.table, [-1]]) >= 0))
     assert int(np.diff(taken).max()) < 100
+
+
+def test_a_feature_s_name_that_is_none_is_said_of_its_record() -> None:
+    named, misnamed = (example([(name, feature(INT64, [1]))]) for name in ("c", "a\0b"))
+    data, starts, lengths = buffer([misnamed, named])
+    schema = infer(data, starts, lengths).schema()
+    _, good, bad = decode_lenient(data, starts, lengths, schema)
+    assert good.tolist() == [1]
+    assert "it holds one called b'a\\x00b', which is no name" in bad[0].reason

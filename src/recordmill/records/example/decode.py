@@ -25,6 +25,7 @@ from recordmill.records.example import locate
 from recordmill.records.example.assemble import AssembledColumn, ColumnLayout, assemble, column_of, located_size
 from recordmill.records.example.locate import BadRecord, reason_of
 from recordmill.records.protobuf.canonical import check_rows, plain_rows
+from recordmill.records.protobuf.message import wrong_name
 from recordmill.records.protobuf.name_table import Names, add_name, new_names
 from recordmill.records.protobuf.wire import SLACK
 from recordmill.schemas.arrow import to_arrow
@@ -110,8 +111,16 @@ def decode_lenient(
             reason = reason_of(int(status[row]), feature)
             if status[row] < locate.UNUSUAL:
                 reason += f" (at byte {culprit[row, 1] - starts[good[row]]} of the record)"
+            elif status[row] == locate.MISSING_VALUE and (
+                name := wrong_name(_record(data, starts, lengths, good[row]))
+            ):
+                reason += f"; it holds one called {name!r}, which is no name (UTF-8 text without NUL)"
             bad.append(BadRecord(int(good[row]), feature.name if feature else "", reason))
         good = good[status == 0]
+
+
+def _record(data: Bytes, starts: Int64s, lengths: Int64s, row: int) -> bytes:
+    return data[starts[row] : starts[row] + lengths[row]].tobytes()
 
 
 def decode_only(data: Bytes, starts: Int64s, lengths: Int64s, schema: Schema) -> pa.RecordBatch | None:

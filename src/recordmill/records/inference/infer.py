@@ -26,7 +26,7 @@ from recordmill.records.inference.census import (
     take_census,
 )
 from recordmill.records.protobuf.canonical import check_rows, plain_rows
-from recordmill.records.protobuf.message import parts
+from recordmill.records.protobuf.message import wrong_name
 from recordmill.records.protobuf.name_table import Names, new_names
 from recordmill.records.protobuf.wire import SLACK
 from recordmill.schemas.feature import (
@@ -40,32 +40,6 @@ from recordmill.schemas.feature import (
     Schema,
     steps_name,
 )
-
-
-def wrong_name(record: bytes) -> bytes | None:
-    """The first feature name that is none, if the record is otherwise built as an Example; None if it isn't.
-
-    >>> wrong_name(b"\\n\\x07\\n\\x05\\n\\x01\\0\\x12\\0")
-    b'\\x00'
-    """
-    try:
-        names = [
-            dict(parts(entry)).get(1, b"")
-            for _, part in parts(record)
-            for _, entry in parts(part)
-            if 2 in dict(parts(entry))
-        ]
-    except ValueError:
-        return None
-    return next((name for name in names if not _is_name(name)), None)
-
-
-def _is_name(name: bytes) -> bool:
-    try:
-        return "\0" not in name.decode()
-    except UnicodeDecodeError:
-        return False
-
 
 MAX_NAMES = 1 << 20  # 1,048,576 names: more are data in the place of names, and would fill the memory
 _FIRST_NAMES = 1 << 12  # names there is room for at first

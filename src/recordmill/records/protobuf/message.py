@@ -40,6 +40,31 @@ def parts(message: bytes) -> Iterator[tuple[int, bytes]]:
         yield number, content
 
 
+def wrong_name(record: bytes) -> bytes | None:
+    """The first feature name that is none, if the record is otherwise built as an Example; None if it isn't.
+
+    >>> wrong_name(b"\\n\\x07\\n\\x05\\n\\x01\\0\\x12\\0")
+    b'\\x00'
+    """
+    try:
+        names = [
+            dict(parts(entry)).get(1, b"")
+            for _, part in parts(record)
+            for _, entry in parts(part)
+            if 2 in dict(parts(entry))
+        ]
+    except ValueError:
+        return None
+    return next((name for name in names if not _is_name(name)), None)
+
+
+def _is_name(name: bytes) -> bool:
+    try:
+        return "\0" not in name.decode()
+    except UnicodeDecodeError:
+        return False
+
+
 def varints(packed: bytes) -> Iterator[int]:
     """The numbers of a packed list, without their sign: [0, 2**64)."""
     at = 0
