@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 settings.register_profile("recordmill", deadline=None)
 settings.load_profile("recordmill")
 
-# A shell starts what it runs in the background with SIGINT ignored, and children would inherit that: they are
-# interrupted here.
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell starts what it runs in the background with SIGINT ignored, and nohup ignores SIGHUP; children would inherit
+# that, and get both here.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

@@ -20,8 +20,11 @@ DECLARED = {each.name for options in CALLS.values() for each in options}
 FLAGS = {flag for options in CALLS.values() for each in options for flag in each.all_flags if flag.startswith("--")}
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*(?![\w-])")
 _COMMAND = re.compile(r"`recordmill [^`]*`")  # a whole command, to be typed as it is
-# the command line, and those who speak to programs that have flags of their own
-_LEFT_OUT = ("base/option_names.py", "options/", "commands/", "pipelines/remote/flags.py", "transforms/worker.py")
+# the command line, those who speak to programs that have flags of their own, and CSS
+_LEFT_OUT = (
+    "base/option_names.py", "options/", "commands/", "pipelines/remote/flags.py", "reader/report/style.py",
+    "transforms/worker.py",
+)  # fmt: skip
 _OF_BEAM = ("--runner", "--parallelism", "--experiments")
 # functions below the doors that take an option's name, and which argument it is
 _TAKE_NAMES = {

@@ -320,8 +320,8 @@ def test_each_kind_says_what_decides_how_it_is_read() -> None:
     from importlib import import_module
 
     told = {"schema", "files", "units", "digests", "notes", "plan_rejects", "kind"}  # in the context, or of no effect
-    # from a file's content alone; `kept` are records as reading them gives them
-    derived = {"segments", "first_batches", "kept"}
+    # from a file's content alone; `kept` are records as reading them gives them, `batch_bytes` how many come at once
+    derived = {"segments", "first_batches", "kept", "batch_bytes"}
     classes = {
         "csv": "sources.csv.source:CsvSource", "images": "sources.images.source:ImageSource",
         "jsonl": "sources.jsonl.source:JsonlSource", "memory": "sources.arrow.memory:MemorySource",

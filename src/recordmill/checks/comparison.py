@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from recordmill.base.option_names import option
 from recordmill.checks.distance import (
     BucketHistogram,
     divergence_allowance,
@@ -32,7 +33,7 @@ _SAMPLED = 2048  # occurrences of texts from which shares are estimated where th
 
 _REMEDIES = {
     DRIFT: "look at both by `recordmill stats`; train anew, mend the source, or allow it in the rules (drift)",
-    SKEW: "look at both by `recordmill stats`; split by chance (--splits), or allow it in the rules (skew)",
+    SKEW: f"look at both by `recordmill stats`; split by chance ({option('splits')}), or allow it in the rules (skew)",
 }
 
 

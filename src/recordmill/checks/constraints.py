@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from recordmill.base.option_names import option
 from recordmill.checks.rules import Bounds, ClassRules, FeatureRules, Rules
 from recordmill.checks.violations import Violation, percent, value_name
 from recordmill.schemas.feature import Feature, Schema
@@ -20,7 +21,8 @@ def constraints(statistics: DatasetStatistics, schema: Schema, rules: Rules) -> 
         share = statistics.records.get(split, 0) / max(total, 1)
         if not _is_within(share, bounds):
             what = f"has {percent(share)} of the records, outside {_span(bounds, percent)}"
-            yield Violation("splits", what, "give other --splits, or mend the rule", None, split, share, _span(bounds))
+            remedy = f"give other {option('splits')}, or mend the rule"
+            yield Violation("splits", what, remedy, None, split, share, _span(bounds))
     for split, features in statistics.items():
         records = statistics.records[split]
         if rules.records is not None and not _is_within(records, rules.records):

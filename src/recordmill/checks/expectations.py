@@ -35,7 +35,7 @@ def read_expectations(given: Mapping[str, Any] | str | os.PathLike[str]) -> Rule
         if getattr(rules, name):
             raise UsageError(
                 f"{rules.source}: {name}: records are compared with each other once they are written; leave it out of "
-                f"{option('expect')} and run `recordmill check OUT --against {rules.source}` behind the build"
+                f"{option('expect')} and run recordmill check with {option('against', rules.source)} behind the build"
             )
     return rules
 

@@ -11,6 +11,7 @@ from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
 from recordmill.checks.rules import FeatureRules, Rules, Threshold, Thresholds
 from recordmill.checks.violations import Violation
 from recordmill.schemas.feature import Feature, Schema
@@ -80,7 +81,8 @@ def schema_changes(schema: Schema, other: Schema, called: str) -> Iterator[Viola
 def _changes_of(feature: Feature, other: Feature, called: str) -> Iterator[Violation]:
     if (feature.dtype, feature.shape) != (other.dtype, other.shape):
         what = f"is {feature.describe()}, and in {called} {other.describe()}"
-        yield _change(feature.name, what, "give the same dtype and shape, as by --schema or --dtype")
+        remedy = f"give the same dtype and shape, as by {option('schema')} or {option('dtypes')}"
+        yield _change(feature.name, what, remedy)
     if feature.classes != other.classes and other.classes is not None:
         what = f"has the classes {_listed(feature.classes)}, and in {called} {_listed(other.classes)}"
         yield _change(feature.name, what, "build with the same classes: their numbers mean others now")

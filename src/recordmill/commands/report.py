@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from recordmill.schemas.feature import Schema
     from recordmill.shards.catalog import Inputs
 
+_NAME = "report.html"
 _REPORT_HELP = """\
 examples:
   recordmill report shards                    writes report.html here
@@ -48,7 +49,7 @@ def report(
     split: str | None = None,
     columns: Sequence[str] | str | None = None,
     schema: Schema | str | os.PathLike[str] | None = None,
-    out: str | os.PathLike[str] = "report.html",
+    out: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
     threads: int | None = None,
     storage_requests: int | None = None,
@@ -56,7 +57,8 @@ def report(
 ) -> Report:
     """Write a data set, or any TFRecord files, as one HTML file.
 
-    split, columns: only these. schema: of foreign files, if it is known. out: the file; overwrite: it may be there.
+    split, columns: only these. schema: of foreign files, if it is known. out: the file, `report.html` if none is
+    named; overwrite: it may be there.
 
     Raises:
         UsageError: nothing there, or `out` is. DataError: a record is damaged.
@@ -65,13 +67,14 @@ def report(
     from recordmill.reader.dataset import open
     from recordmill.reader.report.report import check_absent, make_report
 
+    target = _NAME if out is None else out
     if not overwrite:
-        check_absent(out)
+        check_absent(target)
     progress = progress or Progress()
     progress.begin("convert")
     dataset = open(inputs, split, columns, schema=schema, threads=threads, storage_requests=storage_requests)
     found = make_report(dataset, lambda records: progress.advance(records=records))
-    found.save(out, overwrite=overwrite)
+    found.save(target, overwrite=overwrite)
     return found
 
 
@@ -85,5 +88,5 @@ def run_report(args: argparse.Namespace) -> int:
     options = given(args)
     with Display(progress, args.quiet):
         report(args.inputs, progress=progress, **options)
-    print(os.fspath(options.get("out", "report.html")))
+    print(os.fspath(options.get("out", _NAME)))
     return 0

@@ -159,7 +159,7 @@ REPORT_OPTIONS: Options = (
     Option(
         "out",
         "the HTML file",
-        default="report.html",
+        default_text="report.html",
         metavar="FILE",
         annotation="str | os.PathLike[str]",
         group="the report",

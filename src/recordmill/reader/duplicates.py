@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.arrays import Int64s
+from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
 from recordmill.checks.repeats import ContentDigests, Repeated
 from recordmill.checks.rules import Repeats, Rules
@@ -206,7 +207,7 @@ def _violation(
         remedy = f"take them out of the input, or allow a share of them ({check}: {{{rule}}})"
     else:
         remedy = (
-            "take them out of the input, or build with --split-by a feature that they have in common, which keeps them "
-            f"in one split; or allow a share of them ({check}: {{{rule}}})"
+            f"take them out of the input, or build with {option('split_by')} a feature that they have in common, which "
+            f"keeps them in one split; or allow a share of them ({check}: {{{rule}}})"
         )
     return Violation(check, what, remedy, wanted.feature, other, share, limit, file, record)
