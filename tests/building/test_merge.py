@@ -55,7 +55,7 @@ def dealt(count: int, parts: int, keys: str, size: int = 20) -> list[list[Record
     return result
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     count=st.integers(1, 250),

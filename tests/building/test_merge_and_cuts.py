@@ -72,7 +72,7 @@ def plain_shards(records: list[Record], options: ShardOptions) -> list[tuple[int
     return result
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     records=records_strategy,
     chunk=st.integers(1, 20),

@@ -77,7 +77,7 @@ def test_every_flipped_bit_of_a_png_is_found(name: str) -> None:
             assert refused(bytes(flipped)).reason in ("format" if at < 8 else "crc", "truncated", "corrupt")
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     st.sampled_from(sorted(SAMPLES)),
     st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), max_size=4),

@@ -218,7 +218,7 @@ NAMES = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(names=NAMES, cut=st.integers(1, 9), extend=st.booleans())
 def test_any_names_at_all(
     tmp_path_factory: pytest.TempPathFactory, names: list[str | None], cut: int, extend: bool

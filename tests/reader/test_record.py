@@ -59,7 +59,7 @@ def test_plain_records_are_read_quickly_and_alike(columns: tuple[str, ...]) -> N
         same(found, truth)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_damaged_records_are_never_read_otherwise(data: st.DataObject) -> None:
     record = bytearray(data.draw(st.sampled_from(RECORDS)))

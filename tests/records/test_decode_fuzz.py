@@ -117,7 +117,7 @@ def test_mutated(schemas: tuple[Schema, ...]) -> None:
     assert all(0 < count < 12 * RECORDS for count in good.values()), good
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=20))
 def test_any_bytes(records: list[bytes]) -> None:
     check(records, FLAT)

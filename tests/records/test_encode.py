@@ -76,7 +76,7 @@ def test_bytes_are_pinned(feature: Feature, value: Any, wanted: str) -> None:
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=75, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 @given(case=schemas_and_rows())
 def test_same_bytes_as_pure_python_protobuf(pure_python: PurePython, case: tuple[Schema, list[dict[str, Any]]]) -> None:

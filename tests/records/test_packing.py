@@ -24,7 +24,7 @@ def packed(values: np.ndarray) -> bytes:
     return out[:size].tobytes()
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(st.lists(st.tuples(st.integers(0, 64), st.integers(1, 70), st.randoms(use_true_random=False)), max_size=6))
 def test_runs_of_every_length_of_bits(runs: list) -> None:
     values = np.array(

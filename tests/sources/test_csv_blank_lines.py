@@ -32,7 +32,7 @@ options = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(contents, options, st.integers(1, 70), st.sampled_from([1, 10, 1000]))
 def test_blocks_of_any_size_give_the_oracle_s_rows(
     content: bytes, options: CsvOptions, block_bytes: int, chunk_bytes: int

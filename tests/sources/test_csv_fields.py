@@ -81,7 +81,7 @@ def tokenized(content: bytes, options: CsvOptions, most_rows: int = 7, delimiter
     return [found[ordinal] for ordinal in range(first)]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(contents, dialects)
 @example(b'"a""b","c\r\nd",5" disk\n', CsvOptions())
 @example(b'a\\,"b\n"c\\"d"\n', CsvOptions(escape="\\"))
@@ -94,7 +94,7 @@ def test_tokenizer_equals_oracle(content: bytes, options: CsvOptions) -> None:
     assert tokenized(content, options) == [without_wide(row) for row in oracle_rows(content, options)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     contents,
     st.sampled_from(
@@ -128,7 +128,7 @@ def test_oracle_equals_python_csv(content: bytes, options: CsvOptions) -> None:
         assert [row.fields for row in rows] == [fields for _, fields in expected]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(contents, dialects, st.sampled_from([1, 2, 3, 5, 16, 64, 100]), st.sampled_from([1, 10, 1000]))
 def test_blocks_of_any_size_give_the_same_rows(
     content: bytes, options: CsvOptions, block_bytes: int, chunk_bytes: int

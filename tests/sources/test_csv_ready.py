@@ -84,7 +84,7 @@ columns = columns_of(wholes, odd_wholes, reals, odd_reals, times)
 TOKENIZER = Tokenizer(Dialect.of(CsvOptions(header=False), ",", '"'), 2, 64)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(columns, columns, st.sampled_from(DTYPES))
 @example(["1", "2", "x"], ["3"], "int64")
 @example(["1.5", "16777217"], ["nan", "1e39"], "float32")

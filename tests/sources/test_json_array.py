@@ -51,7 +51,7 @@ json_values = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(st.lists(st.dictionaries(st.text(max_size=3), json_values), max_size=5), st.sampled_from([None, 1]), st.data())
 def test_blocks_of_any_size_give_the_same_lines(rows: list[Any], indent: int | None, data: st.DataObject) -> None:
     content = np.frombuffer(json.dumps(rows, indent=indent, ensure_ascii=data.draw(st.booleans())).encode(), np.uint8)

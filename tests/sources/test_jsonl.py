@@ -485,7 +485,7 @@ lines_strategy = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines_strategy)
 def test_the_scanner_takes_what_python_takes(texts: list[bytes]) -> None:
     """A line is a record if and only if Python's json makes an object of it,
@@ -554,7 +554,7 @@ columns_strategy = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(columns_strategy, st.booleans(), st.booleans())
 def test_values_are_as_python_reads_them(
     tmp_path: Path, records: list[dict[str, Any]], ascii_only: bool, spaced: bool

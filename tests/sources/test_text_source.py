@@ -155,7 +155,7 @@ def test_carriage_returns_alone_are_noted(tmp_path: Path) -> None:
     )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(alphabet="aé\r\n\u2028 \x0b😀", max_size=60), st.integers(1, 20), st.integers(1, 20))
 def test_any_cut_gives_the_same_lines(tmp_path: Path, content: str, region: int, block: int) -> None:
     path = tmp_path / "a.txt"

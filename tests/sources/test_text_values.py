@@ -72,7 +72,7 @@ def bits(value: float) -> bytes:
     return struct.pack("<d", value)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(numbers)
 @example("9007199254740993")
 @example("5e-324")
@@ -150,7 +150,7 @@ def expected_moment(text: str) -> tuple[int, datetime | None]:
     return unit | (AWARE if zone else NAIVE) | beyond, moment
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(texts)
 @example("007")
 @example("+49")
@@ -217,7 +217,7 @@ def expected_loss(text: str) -> int:
     return NO_LOSS if rounded == exact else INEXACT_DECIMAL
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(numbers)
 @example("0.1")
 @example("16777217")
@@ -265,7 +265,7 @@ def test_truth(text: str, value: int) -> None:
     assert truth(*buffer(text)) == value
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(
     st.datetimes(),
     st.sampled_from(["", "Z", "+00:00", "-11:30", "+05:45"]),

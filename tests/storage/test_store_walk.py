@@ -31,7 +31,7 @@ PATTERNS = [
 names = st.lists(st.sampled_from(PARTS), min_size=1, max_size=3).map("/".join)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(files=st.lists(st.tuples(names, st.integers(0, 1)), max_size=12), pattern=st.sampled_from([None, *PATTERNS]))
 def test_both_walks_agree(files: list[tuple[str, int]], pattern: str | None) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
