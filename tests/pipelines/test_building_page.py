@@ -18,12 +18,17 @@ PAGES = ("README.md", "docs/getting-started.md", "docs/building.md")
 
 @pytest.fixture(scope="module")
 def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the samples of digits and tables in local/raw."""
+    """A folder with the samples of digits and tables in local/raw, and what run_local.sh leaves of two of them."""
     pytest.importorskip("sklearn", reason="the samples are scikit-learn's")
     folder = tmp_path_factory.mktemp("samples")
     make = runpy.run_path(str(ROOT / "examples" / "make_samples.py"))
     for kind in ("digits", "tables"):
         make[kind](folder / "local" / "raw" / kind)
+    raw, out, read = (folder / "local" / name for name in ("raw", "out", "read"))
+    recordmill.build(raw / "digits", out / "digits", splits="train=0.9,validation=0.1")
+    recordmill.build(raw / "tables" / "wine.csv", out / "wine", label="target")
+    for kind in ("parquet", "npy"):
+        recordmill.read(out / "wine", read / "wine" / kind, to=kind)
     return folder
 
 
@@ -37,7 +42,7 @@ def test_every_block_prints_what_the_pages_say(samples: Path, monkeypatch: pytes
     make = runpy.run_path(str(ROOT / "examples" / "make_samples.py"))  # of the packages that are installed here
     make["texts"](samples / "local" / "raw" / "texts")
     make["packages"](samples / "local" / "raw" / "packages.jsonl")
-    recordmill.read("local/out/wine", "local/read/wine", to="parquet", overwrite=True)
+    recordmill.read("local/shards/wine", "local/tables/wine", to="parquet", overwrite=True)
     runs = reruns((ROOT / "docs" / "building.md").read_text(encoding="utf-8"))
     assert [command.split()[1] for command, _, _ in runs] == ["build", "head", "build", "inspect", "build", "build"]
     for command, said, printed in runs:
