@@ -18,6 +18,7 @@ import recordmill
 from recordmill.__main__ import main
 from recordmill.base.errors import UsageError
 from recordmill.reader.report.markup import histogram, markup_text
+from recordmill.reader.report.samples import sampled_tables
 from recordmill.reader.report.thumbnails import sample_images
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
@@ -208,3 +209,23 @@ def test_photos(tmp_path: Path, shared_data: Path) -> None:
     recordmill.build(shared_data / "images" / "clothing-small", tmp_path / "out")
     page = page_of(recordmill.open(tmp_path / "out").report().html)
     assert len(page.images) == 80
+
+
+def test_records_that_are_large_are_taken_few_at_a_time(tmp_path: Path) -> None:
+    rows = pa.table({"x": pa.array([b"a" * (3 << 20)] * 12, pa.large_binary())})
+    ds = recordmill.open(write_data_set(tmp_path / "set", {"train": rows}, Schema((Feature("x", "bytes"),))))
+    taken = [table.num_rows for _, table in sampled_tables(ds, np.arange(12), 10 << 20)]
+    assert taken == [2, 2]
+
+
+def test_thumbnails_are_shared_by_features_of_images(tmp_path: Path) -> None:
+    images = []
+    for seed in range(100):
+        packed = io.BytesIO()
+        pixels = np.random.default_rng(seed).integers(0, 256, (8, 8, 3)).astype(np.uint8)
+        PIL.Image.fromarray(pixels).save(packed, "PNG")
+        images.append(packed.getvalue())
+    schema = Schema((*(Feature(f"image{n}", "bytes") for n in range(3)), Feature("y", "int64")), label="y")
+    columns = {f"image{n}": images for n in range(3)} | {"y": list(range(100))}
+    ds = recordmill.open(write_data_set(tmp_path / "set", {"train": pa.table(columns, to_arrow(schema))}, schema))
+    assert len(page_of(ds.report().html).images) == 240

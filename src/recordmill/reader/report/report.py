@@ -19,7 +19,7 @@ from recordmill.base.sizes import show_size
 from recordmill.reader.display import show_value
 from recordmill.reader.report.markup import COLOURS, bar, data_table, histogram, markup_text, number, page
 from recordmill.reader.report.samples import feature_sizes, sample_numbers
-from recordmill.reader.report.thumbnails import ImageSample, Thumbnail, sample_images
+from recordmill.reader.report.thumbnails import THUMBNAILS, ImageSample, Thumbnail, sample_images
 from recordmill.reader.statistics import count_statistics, stored_statistics
 from recordmill.records.columns.decode_images import looks_like_image
 from recordmill.schemas.feature import Feature
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _FEATURES, _CLASSES = 2000, 1000  # in the tables
 _FREQUENT, _RECORDS, _RECORD_FEATURES = 3, 5, 100
+_ESTIMATED_SHARE = 0.005  # of all values, below which a count that is estimated says little
 _TWINS, _DAMAGED = 50, 20
 _IFRAME = '<iframe sandbox title="recordmill report" style="width:100%;height:720px;border:0" srcdoc="{}"></iframe>'
 
@@ -82,7 +83,10 @@ def make_report(dataset: Dataset, progress: Callable[[int], None] | None = None)
         ("splits", "Splits and classes", _splits(statistics) + _classes(dataset, statistics)),
         ("features", "Features", _features(dataset, statistics)),
         ("records", "Sample records", _sample_records(dataset, numbers)),
-        *(("images" + str(at), f"Images: {one.feature}", _images(one)) for at, one in enumerate(images)),
+        *(
+            ("images" + str(at), f"Images: {one.feature}", _images(one, THUMBNAILS // len(images)))
+            for at, one in enumerate(images)
+        ),
         ("sizes", "What fills the disk", _sizes(dataset, numbers)),
     ]
     if manifest is not None:
@@ -211,7 +215,8 @@ def _feature_row(feature: Feature, found: Sequence[FeatureStatistics]) -> tuple[
         return (markup_text(feature.name), markup_text(feature.describe()), *[""] * 8)
     records = sum(one.present + one.missing for one in found)
     missing = sum(one.missing for one in found)
-    top = list(first.top_values.items())[:_FREQUENT]
+    least = 1 if first.top_values_are_exact else first.values * _ESTIMATED_SHARE
+    top = [(value, count) for value, count in first.top_values.items() if count >= least][:_FREQUENT]
     about = "" if first.top_values_are_exact else "~"
     frequent = "<br>".join(
         f"{markup_text(_class_name(feature, value))} {bar(count / max(first.values, 1) / 2)} {about}{count:,}"
@@ -222,15 +227,16 @@ def _feature_row(feature: Feature, found: Sequence[FeatureStatistics]) -> tuple[
         "" if lengths[0] == lengths[2] else f"{lengths[0]:,} to {lengths[2]:,} values",
         "" if sizes is None else f"{sizes[0]:,} to {sizes[2]:,} bytes",
         f"{first.nans:,} NaN" if first.nans else "",
-        f"{first.zeros:,} zeros" if first.zeros else "",
+        f"{first.zeros:,} zeros" if first.zeros and feature.classes is None else "",
     ]
+    is_number = feature.classes is None and not feature.timestamp
     shown = histogram([_buckets(one) for one in found])
     return (
         markup_text(feature.name),
         markup_text(feature.describe()),
         f"{100 * missing / records:.3g} %" if missing else "",
         f"{'~' if first.distinct_error else ''}{number(first.distinct)}",
-        *(number(value) for value in (first.min, first.mean, first.std_dev, first.max)),
+        *([number(value) for value in (first.min, first.mean, first.std_dev, first.max)] if is_number else [""] * 4),
         shown + "".join(f'<p class="pale">{note}</p>' for note in notes if note),
         frequent,
     )
@@ -273,12 +279,12 @@ def _sample_records(dataset: Dataset, numbers: Int64s) -> str:
     )
 
 
-def _images(sample: ImageSample) -> str:
+def _images(sample: ImageSample, most: int) -> str:
     parts = [
         f"<p>A sample of {len(sample.images) + len(sample.damaged):,} images, drawn by the fingerprint. "
         "Those that stand out are first.</p>"
     ]
-    for label, images in sample.by_class():
+    for label, images in sample.by_class(max(most, 1)):
         parts.append((f"<h3>{markup_text(label)}</h3>" if label else "") + "".join(map(_figure, images)))
     if sample.twins:
         pairs = ", ".join(f"{one:,} and {other:,}" for one, other in sample.twins[:_TWINS])
@@ -328,7 +334,7 @@ def _rejects(manifest: Manifest) -> str:
 
 
 def _made(manifest: Manifest) -> str:
-    facts = _flat({"options": manifest.options, "run": manifest.run})
+    facts = _flat({"fingerprint": manifest.fingerprint, "options": manifest.options, "run": manifest.run})
     return data_table(("", ""), [(markup_text(name), markup_text(value)) for name, value in facts])
 
 

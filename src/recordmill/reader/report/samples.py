@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SAMPLED = 1000  # records
 _AT_ONCE = 50
+_AT_ONCE_BYTES = 8 << 20
 _SAMPLED_BYTES = 64 << 20
 _PACKED_BYTES = 1 << 20  # of a feature's values, of which the share that gzip saves is taken
 _EMPTY_BYTES = 2  # a record without features
@@ -40,8 +41,10 @@ def sampled_tables(
 ) -> Iterator[tuple[Int64s, pa.Table]]:
     """(numbers, their records as they are stored), some at a time, until so many bytes were read."""
     taken = 0
-    for first in range(0, len(numbers), _AT_ONCE):
-        some = numbers[first : first + _AT_ONCE]
+    average = sum(file.file.stat.size_bytes for file in dataset.files) // max(sum(dataset.file_records), 1) + 1
+    at_once = min(max(_AT_ONCE_BYTES // average, 1), _AT_ONCE)
+    for first in range(0, len(numbers), at_once):
+        some = numbers[first : first + at_once]
         table = dataset.encoded.take(some)
         yield some, table
         taken += table.nbytes

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from recordmill.reader.dataset import Dataset
 
 _SIDE = 96  # pixels
-_IN_ALL, _OF_A_CLASS = 240, 8  # thumbnails
+THUMBNAILS = 240  # of all features together
+_OF_A_CLASS = 8
 _QUALITY = 70
 _ROWS = 64  # hashes that are compared with all others at once
 
@@ -74,13 +75,13 @@ class ImageSample:
     damaged: tuple[tuple[int, str], ...]
     twins: tuple[tuple[int, int], ...]
 
-    def by_class(self) -> Iterator[tuple[str, list[Thumbnail]]]:
-        """(class, thumbnails) of as many classes as fit a page, those with notes first."""
+    def by_class(self, most: int = THUMBNAILS) -> Iterator[tuple[str, list[Thumbnail]]]:
+        """(class, thumbnails) of as many classes as fit, those with notes first; most: of all thumbnails."""
         classes: dict[str, list[Thumbnail]] = {}
         for one in self.images:
             classes.setdefault(one.label, []).append(one)
-        of_each = min(max(_IN_ALL // max(len(classes), 1), 1), _OF_A_CLASS)
-        for label in sorted(classes, key=lambda name: (-len(classes[name]), name))[: _IN_ALL // of_each]:
+        of_each = min(max(most // max(len(classes), 1), 1), _OF_A_CLASS)
+        for label in sorted(classes, key=lambda name: (-len(classes[name]), name))[: max(most // of_each, 1)]:
             noted = _noted(classes[label], self.twins)
             yield label, sorted(noted, key=lambda one: (-len(one.notes), one.record))[:of_each]
 
