@@ -93,6 +93,10 @@ def ingest(
             runs += _add(writer, records, encode_chunk(plan, records))
             count_values(plan, sketches, records)
         progress.advance(records.rows, rejected)
+        large = _is_large(chunk)
+        del chunk, records  # before the next ones are read
+        if large:
+            give_back()
     if not writer.empty:
         runs.append(writer.finish())
     give_back()
@@ -209,6 +213,14 @@ def count_values(plan: BuildPlan, sketches: SketchPool | None, placed: KeyedChun
         placed, _ = parsed(plan, placed)
         assert isinstance(placed.records, pa.RecordBatch)
         sketch.add(placed.records, placed.keys, placed.splits)
+
+
+def _is_large(chunk: Chunk) -> bool:
+    """Whether its records are large, a MiB or more: the pool keeps what such sizes took for some time, up to as much
+    again as is in use, and hardly ever for another of the same size.
+    """
+    records = chunk.records
+    return (records.nbytes if isinstance(records, pa.RecordBatch) else records.data.nbytes) > len(chunk.file) << 20
 
 
 def _add(writer: RunWriter, records: KeyedChunk, frames: Frames) -> list[RunFile]:

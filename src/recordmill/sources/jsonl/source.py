@@ -81,6 +81,7 @@ class JsonlSource:
             for piece in self._pieces(ordinal, unit):
                 yield _chunk(ordinal, file, line, piece)
                 line += piece.count
+                del piece  # before the next one is parsed
             check_unchanged(file.path, file.stat, file.name)
 
     def locate(self, file: int, positions: Sequence[int]) -> list[str]:
