@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -41,6 +42,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if starts and "store" in metafunc.fixturenames:
         ids = [start.__name__.removesuffix("_server") for start in starts]
         metafunc.parametrize("store", starts, ids=ids, indirect=True, scope="module")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever needs a server of a store carries the marker `store`."""
+    for item in items:
+        if "store" in getattr(item, "fixturenames", ()) or "[store" in item.nodeid:
+            item.add_marker(pytest.mark.store)
+
+
+def pytest_collection_finish() -> None:
+    """What the modules of all tests hold stays: a collection of garbage that looks at it each time takes a second."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module")

@@ -69,6 +69,7 @@ def test_a_change_in_another_file_makes_the_kernel_new(tmp_path: Path, told: dic
     assert run(tmp_path, by=1, told=told) == [1, 1]  # the code before is still there
 
 
+@pytest.mark.sweep
 def test_what_is_not_used_for_long_is_removed(tmp_path: Path) -> None:
     run(tmp_path, by=1)
     cache = tmp_path / "__pycache__"
@@ -82,6 +83,7 @@ def test_what_is_not_used_for_long_is_removed(tmp_path: Path) -> None:
     assert len(after) == len(before)
 
 
+@pytest.mark.sweep
 def test_what_is_used_is_kept(tmp_path: Path) -> None:
     run(tmp_path, by=1)
     for path in (tmp_path / "__pycache__").iterdir():
@@ -194,6 +196,7 @@ def test_digests_differ_by_builtin_attribute_and_the_order_of_fields() -> None:
     assert kinds_of((pair(1, 2),)) != kinds_of((swapped(1, 2),))
 
 
+@pytest.mark.sweep
 def test_files_that_were_emptied_are_made_anew(tmp_path: Path) -> None:
     assert run(tmp_path, by=1, told=BY_NUMBA) == [1, 0]
     files = list((tmp_path / "__pycache__").iterdir())

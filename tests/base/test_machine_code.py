@@ -118,6 +118,7 @@ def test_arguments_of_other_kinds_go_to_numba(args: tuple[Any, ...], monkeypatch
     assert made(*args) == "Numba"
 
 
+@pytest.mark.sweep
 def test_a_damaged_file_is_compiled_anew(tmp_path: Path) -> None:
     (tmp_path / "twice.py").write_text(
         "from recordmill.base.kernels import kernel\n@kernel\ndef twice(x):\n    return 2 * x\n"

@@ -114,6 +114,7 @@ def test_shards_are_the_sorted_list_cut(
     assert got == plain_shards(records, options)
 
 
+@pytest.mark.sweep
 def test_shard_sizes_stay_near_the_target(tmp_path: Path) -> None:
     generator = np.random.default_rng(1)
     records = [

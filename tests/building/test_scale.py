@@ -181,6 +181,7 @@ OBJECTS: dict[str, tuple[Callable[[int], Any], int, int | None]] = {  # what mak
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", OBJECTS)
 def test_objects_take_what_the_formulas_say_at_most(name: str) -> None:
     make, memory, size = OBJECTS[name]
@@ -377,6 +378,7 @@ def test_the_plan_of_a_read_that_is_real_and_small(tmp_path: Path) -> None:
     assert read.index_bytes * 0.8 <= index <= read.index_bytes + 256 * len(spans)
 
 
+@pytest.mark.sweep
 def test_a_plan_of_files_of_records_holds_of_each_what_the_formulas_say(tmp_path: Path) -> None:
     built = recordmill.build({"x": [1]}, tmp_path / "one", num_shards=1)
     (shard,) = Path(built.out).glob("data-*/*.tfrecord")

@@ -140,6 +140,7 @@ else:
     loaded_after(code, blocked=("tensorflow",))
 
 
+@pytest.mark.sweep
 def test_reading_needs_neither_beam_nor_tensorflow(tmp_path: Path) -> None:
     """The same as the clean environment of .ci/run, in short: the packages are there and can't be imported."""
     (tmp_path / "in.csv").write_text("a,b\n" + "1,x\n" * 20)
@@ -163,6 +164,7 @@ def test_reading_needs_neither_beam_nor_tensorflow(tmp_path: Path) -> None:
     assert list((tmp_path / "npy").rglob("*.npy"))
 
 
+@pytest.mark.sweep
 def test_a_second_run_imports_no_compiler(tmp_path: Path) -> None:
     """What was compiled before is called as machine code; nor is anything else imported that is slow."""
     (tmp_path / "in.csv").write_text("a,b\n" + f"1,{'x' * 1000}\n" * 10_000)  # of two ranges

@@ -109,6 +109,7 @@ def test_a_job_that_comes_late_is_cancelled_when_it_comes(runner: tuple[str, ...
         assert server.cancelled == [JOB]
 
 
+@pytest.mark.sweep
 def test_a_job_that_may_still_come_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """With an engine that can be asked and without one; what it writes is then left alone."""
     monkeypatch.setattr(submission, "_COMING_SEC", 0.1)

@@ -335,6 +335,7 @@ def test_whoever_stops_it_in_its_last_moments_is_told_that_it_was_complete(
     assert again(out, *([tmp_path / "again"] if command == "read" else []))
 
 
+@pytest.mark.sweep
 def test_nothing_disturbs_the_end_of_what_is_done(rows: Path, tmp_path: Path) -> None:
     script = f"""
 import atexit, os, signal, sys

@@ -45,6 +45,7 @@ def test_npy_is_foretold_to_the_byte_but_for_headers(out: Path, tmp_path: Path) 
     assert shapes["name"] == ("str", (430,), False)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("to", ["parquet", "arrow"])
 def test_tables_are_foretold_roughly(tmp_path: Path, to: str) -> None:
     rows = mixed_rows(20_000)  # enough for headers and footers not to count

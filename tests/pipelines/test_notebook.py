@@ -88,6 +88,7 @@ def test_beam_s_notebook_parts_are_not_loaded(outputs: list[list[Any]]) -> None:
     assert streams(outputs[8]) == "[]\n"
 
 
+@pytest.mark.sweep
 def test_the_notebook_of_the_documentation_shows_what_it_gives_today(tmp_path: Path) -> None:
     """Sizes apart, which depend on the versions of the libraries that write files."""
     notebook = nbformat.read(PAGE, as_version=4)

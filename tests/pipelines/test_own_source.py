@@ -72,6 +72,7 @@ def test_the_example_is_built_with_splits_and_rejects_and_the_same_bytes(example
     assert not recordmill.verify(str(one.out))
 
 
+@pytest.mark.sweep
 def test_the_example_runs_as_a_program(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("       1apples              0.99\n       2pears               1.25\n")
     command = [sys.executable, str(EXAMPLE), str(tmp_path / "a.txt"), str(tmp_path / "out")]

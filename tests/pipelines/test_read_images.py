@@ -187,6 +187,7 @@ def test_an_image_that_memory_can_not_hold_is_named(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.sweep
 def test_files_depend_neither_on_memory_nor_on_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts are cut by the images alone: some of one image, some of many, bad ones and missing ones in between."""
     monkeypatch.setattr(records, "_PART_BYTES", 3_000)

@@ -20,6 +20,7 @@ def test_every_block_prints_what_the_page_says(tmp_path: Path, monkeypatch: pyte
     assert replay(text) == text
 
 
+@pytest.mark.sweep
 def test_every_block_of_the_page_on_transforms_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("tensorflow_transform", "keras"):
         pytest.importorskip(module, reason=f"the page uses {module}")

@@ -35,6 +35,7 @@ def of(build: recordmill.BuildResult) -> dict[str, bytes]:
     return {name: read_range(path).tobytes() for name, path in found.items()}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("removed", [False, True])
 def test_a_job_that_fails_after_its_commit_has_built_the_data_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, removed: bool

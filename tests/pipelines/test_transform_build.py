@@ -444,6 +444,7 @@ def test_an_assertion_holds_for_all_records_of_the_fit_and_refuses_those_of_othe
     assert sorted(recordmill.open(tmp_path / "new")["age"]) == list(range(50))
 
 
+@pytest.mark.sweep
 def test_a_fit_says_nothing_of_its_own_making(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     data = {"n": np.arange(100), "m": [None if i % 9 == 0 else float(i) for i in range(100)]}
     build(data, tmp_path / "out", transform={"n": "zscore", "m": [{"impute": "mean"}, "zscore"]})

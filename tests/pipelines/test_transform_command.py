@@ -48,6 +48,7 @@ def preprocessing_fn(inputs):
 """
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("given", ["declared", "function"])
 def test_new_data_needs_only_what_its_features_are_made_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: str

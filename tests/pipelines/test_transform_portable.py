@@ -50,6 +50,7 @@ def test_a_fit_in_another_process_and_folder_gives_the_same_files(tmp_path: Path
     assert (folder / "transform_fn/saved_model.pb").exists()
 
 
+@pytest.mark.sweep
 def test_two_transforms_with_vocabularies_of_one_name_stay_apart_in_one_process(tmp_path: Path) -> None:
     """Tables of one name are one table in a process."""
     saved = []

@@ -97,6 +97,7 @@ print(served.serve(one).numpy() - truth[3:4])
 """
 
 
+@pytest.mark.sweep
 def test_a_model_with_the_layer_predicts_the_same_after_it_was_saved_and_exported(
     sets: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -217,6 +218,7 @@ def test_the_graph_of_a_stranger_is_run_only_if_it_computes_and_nothing_else(sma
         check_graph(str(folder), trusted=False)
 
 
+@pytest.mark.sweep
 def test_a_table_is_read_from_an_asset_of_the_graph_only(small: Path, tmp_path: Path) -> None:
     (tmp_path / "words").write_text("a\nb\n")
 

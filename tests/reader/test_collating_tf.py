@@ -139,6 +139,7 @@ def test_it_goes_on_where_it_was(ds: Dataset) -> None:
             next(running, None)
 
 
+@pytest.mark.sweep
 def test_epochs_follow_when_it_is_iterated_again(ds: Dataset) -> None:
     for collate in (ONE_ORDER["bucketed"], ONE_ORDER["packed"]):
         options: dict[str, Any] = {"shuffle": "window", "seed": 3, "collate": collate}
@@ -164,6 +165,7 @@ def test_what_can_not_be_is_refused(ds: Dataset, options: dict[str, Any], said: 
         ds.to_tf(**{"batch_size": 8, **options})
 
 
+@pytest.mark.sweep
 def test_single_records_are_padded_to_one_length(ds: Dataset, tmp_path: Path) -> None:
     found = list(ds.to_tf(None, shuffle=False, label=False, collate={"tokens": Padded(3), "label": "one_hot"}))
     assert len(found) == ROWS

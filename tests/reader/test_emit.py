@@ -210,6 +210,7 @@ def test_specifications_and_schemas_of_other_systems_files(foreign_sets: list[Da
     assert parsed > 22_000
 
 
+@pytest.mark.sweep
 def test_the_program_runs_where_it_was_made_and_misses_no_record(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     (tmp_path / "in").mkdir()

@@ -129,6 +129,7 @@ def test_a_table_with_missing_values(tmp_path: Path) -> None:
     assert accuracy(model, ds, 8) > 0.9
 
 
+@pytest.mark.sweep
 def test_text(tmp_path: Path) -> None:
     schema = Schema(
         (Feature("text", "string", (), True), Feature("label", "int64", (), True, ("bad", "good"))), "label"

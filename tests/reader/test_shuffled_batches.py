@@ -39,7 +39,9 @@ def test_without_shuffle_the_order_is_that_of_the_shards(ds: Dataset) -> None:
     assert len(batches[-1]) == ROWS % 64
 
 
-@pytest.mark.parametrize("window_bytes", [1, 20_000, 1 << 26])
+@pytest.mark.parametrize(
+    "window_bytes", [pytest.param(1, marks=pytest.mark.sweep), 20_000, pytest.param(1 << 26, marks=pytest.mark.sweep)]
+)
 def test_each_record_once_per_epoch_in_another_order(ds: Dataset, window_bytes: int) -> None:
     batches = ids(ds, shuffle=True, seed=3, epochs=2, window_bytes=window_bytes)
     per_epoch = -(-ROWS // 64)

@@ -58,6 +58,7 @@ def test_processes(method: str) -> None:
         assert pool.apply(digest, (1,)) == wanted
 
 
+@pytest.mark.sweep
 def test_no_folder_for_the_cache(tmp_path: Path) -> None:
     # A file where the folder should be, beside the source and in the home, stops root as well,
     # whom no permission stops.

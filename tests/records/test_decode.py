@@ -346,6 +346,7 @@ def test_nothing_outside_the_buffer_is_read() -> None:
     assert int(done.stdout.split()[-1]) > 1000
 
 
+@pytest.mark.sweep
 def test_real_files_decode_to_what_protobuf_reads(shared_data: Path) -> None:
     """Each file of other systems' making, by the schema inferred from it."""
     folder = shared_data / "tfrecord"

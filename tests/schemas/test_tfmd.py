@@ -103,6 +103,7 @@ def flat_list(parsed: Any) -> list[Any]:
     return [parsed]
 
 
+@pytest.mark.sweep
 def test_tf_transform_parses_shards_by_it(shard: tuple[Schema, list[dict[str, Any]], list[bytes]]) -> None:
     import tensorflow as tf
     from tensorflow_transform.tf_metadata import schema_utils

@@ -93,7 +93,7 @@ def check_pieces_or_error(path: Path, lengths: list[int], piece_bytes: int, end:
     assert (pieces[0].start, pieces[-1].stop, sum(piece.records or 0 for piece in pieces)) == (0, end, len(lengths))
 
 
-@pytest.mark.parametrize("piece_bytes", [300, 2929])
+@pytest.mark.parametrize("piece_bytes", [pytest.param(300, marks=pytest.mark.sweep), 2929])
 def test_every_flipped_bit_ends_in_an_error_or_in_pieces_of_the_shard(path: Path, piece_bytes: int) -> None:
     lengths = [0] * 12 + [19, 0, 0, 36, 4, 18, 87, 273, 284, 4298]
     whole, end = content(made(lengths)), sum(lengths) + INDEX_FRAME_BYTES * len(lengths)

@@ -51,6 +51,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.sweep
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.dictionaries(st.text(max_size=3), json_values), max_size=5), st.sampled_from([None, 1]), st.data())
 def test_blocks_of_any_size_give_the_same_lines(rows: list[Any], indent: int | None, data: st.DataObject) -> None:

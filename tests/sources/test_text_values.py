@@ -265,6 +265,7 @@ def test_truth(text: str, value: int) -> None:
     assert truth(*buffer(text)) == value
 
 
+@pytest.mark.sweep
 @settings(max_examples=250, deadline=None)
 @given(
     st.datetimes(),

@@ -40,6 +40,7 @@ def run(path: Path, *flags: str) -> None:
     main.run([f"--yaml_pipeline_file={path}", "--runner=FnApiRunner", *flags])
 
 
+@pytest.mark.sweep
 def test_the_example_writes_and_the_provider_file_reads(tmp_path: Path) -> None:
     out = tmp_path / "words"
     run(ROOT / "examples" / "beam_yaml.yaml", f'--jinja_variables={{"out": "{out}"}}')

@@ -88,6 +88,7 @@ def test_a_module_that_fails_is_told_by_its_own_line(
             load_function(path)
 
 
+@pytest.mark.sweep
 def test_an_analysis_that_fails_on_a_record_does_not_show_it(path: Path, tmp_path: Path) -> None:
     data = {"x": list(range(40)), "text": ["7"] * 39 + ["a secret"]}
     with pytest.raises(DataError, match="the transform can't be fitted on split 'train'") as caught:
@@ -154,6 +155,7 @@ def preprocessing_fn(inputs):
 """
 
 
+@pytest.mark.sweep
 def test_a_signal_ends_a_function_that_never_ends(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("x\n1\n2\n")
     (tmp_path / "mine.py").write_text(LOOP)

@@ -63,6 +63,7 @@ def test_a_pcollection_of_dicts_becomes_a_data_set(tmp_path: Path) -> None:
     assert recordmill.verify(tmp_path / "out") == []
 
 
+@pytest.mark.sweep
 def test_the_same_records_give_the_same_shards_whatever_the_bundles(tmp_path: Path) -> None:
     expected = write(rows(1000), tmp_path / "one", shards=ShardOptions(num_shards=3))
     again = write(list(reversed(rows(1000))), tmp_path / "two", batch_rows=7, shards=ShardOptions(num_shards=3))
@@ -151,6 +152,7 @@ except Exception as error:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.sweep
 def test_the_manifest_says_what_decided_the_bytes_and_other_records_have_another_fingerprint(tmp_path: Path) -> None:
     write(
         rows(50),

@@ -83,6 +83,7 @@ def test_a_finish_that_died_on_its_way_can_be_repeated(
     assert load(tmp_path / "out").records == {"train": 50}
 
 
+@pytest.mark.sweep
 def test_a_graph_that_runs_twice_is_two_builds(tmp_path: Path) -> None:
     pipeline = beam.Pipeline(runner=FnApiRunner())
     rows = pipeline | beam.Create([{"x": i} for i in range(50)])
@@ -133,6 +134,7 @@ def test_what_is_written_can_be_read_in_a_pipeline(tmp_path: Path, monkeypatch: 
             _ = pipeline | ReadShards("out" if wrong == ["y"] else "nothing", wrong)
 
 
+@pytest.mark.sweep
 def test_inputs_are_named_from_where_the_graph_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_pipeline(tmp_path / "out")
     (shard,) = (tmp_path / "out").glob("data-*/*.tfrecord")
