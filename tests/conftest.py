@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # The first call of a kernel compiles it, which takes seconds on a fresh machine: no example has a deadline. Each run
 # draws other examples, so that few of each keep the whole suite within ten minutes.
-settings.register_profile("recordmill", deadline=None, max_examples=60)
+settings.register_profile("recordmill", deadline=None, max_examples=40)
 settings.load_profile("recordmill")
 
 # A shell starts what it runs in the background with SIGINT ignored, and nohup ignores SIGHUP; children would inherit

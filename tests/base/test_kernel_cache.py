@@ -59,6 +59,7 @@ def run(folder: Path, by: int = 0, shift: int = 0, entry: int = 0, told: Mapping
     return [int(word) for word in result.stdout.split()]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("told", [{}, BY_NUMBA], ids=["machine code", "Numba's cache"])
 def test_a_change_in_another_file_makes_the_kernel_new(tmp_path: Path, told: dict[str, str]) -> None:
     assert run(tmp_path, by=1, told=told) == [1, 0]

@@ -13,6 +13,7 @@ from recordmill.checks.rules import Rules, read_rules
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "checks.md"
 
 
+@pytest.mark.sweep
 def test_every_block_prints_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("apache_beam", reason="building needs Apache Beam")
     text = PAGE.read_text(encoding="utf-8")

@@ -124,6 +124,7 @@ def test_a_build_without_beam_says_what_to_install(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.sweep
 def test_tf_data_without_tensorflow_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("a,b\n" + "1,2\n" * 20)
     built = run_cli("build", "csv", str(tmp_path / "in.csv"), "--out", str(tmp_path / "out"), "--quiet", blocked=())

@@ -249,11 +249,12 @@ def test_a_reader_that_has_gone_and_closed_streams_are_no_traceback(rows: Path, 
 
 @pytest.mark.parametrize(
     ("stage", "stop"),
-    [("read", signal.SIGINT), ("write", signal.SIGTERM), ("write", signal.SIGHUP)]
+    [("read", signal.SIGINT), ("write", signal.SIGHUP)]
     + [
         pytest.param(*case, marks=pytest.mark.sweep)
         for case in (
-            ("plan", signal.SIGINT), ("plan", signal.SIGTERM), ("read", signal.SIGTERM), ("write", signal.SIGINT)
+            ("plan", signal.SIGINT), ("plan", signal.SIGTERM), ("read", signal.SIGTERM), ("write", signal.SIGINT),
+            ("write", signal.SIGTERM),
         )
     ],
     ids=lambda value: getattr(value, "name", value),
@@ -292,6 +293,7 @@ sys.exit(main(["build", {str(path)!r}, "--out", {str(out)!r}, "--memory", "128Mi
     assert not out.exists()
 
 
+@pytest.mark.sweep
 def test_a_signal_after_the_commit_says_that_the_data_set_is_complete(rows: Path, tmp_path: Path) -> None:
     script = f"""
 import os, signal, sys, time

@@ -63,6 +63,7 @@ def test_a_parquet_file_of_a_text_that_each_row_repeats(tmp_path: Path) -> None:
     assert (code, taken < SLACK * MEMORY) == (0, True), taken
 
 
+@pytest.mark.sweep
 def test_a_parquet_file_of_one_row_group_that_is_larger_than_the_memory(tmp_path: Path) -> None:
     numbers = np.random.default_rng(0).random((9, 2_000_000))
     pq.write_table(pa.table({f"x{at}": row for at, row in enumerate(numbers)}), tmp_path / "a.parquet")

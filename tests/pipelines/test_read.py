@@ -43,7 +43,10 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cutting, "PIECE_BYTES", 10_000)
 
 
-@pytest.fixture(scope="module", params=SHARD_SUFFIXES)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(kind, marks=pytest.mark.sweep if kind == "zstd" else ()) for kind in SHARD_SUFFIXES],
+)
 def out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_data_set(
         tmp_path_factory.mktemp("ds") / "out", {"train": TRAIN, "test": TEST}, shards=3, compression=request.param

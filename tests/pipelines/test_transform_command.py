@@ -14,6 +14,7 @@ from recordmill.__main__ import main
 from recordmill.shards.manifest import load
 
 
+@pytest.mark.sweep
 def test_new_data_gets_what_was_found_in_the_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -123,6 +123,7 @@ def limited_run(source: str, *words: str) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+@pytest.mark.sweep
 def test_every_face_reads_more_files_than_it_may_open(tmp_path: Path) -> None:
     run(tmp_path, 300, extras=False)
 

@@ -20,7 +20,10 @@ from recordmill.storage.codecs import SHARD_SUFFIXES
 ROWS = 2000
 
 
-@pytest.fixture(scope="module", params=SHARD_SUFFIXES)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(kind, marks=pytest.mark.sweep if kind == "zstd" else ()) for kind in SHARD_SUFFIXES],
+)
 def ds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     out = write_data_set(
         tmp_path_factory.mktemp("ds") / "out", {"train": mixed_rows(ROWS)}, shards=3, compression=request.param

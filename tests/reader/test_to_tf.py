@@ -28,7 +28,7 @@ ROWS = 300
 TABLE = mixed_rows(ROWS)
 
 
-@pytest.fixture(scope="module", params=["none", "gzip"])
+@pytest.fixture(scope="module", params=["none", pytest.param("gzip", marks=pytest.mark.sweep)])
 def out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_data_set(tmp_path_factory.mktemp("ds") / "out", {"train": TABLE}, shards=3, compression=request.param)
 

@@ -132,6 +132,7 @@ def test_a_column_that_is_not_there_is_refused_while_the_graph_is_built(tmp_path
         WriteShards(str(tmp_path / "out"), SCHEMA, order=OrderOptions(key="y"))
 
 
+@pytest.mark.sweep
 def test_a_pipeline_that_failed_leaves_nothing_when_its_process_ends(tmp_path: Path) -> None:
     script = f"""
 import apache_beam as beam

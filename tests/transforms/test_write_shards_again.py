@@ -32,6 +32,7 @@ def start(graph: str, out: str) -> None:
     write_shards.start_run(graph, WriteShards(out, SCHEMA))
 
 
+@pytest.mark.sweep
 def test_a_second_start_elsewhere_leaves_the_live_run_alone(tmp_path: Path) -> None:
     out = tmp_path / "out"
     write_shards._composed.add("abc")
