@@ -17,6 +17,7 @@ from made_data_set import FOLDER, MIXED, mixed_rows, windows, write_data_set
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import Dataset, open
+from recordmill.reader.mixture import mixture
 from recordmill.records.example.encode import encode
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
@@ -264,3 +265,23 @@ def test_what_is_whole_is_the_same_with_and_without_skipping(tmp_path: Path) -> 
 
 def numbers_of_ids(ds: Dataset, **options: Any) -> list[list[int]]:
     return [batch["id"].tolist() for batch in ds.batches(8, **options)]
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize(("damage", "bad"), [("payloads", [0, 7, 8]), ("headers", [3, 20])])
+def test_a_mixture_leaves_out_what_its_data_sets_leave_out(
+    tmp_path: Path, compression: str, damage: str, bad: list[int]
+) -> None:
+    columns = ["id", "tokens", "label"]
+    whole = open(write_data_set(tmp_path / "whole", {"train": mixed_rows(ROWS)}), columns=columns)
+    foreign(tmp_path, compression, damage)
+    ds = open(tmp_path / f"a-{compression}-{damage}.tfrecord", columns=columns, schema=MIXED)
+    mixed = mixture([(whole, 1), (ds, 1)])
+    with pytest.raises(DataError, match=rf"{tmp_path}.*record"):
+        list(mixed.batches(8))
+    batches = mixed.batches(8, shuffle=False, on_bad="skip")
+    found = [n for rows in batches for n in rows["id"].tolist()]
+    assert sorted(found) == sorted([*range(ROWS), *(n for n in range(ROWS) if n not in bad)])
+    assert batches.skipped == len(bad)
+    with pytest.raises(UsageError, match="in the mixture twice"):
+        list(mixture([(ds, 1), (ds, 2)]).batches(8, on_bad="skip"))

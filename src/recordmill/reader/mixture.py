@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from recordmill.base.arrays import Int64s
-from recordmill.base.errors import UsageError
+from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.prefetch.protocols import Fetchable, Mixed
 from recordmill.reader.sampling.bitmap import RecordBitmap
 from recordmill.reader.sampling.sampler import Proportions
@@ -44,46 +45,64 @@ def mixture(datasets: Sequence[tuple[Fetchable, float]], *, stop: Literal["first
         UsageError: there are none, a weight is no number above 0, the features differ, one is there twice.
     """
     for pair in datasets:
-        if not (isinstance(pair, Sequence) and len(pair) == 2 and hasattr(pair[0], "file_records")):
+        if not (isinstance(pair, Sequence) and len(pair) == 2 and hasattr(type(pair[0]), "file_records")):
             raise UsageError(
                 f"a mixture takes [(data set, weight), ...], each as open() gives it, and not {pair!r:.99}"
             )
     proportions = Proportions.of([weight for _, weight in datasets])
-    parts = [dataset for dataset, _ in datasets]
-    return Mixture(parts, proportions, _epoch_records(parts, proportions, stop))
+    made = Mixture([dataset for dataset, _ in datasets], proportions, stop)
+    with contextlib.suppress(DataError):  # what is damaged is told by what reads it, or left out by on_bad="skip"
+        _ = made.schema, made.images, made.mixed
+    return made
 
 
 class Mixture(Trainable):
     """What `mixture` makes."""
 
-    def __init__(self, datasets: Sequence[Fetchable], proportions: Proportions, records: int) -> None:
-        self.schema = _common_schema([dataset.schema for dataset in datasets])
-        self.images = datasets[0].images
-        if any(dataset.images != self.images for dataset in datasets):
-            raise UsageError("the data sets of a mixture are opened with different decode_images")
-        if len({dataset.stored(self.schema) for dataset in datasets}) > 1:
+    def __init__(self, datasets: Sequence[Fetchable], proportions: Proportions, stop: str) -> None:
+        self._datasets, self._proportions, self._stop = datasets, proportions, stop
+        self.threads = max(dataset.threads for dataset in datasets)
+        self.files: list[FileAccess] = [file for dataset in datasets for file in dataset.files]
+
+    @cached_property
+    def schema(self) -> Schema:
+        """The features, which all of the data sets have."""
+        schema = _common_schema([dataset.schema for dataset in self._datasets])
+        if len({dataset.stored(schema) for dataset in self._datasets}) > 1:
             raise UsageError(
                 "features of a mixture must have the same names in the records, before they are renamed, and be "
                 "decoded alike"
             )
-        prints = [dataset.fingerprint for dataset in datasets]
+        return schema
+
+    @cached_property
+    def images(self) -> Mapping[str, Any]:
+        """What becomes of the images that are decoded."""
+        images = self._datasets[0].images
+        if any(dataset.images != images for dataset in self._datasets):
+            raise UsageError("the data sets of a mixture are opened with different decode_images")
+        return images
+
+    @cached_property
+    def mixed(self) -> Mixed:
+        """The data sets, their proportions and the records of an epoch, for which the records of each are counted."""
+        prints = [dataset.fingerprint for dataset in self._datasets]
         if len(set(prints)) < len(prints):
             raise UsageError("a data set is in the mixture twice: give it once, with the sum of its weights")
-        self.threads = max(dataset.threads for dataset in datasets)
-        self.files: list[FileAccess] = [file for dataset in datasets for file in dataset.files]
-        self.mixed = Mixed(tuple(datasets), proportions, records)
+        records = _epoch_records(self._datasets, self._proportions, self._stop)
+        return Mixed(tuple(self._datasets), self._proportions, records)
 
     @cached_property
     def encoded(self) -> Mixture:
         """The same mixture with the images as they are stored."""
-        other = Mixture([dataset.encoded for dataset in self.mixed.datasets], self.mixed.proportions, len(self))
+        other = self._of([dataset.encoded for dataset in self._datasets])
         other.__dict__["fingerprint"] = self.fingerprint
         return other
 
     @property
     def lenient(self) -> Mixture:
         """The same mixture, in which damaged records of files of others are no error."""
-        return Mixture([dataset.lenient for dataset in self.mixed.datasets], self.mixed.proportions, len(self))
+        return self._of([dataset.lenient for dataset in self._datasets])
 
     @cached_property
     def fingerprint(self) -> str:
@@ -119,8 +138,11 @@ class Mixture(Trainable):
 
     def select(self, columns: Sequence[str]) -> Mixture:
         """The same mixture with these features only."""
-        datasets = [dataset.select(columns) for dataset in self.mixed.datasets]
-        return Mixture(datasets, self.mixed.proportions, self.mixed.records)
+        return self._of([dataset.select(columns) for dataset in self._datasets])
+
+    def _of(self, datasets: Sequence[Fetchable]) -> Mixture:
+        """The same mixture of other forms of its data sets."""
+        return Mixture(datasets, self._proportions, self._stop)
 
     def stored(self, schema: Schema) -> Decoding:
         """How the records' payloads become these features of `schema`."""
