@@ -13,7 +13,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ READ_BY: dict[str, tuple[str, ...]] = {
 @dataclass(frozen=True)
 class FitCache:
     """What is known, and what is to be analysed and kept. folder: of the cache. members: [files] what stands for each
-    file. damaged: how many files of the cache are none.
+    file. damaged: how many files of the cache are none. is_undone: what it holds of this fit can't be used.
     """
 
     folder: str
@@ -78,6 +78,12 @@ class FitCache:
     members: tuple[bytes, ...]
     groups: Groups
     damaged: int
+    is_undone: bool = False
+
+    def anew(self, plan: BuildPlan) -> FitCache:
+        """The same, of which nothing is used: all files are analysed, and what is found replaces what is there."""
+        assert plan.source is not None
+        return replace(self, groups=Groups(_of_file(self.members, plan.source.files.sizes, ()), ()), is_undone=True)
 
     def keep(self, run_folder: str) -> tuple[str, ...]:
         """Put what the job found in new groups into the cache; gives notes of what was analysed."""
@@ -93,6 +99,8 @@ class FitCache:
             f"from {option('transform_cache')}"
             + (" and read again, for analysers that need what others find or that keep nothing" if is_again else "")
         )
+        if self.is_undone:
+            said += f"; what {option('transform_cache')} held of them could not be used, and is replaced"
         damage = f"{self.damaged} files of {option('transform_cache')} are damaged, and were not used"
         return (said, damage) if self.damaged else (said,)
 

@@ -163,7 +163,13 @@ def _fit(
     if job_folder is not None and job_folder.is_remote:
         _fit_in_parts(plan, settings, fit, function, target, progress, job_folder)
     else:
-        _run_fit(plan, settings, fit, function, target, progress, cache, job_folder)
+        try:
+            _run_fit(plan, settings, fit, function, target, progress, cache, job_folder)
+        except FitError:
+            if cache is None or not cache.groups.known:
+                raise
+            cache = cache.anew(plan)  # what it holds may be of anybody, and be nothing that an analyser kept
+            _run_fit(plan, settings, fit, function, target, progress, cache, job_folder)
     saved = describe(target, fit)
     return saved, (*fit_notes(saved), *(() if cache is None else cache.keep(plan.folder)))
 
@@ -265,7 +271,11 @@ def _told(fit: Fit) -> Iterator[None]:
     except (RecordmillError, OSError, KeyboardInterrupt):
         raise
     except Exception as error:
-        raise DataError(_reason(error, fit)) from None
+        raise FitError(_reason(error, fit)) from None
+
+
+class FitError(DataError):
+    """The analysis failed: by what the function does, the records, or what a cache holds."""
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from transformed_set import write_csv
 pytest.importorskip("tensorflow_transform", reason="transforms need tensorflow-transform")
 
 import recordmill
-from recordmill.base.errors import DataError, UsageError
+from recordmill.base.errors import UsageError
 from recordmill.pipelines import analysis_cache
 from recordmill.pipelines.analysis_cache import READ_BY
 from recordmill.pipelines.build import BuildResult, build
@@ -153,9 +153,12 @@ def test_what_lies_in_a_cache_is_never_run(days: Path) -> None:
         (days.parent / f"part-{number}").write_bytes(framed(pickle.dumps(_Call(made))))
         parts[key] = [str(days.parent / f"part-{number}")]
     write_group(str(path.parent), header["context"], group.members, parts)
-    with pytest.raises(DataError, match="can't be fitted"):
-        cached(days, "again", declared)
+    again = cached(days, "again", declared)
     assert not made.exists()
+    assert any("could not be used, and is replaced" in note for note in again.notes)
+    assert analysed(again)[::2] == (3, 0)
+    assert analysed(cached(days, "third", declared))[::2] == (0, 3)
+    assert_same_fit(days, again, declared)
 
 
 def test_graphs_that_are_made_here_keep_sketches_of_each_key_unpickled(tmp_path: Path) -> None:
