@@ -8,6 +8,7 @@ import configparser
 import contextlib
 import datetime
 import errno
+import functools
 import os
 import random
 import re
@@ -112,6 +113,9 @@ _WRONG_KEY = {
 }
 _WRONG_REGION = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
 
+_NO_STORE = "what answered is no store{}: look at the endpoint, and at proxies before it"
+_NEVER = "_recordmill-is-this-a-store"  # an object that nobody has made
+
 _Result = TypeVar("_Result")
 
 
@@ -148,6 +152,26 @@ def pages(address: Address) -> Iterator[ObjectInfo]:
     while page := ask_for_list(address, next_page):
         yield from page
         last = page[-1]["path"]
+    if not last:
+        _check_store(client(address), address.root)
+
+
+def names(address: Address) -> list[str]:
+    """Keys of what is in the folder: objects and folders, which may end in a slash."""
+    found = ask_for_list(address, lambda client: client.names(address.key))
+    if not found:
+        _check_store(client(address), address.root)
+    return found
+
+
+@functools.cache
+def _check_store(connection: Connection, root: str) -> None:
+    """Raises OSError where what gave an empty list is no store: obstore takes any text for one, also the page of a
+    proxy that wants a login. An object that nobody has made is asked for, once by a connection.
+    """
+    with contextlib.suppress(FileNotFoundError, PermissionError):
+        ask(Address(root, ""), lambda _: connection.head(_NEVER))
+        raise OSError(errno.EPROTO, _NO_STORE.format(""), root)
 
 
 def ask_for_list(address: Address, request: Callable[[Connection], _Result]) -> _Result:
@@ -307,7 +331,7 @@ def _other(text: str, said: str, code: str, status: str, where: str) -> tuple[in
         return errno.EPROTO, "the endpoint is no https: AWS_ALLOW_HTTP=true (AZURE_, GOOGLE_) allows that"
     if "from headers" in said or "non-partial response" in said:
         lacks = " (it has no ETag)" if "ETag" in said else ""
-        return errno.EPROTO, f"what answered is no store{lacks}: look at the endpoint, and at proxies before it"
+        return errno.EPROTO, _NO_STORE.format(lacks)
     if "redential" in said:
         return errno.EACCES, _no_key(where)
     shown = " ".join(part for part in (status, code) if part)

@@ -21,7 +21,7 @@ from recordmill.base.threads import run_in_order
 from recordmill.storage.stores import downloads
 from recordmill.storage.stores.address import WEB, Address
 from recordmill.storage.stores.cache import Blocks, DiskCache
-from recordmill.storage.stores.client import REQUEST_LIMIT, ask, ask_for_list, errors, pages
+from recordmill.storage.stores.client import REQUEST_LIMIT, ask, errors, names, pages
 from recordmill.storage.stores.downloads import Fetching, ReplacedError, wait_for
 from recordmill.storage.stores.protocol import Stat
 
@@ -186,7 +186,7 @@ class ObjectStorage:
     def names(self, folder: str) -> list[str]:
         address = _address(folder)
         _check_listable(address)
-        keys = ask_for_list(address, lambda client: client.names(address.key))
+        keys = names(address)
         return sorted({key.rstrip("/").rpartition("/")[2] for key in keys if key.strip("/") != address.key})
 
     def below(self, folder: str) -> Iterator[tuple[str, Stat]]:
