@@ -36,7 +36,8 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
         UsageError: the kind can't be told or is unknown, or an option doesn't fit it.
     """
     common = PlanOptions(
-        *(settings.schema, settings.dtypes, settings.label, settings.threads, settings.memory_bytes, settings.may_lack)
+        *(settings.schema, settings.dtypes, settings.label, settings.threads, settings.memory_bytes, settings.may_lack),
+        statistics=settings.statistics,
     )
     if is_local(settings.runner):
         kept, parsed = scan_cache_bytes(settings.memory_bytes), parsed_bytes(settings.memory_bytes)

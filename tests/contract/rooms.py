@@ -25,7 +25,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "records.columns": "base records.example records.images records.protobuf schemas",
     "records.inference": "base records.example records.protobuf schemas",
     "records.writers": "base records.columns records.images schemas storage",
-    "statistics": "base records.example schemas",
+    "statistics": "base records.example records.images schemas",
     "checks": "base records.images schemas statistics storage",
     "shards": "base records.tfrecord records.writers schemas storage",
     "shards.loading": "base records.columns records.example records.inference records.tfrecord schemas shards storage",

@@ -116,7 +116,7 @@ def read_file_batch(plan: BuildPlan, file_batch: FileBatch, sketches: SketchPool
         keys = file_batch.keys[rows]
         splits = np.full(len(rows), file_batch.split, np.uint16)
         if len(rows):
-            placed = KeyedChunk(chunk.records, chunk.file, chunk.position, keys, splits)
+            placed = KeyedChunk(chunk.records, chunk.file, chunk.position, keys, splits, chunk.pixels)
             pieces.append((encode_chunk(plan, placed), keys))
             count_values(plan, sketches, placed)
         rejects += chunk.rejects

@@ -49,7 +49,7 @@ class Ingested:
 @dataclass(frozen=True)
 class KeyedChunk:
     """Records on their way into a run. file, position, keys, splits: [rows], as in `Chunk` and from
-    `Ordering.assign`.
+    `Ordering.assign`. pixels: as in `Chunk`.
     """
 
     records: pa.RecordBatch | Payloads
@@ -57,6 +57,7 @@ class KeyedChunk:
     position: npt.NDArray[np.int64]
     keys: U64
     splits: npt.NDArray[np.uint16]
+    pixels: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -117,7 +118,7 @@ def read_unit(plan: BuildPlan, group: int, wanted: Callable[[Unit], bool] = lamb
 def assign_keys(plan: BuildPlan, chunk: Chunk) -> KeyedChunk:
     """The chunk's records with their keys and splits, which what is read decides, and nothing that follows."""
     keys, splits = plan.ordering.assign(deciding_columns(plan, chunk), chunk.file, chunk.position)
-    return KeyedChunk(chunk.records, chunk.file, chunk.position, keys, splits)
+    return KeyedChunk(chunk.records, chunk.file, chunk.position, keys, splits, chunk.pixels)
 
 
 def deciding_columns(plan: BuildPlan, chunk: Chunk) -> pa.RecordBatch | None:
@@ -212,7 +213,7 @@ def count_values(plan: BuildPlan, sketches: SketchPool | None, placed: KeyedChun
             return
         placed, _ = parsed(plan, placed)
         assert isinstance(placed.records, pa.RecordBatch)
-        sketch.add(placed.records, placed.keys, placed.splits)
+        sketch.add(placed.records, placed.keys, placed.splits, placed.pixels)
 
 
 def _is_large(chunk: Chunk) -> bool:

@@ -16,11 +16,12 @@ import numpy as np
 from recordmill.base.errors import UsageError
 from recordmill.base.suggestions import there_are
 from recordmill.base.threads import thread_map
+from recordmill.records.images.pixels import CHANNELS
 from recordmill.schemas.splits import TRAIN
 from recordmill.shards.loading.batches import Load
 from recordmill.shards.manifest import STATISTICS_NAME, read_statistics
 from recordmill.statistics.dataset_sketch import DatasetSketch, SketchPool
-from recordmill.statistics.dataset_statistics import DatasetStatistics, FeatureStatistics
+from recordmill.statistics.dataset_statistics import ColourStatistics, DatasetStatistics, FeatureStatistics
 
 if TYPE_CHECKING:
     from recordmill.reader.scanner import Scanner
@@ -103,13 +104,17 @@ class Described:
     def normalization(self: Any, feature: str) -> dict[str, Any]:
         """The keywords of a Keras layer that gives the feature mean 0 and variance 1:
         `keras.layers.Normalization(**ds.normalization("fare"))`. Of the finite values of the split `train`, or of all
-        where there is none.
+        where there is none. Of a feature of encoded images: of each channel of what `decode_images` gives, over the
+        images that were decoded for the statistics.
 
         Raises:
             UsageError: no such feature, or it holds no numbers.
         """
+        known = _of_training(self, feature)
+        if colours := [one.colours for one in known if one.colours is not None]:
+            return _of_colours(colours)
         count, total, squares = 0, Fraction(0), Fraction(0)
-        for one in _of_training(self, feature):
+        for one in known:
             if one.mean is None or one.variance is None:
                 continue
             mean, variance = one.mean, one.variance
@@ -121,6 +126,17 @@ class Described:
         if not count:
             raise UsageError(f"feature {feature!r} holds no numbers that could be normalized")
         return {"axis": None, "mean": float(total / count), "variance": float(squares / count - (total / count) ** 2)}
+
+
+def _of_colours(known: list[ColourStatistics]) -> dict[str, Any]:
+    pixels = sum(one.pixels for one in known)
+    means, variances = [], []
+    for at in range(len(CHANNELS)):
+        mean = sum(one.pixels * Fraction(one.mean[at]) for one in known) / pixels
+        squares = sum(one.pixels * (Fraction(one.std_dev[at]) ** 2 + Fraction(one.mean[at]) ** 2) for one in known)
+        means.append(float(mean))
+        variances.append(float(squares / pixels - mean**2))
+    return {"axis": -1, "mean": means, "variance": variances}
 
 
 def _of_training(dataset: Any, name: str) -> list[FeatureStatistics]:

@@ -20,10 +20,12 @@ from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.siphash import U64
 from recordmill.records.example.flat_arrays import Flat, to_flat
+from recordmill.records.images.pixels import PixelSums
 from recordmill.schemas.arrow import from_arrow, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.statistics.number_sketch import NumberSketch
 from recordmill.statistics.pending_values import PendingNumbers, PendingTexts
+from recordmill.statistics.pixel_sketch import PixelSketch
 from recordmill.statistics.value_kernels import hash_floats, hash_ints, hash_occurrences, hash_values
 from recordmill.statistics.value_sketch import ValueSketch, ValueTexts
 
@@ -36,6 +38,8 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)
 _AT_ONCE = 1 << 16  # values, whose places, hashes and keys are arrays
 _MOST_PENDING = MOST_KEPT  # values of a feature that wait for one pass
 
+_NO_PIXELS: Mapping[str, PixelSums] = {}
+
 _NUMBERS = pa.struct([
     ("zeros", pa.int64()), ("nans", pa.int64()), ("plus_infinities", pa.int64()), ("minus_infinities", pa.int64()),
     ("least", pa.string()), ("most", pa.string()), ("total", pa.string()), ("squares", pa.string()),
@@ -45,8 +49,13 @@ _VALUES = pa.struct([
     ("hashes", pa.list_(pa.uint64())), ("counts", pa.list_(pa.int64())), ("is_whole", pa.bool_()),
     ("texts", pa.list_(pa.binary())),
 ])  # fmt: skip
+_PIXELS = pa.struct([
+    ("whole", pa.list_(pa.string())), ("hashes", pa.list_(pa.uint64())), ("counts", pa.list_(pa.int64())),
+    ("sums", pa.list_(pa.int64())),
+])  # fmt: skip
 _PARTS: Mapping[str, pa.DataType] = {
     "lengths": _NUMBERS, "numbers": _NUMBERS, "sizes": _NUMBERS, "values": _VALUES, "sample": _VALUES,
+    "pixels": _PIXELS,
 }  # fmt: skip
 _ROW = pa.schema([("present", pa.int64()), ("missing", pa.int64()), *_PARTS.items()])
 
@@ -63,10 +72,11 @@ def most_values(columns: int) -> int:
 class FeatureSketch:
     """One feature in one split. present, missing: records that have it, and that don't. lengths: how many values each
     record has, where that varies. numbers: of a feature of numbers; sizes: the bytes of each text or binary value.
-    values: how often each value occurs; None for tensors of floats. sample: occurrences of texts.
+    values: how often each value occurs; None for tensors of floats. sample: occurrences of texts. pixels: of binary
+    values that are images.
     """
 
-    def __init__(self, feature: Feature, most: int, is_label: bool) -> None:
+    def __init__(self, feature: Feature, most: int, is_label: bool, pixels: PixelSketch | None = None) -> None:
         is_float = feature.dtype.startswith(("float", "bfloat"))
         self.feature, self.is_bytes, self.is_float = feature, feature.dtype in ("string", "bytes"), is_float
         self.present = self.missing = 0
@@ -76,7 +86,9 @@ class FeatureSketch:
         pending = min(most, _MOST_PENDING)
         if is_label:
             most = max(LABELS_KEPT, len(feature.classes or ()))
-        self.sample = ValueSketch(min(most, MOST_KEPT) // 2) if self.is_bytes else None
+        self.is_text = feature.dtype == "string"
+        self.sample = ValueSketch(min(most, MOST_KEPT) // 2) if self.is_text else None
+        self.pixels = pixels
         if is_float:  # of which no value is frequent, mostly
             most //= 4
         self.values = ValueSketch(most) if self.is_bytes or feature.inner_size == 1 else None
@@ -85,26 +97,34 @@ class FeatureSketch:
         if self.lengths is not None:
             self._pending_lengths = PendingNumbers(pending, self.lengths.add)
             self._pending.append(self._pending_lengths)
-        if self.is_bytes:
+        if self.is_text:
             self._pending_texts = PendingTexts(pending, self._count_texts)
             self._pending.append(self._pending_texts)
+        elif self.sizes is not None and self.values is not None:  # of binary values, which nobody reads
+            self._pending_sizes = PendingNumbers(pending, self.sizes.add)
+            self._pending_hashes = PendingNumbers(pending, self.values.add)
+            self._pending += [self._pending_sizes, self._pending_hashes]
         else:
             self._pending_numbers = PendingNumbers(pending, self._count_numbers)
             self._pending.append(self._pending_numbers)
 
-    def add(self, flat: Flat, keys: U64, rows: Int64s | None) -> None:
-        """Count these rows of the feature's column, or all; keys: [records] of the column."""
+    def add(self, flat: Flat, keys: U64, rows: Int64s | None, sums: PixelSums | None = None) -> None:
+        """Count these rows of the feature's column, or all; keys: [records] of the column; sums: [records, SUMS] of
+        their pixels, if they are known.
+        """
         count = flat.rows if rows is None else len(rows)
         if flat.valid is not None:
             rows = np.flatnonzero(flat.valid) if rows is None else rows[flat.valid[rows] != 0]
         present = flat.rows if rows is None else len(rows)
         self.present, self.missing = self.present + present, self.missing + count - present
+        if self.pixels is not None and sums is not None:
+            self.pixels.add_sums(sums if rows is None else sums[rows])
         splits, length = _row_splits(flat, self.feature)
         if self.lengths is not None and splits is not None:
             self._pending_lengths.add(np.diff(splits) if rows is None else splits[rows + 1] - splits[rows])
-        for chosen, of_values in _portions(splits, length, flat.rows, rows, keys if self.is_bytes else None):
-            if of_values is not None:
-                self._add_texts(flat, chosen, of_values)
+        for chosen, of_values in _portions(splits, length, flat.rows, rows, keys if self.is_text else None):
+            if self.is_bytes:
+                self._add_texts(flat, chosen, of_values, sums is None)
             else:
                 self._pending_numbers.add(_numbers(flat, self.feature)[chosen])
 
@@ -126,13 +146,19 @@ class FeatureSketch:
             hash_ints(numbers.astype(np.int64, copy=False), hashes)
         self.values.add(hashes)
 
-    def _add_texts(self, flat: Flat, chosen: slice | Int64s, keys: U64) -> None:
+    def _add_texts(self, flat: Flat, chosen: slice | Int64s, keys: U64 | None, to_decode: bool) -> None:
         assert flat.value_splits is not None
         starts = np.ascontiguousarray(flat.value_splits[:-1][chosen])
         ends = np.ascontiguousarray(flat.value_splits[1:][chosen])
         hashes = np.empty(len(starts), np.uint64)
         hash_values(flat.values, starts, ends, hashes)
-        self._pending_texts.add(hashes, keys, flat.values, starts, ends)
+        if keys is not None:
+            self._pending_texts.add(hashes, keys, flat.values, starts, ends)
+            return
+        self._pending_sizes.add(ends - starts)
+        self._pending_hashes.add(hashes)
+        if self.pixels is not None and to_decode:
+            self.pixels.add(hashes, flat.values, starts, ends)
 
     def _count_texts(self, hashes: U64, keys: U64, sizes: Int64s, data: Bytes, starts: Int64s, ends: Int64s) -> None:
         assert self.sizes is not None
@@ -161,7 +187,7 @@ class FeatureSketch:
             if mine is not None:
                 mine.merge(others)
         for name, sketch in (("values", self.values), ("sample", self.sample)):
-            if self.is_bytes and sketch is not None:
+            if self.is_text and sketch is not None:
                 self._texts[name].merge(other._texts[name])
                 self._texts[name].keep(sketch.smallest()[0])
 
@@ -170,11 +196,11 @@ class FeatureSketch:
         fields: dict[str, Any] = {"present": self.present, "missing": self.missing}
         for name in _PARTS:
             sketch = getattr(self, name)
-            if isinstance(sketch, NumberSketch):
+            if isinstance(sketch, NumberSketch | PixelSketch):
                 fields[name] = sketch.to_fields()
             elif isinstance(sketch, ValueSketch):
                 hashes, counts = sketch.smallest()
-                texts = self._texts[name].keep(hashes).to_pylist() if self.is_bytes else None
+                texts = self._texts[name].keep(hashes).to_pylist() if self.is_text else None
                 fields[name] = {"hashes": hashes, "counts": counts, "is_whole": sketch.is_whole, "texts": texts}
         return fields
 
@@ -186,10 +212,12 @@ class FeatureSketch:
             if isinstance(sketch, NumberSketch):
                 arrays = {each: known[each].values.to_numpy() for each in ("keys", "counts")}
                 sketch.set_fields({each: arrays[each] if each in arrays else known[each].as_py() for each in known})
+            elif isinstance(sketch, PixelSketch):
+                sketch.set_fields({each: known[each].as_py() for each in known})
             elif isinstance(sketch, ValueSketch):
                 hashes, counts = (known[each].values.to_numpy() for each in ("hashes", "counts"))
                 sketch.set_smallest(hashes, counts, known["is_whole"].as_py())
-                if self.is_bytes:
+                if self.is_text:
                     self._texts[name].put_texts(hashes, known["texts"].values.cast(pa.large_binary()))
 
 
@@ -200,9 +228,14 @@ class DatasetSketch:
         self.schema, self.splits = schema, tuple(splits)
         self.records = [0] * len(self.splits)
         most = most_values(len(schema) * len(self.splits))
-        self._features = [
-            [FeatureSketch(feature, most, feature.name == schema.label) for feature in schema] for _ in self.splits
-        ]
+        binary = sum(feature.dtype == "bytes" for feature in schema) * len(self.splits)
+
+        def sketch_of(feature: Feature) -> FeatureSketch:
+            is_binary = feature.dtype == "bytes"
+            pixels = PixelSketch.of_features(binary, len(self.splits), most) if is_binary else None
+            return FeatureSketch(feature, most, feature.name == schema.label, pixels)
+
+        self._features = [[sketch_of(feature) for feature in schema] for _ in self.splits]
 
     @property
     def features(self) -> list[list[FeatureSketch]]:
@@ -212,17 +245,30 @@ class DatasetSketch:
                 feature.flush()
         return self._features
 
-    def add(self, batch: pa.RecordBatch, keys: U64, splits: npt.NDArray[np.integer[Any]] | None = None) -> None:
+    def add(
+        self,
+        batch: pa.RecordBatch,
+        keys: U64,
+        splits: npt.NDArray[np.integer[Any]] | None = None,
+        pixels: Mapping[str, PixelSums] | None = None,
+    ) -> None:
         """Count the records of a batch that has the schema's features as columns. keys: [records]; splits:
-        [records] in which split each of them is; None: all in the first one.
+        [records] in which split each of them is; None: all in the first one. pixels: [records, SUMS] of features whose
+        images were decoded.
 
         Raises:
             DataError, TypeError: as `to_flat` does.
         """
         flats = [to_flat(batch.column(feature.name), feature)[0] for feature in self.schema]
-        self.add_flat(flats, keys, splits)
+        self.add_flat(flats, keys, splits, pixels or {})
 
-    def add_flat(self, flats: Sequence[Flat], keys: U64, splits: npt.NDArray[np.integer[Any]] | None = None) -> None:
+    def add_flat(
+        self,
+        flats: Sequence[Flat],
+        keys: U64,
+        splits: npt.NDArray[np.integer[Any]] | None = None,
+        pixels: Mapping[str, PixelSums] = _NO_PIXELS,
+    ) -> None:
         """The same of columns as flat arrays."""
         for number, features in enumerate(self._features):
             rows = None if splits is None or len(self.splits) == 1 else np.flatnonzero(splits == number)
@@ -232,7 +278,7 @@ class DatasetSketch:
                 continue
             self.records[number] += len(keys) if rows is None else len(rows)
             for feature, flat in zip(features, flats, strict=True):
-                feature.add(flat, keys, rows)
+                feature.add(flat, keys, rows, pixels.get(feature.feature.name))
 
     def merge(self, other: DatasetSketch) -> None:
         """Add what another one has counted of records of the same schema and splits."""

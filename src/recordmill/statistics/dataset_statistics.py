@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -17,11 +17,25 @@ from recordmill.base import html
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.suggestions import there_are
+from recordmill.records.images.pixels import CHANNELS
 from recordmill.statistics.dataset_sketch import DatasetSketch
 from recordmill.statistics.protobuf import to_bytes, to_proto
 
 _NUMBERS, _TEXTS, _BINARY = "num_stats", "string_stats", "bytes_stats"
 _SHOWN_VALUES, _SHOWN_TEXT = 3, 24
+
+
+@dataclass(frozen=True)
+class ColourStatistics:
+    """The pixels of a feature's images together, as `decode_images` gives them: red, green and blue, 0 to 255.
+
+    images: that were decoded for it, a sample or all. pixels: of these. mean, std_dev: [3], of a population.
+    """
+
+    images: int
+    pixels: int
+    mean: tuple[float, ...]
+    std_dev: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -177,22 +191,35 @@ class FeatureStatistics:
         """False: they are estimated of a sample of the occurrences."""
         return "top_values_are_estimates" not in self._custom
 
+    @property
+    def colours(self) -> ColourStatistics | None:
+        """Of encoded images; None of all else."""
+        if "decoded_images" not in self._custom:
+            return None
+        images, pixels = (int(self._custom[f"decoded_{name}"]) for name in ("images", "pixels"))
+        mean, std_dev = (tuple(self._custom[f"{what}_{one}"] for one in CHANNELS) for what in ("mean", "std_dev"))
+        return ColourStatistics(images, pixels, mean, std_dev)
+
     def to_json(self) -> dict[str, Any]:
         """All figures, for `--json`."""
+        of_images = {} if self.colours is None else {"colours": asdict(self.colours)}
         return {
             "name": self.name, "type": self.type, "present": self.present, "missing": self.missing,
             "lengths": self.lengths, "sizes": self.sizes, "min": self.min, "max": self.max, "mean": self.mean,
             "std_dev": self.std_dev, "zeros": self.zeros, "nans": self.nans, "quantiles": list(self.quantiles),
             "quantile_error": self.quantile_error, "distinct": self.distinct, "distinct_error": self.distinct_error,
             "top_values": dict(list(self.top_values.items())[:20]), "top_values_are_exact": self.top_values_are_exact,
+            **of_images,
         }  # fmt: skip
 
     def summary(self) -> dict[str, Any]:
         """What a manifest says of it."""
-        found = {
+        found: dict[str, Any] = {
             "missing": self.missing, "min": self.min, "max": self.max, "mean": self.mean, "std_dev": self.std_dev,
             "distinct": self.distinct,
         }  # fmt: skip
+        if (colours := self.colours) is not None:
+            found |= {"decoded_images": colours.images, "mean": list(colours.mean), "std_dev": list(colours.std_dev)}
         return {
             name: value
             for name, value in found.items()
@@ -204,10 +231,15 @@ class FeatureStatistics:
         total = self.present + self.missing
         about = "" if self.distinct_error in (0, None) else "~"
         sizes, lengths = self.sizes, self.lengths
+        colours = self.colours
+        figures = [_shown(value) for value in (self.min, self.mean, self.std_dev, self.max)]
+        if colours is not None:
+            figures[1:3] = (" ".join(f"{value:.1f}" for value in values) for values in (colours.mean, colours.std_dev))
         spans = [
             "" if lengths[0] == lengths[2] else f"{lengths[0]}..{lengths[2]} values",
             "" if sizes is None else f"{sizes[0]}..{sizes[2]} bytes",
             f"{self.nans:,} NaN" if self.nans else "",
+            "" if colours is None else f"colours of {colours.images:,} decoded",
         ]
         top = list(self.top_values.items())[:_SHOWN_VALUES]
         return (
@@ -215,7 +247,7 @@ class FeatureStatistics:
             self.type.lower(),
             f"{100 * self.missing / total:.4g} %" if self.missing else "",
             "" if self.distinct is None else f"{about}{self.distinct:,}",
-            *(_shown(value) for value in (self.min, self.mean, self.std_dev, self.max)),
+            *figures,
             ", ".join(filter(None, spans)),
             " ".join(f"{_cut(value)} ({'' if self.top_values_are_exact else '~'}{count:,})" for value, count in top),
         )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -200,16 +200,27 @@ class NumberSketch:
         """A value that stands in the same bin as the one at ceil(share * count) in the order of the finite values; NaN
         of none. It is the one itself for integers below 512, while no bit is dropped.
         """
+        return self.quantiles([share])[0]
+
+    def quantiles(self, shares: Sequence[float]) -> list[float]:
+        """Several of them."""
         if self.least is None or self.most is None:
-            return math.nan
-        if share <= 0 or share >= 1:
-            return float(self.least if share <= 0 else self.most)
-        at = int(np.searchsorted(np.cumsum(self.counts), max(math.ceil(share * self.finite), 1)))
-        low, high = (float(bound[0]) for bound in _bounds(self.keys[at : at + 1], self.level))
+            return [math.nan] * len(shares)
+        finite = self.finite
+        ranks = [min(max(math.ceil(share * finite), 1), finite) for share in shares]
+        at = np.searchsorted(np.cumsum(self.counts), ranks)
+        found = [self._within(*bounds) for bounds in np.stack(_bounds(self.keys[at], self.level), 1).tolist()]
+        ends = float(self.least), float(self.most)
+        return [
+            ends[0] if share <= 0 else ends[1] if share >= 1 else one for share, one in zip(shares, found, strict=True)
+        ]
+
+    def _within(self, low: float, high: float) -> float:
+        """The middle of what there may be of a bin."""
+        assert self.least is not None
+        assert self.most is not None
         if self.is_int:  # the middle one of the integers in the bin
-            first, last = math.ceil(low), math.floor(high)
-            first, last = max(first, int(self.least)), min(last, int(self.most))
-            return float((first + last) // 2)
+            return float((max(math.ceil(low), int(self.least)) + min(math.floor(high), int(self.most))) // 2)
         low, high = max(low, self.least), min(high, self.most)
         return low + (high - low) / 2
 

@@ -20,7 +20,7 @@ CountTexts = Callable[[U64, U64, Int64s, Bytes, Int64s, Int64s], None]
 class PendingNumbers:
     """Up to `most` numbers of one dtype, in memory of their own, which `count` takes together."""
 
-    def __init__(self, most: int, count: Callable[[npt.NDArray[Any]], None]) -> None:
+    def __init__(self, most: int, count: Callable[[npt.NDArray[Any]], object]) -> None:
         self._most, self._count, self._size = most, count, 0
         self._room: npt.NDArray[Any] | None = None
 

@@ -3,7 +3,8 @@ shows and compares: one `DatasetFeatureStatistics` a split. Equal sketches give 
 
 What that message has no field for stands in `custom_stats`: `variance`, `distinct` of numbers, `distinct_error` and
 `quantile_error` (the share by which they may differ; 0: exact), `top_values` of integers, `top_values_are_estimates`,
-infinities, and `min` and `max` of integers that no float64 holds.
+infinities, `min` and `max` of integers that no float64 holds, and of images `decoded_images` and `decoded_pixels` with
+`mean_red`, `std_dev_red` and so on of these.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
+from recordmill.records.images.pixels import CHANNELS
 from recordmill.statistics.dataset_sketch import DatasetSketch, FeatureSketch
 from recordmill.statistics.number_sketch import NumberSketch
+from recordmill.statistics.pixel_sketch import PixelTotal
 from recordmill.statistics.value_kernels import unmixed
 from recordmill.statistics.value_sketch import TEXT_BYTES, ValueSketch
 
@@ -111,14 +115,15 @@ def _of_ints(values: ValueSketch) -> Iterator[tuple[str, int]]:
 def _put_texts(proto: Any, feature: FeatureSketch, is_label: bool) -> None:
     assert feature.sizes is not None
     assert feature.values is not None
-    stats, top = proto.string_stats, _top_texts(feature)
+    ranked = None if is_label else max(feature.values.most // _RANKED, _TOP_VALUES)
+    stats, top = proto.string_stats, [(_shown(text), count) for text, count in _top_texts(feature)[:ranked]]
     _put_common(stats.common_stats, feature)
     stats.unique = feature.values.distinct()
     if feature.sizes.count:
         stats.avg_length = feature.sizes.mean
     for value, count in top[:_TOP_VALUES]:
         stats.top_values.add(value=value, frequency=count)
-    _put_ranks(stats.rank_histogram, top, None if is_label else feature.values.most // _RANKED)
+    _put_ranks(stats.rank_histogram, top, ranked)
     _put_custom(proto, "distinct_error", _error(feature.values))
     if not feature.values.is_whole:
         _put_custom(proto, "top_values_are_estimates", 1)
@@ -136,6 +141,17 @@ def _put_sizes(proto: Any, feature: FeatureSketch) -> None:
         stats.min_num_bytes, stats.max_num_bytes = float(sizes.least or 0), float(sizes.most or 0)
     _put_custom(proto, "distinct_error", _error(feature.values))
     _put_span(proto, sizes)
+    if feature.pixels is not None and (total := feature.pixels.total()) is not None:
+        _put_pixels(proto, total)
+
+
+def _put_pixels(proto: Any, total: PixelTotal) -> None:
+    _put_custom(proto, "decoded_images", total.images)
+    _put_custom(proto, "decoded_pixels", total.pixels)
+    for name, one, squares in zip(CHANNELS, total.sums, total.squares, strict=True):
+        mean = Fraction(one, total.pixels)
+        _put_custom(proto, f"mean_{name}", float(mean))
+        _put_custom(proto, f"std_dev_{name}", math.sqrt(Fraction(squares, total.pixels) - mean**2))
 
 
 def _put_span(proto: Any, sizes: NumberSketch) -> None:
@@ -146,7 +162,7 @@ def _put_span(proto: Any, sizes: NumberSketch) -> None:
         _put_quantiles(proto.custom_stats.add(name="bytes").histogram, sizes)
 
 
-def _top_texts(feature: FeatureSketch) -> list[tuple[str, int]]:
+def _top_texts(feature: FeatureSketch) -> list[tuple[bytes, int]]:
     """Texts and how often they occur, the most frequent first. Where not all are kept, it is estimated by a sample of
     the occurrences, except for those that are kept.
     """
@@ -161,8 +177,7 @@ def _top_texts(feature: FeatureSketch) -> list[tuple[str, int]]:
             sampled[texts[one]] += count
         scale = feature.sizes.count / max(sampled.total(), 1)
         exact = {text: round(count * scale) for text, count in sampled.items()} | exact
-    ordered = sorted(exact.items(), key=lambda item: (-item[1], item[0]))
-    return [(_shown(text), count) for text, count in ordered]
+    return sorted(exact.items(), key=lambda item: (-item[1], item[0]))
 
 
 def _shown(text: bytes) -> str:
@@ -188,7 +203,7 @@ def _error(values: ValueSketch) -> float:
 def _put_quantiles(histogram: Any, numbers: NumberSketch) -> None:
     """Buckets of as many values each."""
     histogram.type = statistics_pb2.Histogram.QUANTILES
-    edges = [numbers.quantile(number / _BUCKETS) for number in range(_BUCKETS + 1)]
+    edges = numbers.quantiles([number / _BUCKETS for number in range(_BUCKETS + 1)])
     _put_buckets(histogram, edges, [numbers.finite / _BUCKETS] * _BUCKETS)
 
 

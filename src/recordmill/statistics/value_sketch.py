@@ -127,6 +127,8 @@ def gather_texts(data: Bytes, starts: Int64s, ends: Int64s) -> tuple[Int64s, Byt
     """(offsets [texts + 1], bytes) of data[starts[i]:ends[i]], cut behind TEXT_BYTES."""
     sizes = np.minimum(ends - starts, TEXT_BYTES + 1)  # one more says that it is cut
     offsets = np.concatenate([[0], np.cumsum(sizes)])
+    if len(starts) and int(offsets[-1]) == ends[-1] - starts[0] and np.array_equal(starts[1:], ends[:-1]):
+        return offsets, data[starts[0] : ends[-1]].copy()  # behind each other, and none is cut
     return offsets, data[np.repeat(starts - offsets[:-1], sizes) + np.arange(int(offsets[-1]))]
 
 

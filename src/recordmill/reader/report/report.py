@@ -228,7 +228,11 @@ def _feature_row(feature: Feature, found: Sequence[FeatureStatistics]) -> tuple[
         "" if sizes is None else f"{sizes[0]:,} to {sizes[2]:,} bytes",
         f"{first.nans:,} NaN" if first.nans else "",
         f"{first.zeros:,} zeros" if first.zeros and feature.classes is None else "",
+        "" if first.colours is None else f"red, green, blue of {first.colours.images:,} images decoded",
     ]
+    figures = [number(value) for value in (first.min, first.mean, first.std_dev, first.max)]
+    if (colours := first.colours) is not None:
+        figures[1:3] = ("<br>".join(number(value) for value in some) for some in (colours.mean, colours.std_dev))
     is_number = feature.classes is None and not feature.timestamp
     shown = histogram([_buckets(one) for one in found])
     return (
@@ -236,7 +240,7 @@ def _feature_row(feature: Feature, found: Sequence[FeatureStatistics]) -> tuple[
         markup_text(feature.describe()),
         f"{100 * missing / records:.3g} %" if missing else "",
         f"{'~' if first.distinct_error else ''}{number(first.distinct)}",
-        *([number(value) for value in (first.min, first.mean, first.std_dev, first.max)] if is_number else [""] * 4),
+        *(figures if is_number else [""] * 4),
         shown + "".join(f'<p class="pale">{note}</p>' for note in notes if note),
         frequent,
     )

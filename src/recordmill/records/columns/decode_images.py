@@ -23,6 +23,7 @@ from recordmill.records.columns.numpy_arrays import take_apart
 from recordmill.records.images.check import IMAGE_HEAD_BYTES, check_structure, open_image, sniff_image
 from recordmill.records.images.header import DECODE_FAILED, BadImage, ImageHeader
 from recordmill.records.images.orientation import load_stored
+from recordmill.records.images.pixels import in_colours
 from recordmill.schemas.arrow import arrow_type
 from recordmill.schemas.feature import Feature
 
@@ -129,14 +130,7 @@ def stored_pixels(
             if shrink > 1:
                 opened.draft(None, (header.width // shrink, header.height // shrink))
             image: Image.Image = load_stored(opened)
-            if image.mode.startswith("I"):
-                if header.bits > 16:
-                    raise BadImage(DECODE_FAILED, f"pixels of {header.bits} bits; only 8 and 16 become uint8")
-                image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-            elif image.mode == "F":
-                raise BadImage(DECODE_FAILED, "pixels of floating point; only 8 and 16 bits become uint8")
-            if image.mode != IMAGE_MODES[channels]:
-                image = image.convert(IMAGE_MODES[channels])
+            image = in_colours(image, header.bits, IMAGE_MODES[channels])
             if resize is not None:
                 image = image.resize(resize, Image.Resampling.BILINEAR)
             return _array(image, channels)

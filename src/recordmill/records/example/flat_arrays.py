@@ -7,6 +7,7 @@ views and narrow integers are brought to the one form here, so that nothing behi
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -220,6 +221,7 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
+@functools.lru_cache(256)  # types: asked for each column of each batch
 def _needs_cast(kind: pa.DataType) -> bool:
     """Whether there is an encoding in the type that has no buffers of its own kind here."""
     while _is_list(kind) or pa.types.is_fixed_size_list(kind):

@@ -164,8 +164,11 @@ def pixel_bytes(header: ImageHeader) -> int:
     return header.pixels * (4 + (2 * header.channels if header.scans > 1 else beside))
 
 
-def check_decode(data: npt.NDArray[np.uint8], header: ImageHeader) -> None:
-    """Decodes every frame; header is what check_structure gave, so the size is known to be in bounds.
+def check_decode(
+    data: npt.NDArray[np.uint8], header: ImageHeader, first: Callable[[Image.Image], object] | None = None
+) -> None:
+    """Decodes every frame; header is what check_structure gave, so the size is known to be in bounds. first: gets the
+    first frame.
 
     Raises:
         BadImage: reason `decode`, with what Pillow says.
@@ -175,6 +178,8 @@ def check_decode(data: npt.NDArray[np.uint8], header: ImageHeader) -> None:
             for frame in range(getattr(image, "n_frames", 1)):
                 image.seek(frame)
                 image.load()
+                if first is not None and not frame:
+                    first(image)
     except Exception as error:
         # Pillow's plugins raise what their parsers meet: OSError, SyntaxError, ValueError, struct.error, EOFError, ...
         raise BadImage(DECODE_FAILED, f"Pillow can't decode it: {type(error).__name__}: {error}"[:250]) from error

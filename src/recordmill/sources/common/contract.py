@@ -62,7 +62,8 @@ class Chunk:
     file: [rows] uint32, ordinals into Source.files. position: [rows] int64, row number in the decoded file, from 0;
     rejected rows count. rejects: the records between them that can't be used. digests: file ordinal to digest
     (storage.digest), for files read whole here whose digest the plan did not have. counts: what a user should know of
-    these records (`JPEG with CMYK`), to be added up over all chunks.
+    these records (`JPEG with CMYK`), to be added up over all chunks. pixels: feature to [rows, `SUMS`] as
+    `records.images.pixels` adds them up, of images that were decoded for a check.
     """
 
     records: pa.RecordBatch | Payloads
@@ -71,6 +72,7 @@ class Chunk:
     rejects: tuple[Reject, ...] = ()
     digests: Mapping[int, str] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
+    pixels: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -145,7 +147,8 @@ class PlanOptions:
     column. threads: how many the plan may use. memory_bytes: what plan and build may hold at once, beside the
     interpreter. cache_bytes: of them, for what the plan reads of files of records and this process will use;
     parsed_bytes: for records that it parses, of which others wait in files of parsed_folder, unless that is "".
-    may_lack: features of the schema that are left out where the inputs have none of them.
+    may_lack: features of the schema that are left out where the inputs have none of them. statistics: the records will
+    be counted for them.
     """
 
     schema: Schema | None = None
@@ -157,6 +160,7 @@ class PlanOptions:
     cache_bytes: int = 0
     parsed_bytes: int = 0
     parsed_folder: str = ""
+    statistics: bool = False
 
     def most_line_bytes(self, allowed: int) -> int:
         """How long a line, or a row, may be: as long as is allowed, and no longer than there is memory for what becomes

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ from recordmill.base.option_names import option
 from recordmill.base.threads import Budget
 from recordmill.records.images.check import check_decode, check_each, pixel_bytes
 from recordmill.records.images.header import EXTENSIONS, SIZE_FAULT, BadImage, ImageHeader
+from recordmill.records.images.pixels import SUMS, PixelSums, add_pixels
 from recordmill.schemas.arrow import from_arrow_field, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_FILES, Chunk
@@ -27,6 +29,9 @@ from recordmill.sources.values.labels import ClassNames
 from recordmill.storage.digest import chunk_digests, combine
 from recordmill.storage.file_table import FileTable, InputFile, coded, nothing
 from recordmill.storage.files import Bytes, read_all
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 DECODED_SHARE = 2  # a half of the memory, for images while they are decoded
 FEATURES = "feature/"  # what the names of these columns begin with
@@ -121,10 +126,12 @@ def read_images(
     *,
     decode_bytes: int | None,
     max_pixels: int,
+    with_pixels: bool = False,
 ) -> Iterator[Chunk]:
     """The files of these ordinals in chunks of about BATCH_BYTES; one larger file is a chunk of its own.
 
     decode_bytes: the memory that all threads together may take to decode them; None: they are not decoded.
+    with_pixels: what is decoded is added up (`Chunk.pixels`).
 
     Raises:
         DataError: a file changed since it was listed, or can't be read.
@@ -133,7 +140,7 @@ def read_images(
     while first < len(ordinals):
         taken, size = batch_of(files, ordinals[first : first + BATCH_FILES], BATCH_BYTES)
         batch = _Batch(ordinals[first : first + len(taken)], taken, size)
-        batch.check(decode_bytes, max_pixels)
+        batch.check(decode_bytes, max_pixels, with_pixels)
         yield batch.finish(schema, files)
         first += len(taken)
 
@@ -141,14 +148,25 @@ def read_images(
 _budget = functools.cache(Budget)  # of the process, which all threads share
 
 
-def _check_pixels(data: Bytes, header: ImageHeader, decode_bytes: int) -> None:
-    """Decode the image, if there is so much memory; BadImage if there is not, or it can't be decoded."""
+def _check_pixels(
+    data: Bytes, header: ImageHeader, decode_bytes: int, first: Callable[[Image.Image], object] | None
+) -> None:
+    """Decode the image, if there is so much memory; BadImage if there is not, or it can't be decoded. first: gets its
+    first frame.
+    """
     takes = pixel_bytes(header)
     if takes > decode_bytes:
         enough = option("memory", f"{(DECODED_SHARE * takes >> 20) + 1}MiB")
         raise BadImage(SIZE_FAULT, f"takes {(takes >> 20) + 1} MiB to decode, more than there is; {enough} is enough")
     with _budget(decode_bytes).reserve(takes):
-        check_decode(data, header)
+        check_decode(data, header, first)
+
+
+def _add_pixels(header: ImageHeader, sums: list[PixelSums], image: Image.Image) -> None:
+    try:
+        sums.append(add_pixels(image, header.bits))
+    except BadImage:  # a good image, of colours that are not 8 bits
+        sums.append(np.zeros(SUMS, np.int64))
 
 
 class _Batch:
@@ -169,8 +187,9 @@ class _Batch:
         self._rejects: list[Reject] = []
         self._digests: dict[int, str] = {}
         self._counts: Counter[str] = Counter()
+        self._pixels: list[PixelSums] = []
 
-    def check(self, decode_bytes: int | None, max_pixels: int) -> None:
+    def check(self, decode_bytes: int | None, max_pixels: int, with_pixels: bool) -> None:
         """Digest all files, and keep those that are whole images."""
         headers = check_each(self._bytes, self._ends, max_pixels)
         starts = [0, *self._ends[:-1].tolist()]
@@ -180,9 +199,12 @@ class _Batch:
             try:
                 if isinstance(header, BadImage):
                     raise header
+                sums: list[PixelSums] = []
                 if decode_bytes is not None:
-                    _check_pixels(data, header, decode_bytes)
+                    first = functools.partial(_add_pixels, header, sums) if with_pixels else None
+                    _check_pixels(data, header, decode_bytes, first)
                 self._keep(ordinal, file, header, data)
+                self._pixels += sums
             except BadImage as error:
                 self._rejects.append(Reject(file.name, "", error.reason, error.message))
 
@@ -215,6 +237,7 @@ class _Batch:
             tuple(self._rejects),
             self._digests,
             dict(sorted(self._counts.items())),
+            {"image": np.stack(self._pixels)} if self._pixels and "image" in schema else {},
         )
 
     def _own(self, name: str) -> pa.Array:

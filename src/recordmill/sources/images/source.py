@@ -134,7 +134,10 @@ class ImageOptions:
 
 @dataclass(frozen=True)
 class ImageSource:
-    """The `Source` of image files; these have the columns of records that don't come from the image itself."""
+    """The `Source` of image files; these have the columns of records that don't come from the image itself.
+
+    statistics: images that are decoded for the check are added up for them.
+    """
 
     schema: Schema
     files: FileTable
@@ -144,6 +147,7 @@ class ImageSource:
     plan_rejects: tuple[Reject, ...] = ()
     digests: Mapping[int, str] = field(default_factory=dict)
     memory_bytes: int = DEFAULT_MEMORY_BYTES
+    statistics: bool = False
 
     @property
     def kind(self) -> str:
@@ -166,7 +170,12 @@ class ImageSource:
         options = self.options
         decode_bytes = self.memory_bytes // DECODED_SHARE if options.check == DECODE_CHECK else None
         yield from read_images(
-            self.files, ordinals, self.schema, decode_bytes=decode_bytes, max_pixels=options.max_pixels
+            self.files,
+            ordinals,
+            self.schema,
+            decode_bytes=decode_bytes,
+            max_pixels=options.max_pixels,
+            with_pixels=self.statistics,
         )
 
 
@@ -219,7 +228,9 @@ def plan_images(
     notes += [*left, *said.notes, *more, *lost]
     notes = [*listing.notes, *notes]
     return ImageSource(
-        schema, files, _units(files), options, tuple(notes), (*rejects, *bad), memory_bytes=common.memory_bytes
+        *(schema, files, _units(files), options, tuple(notes), (*rejects, *bad)),
+        memory_bytes=common.memory_bytes,
+        statistics=common.statistics,
     )
 
 

@@ -1,0 +1,81 @@
+"""The pixels of an image that Pillow has loaded: in other colours of 8 bits, and added up.
+
+Sums are of red, green and blue as `decode_images` gives them (a gray image has three equal channels), each 0 to 255.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from recordmill.records.images.check import check_structure, open_image, pixel_bytes
+from recordmill.records.images.header import DECODE_FAILED, BadImage
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+CHANNELS = ("red", "green", "blue")
+SUMS = 1 + 2 * len(CHANNELS)  # what is known of an image: its pixels, each channel's sum, and that of its squares
+MOST_DECODE_BYTES = 128 << 20  # 128 MiB: 33 million pixels of a plain image, 13 million of a progressive JPEG
+_BAND_PIXELS = 1 << 20  # that are converted at once
+_VALUES = np.arange(256, dtype=np.int64)
+_decoding = threading.Lock()  # one at a time takes so much memory
+
+PixelSums = npt.NDArray[np.int64]  # [SUMS], or [images, SUMS]; 0 pixels: nothing is known of it
+
+
+def in_colours(image: Image.Image, bits: int, mode: str) -> Image.Image:
+    """The image in Pillow's mode `L`, `RGB` or `RGBA`. bits: of a channel as stored; of 16 the upper 8 are kept.
+
+    Raises:
+        BadImage: its pixels are floating point, or of more than 16 bits.
+    """
+    from PIL import Image
+
+    if image.mode.startswith("I"):
+        if bits > 16:
+            raise BadImage(DECODE_FAILED, f"pixels of {bits} bits; only 8 and 16 become uint8")
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    elif image.mode == "F":
+        raise BadImage(DECODE_FAILED, "pixels of floating point; only 8 and 16 bits become uint8")
+    return image if image.mode == mode else image.convert(mode)
+
+
+def add_pixels(image: Image.Image, bits: int) -> PixelSums:
+    """[SUMS] of a loaded image.
+
+    Raises:
+        BadImage: as `in_colours` does.
+    """
+    counts = sum(_histograms(image, bits), np.zeros((len(CHANNELS), 256), np.int64))
+    return np.array([counts[0].sum(), *(counts @ _VALUES), *(counts @ _VALUES**2)], np.int64)
+
+
+def _histograms(image: Image.Image, bits: int) -> Iterator[npt.NDArray[np.int64]]:
+    """[3, 256] how many pixels have each value, of parts of the image."""
+    if image.mode in ("RGB", "L"):
+        yield np.broadcast_to(np.array(image.histogram(), np.int64).reshape(-1, 256), (len(CHANNELS), 256))
+        return
+    rows = max(_BAND_PIXELS // image.width, 1)
+    for top in range(0, image.height, rows):
+        band = image.crop((0, top, image.width, min(top + rows, image.height)))
+        yield np.array(in_colours(band, bits, "RGB").histogram(), np.int64).reshape(-1, 256)
+
+
+def decode_pixels(data: npt.NDArray[np.uint8]) -> PixelSums:
+    """[SUMS] of an encoded image, of several frames the first; all 0 for what is no image, can't be decoded, or takes
+    more than MOST_DECODE_BYTES to decode.
+    """
+    try:
+        header = check_structure(data)
+        if pixel_bytes(header) > MOST_DECODE_BYTES:
+            return np.zeros(SUMS, np.int64)
+        with _decoding, open_image(data.data, header.format) as image:
+            image.load()
+            return add_pixels(image, header.bits)
+    except Exception:  # Pillow's plugins raise what their parsers meet; what is wrong with images is told elsewhere
+        return np.zeros(SUMS, np.int64)

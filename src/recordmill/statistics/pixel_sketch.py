@@ -1,0 +1,186 @@
+"""`PixelSketch`: the colours of encoded images. Of all of them where the build has decoded each to check it; else of a
+sample, the images of least hash: one of `SHARE`, but LEAST_DECODED of a data set at least and MOST_DECODED at most.
+
+Which images these are, their bytes alone decide, and an image that occurs several times counts as often: so two
+sketches add up to that of all images. Sums are exact integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from recordmill.base.arrays import Bytes, Int64s
+from recordmill.base.siphash import U64
+from recordmill.records.images.check import IMAGE_HEAD_BYTES, sniff_image
+from recordmill.records.images.pixels import SUMS, PixelSums, decode_pixels
+
+SHARE = 256  # one of so many: decoding takes five times as long as all else that a build does with an image
+LEAST_DECODED = 8  # of a data set, and LEAST_OF_SPLIT of a split: they take 2 % of a build of 2,000 images
+LEAST_OF_SPLIT = 4
+MOST_DECODED = 1024  # of a split: means of images vary by some 40, so that of all is within 1.3, mostly
+WAITING_BYTES = 4 << 20  # 4 MiB: of encoded images that are decoded when it is clear that they are in the sample
+_NOTHING: PixelSums = np.zeros(SUMS, np.int64)
+_ALL = (1 << 64) - 1
+_SHARE_HASH = np.uint64(_ALL // SHARE)
+
+
+@dataclass(slots=True)
+class _Image:
+    """An image of the sample. count: how often it occurs. data: as it is encoded, until it is decoded."""
+
+    count: int
+    sums: PixelSums
+    data: Bytes | None = None
+
+
+@dataclass(frozen=True)
+class PixelTotal:
+    """What was added up. images: that were decoded; is_whole: these are all, not a sample. pixels: of them together;
+    sums, squares: of red, green and blue.
+    """
+
+    images: int
+    is_whole: bool
+    pixels: int
+    sums: tuple[int, ...]
+    squares: tuple[int, ...]
+
+    @classmethod
+    def of(cls, images: int, is_whole: bool, totals: list[int]) -> PixelTotal:
+        """totals: [SUMS]."""
+        middle = 1 + SUMS // 2
+        return cls(images, is_whole, totals[0], tuple(totals[1:middle]), tuple(totals[middle:]))
+
+
+@dataclass
+class PixelSketch:
+    """Values of a bytes feature. least, most: images of the sample. waiting_bytes: of those that wait to be decoded."""
+
+    least: int
+    most: int
+    waiting_bytes: int
+    _whole: list[int] = field(default_factory=lambda: [0] * (1 + SUMS))  # images, and their sums
+    _images: dict[int, _Image] = field(default_factory=dict)
+    _bound: int = _ALL  # no hash above it is in the sample
+    _waiting: int = 0  # bytes
+
+    @classmethod
+    def of_features(cls, count: int, splits: int, most: int) -> PixelSketch:
+        """One of so many features, of all splits. most: values that are kept of each."""
+        least = max(LEAST_DECODED // splits, LEAST_OF_SPLIT)
+        return cls(least, min(MOST_DECODED, most // 4), WAITING_BYTES // count)
+
+    def add(self, hashes: U64, data: Bytes, starts: Int64s, ends: Int64s) -> None:
+        """Count the values data[starts[i]:ends[i]], of these hashes: [values]."""
+        near = np.flatnonzero(hashes <= np.uint64(self._bound))
+        if not len(near):
+            return
+        new, places, counts = np.unique(hashes[near], return_index=True, return_counts=True)
+        kept = self._keep(new)
+        inside = new <= kept[-1]
+        for one, at, count in zip(
+            new[inside].tolist(), near[places[inside]].tolist(), counts[inside].tolist(), strict=True
+        ):
+            if (known := self._images.get(one)) is not None:
+                known.count += count
+                continue
+            value = data[starts[at] : ends[at]]
+            is_image = sniff_image(value[:IMAGE_HEAD_BYTES].tobytes()) is not None
+            self._put(one, _Image(count, _NOTHING, value.copy() if is_image else None))
+        self._decode(self.waiting_bytes)
+
+    def add_sums(self, sums: PixelSums) -> None:
+        """Count images that others have decoded, [images, SUMS]; those without pixels could not be."""
+        known = sums[sums[:, 0] > 0]
+        self._whole[0] += len(known)
+        for at, total in enumerate(known.astype(object).sum(0).tolist() if len(known) else [], 1):
+            self._whole[at] += total
+
+    def _keep(self, new: U64) -> U64:
+        """Let go what is not in the sample when these come, and give the hashes of what is, ascending."""
+        known = np.fromiter(self._images, np.uint64, len(self._images))
+        hashes = np.union1d(known, new)
+        of_share = int(np.searchsorted(hashes, _SHARE_HASH, "right"))
+        kept = hashes[: min(max(of_share, self.least), self.most)]
+        if of_share < self.least <= len(hashes) or len(kept) == self.most:
+            self._bound = int(kept[-1])
+        elif of_share >= self.least:
+            self._bound = int(_SHARE_HASH)
+        for one in known[known > kept[-1]].tolist():
+            self._waiting -= _size(self._images.pop(one))
+        return kept
+
+    def _put(self, one: int, image: _Image) -> None:
+        self._images[one] = image
+        self._waiting += _size(image)
+
+    def _decode(self, most_bytes: int) -> None:
+        """Decode until no more bytes wait, those of least hash first, which stay in the sample most likely."""
+        if self._waiting <= most_bytes:
+            return
+        for one in sorted(self._images):
+            image = self._images[one]
+            if image.data is not None:
+                self._waiting -= _size(image)
+                image.sums, image.data = decode_pixels(image.data), None
+                if self._waiting <= most_bytes // 2:
+                    return
+
+    def merge(self, other: PixelSketch) -> None:
+        """Add what another one has counted, which is not used any more."""
+        assert (self.least, self.most) == (other.least, other.most)
+        self._whole = [mine + others for mine, others in zip(self._whole, other._whole, strict=True)]
+        if not other._images:
+            return
+        kept = int(self._keep(np.array(sorted(other._images), np.uint64))[-1])
+        for one, image in other._images.items():
+            if one > kept:
+                continue
+            if (known := self._images.get(one)) is not None:
+                known.count += image.count
+            else:
+                self._put(one, image)
+        self._decode(self.waiting_bytes)
+
+    def _sample(self) -> Iterator[tuple[int, _Image]]:
+        """The sample by hash, decoded."""
+        self._decode(0)
+        for one in sorted(self._images):
+            yield one, self._images[one]
+
+    def total(self) -> PixelTotal | None:
+        """Of all images that were decoded; None of none."""
+        if self._whole[0]:
+            return PixelTotal.of(self._whole[0], True, self._whole[1:])
+        known = [image for _, image in self._sample() if image.sums[0]]
+        images = sum(image.count for image in known)
+        totals = [sum(image.count * int(image.sums[at]) for image in known) for at in range(SUMS)]
+        return PixelTotal.of(images, False, totals) if images else None
+
+    def to_fields(self) -> dict[str, Any]:
+        """All that it has counted."""
+        sample = list(self._sample())
+        return {
+            "whole": [hex(total) for total in self._whole],
+            "hashes": [one for one, _ in sample],
+            "counts": [image.count for _, image in sample],
+            "sums": np.concatenate([np.empty(0, np.int64), *(image.sums for _, image in sample)]),
+        }
+
+    def set_fields(self, fields: Mapping[str, Any]) -> None:
+        """Count what `to_fields` gave."""
+        self._whole = [int(total, 16) for total in fields["whole"]]
+        sums = np.asarray(fields["sums"], np.int64).reshape(-1, SUMS)
+        hashes = np.asarray(fields["hashes"], np.uint64)
+        if len(hashes):
+            self._keep(hashes)
+        for one, count, own in zip(hashes.tolist(), fields["counts"], sums, strict=True):
+            self._images[one] = _Image(int(count), own)
+
+
+def _size(image: _Image) -> int:
+    return 0 if image.data is None else len(image.data)

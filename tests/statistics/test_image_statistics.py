@@ -1,0 +1,206 @@
+"""Colours of images: what NumPy finds in the pixels of all of them or of the sample, the same however it ran."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import recordmill
+from recordmill.commands.main import run
+from recordmill.records.images.pixels import SUMS, decode_pixels
+from recordmill.statistics import pixel_sketch
+from recordmill.statistics.pixel_sketch import PixelSketch
+from recordmill.statistics.value_kernels import hash_values
+
+pytest.importorskip("apache_beam", reason="building needs Apache Beam")
+
+SIDE = 9
+
+
+def pixels_of(data: bytes) -> Any:
+    """[pixels, 3], of 16 bits the upper 8."""
+    with PIL.Image.open(io.BytesIO(data)) as image:
+        if image.mode.startswith("I"):
+            image = PIL.Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        return np.asarray(image.convert("RGB"), np.int64).reshape(-1, 3)
+
+
+def sums_of(data: bytes) -> list[int]:
+    pixels = pixels_of(data)
+    return [len(pixels), *pixels.sum(0).tolist(), *(pixels**2).sum(0).tolist()]
+
+
+def encoded(number: int) -> bytes:
+    """A small image; of eight numbers each is of another format or of other colours."""
+    random = np.random.default_rng(number)
+    colours = PIL.Image.fromarray(random.integers(0, 256, (SIDE, SIDE + number % 3, 3)).astype(np.uint8))
+    wide = PIL.Image.fromarray(random.integers(0, 1 << 16, (SIDE, SIDE)).astype(np.uint16))
+    kinds: list[tuple[PIL.Image.Image, str]] = [
+        *((colours, name) for name in ("JPEG", "PNG", "WEBP")), (colours.convert("L"), "PNG"), (wide, "PNG"),
+        (colours.convert("P"), "GIF"), (colours.convert("CMYK"), "JPEG"), (colours.convert("RGBA"), "PNG"),
+    ]  # fmt: skip
+    image, name = kinds[number % len(kinds)]
+    packed = io.BytesIO()
+    image.save(packed, name)
+    return packed.getvalue()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """64 images, some of them the same, one damaged behind its header."""
+    found = tmp_path_factory.mktemp("images")
+    for number in range(64):
+        (found / f"class{number % 3}").mkdir(exist_ok=True)
+        (found / f"class{number % 3}" / f"{number}.jpg").write_bytes(encoded(number % 50))
+    return found
+
+
+def expected(images: list[bytes]) -> tuple[Any, Any]:
+    together = np.concatenate([pixels_of(data) for data in images])
+    return pytest.approx(together.mean(0), rel=1e-13), pytest.approx(together.std(0), rel=1e-12)
+
+
+def images_of(out: Path | str, split: str) -> list[bytes]:
+    return recordmill.open(out, split).to_table().column("image").to_pylist()
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_sums_of_an_image_are_those_of_its_pixels(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encoded(number)
+    assert decode_pixels(np.frombuffer(data, np.uint8)).tolist() == sums_of(data)
+    monkeypatch.setattr("recordmill.records.images.pixels._BAND_PIXELS", 20)
+    assert decode_pixels(np.frombuffer(data, np.uint8)).tolist() == sums_of(data)
+
+
+def test_what_is_no_image_or_takes_too_much_memory_has_no_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    none = [0] * SUMS
+    for data in (b"", b"no image", encoded(0)[:-200], b"\x89PNG\r\n\x1a\n" + bytes(50)):
+        assert decode_pixels(np.frombuffer(data, np.uint8)).tolist() == none
+    monkeypatch.setattr("recordmill.records.images.pixels.MOST_DECODE_BYTES", SIDE * SIDE)
+    assert decode_pixels(np.frombuffer(encoded(1), np.uint8)).tolist() == none
+
+
+def test_all_images_count_where_the_check_decodes_them(folder: Path, tmp_path: Path) -> None:
+    recordmill.build(folder, tmp_path / "out", check="decode", splits="train=0.7,test=0.3")
+    statistics = recordmill.open(tmp_path / "out").statistics
+    for split in ("train", "test"):
+        images = images_of(tmp_path / "out", split)
+        colours = statistics[split]["image"].colours
+        assert colours is not None
+        assert (colours.images, colours.pixels) == (len(images), sum(len(pixels_of(one)) for one in images))
+        assert (colours.mean, colours.std_dev) == expected(images)
+
+
+def test_else_a_sample_that_the_images_alone_decide(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options: dict[str, Any] = {"splits": "train=0.7,test=0.3"}
+    first = recordmill.build(folder, tmp_path / "0", threads=1, **options)
+    stored = (tmp_path / "0" / "statistics.pb").read_bytes()
+    recordmill.build(folder, tmp_path / "1", threads=8, num_shards=2, compression="gzip", **options)  # by runs
+    monkeypatch.setattr("recordmill.statistics.pixel_sketch.WAITING_BYTES", 0)
+    monkeypatch.setattr("recordmill.sources.images.reading.BATCH_FILES", 5)
+    recordmill.build(folder, tmp_path / "2", **options)
+    for number in (1, 2):
+        assert (tmp_path / str(number) / "statistics.pb").read_bytes() == stored
+    assert recordmill.stats(first.out, recount=True).to_bytes() == stored
+    images = images_of(first.out, "train")
+    colours = recordmill.open(first.out).statistics["train"]["image"].colours
+    assert colours is not None
+    counts = Counter(images)
+    chosen = sorted(counts, key=_hash)[: max(sum(_hash(one) <= (1 << 64) // 256 for one in counts), 4)]
+    sample = [one for one in chosen for _ in range(counts[one])]
+    assert 4 <= colours.images == len(sample) < len(images)
+    assert (colours.mean, colours.std_dev) == expected(sample)
+    # and it is said
+    assert run(["stats", str(first.out), "--quiet"]) == 0
+    assert f"colours of {colours.images} decoded" in capfd.readouterr().out
+    assert run(["stats", str(first.out), "--quiet", "--json"]) == 0
+    about = {one["name"]: one for one in json.loads(capfd.readouterr().out)["train"]["features"]}
+    assert about["image"]["colours"]["mean"] == list(colours.mean)
+    summary = first.manifest.statistics["splits"]["train"]["image"]
+    assert summary["decoded_images"] == colours.images
+    report = recordmill.open(first.out).report()
+    assert f"of {colours.images} images decoded" in str(getattr(report, "html", report))
+
+
+def test_a_layer_that_normalizes_has_a_mean_for_each_channel(folder: Path, tmp_path: Path) -> None:
+    recordmill.build(folder, tmp_path / "out", check="decode")
+    found = recordmill.open(tmp_path / "out").normalization("image")
+    mean, deviation = expected(images_of(tmp_path / "out", "train"))
+    assert found["axis"] == -1
+    assert found["mean"] == mean
+    assert [math.sqrt(one) for one in found["variance"]] == deviation
+
+
+def _hash(data: bytes) -> int:
+    out = np.empty(1, np.uint64)
+    hash_values(np.frombuffer(data, np.uint8), np.array([0]), np.array([len(data)]), out)
+    return int(out[0])
+
+
+VALUES = [encoded(number) for number in range(20)] + [b"none", b"\x89PNG\r\n\x1a\n", b"GIF89a"]
+
+
+def sketch_of(values: list[int], waiting_bytes: int, step: int) -> PixelSketch:
+    sketch = PixelSketch(3, 8, waiting_bytes)
+    for at in range(0, len(values), step):
+        some = [VALUES[number] for number in values[at : at + step]]
+        ends = np.cumsum([len(one) for one in some])
+        hashes = np.array([_hash(one) for one in some], np.uint64)
+        sketch.add(hashes, np.frombuffer(b"".join(some), np.uint8), np.concatenate([[0], ends[:-1]]), ends)
+    return sketch
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(st.integers(0, len(VALUES) - 1), max_size=60),
+    st.integers(0, 60),
+    st.integers(1, 20),
+    st.sampled_from([0, 500, 1 << 20]),
+    st.sampled_from([2, 6, 1 << 20]),
+)
+def test_samples_of_parts_add_up_to_that_of_all(
+    values: list[int], at: int, step: int, waiting: int, share: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pixel_sketch, "_SHARE_HASH", np.uint64(((1 << 64) - 1) // share))
+        whole, one, other = (
+            sketch_of(some, waiting, step) for some in (values, values[at:], list(reversed(values[:at])))
+        )
+        again = PixelSketch(3, 8, waiting)
+        again.set_fields(sketch_of(values[at:], waiting, step).to_fields())
+        again.merge(sketch_of(values[:at], waiting, step))
+        one.merge(other)
+        counts = Counter(_hash(VALUES[number]) for number in values)
+        near = sum(hashed <= ((1 << 64) - 1) // share for hashed in counts)
+        kept = sorted(counts)[: min(max(near, 3), 8)]
+        for sketch in (whole, one, again):
+            fields = sketch.to_fields()
+            assert fields["hashes"] == kept
+            assert fields["counts"] == [counts[each] for each in kept]
+            assert np.array_equal(fields["sums"], whole.to_fields()["sums"])
+        total = whole.total()
+        sums = {_hash(value): decode_pixels(np.frombuffer(value, np.uint8)) for value in VALUES}
+        pixels = sum(counts[each] * int(sums[each][0]) for each in kept)
+        assert pixels == (0 if total is None else total.pixels)
+
+
+def test_encoded_images_that_wait_take_no_more_than_is_allowed() -> None:
+    sketch = PixelSketch(4, 8, 2000)
+    for number in range(30):
+        data = np.frombuffer(encoded(number), np.uint8)
+        sketch.add(np.array([1 + number], np.uint64), data, np.array([0]), np.array([len(data)]))
+        held = sum(len(image.data) for image in sketch._images.values() if image.data is not None)
+        assert held == sketch._waiting <= 2000
+    assert len(sketch._images) == 8
