@@ -12,7 +12,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
+from recordmill.base.arrays import Int64s
 from recordmill.base.errors import UsageError
 from recordmill.base.suggestions import there_are
 from recordmill.base.threads import thread_map
@@ -75,6 +77,22 @@ class Described:
         counted them; where it has not, or where records were chosen or features renamed, all records are read for it.
         """
         return stored_statistics(self) or DatasetStatistics.of_sketch(count_statistics(self))
+
+    def stored_lengths(self: Any, feature: str) -> tuple[Int64s, npt.NDArray[np.float64]] | None:
+        """([n] lengths of the feature's lists, [n] how many records have about each), as the build has counted them;
+        None where it has not, or where the lists have lists.
+        """
+        statistics, described = stored_statistics(self.encoded), self.schema[feature]
+        if statistics is None or described.ragged_rank != 1:
+            return None
+        lengths, counts = [0], [0.0]
+        for features in statistics.values():
+            one = features[feature]
+            found = one.length_counts if one.present else ([], [])
+            lengths += [values // max(described.inner_size, 1) for values in found[0]]
+            counts += found[1]
+            counts[0] += one.missing
+        return np.array(lengths, np.int64), np.array(counts)
 
     def class_weights(self: Any, label: str | None = None) -> dict[Any, float]:
         """What a record of each class weighs so that all classes weigh the same, as scikit-learn's "balanced" has it:

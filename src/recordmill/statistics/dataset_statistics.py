@@ -93,6 +93,14 @@ class FeatureStatistics:
         return int(common.min_num_values), float(common.avg_num_values), int(common.max_num_values)
 
     @property
+    def length_counts(self) -> tuple[list[int], list[float]]:
+        """(lengths, ascending, how many of the records that have it are about as long as each and no longer): quantiles
+        of how many values records have.
+        """
+        histogram = self._custom.get("lengths", self._stats.common_stats.num_values_histogram)
+        return [round(one.high_value) for one in histogram.buckets], [one.sample_count for one in histogram.buckets]
+
+    @property
     def sizes(self) -> tuple[int, float, int] | None:
         """(least, mean, most) bytes of a text or of a binary value."""
         if "max_bytes" not in self._custom:

@@ -202,7 +202,7 @@ class NumberSketch:
         """
         return self.quantiles([share])[0]
 
-    def quantiles(self, shares: Sequence[float]) -> list[float]:
+    def quantiles(self, shares: Sequence[float | Fraction]) -> list[float]:
         """Several of them."""
         if self.least is None or self.most is None:
             return [math.nan] * len(shares)

@@ -3,7 +3,8 @@ shows and compares: one `DatasetFeatureStatistics` a split. Equal sketches give 
 
 What that message has no field for stands in `custom_stats`: `variance`, `distinct` of numbers, `distinct_error` and
 `quantile_error` (the share by which they may differ; 0: exact), `top_values` of integers, `top_values_are_estimates`,
-infinities, `min` and `max` of integers that no float64 holds, and of images `decoded_images` and `decoded_pixels` with
+infinities, `min` and `max` of integers that no float64 holds, `lengths` of lists in more buckets than
+`num_values_histogram`, and of images `decoded_images` and `decoded_pixels` with
 `mean_red`, `std_dev_red` and so on of these.
 """
 
@@ -27,6 +28,7 @@ from recordmill.statistics.value_kernels import unmixed
 from recordmill.statistics.value_sketch import TEXT_BYTES, ValueSketch
 
 _BUCKETS = 10  # of a histogram
+_LENGTH_BUCKETS = 120  # of that of lengths, so that it can be cut into up to 6, 8, 10, 12, 15, 20, ... equal parts
 _TOP_VALUES = 20  # named at first
 _RANKED = 4  # a quarter of the values that are kept are ranked, those of a label all
 
@@ -65,7 +67,7 @@ def _put_feature(proto: Any, feature: FeatureSketch, is_label: bool) -> None:
         _put_sizes(proto, feature)
 
 
-def _put_common(common: Any, feature: FeatureSketch) -> None:
+def _put_common(proto: Any, common: Any, feature: FeatureSketch) -> None:
     common.num_non_missing, common.num_missing = feature.present, feature.missing
     if feature.lengths is None:
         length = feature.feature.inner_size
@@ -76,11 +78,12 @@ def _put_common(common: Any, feature: FeatureSketch) -> None:
         common.avg_num_values, common.tot_num_values = feature.lengths.mean, feature.lengths.total
     if feature.present and feature.lengths is not None:
         _put_quantiles(common.num_values_histogram, feature.lengths)
+        _put_quantiles(proto.custom_stats.add(name="lengths").histogram, feature.lengths, _LENGTH_BUCKETS)
 
 
 def _put_numbers(proto: Any, feature: FeatureSketch, numbers: NumberSketch, is_label: bool) -> None:
     stats = proto.num_stats
-    _put_common(stats.common_stats, feature)
+    _put_common(proto, stats.common_stats, feature)
     if numbers.least is not None and numbers.most is not None:
         stats.mean, stats.std_dev, stats.num_zeros = numbers.mean, numbers.standard_deviation, numbers.zeros
         stats.min, stats.median, stats.max = float(numbers.least), numbers.quantile(0.5), float(numbers.most)
@@ -117,7 +120,7 @@ def _put_texts(proto: Any, feature: FeatureSketch, is_label: bool) -> None:
     assert feature.values is not None
     ranked = None if is_label else max(feature.values.most // _RANKED, _TOP_VALUES)
     stats, top = proto.string_stats, [(_shown(text), count) for text, count in _top_texts(feature)[:ranked]]
-    _put_common(stats.common_stats, feature)
+    _put_common(proto, stats.common_stats, feature)
     stats.unique = feature.values.distinct()
     if feature.sizes.count:
         stats.avg_length = feature.sizes.mean
@@ -134,7 +137,7 @@ def _put_sizes(proto: Any, feature: FeatureSketch) -> None:
     assert feature.sizes is not None
     assert feature.values is not None
     stats, sizes = proto.bytes_stats, feature.sizes
-    _put_common(stats.common_stats, feature)
+    _put_common(proto, stats.common_stats, feature)
     stats.unique = feature.values.distinct()
     if sizes.count:
         stats.avg_num_bytes, stats.max_num_bytes_int = sizes.mean, int(sizes.most or 0)
@@ -200,11 +203,11 @@ def _error(values: ValueSketch) -> float:
     return 0.0 if values.is_whole else 1 / math.sqrt(values.most)
 
 
-def _put_quantiles(histogram: Any, numbers: NumberSketch) -> None:
-    """Buckets of as many values each."""
+def _put_quantiles(histogram: Any, numbers: NumberSketch, count: int = _BUCKETS) -> None:
+    """So many buckets of as many values each."""
     histogram.type = statistics_pb2.Histogram.QUANTILES
-    edges = numbers.quantiles([number / _BUCKETS for number in range(_BUCKETS + 1)])
-    _put_buckets(histogram, edges, [numbers.finite / _BUCKETS] * _BUCKETS)
+    edges = numbers.quantiles([Fraction(number, count) for number in range(count + 1)])
+    _put_buckets(histogram, edges, [numbers.finite / count] * count)
 
 
 def _put_equal_widths(histogram: Any, numbers: NumberSketch) -> None:

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -44,10 +46,15 @@ def quantiles(columns: Iterable[pa.Array], buckets: int) -> tuple[int, ...]:
             counts[length] = counts.get(length, 0) + count
     if not counts:
         return (1,)
-    lengths = np.array(sorted(counts))
-    behind = np.cumsum([counts[length] for length in lengths.tolist()])
-    wanted = behind[-1] * np.arange(1, buckets + 1) / buckets
-    return tuple(np.unique(np.maximum(lengths[np.searchsorted(behind, wanted - 1e-9)], 1)).tolist())
+    return weighted_quantiles(np.array([*counts]), np.array([*counts.values()]), buckets)
+
+
+def weighted_quantiles(lengths: Int64s, counts: npt.NDArray[Any], buckets: int) -> tuple[int, ...]:
+    """The same of lengths of which there are so many each."""
+    order = np.argsort(lengths, kind="stable")
+    lengths, behind = lengths[order], np.cumsum(counts[order])
+    wanted = behind[-1] * (np.arange(1, buckets + 1) / buckets - 1e-12)
+    return tuple(np.unique(np.maximum(lengths[np.searchsorted(behind, wanted)], 1)).tolist())
 
 
 @dataclass(frozen=True)

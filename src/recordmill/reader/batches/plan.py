@@ -17,12 +17,13 @@ import pyarrow as pa
 
 from recordmill.base.arrays import Int64s
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
-from recordmill.reader.batches.grouping import Buckets, Packs, quantiles
-from recordmill.reader.options.collation import Bucketed, Collation, Packed
+from recordmill.reader.batches.grouping import Buckets, Packs, quantiles, weighted_quantiles
+from recordmill.reader.options.collation import OF_STATISTICS, Bucketed, Collation, Packed
 from recordmill.reader.options.training import Order
 from recordmill.reader.prefetch.prefetcher import Fetcher, StepRows
-from recordmill.reader.prefetch.protocols import Fetchable
+from recordmill.reader.prefetch.protocols import Counted, Fetchable
 from recordmill.reader.sampling.sampler import EpochLayout, Extent, MixtureSampler, Sampler
 from recordmill.reader.sampling.schedule import End, Schedule, State, Steps
 from recordmill.records.columns.ragged import Array
@@ -237,11 +238,22 @@ def _packs(names: Sequence[str], batch_size: int, order: Order, packed: Mapping[
 
 
 def _with_boundaries(dataset: Fetchable, buckets: Buckets) -> Buckets:
-    if buckets.how.boundaries is not None:
+    how = buckets.how
+    if how.boundaries == OF_STATISTICS:
+        counted = dataset.stored_lengths(buckets.name) if isinstance(dataset, Counted) else None
+        if counted is None:
+            raise UsageError(
+                f'Bucketed("{OF_STATISTICS}"): no statistics say how long the lists of {buckets.name!r} are: the data '
+                f"set was built without ({option('stats', False)}) or is of others, records were chosen or features "
+                "renamed, or the lists have lists. Without boundaries one pass over the feature finds them, or give "
+                "them: Bucketed((32, 64, 128))"
+            )
+        return replace(buckets, how=replace(how, boundaries=weighted_quantiles(*counted, how.buckets)))
+    if how.boundaries is not None:
         return buckets
     alone = dataset.select([buckets.name])
-    found = quantiles((batch.column(0) for batch in alone.record_batches()), buckets.how.buckets)
-    return replace(buckets, how=replace(buckets.how, boundaries=found))
+    found = quantiles((batch.column(0) for batch in alone.record_batches()), how.buckets)
+    return replace(buckets, how=replace(how, boundaries=found))
 
 
 def _check_group(group: Any, wanted: Mapping[str, Any], at: Schedule) -> None:

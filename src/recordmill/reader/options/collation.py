@@ -23,6 +23,7 @@ from recordmill.base.suggestions import there_are
 from recordmill.records.columns.numpy_arrays import is_bytes, numpy_dtype
 from recordmill.schemas.feature import Feature, Schema
 
+OF_STATISTICS = "statistics"
 _STEPS = 64  # of which the records are sorted by length together: 16,384 records in batches of 256
 
 
@@ -53,20 +54,24 @@ class Bucketed:
 
     boundaries: ascending lengths; a batch is padded to the lowest one that its longest row fits in, or, beyond the
     last, to that row. None: so many as `buckets`, each with equally many of the data set's records, which one pass over
-    the feature finds. length: longer rows are cut to it. value: what fills up. steps: how many are sorted together.
+    the feature finds; "statistics": the same by the statistics that the build has counted, without a pass. length:
+    longer rows are cut to it. value: what fills up. steps: how many are sorted together.
 
     Raises:
         UsageError: boundaries are none, or a number is below 1.
     """
 
-    boundaries: tuple[int, ...] | None = None
+    boundaries: tuple[int, ...] | Literal["statistics"] | None = None
     buckets: int = 8
     length: int | None = None
     value: Any = 0
     steps: int = _STEPS
 
     def __post_init__(self) -> None:
-        if self.boundaries is not None:
+        if isinstance(self.boundaries, str):
+            if self.boundaries != OF_STATISTICS:
+                raise UsageError(f'Bucketed: boundaries are lengths or "{OF_STATISTICS}", not {self.boundaries!r}')
+        elif self.boundaries is not None:
             object.__setattr__(self, "boundaries", tuple(self.boundaries))
             assert self.boundaries is not None
             if not self.boundaries or list(self.boundaries) != sorted({*self.boundaries}) or self.boundaries[0] < 1:

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.arrays import Int64s
@@ -78,6 +80,14 @@ class Fetchable(Protocol):
 
     def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
         """Records [start, stop) in order as they come."""
+
+
+@runtime_checkable
+class Counted(Protocol):
+    """What a `Fetchable` may offer beside: statistics that were counted before."""
+
+    def stored_lengths(self, feature: str) -> tuple[Int64s, npt.NDArray[np.float64]] | None:
+        """([n] lengths of the feature's lists, [n] how many records have about each); None where nothing says."""
 
 
 @dataclass(frozen=True)

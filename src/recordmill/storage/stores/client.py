@@ -165,7 +165,7 @@ def names(address: Address) -> list[str]:
 
 
 @functools.cache
-def _check_store(connection: Connection, root: str) -> None:
+def _check_store(connection: Any, root: str) -> None:
     """Raises OSError where what gave an empty list is no store: obstore takes any text for one, also the page of a
     proxy that wants a login. An object that nobody has made is asked for, once by a connection.
     """
