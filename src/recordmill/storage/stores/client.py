@@ -8,12 +8,12 @@ import configparser
 import contextlib
 import datetime
 import errno
-import functools
 import os
 import random
 import re
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -89,6 +89,7 @@ CONNECT_SEC, REQUEST_SEC = 10, 60  # a request's time-outs; a slow one is repeat
 MOST_RETRIES, RETRY_SEC = 6, 120  # of a request that can be repeated, with backoff and jitter
 
 _clients: dict[str, Connection] = {}
+_stores: weakref.WeakSet[Any] = weakref.WeakSet()  # connections that are known to be to one
 _lock = threading.Lock()
 _opened_by: set[int] = set()  # the process that has connections, and the ones that it was forked from
 _OWN_ENVIRONMENT = (  # where one of these is set, profiles are not looked at
@@ -153,25 +154,27 @@ def pages(address: Address) -> Iterator[ObjectInfo]:
         yield from page
         last = page[-1]["path"]
     if not last:
-        _check_store(client(address), address.root)
+        _check_store(address)
 
 
 def names(address: Address) -> list[str]:
     """Keys of what is in the folder: objects and folders, which may end in a slash."""
     found = ask_for_list(address, lambda client: client.names(address.key))
     if not found:
-        _check_store(client(address), address.root)
+        _check_store(address)
     return found
 
 
-@functools.cache
-def _check_store(connection: Any, root: str) -> None:
+def _check_store(address: Address) -> None:
     """Raises OSError where what gave an empty list is no store: obstore takes any text for one, also the page of a
     proxy that wants a login. An object that nobody has made is asked for, once by a connection.
     """
+    if (connection := client(address)) in _stores:
+        return
     with contextlib.suppress(FileNotFoundError, PermissionError):
-        ask(Address(root, ""), lambda _: connection.head(_NEVER))
-        raise OSError(errno.EPROTO, _NO_STORE.format(""), root)
+        ask(Address(address.root, ""), lambda client: client.head(_NEVER))
+        raise OSError(errno.EPROTO, _NO_STORE.format(""), address.root)
+    _stores.add(connection)
 
 
 def ask_for_list(address: Address, request: Callable[[Connection], _Result]) -> _Result:
