@@ -22,6 +22,7 @@ from recordmill.building.workers.survey import FAN_IN, MERGED_BYTES
 from recordmill.shards.index import INDEX_DTYPE
 from recordmill.shards.manifest import MOST_NAMED, PAGE_SHARDS
 from recordmill.sources.common.contract import UNIT_BYTES
+from recordmill.statistics.dataset_sketch import most_values
 from recordmill.storage.external_sort import HELD_ROWS
 
 READS_OF_A_SLICE = 4  # its two rows of the run's index, its frames, its entries
@@ -44,13 +45,16 @@ GROUP_BYTES, BLOCK_BYTES, PLAN_BYTES = 8, 40, 20_000  # of the plan: a group, a 
 SHARD_TEXT = 340  # of the manifest
 PAGE_TEXT, ENTRY_TEXT = 300, 260  # of one that names pages; of a shard in these
 INPUT_TEXT = 200  # of the list of inputs
+# of statistics, bytes at most: of a feature, and of each value of it that is kept
+SKETCH_MEMORY, SKETCH_TEXT_MEMORY, SKETCH_NUMBER_MEMORY = 5_000, 800, 120
+SKETCH_FILE, SKETCH_TEXT_FILE = 2_000, 240
 
 
 @dataclass(frozen=True)
 class Build:
     """What is built, and with what: framed_bytes of records, record_bytes each, from input files of file_bytes; threads
     and memory_bytes are those of one worker process (`--threads`, `--memory`), asked_shard_bytes is `--shard-size`; 0:
-    it is not given.
+    it is not given. features: of a record, all of them texts that differ in every record: the most for statistics.
 
     >>> build = Build(10**12)
     >>> build.runs, build.shards, build.merges
@@ -63,6 +67,7 @@ class Build:
     threads: int = 1
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     asked_shard_bytes: int = 0
+    features: int = 12
 
     @property
     def records(self) -> int:
@@ -255,6 +260,28 @@ class Build:
     def layout_memory(self) -> int:
         """Of every worker process that makes shards, beside --memory and the plan."""
         return self.layout_bytes
+
+    @property
+    def sketch_memory(self) -> int:
+        """Of statistics, in every thread that reads units: of all records that it has read, however many."""
+        texts, numbers = (most_values(self.features, are_texts) for are_texts in (True, False))
+        most = max(texts * SKETCH_TEXT_MEMORY, numbers * SKETCH_NUMBER_MEMORY)
+        return self.features * (SKETCH_MEMORY + most)
+
+    @property
+    def sketch_bytes(self) -> int:
+        """Of a run's statistics, as they lie in OUT until they are added up."""
+        return self.features * (SKETCH_FILE + most_values(self.features, True) * SKETCH_TEXT_FILE)
+
+    @property
+    def statistics_bytes(self) -> int:
+        """Of all runs' statistics in OUT, which the survey reads one by one."""
+        return self.runs * self.sketch_bytes
+
+    @property
+    def statistics_memory(self) -> int:
+        """Of the worker that adds up statistics: what it has, what comes, and the file that this is read of."""
+        return 2 * self.sketch_memory + self.sketch_bytes
 
     @property
     def survey_memory(self) -> int:

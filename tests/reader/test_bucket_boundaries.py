@@ -95,13 +95,6 @@ def test_tensorflow_gets_the_same_batches(built: Path) -> None:
     assert [(ids, shape) for ids, shape in rows_of(ds.to_tf(16, **how("statistics")))] == expected
 
 
-def test_pytorch_gets_the_same_batches(built: Path) -> None:
-    pytest.importorskip("torch")
-    ds = recordmill.open(built, "test").select(["id", "points"])
-    expected = rows_of(ds.batches(16, **how("statistics", feature="points")), "points")
-    assert rows_of(ds.to_torch(16, **how("statistics", feature="points")), "points") == expected
-
-
 def test_a_state_goes_on_with_the_same_boundaries(built: Path) -> None:
     ds = recordmill.open(built, "train").select(["id", "words"])
     running = ds.batches(16, **how("statistics"))

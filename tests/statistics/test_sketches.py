@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from build_scaling import Build
 from hypothesis import given
 from hypothesis import strategies as st
 
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.statistics.dataset_sketch import SKETCH_BYTES, DatasetSketch, most_values
+from recordmill.statistics.dataset_sketch import MOST_SKETCHED, SKETCH_BYTES, DatasetSketch, most_values
 from recordmill.statistics.number_sketch import NumberSketch
 from recordmill.statistics.value_kernels import hash_ints, hash_values, unmixed
 from recordmill.statistics.value_sketch import ValueSketch
@@ -325,9 +326,9 @@ def test_memory_does_not_grow_with_the_number_of_chunks() -> None:
 
 def test_memory_of_texts_that_all_differ_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     part = 32  # of what a data set may keep
-    monkeypatch.setattr("recordmill.statistics.dataset_sketch._KEPT_IN_ALL", (1 << 17) // part)
+    monkeypatch.setattr("recordmill.statistics.dataset_sketch._TEXTS_IN_ALL", (1 << 17) // part)
     schema = Schema(tuple(Feature(f"text {number}", "string") for number in range(16)))
-    assert most_values(len(schema)) == 256
+    assert most_values(len(schema), True) == 256
     rows = 4000
     sketch = DatasetSketch(schema, ("train",))
     random = np.random.default_rng(3)
@@ -343,6 +344,78 @@ def test_memory_of_texts_that_all_differ_is_bounded(monkeypatch: pytest.MonkeyPa
     assert sketch.features[0][0].values is not None
     assert not sketch.features[0][0].values.is_whole
     assert held < SKETCH_BYTES / part
+
+
+def _column(kind: str, chunk: int, rows: int) -> pa.Array:
+    """Values of which none was there before."""
+    numbers = np.arange(chunk * rows, (chunk + 1) * rows)
+    texts = [f"{number} {'x' * 150}" for number in numbers]
+    if kind == "float32":
+        return pa.array((numbers * 1e3).astype(np.float32))
+    if kind == "int64":
+        return pa.array(numbers * 7_919_000_001)
+    if kind == "words":
+        return pa.array([[text, text + "y"] for text in texts], pa.large_list(pa.large_string()))
+    return pa.array([text.encode() for text in texts] if kind == "binary" else texts, getattr(pa, f"large_{kind}")())
+
+
+def _held_after_chunks(kinds: list[str], rows: int, chunks: int) -> list[int]:
+    """[chunks / 6] bytes that a sketch of features of these kinds has taken behind every sixth one."""
+    of_kind = {"words": ("string", (None,)), "binary": ("bytes", ())}
+    schema = Schema(tuple(Feature(f"x{at}", *of_kind.get(kind, (kind, ()))) for at, kind in enumerate(kinds)))
+    held: list[int] = []
+
+    def add(sketch: DatasetSketch, chunk: int) -> None:
+        columns = {kind: _column(kind, chunk, rows) for kind in set(kinds)}
+        batch = pa.RecordBatch.from_arrays([columns[kind] for kind in kinds], names=schema.names)
+        sketch.add(batch, np.arange(chunk * rows, (chunk + 1) * rows).astype(np.uint64))
+
+    once = DatasetSketch(schema, ("train",))
+    add(once, 0)
+    assert once.features  # what threads and kernels need, which is not a sketch's
+    del once
+    sketch, before = DatasetSketch(schema, ("train",)), pa.total_allocated_bytes()
+    # not what Python's own tables take when they grow
+    own = [tracemalloc.Filter(True, f"*/{room}/*") for room in ("statistics", "example", "numpy")]
+    tracemalloc.start()
+    for chunk in range(chunks):
+        add(sketch, chunk)
+        if chunk % 6 == 5:
+            traces = tracemalloc.take_snapshot().filter_traces(own).traces
+            held.append(sum(trace.size for trace in traces) + pa.total_allocated_bytes() - before)
+    tracemalloc.stop()
+    return held
+
+
+def test_memory_of_1000_features_is_bounded_over_many_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    part, rows, chunks = 25, 48, 24  # part: of the features, and of what a data set may keep
+    promised = Build(1, features=1000).sketch_memory
+    for name, whole in (("_TEXTS_IN_ALL", 1 << 17), ("_NUMBERS_IN_ALL", 1 << 18)):
+        monkeypatch.setattr(f"recordmill.statistics.dataset_sketch.{name}", whole // part)
+    assert (most_values(1000 // part, True), most_values(1000 // part, False)) == (128, 256)
+    assert rows * chunks > 4 * 256
+    of_each = {"string": 16, "words": 12, "binary": 4, "float32": 4, "int64": 4}
+    held = _held_after_chunks([kind for kind, count in of_each.items() for _ in range(count)], rows, chunks)
+    assert promised / 4 < part * max(held) < promised < SKETCH_BYTES
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("columns", [12, 32, MOST_SKETCHED])
+def test_memory_of_all_features_is_as_promised(columns: int) -> None:
+    most = most_values(columns, True)
+    held = _held_after_chunks(["words"] * columns, most // 4, 12)
+    promised = Build(1, features=columns).sketch_memory
+    assert promised / 4 < max(held) < promised <= SKETCH_BYTES
+
+
+def test_a_sketch_lies_in_as_many_bytes_as_is_said() -> None:
+    schema = Schema(tuple(Feature(f"x{at}", "string", (None,)) for at in range(3)))
+    sketch = DatasetSketch(schema, ("train",))
+    for chunk in range(5):
+        batch = pa.RecordBatch.from_arrays([_column("words", chunk, 2000)] * 3, names=schema.names)
+        sketch.add(batch, np.arange(2000 * chunk, 2000 * (chunk + 1)).astype(np.uint64))
+    promised = Build(1, features=3).sketch_bytes
+    assert promised / 2 < sum(array.nbytes for array in sketch.to_arrays().values()) <= promised
 
 
 @pytest.mark.parametrize("most", [1, 17, 24, 40, 100])

@@ -29,10 +29,12 @@ from recordmill.statistics.pixel_sketch import PixelSketch
 from recordmill.statistics.value_kernels import hash_floats, hash_ints, hash_occurrences, hash_values
 from recordmill.statistics.value_sketch import ValueSketch, ValueTexts
 
-MOST_KEPT, FEWEST_KEPT = 4096, 256  # that a feature keeps with their counts, and as many occurrences of texts
+MOST_KEPT, FEWEST_KEPT = 4096, 64  # that a feature keeps with their counts, and as many occurrences of texts
 LABELS_KEPT = 1 << 16  # values of a label that are all kept
-_KEPT_IN_ALL = 1 << 17  # values of all features and splits; see SKETCH_BYTES
-SKETCH_BYTES = 120 << 20  # 120 MiB: a sketch of long texts that all differ; one of numbers has 17 MiB at most
+_TEXTS_IN_ALL, _NUMBERS_IN_ALL = 1 << 17, 1 << 18  # values of all features and splits; see SKETCH_BYTES
+# 120 MiB: a sketch of long texts that all differ; one of numbers has 30 MiB at most
+SKETCH_BYTES = 120 << 20
+MOST_SKETCHED = _TEXTS_IN_ALL // FEWEST_KEPT  # features, splits counted, whose sketches take no more
 _SKETCHES = 4  # threads that count at once: it is a small part of what they do
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _AT_ONCE = 1 << 16  # values, whose places, hashes and keys are arrays
@@ -60,13 +62,14 @@ _PARTS: Mapping[str, pa.DataType] = {
 _ROW = pa.schema([("present", pa.int64()), ("missing", pa.int64()), *_PARTS.items()])
 
 
-def most_values(columns: int) -> int:
+def most_values(columns: int, are_texts: bool) -> int:
     """How many values are kept of each of so many columns: a power of two, as the memory of all of them is bounded.
 
-    >>> most_values(12), most_values(40), most_values(1_000)
-    (4096, 2048, 256)
+    >>> [(most_values(columns, False), most_values(columns, True)) for columns in (12, 40, 1_000)]
+    [(4096, 4096), (4096, 2048), (256, 128)]
     """
-    return max(min(MOST_KEPT, 1 << ((_KEPT_IN_ALL // columns).bit_length() - 1)) if columns else 0, FEWEST_KEPT)
+    room = (_TEXTS_IN_ALL if are_texts else _NUMBERS_IN_ALL) // max(columns, 1)
+    return max(min(MOST_KEPT, 1 << (room.bit_length() - 1)) if room else 0, FEWEST_KEPT)
 
 
 class FeatureSketch:
@@ -171,7 +174,7 @@ class FeatureSketch:
             new, places = sketch.add(some)
             if len(new):
                 self._texts[name].put(new, data, starts[places], ends[places])
-            if self._texts[name].count > 2 * sketch.most:
+            if self._texts[name].is_full(2 * sketch.most):
                 self._texts[name].keep(sketch.smallest()[0])
 
     def texts(self, name: str) -> dict[int, bytes]:
@@ -227,11 +230,11 @@ class DatasetSketch:
     def __init__(self, schema: Schema, splits: Sequence[str]) -> None:
         self.schema, self.splits = schema, tuple(splits)
         self.records = [0] * len(self.splits)
-        most = most_values(len(schema) * len(self.splits))
+        columns = len(schema) * len(self.splits)
         binary = sum(feature.dtype == "bytes" for feature in schema) * len(self.splits)
 
         def sketch_of(feature: Feature) -> FeatureSketch:
-            is_binary = feature.dtype == "bytes"
+            is_binary, most = feature.dtype == "bytes", most_values(columns, feature.dtype == "string")
             pixels = PixelSketch.of_features(binary, len(self.splits), most) if is_binary else None
             return FeatureSketch(feature, most, feature.name == schema.label, pixels)
 

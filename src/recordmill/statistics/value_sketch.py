@@ -18,6 +18,7 @@ from recordmill.statistics import value_kernels as k
 
 _ALL = (1 << 64) - 1
 _LEAST_SLOTS = 64
+_MOST_PARTS = 16  # of texts, which come ever fewer at once
 TEXT_BYTES = 100  # of a text that are kept; all of it is counted
 
 
@@ -139,6 +140,10 @@ class ValueTexts:
         self._hashes = [np.empty(0, np.uint64)]
         self._texts = [pa.array([], pa.large_binary())]
         self.count = 0
+
+    def is_full(self, most: int) -> bool:
+        """Whether there are more than so many, or in so many parts that these take more than the texts."""
+        return self.count > most or len(self._texts) > _MOST_PARTS
 
     def put(self, hashes: U64, data: Bytes, starts: Int64s, ends: Int64s) -> None:
         """Keep data[starts[i]:ends[i]] under hashes[i]."""
