@@ -322,7 +322,8 @@ def test_each_kind_says_what_decides_how_it_is_read() -> None:
     import dataclasses
     from importlib import import_module
 
-    told = {"schema", "files", "units", "digests", "notes", "plan_rejects", "kind"}  # in the context, or of no effect
+    # in the context, or of no effect
+    told = {"schema", "files", "units", "digests", "notes", "plan_rejects", "kind", "statistics"}
     # from a file's content alone; `kept` are records as reading them gives them, `batch_bytes` how many come at once
     derived = {"segments", "first_batches", "kept", "batch_bytes"}
     classes = {

@@ -53,7 +53,7 @@ def mixture(datasets: Sequence[tuple[Fetchable, float]], *, stop: Literal["first
     proportions = Proportions.of([weight for _, weight in datasets])
     made = Mixture([dataset for dataset, _ in datasets], proportions, stop)
     with contextlib.suppress(DataError):  # what is damaged is told by what reads it, or left out by on_bad="skip"
-        _ = made.schema, made.images, made.mixed
+        _ = made.images, made.schema, made.mixed
     return made
 
 
