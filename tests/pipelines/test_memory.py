@@ -92,6 +92,17 @@ def test_images_of_very_many_pixels(tmp_path: Path) -> None:
     assert (code, taken < SLACK * MEMORY) == (0, True), taken
 
 
+def test_photographs_of_which_statistics_decode_some(tmp_path: Path) -> None:
+    from PIL import Image
+
+    for folder, sizes in (("in.jpg", [(4000, 3100), (5700, 5700), (4000, 3000)]), ("small.jpg", [(9, 9)])):
+        (tmp_path / folder).mkdir()
+        for at, size in enumerate(sizes):
+            Image.new("RGB", size, (at, 7, 9)).save(tmp_path / folder / f"{at}.jpg", quality=30)
+    code, taken = build(tmp_path, "in.jpg")
+    assert (code, taken < MEMORY // 2) == (0, True), taken
+
+
 READ_MEMORY = 256 << 20
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CHANNELS = ("red", "green", "blue")
 SUMS = 1 + 2 * len(CHANNELS)  # what is known of an image: its pixels, each channel's sum, and that of its squares
-MOST_DECODE_BYTES = 128 << 20  # 128 MiB: 33 million pixels of a plain image, 13 million of a progressive JPEG
+MOST_DECODE_BYTES = 48 << 20  # 48 MiB: 12 million pixels of a plain image, 4.8 million of a progressive JPEG
 _BAND_PIXELS = 1 << 20  # that are converted at once
 _VALUES = np.arange(256, dtype=np.int64)
 _decoding = threading.Lock()  # one at a time takes so much memory
