@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,10 +47,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever needs a server of a store carries the marker `store`."""
+    """What needs a server of a store has its marker. What measures memory needs Linux, and is tried up to three times:
+    what allocators keep for later differs with the load of the machine, where what a program holds is there each time.
+    """
+    linux = pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process is asked of /proc")
     for item in items:
         if "store" in getattr(item, "fixturenames", ()) or "[store" in item.nodeid:
             item.add_marker(pytest.mark.store)
+        if item.get_closest_marker("memory"):
+            item.add_marker(linux)
+            item.add_marker(pytest.mark.flaky(reruns=2))
 
 
 def pytest_collection_finish() -> None:

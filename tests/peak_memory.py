@@ -9,10 +9,6 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import pytest
-
-linux = pytest.mark.skipif(sys.platform != "linux", reason="the most that was held is asked of /proc")
-
 ADDRESS_BYTES = 6 << 30  # 6 GiB: what no test may take by mistake, with the address space that is only reserved
 _SCRIPT = """
 import ctypes, resource, sys

@@ -42,7 +42,7 @@ print(held("VmHWM") - base)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="resident memory is asked of /proc")
+@pytest.mark.memory
 @pytest.mark.sweep
 def test_ten_thousand_shards_hold_the_memory_given(tmp_path: Path) -> None:
     pytest.importorskip("apache_beam", reason="building needs Apache Beam")

@@ -203,6 +203,7 @@ print(held("VmHWM") - base)
 """
 
 
+@pytest.mark.memory
 @pytest.mark.parametrize(("count", "parts", "size"), [(400, 64, 120_000), (150_000, 30, 30), (20_000, 1500, 30)])
 def test_the_peak_stays_under_the_memory_given(tmp_path: Path, count: int, parts: int, size: int) -> None:
     memory = 8 << 20

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from peak_memory import linux, peak_memory
+from peak_memory import peak_memory
 
 from recordmill.records.tfrecord.frames import frame
 
-pytestmark = linux
+pytestmark = pytest.mark.memory
 MEMORY = 128 << 20  # the least that a build takes
 SLACK = 5 / 4
 SMALL = {"n": [1, 2], "text": ["a", "b"], "list": [[1], [2, 3]]}

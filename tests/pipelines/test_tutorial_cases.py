@@ -269,7 +269,7 @@ print(grown)
 
 
 @pytest.mark.sweep
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process is read from /proc")
+@pytest.mark.memory
 def test_matrices_larger_than_memory(tmp_path: Path) -> None:
     matrix = np.zeros((SIDE, SIDE), np.float32)
 

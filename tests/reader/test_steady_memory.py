@@ -48,10 +48,7 @@ def growth(folder: Path, mode: str, consumer: str, leaked: int = 0) -> int:
     return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
 
 
-linux = pytest.mark.skipif(sys.platform != "linux", reason="resident memory is asked of /proc")
-
-
-@linux
+@pytest.mark.memory
 @pytest.mark.sweep
 @pytest.mark.parametrize("mode", ["window", "global"])
 @pytest.mark.parametrize("consumer", ["batches", "to_tf"])
@@ -61,7 +58,7 @@ def test_ten_epochs_hold_no_more_than_the_first_ones(tmp_path: Path, mode: str, 
     assert growth(tmp_path, mode, consumer) < 8 << 20
 
 
-@linux
+@pytest.mark.memory
 @pytest.mark.sweep
 def test_a_fiftieth_of_an_epoch_that_is_kept_is_found(tmp_path: Path) -> None:
     assert growth(tmp_path, "window", "batches", EPOCH_BYTES // 50) > 8 << 20
