@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from peak_memory import peak_memory
 
+import recordmill
 from recordmill.records.tfrecord.frames import frame
 
 pytestmark = pytest.mark.memory
@@ -126,3 +127,34 @@ def test_a_record_that_becomes_many_times_as_many_bytes(tmp_path: Path, kind: st
     code, taken = read(tmp_path, "a.tfrecord", "small.tfrecord", "--max-rejects", 1, "--overwrite")
     assert (code, taken < SLACK * READ_MEMORY) == (0, True), taken
     assert json.loads((tmp_path / "table" / "_read.json").read_text())["reject_reasons"] == {"memory": 1}
+
+
+def test_statistics_leave_out_a_record_that_takes_more_than_the_memory(tmp_path: Path) -> None:
+    write_records(tmp_path / "a.tfrecord", example(3, 2), example(12_000_000, 1), example(2, 3))
+    write_records(tmp_path / "small.tfrecord", *[example(3, 2)] * 5)
+    code, taken = build(tmp_path, "a.tfrecord")
+    assert (code, taken < SLACK * MEMORY) == (0, True), taken
+    ds = recordmill.open(tmp_path / "out")
+    assert len(ds) == 3
+    manifest = (tmp_path / "out" / "manifest.json").read_text()
+    assert "records that statistics leave out, since parsing them takes more memory than was given: 1" in manifest
+    assert (ds.statistics["train"]["numbers"].lengths[2], ds.statistics["train"]["numbers"].present) == (3, 2)
+
+
+def test_a_transform_refuses_a_record_that_takes_more_than_the_memory(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow_transform", reason="fits a transform")
+    write_records(tmp_path / "a.tfrecord", example(3, 2), example(12_000_000, 1), example(2, 3))
+    (tmp_path / "transform.yaml").write_text("numbers: {clip: [0, 5]}\n")
+    options = {"memory": MEMORY, "transform": tmp_path / "transform.yaml", "max_rejects": 1, "threads": 1}
+    result = recordmill.build(tmp_path / "a.tfrecord", tmp_path / "out", **options)
+    assert (sum(result.records.values()), result.manifest.rejects["reasons"]) == (2, {"memory": 1})
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("command", ["inspect", "head", "stats"])
+@pytest.mark.parametrize(("numbers", "texts"), [(20_000_000, 1), (1, 12_000_000)])
+def test_a_large_record_is_held_once(tmp_path: Path, command: str, numbers: int, texts: int) -> None:
+    write_records(tmp_path / "a.tfrecord", example(3, 2), example(numbers, texts), example(2, 3))
+    write_records(tmp_path / "small.tfrecord", *[example(3, 2)] * 5)
+    taken = peak_memory([command, tmp_path / "small.tfrecord"], [command, tmp_path / "a.tfrecord"])
+    assert (taken.code, taken.bytes < READ_MEMORY) == (0, True), taken.bytes

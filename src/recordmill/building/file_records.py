@@ -107,7 +107,7 @@ def read_file_batch(plan: BuildPlan, file_batch: FileBatch, sketches: SketchPool
     pieces: list[tuple[Frames, U64]] = []
     rejects: list[Reject] = []
     digests: dict[int, str] = {}
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     is_good = np.zeros(len(file_batch.ordinals), np.bool_)
     done = 0
     for chunk in plan.source.read_files(file_batch.ordinals.tolist()):
@@ -118,11 +118,10 @@ def read_file_batch(plan: BuildPlan, file_batch: FileBatch, sketches: SketchPool
         if len(rows):
             placed = KeyedChunk(chunk.records, chunk.file, chunk.position, keys, splits, chunk.pixels)
             pieces.append((encode_chunk(plan, placed), keys))
-            count_values(plan, sketches, placed)
+            counts.update(count_values(plan, sketches, placed))
         rejects += chunk.rejects
         digests.update(chunk.digests)
-        for what, count in chunk.counts.items():
-            counts[what] = counts.get(what, 0) + count
+        counts.update(chunk.counts)
         done += len(rows) + len(chunk.rejects)
     bad = file_batch.ordinals[~is_good].tolist()
     assert done == len(file_batch.ordinals), "a file is one record or one reject"

@@ -17,18 +17,25 @@ import pyarrow as pa
 
 from recordmill.base.buffers import give_back
 from recordmill.base.errors import DataError, Reject
-from recordmill.base.option_names import shortened
+from recordmill.base.option_names import option, shortened
 from recordmill.base.progress import Progress
 from recordmill.base.siphash import U64
 from recordmill.building.plan import BuildPlan
 from recordmill.building.run_file import Histogram, RunFile, RunWriter
-from recordmill.records.example.decode import decode_lenient
+from recordmill.records.example.decode import decode_lenient, decoded_size
 from recordmill.records.example.encode import encode as encode_batch
 from recordmill.records.tfrecord.frames import FRAME_BYTES, MAX_RECORD_BYTES, Frames, frame
+from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import PAYLOAD
 from recordmill.shards.rejects import Rejected, RejectWriter
-from recordmill.sources.common.contract import Chunk, Payloads, RecordLocator, Source, Unit
+from recordmill.sources.common.contract import BATCH_BYTES, Chunk, Payloads, RecordLocator, Source, Unit
 from recordmill.statistics.dataset_sketch import SketchPool, payload_flat
+
+_LEFT_OUT = {
+    "parse": "records that statistics leave out, since they can't be parsed",
+    "memory": "records that statistics leave out, since parsing them takes more memory than was given",
+}
+_DECODED_SHARE = 3  # of the memory one record may become a third, beside its bytes, those of runs and of statistics
 
 
 @dataclass(frozen=True)
@@ -92,7 +99,7 @@ def ingest(
         count += records.rows + rejected
         if records.rows:
             runs += _add(writer, records, encode_chunk(plan, records))
-            count_values(plan, sketches, records)
+            counts.update(count_values(plan, sketches, records))
         progress.advance(records.rows, rejected)
         large = _is_large(chunk)
         del chunk, records  # before the next ones are read
@@ -151,14 +158,35 @@ def transform(plan: BuildPlan, placed: KeyedChunk) -> tuple[KeyedChunk, tuple[Re
 
 
 def parsed(plan: BuildPlan, placed: KeyedChunk) -> tuple[KeyedChunk, tuple[Reject, ...]]:
-    """The records as a RecordBatch, also where the source gave payloads; those that can't be parsed are rejects."""
+    """The records as a RecordBatch, also where the source gave payloads; those that can't be parsed, or would take more
+    memory than there is, are rejects.
+    """
     payloads = placed.records
     if isinstance(payloads, pa.RecordBatch):
         return placed, ()
+    if beyond := _beyond_memory(plan, payloads):
+        empty = pa.RecordBatch.from_pylist([], to_arrow(_source(plan).schema))
+        return _some(placed, np.zeros(0, np.int64), empty), tuple(_rejects(plan, placed, {0: beyond}, "memory"))
     starts, lengths = np.ascontiguousarray(payloads.offsets[:-1]), np.diff(payloads.offsets)
     batch, kept, bad = decode_lenient(payloads.data, starts, lengths, _source(plan).schema)
     found = {one.row: f"feature {one.feature!r}: {one.reason}" if one.feature else one.reason for one in bad}
     return _some(placed, kept, batch), tuple(_rejects(plan, placed, found, "parse"))
+
+
+def _beyond_memory(plan: BuildPlan, payloads: Payloads) -> str:
+    """What is wrong with the record of a chunk that has but one, if it would take more memory to parse than there is:
+    an int of one byte becomes eight, an empty text 24.
+    """
+    size = payloads.data.nbytes
+    if size <= BATCH_BYTES:  # others have no more bytes than that
+        return ""
+    made, _ = decoded_size(payloads.data, int(payloads.offsets[0]), size, _source(plan).schema)
+    if made <= plan.memory_bytes // _DECODED_SHARE:
+        return ""
+    given, enough = (option("memory", f"{n >> 20}MiB") for n in (plan.memory_bytes, _DECODED_SHARE * made + (1 << 20)))
+    return (
+        f"a record of {size:,} bytes that parsing makes {made:,}, more than {given} leaves for one; {enough} is enough"
+    )
 
 
 def _some(placed: KeyedChunk, rows: npt.NDArray[np.int64], batch: pa.RecordBatch) -> KeyedChunk:
@@ -202,18 +230,21 @@ def sketches_of(plan: BuildPlan) -> SketchPool | None:
     return SketchPool(plan.schema, plan.splits, plan.memory_bytes) if plan.statistics else None
 
 
-def count_values(plan: BuildPlan, sketches: SketchPool | None, placed: KeyedChunk) -> None:
-    """Count these records, if that is wanted; of payloads those that can be parsed."""
+def count_values(plan: BuildPlan, sketches: SketchPool | None, placed: KeyedChunk) -> Mapping[str, int]:
+    """Count these records, if that is wanted; of payloads those that can be parsed. Gives, for the user to know, how
+    many are left out, by the reason.
+    """
     if sketches is None:
-        return
+        return {}
     payloads = placed.records
     with sketches.borrowed() as sketch:
         if not isinstance(payloads, pa.RecordBatch) and plan.schema.message == PAYLOAD:
             sketch.add_flat([payload_flat(payloads.data, payloads.offsets, plan.schema)], placed.keys, placed.splits)
-            return
-        placed, _ = parsed(plan, placed)
+            return {}
+        placed, rejects = parsed(plan, placed)
         assert isinstance(placed.records, pa.RecordBatch)
         sketch.add(placed.records, placed.keys, placed.splits, placed.pixels)
+    return Counter(_LEFT_OUT[reject.reason] for reject in rejects)
 
 
 def _is_large(chunk: Chunk) -> bool:

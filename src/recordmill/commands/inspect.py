@@ -258,11 +258,11 @@ def run_head(args: argparse.Namespace) -> int:
             raise UsageError(f"--at {args.at}: there are {len(dataset):,} records, numbered from 0")
         table = dataset.to_table(first, first + count)
     width = max((len(name) for name in dataset.schema.names), default=0)
-    columns = [(feature, table.column(feature.name).combine_chunks()) for feature in dataset.schema]
+    columns = [(feature, table.column(feature.name)) for feature in dataset.schema]
     for row in range(table.num_rows):
         print(f"record {first + row}")
         for feature, column in columns:
-            print(f"  {feature.name:<{width}}  {show_value(column.slice(row, 1), feature)}")
+            print(f"  {feature.name:<{width}}  {show_value(column.slice(row, 1).chunk(0), feature)}")
     if not table.num_rows:
         print("no records")
     return 0

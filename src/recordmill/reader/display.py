@@ -124,7 +124,7 @@ def show_value(column: pa.Array, feature: Feature) -> str:
             return f"{item} ({show_text(feature.classes[item])})"
         return show_item(item, feature.dtype)
     if feature.ragged_rank > 1 or is_bytes(feature):
-        return _nested(value.as_py(), feature.dtype)
+        return _nested(value, feature.dtype)
     array = np.asarray(to_numpy(column, feature)[0])
     shown = _listed([show_item(item, feature.dtype) for item in array.reshape(-1)[:_ITEMS].tolist()], array.size)
     return f"{feature.dtype} {list(array.shape)} {shown}" if feature.inner_shape or array.size > _ITEMS else shown
@@ -174,10 +174,13 @@ def _image(data: bytes) -> str | None:
         return None
 
 
-def _nested(value: Any, dtype: str) -> str:
-    if isinstance(value, list):
-        return _listed([_nested(item, dtype) for item in value[:_ITEMS]], len(value))
-    return "missing" if value is None else show_item(value, dtype)
+def _nested(value: pa.Scalar, dtype: str) -> str:
+    if not value.is_valid:
+        return "missing"
+    if not pa.types.is_nested(value.type):
+        return show_item(value.as_py(), dtype)
+    items = value.values
+    return _listed([_nested(item, dtype) for item in items.slice(0, _ITEMS)], len(items))
 
 
 def _listed(items: list[str], count: int) -> str:

@@ -78,7 +78,7 @@ class Contents:
     def of(cls, values: pa.Array) -> Contents:
         """Of one batch's values, a flat array of binary."""
         total = cls()
-        there = values.drop_null()
+        there = values.drop_null() if values.null_count else values
         for at in (
             np.unique(np.linspace(0, len(there) - 1, min(len(there), _PER_BATCH)).astype(int)) if len(there) else ()
         ):

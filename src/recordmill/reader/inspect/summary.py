@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import pyarrow as pa
@@ -49,6 +49,7 @@ from recordmill.storage.files import bound_requests
 _REJECTS = 10  # damaged records that are told with their reasons
 _EXAMPLES = 3  # distinct values shown per feature
 _LOOKED_AT = 20  # rows of a batch in which they are sought
+_SIZES_AT_ONCE = 1 << 20
 
 ValueRange = tuple[Any, Any]
 
@@ -98,7 +99,7 @@ class FeatureStats:
         values = column
         while pa.types.is_nested(values.type):
             values = values.flatten()
-        sizes = _range(pc.binary_length(values)) if is_bytes(feature) else None
+        sizes = _text_sizes(values) if is_bytes(feature) else None
         numbers = None if is_bytes(feature) else _range(values)
         head = column.slice(0, _LOOKED_AT)
         examples = tuple(
@@ -110,6 +111,12 @@ class FeatureStats:
         return cls(
             len(column), len(column) - column.null_count, lengths, sizes, numbers, examples, missing_at, contents
         )
+
+
+def _text_sizes(values: pa.Array) -> ValueRange | None:
+    """The least and the most bytes of a text, of some at a time: the size of an empty one takes eight bytes."""
+    parts = (values.slice(first, _SIZES_AT_ONCE) for first in range(0, len(values), _SIZES_AT_ONCE))
+    return reduce(_widest, (_range(pc.binary_length(part)) for part in parts), None)
 
 
 def _range(values: pa.Array) -> ValueRange | None:

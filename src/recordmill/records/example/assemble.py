@@ -343,13 +343,15 @@ def _byte_lists(layout: ColumnLayout, column: AssembledColumn, length: int | Non
     """The byte strings of all rows."""
     offsets = room(column.rows + 1, np.int64)
     count = wire.count_framed(column.at, column.size, offsets)
+    if length is None:
+        ends, values = room(count + 1, np.int64), room(int(column.size.sum()) - 2 * count + wire.SLACK, np.uint8)
+        values = values[: wire.copy_framed(column.at, column.size, column.limit, ends, values)]
+        return _texts(layout, values, ends, offsets, column), offsets
     at, size = room(count, np.int64), room(count, np.int64)
     wire.find_framed(column.at, column.size, at, size)
-    splits: RowSplits = offsets
-    if length is not None:
-        at, size, splits = _spread(column, at, offsets, length), _spread(column, size, offsets, length), length
+    at, size = _spread(column, at, offsets, length), _spread(column, size, offsets, length)
     values, ends = _packed_spans(AssembledColumn(len(at), column.limit, locate.ONE_BYTES, at, size, _EMPTY))
-    return _texts(layout, values, ends, splits, column), splits
+    return _texts(layout, values, ends, length, column), length
 
 
 def _texts(layout: ColumnLayout, values: Bytes, ends: Int64s, splits: RowSplits, column: AssembledColumn) -> pa.Array:

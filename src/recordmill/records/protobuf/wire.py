@@ -322,6 +322,31 @@ def find_framed(at: Int64s, size: Int64s, value_at: Int64s, value_size: Int64s) 
 
 
 @kernel
+def copy_framed(at: Int64s, size: Int64s, limit: int, ends: Int64s, values: Bytes) -> int:
+    """The bytes of the values that count_framed counted, one behind the other in values, as copy_spans moves them;
+    ends: int64 [values + 1], where each begins, and the last ends, which is given.
+
+    values has SLACK bytes behind the sum of size, less two bytes for each value.
+    """
+    into = address(values)
+    i = to = ends[0] = 0
+    for row in range(len(at)):
+        position, end = at[row], at[row] + size[row]
+        while 0 <= position < end and i < len(ends) - 1:
+            source, position = short_extent(position + 1, end)
+            count = position - source
+            if count <= 16 and not limit - 16 < source < limit:
+                if count > 0:
+                    copy_chunk(into + to, source)
+            else:
+                copy(into + to, source, count)
+            to += count
+            i += 1
+            ends[i] = to
+    return to
+
+
+@kernel
 def check_utf8(values: Bytes, offsets: Int64s, flags: Bytes) -> int:
     """Flag each value that is not UTF-8; gives their number. One look at all bytes decides when everything is ASCII."""
     count = 0
