@@ -52,7 +52,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     linux = pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process is asked of /proc")
     for item in items:
-        if "store" in getattr(item, "fixturenames", ()) or "[store" in item.nodeid:
+        needs_store = "store" in getattr(item, "fixturenames", ()) or "[store" in item.nodeid
+        if needs_store and not item.get_closest_marker("cluster"):
             item.add_marker(pytest.mark.store)
         if item.get_closest_marker("memory"):
             item.add_marker(linux)
