@@ -37,6 +37,7 @@ from recordmill.preprocessing.analysis_cache import (
 )
 from recordmill.preprocessing.metadata import Fit
 from recordmill.schemas.tfmd import to_pbtxt
+from recordmill.sources.arrow.partitions import PartitionedSource
 from recordmill.sources.common.contract import Source
 from recordmill.sources.common.lines import STREAMED
 from recordmill.sources.common.user_source import CheckedSource
@@ -193,6 +194,7 @@ def _facts(source: Source) -> Iterator[tuple[str, ...]]:
 def _context(plan: BuildPlan, fit: Fit, function_digest: str) -> str:
     """What all files have in common, as a digest."""
     assert plan.source is not None
+    own = plan.source.own if isinstance(plan.source, PartitionedSource) else plan.source
     facts = {
         "versions": {name: _version(name) for name in _PACKAGES},
         "python": sys.version_info[:2],
@@ -204,7 +206,7 @@ def _context(plan: BuildPlan, fit: Fit, function_digest: str) -> str:
         "split_seed": plan.order.split_seed,
         "split_by": plan.order.split_by or plan.order.key,
         "kind": plan.source.kind,
-        "read": [_said(getattr(plan.source, name)) for name in READ_BY[plan.source.kind]],
+        "read": [_said(getattr(own, name)) for name in READ_BY[own.kind]],
         "told": plan.source_options,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=repr).encode()).hexdigest()

@@ -17,6 +17,7 @@ from recordmill.pipelines.build_options import BuildOptions
 from recordmill.schemas.feature import EXAMPLE, Schema
 from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run import RunFolder
+from recordmill.sources.arrow.partitions import plan_with_partitions
 from recordmill.sources.common.contract import PlanOptions, Source
 from recordmill.sources.common.detect import detect_kind, filter_kind
 from recordmill.sources.common.layout import AUTO_LAYOUT, NO_LAYOUT, note_partitions, read_layout
@@ -136,7 +137,11 @@ def _plan(kind: Kind, listing: Listing, options: Any, common: PlanOptions) -> So
         split_from = options.get("split_from", AUTO_LAYOUT)
         options = {name: value for name, value in options.items() if name != "split_from"}
     files, notes = _tables(kind.name, listing, split_from)
-    planned = kind.planner(files, _options(kind, options), common)
+    own_options = _options(kind, options)
+    if kind.partitioned:
+        planned = plan_with_partitions(files, common, lambda files, common: kind.planner(files, own_options, common))
+    else:
+        planned = kind.planner(files, own_options, common)
     notes = (*notes, *planned.notes, *note_partitions(files, planned.schema.names))
     noted: Source = replace(planned, notes=notes)  # type: ignore[type-var]
     return noted

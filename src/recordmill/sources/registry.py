@@ -28,6 +28,7 @@ class Kind:
     tell: import path of a function of a `sources.common.content.ContentSample` that gives what was recognised, for
         people, or "" if the sample is not of this kind. The kinds are asked in their order below, those of bytes before
         those of text.
+    partitioned: what folders called `NAME=VALUE` say is added to its records as columns.
     textual: it is told from text, and its files look like those of other textual kinds.
     options: import path of the dataclass of its own options.
     plan: import path of a function of (listing, options, PlanOptions) that gives a `Source`, or, of a kind with many
@@ -41,6 +42,7 @@ class Kind:
     plan: str
     textual: bool = False
     tables: bool = True
+    partitioned: bool = False
     shared_extensions: tuple[str, ...] = ()
 
     @cached_property
@@ -72,6 +74,7 @@ KINDS = (
         "sources.csv.dialect:CsvOptions",
         "sources.csv.source:plan_csv",
         textual=True,
+        partitioned=True,
     ),
     Kind(
         "jsonl",
@@ -80,6 +83,7 @@ KINDS = (
         "sources.jsonl.source:JsonlOptions",
         "sources.jsonl.source:plan_jsonl",
         textual=True,
+        partitioned=True,
         shared_extensions=("json",),
     ),
     Kind(

@@ -10,7 +10,6 @@ name.
 from __future__ import annotations
 
 import functools
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,8 +27,8 @@ from recordmill.base.suggestions import there_are
 from recordmill.base.threads import thread_map
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
+from recordmill.sources.arrow.partitions import partition_fields, partition_values, with_partitions
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit, packed
-from recordmill.sources.common.layout import partitions
 from recordmill.sources.common.scan_cache import CachedRecords, ScanCache
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.flatten import check_names, flatten, flatten_schema, map_as_list, nest_tensors
@@ -42,8 +41,6 @@ from recordmill.storage.files import Bytes, check_unchanged, is_remote, read_ran
 
 ALL_COLUMNS, SAME_COLUMNS = "union", "strict"
 COLUMNS = "columns"
-_PARTITION = "partition/"  # before the names of the columns of files that say what their folders say
-_WHOLE_NUMBER = re.compile(r"0|-?[1-9]\d{0,17}")
 _HELD_SHARE = 4  # a fourth of the memory, at most, for files that are held whole
 _ROW_SHARE = 8  # an eighth of it for one row, which stands there read, fitted, encoded and in a run
 _DISK_READ_BYTES = 64 << 10  # 64 KiB of a column at once: what is larger makes nothing quicker
@@ -110,7 +107,7 @@ class ParquetSource:
 
     @functools.cached_property
     def _partition_fields(self) -> dict[str, pa.Field]:
-        return _partition_fields(self.files)
+        return partition_fields(self.files)
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """The rows of the unit's row groups, in batches of bounded size however large a row group is."""
@@ -120,7 +117,7 @@ class ParquetSource:
         whole, digests = self._whole(unit)
         data = range_file(file.path) if whole is None else pa.BufferReader(pa.py_buffer(whole))
         columns = self.files.take((ordinal,), (COLUMNS,))[COLUMNS][0].as_py()
-        said = _said(self.files, ordinal, self._partition_fields)
+        said = partition_values(self.files, (ordinal,), self._partition_fields)
         reader = _Rows(file, data, columns, self.memory_bytes, self.batch_bytes, said)
         for part in reader.batches(range(unit.start, unit.stop)):
             if isinstance(part, LargeRows):
@@ -153,11 +150,9 @@ def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: Pl
         DataError: no Parquet file, a column that can't be a feature, files that don't go together, no rows.
         UsageError: an option names a column that is not there.
     """
-    files = FileTable.of(files)
-    for name, column in partitions(files).items():
-        files = files.with_column(_PARTITION + name, column)
-    partition_fields = _partition_fields(files)
-    footers = [_footer(file, options, partition_fields) for file in files]
+    files = with_partitions(FileTable.of(files))
+    made = partition_fields(files)
+    footers = [_footer(file, options, made) for file in files]
     chosen = {footer.columns: 0 for footer in footers}
     chosen = {names: number for number, names in enumerate(chosen)}
     numbers = np.array([chosen[footer.columns] for footer in footers], np.uint32)
@@ -232,33 +227,11 @@ class _Footer:
         return sum(rows for rows, _ in self.groups)
 
 
-def _partition_fields(files: FileTable) -> dict[str, pa.Field]:
-    """The columns that folders make: of whole numbers if all values are, as they are written, else of text."""
-    fields = {}
-    for column in (name for name in files.columns if name.startswith(_PARTITION)):
-        values = files.words(column).to_pylist()
-        are_whole = all(value is None or _WHOLE_NUMBER.fullmatch(value) for value in values)
-        name = column.removeprefix(_PARTITION)
-        fields[name] = pa.field(name, pa.int64() if are_whole else pa.string(), nullable=None in values)
-    return fields
-
-
-def _said(files: FileTable, ordinal: int, fields: Mapping[str, pa.Field]) -> dict[str, pa.Scalar]:
-    """What the folders of one file say."""
-    columns = files.take((ordinal,), [_PARTITION + name for name in fields])
-    values = {name: columns[_PARTITION + name][0].as_py() for name in fields}
-    kinds = {name: said.type for name, said in fields.items()}
-    return {
-        name: pa.scalar(value if value is None or kinds[name] == pa.string() else int(value), kinds[name])
-        for name, value in values.items()
-    }
-
-
-def _footer(file: InputFile, options: ParquetOptions, partition_fields: Mapping[str, pa.Field]) -> _Footer:
+def _footer(file: InputFile, options: ParquetOptions, made: Mapping[str, pa.Field]) -> _Footer:
     with _open(file, range_file(file.path)) as parquet:
         whole, about = parquet.schema_arrow, parquet.metadata
     check_names(whole.names, file.name)
-    for name, said in partition_fields.items():
+    for name, said in made.items():
         whole = whole if name in whole.names else whole.append(said)
     columns = _chosen(file, whole.names, options)
     flat = flatten_schema(pa.schema([whole.field(name) for name in columns], metadata=whole.metadata))
@@ -297,11 +270,11 @@ def _open(
         raise DataError(f"is no Parquet file, or damaged: {str(error).splitlines()[0]}", source=file.name) from None
 
 
-def _with_said(batch: pa.RecordBatch, columns: Sequence[str], said: Mapping[str, pa.Scalar]) -> pa.RecordBatch:
+def _with_said(batch: pa.RecordBatch, columns: Sequence[str], said: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with a column for each value that folders say."""
     for at, name in enumerate(columns):
         if name not in batch.schema.names:
-            batch = batch.add_column(at, name, pa.repeat(said[name], batch.num_rows))
+            batch = batch.add_column(at, name, pa.repeat(said.column(name)[0], batch.num_rows))
     return batch
 
 
@@ -356,7 +329,7 @@ class _Rows:
         columns: Sequence[str],
         memory_bytes: int,
         batch_bytes: int,
-        said: Mapping[str, pa.Scalar],
+        said: pa.RecordBatch,
     ) -> None:
         """said: what the file's folders say, of columns that it lacks."""
         self._file, self._data, self._asked, self._said = file, data, list(columns), said
@@ -563,11 +536,11 @@ def _units(files: Sequence[Sequence[tuple[int, int]]]) -> tuple[Unit, ...]:
 
 def _labels(files: FileTable, footers: Sequence[_Footer], common: PlanOptions) -> Iterator[pa.RecordBatch]:
     """The rows of all files with the label's column alone, or the struct in which it stands."""
-    fields, label = _partition_fields(files), common.label
+    fields, label = partition_fields(files), common.label
     for at, (file, footer) in enumerate(zip(files, footers, strict=True)):
         tops = [name for name in footer.columns if label == name or (label or "").startswith(f"{name}.")]
         if tops:
-            said = _said(files, at, fields)
+            said = partition_values(files, (at,), fields)
             reader = _Rows(file, range_file(file.path), tops, common.memory_bytes, _batch_bytes(common), said)
             for part in reader.batches(range(len(footer.groups))):
                 if not isinstance(part, LargeRows):
