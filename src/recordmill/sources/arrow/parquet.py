@@ -27,6 +27,7 @@ from recordmill.base.suggestions import there_are
 from recordmill.base.threads import thread_map
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
+from recordmill.sources.arrow.page_sizes import PageSizes, page_sizes
 from recordmill.sources.arrow.partitions import partition_fields, partition_values, with_partitions
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit, packed
 from recordmill.sources.common.scan_cache import CachedRecords, ScanCache
@@ -43,6 +44,7 @@ ALL_COLUMNS, SAME_COLUMNS = "union", "strict"
 COLUMNS = "columns"
 _HELD_SHARE = 4  # a fourth of the memory, at most, for files that are held whole
 _ROW_SHARE = 8  # an eighth of it for one row, which stands there read, fitted, encoded and in a run
+_PAGE_SHARE = 4  # a fourth of it for one page, which stands there decompressed, and its values
 _DISK_READ_BYTES = 64 << 10  # 64 KiB of a column at once: what is larger makes nothing quicker
 _STORE_READ_BYTES = 1 << 20  # 1 MiB: there each read waits for a request
 _AHEAD_BATCHES = 4  # what may be read ahead of a store, in the size of batches: a unit, with enough memory
@@ -338,6 +340,7 @@ class _Rows:
         self._columns = [name for name in columns if name in own]
         self._about, self._leaves = self._parquet.metadata, _Leaves(self._parquet.metadata)
         self._most_bytes, self._memory_bytes = memory_bytes // _ROW_SHARE, memory_bytes
+        self._most_page_bytes = memory_bytes // _PAGE_SHARE
         self._batch_bytes = batch_bytes
 
     def batches(self, groups: range) -> Iterator[pa.RecordBatch | LargeRows]:
@@ -355,7 +358,13 @@ class _Rows:
             held: list[int] = []  # groups that are read together
             row_bytes = 1
             for group in groups:
-                coded, size = self._coded(group), self._row_bytes(group)
+                stored = self._stored(group)
+                if stored.largest > self._most_page_bytes:
+                    yield from self._read(held, row_bytes)
+                    held, row_bytes = [], 1
+                    yield from self._without(group, stored)
+                    continue
+                coded, size = self._coded(group), self._row_bytes(group, stored)
                 if coded or size > self._most_bytes:
                     yield from self._read(held, row_bytes)
                     held, row_bytes = [], 1
@@ -370,10 +379,22 @@ class _Rows:
                 place=f"row groups {groups.start} to {groups.stop - 1}",
             ) from None
 
-    def _row_bytes(self, group: int) -> int:
+    def _stored(self, group: int) -> PageSizes:
+        """What the pages of the columns that are read become. Those of a store are looked at in columns that one
+        request reads, others are taken at the footer's word.
+        """
+        about = self._about.row_group(group)
+        columns = [about.column(at) for at in range(about.num_columns)]
+        wanted = [one for one in columns if one.path_in_schema.partition(".")[0] in self._columns]
+        if is_remote(self._file.path) and not isinstance(self._data, pa.BufferReader):
+            wanted = [one for one in wanted if one.total_compressed_size <= _STORE_READ_BYTES]
+        sizes = [page_sizes(self._data, one) for one in wanted]
+        return PageSizes(sum(one.total for one in sizes), max((one.largest for one in sizes), default=0))
+
+    def _row_bytes(self, group: int, stored: PageSizes) -> int:
         """The mean of a group's rows."""
         about = self._about.row_group(group)
-        size = max(int(about.total_byte_size), self._leaves.decoded_bytes(about))
+        size = max(int(about.total_byte_size), stored.total, self._leaves.decoded_bytes(about))
         return max(1, size // max(int(about.num_rows), 1))
 
     def _coded(self, group: int) -> list[str]:
@@ -429,11 +450,21 @@ class _Rows:
             yield batch.slice(start, stop - start)
             start = stop
 
+    def _without(self, group: int, stored: PageSizes) -> Iterator[LargeRows]:
+        """The rows of a group with a page that the memory can't hold."""
+        rows = int(self._about.row_group(group).num_rows)
+        enough = max(_PAGE_SHARE * stored.largest, _ROW_SHARE * self._row_bytes(group, stored))
+        reason = self._beyond(f"is stored in a page of {(stored.largest >> 20) + 1} MiB", "a page", enough)
+        for first in range(0, rows, BATCH_ROWS):
+            yield LargeRows(min(BATCH_ROWS, rows - first), reason)
+
     def _too_large(self, rows: int, size: int) -> LargeRows:
+        return LargeRows(rows, self._beyond(f"takes {(size >> 20) + 1} MiB", "one row", _ROW_SHARE * size))
+
+    def _beyond(self, takes: str, one: str, enough_bytes: int) -> str:
         memory = option("memory", f"{self._memory_bytes >> 20}MiB")
-        enough = option("memory", f"{(9 * size // 8 * _ROW_SHARE >> 20) + 1}MiB")  # with what lies beside the values
-        takes = f"takes {(size >> 20) + 1} MiB, more than {memory} leaves for one row"
-        return LargeRows(rows, f"{takes}; {enough} is enough")
+        enough = option("memory", f"{(9 * enough_bytes // 8 >> 20) + 1}MiB")  # with what lies beside the values
+        return f"{takes}, more than {memory} leaves for {one}; {enough} is enough"
 
 
 def _no_rows(schema: Schema) -> pa.RecordBatch:
