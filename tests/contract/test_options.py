@@ -169,6 +169,6 @@ def test_help_shows_the_common_options_and_help_all_shows_all(command: str, caps
         assert not stop.value.code
         texts[flag] = capsys.readouterr().out
     for option in flags_of(command):
-        shown = re.compile(rf"(?m)^  {option.flags}(?![\w-])")
+        shown = re.compile(rf"(?m)^  {option.short and f'{option.short} {option.metavar}, '}{option.flags}(?![\w-])")
         assert shown.search(texts["--help-all"]), option.flags
         assert bool(shown.search(texts["--help"])) == option.common, option.flags

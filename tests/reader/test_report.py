@@ -175,7 +175,7 @@ def test_a_file_that_is_there_is_not_replaced_unless_it_is_said(
     target.write_text("mine")
     with pytest.raises(UsageError, match="is there already: give overwrite=True"):
         recordmill.report(out, out=target)
-    assert main(["report", str(out), "--out", str(target)]) == 2
+    assert main(["report", str(out), "-o", str(target)]) == 2
     assert "--overwrite" in capsys.readouterr().err
     assert target.read_text() == "mine"
     assert main(["report", str(out), "--out", str(target), "--overwrite", "--quiet"]) == 0

@@ -165,7 +165,7 @@ def _run(args: argparse.Namespace) -> int:
         return _say(f"{error.filename or 'a file'}: {error.strerror}", 1)
     except MemoryError:
         return _say(_NO_MEMORY, 1)
-    except (ImportError, RuntimeError) as error:
+    except (AttributeError, ImportError, RuntimeError) as error:
         said = next((told for text, told in _LIMITS.items() if text in str(error)), None)
         if said is None:
             raise
@@ -173,8 +173,10 @@ def _run(args: argparse.Namespace) -> int:
 
 
 _NO_MEMORY = "out of memory: give less --memory or fewer --threads, or a larger machine"
+_NOT_LOADED = f"{_NO_MEMORY} (a library could not be loaded; `ulimit -v` may limit the address space)"
 _LIMITS = {  # what Python says where a system's limit is reached
-    "failed to map segment": f"{_NO_MEMORY} (a library could not be loaded; `ulimit -v` may limit the address space)",
+    "failed to map segment": _NOT_LOADED,
+    "module 'tfx_bsl.sketches' has no attribute": _NOT_LOADED,  # which goes on without the library that it can't load
     "can't start new thread": "no more threads can be started: give fewer --threads, or raise what limits them "
     "(`ulimit -u`, or a container's limit of processes)",
 }

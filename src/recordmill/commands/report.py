@@ -17,7 +17,7 @@ _NAME = "report.html"
 _REPORT_HELP = """\
 examples:
   recordmill report shards                    writes report.html here
-  recordmill report shards --out shards.html --overwrite
+  recordmill report shards -o shards.html --overwrite
   recordmill report 'old/*.tfrecord' --split train --columns image,label
 
 The file holds everything it shows: no script, and nothing is loaded from elsewhere, so it can be mailed and opens

@@ -43,6 +43,7 @@ _RECORDS: Options = (
     Option(
         "out",
         "the folder of the data set",
+        short="-o",
         metavar="OUT",
         group=BUILD_RECORDS_GROUP,
         common=True,

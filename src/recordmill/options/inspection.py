@@ -121,6 +121,7 @@ STATS: Options = (
     Option(
         "out",
         "a file for them, as TensorFlow Data Validation reads it",
+        short="-o",
         metavar="FILE",
         annotation="str | os.PathLike[str]",
         group="the report",
@@ -160,6 +161,7 @@ REPORT_OPTIONS: Options = (
         "out",
         "the HTML file",
         default_text="report.html",
+        short="-o",
         metavar="FILE",
         annotation="str | os.PathLike[str]",
         group="the report",
@@ -256,7 +258,7 @@ _LOOK = "what is looked at"
 DOCTOR: Options = (
     grouped(RUNNER, _LOOK, common=True),
     BEAM_ARGS,
-    Option("out", "the folder of a data set to be", metavar="OUT", group=_LOOK, common=True),
+    Option("out", "the folder of a data set to be", short="-o", metavar="OUT", group=_LOOK, common=True),
     grouped(OVERWRITE, _LOOK, help="OUT may hold a data set"),
     STORAGE_REQUESTS,
     grouped(JSON, "the report", help="print it as JSON"),

@@ -45,7 +45,8 @@ class Option:
     name: its keyword in Python. help: what it does, without its default. form: one of FORMS. default: what holds where
         it isn't given; default_text: the same for people, where the value does not say it.
     choices: the only values. metavar: what stands for the value in the help. flag: where it isn't what
-        `base.option_names` says, in one command. annotation: of the keyword, where the form does not say it.
+        `base.option_names` says, in one command. short: another flag, of one letter. annotation: of the keyword, where
+        the form does not say it.
     group: the heading under which it stands. common: `--help` shows it; `--help-all` shows all.
     decides: it decides which bytes come out; such options of a build stand in the manifest. kinds: of input that it is
         for; empty: all.
@@ -63,6 +64,7 @@ class Option:
     choices: tuple[str, ...] = ()
     metavar: str | None = None
     flag: str = ""
+    short: str = ""
     annotation: str = ""
     group: str = "options"
     common: bool = False
@@ -82,8 +84,10 @@ class Option:
 
     @property
     def all_flags(self) -> tuple[str, ...]:
-        """`--header` and `--no-header`; of most options there is one."""
-        return (self.flags, f"--no-{self.flags.removeprefix('--')}") if self.form == EITHER else (self.flags,)
+        """`--header` and `--no-header`, `-o` and `--out`; of most options there is one."""
+        if self.form == EITHER:
+            return self.flags, f"--no-{self.flags.removeprefix('--')}"
+        return (self.short, self.flags) if self.short else (self.flags,)
 
     def is_given(self, value: Any) -> bool:
         """Whether the value says more than the option's absence."""

@@ -97,7 +97,7 @@ def _add(group: Any, option: Option) -> argparse.Action:
         settings |= {"nargs": "?", "const": True}
     if option.form in (WHOLE_FORM, NUMBER):
         settings["type"] = _whole if option.form == WHOLE_FORM else _number
-    action: argparse.Action = group.add_argument(option.flags, **settings)
+    action: argparse.Action = group.add_argument(*(option.all_flags if option.short else (option.flags,)), **settings)
     return action
 
 

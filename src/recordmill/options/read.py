@@ -38,6 +38,7 @@ _OUTPUT: Options = (
     Option(
         "out",
         "the folder for the result (needed unless --dry-run)",
+        short="-o",
         metavar="OUT",
         group=OUTPUT,
         common=True,

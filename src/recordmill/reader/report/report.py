@@ -338,7 +338,11 @@ def _rejects(manifest: Manifest) -> str:
 
 
 def _made(manifest: Manifest) -> str:
-    facts = _flat({"fingerprint": manifest.fingerprint, "options": manifest.options, "run": manifest.run})
+    read = [{"kind": part.kind, "records_read": part.records_read, **part.inputs} for part in manifest.parts]
+    inputs = dict(enumerate(read, 1)) if len(read) > 1 else {**read[0]} if read else {}
+    facts = _flat({
+        "fingerprint": manifest.fingerprint, "inputs": inputs, "options": manifest.options, "run": manifest.run,
+    })  # fmt: skip
     return data_table(("", ""), [(markup_text(name), markup_text(value)) for name, value in facts])
 
 
