@@ -339,3 +339,10 @@ next(left)
 @pytest.mark.sweep
 def test_a_process_ends_that_leaves_an_iterator(out: Path) -> None:
     subprocess.run([sys.executable, "-c", LEFT, str(out)], check=True, timeout=300)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_process_that_leaves_an_open_iterator_says_nothing(out: Path, threads: int) -> None:
+    left = f"import recordmill\nleft = iter(recordmill.open({str(out)!r}, threads={threads}).batches(16))\nnext(left)\n"
+    done = subprocess.run([sys.executable, "-c", left], capture_output=True, text=True, check=True, timeout=300)
+    assert (done.stdout, done.stderr) == ("", "")
