@@ -18,6 +18,7 @@ from recordmill.base.errors import DataError, MissingExtraError, RecordmillError
 from recordmill.base.option_names import option
 from recordmill.base.progress import Progress
 from recordmill.base.suggestions import there_are
+from recordmill.base.system_limits import limit_reached
 from recordmill.building.plan import BuildPlan
 from recordmill.building.workers.plan_files import share_plan
 from recordmill.building.workers.shared_files import SharedFolder
@@ -271,6 +272,8 @@ def _told(fit: Fit) -> Iterator[None]:
     except (RecordmillError, OSError, KeyboardInterrupt):
         raise
     except Exception as error:
+        if limit_reached(error) is not None:
+            raise
         raise FitError(_reason(error, fit)) from None
 
 

@@ -17,6 +17,7 @@ import pytest
 
 import recordmill
 from recordmill.__main__ import main
+from recordmill.base.system_limits import limit_reached
 
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
 
@@ -211,6 +212,7 @@ def test_a_full_disk_is_one_line_that_names_out_and_leaves_nothing(tmp_path: Pat
     [
         (RuntimeError("can't start new thread"), "no more threads can be started: give fewer --threads"),
         (ImportError("x.so: failed to map segment from shared object"), "out of memory: give less --memory"),
+        (MemoryError(), "out of memory: give less --memory"),
     ],
 )
 def test_a_limit_of_the_system_is_one_line(
@@ -224,6 +226,47 @@ def test_a_limit_of_the_system_is_one_line(
     assert main(["build", "csv", str(tmp_path / "a.csv"), "--out", str(tmp_path / "out"), "--quiet"]) == 1
     assert f"recordmill: error: {said}" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux keeps the limit of address space")
+@pytest.mark.parametrize(
+    "error",
+    [
+        ImportError("cannot import name 'array'"),
+        SystemError("error return without exception set"),
+        AttributeError("module 'tfx_bsl.sketches' has no attribute 'X'"),
+    ],
+)
+def test_a_library_that_can_not_be_loaded_is_said_where_the_address_space_is_limited(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    import resource
+
+    assert limit_reached(error) is None
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 30, 1 << 30))
+    assert "`ulimit -v`" in (limit_reached(error) or "")
+    assert limit_reached(ModuleNotFoundError("No module named 'x'")) is None
+
+
+@pytest.mark.sweep
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux keeps the limit of address space")
+@pytest.mark.parametrize("mebibytes", [700, 1024, 1400, 2048, 3072])
+@pytest.mark.parametrize("kind", ["rows", "transform"])
+def test_a_limit_of_the_address_space_is_one_line(rows: Path, tmp_path: Path, mebibytes: int, kind: str) -> None:
+    words = [rows, "--out", tmp_path / "out", "--quiet", "--threads", "1"]
+    if kind == "transform":
+        pytest.importorskip("tensorflow_transform", reason="fits a transform")
+        (tmp_path / "transform.yaml").write_text("id: zscore\nx: keep\n")
+        words += ["--transform", tmp_path / "transform.yaml"]
+    limited = ["sh", "-c", f'ulimit -v {mebibytes << 10} && exec "$0" "$@"', *command(*words)]
+    done = subprocess.run(limited, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    if done.returncode:
+        assert done.returncode == 1
+        assert "recordmill: error: out of memory" in done.stderr
+        assert not (tmp_path / "out").exists()
+    else:
+        assert len(recordmill.open(tmp_path / "out")) == 20
 
 
 @pytest.mark.sweep
@@ -272,6 +315,7 @@ def test_a_signal_ends_it_with_130_and_leaves_nothing(tmp_path: Path, stop: sign
     script = f"""
 import sys, time
 from recordmill.__main__ import main
+from recordmill.base.system_limits import limit_reached
 def mark():
     open({str(tmp_path / "mark")!r}, "w").close()
 def slow(rounds):
@@ -299,6 +343,7 @@ def test_a_signal_after_the_commit_says_that_the_data_set_is_complete(rows: Path
 import os, signal, sys, time
 import recordmill.building.commit as m
 from recordmill.__main__ import main
+from recordmill.base.system_limits import limit_reached
 tidy = m.tidy
 m.tidy = lambda *a: (os.kill(os.getpid(), signal.SIGINT), time.sleep(1), tidy(*a))
 sys.exit(main(["build", {str(rows)!r}, "--out", {str(tmp_path / "out")!r}, "--quiet"]))
@@ -342,6 +387,7 @@ def test_nothing_disturbs_the_end_of_what_is_done(rows: Path, tmp_path: Path) ->
     script = f"""
 import atexit, os, signal, sys
 from recordmill.__main__ import main
+from recordmill.base.system_limits import limit_reached
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     atexit.register(os.kill, os.getpid(), number)
 sys.argv[1:] = ["build", {str(rows)!r}, "--out", {str(tmp_path / "out")!r}, "--quiet"]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import errno
 import os
 import signal
 import sys
@@ -145,6 +144,7 @@ def _check_command(parser: argparse.ArgumentParser, wanted: str) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     from recordmill.base.errors import RecordmillError, UsageError
+    from recordmill.base.system_limits import limit_reached
 
     try:
         code = int(args.run(args))
@@ -157,29 +157,12 @@ def _run(args: argparse.Namespace) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except OSError as error:
-        if error.errno == errno.ENOMEM:
-            return _say(_NO_MEMORY, 1)
-        if error.errno is None or error.strerror is None:
+    except Exception as error:
+        if (reached := limit_reached(error)) is not None:
+            return _say(reached, 1)
+        if not isinstance(error, OSError) or error.errno is None or error.strerror is None:
             raise
         return _say(f"{error.filename or 'a file'}: {error.strerror}", 1)
-    except MemoryError:
-        return _say(_NO_MEMORY, 1)
-    except (AttributeError, ImportError, RuntimeError) as error:
-        said = next((told for text, told in _LIMITS.items() if text in str(error)), None)
-        if said is None:
-            raise
-        return _say(said, 1)
-
-
-_NO_MEMORY = "out of memory: give less --memory or fewer --threads, or a larger machine"
-_NOT_LOADED = f"{_NO_MEMORY} (a library could not be loaded; `ulimit -v` may limit the address space)"
-_LIMITS = {  # what Python says where a system's limit is reached
-    "failed to map segment": _NOT_LOADED,
-    "module 'tfx_bsl.sketches' has no attribute": _NOT_LOADED,  # which goes on without the library that it can't load
-    "can't start new thread": "no more threads can be started: give fewer --threads, or raise what limits them "
-    "(`ulimit -u`, or a container's limit of processes)",
-}
 
 
 def _told(error: Exception) -> object:
