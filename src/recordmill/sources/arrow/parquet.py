@@ -27,6 +27,7 @@ from recordmill.base.suggestions import there_are
 from recordmill.base.threads import thread_map
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
+from recordmill.sources.arrow.footer import check_footer, null_counts
 from recordmill.sources.arrow.page_sizes import PageSizes, page_sizes
 from recordmill.sources.arrow.partitions import partition_fields, partition_values, with_partitions
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit, packed
@@ -154,7 +155,7 @@ def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: Pl
     """
     files = with_partitions(FileTable.of(files))
     made = partition_fields(files)
-    footers = [_footer(file, options, made) for file in files]
+    footers = list(thread_map(lambda file: _footer(file, options, made), files, common.threads))
     chosen = {footer.columns: 0 for footer in footers}
     chosen = {names: number for number, names in enumerate(chosen)}
     numbers = np.array([chosen[footer.columns] for footer in footers], np.uint32)
@@ -261,13 +262,16 @@ def _open(
     at_once = _STORE_READ_BYTES if is_remote(file.path) else _DISK_READ_BYTES
     in_memory = isinstance(data, pa.BufferReader)
     try:
-        return pq.ParquetFile(
+        parquet = pq.ParquetFile(
             data,
             metadata=about,
             read_dictionary=list(coded) or None,
             pre_buffer=ahead,
             buffer_size=0 if in_memory or ahead else at_once,
         )
+        if about is None:
+            check_footer(parquet.metadata, data.size())
+        return parquet
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last of a column's name
         raise DataError(f"is no Parquet file, or damaged: {str(error).splitlines()[0]}", source=file.name) from None
 
@@ -294,6 +298,7 @@ class _Leaves:
     def __init__(self, about: pq.FileMetaData) -> None:
         columns = [about.schema.column(at) for at in range(about.num_columns)]
         widths = [_VALUE_BYTES.get(one.physical_type, one.length) for one in columns]
+        self.paths = [str(one.path) for one in columns]
         self._row_bytes = sum(width for width, one in zip(widths, columns, strict=True) if not one.max_repetition_level)
         self._lists = [(at, widths[at]) for at, one in enumerate(columns) if one.max_repetition_level]
         self._texts = [at for at, one in enumerate(columns) if one.physical_type == "BYTE_ARRAY"]
@@ -312,7 +317,7 @@ class _Leaves:
             column = group.column(at)
             values = min(int(column.num_values), BATCH_ROWS * max(int(column.num_values) // max(group.num_rows, 1), 1))
             if column.has_dictionary_page and values * int(column.total_uncompressed_size) > _UNLOOKED_BYTES:
-                found.append((str(column.path_in_schema), values))
+                found.append((self.paths[at], values))
         return found
 
 
@@ -384,8 +389,8 @@ class _Rows:
         request reads, others are taken at the footer's word.
         """
         about = self._about.row_group(group)
-        columns = [about.column(at) for at in range(about.num_columns)]
-        wanted = [one for one in columns if one.path_in_schema.partition(".")[0] in self._columns]
+        paths = enumerate(self._leaves.paths)
+        wanted = [about.column(at) for at, path in paths if path.partition(".")[0] in self._columns]
         if is_remote(self._file.path) and not isinstance(self._data, pa.BufferReader):
             wanted = [one for one in wanted if one.total_compressed_size <= _STORE_READ_BYTES]
         sizes = [page_sizes(self._data, one) for one in wanted]
@@ -541,16 +546,9 @@ def _check_same(file: InputFile, schema: pa.Schema, first: InputFile, wanted: pa
 
 def _nulls(about: pq.FileMetaData, flat: pa.Schema) -> dict[str, int]:
     """How many nulls each top-level scalar column has, by the footer's statistics; -1 where they don't say."""
-    found = dict.fromkeys(flat.names, -1)
     leaves = {about.schema.column(at).path: at for at in range(about.num_columns)}
-    for name in flat.names:
-        at = leaves.get(name)
-        if at is None:
-            continue
-        statistics = [about.row_group(group).column(at).statistics for group in range(about.num_row_groups)]
-        if all(s is not None and s.has_null_count for s in statistics):
-            found[name] = sum(s.null_count for s in statistics)
-    return {name: 0 if not flat.field(name).nullable else count for name, count in found.items()}
+    said = null_counts(about, {leaves[field.name] for field in flat if field.nullable and field.name in leaves})
+    return {field.name: said.get(leaves.get(field.name, -1), -1) if field.nullable else 0 for field in flat}
 
 
 def _units(files: Sequence[Sequence[tuple[int, int]]]) -> tuple[Unit, ...]:
