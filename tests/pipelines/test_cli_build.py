@@ -17,7 +17,7 @@ import pytest
 
 import recordmill
 from recordmill.__main__ import main
-from recordmill.base.system_limits import limit_reached
+from recordmill.base.system_limits import SystemLimit, limit_reached
 
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
 
@@ -244,7 +244,7 @@ def test_a_library_that_can_not_be_loaded_is_said_where_the_address_space_is_lim
 
     assert limit_reached(error) is None
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 30, 1 << 30))
-    assert "`ulimit -v`" in (limit_reached(error) or "")
+    assert limit_reached(error) is SystemLimit.LIBRARY
     assert limit_reached(ModuleNotFoundError("No module named 'x'")) is None
 
 
@@ -315,7 +315,7 @@ def test_a_signal_ends_it_with_130_and_leaves_nothing(tmp_path: Path, stop: sign
     script = f"""
 import sys, time
 from recordmill.__main__ import main
-from recordmill.base.system_limits import limit_reached
+from recordmill.base.system_limits import SystemLimit, limit_reached
 def mark():
     open({str(tmp_path / "mark")!r}, "w").close()
 def slow(rounds):
@@ -343,7 +343,7 @@ def test_a_signal_after_the_commit_says_that_the_data_set_is_complete(rows: Path
 import os, signal, sys, time
 import recordmill.building.commit as m
 from recordmill.__main__ import main
-from recordmill.base.system_limits import limit_reached
+from recordmill.base.system_limits import SystemLimit, limit_reached
 tidy = m.tidy
 m.tidy = lambda *a: (os.kill(os.getpid(), signal.SIGINT), time.sleep(1), tidy(*a))
 sys.exit(main(["build", {str(rows)!r}, "--out", {str(tmp_path / "out")!r}, "--quiet"]))
@@ -387,7 +387,7 @@ def test_nothing_disturbs_the_end_of_what_is_done(rows: Path, tmp_path: Path) ->
     script = f"""
 import atexit, os, signal, sys
 from recordmill.__main__ import main
-from recordmill.base.system_limits import limit_reached
+from recordmill.base.system_limits import SystemLimit, limit_reached
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     atexit.register(os.kill, os.getpid(), number)
 sys.argv[1:] = ["build", {str(rows)!r}, "--out", {str(tmp_path / "out")!r}, "--quiet"]

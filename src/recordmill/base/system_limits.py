@@ -1,25 +1,27 @@
-"""What an exception says of a limit of the system that was reached, and what to do about it."""
+"""Which limit of the system an exception tells of."""
 
 from __future__ import annotations
 
 import errno
-
-_NO_MEMORY = "out of memory: give less --memory or fewer --threads, or a larger machine"
-_NOT_LOADED = f"{_NO_MEMORY} (a library could not be loaded; `ulimit -v` may limit the address space)"
-_NO_THREADS = (
-    "no more threads can be started: give fewer --threads, or raise what limits them (`ulimit -u`, or a container's "
-    "limit of processes)"
-)
+from enum import Enum
 
 
-def limit_reached(error: Exception) -> str | None:
-    """A sentence for the user; None where the exception comes of something else."""
+class SystemLimit(Enum):
+    """What there was not enough of. LIBRARY: a library could not be loaded, of the address space, most likely."""
+
+    MEMORY = "memory"
+    LIBRARY = "library"
+    THREADS = "threads"
+
+
+def limit_reached(error: Exception) -> SystemLimit | None:
+    """The limit; None where the exception comes of something else."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
-        return _NO_MEMORY
+        return SystemLimit.MEMORY
     if "can't start new thread" in str(error):
-        return _NO_THREADS
+        return SystemLimit.THREADS
     if "failed to map segment" in str(error) or (_is_of_loading(error) and _is_space_limited()):
-        return _NOT_LOADED
+        return SystemLimit.LIBRARY
     return None
 
 

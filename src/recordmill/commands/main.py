@@ -159,10 +159,19 @@ def _run(args: argparse.Namespace) -> int:
         return 1
     except Exception as error:
         if (reached := limit_reached(error)) is not None:
-            return _say(reached, 1)
+            return _say(_LIMITS[reached.value], 1)
         if not isinstance(error, OSError) or error.errno is None or error.strerror is None:
             raise
         return _say(f"{error.filename or 'a file'}: {error.strerror}", 1)
+
+
+_NO_MEMORY = "out of memory: give less --memory or fewer --threads, or a larger machine"
+_LIMITS = {  # by what there was not enough of
+    "memory": _NO_MEMORY,
+    "library": f"{_NO_MEMORY} (a library could not be loaded; `ulimit -v` may limit the address space)",
+    "threads": "no more threads can be started: give fewer --threads, or raise what limits them (`ulimit -u`, or a "
+    "container's limit of processes)",
+}
 
 
 def _told(error: Exception) -> object:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recordmill.sources.arrow.thrift import I64, CompactReader
+from recordmill.sources.arrow.thrift import WHOLE_NUMBERS, CompactReader
 
 _MAGIC_BYTES = 4
 _ROW_GROUPS = 4  # fields of FileMetaData and of what it has
@@ -92,7 +92,7 @@ def _chunk_nulls(reader: CompactReader) -> int:
     for _ in _in(reader, _META_DATA):
         for _ in _in(reader, _STATISTICS):
             for kind in _in(reader, _NULL_COUNT):
-                if kind == I64:
+                if kind in WHOLE_NUMBERS:
                     nulls = reader.integer()
                 else:
                     reader.skip(kind)

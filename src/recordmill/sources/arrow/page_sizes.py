@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recordmill.sources.arrow.thrift import I16, I32, I64, CompactReader, ThriftError
+from recordmill.sources.arrow.thrift import WHOLE_NUMBERS, CompactReader, ThriftError
 
 _HEADER_BYTES = 1 << 10  # 1 KiB, in which most headers stand; those with long statistics are read in more
 _MOST_HEADER_BYTES = 16 << 20  # 16 MiB, as Arrow allows it
@@ -52,7 +52,7 @@ def _header(data: pa.NativeFile, at: int) -> tuple[int, int, int]:
         sizes: dict[int, int] = {}
         try:
             for field, kind in reader.fields():
-                if kind in (I16, I32, I64):
+                if kind in WHOLE_NUMBERS:
                     sizes[field] = reader.integer()
                 else:
                     reader.skip(kind)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-I16, I32, I64 = 4, 5, 6
+WHOLE_NUMBERS = (4, 5, 6)  # types of 16, 32 and 64 bits
 _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 12
 _MOST_DEPTH = 16  # structs and lists of Parquet stand six deep
 
@@ -45,7 +45,7 @@ class CompactReader:
 
     def skip(self, kind: int, depth: int = 0) -> None:
         """A field of that type."""
-        if kind in (I16, I32, I64):
+        if kind in WHOLE_NUMBERS:
             self._varint()
         elif kind == _BINARY:
             self._ahead(self._varint())
