@@ -227,7 +227,7 @@ def encode_chunk(plan: BuildPlan, placed: KeyedChunk) -> Frames:
 
 def sketches_of(plan: BuildPlan) -> SketchPool | None:
     """Where the records of a build are counted for statistics; None: they are not wanted."""
-    return SketchPool(plan.schema, plan.splits, plan.memory_bytes) if plan.statistics else None
+    return SketchPool(plan.schema, plan.splits, plan.memory_bytes, plan.weight) if plan.statistics else None
 
 
 def count_values(plan: BuildPlan, sketches: SketchPool | None, placed: KeyedChunk) -> Mapping[str, int]:

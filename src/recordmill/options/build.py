@@ -25,6 +25,7 @@ from recordmill.options.option import (
     STORAGE_REQUESTS,
     SWITCH,
     THREADS,
+    WEIGHT,
     WHOLE_FORM,
     Option,
     Options,
@@ -548,6 +549,7 @@ _TEXT: Options = (
 )
 _RUN: Options = (
     Option("stats", "do not count what the values are like (statistics.pb)", form=OFF, default=True, group=RUN),
+    WEIGHT,
     Option(
         "expect",
         "rules (.yaml) that the records must keep, as their statistics tell; else nothing is committed",

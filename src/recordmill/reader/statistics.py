@@ -22,7 +22,7 @@ from recordmill.records.images.pixels import CHANNELS
 from recordmill.schemas.splits import TRAIN
 from recordmill.shards.loading.batches import Load
 from recordmill.shards.manifest import STATISTICS_NAME, read_statistics
-from recordmill.statistics.dataset_sketch import DatasetSketch, SketchPool
+from recordmill.statistics.dataset_sketch import DatasetSketch, SketchPool, check_weight
 from recordmill.statistics.dataset_statistics import ColourStatistics, DatasetStatistics, FeatureStatistics
 
 if TYPE_CHECKING:
@@ -45,12 +45,18 @@ def stored_statistics(dataset: Scanner) -> DatasetStatistics | None:
     return found.of(dataset.splits, None if dataset.schema == dataset.full_schema else dataset.schema.names)
 
 
-def count_statistics(dataset: Scanner, progress: Callable[[int], None] | None = None) -> DatasetSketch:
+def count_statistics(
+    dataset: Scanner, progress: Callable[[int], None] | None = None, weight: str | None = None
+) -> DatasetSketch:
     """The records of a data set, or of any TFRecord files, counted by reading all of them; encoded images as they are
-    stored.
+    stored. weight: the feature that says how much each of them counts in weighted figures.
+
+    Raises:
+        UsageError: no such feature, or it can't be a weight.
     """
     whole = dataset.encoded
-    sketches = SketchPool(whole.schema, whole.splits)
+    check_weight(whole.schema, weight)
+    sketches = SketchPool(whole.schema, whole.splits, weight=weight)
     numbers = {split: number for number, split in enumerate(whole.splits)}
 
     def count(load: Load) -> int:

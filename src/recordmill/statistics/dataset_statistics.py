@@ -5,7 +5,7 @@ programs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -22,7 +22,7 @@ from recordmill.statistics.dataset_sketch import DatasetSketch
 from recordmill.statistics.protobuf import to_bytes, to_proto
 
 _NUMBERS, _TEXTS, _BINARY = "num_stats", "string_stats", "bytes_stats"
-_SHOWN_VALUES, _SHOWN_TEXT = 3, 24
+_SHOWN_VALUES, _SHOWN_TEXT, _LISTED_VALUES = 3, 24, 20
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,24 @@ class ColourStatistics:
     pixels: int
     mean: tuple[float, ...]
     std_dev: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class WeightedStatistics:
+    """What stands for a feature where each record counts as much as it weighs; None where there is no such thing.
+
+    present, missing: weights of the records that have it, and that don't. mean, std_dev, median: of the finite numbers.
+    quantiles: as those without weights. top_values: value, as text, to what the records with it weigh, the heaviest
+    first.
+    """
+
+    present: float
+    missing: float
+    mean: float | None
+    std_dev: float | None
+    median: float | None
+    quantiles: tuple[float, ...]
+    top_values: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -153,11 +171,7 @@ class FeatureStatistics:
     @property
     def quantiles(self) -> tuple[float, ...]:
         """The values at 0, 1/10, ... and 1 of the finite numbers, each within `quantile_error` of itself."""
-        for histogram in self._stats.histograms if self._kind == _NUMBERS else ():
-            if histogram.type == statistics_pb2.Histogram.QUANTILES and histogram.buckets:
-                edges = [bucket.low_value for bucket in histogram.buckets]
-                return (*edges, histogram.buckets[-1].high_value)
-        return ()
+        return _quantiles(self._stats.histograms) if self._kind == _NUMBERS else ()
 
     def histogram(self, of_quantiles: bool) -> Any | None:
         """The `Histogram` of the numbers, or of the sizes of binary values: of as many values, or of equal widths."""
@@ -199,6 +213,39 @@ class FeatureStatistics:
         """False: they are estimated of a sample of the occurrences."""
         return "top_values_are_estimates" not in self._custom
 
+    @cached_property
+    def weighted(self) -> WeightedStatistics | None:
+        """The same where records are weighed (`--weight`); None where they are not."""
+        common = self._stats.common_stats
+        if not common.HasField("weighted_common_stats"):
+            return None
+        of_numbers = self._stats.weighted_numeric_stats if self._kind == _NUMBERS else None
+        if of_numbers is not None and not of_numbers.histograms:
+            of_numbers = None
+        if self._kind == _TEXTS:
+            ranks: Any = self._stats.weighted_string_stats.rank_histogram
+        else:
+            ranks = self._custom.get("weighted_top_values")
+        return WeightedStatistics(
+            present=common.weighted_common_stats.num_non_missing,
+            missing=common.weighted_common_stats.num_missing,
+            mean=None if of_numbers is None else of_numbers.mean,
+            std_dev=None if of_numbers is None else of_numbers.std_dev,
+            median=None if of_numbers is None else of_numbers.median,
+            quantiles=() if of_numbers is None else _quantiles(of_numbers.histograms),
+            top_values={} if ranks is None else {one.label: one.sample_count for one in ranks.buckets},
+        )
+
+    @property
+    def weight(self) -> str | None:
+        """The feature that weighs the records; None: they are not weighed."""
+        return self._custom.get("weight")
+
+    @property
+    def unweighed(self) -> int:
+        """Records that have no weight that counts."""
+        return int(self._custom.get("unweighed", 0))
+
     @property
     def colours(self) -> ColourStatistics | None:
         """Of encoded images; None of all else."""
@@ -210,14 +257,18 @@ class FeatureStatistics:
 
     def to_json(self) -> dict[str, Any]:
         """All figures, for `--json`."""
-        of_images = {} if self.colours is None else {"colours": asdict(self.colours)}
+        more = {} if self.colours is None else {"colours": asdict(self.colours)}
+        if (weighted := self.weighted) is not None:
+            top_values = dict(list(weighted.top_values.items())[:_LISTED_VALUES])
+            more["weighted"] = asdict(weighted) | {"top_values": top_values}
         return {
             "name": self.name, "type": self.type, "present": self.present, "missing": self.missing,
             "lengths": self.lengths, "sizes": self.sizes, "min": self.min, "max": self.max, "mean": self.mean,
             "std_dev": self.std_dev, "zeros": self.zeros, "nans": self.nans, "quantiles": list(self.quantiles),
             "quantile_error": self.quantile_error, "distinct": self.distinct, "distinct_error": self.distinct_error,
-            "top_values": dict(list(self.top_values.items())[:20]), "top_values_are_exact": self.top_values_are_exact,
-            **of_images,
+            "top_values": dict(list(self.top_values.items())[:_LISTED_VALUES]),
+            "top_values_are_exact": self.top_values_are_exact,
+            **more,
         }  # fmt: skip
 
     def summary(self) -> dict[str, Any]:
@@ -260,8 +311,30 @@ class FeatureStatistics:
             " ".join(f"{_cut(value)} ({'' if self.top_values_are_exact else '~'}{count:,})" for value, count in top),
         )
 
+    def weighted_row(self) -> tuple[str, ...]:
+        """What a table of weighted figures shows, as its header calls it; of features that have some."""
+        weighted = self.weighted
+        assert weighted is not None
+        total = weighted.present + weighted.missing
+        top = list(weighted.top_values.items())[:_SHOWN_VALUES]
+        about = "" if self.top_values_are_exact else "~"
+        return (
+            self.name,
+            f"{100 * weighted.missing / total:.4g} %" if weighted.missing else "",
+            *(_shown(value) for value in (weighted.mean, weighted.std_dev, weighted.median)),
+            " ".join(f"{_cut(value)} ({about}{weight:,.6g})" for value, weight in top),
+        )
+
 
 _COLUMNS = ("FEATURE", "TYPE", "MISSING", "DISTINCT", "MIN", "MEAN", "STD", "MAX", "SIZE", "MOST FREQUENT")
+_WEIGHTED_COLUMNS = ("FEATURE", "MISSING", "MEAN", "STD", "MEDIAN", "HEAVIEST")
+
+
+def _quantiles(histograms: Iterable[Any]) -> tuple[float, ...]:
+    for histogram in histograms:
+        if histogram.type == statistics_pb2.Histogram.QUANTILES and histogram.buckets:
+            return (*(bucket.low_value for bucket in histogram.buckets), histogram.buckets[-1].high_value)
+    return ()
 
 
 def _shown(value: float | int | None) -> str:
@@ -271,6 +344,13 @@ def _shown(value: float | int | None) -> str:
 def _cut(text: str) -> str:
     line = repr(text)[1:-1]
     return line if len(line) <= _SHOWN_TEXT else line[: _SHOWN_TEXT - 1] + "…"
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    widths = [min(max(len(row[at]) for row in rows), 40) for at in range(len(rows[0]) - 1)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        yield "  ".join(["", *cells, row[-1]]).rstrip()
 
 
 class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
@@ -315,6 +395,16 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
     def records(self) -> dict[str, int]:
         """Split to how many records were counted."""
         return {dataset.name: int(dataset.num_examples) for dataset in self._proto.datasets}
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Split to what its records weigh together, where they are weighed."""
+        return {dataset.name: dataset.weighted_num_examples for dataset in self._proto.datasets}
+
+    @property
+    def weight(self) -> str | None:
+        """The feature that weighs the records; None: they are not weighed."""
+        return next((one.weight for features in self.values() for one in features.values()), None)
 
     def of(self, splits: Sequence[str], features: Sequence[str] | None = None) -> DatasetStatistics:
         """Those of some splits, and of some features, in their order; None: of all."""
@@ -365,11 +455,13 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
         """What people read."""
         for split, features in self.items():
             yield f"{split}: {self.records[split]:,} records"
-            rows = [_COLUMNS, *(one.row() for one in features.values())]
-            widths = [min(max(len(row[at]) for row in rows), 40) for at in range(len(_COLUMNS) - 1)]
-            for row in rows:
-                cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-                yield "  ".join(["", *cells, row[-1]]).rstrip()
+            yield from _aligned([_COLUMNS, *(one.row() for one in features.values())])
+            if self.weight is not None:
+                unweighed = next(iter(features.values())).unweighed
+                yield f"{split}, as {self.weight!r} weighs records: {self.weights[split]:,.6g} together" + (
+                    f"; {unweighed:,} have no weight that counts" if unweighed else ""
+                )
+                yield from _aligned([_WEIGHTED_COLUMNS, *(one.weighted_row() for one in features.values())])
 
     def __repr__(self) -> str:
         if not self:
