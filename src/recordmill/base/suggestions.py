@@ -15,6 +15,8 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     ('csv', 'npy', None)
     >>> nearest("--append", ["--sample"]), nearest("--verwrite", ["--overwrite"])
     (None, '--overwrite')
+    >>> nearest("--wiht", ["--weight", "--with"])
+    '--with'
     """
     import difflib  # only an error needs it
 
@@ -27,7 +29,8 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     ]
     if not found and len(word) > 2:
         found = [name for name in by_lower if len(name) > 2 and (name.startswith(word) or name in word)]
-    return by_lower[found[0]] if found else None
+    swapped = [name for name in found if sorted(name) == sorted(word)]  # difflib prefers the longer of two
+    return by_lower[(swapped or found)[0]] if found else None
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
