@@ -36,6 +36,7 @@ _LEFT_OUT = {
     "memory": "records that statistics leave out, since parsing them takes more memory than was given",
 }
 _DECODED_SHARE = 3  # of the memory one record may become a third, beside its bytes, those of runs and of statistics
+_THREADS_A_SKETCH = 4  # that wait for one of statistics: each counts for a tenth of its time
 
 
 @dataclass(frozen=True)
@@ -227,7 +228,9 @@ def encode_chunk(plan: BuildPlan, placed: KeyedChunk) -> Frames:
 
 def sketches_of(plan: BuildPlan) -> SketchPool | None:
     """Where the records of a build are counted for statistics; None: they are not wanted."""
-    return SketchPool(plan.schema, plan.splits, plan.memory_bytes, plan.weight) if plan.statistics else None
+    if not plan.statistics:
+        return None
+    return SketchPool(plan.schema, plan.splits, plan.memory_bytes, plan.weight, plan.threads // _THREADS_A_SKETCH)
 
 
 def count_values(plan: BuildPlan, sketches: SketchPool | None, placed: KeyedChunk) -> Mapping[str, int]:
@@ -237,12 +240,13 @@ def count_values(plan: BuildPlan, sketches: SketchPool | None, placed: KeyedChun
     if sketches is None:
         return {}
     payloads = placed.records
-    with sketches.borrowed() as sketch:
-        if not isinstance(payloads, pa.RecordBatch) and plan.schema.message == PAYLOAD:
+    if not isinstance(payloads, pa.RecordBatch) and plan.schema.message == PAYLOAD:
+        with sketches.borrowed() as sketch:
             sketch.add_flat([payload_flat(payloads.data, payloads.offsets, plan.schema)], placed.keys, placed.splits)
-            return {}
-        placed, rejects = parsed(plan, placed)
-        assert isinstance(placed.records, pa.RecordBatch)
+        return {}
+    placed, rejects = parsed(plan, placed)
+    assert isinstance(placed.records, pa.RecordBatch)
+    with sketches.borrowed() as sketch:
         sketch.add(placed.records, placed.keys, placed.splits, placed.pixels)
     return Counter(_LEFT_OUT[reject.reason] for reject in rejects)
 

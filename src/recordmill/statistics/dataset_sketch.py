@@ -40,7 +40,7 @@ _TEXTS_IN_ALL, _NUMBERS_IN_ALL = 1 << 17, 1 << 18  # values of all features and 
 # 120 MiB: a sketch of long texts that all differ; one of numbers has 30 MiB at most
 SKETCH_BYTES = 120 << 20
 MOST_SKETCHED = _TEXTS_IN_ALL // FEWEST_KEPT  # features, splits counted, whose sketches take no more
-_SKETCHES = 4  # threads that count at once: it is a small part of what they do
+_SKETCHES = 4  # at once
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 WEIGHT_UNITS = 1 << 20  # of a weight of 1
 _MOST_WEIGHT = 1 << (WEIGHT_BITS - 20)
@@ -372,7 +372,8 @@ class DatasetSketch:
 class SketchPool:
     """Sketches that threads count in, each by itself: a few, for which the threads wait.
 
-    memory_bytes: of which they may take an eighth, or as much as one of them needs.
+    memory_bytes: of which they may take an eighth, or as much as one of them needs. most: sketches; each costs as much
+    again to begin and to add up, and threads that do little else than to count need more of them.
     """
 
     def __init__(
@@ -381,10 +382,11 @@ class SketchPool:
         splits: Sequence[str],
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
         weight: str | None = None,
+        most: int = _SKETCHES,
     ) -> None:
         self._new = functools.partial(DatasetSketch, schema, splits, weight)
         self._free: list[DatasetSketch] = []
-        self._room = threading.Semaphore(max(min(memory_bytes // 8 // SKETCH_BYTES, _SKETCHES), 1))
+        self._room = threading.Semaphore(max(min(memory_bytes // 8 // SKETCH_BYTES, most, _SKETCHES), 1))
 
     @contextmanager
     def borrowed(self) -> Iterator[DatasetSketch]:

@@ -29,10 +29,14 @@ class ValueSketch:
     def __init__(self, most: int) -> None:
         self.most, self.threshold = most, _ALL
         self._used = 0
+        self._slots = np.empty(0, np.uint64)
         self._most_slots = max(_LEAST_SLOTS, 1 << (4 * most - 1).bit_length())  # a power of two, as all tables have
         self._new_table(_LEAST_SLOTS)
 
     def _new_table(self, slots: int) -> None:
+        if slots == len(self._slots):  # the pages of new memory would take longer than all else
+            self._slots[:], self._counts[:], self._places[:] = 0, 0, -1
+            return
         self._slots = np.zeros(slots, np.uint64)
         self._counts = np.zeros(slots, np.int64)
         self._places = np.full(slots, -1, np.int32)
