@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -326,17 +327,17 @@ except UsageError as error:
 """
 
 
-def test_a_folder_that_can_not_be_listed_is_an_error(tmp_path_factory: pytest.TempPathFactory) -> None:
-    root = tmp_path_factory.mktemp("open")
-    make(root, "a.txt", "locked/b.txt")
-    for folder in (root, *root.parents):
-        if folder.name.startswith(("open", "pytest-", "popen-")):
-            folder.chmod(0o755)
-    (root / "locked").chmod(0)
-    try:
-        done = subprocess.run([sys.executable, "-c", UNREADABLE, str(root)], capture_output=True, text=True, check=True)
-    finally:
-        (root / "locked").chmod(0o755)
+def test_a_folder_that_can_not_be_listed_is_an_error() -> None:
+    with tempfile.TemporaryDirectory() as folder:  # others can't enter those of pytest
+        root = Path(folder)
+        root.chmod(0o755)
+        make(root, "a.txt", "locked/b.txt")
+        (root / "locked").chmod(0)
+        command = [sys.executable, "-c", UNREADABLE, str(root)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+        finally:
+            (root / "locked").chmod(0o755)
     assert done.stdout.strip() == f"{root}/locked: this folder can't be listed: Permission denied"
 
 
