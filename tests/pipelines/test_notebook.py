@@ -12,6 +12,7 @@ import pytest
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
 pytest.importorskip("ipykernel")
+pytestmark = pytest.mark.sweep
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "first-data-set.ipynb"
 EVIL = "<script>alert(1)</script>"

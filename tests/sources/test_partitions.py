@@ -113,6 +113,7 @@ def test_the_same_shards_from_workers(folder: Path, tmp_path: Path) -> None:
     assert [Path(path).read_bytes() for path in one.shards] == [Path(path).read_bytes() for path in workers.shards]
 
 
+@pytest.mark.sweep
 def test_a_fit_is_not_taken_from_a_cache_when_folders_are_renamed(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorflow_transform", reason="fits a transform")
     (tmp_path / "transform.yaml").write_text("n: minmax\nx: keep\n")

@@ -205,6 +205,7 @@ def test_languages(shared_data: Path) -> None:
         assert row["text"].encode() == paths[row["source"]].read_bytes().removeprefix(b"\xef\xbb\xbf")
 
 
+@pytest.mark.sweep
 def test_reviews(shared_data: Path, tmp_path: Path) -> None:
     root = shared_data / "text" / "movie_reviews"
     source = plan(root)
