@@ -196,10 +196,6 @@ def read_each(files: Sequence[tuple[str, Stat, str]], into: Bytes) -> Iterator[B
     """
     places = _places(files, into)
     far = [(path, about, place) for place, (path, about, _) in zip(places, files, strict=True) if is_remote(path)]
-    if not far:
-        _read_here(files, into)
-        yield from places
-        return
     arriving = _OBJECTS.read_each(far)
     for place, (path, about, source) in zip(places, files, strict=True):
         if is_remote(path):
@@ -211,9 +207,6 @@ def read_each(files: Sequence[tuple[str, Stat, str]], into: Bytes) -> Iterator[B
 
 def read_all(files: Sequence[tuple[str, Stat, str]], into: Bytes) -> None:
     """Fill the array with the whole files, as `read_each`; those in stores are asked for while others come."""
-    if not any(is_remote(path) for path, _, _ in files):
-        _read_here(files, into)
-        return
     expect((path, about) for path, about, _ in files)
     for place, (path, about, source) in zip(_places(files, into), files, strict=True):
         read_into(path, place, about, source)
@@ -222,24 +215,6 @@ def read_all(files: Sequence[tuple[str, Stat, str]], into: Bytes) -> None:
 def _places(files: Sequence[tuple[str, Stat, str]], into: Bytes) -> list[Bytes]:
     ends = list(itertools.accumulate(about.size_bytes for _, about, _ in files))
     return [into[end - about.size_bytes : end] for end, (_, about, _) in zip(ends, files, strict=True)]
-
-
-def _read_here(files: Sequence[tuple[str, Stat, str]], into: Bytes) -> None:
-    """Files of this machine, one behind the other."""
-    from recordmill.storage import many_files  # which imports LLVM, and not all who look at files read some
-
-    if not many_files.has_calls():
-        for place, (path, about, source) in zip(_places(files, into), files, strict=True):
-            read_into(path, place, about, source)
-        return
-    sizes = np.array([about.size_bytes for _, about, _ in files], np.int64)
-    count, found = many_files.read_files([path for path, _, _ in files], sizes, into)
-    for (_, before, source), (done, size, mtime, ctime) in zip(files[: count + 1], found.tolist(), strict=False):
-        if done < 0:
-            raise DataError(f"can't be read: {os.strerror(-done)}", source=source)
-        now = Stat(size, mtime, ctime_ns=ctime)
-        if done < before.size_bytes or before.is_changed(now):
-            raise _changed(before, now, source)
 
 
 def _arrive(arriving: Iterator[None], path: str, about: Stat, source: str) -> None:

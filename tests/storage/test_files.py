@@ -1,4 +1,4 @@
-"""Many files read by one call are what Python's own functions read, and each fault is told as they tell it."""
+"""What is read of many files at once is what they hold, and a fault names the file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from recordmill.base.errors import DataError
-from recordmill.storage import many_files
 from recordmill.storage.files import Stat, read_all, stat
 
 Listed = list[tuple[str, Stat, str]]
@@ -39,21 +38,11 @@ def outcome(files: Listed) -> bytes | str:
     return into.tobytes()
 
 
-def of_both(files: Listed, monkeypatch: pytest.MonkeyPatch) -> bytes | str:
-    """What both ways give, which must be one."""
-    assert many_files.has_calls(), "this system reads file by file"
-    found = outcome(files)
-    with monkeypatch.context() as patched:
-        patched.setattr(many_files, "has_calls", lambda: False)
-        assert found == outcome(files)
-    return found
-
-
-def test_the_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bytes(tmp_path: Path) -> None:
     files = listed(tmp_path)
     before = len(os.listdir("/proc/self/fd"))
     for some in (files, files[::-1], files[:1], [], files * 3):
-        assert of_both(some, monkeypatch) == b"".join(Path(path).read_bytes() for path, _, _ in some)
+        assert outcome(some) == b"".join(Path(path).read_bytes() for path, _, _ in some)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -83,11 +72,11 @@ def _folder(path: str) -> None:
         (lambda path: os.utime(path, ns=(1, 1_234_567_890_123_456_789)), r"changed .* \(100 bytes before, 100 now\)"),
     ],
 )
-def test_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Callable[[str], None], said: str) -> None:
+def test_faults(tmp_path: Path, fault: Callable[[str], None], said: str) -> None:
     files = listed(tmp_path)
     fault(files[1][0])
     before = len(os.listdir("/proc/self/fd"))
-    found = of_both(files, monkeypatch)
+    found = outcome(files)
     assert isinstance(found, str)
     assert re.search(said, found)
     assert "name 1" in found
