@@ -34,10 +34,10 @@ _COMMANDS = {
 _MODULES = {  # of commands that share one
     "transform": "build",
     "head": "inspect",
-    "verify": "checks",
-    "doctor": "checks",
-    "status": "checks",
-    "clean": "checks",
+    "verify": "maintenance",
+    "doctor": "maintenance",
+    "status": "maintenance",
+    "clean": "maintenance",
 }
 
 _DESCRIPTION = "Raw images, text and CSV to shuffled TFRecord shards, and any TFRecords back to Parquet and NumPy."
