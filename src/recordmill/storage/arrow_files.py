@@ -59,9 +59,11 @@ def consume_batches(path: str) -> Iterator[pa.RecordBatch]:
         yield from map(reader.get_batch, range(reader.num_record_batches))
 
 
-class _RangeFile(io.RawIOBase):
-    def __init__(self, reader: Reader) -> None:
-        self._reader, self._at, self._size = reader, 0, reader.stat().size_bytes
+class SizedFile(io.RawIOBase):
+    """A file of so many bytes, which is read from where it was sought to, `at`."""
+
+    def __init__(self, size: int) -> None:
+        self.at, self._size = 0, size
 
     def readable(self) -> bool:
         return True
@@ -70,15 +72,21 @@ class _RangeFile(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
+        self.at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self.at, io.SEEK_END: self._size}[whence]
+        return self.at
 
     def tell(self) -> int:
-        return self._at
+        return self.at
+
+
+class _RangeFile(SizedFile):
+    def __init__(self, reader: Reader) -> None:
+        super().__init__(reader.stat().size_bytes)
+        self._reader = reader
 
     def readinto(self, into: Any) -> int:
-        got = len(self._reader.fill(np.frombuffer(into, np.uint8), self._at))
-        self._at += got
+        got = len(self._reader.fill(np.frombuffer(into, np.uint8), self.at))
+        self.at += got
         return got
 
     def close(self) -> None:

@@ -8,13 +8,13 @@ latter is taken from the footer itself (github.com/apache/parquet-format, parque
 
 from __future__ import annotations
 
-import io
 from collections.abc import Collection, Iterator
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recordmill.sources.arrow.thrift import WHOLE_NUMBERS, CompactReader
+from recordmill.storage.arrow_files import SizedFile
 
 _MAGIC_BYTES = 4
 _ROW_GROUPS = 4  # fields of FileMetaData and of what it has
@@ -24,24 +24,10 @@ _STATISTICS = 12
 _NULL_COUNT = 3
 
 
-class _FooterOnly(io.RawIOBase):
-    """A file of a size that ends wherever it is read. asked: somebody wanted data."""
+class _FooterOnly(SizedFile):
+    """It ends wherever it is read. asked: somebody wanted data."""
 
-    def __init__(self, size: int) -> None:
-        self._size, self._at, self.asked = size, 0, False
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
+    asked = False
 
     def read(self, size: int = -1) -> bytes:
         self.asked = True
