@@ -5,6 +5,7 @@ a disk and in a store.
 from __future__ import annotations
 
 import contextlib
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -115,6 +116,26 @@ def refused(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(UsageError, match="not a data set" if folder.startswith("/") else "name a local folder"):
         recordmill.serving_layer(folder)
     assert not list((tmp_path / "new").glob("*"))
+
+
+def test_what_links_lead_to_is_none_either(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recordmill.build(ROWS, tmp_path / "set", num_shards=1)
+    (shard,) = tmp_path.glob("set/data-*/*.tfrecord")
+    run = tmp_path / "set" / f"_run-{shard.parent.name.removeprefix('data-')}"
+    run.mkdir()
+    (run / "a.tfrecord").write_bytes(shard.read_bytes())
+    shutil.rmtree(tmp_path / "set" / "_manifests")
+    for number, target in enumerate((shard, shard.parent, run, run / "a.tfrecord", tmp_path / "set")):
+        link = tmp_path / f"links-{number}" / ("a" if target.is_dir() else "a.tfrecord")
+        link.parent.mkdir()
+        link.symlink_to(target)
+        for command in (
+            ["head", str(link)],
+            ["build", str(link.parent), "--follow-links", "--out", str(tmp_path / "new")],
+        ):
+            assert main(command) == 2
+            heard = capsys.readouterr()
+            assert (heard.out, NOT_A_DATA_SET in heard.err) == ("", True), (target, command, heard)
 
 
 STEPS = {

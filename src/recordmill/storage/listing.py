@@ -163,11 +163,12 @@ class _Unfinished:
         beginnings = tuple(f"{folder}/" for folder in self._folders)
         left_out, roots = dict[int, str](), set[int]()
         for row in rows:
-            if not row[2].startswith(beginnings):
+            path = real_path(row[2])
+            if not path.startswith(beginnings):
                 roots.add(row[0])
                 yield row
                 continue
-            left_out[row[0]] = folder = next(one for one in self._folders if row[2].startswith(f"{one}/"))
+            left_out[row[0]] = folder = next(one for one in self._folders if path.startswith(f"{one}/"))
             if row[0] in self._all_named or row[2] in self._named:
                 raise no_data_set(folder)
         for root, folder in left_out.items():

@@ -165,7 +165,7 @@ def no_data_set(folder: str) -> UsageError:
 
 
 def look_for_runs(path: str, ignored: Ignored) -> None:
-    """Note in which folders above a given path runs may be at work; UsageError where it lies in the folder of one."""
+    """Note in which folders above a real path runs may be at work; UsageError where it lies in the folder of one."""
     for match in _OF_RUN.finditer(path):
         above = path[: match.start()].rstrip("/")
         if match[0].startswith(RUN_PREFIX):
@@ -283,10 +283,12 @@ class Walk:
             where = f"{entry.path} is a link to {os.readlink(entry.path)}"
             self.problems.append(f"{where}, which can't be reached ({error.strerror}): remove the link or restore it")
             return None
+        look_for_runs(target, self.ignored)
         inside = within(target, self.root)
         if not inside and not self.follow_links:
             self.problems.append(
-                f"{entry.path} is a link out of the folder, to {target}: {option('follow_links', True)} allows it"
+                f"{entry.path} is a link out of the folder, to {target}: {option('follow_links', True)} allows it in a "
+                "build, and each command takes it by its own name"
             )
         elif not modes.S_ISDIR(about.st_mode):
             if keep_files:
