@@ -255,6 +255,12 @@ def test_what_is_not_there_is_named(out: Path, tmp_path: Path) -> None:
         open(out, columns="id,name,id")
     with pytest.raises(UsageError, match="data set of its own"):
         open([out, tmp_path])
+    with pytest.raises(UsageError, match="no feature 1; there are"):
+        open(out, columns=[1])  # type: ignore[list-item]
+    with pytest.raises(UsageError, match="no split 1; there are"):
+        open(out, 1)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="threads must be at least 0, not -1"):
+        open(out, threads=-1)
 
 
 @pytest.mark.parametrize("compression", SHARD_SUFFIXES)

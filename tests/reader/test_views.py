@@ -175,7 +175,11 @@ def test_tensorflow_has_the_same(tmp_path: Path) -> None:
         (lambda ds: ds.select(["id", "name", "id"]), "feature 'id' is named twice"),
         (lambda ds: ds.rename({"nam": "x"}), "did you mean name"),
         (lambda ds: ds.rename({"name": "id"}), "two features would be called 'id'"),
+        (lambda ds: ds.rename({"name": 1}), r"rename takes \{name: new name\}, not \{'name': 1\}"),
+        (lambda ds: ds.rename(["name"]), "rename takes {name: new name}, not"),
         (lambda ds: ds["nope"], "no feature 'nope' is read"),
+        (lambda ds: ds.head(1.5), "records is a whole number, not 1.5"),
+        (lambda ds: ds.head(-1), "records must be at least 0, not -1"),
     ],
 )
 def test_what_no_view_can_be_is_refused(ds: Dataset, use: Any, said: str) -> None:

@@ -132,6 +132,8 @@ def test_wrong_predicates(out: Path) -> None:
         open(out, where="nope = 1")
     with pytest.raises(UsageError, match=r"random\(\)"):
         open(out, where="random() < 0.5")
+    with pytest.raises(UsageError, match=r'where="\[id\]": .*BOOLEAN'):
+        len(open(out, where="[id]"))
     with pytest.raises(DataError, match=r"train-.*CAST\(name AS INTEGER\)"):
         len(open(out, where="CAST(name AS INTEGER) = 1"))
 

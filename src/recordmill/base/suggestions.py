@@ -8,19 +8,19 @@ _ALIKE = 0.6  # of difflib's ratio: two letters swapped in a word of three, an e
 _CLEARLY_ALIKE = 0.75  # where the first letters differ, which people seldom mistype
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
+def nearest(word: object, known: Iterable[str]) -> str | None:
     """The known word that is most like this one, or None if none is.
 
     >>> nearest("cvs", ["images", "csv", "text"]), nearest("numpy", ["parquet", "npy"]), nearest("x", ["csv"])
     ('csv', 'npy', None)
     >>> nearest("--append", ["--sample"]), nearest("--verwrite", ["--overwrite"])
     (None, '--overwrite')
-    >>> nearest("--wiht", ["--weight", "--with"])
-    '--with'
+    >>> nearest("--wiht", ["--weight", "--with"]), nearest(1, ["1st"])
+    ('--with', None)
     """
     import difflib  # only an error needs it
 
-    word = word.lower().lstrip("-")
+    word = str(word).lower().lstrip("-")
     by_lower = {name.lower().lstrip("-"): name for name in known}
     found = [
         name
@@ -33,7 +33,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     return by_lower[(swapped or found)[0]] if found else None
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: object, known: Iterable[str]) -> str:
     """`; did you mean csv?`, to be put behind a message, or nothing.
 
     >>> did_you_mean("Y", ["x", "y"]), did_you_mean("7", ["x", "y"])
@@ -43,7 +43,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return "" if found is None else f"; did you mean {found}?"
 
 
-def there_are(word: str, known: Iterable[str]) -> str:
+def there_are(word: object, known: Iterable[str]) -> str:
     """What there is instead of a name that is not, and which of these was probably meant.
 
     >>> there_are("prise", ["price", "name"])

@@ -19,6 +19,7 @@ from recordmill.base.arrays import Int64s
 from recordmill.base.errors import UsageError
 from recordmill.base.machine import core_count
 from recordmill.base.option_names import spelled
+from recordmill.base.sizes import whole_number_of
 from recordmill.base.suggestions import there_are
 from recordmill.base.threads import thread_map
 from recordmill.reader.options.images import Images
@@ -87,7 +88,7 @@ class Scanner:
         self.catalog, self.infer_from = catalog, infer_from
         own = () if where is None else (Condition(where, {}),)
         self.view = replace(view, conditions=(*own, *view.conditions))
-        self.threads = threads or core_count()
+        self.threads = whole_number_of(threads, "threads", 0) or core_count()
         self._given_schema, self._columns = schema, None if columns is None else tuple(columns)
         self.files: list[FileAccess] = file_accesses(catalog.files)
         if schema is not None:
@@ -305,7 +306,7 @@ class Scanner:
 
     def head(self, records: int = 5) -> pa.Table:
         """The first records as a pyarrow.Table."""
-        records = max(records, 0)
+        records = whole_number_of(records, "records", 0)
         if not self.view.filters:
             return self._table(first_rows(records, head_loads(self.files, records), self.decode, self.threads))
         return self._table(first_rows(records, head_loads(self.files, 2**62), self.decode, self.threads))

@@ -79,8 +79,10 @@ class View:
         """With features of this schema under other names: the one that is shown now to the new one.
 
         Raises:
-            UsageError: no such feature is read, or two would have one name.
+            UsageError: no such feature is read, two would have one name, or one a name that is no text.
         """
+        if not isinstance(names, Mapping) or not all(isinstance(name, str) for name in names.values()):
+            raise UsageError(f"rename takes {{name: new name}}, not {names!r:.99}")
         check_features(names, schema)
         new = [names.get(name, name) for name in schema.names]
         if twice := [name for name in new if new.count(name) > 1]:

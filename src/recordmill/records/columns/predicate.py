@@ -148,13 +148,15 @@ class Predicate:
         """[rows] which ones are kept.
 
         Raises:
+            UsageError: what it gives is no truth value, which DuckDB says only where there are rows.
             DataError: it can't be evaluated for these values, such as a division or a cast that overflows.
         """
         kept = np.zeros(batch.num_rows, np.bool_)
         try:
             kept[self._rows(pa.Table.from_batches([batch]))] = True
         except _errors() as error:
-            raise DataError(f"{self}: {_short(error)}") from None
+            kind = UsageError if "Unimplemented type for cast" in str(error) else DataError
+            raise kind(f"{self}: {_short(error)}") from None
         return kept
 
     def _has_meaning(self, arrow: pa.Schema) -> bool:
