@@ -35,6 +35,9 @@ COMMANDS = {
     "build": ["build", "{}", "--out", "{new}"],
     "build of TFRecords": ["build", "tfrecord", "{}", "--out", "{new}"],
     "transform": ["transform", "csv", "{rows}", "--with", "{}", "--out", "{new}"],
+    "stats": ["stats", "{}"],
+    "report": ["report", "{}", "--out", "{new}"],
+    "check": ["check", "{}"],
 }
 
 
@@ -104,6 +107,10 @@ def refused(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     given = [folder, folder.rpartition("/")[0], join(folder, "**"), *{path.rpartition("/")[0] for path in files}]
     given += [path for path in files if path.endswith(".tfrecord")]
     assert len(given) > 4
+    recordmill.build(ROWS, tmp_path / "whole", overwrite=True)
+    for path in [folder, *(path for path in files if path.endswith("statistics.pb"))]:
+        assert main(["check", str(tmp_path / "whole"), "--against", path]) == 2, path
+        assert NOT_A_DATA_SET in capsys.readouterr().err
     for at, one in enumerate(given):
         for name, command in COMMANDS.items():
             if at and name not in ("verify", "build of TFRecords"):  # which find their files as the others do

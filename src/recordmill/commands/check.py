@@ -198,9 +198,11 @@ def _statistics(dataset: Dataset, called: str, recount: bool, progress: Progress
 def _statistics_file(path: str) -> DatasetStatistics:
     from recordmill.base.errors import UsageError
     from recordmill.statistics.dataset_statistics import DatasetStatistics
+    from recordmill.storage.listing import list_inputs
 
     with _as_usage(path):
         found = DatasetStatistics.from_bytes(_read(path), path)
+    list_inputs([path])  # which refuses what a build has written that is at work, or was killed
     if not any(found.values()):
         raise UsageError(f"{path}: holds no statistics of features, or those of another version")
     return found
