@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from build_scaling import Build
+from build_scaling import SKETCH_NUMBER_MEMORY, SKETCH_TEXT_MEMORY, Build
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -397,6 +397,19 @@ def test_memory_of_1000_features_is_bounded_over_many_chunks(monkeypatch: pytest
     of_each = {"string": 16, "words": 12, "binary": 4, "float32": 4, "int64": 4}
     held = _held_after_chunks([kind for kind, count in of_each.items() for _ in range(count)], rows, chunks)
     assert promised / 4 < part * max(held) < promised < SKETCH_BYTES
+
+
+@pytest.mark.parametrize(
+    ("texts", "numbers", "splits", "most"), [(3, 16, 2, 4096), (24, 32, 1, 4096), (25, 32, 1, 2048)]
+)
+def test_few_texts_beside_many_numbers_keep_all_that_they_may(texts: int, numbers: int, splits: int, most: int) -> None:
+    names = [("string" if at < texts else "int64") for at in range(texts + numbers)]
+    schema = Schema(tuple(Feature(f"x{at}", dtype) for at, dtype in enumerate(names)))
+    sketch = DatasetSketch(schema, [f"split {at}" for at in range(splits)])
+    kept = [one.values.most if one.values is not None else 0 for features in sketch.features for one in features]
+    assert kept[:texts] == [most] * texts
+    each = [SKETCH_TEXT_MEMORY if one.is_text else SKETCH_NUMBER_MEMORY for some in sketch.features for one in some]
+    assert sum(count * size for count, size in zip(kept, each, strict=True)) < SKETCH_BYTES
 
 
 @pytest.mark.sweep

@@ -37,6 +37,7 @@ from recordmill.statistics.value_sketch import ValueSketch, ValueTexts
 MOST_KEPT, FEWEST_KEPT = 4096, 64  # that a feature keeps with their counts, and as many occurrences of texts
 LABELS_KEPT = 1 << 16  # values of a label that are all kept
 _TEXTS_IN_ALL, _NUMBERS_IN_ALL = 1 << 17, 1 << 18  # values of all features and splits; see SKETCH_BYTES
+_COLUMNS_OF_A_TEXT = 4  # of numbers, that take as much as one of texts at most
 # 120 MiB: a sketch of long texts that all differ; one of numbers has 30 MiB at most
 SKETCH_BYTES = 120 << 20
 MOST_SKETCHED = _TEXTS_IN_ALL // FEWEST_KEPT  # features, splits counted, whose sketches take no more
@@ -262,16 +263,21 @@ class DatasetSketch:
     def __init__(self, schema: Schema, splits: Sequence[str], weight: str | None = None) -> None:
         self.schema, self.splits, self.weight = schema, tuple(splits), weight
         self.records, self.weights, self.unweighed = ([0] * len(self.splits) for _ in range(3))
-        columns = len(schema) * len(self.splits) * (1 if weight is None else 2)
+        copies = len(self.splits) * (1 if weight is None else 2)
+        texts = sum(feature.dtype == "string" for feature in schema) * copies
+        columns = len(schema) * copies
+        most_texts = most_values(texts + -(-(columns - texts) // _COLUMNS_OF_A_TEXT), True)
+        most_numbers = most_values(columns, False)
         binary = sum(feature.dtype == "bytes" for feature in schema) * len(self.splits)
 
         def sketch_of(feature: Feature) -> FeatureSketch:
-            is_binary, most = feature.dtype == "bytes", most_values(columns, feature.dtype == "string")
-            pixels = PixelSketch.of_features(binary, len(self.splits), most) if is_binary else None
-            return FeatureSketch(feature, most, feature.name == schema.label, pixels)
+            is_binary = feature.dtype == "bytes"
+            pixels = PixelSketch.of_features(binary, len(self.splits), most_numbers) if is_binary else None
+            return weighted_of(feature, pixels)
 
-        def weighted_of(feature: Feature) -> FeatureSketch:
-            return FeatureSketch(feature, most_values(columns, feature.dtype == "string"), feature.name == schema.label)
+        def weighted_of(feature: Feature, pixels: PixelSketch | None = None) -> FeatureSketch:
+            most = most_texts if feature.dtype == "string" else most_numbers
+            return FeatureSketch(feature, most, feature.name == schema.label, pixels)
 
         self._features = [[sketch_of(feature) for feature in schema] for _ in self.splits]
         self.weighted = [] if weight is None else [[weighted_of(feature) for feature in schema] for _ in self.splits]
