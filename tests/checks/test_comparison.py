@@ -73,6 +73,23 @@ def test_two_samples_of_one_distribution_pass(rows: tuple[int, int]) -> None:
         assert list(map(str, skew(both, schema, Rules()))) == []
 
 
+def test_chance_has_room_where_few_occurrences_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recordmill.statistics.dataset_sketch._TEXTS_IN_ALL", 64)  # as of 1,000 columns and more
+
+    def words(seed: int) -> Values:
+        random = np.random.default_rng(seed)
+        rare = random.integers(0, 10**6, (40, 3000))
+        return {
+            f"x{at}": np.where(random.random(3000) < 0.5, "frequent", [f"w{n}" for n in one])
+            for at, one in enumerate(rare)
+        }
+
+    first, second = words(1), words(2)
+    one, _ = statistics({"train": first})
+    assert one["train"]["x0"].sampled == 32
+    assert list(map(str, found(first, second))) == []
+
+
 def test_what_was_planted_is_found() -> None:
     first, second = values(4000, 1), values(4000, 2)
     later = {

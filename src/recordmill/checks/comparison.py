@@ -29,7 +29,6 @@ DRIFT, SKEW = "drift", "skew"
 _CATEGORIES = 100  # distinct integers that are compared one by one; a label's always are
 _EXACT_INTS = 512  # below which integers are counted one by one
 _BINS_BETWEEN = 20  # bins of what a build counts, between the first decile and the last one
-_SAMPLED = 2048  # occurrences of texts from which shares are estimated where there are too many to count
 
 _REMEDIES = {
     DRIFT: "look at both by `recordmill stats`; train anew, mend the source, or allow it in the rules (drift)",
@@ -195,7 +194,7 @@ def _has_fine_quantiles(one: FeatureStatistics) -> bool:
 def _size(one: FeatureStatistics) -> float:
     """How many records the figures are of: values of one record are not independent."""
     present = float(max(one.present, 1))
-    return present if one.top_values_are_exact else min(present, float(_SAMPLED))
+    return present if one.sampled is None else min(present, float(one.sampled))
 
 
 def _most(limit: Threshold, by_chance: float) -> float:

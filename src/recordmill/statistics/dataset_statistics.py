@@ -18,11 +18,12 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.suggestions import there_are
 from recordmill.records.images.pixels import CHANNELS
-from recordmill.statistics.dataset_sketch import DatasetSketch
+from recordmill.statistics.dataset_sketch import MOST_KEPT, DatasetSketch
 from recordmill.statistics.protobuf import to_bytes, to_proto
 
 _NUMBERS, _TEXTS, _BINARY = "num_stats", "string_stats", "bytes_stats"
 _SHOWN_VALUES, _SHOWN_TEXT, _LISTED_VALUES = 3, 24, 20
+_LEAST_SAMPLED = 16  # occurrences in a sample, by which a share is known to a quarter of itself
 
 
 @dataclass(frozen=True)
@@ -213,6 +214,29 @@ class FeatureStatistics:
         """False: they are estimated of a sample of the occurrences."""
         return "top_values_are_estimates" not in self._custom
 
+    @property
+    def sampled(self) -> int | None:
+        """Occurrences of texts of which `top_values` are estimated; None: these are exact."""
+        if self.top_values_are_exact:
+            return None
+        return min(round(1 / (self.distinct_error or 1) ** 2), MOST_KEPT) // 2
+
+    @property
+    def frequent_values(self) -> Mapping[str, int]:
+        """`top_values`, but of estimates those that the sample holds often enough to say how frequent they are: of many
+        rare values the first ones are those that chance favours.
+        """
+        sampled = self.sampled
+        if sampled is None:
+            return self.top_values
+        least = self.values * _LEAST_SAMPLED / sampled
+        return {value: count for value, count in self.top_values.items() if count >= least}
+
+    def _known(self, weights: Mapping[str, float]) -> Mapping[str, float]:
+        """What values weigh, but of estimates those of `frequent_values`."""
+        frequent = self.frequent_values
+        return weights if self.top_values_are_exact else {one: weights[one] for one in weights if one in frequent}
+
     @cached_property
     def weighted(self) -> WeightedStatistics | None:
         """The same where records are weighed (`--weight`); None where they are not."""
@@ -259,14 +283,14 @@ class FeatureStatistics:
         """All figures, for `--json`."""
         more = {} if self.colours is None else {"colours": asdict(self.colours)}
         if (weighted := self.weighted) is not None:
-            top_values = dict(list(weighted.top_values.items())[:_LISTED_VALUES])
+            top_values = dict(list(self._known(weighted.top_values).items())[:_LISTED_VALUES])
             more["weighted"] = asdict(weighted) | {"top_values": top_values}
         return {
             "name": self.name, "type": self.type, "present": self.present, "missing": self.missing,
             "lengths": self.lengths, "sizes": self.sizes, "min": self.min, "max": self.max, "mean": self.mean,
             "std_dev": self.std_dev, "zeros": self.zeros, "nans": self.nans, "quantiles": list(self.quantiles),
             "quantile_error": self.quantile_error, "distinct": self.distinct, "distinct_error": self.distinct_error,
-            "top_values": dict(list(self.top_values.items())[:_LISTED_VALUES]),
+            "top_values": dict(list(self.frequent_values.items())[:_LISTED_VALUES]),
             "top_values_are_exact": self.top_values_are_exact,
             **more,
         }  # fmt: skip
@@ -300,7 +324,7 @@ class FeatureStatistics:
             f"{self.nans:,} NaN" if self.nans else "",
             "" if colours is None else f"colours of {colours.images:,} decoded",
         ]
-        top = list(self.top_values.items())[:_SHOWN_VALUES]
+        top = list(self.frequent_values.items())[:_SHOWN_VALUES]
         return (
             self.name,
             self.type.lower(),
@@ -316,7 +340,7 @@ class FeatureStatistics:
         weighted = self.weighted
         assert weighted is not None
         total = weighted.present + weighted.missing
-        top = list(weighted.top_values.items())[:_SHOWN_VALUES]
+        top = list(self._known(weighted.top_values).items())[:_SHOWN_VALUES]
         about = "" if self.top_values_are_exact else "~"
         return (
             self.name,

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 _FEATURES, _CLASSES = 2000, 1000  # in the tables
 _FREQUENT, _RECORDS, _RECORD_FEATURES = 3, 5, 100
-_ESTIMATED_SHARE = 0.005  # of all values, below which a count that is estimated says little
 _TWINS, _DAMAGED = 50, 20
 _IFRAME = '<iframe sandbox title="recordmill report" style="width:100%;height:720px;border:0" srcdoc="{}"></iframe>'
 
@@ -215,8 +214,7 @@ def _feature_row(feature: Feature, found: Sequence[FeatureStatistics]) -> tuple[
         return (markup_text(feature.name), markup_text(feature.describe()), *[""] * 8)
     records = sum(one.present + one.missing for one in found)
     missing = sum(one.missing for one in found)
-    least = 1 if first.top_values_are_exact else first.values * _ESTIMATED_SHARE
-    top = [(value, count) for value, count in first.top_values.items() if count >= least][:_FREQUENT]
+    top = list(first.frequent_values.items())[:_FREQUENT]
     about = "" if first.top_values_are_exact else "~"
     frequent = "<br>".join(
         f"{markup_text(_class_name(feature, value))} {bar(count / max(first.values, 1) / 2)} {about}{count:,}"
