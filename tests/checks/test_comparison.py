@@ -139,7 +139,7 @@ def test_missing_records_and_other_types_are_told() -> None:
     assert "is of type FLOAT, and in split 'train' of old STRING" in str(one)
 
 
-def test_a_split_is_compared_with_its_own_or_with_the_only_one() -> None:
+def test_a_split_is_compared_with_its_own_or_with_that_for_training() -> None:
     first, second = values(900, 1), values(900, 2)
     far = {**second, "normal": second["normal"] + 30}
     one, schema = statistics({"train": first, "test": far})
@@ -147,4 +147,9 @@ def test_a_split_is_compared_with_its_own_or_with_the_only_one() -> None:
     assert [(each.split, each.feature) for each in drift(one, both, schema, Rules(), "o")] == [("test", "normal")]
     only, _ = statistics({"": second})
     assert [(each.split, each.feature) for each in drift(one, only, schema, Rules(), "o")] == [("test", "normal")]
+    others, _ = statistics({"validation": far, "train": second})
+    (alone,) = drift(one, others, schema, Rules(), "o")
+    assert (alone.split, alone.feature) == ("test", "normal")
+    assert "as in split 'train' of o" in alone.what
     assert [(each.check, each.split) for each in skew(one, schema, Rules())] == [("skew", "test")]
+    assert list(drift(one, DatasetStatistics.from_bytes(b""), schema, Rules(), "o")) == []

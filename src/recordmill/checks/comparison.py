@@ -40,21 +40,24 @@ def drift(
     statistics: DatasetStatistics, other: DatasetStatistics, schema: Schema, rules: Rules, called: str
 ) -> Iterator[Violation]:
     """What of each split differs from that of the other data set, which messages call by that name: the split of the
-    same name or, where it has one only, that.
+    same name or, where it has none, that for training.
     """
-    for split in statistics:
-        if split in other or len(other) == 1:
-            base = split if split in other else next(iter(other))
-            named = f"split {base!r} of {called}" if base else called
-            yield from _compare(DRIFT, statistics[split], other[base], schema, rules, split, named)
+    for split in statistics if other else ():
+        base = split if split in other else _for_training(other)
+        named = f"split {base!r} of {called}" if base else called
+        yield from _compare(DRIFT, statistics[split], other[base], schema, rules, split, named)
 
 
 def skew(statistics: DatasetStatistics, schema: Schema, rules: Rules) -> Iterator[Violation]:
     """What of each split differs from that for training."""
     if len(statistics) > 1:
-        base = TRAIN if TRAIN in statistics else next(iter(statistics))
+        base = _for_training(statistics)
         for split in (split for split in statistics if split != base):
             yield from _compare(SKEW, statistics[split], statistics[base], schema, rules, split, f"split {base!r}")
+
+
+def _for_training(statistics: DatasetStatistics) -> str:
+    return TRAIN if TRAIN in statistics else next(iter(statistics))
 
 
 def _compare(
