@@ -148,7 +148,7 @@ TEST = {"fare": [3.0, 4.0], "carrier": [0, 1], "city": ["Rom", "Bonn"]}
             ["class 'EV' is inf times rarer", "class 'B6' is 3 times", "class 'EV' is inf"],
         ),
         ({"classes": {"min_records": 1}}, ["class 'EV' has 0 records, below 1", "class 'EV' has 0 records, below 1"]),
-        ({"classes": {"min_share": 0.3}}, ["'EV' has 0 %", "'B6' has 25 %", "'EV' has 0 %"]),
+        ({"classes": {"min_share": 0.3}}, ["'EV' has 0 %", "'B6' has 25 % of the records, below 30 %", "'EV' has 0 %"]),
     ],
     ids=range(17),
 )

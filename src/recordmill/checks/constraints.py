@@ -121,18 +121,22 @@ def _balance(one: FeatureStatistics, label: Feature, split: str, rules: ClassRul
     for value, count in sorted(counts.items(), key=lambda item: item[1]):
         name = f"class {value_name(label, value)}"
         share, ratio = count / total, most / count if count else float("inf")
-        for figure, threshold, is_low, what in (
-            (share, rules.min_share, True, f"{name} has {percent(share)} of the records"),
-            (count, rules.min_records, True, f"{name} has {count:,} records"),
-            (ratio, rules.max_ratio, False, f"{name} is {ratio:.4g} times rarer than the most frequent one"),
+        for figure, threshold, is_low, shown, what in (
+            (share, rules.min_share, True, percent, f"{name} has {percent(share)} of the records"),
+            (count, rules.min_records, True, _plain, f"{name} has {count:,} records"),
+            (ratio, rules.max_ratio, False, _plain, f"{name} is {ratio:.4g} times rarer than the most frequent one"),
         ):
             if threshold is not None and (figure < threshold if is_low else figure > threshold):
-                bound = f"{what}, {'below' if is_low else 'above'} {threshold:g}"
+                bound = f"{what}, {'below' if is_low else 'above'} {shown(threshold)}"
                 yield Violation("classes", bound, remedy, label.name, split, _json_number(figure), threshold)
 
 
 def _shown(figure: float) -> str:
     return str(figure) if isinstance(figure, int) else f"{figure:.9g}"
+
+
+def _plain(figure: float) -> str:
+    return f"{figure:g}"
 
 
 def _json_number(figure: float) -> float | str:
