@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,21 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     assert (code, out) == (2, "")
     assert said in err
     assert err.count("\n") == 1
+
+
+def test_a_damaged_data_set_is_not_one_that_is_not_as_expected(
+    sets: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rows.csv").write_text("a,b\n1,2\n3,4\n")
+    code, out, err = run(capfd, tmp_path / "rows.csv")
+    assert (code, out) == (2, "")
+    assert "this is no TFRecord file" in err
+    shutil.copytree(sets / "one", tmp_path / "one")
+    (statistics,) = tmp_path.glob("one/data-*/statistics.pb")
+    statistics.write_bytes(b"")
+    assert run(capfd, tmp_path / "one")[:2] == (2, "")
+    statistics.unlink()
+    assert run(capfd, tmp_path / "one")[:2] == (2, "")
 
 
 def test_statistics_without_a_feature_are_of_another_version(sets: Path, monkeypatch: pytest.MonkeyPatch) -> None:

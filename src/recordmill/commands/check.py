@@ -47,6 +47,7 @@ def add_check(commands: Any, summary: str) -> None:
         "twice in one.",
         inputs=("OUT", "a data set's folder, or TFRecord files with --recount"),
         examples=_CHECK_HELP,
+        failure_code=2,  # 1 says that something is not as expected
     )
 
 

@@ -153,16 +153,16 @@ def _run(args: argparse.Namespace) -> int:
     except UsageError as error:
         return _say(error, 2)
     except RecordmillError as error:
-        return _say(_told(error), 1)
+        return _say(_told(error), args.failure_code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
         if (reached := limit_reached(error)) is not None:
-            return _say(_LIMITS[reached.value], 1)
+            return _say(_LIMITS[reached.value], args.failure_code)
         if not isinstance(error, OSError) or error.errno is None or error.strerror is None:
             raise
-        return _say(f"{error.filename or 'a file'}: {error.strerror}", 1)
+        return _say(f"{error.filename or 'a file'}: {error.strerror}", args.failure_code)
 
 
 _NO_MEMORY = "out of memory: give less --memory or fewer --threads, or a larger machine"

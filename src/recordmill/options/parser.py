@@ -24,11 +24,12 @@ def add_command(
     more: str = "",
     takes_beam_flags: bool = False,
     needs_inputs: bool = True,
+    failure_code: int = 1,
 ) -> None:
     """Add a command to an argparse subparsers object.
 
     inputs: metavar and help of its positional arguments. examples: behind the options, always; more: behind those,
-    with `--help-all`.
+    with `--help-all`. failure_code: the exit code if data or a machine ends it.
     """
     parser = commands.add_parser(
         name,
@@ -39,7 +40,7 @@ def add_command(
         allow_abbrev=False,
         add_help=False,
     )
-    parser.set_defaults(run=run, command=name, takes_beam_flags=takes_beam_flags)
+    parser.set_defaults(run=run, command=name, takes_beam_flags=takes_beam_flags, failure_code=failure_code)
     parser.add_argument("inputs", nargs="+" if needs_inputs else "*", metavar=inputs[0], help=inputs[1])
     groups: dict[str, Any] = {}
     rare: list[argparse.Action] = []
