@@ -180,3 +180,16 @@ def test_what_a_further_sample_has_new_is_told_by_what_stands_there_once() -> No
     _, counts = np.unique(names[0], return_counts=True)
     new = float(np.mean(~np.isin(names[1], names[0])))
     assert unseen_share(counts.tolist()) == pytest.approx(new, abs=0.03)
+
+
+def test_the_largest_numbers_are_spread_as_others_are() -> None:
+    def of(scale: float, *counts: float) -> BucketHistogram:
+        edges = np.array([[-1.0, 0.75], [0.75, 0.8], [0.8, 1.0]]) * scale
+        return BucketHistogram(edges[: len(counts)], np.array(counts), {})
+
+    largest = float(np.finfo(np.float64).max)
+    with np.errstate(all="raise"):
+        found = [jensen_shannon(of(scale, 5, 1, 1), of(scale, 1, 8)) for scale in (1.0, largest)]
+    assert found[0] is not None
+    assert found[0] > 0.2
+    assert found[1] == pytest.approx(found[0])

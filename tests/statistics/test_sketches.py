@@ -59,6 +59,15 @@ def test_sums_of_floats_are_exact(values: list[float]) -> None:
     assert (sketch.least, sketch.most) == ((min(finite), max(finite)) if finite else (None, None))
 
 
+def test_a_deviation_is_a_number_where_the_variance_is_none() -> None:
+    largest = number_sketch([-1.5e308, 1.5e308], np.float64)
+    assert (largest.variance, largest.standard_deviation) == (math.inf, 1.5e308)
+    smallest = number_sketch([-1e-200, 1e-200], np.float64)
+    assert (smallest.variance, smallest.standard_deviation) == (0, pytest.approx(1e-200))
+    assert number_sketch([3.0, 3.0], np.float64).standard_deviation == 0
+    assert math.isnan(number_sketch([], np.float64).standard_deviation)
+
+
 @given(st.lists(st.floats(width=32), max_size=60))
 def test_sums_of_singles_are_those_of_the_same_doubles(values: list[float]) -> None:
     single, double = number_sketch(values, np.float32), number_sketch(values, np.float64)

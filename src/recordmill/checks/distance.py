@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 _Floats = npt.NDArray[np.float64]
+_LARGE = 1e300
 _CHANCE = 1e-6  # of one figure that it passes its allowance though both samples are of one distribution
 
 
@@ -60,7 +61,9 @@ class BucketHistogram:
 
     def spread(self, edges: _Floats) -> _Floats:
         """What lies between each edge and the next one, [edges - 1], as if each bucket's values were spread evenly."""
-        low, high = self.edges[:, :1], self.edges[:, 1:]
+        scale = 2.0**-2 if len(edges) and np.abs(edges).max() > _LARGE else 1.0  # so that no difference is infinite
+        edges = edges * scale
+        low, high = self.edges[:, :1] * scale, self.edges[:, 1:] * scale
         overlap = np.clip(np.minimum(high, edges[1:]) - np.maximum(low, edges[:-1]), 0, None)
         return np.asarray((overlap / (high - low) * self.counts[:, None]).sum(0))
 

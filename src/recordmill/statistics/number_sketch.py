@@ -240,14 +240,20 @@ class NumberSketch:
     @property
     def variance(self) -> float:
         """Of the finite values, as a population; correctly rounded; NaN of none."""
-        if not self.finite:
-            return math.nan
-        squares = Fraction(self.squares, 1 if self.is_int else 1 << (2 * _UNIT))
-        return _rounded(squares / self.finite - (self.sum / self.finite) ** 2)
+        return _rounded(self._variance()) if self.finite else math.nan
 
     @property
     def standard_deviation(self) -> float:
-        return math.sqrt(self.variance)
+        """The root of the variance, also of one that no float64 holds."""
+        if not self.finite:
+            return math.nan
+        variance = self._variance()
+        half = (variance.numerator.bit_length() - variance.denominator.bit_length()) // 2
+        return math.ldexp(math.sqrt(variance / Fraction(4) ** half), half)
+
+    def _variance(self) -> Fraction:
+        squares = Fraction(self.squares, 1 if self.is_int else 1 << (2 * _UNIT))
+        return squares / self.finite - (self.sum / self.finite) ** 2
 
     def edges(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """[bins] where each bin begins and ends, none of them outside of the finite values."""
