@@ -159,3 +159,12 @@ def test_help_teaches(command: str, capsys: pytest.CaptureFixture[str]) -> None:
         main([command, "--help"])
     assert stop.value.code == 0
     assert f"recordmill {command} " in capsys.readouterr().out.split("examples:")[1]
+
+
+@pytest.mark.parametrize("command", ["head", "inspect"])
+def test_times_that_no_calendar_has_are_shown(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    schema = Schema((Feature("when", "timestamp[us]"),))
+    rows = pa.table({"when": pa.array([0, 2**62], pa.timestamp("us"))})
+    out = write_data_set(tmp_path / "set", {"train": rows}, schema)
+    assert main([command, str(out)]) == 0
+    assert f"{2**62} us since 1970" in capsys.readouterr().out

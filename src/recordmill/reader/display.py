@@ -116,8 +116,8 @@ def show_value(column: pa.Array, feature: Feature) -> str:
         values = column
         while pa.types.is_nested(values.type):
             values = values.flatten()
-        shown = _listed([str(item) for item in values.slice(0, _ITEMS)], len(values))
-        return shown if feature.shape else str(values[0])
+        shown = _listed([show_time(item) for item in values.slice(0, _ITEMS)], len(values))
+        return shown if feature.shape else show_time(values[0])
     if not feature.shape:
         item = value.as_py()
         if feature.classes is not None and 0 <= item < len(feature.classes):
@@ -128,6 +128,18 @@ def show_value(column: pa.Array, feature: Feature) -> str:
     array = np.asarray(to_numpy(column, feature)[0])
     shown = _listed([show_item(item, feature.dtype) for item in array.reshape(-1)[:_ITEMS].tolist()], array.size)
     return f"{feature.dtype} {list(array.shape)} {shown}" if feature.inner_shape or array.size > _ITEMS else shown
+
+
+def show_time(time: pa.TimestampScalar) -> str:
+    """A point in time; one that Python's calendar lacks, which has the years 1 to 9999, as a number.
+
+    >>> show_time(pa.scalar(1, pa.timestamp("s"))), show_time(pa.scalar(10**15, pa.timestamp("s")))
+    ('1970-01-01 00:00:01', '1000000000000000 s since 1970')
+    """
+    try:
+        return str(time)
+    except OverflowError:
+        return f"{time.value} {time.type.unit} since 1970"
 
 
 def show_item(item: Any, dtype: str = "float64") -> str:

@@ -20,7 +20,7 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option, spelled
 from recordmill.base.threads import thread_map
 from recordmill.reader.dataset import Dataset, open
-from recordmill.reader.display import show_value
+from recordmill.reader.display import show_time, show_value
 from recordmill.reader.inspect.contents import Contents, content_suggestions
 from recordmill.reader.inspect.findings import (
     PRESENCE,
@@ -127,7 +127,7 @@ def _range(values: pa.Array) -> ValueRange | None:
         return None
     least, most = found["min"], found["max"]
     if pa.types.is_timestamp(values.type):
-        return str(least), str(most)
+        return show_time(least), show_time(most)
     return least.as_py(), most.as_py()
 
 
