@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 import io
+import re
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -17,7 +20,7 @@ from pages import replay
 import recordmill
 from recordmill.__main__ import main
 from recordmill.base.errors import UsageError
-from recordmill.reader.report.markup import histogram, markup_text
+from recordmill.reader.report.markup import bar, histogram, markup_text
 from recordmill.reader.report.samples import sampled_tables
 from recordmill.reader.report.thumbnails import sample_images
 from recordmill.schemas.arrow import to_arrow
@@ -97,10 +100,70 @@ def test_what_the_page_says_is_what_the_records_are(tmp_path: Path) -> None:
     assert "2 classes of" in page.texts
     assert page.after("dog", 2) == ["3", "0"]
     assert page.texts.count("20 %") == 2  # of the test split, and of the values of x that are missing
-    assert any(one.startswith("gzip would save") or "gzip would save" in one for one in page.texts)
+    assert any("gzip saves about" in one for one in page.texts)
     assert "'b'" in page.texts
     view = page_of(ds.filter("y = 1").report().html)
     assert view.after("records") == ["3"]
+
+
+def report_of(folder: Path, features: Sequence[Feature], label: str | None = None, **columns: Sequence[Any]) -> str:
+    """The page of a data set of these columns, of which the first half is the split `train`."""
+    schema = Schema(tuple(features), label=label)
+    rows = pa.table({f.name: pa.array(columns[f.name], to_arrow(schema).field(f.name).type) for f in features})
+    rows = rows.cast(to_arrow(schema))
+    half = len(rows) // 2
+    splits = {"train": rows.slice(0, half), "test": rows.slice(half)}
+    return recordmill.open(write_data_set(folder / "set", splits, schema)).report().html
+
+
+def heights(html: str, at: int = 0) -> list[set[str]]:
+    """Of each line of a histogram, how far up its steps are."""
+    svg = re.findall("<svg.*?</svg>", html)[at]
+    return [set(re.findall(r"L[\d.]+ ([\d.]+)H", path)) for path in re.findall('<path.*? d="(.*?)"', svg)]
+
+
+def test_integers_are_as_high_as_they_are_frequent_in_all_splits(tmp_path: Path) -> None:
+    months = [*range(1, 13)] * 5 + [*range(3, 13)] * 6
+    html = report_of(tmp_path, [Feature("month", "int64")], month=months)
+    (train, test) = heights(html)
+    assert len(train) == 1  # 12 months of as many records, where ten buckets had two months in the outer ones
+    assert len(test) == 2  # and none of the first two months
+    assert "<title>1 to 12</title>" in html
+
+
+def test_sizes_and_lengths_have_histograms_and_values_that_occur_once_are_not_listed(tmp_path: Path) -> None:
+    texts = [f"{n:03d}" + "x" * (n % 2 * 10) for n in range(80)]
+    features = [Feature("text", "string"), Feature("code", "string"), Feature("list", "float32", (None,))]
+    html = report_of(tmp_path, features, text=texts, code=["abc"] * 80, list=[[1.0] * (1 + n % 3) for n in range(80)])
+    page = page_of(html)
+    assert "each once" in page.texts
+    assert not {"000", "001xxxxxxxxxx"} & set(page.texts)
+    assert "3 to 13 bytes, 8 on average" in page.texts
+    assert "3 bytes" in page.texts
+    assert any(one.startswith("1 to 3 values, 1.9") for one in page.texts)
+    assert re.findall("<title>(.*?)</title>", html)[1:] == ["bytes of a value", "values of a record"]
+
+
+def test_times_stand_as_times_also_those_that_no_calendar_has(tmp_path: Path) -> None:
+    html = report_of(tmp_path, [Feature("when", "timestamp[s]")], when=[0, 86_400, 3600, 10**15, *([86_400 * 365] * 4)])
+    text = page_of(html.replace("<br>", " ")).texts
+    assert "1970-01-01 00:00:00" in text
+    assert "1000000000000000 s since 1970" in text
+
+
+def test_a_class_without_records_has_no_bar_and_weights_stand_beside_counts(tmp_path: Path) -> None:
+    pytest.importorskip("apache_beam", reason="building needs Apache Beam")
+    words = np.array(["cat", "dog"])[[0, 1, 1, 1]]
+    rows = pa.table({"y": words, "x": [1.0, 2.0, 3.0, 4.0], "heavy": [2.5, 1, 1, 1]})
+    ds = recordmill.build(rows, tmp_path / "out", label="y", weight="heavy")
+    assert ds is not None
+    html = recordmill.open(tmp_path / "out").report().html
+    page = page_of(html)
+    assert page.after("cat", 2) == ["1", "2.5"]
+    assert page.after("dog", 2) == ["3", "3"]
+    assert any("weighs: mean 2.0909" in " ".join(page.texts[at : at + 3]) for at in range(len(page.texts)))
+    assert bar(0) == ""
+    assert bar(0.5).count("0.5") == 1
 
 
 HOSTILE = ["</script><script>alert(1)</script>", "\"'><img src=x onerror=alert(1)>", "\u202eevil\x00", "a" * 10_000]
@@ -191,8 +254,10 @@ def test_a_notebook_shows_it_apart_from_its_own_page(tmp_path: Path) -> None:
 
 
 def test_a_histogram_of_one_value_and_of_none() -> None:
-    assert histogram([[]]) == ""
-    assert "path" in histogram([[(3.0, 3.0, 5.0)]])
+    assert histogram([[]]) == histogram([[], []]) == ""
+    assert histogram([[(3.0, 3.0, 5.0)], [(3.0, 3.0, 7.0)]]) == ""  # all are equal
+    assert histogram([[(3.0, 3.0, 5.0)], [(4.0, 4.0, 7.0)]]).count("<path") == 2
+    assert histogram([[(0.0, 5e-324, 1.0), (5e-324, 1e-323, 2.0)]]) == ""
     assert histogram([[(0.0, 1.0, 1.0), (1.0, 2.0, 3.0)]]).count("H") == 2
     assert markup_text("x" * 500).count("x") == 119
 

@@ -13,6 +13,7 @@ from recordmill.reader.report.style import STYLE
 
 _LONGEST = 120  # characters of a text
 _WIDTH, _HEIGHT = 160, 36  # of a histogram
+_LEAST_SPAN = 1e-300  # of values, which a part of it would not tell apart
 COLOURS = 4  # splits that a histogram tells apart
 
 
@@ -36,13 +37,33 @@ def number(value: float | int | None) -> str:
     return "" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.5g}"
 
 
+def plain_number(value: float | int | None) -> str:
+    """A value of the data: an integer as it is, since it may be a year or a code, else five digits.
+
+    >>> plain_number(2013), plain_number(0.123456789)
+    ('2013', '0.12346')
+    """
+    return str(value) if isinstance(value, int) else number(value)
+
+
+def span_text(least: float, most: float, unit: str) -> str:
+    """
+    >>> span_text(3, 3, "bytes"), span_text(3, 1200, "bytes")
+    ('3 bytes', '3 to 1,200 bytes')
+    """
+    return f"{number(least)} {unit}" if least == most else f"{number(least)} to {number(most)} {unit}"
+
+
 def data_table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = ()) -> str:
-    """A table of cells that are HTML already. numbers: the columns that hold numbers."""
+    """A table of cells that are HTML already. header: empty if columns need no names. numbers: the columns that hold
+    numbers.
+    """
     head = "".join(
         f'<th class="n">{name}</th>' if at in numbers else f"<th>{name}</th>" for at, name in enumerate(header)
     )
     body = "".join(f"<tr>{''.join(_cell(cell, at in numbers) for at, cell in enumerate(row))}</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    top = f"<thead><tr>{head}</tr></thead>" if header else ""
+    return f'<div class="wide"><table>{top}<tbody>{body}</tbody></table></div>'
 
 
 def _cell(cell: str, is_number: bool) -> str:
@@ -50,25 +71,36 @@ def _cell(cell: str, is_number: bool) -> str:
 
 
 def bar(share: float, colour: int = 0) -> str:
-    """A bar of that part of 240 pixels."""
-    return f'<span class="bar c{colour}" style="width:{max(0.0, min(share, 1.0)) * 240:.0f}px"></span>'
+    """A bar of that part of a width that the page's own decides; of nothing there is none."""
+    return f'<span class="bar c{colour}" style="--w:{_part(share)}"></span>' if share > 0 else ""
 
 
-def histogram(series: Sequence[Sequence[tuple[float, float, float]]]) -> str:
-    """An SVG of one line for each series of (low, high, count) buckets; each line's area is that of its own count."""
-    some = [buckets for buckets in series[:COLOURS] if buckets and any(count for _, _, count in buckets)]
-    if not some:
-        return ""
-    least = min(buckets[0][0] for buckets in some)
-    most = max(buckets[-1][1] for buckets in some)
-    span = most - least or 1.0
+def frequent_value(name: str, share: float, count: str) -> str:
+    """A value and how often it occurs, over a bar of its share; name: HTML."""
+    return f'<div class="top" style="--w:{_part(share)}">{name}<span>{count}</span></div>'
+
+
+def _part(share: float) -> str:
+    return f"{max(0.0, min(share, 1.0)):.3g}"
+
+
+Buckets = Sequence[tuple[float, float, float]]  # low, high, count
+
+
+def histogram(series: Sequence[Buckets], of: str = "") -> str:
+    """An SVG of one line for each series of buckets; each line's area is that of its own count. of: a tooltip, from
+    where to where. Of one bucket, which all values share, there is none.
+    """
     lines = []
+    some = [buckets for buckets in series[:COLOURS] if any(count for _, _, count in buckets)]
+    least = min((buckets[0][0] for buckets in some), default=0.0)
+    span = max((buckets[-1][1] for buckets in some), default=0.0) - least
+    if len({(low, high) for buckets in some for low, high, _ in buckets}) < 2 or span < _LEAST_SPAN:
+        return ""
     for colour, buckets in enumerate(series[:COLOURS]):
-        total = sum(count for _, _, count in buckets)
-        if not total:
-            continue
-        shares = [(low, high, count / total / max(high - low, span / _WIDTH)) for low, high, count in buckets]
-        lines.append((colour, shares))
+        if total := sum(count for _, _, count in buckets):
+            shares = [(low, high, count / total / max(high - low, span / _WIDTH)) for low, high, count in buckets]
+            lines.append((colour, shares))
     tallest = max(density for _, shares in lines for _, _, density in shares)
     paths = []
     for colour, shares in lines:
@@ -78,7 +110,7 @@ def histogram(series: Sequence[Sequence[tuple[float, float, float]]]) -> str:
             points.append(f"L{_across(low, least, span)} {up}H{_across(max(high, low + span / _WIDTH), least, span)}")
         paths.append(f'<path class="c{colour}" d="{"".join(points)}V{_HEIGHT}"/>')
     return (
-        f'<svg width="{_WIDTH}" height="{_HEIGHT + 1}" role="img" aria-label="histogram">'
+        f'<svg width="{_WIDTH}" height="{_HEIGHT + 1}" role="img"><title>{escape(of)}</title>'
         f'<line x1="0" x2="{_WIDTH}" y1="{_HEIGHT}" y2="{_HEIGHT}"/>{"".join(paths)}</svg>'
     )
 

@@ -5,7 +5,7 @@ what fills the disk, what was rejected, and how it was made.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -17,13 +17,13 @@ from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import show_size
 from recordmill.reader.display import show_value
-from recordmill.reader.report.markup import COLOURS, bar, data_table, histogram, markup_text, number, page
+from recordmill.reader.report.features import FEATURES, class_name, features_part
+from recordmill.reader.report.markup import COLOURS, bar, data_table, markup_text, number, page
 from recordmill.reader.report.samples import feature_sizes, sample_numbers
 from recordmill.reader.report.thumbnails import THUMBNAILS, ImageSample, Thumbnail, sample_images
 from recordmill.reader.statistics import count_statistics, stored_statistics
 from recordmill.records.columns.decode_images import looks_like_image
-from recordmill.schemas.feature import Feature
-from recordmill.statistics.dataset_statistics import DatasetStatistics, FeatureStatistics
+from recordmill.statistics.dataset_statistics import DatasetStatistics
 from recordmill.storage.files import output_path, put_bytes
 from recordmill.storage.folders import exists
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from recordmill.reader.dataset import Dataset
     from recordmill.shards.manifest import Manifest
 
-_FEATURES, _CLASSES = 2000, 1000  # in the tables
-_FREQUENT, _RECORDS, _RECORD_FEATURES = 3, 5, 100
+_CLASSES = 1000  # in the table
+_RECORDS, _RECORD_FEATURES = 5, 100
 _TWINS, _DAMAGED = 50, 20
 _IFRAME = '<iframe sandbox title="recordmill report" style="width:100%;height:720px;border:0" srcdoc="{}"></iframe>'
 
@@ -80,7 +80,7 @@ def make_report(dataset: Dataset, progress: Callable[[int], None] | None = None)
     sections = [
         ("overview", "Overview", _overview(dataset, statistics, manifest)),
         ("splits", "Splits and classes", _splits(statistics) + _classes(dataset, statistics)),
-        ("features", "Features", _features(dataset, statistics)),
+        ("features", "Features", features_part(dataset.schema, statistics)),
         ("records", "Sample records", _sample_records(dataset, numbers)),
         *(
             ("images" + str(at), f"Images: {one.feature}", _images(one, THUMBNAILS // len(images)))
@@ -121,7 +121,7 @@ def _overview(dataset: Dataset, statistics: DatasetStatistics, manifest: Manifes
     ]
     if manifest is None:
         rows.append(("manifest", "none: these files are not recordmill's, and all figures are counted by reading them"))
-    return data_table(("", ""), rows)
+    return data_table((), rows)
 
 
 def _splits(statistics: DatasetStatistics) -> str:
@@ -146,118 +146,26 @@ def _classes(dataset: Dataset, statistics: DatasetStatistics) -> str:
         return f'<p class="pale">The label {markup_text(label)} has no classes: its values are numbers.</p>'
     feature = dataset.schema[label]
     most = max(max(of.values()) for of in counts.values())
-    ordered = sorted(counts, key=lambda value: (-sum(counts[value].values()), value))
+    ordered = sorted(counts, key=lambda value: (-sum(counts[value].values()), class_name(feature, value)))
+    weighed = {split: one.weighted.top_values for split, one in found.items() if one.weighted is not None}
     rows = [
         (
-            markup_text(_class_name(feature, value)),
+            markup_text(class_name(feature, value)),
             *(number(counts[value].get(split, 0)) for split in found),
+            *(f"{weights.get(value, 0):,.6g}" for weights in weighed.values()),
             "<br>".join(bar(counts[value].get(split, 0) / most, at % COLOURS) for at, split in enumerate(found)),
         )
         for value in ordered[:_CLASSES]
     ]
     more = f"<p>{len(ordered) - _CLASSES:,} more classes</p>" if len(ordered) > _CLASSES else ""
     estimated = "" if all(one.top_values_are_exact for one in found.values()) else "<p>counts are estimates</p>"
-    header = ("class", *(markup_text(split) for split in found), "")
+    header = ("class", *map(markup_text, found), *(f"{markup_text(split)} weigh" for split in weighed), "")
     return (
         f"<h3>{len(ordered):,} classes of {markup_text(label)}</h3>"
         + estimated
-        + data_table(header, rows, range(1, len(found) + 1))
+        + data_table(header, rows, range(1, len(header) - 1))
         + more
     )
-
-
-def _class_name(feature: Feature, value: str) -> str:
-    names = feature.classes
-    if names is None or not value.isdigit() or int(value) >= len(names):
-        return value
-    return names[int(value)]
-
-
-def _features(dataset: Dataset, statistics: DatasetStatistics) -> str:
-    splits = list(statistics)
-    keys = " ".join(f"{bar(0.05, at)} {markup_text(split)}" for at, split in enumerate(splits[:COLOURS]))
-    rows = []
-    for feature in list(dataset.schema)[:_FEATURES]:
-        found = [statistics[split][feature.name] for split in splits if feature.name in statistics[split]]
-        rows.append(_feature_row(feature, found))
-    left = len(dataset.schema) - len(rows)
-    first = (
-        f'<p class="pale">The figures are those of {markup_text(splits[0])}; missing is of all splits.</p>'
-        if splits[1:]
-        else ""
-    )
-    return (
-        f"<p>{keys}</p>{first}"
-        + data_table(
-            (
-                "feature",
-                "type",
-                "missing",
-                "distinct",
-                "least",
-                "mean",
-                "deviation",
-                "greatest",
-                "values",
-                "most frequent",
-            ),
-            rows,
-            (2, 3, 4, 5, 6, 7),
-        )
-        + (f"<p>{left:,} more features</p>" if left else "")
-    )
-
-
-def _feature_row(feature: Feature, found: Sequence[FeatureStatistics]) -> tuple[str, ...]:
-    first = found[0] if found else None
-    if first is None:
-        return (markup_text(feature.name), markup_text(feature.describe()), *[""] * 8)
-    records = sum(one.present + one.missing for one in found)
-    missing = sum(one.missing for one in found)
-    top = list(first.frequent_values.items())[:_FREQUENT]
-    about = "" if first.top_values_are_exact else "~"
-    frequent = "<br>".join(
-        f"{markup_text(_class_name(feature, value))} {bar(count / max(first.values, 1) / 2)} {about}{count:,}"
-        for value, count in top
-    )
-    lengths, sizes = first.lengths, first.sizes
-    notes = [
-        "" if lengths[0] == lengths[2] else f"{lengths[0]:,} to {lengths[2]:,} values",
-        "" if sizes is None else f"{sizes[0]:,} to {sizes[2]:,} bytes",
-        f"{first.nans:,} NaN" if first.nans else "",
-        f"{first.zeros:,} zeros" if first.zeros and feature.classes is None else "",
-        "" if first.colours is None else f"red, green, blue of {first.colours.images:,} images decoded",
-    ]
-    figures = [number(value) for value in (first.min, first.mean, first.std_dev, first.max)]
-    if (colours := first.colours) is not None:
-        figures[1:3] = ("<br>".join(number(value) for value in some) for some in (colours.mean, colours.std_dev))
-    is_number = feature.classes is None and not feature.timestamp
-    shown = histogram([_buckets(one) for one in found])
-    return (
-        markup_text(feature.name),
-        markup_text(feature.describe()),
-        f"{100 * missing / records:.3g} %" if missing else "",
-        f"{'~' if first.distinct_error else ''}{number(first.distinct)}",
-        *(figures if is_number else [""] * 4),
-        shown + "".join(f'<p class="pale">{note}</p>' for note in notes if note),
-        frequent,
-    )
-
-
-def _buckets(one: FeatureStatistics) -> list[tuple[float, float, float]]:
-    """(low, high, count) of buckets as wide as each other, of finite numbers."""
-    kind = one.proto.WhichOneof("stats")
-    if kind != "num_stats":
-        return []
-    standard = type(one.proto.num_stats.histograms.add()).STANDARD
-    for each in one.proto.num_stats.histograms:
-        if each.type == standard and each.buckets:
-            return [
-                (bucket.low_value, bucket.high_value, bucket.sample_count)
-                for bucket in each.buckets
-                if np.isfinite([bucket.low_value, bucket.high_value]).all()
-            ]
-    return []
 
 
 def _sample_records(dataset: Dataset, numbers: Int64s) -> str:
@@ -305,12 +213,13 @@ def _figure(one: Thumbnail) -> str:
 
 
 def _sizes(dataset: Dataset, numbers: Int64s) -> str:
-    sizes = feature_sizes(dataset.encoded, numbers)[:_FEATURES]
+    sizes = feature_sizes(dataset.encoded, numbers)[:FEATURES]
+    sample = f"{'All' if len(numbers) == len(dataset) else 'A sample of at most'} {len(numbers):,} records"
     total = max(sum(one.record_bytes for one in sizes), 1e-9)
     rows = [
         (
             markup_text(one.feature),
-            number(round(one.record_bytes, 1)),
+            f"{one.record_bytes:,.1f}",
             f"{100 * one.record_bytes / total:.3g} %",
             f"{100 * (1 - one.packed):.3g} %",
             bar(one.record_bytes / total),
@@ -318,9 +227,8 @@ def _sizes(dataset: Dataset, numbers: Int64s) -> str:
         for one in sizes
     ]
     saved = sum(one.record_bytes * (1 - one.packed) for one in sizes) / total
-    return (
-        f"<p>Of a sample of at most {len(numbers):,} records. gzip would save about {100 * saved:.2g} % of them.</p>"
-        + data_table(("feature", "bytes of a record", "share", "gzip saves", ""), rows, (1, 2, 3))
+    return f"<p>{sample}, before compression. gzip saves about {100 * saved:.2g} % of them.</p>" + data_table(
+        ("feature", "bytes of a record", "share", "gzip saves", ""), rows, (1, 2, 3)
     )
 
 
@@ -339,9 +247,10 @@ def _made(manifest: Manifest) -> str:
     read = [{"kind": part.kind, "records_read": part.records_read, **part.inputs} for part in manifest.parts]
     inputs = dict(enumerate(read, 1)) if len(read) > 1 else {**read[0]} if read else {}
     facts = _flat({
-        "fingerprint": manifest.fingerprint, "inputs": inputs, "options": manifest.options, "run": manifest.run,
+        "fingerprint of the build": manifest.fingerprint, "inputs": inputs, "options": manifest.options,
+        "run": manifest.run,
     })  # fmt: skip
-    return data_table(("", ""), [(markup_text(name), markup_text(value)) for name, value in facts])
+    return data_table((), [(markup_text(name), markup_text(value)) for name, value in facts])
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from recordmill.reader.dataset import Dataset
 
 SAMPLED = 1000  # records
-_AT_ONCE = 50
+_AT_ONCE = 200
 _AT_ONCE_BYTES = 8 << 20
 _SAMPLED_BYTES = 64 << 20
 _PACKED_BYTES = 1 << 20  # of a feature's values, of which the share that gzip saves is taken

@@ -1,0 +1,223 @@
+"""The features of a data set as rows of a table: how many records lack each, its range, what its values are like in
+each split, and the most frequent ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from recordmill.reader.display import show_time
+from recordmill.reader.report.markup import (
+    COLOURS,
+    Buckets,
+    bar,
+    data_table,
+    frequent_value,
+    histogram,
+    markup_text,
+    number,
+    plain_number,
+    span_text,
+)
+from recordmill.schemas.arrow import value_type
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.statistics.dataset_statistics import DatasetStatistics, FeatureStatistics
+
+FEATURES = 2000  # in the table
+_FREQUENT = 3
+_BUCKETS = 40  # of a histogram of integers
+
+
+def features_part(schema: Schema, statistics: DatasetStatistics) -> str:
+    """A row for each feature, HTML."""
+    splits = list(statistics)
+    keys = " ".join(f"{bar(0.05, at)} {markup_text(split)}" for at, split in enumerate(splits[:COLOURS]))
+    rows = []
+    for feature in list(schema)[:FEATURES]:
+        found = [statistics[split][feature.name] for split in splits if feature.name in statistics[split]]
+        rows.append(_feature_row(feature, found))
+    left = len(schema) - len(rows)
+    first = (
+        f'<p class="pale">The figures are those of {markup_text(splits[0])}; missing is of all splits.</p>'
+        if splits[1:]
+        else ""
+    )
+    return (
+        f"<p>{keys}</p>{first}"
+        + data_table(
+            (
+                "feature",
+                "type",
+                "missing",
+                "distinct",
+                "least",
+                "mean",
+                "deviation",
+                "greatest",
+                "values",
+                "most frequent",
+            ),
+            rows,
+            (2, 3, 4, 5, 6, 7),
+        )
+        + (f"<p>{left:,} more features</p>" if left else "")
+    )
+
+
+def _feature_row(feature: Feature, found: Sequence[FeatureStatistics]) -> tuple[str, ...]:
+    first = found[0] if found else None
+    if first is None:
+        return (markup_text(feature.name), markup_text(feature.describe()), *[""] * 8)
+    records = sum(one.present + one.missing for one in found)
+    missing = sum(one.missing for one in found)
+    return (
+        markup_text(feature.name),
+        markup_text(feature.describe()),
+        f"{100 * missing / records:.3g} %" if missing else "",
+        f"{'~' if first.distinct_error else ''}{number(first.distinct)}",
+        *_figures(feature, first),
+        "".join(f'{shown}<p class="pale">{note}</p>' if note else shown for shown, note in _shapes(feature, found)),
+        _frequent(feature, first),
+    )
+
+
+def _figures(feature: Feature, one: FeatureStatistics) -> tuple[str, ...]:
+    """The least, the mean, the deviation and the greatest; of classes there are none."""
+    if feature.classes is not None:
+        return ("",) * 4
+    if feature.timestamp:
+        least, most = (markup_text(_time(feature, value)).replace(" ", "<br>", 1) for value in (one.min, one.max))
+        return least, "", "", most
+    if (colours := one.colours) is not None:
+        of_colours = ("<br>".join(map(number, some)) for some in (colours.mean, colours.std_dev))
+        return ("", *of_colours, "")
+    return plain_number(one.min), number(one.mean), number(one.std_dev), plain_number(one.max)
+
+
+def _time(feature: Feature, value: float | None) -> str:
+    """A point in time, of its unit, as its records show it."""
+    return "" if value is None else show_time(pa.scalar(int(value), value_type(feature)))
+
+
+def _number(feature: Feature, value: float) -> str:
+    return plain_number(value)
+
+
+def _frequent(feature: Feature, one: FeatureStatistics) -> str:
+    if one.distinct == one.values > _FREQUENT and not one.distinct_error:
+        return '<p class="pale">each once</p>' if one.top_values else ""
+    about = "" if one.top_values_are_exact else "~"
+    return "".join(
+        frequent_value(markup_text(class_name(feature, value)), count / max(one.values, 1), f"{about}{count:,}")
+        for value, count in list(one.frequent_values.items())[:_FREQUENT]
+    )
+
+
+def _shapes(feature: Feature, found: Sequence[FeatureStatistics]) -> Iterator[tuple[str, str]]:
+    """(histogram, note), HTML, of what a feature's values are like: of the values, of how many a record has, and of the
+    bytes of texts and binary values.
+    """
+    first = found[0]
+    if feature.classes is None:
+        ends = [value for one in found for value in (one.min, one.max) if value is not None]
+        shown = _time if feature.timestamp else _number
+        of = f"{shown(feature, min(ends))} to {shown(feature, max(ends))}" if ends else ""
+        yield histogram(_value_buckets(found), of), ""
+    least, mean, most = first.lengths
+    if least != most:
+        lengths = [_length_buckets(one) for one in found]
+        yield histogram(lengths, "values of a record"), f"{span_text(least, most, 'values')}, {number(mean)} on average"
+    if (sizes := first.sizes) is not None:
+        average = "" if sizes[0] == sizes[2] else f", {number(sizes[1])} on average"
+        shown_sizes = histogram([_size_buckets(one) for one in found], "bytes of a value")
+        yield shown_sizes, span_text(sizes[0], sizes[2], "bytes") + average
+    notes = [
+        f"{first.nans:,} NaN" if first.nans else "",
+        f"{infinite:,} infinite" if (infinite := _infinite(first)) else "",
+        f"{first.zeros:,} zero{'' if first.zeros == 1 else 's'}" if first.zeros and feature.classes is None else "",
+        "" if first.colours is None else f"red, green, blue of {first.colours.images:,} images decoded",
+        _weighted(first, feature.classes is not None),
+    ]
+    yield from (("", note) for note in notes if note)
+
+
+def _infinite(one: FeatureStatistics) -> int:
+    return one.values - one.finite - one.nans
+
+
+def _weighted(one: FeatureStatistics, is_class: bool) -> str:
+    """What it is like where records are weighed."""
+    weighted = one.weighted
+    if weighted is None or weighted.mean is None or is_class:
+        return ""
+    return (
+        f"as {markup_text(one.weight)} weighs: mean {number(weighted.mean)}, deviation {number(weighted.std_dev)}, "
+        f"median {number(weighted.median)}"
+    )
+
+
+def _value_buckets(found: Sequence[FeatureStatistics]) -> list[Buckets]:
+    """Buckets of the finite numbers of each split, as wide as each other: of integers that are all listed between the
+    same edges, so that splits and neighbours can be compared; else those of the statistics.
+    """
+    listed = [{int(value): count for value, count in one.top_values.items()} for one in found if one.type == "INT"]
+    if len(listed) == len(found) and all(sum(of.values()) == one.values for of, one in zip(listed, found, strict=True)):
+        values = sorted({value for of in listed for value in of})
+        if not values:
+            return []
+        width = -(-(values[-1] - values[0] + 1) // _BUCKETS)
+        count = -(-(values[-1] - values[0] + 1) // width)
+        return [_listed_buckets(of, values[0], width, count) for of in listed]
+    return [_equal_buckets(one) for one in found]
+
+
+def _listed_buckets(listed: Mapping[int, int], least: int, width: int, count: int) -> Buckets:
+    counts = [0] * count
+    for value, times in listed.items():
+        counts[(value - least) // width] += times
+    edges = [float(least + width * at) - 0.5 for at in range(count + 1)]
+    return list(zip(edges, edges[1:], counts, strict=False))
+
+
+def _equal_buckets(one: FeatureStatistics) -> Buckets:
+    """Of the numbers, as the statistics have them; none of those that no float64 tells apart."""
+    proto = one.histogram(False) if one.proto.WhichOneof("stats") == "num_stats" else None
+    return [
+        (bucket.low_value, bucket.high_value, bucket.sample_count)
+        for bucket in (() if proto is None else proto.buckets)
+        if np.isfinite([bucket.low_value, bucket.high_value]).all()
+    ]
+
+
+def _length_buckets(one: FeatureStatistics) -> Buckets:
+    return _whole_buckets(one.lengths[0], *one.length_counts)
+
+
+def _size_buckets(one: FeatureStatistics) -> Buckets:
+    proto, sizes = one.histogram(True), one.sizes
+    if proto is None or sizes is None:
+        return []
+    return _whole_buckets(
+        sizes[0], [one.high_value for one in proto.buckets], [one.sample_count for one in proto.buckets]
+    )
+
+
+def _whole_buckets(least: int, ends: Sequence[float], counts: Sequence[float]) -> Buckets:
+    """Buckets of whole numbers, of which so many are each time behind the last end and up to the next one; those with
+    equal ends are one bucket.
+    """
+    found: dict[float, float] = {}
+    for end, count in zip(ends, counts, strict=True):
+        found[end + 0.5] = found.get(end + 0.5, 0.0) + count
+    return list(zip([least - 0.5, *found], found, found.values(), strict=False))
+
+
+def class_name(feature: Feature, value: str) -> str:
+    """A value as statistics name it, for people: a class by its name."""
+    names = feature.classes
+    if names is None or not value.isdigit() or int(value) >= len(names):
+        return value
+    return names[int(value)]
