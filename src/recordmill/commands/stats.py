@@ -26,7 +26,7 @@ Counts, least and greatest values, means and deviations are exact. DISTINCT and 
 features with many values. The JSON has quantiles, too, and says by how much they may differ.
 
 --out writes a DatasetFeatureStatisticsList, which TensorFlow Data Validation shows and compares:
-tfdv.visualize_statistics(tfdv.load_stats_binary("old.pb")).
+tfdv.visualize_statistics(tfdv.load_stats_binary("old.pb")), one split at a time: of several, --split chooses one.
 """
 
 
