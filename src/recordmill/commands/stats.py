@@ -79,7 +79,7 @@ def stats(
     from recordmill.base.progress import Progress
     from recordmill.pipelines.statistics import count_raw, is_raw
     from recordmill.reader.dataset import open
-    from recordmill.reader.statistics import count_statistics, stored_statistics
+    from recordmill.reader.statistics import build_weight, count_statistics, stored_statistics
     from recordmill.shards.manifest import is_data_set
     from recordmill.statistics.dataset_statistics import DatasetStatistics
     from recordmill.storage.files import bound_requests, output_path, put_bytes
@@ -102,6 +102,7 @@ def stats(
         found = None if recount else stored_statistics(dataset)
         if found is None or weight not in (None, found.weight):
             names = dataset.schema.names
+            weight = weight or build_weight(dataset)
             if weight is not None and weight not in names and weight in dataset.full_schema:
                 dataset = open(paths, split, [*names, weight], schema=schema, threads=threads)
             sketch = count_statistics(dataset, lambda records: progress.advance(records=records), weight)

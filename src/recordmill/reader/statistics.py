@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.arrays import Int64s
-from recordmill.base.errors import UsageError
+from recordmill.base.errors import DataError, UsageError
 from recordmill.base.suggestions import there_are
 from recordmill.base.threads import thread_map
 from recordmill.records.images.pixels import CHANNELS
@@ -35,26 +35,41 @@ def stored_statistics(dataset: Scanner) -> DatasetStatistics | None:
     Raises:
         DataError: the file of the statistics is missing, or not what the manifest says.
     """
-    manifest, view, root = dataset.catalog.manifest, dataset.view, dataset.catalog.root
-    if manifest is None or root is None or view.filters or view.steps or view.names:
+    view = dataset.view
+    if view.filters or view.steps or view.names or (found := _built_statistics(dataset)) is None:
         return None
-    data = read_statistics(manifest, root)
-    if data is None:
-        return None
-    found = DatasetStatistics.from_bytes(data, STATISTICS_NAME)
     return found.of(dataset.splits, None if dataset.schema == dataset.full_schema else dataset.schema.names)
+
+
+def _built_statistics(dataset: Scanner) -> DatasetStatistics | None:
+    """Those of all records and features."""
+    manifest, root = dataset.catalog.manifest, dataset.catalog.root
+    data = None if manifest is None or root is None else read_statistics(manifest, root)
+    return None if data is None else DatasetStatistics.from_bytes(data, STATISTICS_NAME)
+
+
+def build_weight(dataset: Scanner) -> str | None:
+    """The feature by which the build has weighed records; None where it has not, or where nobody can tell any more."""
+    try:
+        found = _built_statistics(dataset)
+    except DataError:
+        return None
+    return None if found is None else found.weight
 
 
 def count_statistics(
     dataset: Scanner, progress: Callable[[int], None] | None = None, weight: str | None = None
 ) -> DatasetSketch:
     """The records of a data set, or of any TFRecord files, counted by reading all of them; encoded images as they are
-    stored. weight: the feature that says how much each of them counts in weighted figures.
+    stored. weight: the feature that says how much each of them counts in weighted figures; None: that of the build, if
+    it is there.
 
     Raises:
         UsageError: no such feature, or it can't be a weight.
     """
     whole = dataset.encoded
+    if weight is None and (built := build_weight(dataset)) in whole.schema.names:
+        weight = built
     check_weight(whole.schema, weight)
     sketches = SketchPool(whole.schema, whole.splits, weight=weight)
     numbers = {split: number for number, split in enumerate(whole.splits)}
