@@ -180,8 +180,12 @@ def test_records_without_a_weight_that_counts_are_told(tmp_path: Path, capsys: p
     assert weighted_of(found, "train", "x").mean == 0
     assert run(["stats", str(tmp_path / "out")]) == 0
     assert "train, as 'w' weighs records: 1.5 together; 5 have no weight that counts" in capsys.readouterr().out
+    shown = found._repr_html_()
+    assert shown.index("train: ") < shown.index("as &#x27;w&#x27; weighs records") < shown.index("HEAVIEST")
     assert run(["stats", str(tmp_path / "out"), "--columns", "x", "--json"]) == 0
-    (one,) = json.loads(capsys.readouterr().out)["train"]["features"]
+    train = json.loads(capsys.readouterr().out)["train"]
+    assert (train["weight"], train["weights"], train["unweighed"]) == ("w", 1.5, 5)
+    (one,) = train["features"]
     assert (one["weighted"]["present"], one["weighted"]["top_values"]) == (1.5, {"0": 1.5})
 
 

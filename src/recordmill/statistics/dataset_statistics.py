@@ -467,9 +467,20 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
     def to_json(self) -> dict[str, Any]:
         """All figures, by split."""
         return {
-            split: {"records": self.records[split], "features": [one.to_json() for one in features.values()]}
+            split: {
+                "records": self.records[split],
+                **self._weights_of(split),
+                "features": [one.to_json() for one in features.values()],
+            }
             for split, features in self.items()
         }
+
+    def _weights_of(self, split: str) -> dict[str, Any]:
+        """By what records are weighed, how much they weigh together, and how many have no weight that counts."""
+        if self.weight is None:
+            return {}
+        unweighed = next(iter(self[split].values())).unweighed
+        return {"weight": self.weight, "weights": self.weights[split], "unweighed": unweighed}
 
     def summary(self) -> dict[str, Any]:
         """What a manifest says of them."""
@@ -481,7 +492,7 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
             yield f"{split}: {self.records[split]:,} records"
             yield from _aligned([_COLUMNS, *(one.row() for one in features.values())])
             if self.weight is not None:
-                unweighed = next(iter(features.values())).unweighed
+                unweighed = self._weights_of(split)["unweighed"]
                 yield f"{split}, as {self.weight!r} weighs records: {self.weights[split]:,.6g} together" + (
                     f"; {unweighed:,} have no weight that counts" if unweighed else ""
                 )
@@ -493,6 +504,11 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
         return "\n".join(self.lines())
 
     def _repr_html_(self) -> str:
-        tables = [html.table(list(_COLUMNS), [one.row() for one in features.values()]) for features in self.values()]
-        counts = ", ".join(f"{split} {count:,}" for split, count in self.records.items())
-        return html.section(f"statistics: {counts} records", *tables)
+        parts = []
+        for split, features in self.items():
+            of_split = [html.table(list(_COLUMNS), [one.row() for one in features.values()])]
+            if self.weight is not None:
+                weighted = html.table(list(_WEIGHTED_COLUMNS), [one.weighted_row() for one in features.values()])
+                of_split.append(html.section(f"as {self.weight!r} weighs records", weighted))
+            parts.append(html.section(f"{split}: {self.records[split]:,} records", *of_split))
+        return html.section("statistics", *parts)
