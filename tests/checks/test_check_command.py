@@ -108,6 +108,13 @@ def test_leaks_and_repeats_are_found_with_their_places(sets: Path, capfd: pytest
     assert recordmill.check(sets / "far", memory=10_000) == recordmill.check(sets / "far")  # digests in files
 
 
+def test_fields_name_options_as_python_writes_them(sets: Path) -> None:
+    (found,) = recordmill.check(sets / "far", against={"leakage": {"keys": ["user"]}})
+    assert "build with split_by= a feature" in found.remedy
+    assert found.remedy == found.to_json()["remedy"]
+    assert found.remedy in str(found)
+
+
 def test_equal_images_are_found_in_two_splits(tmp_path: Path) -> None:
     random = np.random.default_rng(1)
     for number in range(30):

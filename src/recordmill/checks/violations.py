@@ -4,7 +4,7 @@ and what to do.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from recordmill.base.option_names import spelled
@@ -44,6 +44,10 @@ class Violation:
     def to_json(self) -> dict[str, Any]:
         """All of it, for `--json`."""
         return {name: spelled(value) if isinstance(value, str) else value for name, value in asdict(self).items()}
+
+    def for_caller(self) -> Violation:
+        """The same with options as who called writes them, also in its fields."""
+        return replace(self, what=spelled(self.what), remedy=spelled(self.remedy))
 
 
 def value_name(feature: Feature, value: str) -> str:

@@ -90,7 +90,8 @@ def check(
         standards.add(one)
     found = list(standards.violations(_called(inputs)))
     repeats = standards.repeats()
-    return [*found, *repeat_violations(dataset, repeats, memory_bytes, lambda n: progress.advance(records=n))]
+    found += repeat_violations(dataset, repeats, memory_bytes, lambda n: progress.advance(records=n))
+    return [one.for_caller() for one in found]
 
 
 class _Standards:
