@@ -106,6 +106,9 @@ def test_what_the_page_says_is_what_the_records_are(tmp_path: Path) -> None:
     assert view.after("records") == ["3"]
 
 
+EMPTY = Schema((Feature("x", "string"),))
+
+
 def report_of(folder: Path, features: Sequence[Feature], label: str | None = None, **columns: Sequence[Any]) -> str:
     """The page of a data set of these columns, of which the first half is the split `train`."""
     schema = Schema(tuple(features), label=label)
@@ -137,6 +140,9 @@ def test_sizes_and_lengths_have_histograms_and_values_that_occur_once_are_not_li
     html = report_of(tmp_path, features, text=texts, code=["abc"] * 80, list=[[1.0] * (1 + n % 3) for n in range(80)])
     page = page_of(html)
     assert "each once" in page.texts
+    empty = recordmill.open(write_data_set(tmp_path / "empty", {"train": pa.table({"x": ["", "", "a"]})}, EMPTY))
+    assert page_of(empty.report().html).after("0 to 1 bytes, 0.33333 on average", 4) == ["''", "2", "a", "1"]
+    assert empty.statistics["train"]["x"].row()[-1] == "'' (2) a (1)"
     assert not {"000", "001xxxxxxxxxx"} & set(page.texts)
     assert "3 to 13 bytes, 8 on average" in page.texts
     assert "3 bytes" in page.texts
@@ -241,6 +247,11 @@ def test_a_file_that_is_there_is_not_replaced_unless_it_is_said(
     assert main(["report", str(out), "-o", str(target)]) == 2
     assert "--overwrite" in capsys.readouterr().err
     assert target.read_text() == "mine"
+    for command in ("report", "stats"):
+        assert main([command, str(out), "-o", str(tmp_path), "--overwrite"]) == 2
+        assert f"--out {tmp_path} is a folder: name a file" in capsys.readouterr().err
+        assert main([command, str(out), "-o", str(tmp_path / "no" / "a.html")]) == 2
+        assert f"there is no folder {tmp_path / 'no'}" in capsys.readouterr().err
     assert main(["report", str(out), "--out", str(target), "--overwrite", "--quiet"]) == 0
     assert target.read_text() == recordmill.report(out, out=tmp_path / "b.html").html
 

@@ -61,15 +61,14 @@ def report(
     named; overwrite: it may be there.
 
     Raises:
-        UsageError: nothing there, or `out` is. DataError: a record is damaged.
+        UsageError: nothing there, or `out` is or can't be. DataError: a record is damaged.
     """
     from recordmill.base.progress import Progress
     from recordmill.reader.dataset import open
-    from recordmill.reader.report.report import check_absent, make_report
+    from recordmill.reader.report.report import make_report
+    from recordmill.storage.folders import file_to_write
 
-    target = _NAME if out is None else out
-    if not overwrite:
-        check_absent(target)
+    target = file_to_write(_NAME if out is None else out, overwrite)
     progress = progress or Progress()
     progress.begin("convert")
     dataset = open(inputs, split, columns, schema=schema, threads=threads, storage_requests=storage_requests)

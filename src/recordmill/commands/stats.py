@@ -74,21 +74,17 @@ def stats(
         UsageError: nothing there, or an option that can't be served. DataError: an input is damaged. TooManyRejects:
             more records than max_rejects can't be used.
     """
-    from recordmill.base.errors import UsageError
-    from recordmill.base.option_names import option
     from recordmill.base.progress import Progress
     from recordmill.pipelines.statistics import count_raw, is_raw
     from recordmill.reader.dataset import open
     from recordmill.reader.statistics import build_weight, count_statistics, stored_statistics
     from recordmill.shards.manifest import is_data_set
     from recordmill.statistics.dataset_statistics import DatasetStatistics
-    from recordmill.storage.files import bound_requests, output_path, put_bytes
-    from recordmill.storage.folders import exists
+    from recordmill.storage.files import bound_requests, put_bytes
+    from recordmill.storage.folders import file_to_write
 
     bound_requests(storage_requests)
-    target = None if out is None else output_path(out)
-    if target is not None and not overwrite and exists(target):
-        raise UsageError(f"{option('out', target)} is there already: give {option('overwrite', True)} to replace it")
+    target = None if out is None else file_to_write(out, overwrite)
     paths = [os.fspath(one) for one in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)]
     progress = progress or Progress()
     progress.begin("convert")

@@ -366,7 +366,7 @@ def _shown(value: float | int | None) -> str:
 
 
 def _cut(text: str) -> str:
-    line = repr(text)[1:-1]
+    line = repr(text)[1:-1] if text else "''"
     return line if len(line) <= _SHOWN_TEXT else line[: _SHOWN_TEXT - 1] + "…"
 
 

@@ -14,8 +14,9 @@ import stat
 import tempfile
 from pathlib import Path
 
-from recordmill.base.errors import DataError
-from recordmill.storage.files import below, create_file, is_remote, read_blocks, storage_of, write_all
+from recordmill.base.errors import DataError, UsageError
+from recordmill.base.option_names import option
+from recordmill.storage.files import below, create_file, is_remote, output_path, read_blocks, storage_of, write_all
 
 Pathlike = str | os.PathLike[str]
 _COPIED_BYTES = 8 << 20  # 8 MiB: what is held of a file that is copied
@@ -30,6 +31,23 @@ def join(folder: Pathlike, *names: str) -> str:
 def exists(path: Pathlike) -> bool:
     """Whether something is there, or where a link leads to."""
     return storage_of(os.fspath(path)).exists(os.fspath(path))
+
+
+def file_to_write(path: Pathlike, overwrite: bool) -> str:
+    """The path of a file that `out` names and that can be written, as far as can be seen before there is anything to
+    write.
+
+    Raises:
+        UsageError: the file is there and may not be replaced, it is a folder, or there is no folder for it.
+    """
+    target = output_path(path)
+    if not is_remote(target) and is_folder(target):
+        raise UsageError(f"{option('out', target)} is a folder: name a file")
+    if not overwrite and exists(target):
+        raise UsageError(f"{option('out', target)} is there already: give {option('overwrite', True)} to replace it")
+    if not is_remote(target) and not is_folder(folder := os.path.dirname(target) or "."):
+        raise UsageError(f"{option('out', target)}: there is no folder {folder}")
+    return target
 
 
 def has_name(path: Pathlike) -> bool:

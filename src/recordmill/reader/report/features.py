@@ -218,6 +218,8 @@ def _whole_buckets(least: int, ends: Sequence[float], counts: Sequence[float]) -
 def class_name(feature: Feature, value: str) -> str:
     """A value as statistics name it, for people: a class by its name."""
     names = feature.classes
+    if not value:
+        return "''"
     if names is None or not value.isdigit() or int(value) >= len(names):
         return value
     return names[int(value)]

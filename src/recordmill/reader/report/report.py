@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recordmill.base.arrays import Int64s
-from recordmill.base.errors import UsageError
-from recordmill.base.option_names import option
 from recordmill.base.sizes import show_size
 from recordmill.reader.display import show_value
 from recordmill.reader.report.features import FEATURES, class_name, features_part
@@ -24,8 +22,8 @@ from recordmill.reader.report.thumbnails import THUMBNAILS, ImageSample, Thumbna
 from recordmill.reader.statistics import count_statistics, stored_statistics
 from recordmill.records.columns.decode_images import looks_like_image
 from recordmill.statistics.dataset_statistics import DatasetStatistics
-from recordmill.storage.files import output_path, put_bytes
-from recordmill.storage.folders import exists
+from recordmill.storage.files import put_bytes
+from recordmill.storage.folders import file_to_write
 
 if TYPE_CHECKING:
     from recordmill.reader.dataset import Dataset
@@ -47,21 +45,12 @@ class Report:
         """Write the page to a file, whole. overwrite: it may be there.
 
         Raises:
-            UsageError: the file is there.
+            UsageError: the file is there, or can't be.
         """
-        if not overwrite:
-            check_absent(path)
-        put_bytes(output_path(path), self.html.encode())
+        put_bytes(file_to_write(path, overwrite), self.html.encode())
 
     def _repr_html_(self) -> str:
         return _IFRAME.format(escape(self.html))
-
-
-def check_absent(path: str | os.PathLike[str]) -> None:
-    """Raises UsageError if the file is there."""
-    target = output_path(path)
-    if exists(target):
-        raise UsageError(f"{option('out', target)} is there already: give {option('overwrite', True)} to replace it")
 
 
 def make_report(dataset: Dataset, progress: Callable[[int], None] | None = None) -> Report:
