@@ -319,8 +319,8 @@ class FeatureStatistics:
         if colours is not None:
             figures[1:3] = (" ".join(f"{value:.1f}" for value in values) for values in (colours.mean, colours.std_dev))
         spans = [
-            "" if lengths[0] == lengths[2] else f"{lengths[0]}..{lengths[2]} values",
-            "" if sizes is None else f"{sizes[0]}..{sizes[2]} bytes",
+            "" if lengths[0] == lengths[2] else _span(lengths[0], lengths[2], "values"),
+            "" if sizes is None else _span(sizes[0], sizes[2], "bytes"),
             f"{self.nans:,} NaN" if self.nans else "",
             "" if colours is None else f"colours of {colours.images:,} decoded",
         ]
@@ -363,6 +363,12 @@ def _quantiles(histograms: Iterable[Any]) -> tuple[float, ...]:
 
 def _shown(value: float | int | None) -> str:
     return "" if value is None else str(value) if isinstance(value, int) else f"{value:.5g}"
+
+
+def _span(least: int, most: int, unit: str) -> str:
+    if least == most:
+        return f"{least} {unit.removesuffix('s') if least == 1 else unit}"
+    return f"{least}..{most} {unit}"
 
 
 def _cut(text: str) -> str:

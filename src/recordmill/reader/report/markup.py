@@ -48,10 +48,12 @@ def plain_number(value: float | int | None) -> str:
 
 def span_text(least: float, most: float, unit: str) -> str:
     """
-    >>> span_text(3, 3, "bytes"), span_text(3, 1200, "bytes")
-    ('3 bytes', '3 to 1,200 bytes')
+    >>> span_text(1, 1, "bytes"), span_text(3, 1200, "bytes")
+    ('1 byte', '3 to 1,200 bytes')
     """
-    return f"{number(least)} {unit}" if least == most else f"{number(least)} to {number(most)} {unit}"
+    if least == most:
+        return f"{number(least)} {unit.removesuffix('s') if least == 1 else unit}"
+    return f"{number(least)} to {number(most)} {unit}"
 
 
 def data_table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = ()) -> str:
