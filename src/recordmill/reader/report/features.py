@@ -12,7 +12,7 @@ import pyarrow as pa
 from recordmill.reader.display import show_time
 from recordmill.reader.report.markup import (
     COLOURS,
-    Buckets,
+    HistogramBuckets,
     bar,
     data_table,
     frequent_value,
@@ -26,7 +26,7 @@ from recordmill.schemas.arrow import value_type
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.statistics.dataset_statistics import DatasetStatistics, FeatureStatistics
 
-FEATURES = 2000  # in the table
+MOST_FEATURES = 2000  # in the table
 _FREQUENT = 3
 _BUCKETS = 40  # of a histogram of integers
 
@@ -36,7 +36,7 @@ def features_part(schema: Schema, statistics: DatasetStatistics) -> str:
     splits = list(statistics)
     keys = " ".join(f"{bar(0.05, at)} {markup_text(split)}" for at, split in enumerate(splits[:COLOURS]))
     rows = []
-    for feature in list(schema)[:FEATURES]:
+    for feature in list(schema)[:MOST_FEATURES]:
         found = [statistics[split][feature.name] for split in splits if feature.name in statistics[split]]
         rows.append(_feature_row(feature, found))
     left = len(schema) - len(rows)
@@ -159,7 +159,7 @@ def _weighted(one: FeatureStatistics, is_class: bool) -> str:
     )
 
 
-def _value_buckets(found: Sequence[FeatureStatistics]) -> list[Buckets]:
+def _value_buckets(found: Sequence[FeatureStatistics]) -> list[HistogramBuckets]:
     """Buckets of the finite numbers of each split, as wide as each other: of integers that are all listed between the
     same edges, so that splits and neighbours can be compared; else those of the statistics.
     """
@@ -174,7 +174,7 @@ def _value_buckets(found: Sequence[FeatureStatistics]) -> list[Buckets]:
     return [_equal_buckets(one) for one in found]
 
 
-def _listed_buckets(listed: Mapping[int, int], least: int, width: int, count: int) -> Buckets:
+def _listed_buckets(listed: Mapping[int, int], least: int, width: int, count: int) -> HistogramBuckets:
     counts = [0] * count
     for value, times in listed.items():
         counts[(value - least) // width] += times
@@ -182,7 +182,7 @@ def _listed_buckets(listed: Mapping[int, int], least: int, width: int, count: in
     return list(zip(edges, edges[1:], counts, strict=False))
 
 
-def _equal_buckets(one: FeatureStatistics) -> Buckets:
+def _equal_buckets(one: FeatureStatistics) -> HistogramBuckets:
     """Of the numbers, as the statistics have them; none of those that no float64 tells apart."""
     proto = one.histogram(False) if one.proto.WhichOneof("stats") == "num_stats" else None
     return [
@@ -192,11 +192,11 @@ def _equal_buckets(one: FeatureStatistics) -> Buckets:
     ]
 
 
-def _length_buckets(one: FeatureStatistics) -> Buckets:
+def _length_buckets(one: FeatureStatistics) -> HistogramBuckets:
     return _whole_buckets(one.lengths[0], *one.length_counts)
 
 
-def _size_buckets(one: FeatureStatistics) -> Buckets:
+def _size_buckets(one: FeatureStatistics) -> HistogramBuckets:
     proto, sizes = one.histogram(True), one.sizes
     if proto is None or sizes is None:
         return []
@@ -205,7 +205,7 @@ def _size_buckets(one: FeatureStatistics) -> Buckets:
     )
 
 
-def _whole_buckets(least: int, ends: Sequence[float], counts: Sequence[float]) -> Buckets:
+def _whole_buckets(least: int, ends: Sequence[float], counts: Sequence[float]) -> HistogramBuckets:
     """Buckets of whole numbers, of which so many are each time behind the last end and up to the next one; those with
     equal ends are one bucket.
     """

@@ -73,23 +73,21 @@ def _cell(cell: str, is_number: bool) -> str:
 
 
 def bar(share: float, colour: int = 0) -> str:
-    """A bar of that part of a width that the page's own decides; of nothing there is none."""
-    return f'<span class="bar c{colour}" style="--w:{_part(share)}"></span>' if share > 0 else ""
+    """A bar of that part of the width of all bars, which is 1 em of theirs; of nothing there is none."""
+    return f'<span class="bar c{colour}" style="width:{min(share, 1.0):.3g}em"></span>' if share > 0 else ""
 
 
 def frequent_value(name: str, share: float, count: str) -> str:
     """A value and how often it occurs, over a bar of its share; name: HTML."""
-    return f'<div class="top" style="--w:{_part(share)}">{name}<span>{count}</span></div>'
+    return (
+        f'<div class="top" style="background-size:{100 * min(share, 1.0):.3g}% 100%">{name}<span>{count}</span></div>'
+    )
 
 
-def _part(share: float) -> str:
-    return f"{max(0.0, min(share, 1.0)):.3g}"
+HistogramBuckets = Sequence[tuple[float, float, float]]  # low, high, count
 
 
-Buckets = Sequence[tuple[float, float, float]]  # low, high, count
-
-
-def histogram(series: Sequence[Buckets], of: str = "") -> str:
+def histogram(series: Sequence[HistogramBuckets], of: str = "") -> str:
     """An SVG of one line for each series of buckets; each line's area is that of its own count. of: a tooltip, from
     where to where. Of one bucket, which all values share, there is none.
     """

@@ -15,7 +15,7 @@ import numpy as np
 from recordmill.base.arrays import Int64s
 from recordmill.base.sizes import show_size
 from recordmill.reader.display import show_value
-from recordmill.reader.report.features import FEATURES, class_name, features_part
+from recordmill.reader.report.features import MOST_FEATURES, class_name, features_part
 from recordmill.reader.report.markup import COLOURS, bar, data_table, markup_text, number, page
 from recordmill.reader.report.samples import feature_sizes, sample_numbers
 from recordmill.reader.report.thumbnails import THUMBNAILS, ImageSample, Thumbnail, sample_images
@@ -202,7 +202,7 @@ def _figure(one: Thumbnail) -> str:
 
 
 def _sizes(dataset: Dataset, numbers: Int64s) -> str:
-    sizes = feature_sizes(dataset.encoded, numbers)[:FEATURES]
+    sizes = feature_sizes(dataset.encoded, numbers)[:MOST_FEATURES]
     sample = f"{'All' if len(numbers) == len(dataset) else 'A sample of at most'} {len(numbers):,} records"
     total = max(sum(one.record_bytes for one in sizes), 1e-9)
     rows = [
