@@ -148,7 +148,7 @@ def _classes(dataset: Dataset, statistics: DatasetStatistics) -> str:
     ]
     more = f"<p>{len(ordered) - _CLASSES:,} more classes</p>" if len(ordered) > _CLASSES else ""
     estimated = "" if all(one.top_values_are_exact for one in found.values()) else "<p>counts are estimates</p>"
-    header = ("class", *map(markup_text, found), *(f"{markup_text(split)} weigh" for split in weighed), "")
+    header = ("class", *map(markup_text, found), *(f"weight of {markup_text(split)}" for split in weighed), "")
     return (
         f"<h3>{len(ordered):,} classes of {markup_text(label)}</h3>"
         + estimated
