@@ -235,3 +235,17 @@ def test_a_violation_says_its_place_and_what_to_do() -> None:
         "check": "leakage", "what": "3 records leak", "remedy": "take them out", "feature": None, "split": "test",
         "figure": 0.5, "threshold": 0.0, "file": "a.tfrecord", "record": 7,
     }  # fmt: skip
+
+
+def test_words_and_numbers_of_yaml_are_those_of_version_1_2(tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(
+        "features: {city: {values: [NO, yes, on], shares: {off: [0, 1]}}, flag: {values: [true, False]}}\n"
+        "drift: {jensen_shannon: 1e-3, missing: 2.5E-2}\n"
+    )
+    rules = read_rules(path)
+    assert rules.features["city"].values == ("NO", "yes", "on")
+    assert list(rules.features["city"].shares) == ["off"]
+    assert rules.features["flag"].values == ("1", "0")
+    assert rules.drift.jensen_shannon == Threshold(0.001)
+    assert rules.drift.missing == Threshold(0.025)

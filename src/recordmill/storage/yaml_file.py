@@ -4,12 +4,14 @@ in what its aliases repeat.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from recordmill.base.errors import MissingExtraError, UsageError
 from recordmill.storage.files import open_file
 
+_BOOL, _FLOAT = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:float"
 _MOST_DEPTH = 16  # of what people write: steps in a list in a mapping need 5
 _MOST_VALUES = 1 << 20  # each as often as an alias repeats it
 
@@ -55,9 +57,16 @@ def check_nesting(value: Any) -> None:
 
 
 def _loader(yaml: Any) -> Any:
-    """YAML's safe loader, by which the last of two equal keys would win without a word."""
+    """YAML's safe loader, by which the last of two equal keys would win without a word. What is true, false or a number
+    is so by YAML 1.2: NO is a country and 1e-3 a number.
+    """
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        yaml_implicit_resolvers = {  # noqa: RUF012
+            first: [(tag, pattern) for tag, pattern in known if tag != _BOOL]
+            for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        }
+
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             seen = set()
             for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
@@ -66,4 +75,6 @@ def _loader(yaml: Any) -> Any:
                 seen.add(key.value)
             return super().construct_mapping(node, deep)
 
+    Loader.add_implicit_resolver(_BOOL, re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+    Loader.add_implicit_resolver(_FLOAT, re.compile(r"^[-+]?[0-9]+(?:\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789"))
     return Loader
