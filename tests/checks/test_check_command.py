@@ -173,6 +173,7 @@ def test_near_equal_photos_are_found_and_no_others(shared_data: Path, tmp_path: 
         (["one", "--against", "junk.pbtxt"], "junk.pbtxt: is no tensorflow_metadata schema"),
         (["one", "--against", ""], "is empty"),
         (["one", "--against", "nowhere"], "nowhere"),
+        (["one", "--against", "images.yaml"], "duplicates: near_images: no feature of the data set holds enc"),
         (["one", "--memory", "lots"], "--memory lots"),
     ],
 )
@@ -182,6 +183,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     monkeypatch.chdir(sets)
     Path("rows.yaml").write_text("features: {fair: {min: 0}}")
     Path("rules.yml").write_text("features: {fare: {min: 0}}")
+    Path("images.yaml").write_text("duplicates: {near_images: 0}")
     Path("junk.pb").write_bytes(b"\xff\xfejunk")
     Path("empty.pb").write_bytes(b"")
     Path("junk.pbtxt").write_text("feature { name: ")

@@ -88,8 +88,8 @@ def check(
     standards = _Standards(dataset, recount, progress)
     for one in against if isinstance(against, list | tuple) else [against]:
         standards.add(one)
-    found = list(standards.violations(_called(inputs)))
     repeats = standards.repeats()
+    found = list(standards.violations(_called(inputs)))
     found += repeat_violations(dataset, repeats, memory_bytes, lambda n: progress.advance(records=n))
     return [one.for_caller() for one in found]
 
@@ -145,12 +145,23 @@ class _Standards:
         return schema, schema_rules(text, names, path).fitted(self.schema)
 
     def repeats(self) -> Rules:
-        """The rules by which records are compared with each other: without any standard all of them."""
+        """The rules by which records are compared with each other: without any standard all of them.
+
+        Raises:
+            UsageError: a rule is for images, and there are none.
+        """
+        from recordmill.base.errors import UsageError
         from recordmill.checks.rules import NO_REPEATS, Rules
+        from recordmill.reader.images.columns import image_features
 
         if self.rules is None and not self.schemas and not self.others:
             return Rules(leakage=NO_REPEATS, duplicates=NO_REPEATS)
-        return self.rules or Rules()
+        rules = self.rules or Rules()
+        for part in ("leakage", "duplicates"):
+            for name in ("images", "near_images"):
+                if getattr(getattr(rules, part), name) is not None and not image_features(self.dataset.encoded):
+                    raise UsageError(f"{rules.source}: {part}: {name}: no feature of the data set holds encoded images")
+        return rules
 
     def violations(self, called: str) -> Iterator[Violation]:
         """What the statistics, and the schema, are not like."""
