@@ -250,6 +250,8 @@ def test_a_build_that_is_not_as_expected_commits_nothing(tmp_path: Path, capfd: 
         ({"expect": {"features": {"fair": {}}}}, "no feature 'fair'; there are fare, user, carrier; did you mean fare"),
         ({"expect": {"splits": {"test": [0, 1]}}}, "no split 'test'; there are train"),
         ({"expect": {"leakage": {"records": 0}}}, "once they are written"),
+        ({"expect": {"drift": {"missing": 0}}}, "drift: is of two data sets; leave it out of expect="),
+        ({"expect": {"features": {"fare": {"drift": 0.1}}}}, "drift: is of two data sets"),
         ({"expect": {}, "stats": False}, "expect= and stats=False exclude each other"),
         ({"expect": "missing.yaml"}, "expect=.*can't be read"),
     ],

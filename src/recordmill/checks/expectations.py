@@ -12,7 +12,7 @@ from recordmill.base.errors import RecordmillError, UsageError
 from recordmill.base.option_names import option
 from recordmill.checks.comparison import skew
 from recordmill.checks.constraints import constraints
-from recordmill.checks.rules import Rules, read_rules
+from recordmill.checks.rules import Rules, Thresholds, read_rules
 from recordmill.checks.violations import Violation
 from recordmill.schemas.feature import Schema
 from recordmill.statistics.dataset_statistics import DatasetStatistics
@@ -28,7 +28,7 @@ def read_expectations(given: Mapping[str, Any] | str | os.PathLike[str]) -> Rule
     """The rules of `--expect`, all of which statistics can be held against.
 
     Raises:
-        UsageError: as `read_rules` does, or records would have to be read for a rule.
+        UsageError: as `read_rules` does, or records would have to be read for a rule, or another data set.
     """
     rules = read_rules(given, "expect")
     for name in ("leakage", "duplicates"):
@@ -37,6 +37,11 @@ def read_expectations(given: Mapping[str, Any] | str | os.PathLike[str]) -> Rule
                 f"{rules.source}: {name}: records are compared with each other once they are written; leave it out of "
                 f"{option('expect')} and run recordmill check with {option('against', rules.source)} behind the build"
             )
+    if rules.drift != Thresholds() or any(own.drift is not None for own in rules.features.values()):
+        raise UsageError(
+            f"{rules.source}: drift: is of two data sets; leave it out of {option('expect')} and run recordmill check "
+            f"with {option('against')} OTHER and {option('against', rules.source)} behind the build"
+        )
     return rules
 
 
