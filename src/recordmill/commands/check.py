@@ -150,17 +150,13 @@ class _Standards:
         Raises:
             UsageError: a rule is for images, and there are none.
         """
-        from recordmill.base.errors import UsageError
         from recordmill.checks.rules import NO_REPEATS, Rules
-        from recordmill.reader.images.columns import image_features
+        from recordmill.reader.duplicates import check_image_rules
 
         if self.rules is None and not self.schemas and not self.others:
             return Rules(leakage=NO_REPEATS, duplicates=NO_REPEATS)
         rules = self.rules or Rules()
-        for part in ("leakage", "duplicates"):
-            for name in ("images", "near_images"):
-                if getattr(getattr(rules, part), name) is not None and not image_features(self.dataset.encoded):
-                    raise UsageError(f"{rules.source}: {part}: {name}: no feature of the data set holds encoded images")
+        check_image_rules(self.dataset, rules)
         return rules
 
     def violations(self, called: str) -> Iterator[Violation]:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.arrays import Int64s
+from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
 from recordmill.checks.repeats import ContentDigests, Repeated
@@ -48,6 +49,14 @@ class _Wanted(NamedTuple):
             repeats.keys.get(self.feature or "") if self.check == _KEYS else getattr(repeats, self.check)
         )
         return found
+
+
+def check_image_rules(dataset: Scanner, rules: Rules) -> None:
+    """Raises UsageError if a rule is for images, and the data set has none."""
+    for part in ("leakage", "duplicates"):
+        for name in (_IMAGES, _NEAR):
+            if getattr(getattr(rules, part), name) is not None and not image_features(dataset.encoded):
+                raise UsageError(f"{rules.source}: {part}: {name}: no feature of the data set holds encoded images")
 
 
 def repeat_violations(
