@@ -276,6 +276,36 @@ def test_classes_that_are_called_by_numbers(tmp_path: Path, kind: str) -> None:
         assert [reject.place for reject in rejects] == ["line 3", "line 4", "line 5"]
 
 
+@pytest.mark.parametrize("kind", TABLES)
+def test_truth_values_are_the_names_true_and_false(tmp_path: Path, kind: str) -> None:
+    """And not the numbers 1 and 0, which may be other classes."""
+    truth = (["true", "false"], ["true"]) if kind == "csv" else ([True, False], [True])
+    for classes in (("false", "true"), ("true", "false"), ("yak", "true", "false")):
+        folder = tmp_path / "-".join(classes)
+        folder.mkdir()
+        source = TABLES[kind](folder, truth, PlanOptions(schema=schema_of(classes)))
+        assert names_of(source) == (["false", "true", "true"], 0)
+    (tmp_path / "others").mkdir()
+    others = TABLES[kind](tmp_path / "others", truth, PlanOptions(schema=schema_of(("neg", "pos"))))
+    assert names_of(others) == ([], 3)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "kept jsonl"])
+def test_truth_values_among_names_and_numbers(tmp_path: Path, kind: str) -> None:
+    source = TABLES[kind](tmp_path, ([True, 0, "true", False, 2],), PlanOptions(schema=schema_of(("x", "true", "y"))))
+    rows, (reject,) = read_all(source)
+    assert [row["label"] for row in values(rows)] == [1, 0, 1, 2]
+    assert (reject.place, reject.reason) == ("line 4", "class")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "kept jsonl", "parquet", "memory"])
+def test_classes_that_are_declared_to_be_text_have_no_note_on_numbers(tmp_path: Path, kind: str) -> None:
+    given = PlanOptions(schema=schema_of(("1", "2", "3")), dtypes={"label": "string"})
+    source = TABLES[kind](tmp_path, ([1, 2, 3],), given)
+    assert [row["label"] for row in values(read_all(source)[0])] == ["1", "2", "3"]
+    assert not any("label" in note for note in source.notes)
+
+
 @pytest.mark.parametrize("kind", NUMBERED)
 def test_a_number_beyond_the_data_s_own_classes_is_a_reject(tmp_path: Path, kind: str) -> None:
     """Also where the schema has so many: it is none of them by name."""

@@ -164,9 +164,11 @@ def _values(scalars: Scalars, leaf: Leaf) -> tuple[pa.Array, Bools | None]:
     if leaf.text == STRINGS:
         bad = _either(bad, scalars.among(_INT | _FLOAT | _BOOL))
         return _texts(scalars, _either(bad, scalars.nulls())), bad
-    if feature.classes is not None and leaf.text != SCALARS and have & _TEXT and have & (_INT | _FLOAT):
+    numeric = have & (_INT | _FLOAT)
+    if feature.classes is not None and leaf.text != SCALARS and have & (_TEXT | _BOOL) and numeric:
         return _names_and_numbers(scalars, leaf, feature.classes)
-    text_wanted = leaf.text == SCALARS or feature.dtype in ("string", "bytes")
+    is_name = feature.classes is not None and not numeric
+    text_wanted = leaf.text == SCALARS or feature.dtype in ("string", "bytes") or is_name
     if have & _BOOL and have & (_INT | _FLOAT | _TEXT) and not text_wanted:
         bad = _either(bad, scalars.among(_BOOL))
         have &= ~_BOOL
@@ -183,14 +185,14 @@ def _values(scalars: Scalars, leaf: Leaf) -> tuple[pa.Array, Bools | None]:
 
 
 def _names_and_numbers(scalars: Scalars, leaf: Leaf, classes: tuple[str, ...]) -> tuple[pa.Array, Bools | None]:
-    """Of a feature of classes: what is a string is the name of one, and a number its number, as where there are only
-    strings or only numbers.
+    """Of a feature of classes: a string, true or false is the name of one, and a number its number, as where there are
+    only names or only numbers.
     """
-    others = scalars.among(_BOOL | _OTHER)
+    others = scalars.among(_OTHER)
     numeric = scalars.among(_INT | _FLOAT)
     assert numeric is not None
     names = to_classes(_texts(scalars, _either(_either(numeric, others), scalars.nulls())), classes)
-    read, wrong = _numbers(scalars, leaf.feature, _either(others, scalars.among(_TEXT)))
+    read, wrong = _numbers(scalars, leaf.feature, _either(others, scalars.among(_TEXT | _BOOL)))
     numbers = to_classes(read, classes)
     none = np.zeros(len(numeric), np.bool_)
     misread = wrong if numbers.bad is None else wrong | numbers.bad

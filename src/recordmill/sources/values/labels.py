@@ -99,10 +99,12 @@ def fit_values(
 
 
 def to_classes(values: pa.Array, classes: Sequence[str], given: Sequence[str] | None = None) -> Cast:
-    """Names, or numbers, as the numbers of these classes; what is none is bad. given: the classes whose numbers the
-    data has, by its own word; None: numbers are those of the classes themselves.
+    """Names, or numbers, as the numbers of these classes; what is none is bad. A truth value is a name, true or false.
+    given: the classes whose numbers the data has, by its own word; None: numbers are those of the classes themselves.
     """
     values = plain(values)
+    if pa.types.is_boolean(values.type):
+        values = cast_values(values, _TEXT).values
     if is_text_type(values.type):
         return _of_names(values, classes)
     if given is None or given == classes:

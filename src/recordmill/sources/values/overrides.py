@@ -17,7 +17,7 @@ from recordmill.schemas.arrow import classes_in_metadata
 from recordmill.schemas.feature import DTYPES, Feature, Schema
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.values.labels import ClassNames, is_named, with_label
-from recordmill.sources.values.unify import Unifier
+from recordmill.sources.values.unify import Unifier, is_number
 
 _DTYPE = re.compile(r"(timestamp\[(?:s|ms|us|ns)(?:, ?UTC)?\]|[a-z]+[0-9]*)(?:\[([0-9?, ]*)\])?")
 
@@ -95,7 +95,7 @@ def _class_notes(schema: Schema, inferred: Schema) -> list[str]:
     return [
         f"{f.name}: numbers in the data are those of the schema's classes: 0 is {f.classes[0]!r}"
         for f in schema
-        if f.classes and f.name in inferred and "int" in inferred[f.name].dtype and not inferred[f.name].classes
+        if f.classes and f.name in inferred and is_number(inferred[f.name].dtype) and not inferred[f.name].classes
     ]
 
 
@@ -118,11 +118,11 @@ def finish_schema(
     common, left_out = common.without_absent(inferred.names, what)
     if common.schema is not None:
         schema, more = select_declared(common.schema, inferred, what)
+        schema = apply_dtypes(schema, common.dtypes)
         notes = [*left_out, *more, *_class_notes(schema, inferred)]
         classes = None
     else:
-        schema = inferred
-    schema = apply_dtypes(schema, common.dtypes)
+        schema = apply_dtypes(inferred, common.dtypes)
     return schema if common.label is None else with_label(schema, common.label, classes), tuple(notes)
 
 

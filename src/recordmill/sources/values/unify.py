@@ -66,7 +66,7 @@ class Unifier:
             self._seen[name] = self._seen.get(name, 0) + 1
             if told:
                 self._known.add(name)
-                if _is_number(feature.dtype):
+                if is_number(feature.dtype):
                     self._tables[name].setdefault(feature.classes, where)
 
     def schema(self) -> Schema:
@@ -189,7 +189,7 @@ def join_dtypes(one: str, other: str) -> str | None:
     if time and moment:
         unit = max(time[0], moment[0], key=_UNITS.index)
         return None if time[1] != moment[1] else f"timestamp[{unit}, UTC]" if time[1] else f"timestamp[{unit}]"
-    if not (_is_number(one) and _is_number(other)):
+    if not (is_number(one) and is_number(other)):
         return None
     if one in _FLOATS and other in _FLOATS:
         return "float32" if {one, other} == {"float16", "bfloat16"} else max(one, other, key=_FLOATS.index)
@@ -205,7 +205,8 @@ def join_dtypes(one: str, other: str) -> str | None:
     return None if joined.kind == "f" else joined.name
 
 
-def _is_number(dtype: str) -> bool:
+def is_number(dtype: str) -> bool:
+    """Whether it is one of integers or floats."""
     return dtype in _FLOATS or dtype.lstrip("u").startswith("int")
 
 
