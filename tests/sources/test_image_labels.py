@@ -458,3 +458,14 @@ def test_columns_that_images_have_as_well_are_told(tmp_path: Path) -> None:
     assert source.notes[-1] == (
         "l.csv: columns that images have as well get other names: width is labels_width, height is labels_height"
     )
+
+
+def test_columns_that_the_label_takes_the_name_of_are_told(tmp_path: Path) -> None:
+    """Its name is a feature, too, and so is that of its class."""
+    images(tmp_path, "a.png")
+    (tmp_path / "l.csv").write_text("file,kind,label,class_name\na.png,cat,7,x\n")
+    options = ImageOptions(labels=str(tmp_path / "l.csv"))
+    source = plan_images(list_inputs([str(tmp_path)]), options, PlanOptions(label="kind"))
+    assert {"label", "class_name", "labels_label", "labels_class_name"} <= {*source.schema.names}
+    told = "label is labels_label, class_name is labels_class_name"
+    assert source.notes[-1] == f"l.csv: columns that images have as well get other names: {told}"

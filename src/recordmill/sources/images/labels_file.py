@@ -154,7 +154,7 @@ def label_columns(request: LabelRequest, files: FileTable, roots: Sequence[Root]
     columns, names = _rename(request, rows.table.drop_columns([column]), name)
     moments = {key: rows.moments[own] for key, own in names.items() if own in rows.moments}
     rejects, notes = _account(request, rows, column, owner, counts, files, name)
-    notes += _renamed(columns, rows.table, name)
+    notes += _renamed(names, name)
     aligned, hollow = _align(columns, owner, counts)
     keep = (counts > 0) | (not request.reject)
     if hollow is not None:
@@ -263,10 +263,9 @@ def _rename(request: LabelRequest, table: pa.RecordBatch, name: str) -> tuple[di
     return renamed, names
 
 
-def _renamed(columns: Mapping[str, pa.Array], table: pa.RecordBatch, name: str) -> tuple[str, ...]:
-    """A note on columns that have other names as features."""
-    names = (column for column in table.schema.names if column not in columns and f"labels_{column}" in columns)
-    others = [f"{column} is labels_{column}" for column in names]
+def _renamed(names: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """A note on columns that have other names as features. names: by feature the column's own."""
+    others = [f"{column} is {feature}" for feature, column in names.items() if feature != column]
     return (f"{name}: columns that images have as well get other names: {', '.join(others)}",) if others else ()
 
 
