@@ -353,6 +353,37 @@ def test_masks_are_missing_values_and_no_values_of_their_own(tmp_path: Path) -> 
     assert values(read_all(plan({"t": tensors}, tmp_path))[0])[2] == {"t": None}
 
 
+def test_masks_within_lists_dicts_and_frames_are_missing_values(tmp_path: Path) -> None:
+    """Wherever a masked array stands, what lies below its mask is no value."""
+    pandas = pytest.importorskip("pandas")
+    whole, gone = np.ma.masked_array([1, 2]), np.ma.masked_array([3, 999], mask=True)
+    hole = np.ma.masked_array([3, 999], mask=[False, True])
+    ways = {
+        "frame": lambda last: pandas.DataFrame({"t": [whole, last]}),
+        "series": lambda last: {"t": pandas.Series([whole, last])},
+        "dicts": lambda last: iter([{"d": {"t": whole}}, {"d": {"t": last}}]),
+        "lists": lambda last: iter([{"t": [{"u": whole}]}, {"t": [{"u": last}]}]),
+    }
+    for way, make in ways.items():
+        with pytest.raises(DataError, match="is an array of which some items are masked") as told:
+            plan(make(hole), tmp_path)
+        assert told.value.place == "row 1"
+        if way != "lists":
+            (tmp_path / way).mkdir()
+            found = values(read_all(plan(make(gone), tmp_path / way))[0])
+            assert [list(row.values()) for row in found] == [[[1, 2]], [None]]
+    scalars = iter([{"d": {"x": 1}, "l": [1]}, {"d": {"x": np.ma.masked}, "l": [np.ma.masked]}])
+    (row,), (reject,) = read_all(plan(scalars, tmp_path))
+    assert values([row]) == [{"d.x": 1, "l": [1]}]
+    assert "a null inside a list" in reject.message
+
+
+def test_columns_of_a_frame_with_one_name_are_refused(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(DataError, match="two columns are named 'a'"):
+        plan(pandas.DataFrame([[1, "x"]], columns=["a", "a"]), tmp_path)
+
+
 NAIVE = datetime.datetime(2020, 1, 2, 3)
 AWARE = NAIVE.replace(tzinfo=datetime.timezone.utc)
 

@@ -17,6 +17,7 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.schemas.arrow import METADATA_KEY, to_arrow_field
 from recordmill.schemas.feature import Feature
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS
+from recordmill.sources.values.flatten import check_names
 
 # 16,384 rows: Python objects weigh about ten times their Arrow form, and all of a batch's are held at once
 _ROWS = 1 << 14
@@ -76,11 +77,8 @@ def column_of_objects(name: str, values: Sequence[Any], first: int = 0) -> tuple
     Raises:
         DataError: the values are of kinds that don't go together, or that Arrow does not know.
     """
-    kinds = {type(value) for value in values}
-    if any(issubclass(kind, np.ma.MaskedArray) for kind in kinds):
-        values = [_unmasked(name, value, row) for row, value in enumerate(values, first)]
-        kinds = {type(value) for value in values}
-    kinds.discard(type(None))
+    values = _without_masks(name, values, first)
+    kinds = {type(value) for value in values} - {type(None)}
     if any(issubclass(kind, np.ndarray) for kind in kinds):
         return _tensors(name, values, first)
     if len({_family(kind) for kind in kinds}) > 1:
@@ -99,8 +97,29 @@ def column_of_objects(name: str, values: Sequence[Any], first: int = 0) -> tuple
     return pa.field(name, column.type), column
 
 
+def _without_masks(name: str, values: Any, first: int = 0) -> Any:
+    """The values, None where all of a masked array is masked; a pandas column without masks stays one."""
+    return [_unmasked(name, one, row) for row, one in enumerate(values, first)] if _has_masks(values) else values
+
+
+def _has_masks(values: Iterable[Any]) -> bool:
+    """Whether one of them is a masked array, or holds one; `values` can be gone through again."""
+    kinds = set(map(type, values))
+    if any(issubclass(kind, np.ma.MaskedArray) for kind in kinds):
+        return True
+    dicts = tuple(kind for kind in kinds if issubclass(kind, Mapping))
+    lists = tuple(kind for kind in kinds if issubclass(kind, list | tuple))
+    inner: list[Iterable[Any]] = [value.values() for value in values if isinstance(value, dicts)] if dicts else []
+    inner += [value for value in values if isinstance(value, lists)] if lists else []
+    return bool(inner) and _has_masks(list(chain.from_iterable(inner)))  # all of a level at once, which is quicker
+
+
 def _unmasked(name: str, value: Any, row: int) -> Any:
-    """The value without a mask, None where all of it is masked."""
+    """The value without masks, None where all of an array is masked."""
+    if isinstance(value, Mapping):
+        return {key: _unmasked(name, item, row) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_unmasked(name, item, row) for item in value]
     if not isinstance(value, np.ma.MaskedArray):
         return value
     mask = np.ma.getmaskarray(value)
@@ -352,15 +371,19 @@ def _batches(source: Any) -> Iterator[pa.RecordBatch]:
 
 def _from_pandas(frame: Any) -> pa.Table:
     named = any(name is not None for name in frame.index.names)
+    check_names([str(name) for name in frame.columns], "DataFrame")
+    objects = [name for name in frame.columns if frame[name].dtype == object]
+    frame = frame.copy(deep=False)
+    for name in objects:
+        frame[name] = _without_masks(str(name), frame[name])
     try:
         table = pa.Table.from_pandas(frame, preserve_index=named).replace_schema_metadata(None)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise DataError(
             f"{' '.join(str(part) for part in error.args)}; give the column one type", source="DataFrame"
         ) from None
-    for name in frame.columns:
-        if frame[name].dtype == object:
-            _check_zones(str(name), table.schema.field(str(name)).type, frame[name], 0)
+    for name in objects:
+        _check_zones(str(name), table.schema.field(str(name)).type, frame[name], 0)
     return table
 
 
@@ -411,7 +434,7 @@ def _column(name: str, column: Any) -> tuple[pa.Field, pa.Array]:
             _unmasked(name, column[row], row)
         return column_of_tensors(name, np.asarray(column.data), missing if missing.any() else None)
     if type(column).__module__.split(".")[0] == "pandas":
-        array = pa.Array.from_pandas(column)
+        array = pa.Array.from_pandas(_without_masks(name, column))
         if column.dtype == object:
             _check_zones(name, array.type, column, 0)
         return _column(name, array)
