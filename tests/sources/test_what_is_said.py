@@ -128,6 +128,34 @@ def test_a_word_for_no_value_is_said_with_what_loses_nothing(tmp_path: Path, sha
     assert [row["n"] for row in values(rows)] == [None if row % share == 7 % share else row for row in range(900)]
 
 
+@pytest.mark.parametrize("range_bytes", [1 << 20, 1000])
+def test_several_words_for_no_value_are_said_too(tmp_path: Path, range_bytes: int) -> None:
+    """Few different ones, whichever comes first: what rejects records is not all that is offered."""
+
+    def planned(column: list[str], **options: Any) -> Any:
+        (tmp_path / "in.csv").write_text("n,b\n" + "".join(f"{value},word{row}\n" for row, value in enumerate(column)))
+        files = input_files(tmp_path / "in.csv")
+        return csv_source._plan(files, CsvOptions(**options), PlanOptions(threads=2), range_bytes)
+
+    words = {7: "N/A", **dict.fromkeys(range(9, 900, 9), "-"), 450: "?"}
+    column = [words.get(row, str(row)) for row in range(900)]
+    (said,) = [note for note in map(in_flags, planned(column).notes) if "is text because" in note]
+    assert said == (
+        "column 'n' is text because of 'N/A', '-', '?', 100 values (in.csv, line 9); without them int64: "
+        "--null '' --null NA --null N/A --null - --null '?' reads them as a null, in every column"
+    )
+    rows, rejects = read_all(planned(column, null_tokens=("", "NA", "N/A", "-", "?")))
+    assert (len(rows), rejects) == (900, [])
+    assert sum(row["n"] is None for row in values(rows)) == 100
+    words = {row: f"w{row}" for row in (5, 500, 800)}  # typos, perhaps
+    column = [words.get(row, str(row)) for row in range(900)]
+    (said,) = [note for note in map(in_flags, planned(column).notes) if "is text because" in note]
+    assert "'w5', 'w500', 'w800', 3 values" in said
+    assert said.endswith("--dtype n=int64 --max-rejects 3 rejects them")
+    many = [f"w{row % 5}" if row % 8 == 0 else str(row) for row in range(900)]
+    assert not any("is text because" in note for note in planned(many).notes)
+
+
 def layout_of(*names: str, **options: Any) -> Any:
     files = [file for name in names for file in [_file(name)]]
     found = read_layout(files, [], **options)

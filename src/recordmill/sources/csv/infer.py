@@ -47,6 +47,7 @@ from recordmill.sources.values.timestamp_text import scan_timestamp, timestamp_b
 
 _SHOWN_BYTES = 256  # of a value
 _FEW_STRAYS = 10  # a column of ten times as many other values is text by accident
+_MOST_WORDS = 4  # different ones that may all stand for no value, as -, N/A and ? do
 NUMBERS = ("int64", "float32")  # the dtypes of numbers that inference gives
 
 
@@ -55,26 +56,30 @@ class UnexpectedValue:
     """The first value that makes text of a column, in the batch of rows where it stands.
 
     line: its row's physical line, counted as the batch's are. texts, values: how many values are text, and how many
-    there are. alike: how many of them are that very text. classes: what the others are.
+    there are. classes: what the others are. words: the different texts, and how many are that; None: more than
+    _MOST_WORDS.
     """
 
     line: int
     value: bytes
     texts: int
     values: int
-    alike: int
     classes: int
+    words: Mapping[bytes, int] | None
 
     def __add__(self, later: UnexpectedValue) -> UnexpectedValue:
         """With what comes later; the first value stands for all."""
-        alike = self.alike + (later.alike if later.value == self.value else 0)
         texts, values = self.texts + later.texts, self.values + later.values
-        return replace(self, texts=texts, values=values, alike=alike, classes=self.classes | later.classes)
+        words = None
+        if self.words is not None and later.words is not None:
+            counts = {word: self.words.get(word, 0) + later.words.get(word, 0) for word in (*self.words, *later.words)}
+            words = counts if len(counts) <= _MOST_WORDS else None
+        return replace(self, texts=texts, values=values, classes=self.classes | later.classes, words=words)
 
     @property
     def is_odd(self) -> bool:
-        """Whether the column is text by one word, or by a few values among ten times as many others."""
-        return self.alike == self.texts or _FEW_STRAYS * self.texts <= self.values
+        """Whether the column is text by a few words, or by a few values among ten times as many others."""
+        return self.words is not None or _FEW_STRAYS * self.texts <= self.values
 
 
 class ColumnCounts:
@@ -128,11 +133,12 @@ class ColumnCounts:
 
     def _unexpected(self, data: Bytes, rows: TokenizedRows, place: int) -> UnexpectedValue:
         starts, infos = rows.starts[place], rows.infos[place]
-        row, *counts = (int(found) for found in _texts_among(data, starts, infos, self._tokens))
-        if row < 0:  # none among these rows, or no rows at all
-            return UnexpectedValue(0, b"", *counts)
-        value = kernels.field(data, starts, infos, row)[:_SHOWN_BYTES]
-        return UnexpectedValue(int(rows.lines[row]), value, *counts)
+        at, counts = np.zeros(_MOST_WORDS, np.int64), np.zeros(_MOST_WORDS, np.int64)
+        texts, values, classes, different = map(int, _texts_among(data, starts, infos, self._tokens, at, counts))
+        first = zip(at[:different].tolist(), counts.tolist(), strict=False)
+        words = {kernels.field(data, starts, infos, row)[:_SHOWN_BYTES]: count for row, count in first}
+        line, value = (int(rows.lines[at[0]]), next(iter(words))) if texts else (0, b"")
+        return UnexpectedValue(line, value, texts, values, classes, words if different <= _MOST_WORDS else None)
 
     def seen(self) -> list[TextCounts]:
         """One for each column; for those that are not typed without classes."""
@@ -292,27 +298,38 @@ def _moments(
 
 
 @kernel
-def _texts_among(data: Bytes, starts: Int32s, infos: Int32s, tokens: NullTokens) -> tuple[int, int, int, int, int]:
-    """(the first row whose value is text, how many are, how many values there are, how many are that very text, the
-    classes of the others).
+def _texts_among(
+    data: Bytes, starts: Int32s, infos: Int32s, tokens: NullTokens, first: Int64s, counts: Int64s
+) -> tuple[int, int, int, int]:
+    """(how many values are text, how many values there are, the classes of the others, how many different texts: up to
+    one more than there is room for). Writes of each of these the row where it stands first, and how many are that.
     """
-    first, texts, values, alike, classes = -1, 0, 0, 0, 0
+    texts, values, classes, different = 0, 0, 0, 0
     for row in range(len(starts)):
         start, size = np.int64(starts[row]), np.int64(infos[row] & LENGTH_COLUMN)
         if null_index(data, start, size, tokens) >= 0:
             continue
         values += 1
         bits, _ = classify(data, start, start + size)
-        if bits == TEXT_TYPE:
-            texts += 1
-            first = row if first < 0 else first
-            same = size == np.int64(infos[first] & LENGTH_COLUMN)
-            for at in range(size if same else 0):
-                same = same and data[start + at] == data[np.int64(starts[first]) + at]
-            alike += same
-        else:
+        if bits != TEXT_TYPE:
             classes |= bits
-    return first, texts, values, alike, classes
+            continue
+        texts += 1
+        word = 0
+        while word < min(different, len(first)):
+            same = size == np.int64(infos[first[word]] & LENGTH_COLUMN)
+            other = np.int64(starts[first[word]])
+            for at in range(size if same else 0):
+                same = same and data[start + at] == data[other + at]
+            if same:
+                counts[word] += 1
+                break
+            word += 1
+        if word == different:
+            different += 1
+            if word < len(first):
+                first[word], counts[word] = row, 1
+    return texts, values, classes, different
 
 
 # by what columns were seen to be (their classes, by name), the schema that is expected, or None where none fits yet

@@ -313,20 +313,22 @@ def _stray_note(column: ColumnPlan, feature: Feature, null_tokens: Sequence[str]
     dtype = resolve_dtype(unexpected.classes)
     if dtype == "string" or not unexpected.is_odd or 2 * unexpected.texts > unexpected.values:
         return
-    several, alike = (
-        unexpected.texts > 1,
-        unexpected.texts == unexpected.alike and len(unexpected.value) <= _MOST_TOKEN_BYTES,
-    )
-    more = f" and {unexpected.texts - 1:,} more{' of it' * alike}" if several else ""
+    several, words = unexpected.texts > 1, unexpected.words or {}
+    is_named = bool(words) and max(map(len, words)) <= _MOST_TOKEN_BYTES
+    shown, count = quoted_bytes(unexpected.value), f" and {unexpected.texts - 1:,} more" if several else ""
+    if is_named and len(words) > 1:
+        shown, count = ", ".join(map(quoted_bytes, words)), f", {unexpected.texts:,} values"
+    elif is_named and several:
+        count += " of it"
     remedies = []
-    if alike:  # of which nothing is lost
-        tokens = option("null_tokens", [*null_tokens, unexpected.value.decode("utf-8", "replace")])
-        remedies.append(f"{tokens} reads it as a null, in every column")
-    if not alike or not several:
+    if is_named:  # of which nothing is lost
+        tokens = option("null_tokens", [*null_tokens, *(word.decode("utf-8", "replace") for word in words)])
+        remedies.append(f"{tokens} reads {'it' if len(words) == 1 else 'them'} as a null, in every column")
+    if not is_named or len(words) == unexpected.texts:
         rejected = f"{declare_remedy(column.name, dtype)} {option('max_rejects', unexpected.texts)}"
         remedies.append(f"{rejected} rejects {'them' if several else 'it'}")
     yield (
-        f"column {column.name!r} is text because of {quoted_bytes(unexpected.value)}{more} ({where}); without "
+        f"column {column.name!r} is text because of {shown}{count} ({where}); without "
         f"{'them' if several else 'it'} {dtype}: {'; '.join(remedies)}"
     )
 
