@@ -172,10 +172,23 @@ def to_pbtxt(schema: Schema, representations: Mapping[str, Any] | None = None) -
     return str(text_format.MessageToString(proto, as_utf8=True))
 
 
-def entries_pbtxt(features: Iterable[Feature]) -> str:
-    """The entries of these features alone, as text that can follow that of another tool's schema."""
-    entries = [entry for feature in features for entry in _entries(feature)]
-    return str(text_format.MessageToString(schema_pb2.Schema(feature=entries), as_utf8=True))
+def merge_pbtxt(text: str, features: Iterable[Feature]) -> str:
+    """tf.Transform's schema of the records that it transforms, as they are here: the values of a RaggedTensor stand
+    under its own name, and these features, of which it knows nothing, beside.
+    """
+    proto = text_format.Parse(text, schema_pb2.Schema())
+    group = proto.tensor_representation_group
+    tensors = group[""].tensor_representation if "" in group else {}
+    for name, representation in tensors.items():
+        path = representation.ragged_tensor.feature_path.step
+        for entry in proto.feature:
+            entry.name = name if [entry.name] == path else entry.name
+        path[:] = [name] * len(path)
+    for feature in features:
+        proto.feature.extend(_entries(feature))
+        for name, representation in _representations(feature, EXAMPLE).items():
+            group[""].tensor_representation[name].CopyFrom(representation)
+    return str(text_format.MessageToString(proto, as_utf8=True))
 
 
 def from_pbtxt(text: str | bytes, source: str = "") -> Schema:

@@ -157,6 +157,25 @@ def test_tf_transform_reads_what_was_saved(out: Path, raw: Any) -> None:
         batch["city/valid"], batch["city"], -9)[by_id])  # fmt: skip
 
 
+def test_tf_transform_parses_lists_that_are_made_and_kept(tmp_path: Path) -> None:
+    """By the names under which the records hold them; lists of lists that are kept, too."""
+    import tensorflow as tf
+    import tensorflow_transform as tft
+
+    data = {"note": ["x y", "z", "", "y"], "ids": [[7], [], [7, 8], [9]], "deep": [[[1], [2, 3]], [], [[]], [[4]]]}
+    steps = {"note": ["tokenize", "vocabulary"], "more": {"from": "ids", "vocabulary": {}}}
+    build(data, tmp_path / "out", transform=steps, shuffle=False)
+    opened = recordmill.open(tmp_path / "out")
+    spec = tft.TFTransformOutput(str(folder_of(tmp_path / "out"))).transformed_feature_spec()
+    assert set(spec) == set(opened.schema.names) == {"note", "more", "ids", "deep"}
+    parsed = tf.io.parse_example([example(row, opened.schema) for row in opened], spec)
+    expected = opened.to_table()
+    for name in ("note", "more", "deep"):
+        assert parsed[name].to_list() == expected[name].to_pylist()
+    assert [len(words) for words in parsed["note"].to_list()] == [2, 1, 0, 1]
+    assert tf.sparse.to_dense(parsed["ids"], -1).numpy().tolist() == [[7, -1], [-1, -1], [7, 8], [9, -1]]
+
+
 def output_words(out: Path, feature: str) -> list[str]:
     name = load(out).transform["found"][feature]["vocabulary_file"]
     return (folder_of(out) / name).read_text().splitlines()

@@ -19,7 +19,7 @@ from recordmill.preprocessing.graph import TransformGraph, digest_graph, load_gr
 from recordmill.preprocessing.saved_transform import SavedTransform
 from recordmill.preprocessing.tensors import representations
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.schemas.tfmd import entries_pbtxt, from_pbtxt, to_pbtxt
+from recordmill.schemas.tfmd import from_pbtxt, merge_pbtxt, to_pbtxt
 from recordmill.storage.files import open_file, read_range, replace_file, write_all
 from recordmill.storage.folders import is_file, is_link, make_folder, paths_below
 
@@ -184,13 +184,13 @@ def fit_notes(saved: SavedTransform) -> tuple[str, ...]:
 
 def _complete(folder: str, inputs: Schema, kept: Iterable[Feature], found: Mapping[str, Any]) -> None:
     """Write what `tft.TFTransformOutput` looks for, and tf.Transform knows nothing of: the schema by which raw records
-    are parsed to what the graph takes; the features that are kept, in that of the transformed records;
-    vocabularies by the features that they belong to.
+    are parsed to what the graph takes; that of the transformed records, with the features that are kept; vocabularies
+    by the features that they belong to.
     """
     make_folder(os.path.join(folder, "metadata"), exist_ok=True)
     _write(os.path.join(folder, "metadata", "schema.pbtxt"), to_pbtxt(inputs, representations(inputs)))
     transformed = os.path.join(folder, "transformed_metadata", "schema.pbtxt")
-    _write(transformed, read_range(transformed).tobytes().decode() + entries_pbtxt(kept))
+    _write(transformed, merge_pbtxt(read_range(transformed).tobytes().decode(), kept))
     place = os.path.join(folder, "transformed_metadata", "asset_map")
     files = {
         name: os.path.basename(about["vocabulary_file"])
