@@ -130,6 +130,20 @@ def test_the_encodings_that_are_named_decode_all(kind: str, encoding: str, tmp_p
         assert (name == encoding) <= any(first in text for text in texts)
 
 
+@pytest.mark.parametrize(("encoding", "text"), [("koi8_r", "Привет мир как дела"), ("iso8859_6", "مرحبا بالعالم")])
+@pytest.mark.parametrize("kind", KINDS)
+def test_letters_that_would_be_katakana_are_not_told_to_be(kind: str, encoding: str, text: str, tmp_path: Path) -> None:
+    """cp932 decodes them, to nonsense: it is not the only answer."""
+    content = CONTENT[kind].replace("größer", text).replace("東京", text)
+    content += '{"a": 3, "b": "x"}\n' if kind == "jsonl" else ""
+    path = tmp_path / "in.txt"
+    path.write_bytes(content.encode(encoding))
+    rejects = read_all(plan(kind, path))[1]
+    assert rejects
+    for reject in rejects:
+        assert in_flags(reject.message).endswith(" and others of one byte a character decode all of it")
+
+
 def test_a_file_that_is_mostly_utf_8_has_no_other_encoding_named(tmp_path: Path) -> None:
     path = tmp_path / "in.txt"
     path.write_bytes("東京の天気は晴れです\n".encode() * 20 + b"caf\xe9\n")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import functools
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -38,6 +39,8 @@ _MARKS = (
 # of the usual ones of several bytes a character, family by family: the wider ones only where the narrower don't fit
 _MULTI_BYTE = (("euc_jp",), ("shift_jis", "cp932"), ("big5", "cp950", "big5hkscs"), ("gb18030",), ("euc_kr", "cp949"))
 _ONE_BYTE = ("cp1252", "latin-1")
+_KATAKANA = re.compile(r"[\uff61-\uff9f]")  # of one byte in cp932, where other encodings have Cyrillic, Arabic or Thai
+_NOT_ASCII = re.compile(r"[^\0-\x7f]+")
 _TRIED_BYTES = 8 << 20  # 8 MiB of content: what no text of another encoding passes by accident
 
 
@@ -129,15 +132,17 @@ def encoding_hint(file: InputFile) -> str:
     names = [name for family in _MULTI_BYTE for name in family] + list(_ONE_BYTE)
     decoders = {name: codecs.getincrementaldecoder(name)() for name in names}
     size = high = alone = in_utf8 = 0
+    katakana = Counter[str]()  # by encoding: how many more of its characters are such than are others
     blocks = open_blocks(file.path, block_bytes=BATCH_BYTES, compression=compression, source=file.name)
     for block, final in _with_end(blocks):
         data = block.tobytes()
         runs = [len(run) for run in re.findall(rb"[\x80-\xff]+", data)]
         high, alone = high + sum(runs), alone + sum(length == 1 for length in runs)
-        in_utf8 += sum(len(run.encode()) for run in re.findall(r"[^\0-\x7f]+", data.decode(errors="ignore")))
+        in_utf8 += sum(len(run.encode()) for run in _NOT_ASCII.findall(data.decode(errors="ignore")))
         for name in [*decoders]:
             try:
-                decoders[name].decode(data, final)
+                text = decoders[name].decode(data, final)
+                katakana[name] += 2 * len(_KATAKANA.findall(text)) - sum(map(len, _NOT_ASCII.findall(text)))
             except UnicodeDecodeError:
                 del decoders[name]
         size += len(data)
@@ -150,10 +155,10 @@ def encoding_hint(file: InputFile) -> str:
     # bytes of a character that has several hardly ever stand alone, and others hardly ever side by side
     if 2 * alone > high:
         named = [*ones, *several]
-    elif several:
+    elif any(katakana[name] <= 0 for name in several):
         named = several if 4 * alone <= high else [*several, *ones]
     else:
-        named = [*ones, "others of one byte a character"]
+        named = [*several, *ones, "others of one byte a character"]
     listed = " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
     verb = "decode" if len(named) > 1 else "decodes"
     return f": {listed} {verb} all of " + ("it" if size < _TRIED_BYTES else f"its first {_TRIED_BYTES >> 20} MiB")
