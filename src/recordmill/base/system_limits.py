@@ -20,7 +20,8 @@ def limit_reached(error: Exception) -> SystemLimit | None:
         return SystemLimit.MEMORY
     if "can't start new thread" in str(error):
         return SystemLimit.THREADS
-    if "failed to map segment" in str(error) or (_is_of_loading(error) and _is_space_limited()):
+    told = f"{error} {error.__context__}"  # llvmlite raises another in place of the loader's
+    if "failed to map segment" in told or (_is_of_loading(error) and _is_space_limited()):
         return SystemLimit.LIBRARY
     return None
 

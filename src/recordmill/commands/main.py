@@ -169,8 +169,8 @@ _NO_MEMORY = "out of memory: give less --memory or fewer --threads, or a larger 
 _LIMITS = {  # by what there was not enough of
     "memory": _NO_MEMORY,
     "library": f"{_NO_MEMORY} (a library could not be loaded; `ulimit -v` may limit the address space)",
-    "threads": "no more threads can be started: give fewer --threads, or raise what limits them (`ulimit -u`, or a "
-    "container's limit of processes)",
+    "threads": "no more threads can be started: give fewer --threads, or raise what limits them (`ulimit -u`, "
+    "`ulimit -v`, or a container's limit of processes)",
 }
 
 
