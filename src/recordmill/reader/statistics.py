@@ -189,4 +189,5 @@ def _of_training(dataset: Any, name: str) -> list[FeatureStatistics]:
 def _why_none(one: FeatureStatistics) -> str:
     if one.type in ("FLOAT", "BYTES"):
         return f"its values are {one.type.lower()}s"
-    return f"it has {one.distinct or 0:,} distinct values, and only the most frequent ones are listed"
+    about = "about " if one.distinct_error else ""
+    return f"it has {about}{one.distinct or 0:,} distinct values, and only the most frequent ones are listed"

@@ -18,6 +18,7 @@ import pyarrow.orc
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.records.writers.outputs import OutputWriter, WriterSettings
+from recordmill.records.writers.years import NANOSECOND_YEARS, check_years
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.storage.files import create_file, write_all
@@ -63,6 +64,7 @@ class OrcWriter(OutputWriter):
         self.write(pa.RecordBatch.from_pylist([], to_arrow(schema)))  # by which a file without records has its columns
 
     def write(self, batch: pa.RecordBatch) -> None:
+        check_years(batch, "orc", NANOSECOND_YEARS)
         self._writer.write(pa.Table.from_batches([batch]))
         self._sink.check()
         self.rows += batch.num_rows
