@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from recordmill.base.errors import DataError
+from recordmill.base.errors import DataError, UsageError
 from recordmill.records.columns.convert import DecodeTensor
 from recordmill.records.columns.numpy_arrays import to_numpy
 from recordmill.records.protobuf.tensor_proto import TENSOR_DTYPES, first_header
@@ -161,3 +161,8 @@ def test_only_numbers_have_a_header() -> None:
         first_header(proto(7, (2,), None))
     with pytest.raises(DataError, match="no TensorProto"):
         first_header(b"x")
+
+
+def test_more_dimensions_than_are_read_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"decode_tensor=.*of at most 8 dimensions, not 9"):
+        decoded([proto(1, (1,) * 9, bytes(4))], "float32", (1,) * 9)

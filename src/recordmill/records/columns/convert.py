@@ -140,6 +140,9 @@ class DecodeTensor:
 
     def output(self, feature: Feature) -> Feature:
         _check_bytes(feature, "decode_tensor")
+        if len(self.shape) > tensor_proto.MAX_RANK:
+            most = f"of at most {tensor_proto.MAX_RANK} dimensions, not {len(self.shape)}"
+            raise UsageError(f"{option('decode_tensor', feature.name)}: TensorProtos are read {most}")
         return replace(feature, dtype=self.dtype, shape=self.shape, classes=None)
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
