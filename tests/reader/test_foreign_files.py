@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gzip
 import multiprocessing
+import os
 import threading
 import zlib
 from pathlib import Path
@@ -19,9 +20,10 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import Dataset, open
 from recordmill.reader.mixture import mixture
 from recordmill.records.example.encode import encode
+from recordmill.records.tfrecord import frames
 from recordmill.records.tfrecord.frames import Frames, frame
 from recordmill.shards import access
-from recordmill.shards.access import file_accesses
+from recordmill.shards.access import file_accesses, lenient_files
 from recordmill.shards.catalog import of_files
 
 
@@ -186,3 +188,22 @@ def test_a_child_forked_while_a_thread_looks_for_records_finds_them_itself(
         looking.join()
         child.kill()
         child.join()
+
+
+@pytest.mark.parametrize("left", [0, 5, 1000])
+def test_a_file_that_is_cut_while_its_records_are_looked_for_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    """Also where damage is left out: the end of a frame was read where the file has no byte any more."""
+    path, found = plain_file(tmp_path / "a.tfrecord"), access.hop
+
+    def hop(*given: Any, **options: Any) -> Any:
+        for starts in found(*given, **options):
+            yield starts
+            os.truncate(path, min(left, os.stat(path).st_size))
+
+    (file,) = lenient_files(file_accesses(of_files([str(path)]).files))
+    monkeypatch.setattr(frames, "_WINDOW_BYTES", 2000)
+    monkeypatch.setattr(access, "hop", hop)
+    with pytest.raises(DataError, match=r"a\.tfrecord: (ends at byte|became shorter)"):
+        list(file.blocks(0, file.records))

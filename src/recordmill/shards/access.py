@@ -26,6 +26,7 @@ from recordmill.records.tfrecord.frames import (
     MAX_RECORD_BYTES,
     ContentDigest,
     Frames,
+    frame_end,
     header_fault,
     hop,
     scan,
@@ -460,7 +461,7 @@ def _find_offsets(file: ShardFile, most: int, lenient: bool) -> _Offsets:
             if not lenient:
                 raise
             if marks.last == at:  # which is the last one before the damage
-                at += int(read_range(file.path, at, at + 8).view(np.int64)[0]) + INDEX_FRAME_BYTES
+                at = frame_end(file.path, at)
             kind, behind = resume_after_damage(map_file(file.path), at)
             behind = size if len(gaps) == _MOST_GAPS else behind
             gaps.append(Gap(marks.records, at, behind - at, kind, error.reason))

@@ -16,13 +16,14 @@ import numpy as np
 from recordmill.base.arrays import Int64s
 from recordmill.base.errors import DataError
 from recordmill.base.threads import thread_map
+from recordmill.records.tfrecord.frames import frame_end
 from recordmill.records.tfrecord.frames import hop as hop_headers
 from recordmill.records.tfrecord.recovery import resume_after_damage
 from recordmill.shards.catalog import ShardFile, check_size
 from recordmill.shards.index import INDEX_FRAME_BYTES, FarIndex, Index
 from recordmill.shards.manifest import ShardInfo
 from recordmill.shards.pieces import PIECE_BYTES, Piece, Span, load_index, load_members
-from recordmill.storage.files import is_remote, map_file, read_range, stat
+from recordmill.storage.files import is_remote, map_file, stat
 
 _AT_ONCE = 16  # files in a store, whose indices or headers are read
 PROBED_RECORDS = 8192  # records for each piece: with more, an index in a store is not read whole
@@ -227,7 +228,4 @@ class _Cutter:
 
 def _end_of(path: str, cutter: _Cutter) -> int:
     """Where the last record that was found ends."""
-    if not len(cutter.starts):
-        return cutter.start
-    last = int(cutter.starts[-1])
-    return last + int(read_range(path, last, last + 8).view(np.int64)[0]) + INDEX_FRAME_BYTES
+    return frame_end(path, int(cutter.starts[-1])) if len(cutter.starts) else cutter.start

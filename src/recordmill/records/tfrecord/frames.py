@@ -16,7 +16,7 @@ from recordmill.base.errors import DataError
 from recordmill.base.kernels import inlined, kernel
 from recordmill.base.pointers import address, address_of, copy, load32, load64, prefetch, store32, store64
 from recordmill.records.tfrecord.crc32c import extend, masked, of_word, unmasked
-from recordmill.storage.files import read_range, stat
+from recordmill.storage.files import read_exactly, read_range, stat
 
 HEADER_BYTES, FOOTER_BYTES = 12, 4
 FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES  # what a frame has beside its payload
@@ -439,3 +439,16 @@ def hop(
         if content is not None and at == size:
             ends_here = begin + len(data) == size
             content.hopped(data[-FOOTER_BYTES:] if ends_here else read_range(path, size - FOOTER_BYTES, size))
+
+
+def frame_end(path: str, start: int) -> int:
+    """Where the frame ends that `hop` has found to begin there.
+
+    Raises:
+        DataError: the file has become shorter, or another one, since.
+    """
+    header = np.empty(1, np.int64)
+    read_exactly(path, start, header.view(np.uint8))
+    if not 0 <= header[0] <= MAX_RECORD_BYTES:
+        raise DataError("changed while it was read", source=path, place=f"byte {start}")
+    return start + int(header[0]) + FRAME_BYTES
