@@ -94,7 +94,8 @@ def test_no_command_takes_an_empty_path_or_tells_a_password(
     here: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sorted(os.listdir(here))
-    for given, said in (("", "a path is empty"), ("https://me:secret@host/x", "served")):
+    urls = ("https://me:secret@host/x", "https://me:a/secret@host/x", "https://me:a@secret@host/x")
+    for given, said in (("", "a path is empty"), *((url, "served") for url in urls)):
         assert main([word.replace("URI", given) for word in COMMANDS[command]]) == 2
         heard = capsys.readouterr().err
         assert (heard.count("\n"), said in heard, "secret@" in heard) == (1, True, False), heard

@@ -202,6 +202,8 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     ({"a": 1}, UsageError, "column 'a' is a int; a dict of columns holds arrays or lists"),
     ({"a": "text"}, UsageError, "column 'a' is a str"),
     ({"a": np.zeros(2, np.complex64)}, DataError, "column 'a': no feature can hold NumPy's complex64"),
+    ({"a": np.zeros(2, np.longdouble)}, DataError, "column 'a': no feature can hold NumPy's"),
+    ({"a": [np.zeros((2, rows), np.longdouble) for rows in (1, 2)]}, DataError, "column 'a': no feature can hold"),
     ({"a": np.array([1], "datetime64[ps]")}, DataError, "column 'a': no feature can hold NumPy's datetime64"),
     (7, UsageError, "can't build from a int: give paths, a pyarrow Table or reader"),
     (np.zeros(3), UsageError, "can't build from a ndarray"),

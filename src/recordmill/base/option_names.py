@@ -17,7 +17,8 @@ from collections.abc import Iterator
 
 _BEGIN, _END = "\ufdd0", "\ufdd1"
 _MARK = re.compile(f"{_BEGIN}([^{_BEGIN}{_END}]*){_END}")
-_USER = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s@'\"]+@")
+# what a password holds that should have been written %2F, %3F, %23 or %40 is part of it, unless a port stands there
+_USER = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)(?:[^/?#\s@:'\"]*:(?!\d*[/?#])[^\s'\"]*|[^/?#\s'\"]*)@")
 _FLAGS = {"dtypes": "--dtype", "mode": "--text-mode", "null_tokens": "--null", "consumer": "--as", "n": "-n"}
 _REPEATED = ("null_tokens",)  # whose lists are flags one by one
 _speaks_flags = False
@@ -50,6 +51,8 @@ def without_passwords(text: str) -> str:
 
     >>> without_passwords("http://me:secret@host/x, s3://bucket/a@b: no such object")
     'http://***@host/x, s3://bucket/a@b: no such object'
+    >>> without_passwords("https://me:se/cr@et@host/x, http://host:80/a@b")
+    'https://***@host/x, http://host:80/a@b'
     """
     return _USER.sub(r"\1***@", text)
 

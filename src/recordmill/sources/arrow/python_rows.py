@@ -15,7 +15,7 @@ import pyarrow as pa
 from recordmill.base.arrays import Bools
 from recordmill.base.errors import DataError, UsageError
 from recordmill.schemas.arrow import METADATA_KEY, to_arrow_field
-from recordmill.schemas.feature import Feature
+from recordmill.schemas.feature import ITEM_BYTES, Feature
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS
 from recordmill.sources.values.flatten import check_names
 
@@ -221,6 +221,7 @@ def _tensors(name: str, values: Sequence[Any], first: int) -> tuple[pa.Field, pa
     shapes = {array.shape for array in there}
     if there[0].ndim == 0:
         return column_of_objects(name, [None if array is None else array[()] for array in arrays], first)
+    feature_dtype = _feature_dtype(dtype, name)
     if len(shapes) == 1:
         shape = there[0].shape
         dense = np.zeros((len(values), *shape), dtype)
@@ -239,7 +240,7 @@ def _tensors(name: str, values: Sequence[Any], first: int) -> tuple[pa.Field, pa
     about = field.metadata
     if about is not None:
         inner = tuple(there[0].shape[1:])
-        return to_arrow_field(Feature(name, _feature_dtype(dtype), (None, *inner))), column
+        return to_arrow_field(Feature(name, feature_dtype, (None, *inner))), column
     return pa.field(name, column.type), column
 
 
@@ -273,8 +274,8 @@ def column_of_tensors(
     return pa.field(name, column.type, metadata=about if METADATA_KEY in about else None), column
 
 
-def _feature_dtype(dtype: np.dtype[Any], name: str = "") -> str:
-    if dtype.kind in "biuf" or dtype.name == "bfloat16":
+def _feature_dtype(dtype: np.dtype[Any], name: str) -> str:
+    if dtype.name in ITEM_BYTES:
         return str(dtype.name)
     if dtype.kind == "M":
         unit = np.datetime_data(dtype)[0]

@@ -92,7 +92,7 @@ def input_path(path: str | os.PathLike[str]) -> str:
     if scheme not in (*BUCKETS, *WEB) or _is_named_so(text, scheme, slashes):
         return local_path(text)
     rest = text[match.end() :]
-    if "@" in rest.partition("/")[0]:
+    if without_passwords(f"{scheme}://{rest}") != f"{scheme}://{rest}":
         way = "download the file" if scheme in WEB else "keys are taken from the environment (docs/stores.md)"
         raise UsageError(f"{_shown(text)}: a URL with a user or a password is not served (it may hold a secret); {way}")
     if not rest.strip("/"):
@@ -131,7 +131,7 @@ def _is_named_so(text: str, scheme: str, slashes: str) -> bool:
 
 def _shown(text: str) -> str:
     """A URL for a message: without what may be a secret."""
-    return without_passwords(text.partition("?")[0])
+    return without_passwords(text).partition("?")[0]
 
 
 def _text(path: str | os.PathLike[str]) -> str:
