@@ -14,6 +14,7 @@ import numpy as np
 import PIL.Image
 import pyarrow as pa
 import pytest
+from PIL.ImageFile import ImageFile
 
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.option_names import in_flags
@@ -354,6 +355,29 @@ def test_every_page_has_a_size(tmp_path: Path, check: str) -> None:
     assert [(reject.source, in_flags(reject.message)) for reject in rejects] == [
         ("b.tif", "a frame of 81 pixels, more than 64 (--max-pixels)")
     ]
+
+
+@pytest.mark.parametrize("check", ["structure", "decode"])
+def test_a_frame_beyond_its_screen_has_a_size(tmp_path: Path, check: str) -> None:
+    """Pillow has the screen grow to it."""
+    whole = bytearray(image_samples.encoded("GIF", PIL.Image.new("L", (9, 12))))
+    whole[6:10] = bytes((8, 0, 8, 0))
+    write(tmp_path, {"a.gif": bytes(whole), "b.gif": image_samples.encoded("GIF", PIL.Image.new("L", (8, 8)))})
+    rows, rejects = drain(plan(tmp_path, check=check, max_pixels=64))
+    assert [row["source"] for row in rows] == ["b.gif"]
+    assert [(reject.source, in_flags(reject.message)) for reject in rejects] == [
+        ("a.gif", "a frame of 108 pixels, more than 64 (--max-pixels)")
+    ]
+
+
+def test_an_image_behind_a_jpeg_is_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A phone's MPO has some, whose sizes nothing has checked."""
+    whole, loaded, load = io.BytesIO(), list[tuple[int, int]](), ImageFile.load
+    PIL.Image.new("L", (8, 8)).save(whole, "MPO", save_all=True, append_images=[PIL.Image.new("L", (900, 900))])
+    monkeypatch.setattr(ImageFile, "load", lambda image: (loaded.append(image.size), load(image))[1])
+    write(tmp_path, {"a.jpg": whole.getvalue()})
+    rows, rejects = drain(plan(tmp_path, check="decode", max_pixels=64))
+    assert (len(rows), rejects, set(loaded)) == (1, [], {(8, 8)})
 
 
 def test_a_jpeg_of_very_many_scans_is_a_reject(tmp_path: Path) -> None:

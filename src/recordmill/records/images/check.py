@@ -67,7 +67,6 @@ _HEIF_BRANDS = {b"avif": "AVIF", b"avis": "AVIF", b"heic": "HEIC", b"heix": "HEI
 _PNM = re.compile(rb"P([1-6][ \r\n]+(#|\d+[ \r\n]+\d+[ \r\n]|\d*[ \r\n]*\d*$)|7[\r\n]|[fF][ \r\n]+\d)")
 _PLAIN_PNM = re.compile(rb"P.\s+(#|[\d\s]*$)")
 _MOST_PLAIN_BYTES = 512  # of pixels written as numbers: enough to see that they are
-_PILLOW_NAMES = {"WebP": "WEBP"}
 
 
 def sniff_image(head: bytes) -> str | None:
@@ -189,14 +188,17 @@ def open_image(view: memoryview, name: str) -> Image.Image:
     """The plugin's own image object: `Image.open` would try other formats,
     and apply a limit of its own that is global to the process.
     """
-    # Imported here, since only this check needs Pillow; the plugins register themselves.
-    import PIL.BmpImagePlugin
-    import PIL.GifImagePlugin
-    import PIL.Image
-    import PIL.JpegImagePlugin
-    import PIL.PngImagePlugin
-    import PIL.TiffImagePlugin
-    import PIL.WebPImagePlugin
+    # Imported here, since only this check needs Pillow. Its registered function for JPEGs is not asked: it would also
+    # decode the images that follow the first one (MPO), whose sizes nothing has checked.
+    from PIL.BmpImagePlugin import BmpImageFile
+    from PIL.GifImagePlugin import GifImageFile
+    from PIL.JpegImagePlugin import JpegImageFile
+    from PIL.PngImagePlugin import PngImageFile
+    from PIL.TiffImagePlugin import TiffImageFile
+    from PIL.WebPImagePlugin import WebPImageFile
 
-    factory, _ = PIL.Image.OPEN[_PILLOW_NAMES.get(name, name.upper())]
-    return factory(io.BytesIO(view), "")
+    plugins = {
+        "JPEG": JpegImageFile, "PNG": PngImageFile, "GIF": GifImageFile,
+        "BMP": BmpImageFile, "WebP": WebPImageFile, "TIFF": TiffImageFile,
+    }  # fmt: skip
+    return plugins[name](io.BytesIO(view), "")

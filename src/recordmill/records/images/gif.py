@@ -9,15 +9,21 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.base.kernels import kernel
+from recordmill.base.kernels import inlined, kernel
 from recordmill.records.images.header import CORRUPT, PALETTE, TRUNCATED, BadImage, ImageHeader
 
 _OK, _CUT, _UNKNOWN = range(3)
 
 
+@inlined
+def _load16(data: npt.NDArray[np.uint8], at: int) -> int:
+    """A number of two bytes, little-endian."""
+    return np.int64(data[at]) | np.int64(data[at + 1]) << 8
+
+
 @kernel
 def _walk(data: npt.NDArray[np.uint8], about: npt.NDArray[np.int64]) -> int:
-    """Fills about with [frames, place]; gives one of the codes above."""
+    """Fills about with [frames, place, right, bottom], the latter two of all frames; gives one of the codes above."""
     size = len(data)
     at = 13 + (3 << ((data[10] & 7) + 1) if data[10] & 0x80 else 0)
     while True:
@@ -33,6 +39,8 @@ def _walk(data: npt.NDArray[np.uint8], about: npt.NDArray[np.int64]) -> int:
             if at + 10 > size:
                 return _CUT
             about[0] += 1
+            about[2] = max(about[2], _load16(data, at + 1) + _load16(data, at + 5))
+            about[3] = max(about[3], _load16(data, at + 3) + _load16(data, at + 7))
             local = data[at + 9]
             at += 11 + (3 << ((local & 7) + 1) if local & 0x80 else 0)  # with the LZW code size
         elif block == 0:  # a stray block terminator: decoders pass over it
@@ -57,10 +65,10 @@ def read_gif(data: npt.NDArray[np.uint8]) -> ImageHeader:
     """
     if len(data) < 13:
         raise BadImage(TRUNCATED, f"{len(data)} bytes can't hold the logical screen")
-    width, height = int(data[6]) | int(data[7]) << 8, int(data[8]) | int(data[9]) << 8
-    about = np.zeros(2, np.int64)
+    width, height = _load16(data, 6), _load16(data, 8)
+    about = np.zeros(4, np.int64)
     code = _walk(data, about)
-    frames, place = about.tolist()
+    frames, place, right, bottom = about.tolist()
     if code == _CUT:
         raise BadImage(
             TRUNCATED, f"the file ends before the trailer, in the block at byte {place}, after {frames} frame(s)"
@@ -69,4 +77,6 @@ def read_gif(data: npt.NDArray[np.uint8]) -> ImageHeader:
         raise BadImage(CORRUPT, f"byte {place} begins no block (0x{int(data[place]):02x})")
     if width == 0 or height == 0 or frames == 0:
         raise BadImage(CORRUPT, f"{frames} frame(s) on a screen of {height} x {width}")
-    return ImageHeader("GIF", height, width, 3, 8, PALETTE, frames)
+    # decoders have the screen grow to a frame that reaches beyond it
+    most = max(width, right) * max(height, bottom)
+    return ImageHeader("GIF", height, width, 3, 8, PALETTE, frames, frame_pixels=most)
