@@ -9,6 +9,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ import recordmill  # noqa: E402
 from recordmill.base.errors import DataError, UsageError  # noqa: E402
 from recordmill.pipelines.build import build  # noqa: E402
 from recordmill.preprocessing import graph, serving  # noqa: E402
-from recordmill.preprocessing.graph import check_graph  # noqa: E402
+from recordmill.preprocessing.graph import check_graph, load_graph  # noqa: E402
 from recordmill.preprocessing.serving import VALID_MASK, serving_layer, serving_objects  # noqa: E402
 from recordmill.schemas.feature import Feature, Schema  # noqa: E402
 from recordmill.schemas.tfmd import to_pbtxt  # noqa: E402
@@ -214,6 +215,35 @@ def test_the_graph_of_a_stranger_is_run_only_if_it_computes_and_nothing_else(sma
     with pytest.raises(UsageError, match="PyFunc"):
         check_graph(str(folder), trusted=False)
     (folder / "transform_fn" / "saved_model.pb").write_bytes(b"\xff" * 99)
+    with pytest.raises(DataError, match="is no SavedModel"):
+        check_graph(str(folder), trusted=False)
+
+
+def test_a_damaged_graph_is_one_sentence(small: Path, tmp_path: Path) -> None:
+    """TensorFlow raises what its loader comes upon."""
+    (folder,) = small.glob("data-*/transform")
+    whole = SavedModel.FromString((folder / "transform_fn" / "saved_model.pb").read_bytes())
+
+    def damaged(change: Callable[[Any], Any]) -> None:
+        model = SavedModel.FromString(whole.SerializeToString())
+        change(model)
+        (folder / "transform_fn" / "saved_model.pb").write_bytes(model.SerializeToString())
+        with pytest.raises(DataError, match=r"transform/transform_fn: (TensorFlow can't load it: |has no function)"):
+            load_graph(str(folder))
+
+    damaged(lambda model: model.meta_graphs.add().CopyFrom(model.meta_graphs[0]))
+    damaged(lambda model: model.ClearField("meta_graphs"))
+    damaged(lambda model: model.meta_graphs[0].graph_def.library.ClearField("function"))
+    damaged(lambda model: setattr(model.meta_graphs[0].object_graph_def.nodes[0].children[0], "node_id", 99))
+    damaged(
+        lambda model: [
+            setattr(one, "local_name", "x") for one in model.meta_graphs[0].object_graph_def.nodes[0].children
+        ]
+    )
+    for path in (folder / "transform_fn" / "variables").iterdir():
+        path.write_bytes(b"no variables")
+    damaged(lambda model: None)
+    (folder / "transform_fn" / "saved_model.pb").unlink()
     with pytest.raises(DataError, match="is no SavedModel"):
         check_graph(str(folder), trusted=False)
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
+from recordmill.base.system_limits import limit_reached
 from recordmill.storage.files import read_range
 from recordmill.storage.folders import is_folder, names_in
 
@@ -81,10 +82,24 @@ _OBJECTS = {"_generic_user_object", "signature_map", "trackable_dict_wrapper", "
 
 
 def load_graph(folder: str) -> Any:
-    """The saved transform in `folder/transform_fn`: an object whose `transform_fn` is the function."""
+    """The saved transform in `folder/transform_fn`: an object whose `transform_fn` is the function.
+
+    Raises:
+        DataError: TensorFlow can't load it, or it has no such function.
+    """
     import tensorflow as tf
 
-    return tf.saved_model.load(os.path.join(folder, "transform_fn"))
+    model = os.path.join(folder, "transform_fn")
+    try:
+        loaded = tf.saved_model.load(model)
+    except Exception as error:  # of a damaged one TensorFlow raises what it comes upon: KeyError, IndexError, OpError
+        if limit_reached(error) is not None:
+            raise
+        reason = f"TensorFlow can't load it: {type(error).__name__}: {error}".partition("\n")[0][:250]
+        raise DataError(reason, source=model) from error
+    if not callable(getattr(loaded, "transform_fn", None)):
+        raise DataError("has no function called transform_fn", source=model)
+    return loaded
 
 
 def check_graph(folder: str, trusted: bool) -> None:
@@ -107,7 +122,7 @@ def _unknown_parts(model: str) -> Iterator[str]:
     yield from {*names_in(model)} - _PARTS  # other forms of a model, which TensorFlow would prefer
     try:
         saved = SavedModel.FromString(read_range(os.path.join(model, _MODEL)).tobytes())
-    except DecodeError:
+    except (DecodeError, FileNotFoundError):
         raise DataError("is no SavedModel", source=os.path.join(model, _MODEL)) from None
     for graph in saved.meta_graphs:
         if not graph.HasField("object_graph_def"):
