@@ -19,7 +19,7 @@ OF_PATHS |= {"lchmod", "lstat", "mkdir", "owner", "read_bytes", "read_text", "re
 OF_PATHS |= {"rmdir", "samefile", "stat", "symlink_to", "touch", "unlink", "write_bytes", "write_text"}
 OPENERS = {"Folder", "LockFile", "Image", "archive"}  # whose `open` is none of pathlib's
 MODULES = {"fcntl", "fileinput", "glob", "mmap", "shutil", "tempfile"}
-OF_LIBRARIES = {"OSFile", "memory_map", "memmap", "fromfile", "tofile", "FileIO"}  # pyarrow's, NumPy's, io's
+OF_LIBRARIES = {"OSFile", "memory_map", "memmap", "open_memmap", "fromfile", "tofile", "FileIO"}  # others'
 # what is no storage: files of the installation, the machine and the process
 NO_STORAGE = {
     "base/compilation/digest.py": "the file that says which Numba is installed",
@@ -29,7 +29,7 @@ NO_STORAGE = {
     "pipelines/remote/child_process.py": "the program that its process becomes, and the end of it",
     "commands/main.py": "the standard streams of the process",
     "reader/torch/workers.py": "a file without a name, which is memory that processes share",
-    "records/writers/npy.py": "np.load maps the arrays that a read wrote, for the user",
+    "records/writers/npy.py": "NumPy maps the arrays that a read wrote, for the user",
     "transforms/worker.py": "the program that its process becomes",
 }
 

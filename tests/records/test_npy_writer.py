@@ -112,6 +112,14 @@ def test_a_folder_without_columns_is_named(tmp_path: Path) -> None:
         open_columns(tmp_path)
 
 
+@pytest.mark.parametrize("data", [b"", b"\x93NUMPY\x01\x00\xff\xff{", b"PK\x03\x04", b"\x80\x04N."])
+def test_a_file_that_is_no_npy_is_an_error(tmp_path: Path, data: bytes) -> None:
+    write(tmp_path, (5,))
+    (tmp_path / "id.npy").write_bytes(data)
+    with pytest.raises(DataError, match=str(tmp_path)):
+        open_columns(tmp_path)
+
+
 def test_no_features(tmp_path: Path) -> None:
     NpyWriter(tmp_path, Schema(())).close()
     assert open_columns(tmp_path) == {}

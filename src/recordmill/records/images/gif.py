@@ -18,7 +18,7 @@ _OK, _CUT, _UNKNOWN = range(3)
 @inlined
 def _load16(data: npt.NDArray[np.uint8], at: int) -> int:
     """A number of two bytes, little-endian."""
-    return np.int64(data[at]) | np.int64(data[at + 1]) << 8
+    return int(data[at]) | int(data[at + 1]) << 8
 
 
 @kernel

@@ -178,14 +178,17 @@ def open_columns(folder: str | Path, mmap: bool = True) -> dict[str, Array | Rag
     try:
         about = load_fields(folder / COLUMNS_NAME)
         schema = from_arrow(pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(about.text("arrow_schema")))))
-        return {feature.name: _load(folder, feature, "r" if mmap else None) for feature in schema}
+        return {feature.name: _load(folder, feature, mmap) for feature in schema}
     except (OSError, ValueError, KeyError, TypeError, EOFError, pa.ArrowException) as error:
         raise DataError(
             f"holds no columns written by recordmill ({COLUMNS_NAME}: {error})", source=str(folder)
         ) from None
 
 
-def _load(folder: Path, feature: Feature, mode: Any) -> Array | Ragged | Strings:
-    loaded = {part: np.load(folder / name, mmap_mode=mode) for part, name in part_names(feature).items()}
+def _load(folder: Path, feature: Feature, mmap: bool) -> Array | Ragged | Strings:
+    loaded: dict[str, Any] = {}
+    for part, name in part_names(feature).items():
+        mapped = np.lib.format.open_memmap(folder / name, mode="r")  # `np.load` takes zip files, too
+        loaded[part] = mapped if mmap else np.array(mapped)
     values, valid = loaded.pop("values"), loaded.pop("valid", None)
     return put_together(Parts(values, tuple(loaded.values()), valid), feature)
