@@ -171,7 +171,8 @@ def _fit(
                 raise
             cache = cache.anew(plan)  # what it holds may be of anybody, and be nothing that an analyser kept
             _run_fit(plan, settings, fit, function, target, progress, cache, job_folder)
-    saved = describe(target, fit)
+    with _told(fit):
+        saved = describe(target, fit)
     return saved, (*fit_notes(saved), *(() if cache is None else cache.keep(plan.folder)))
 
 
@@ -269,10 +270,11 @@ def _told(fit: Fit) -> Iterator[None]:
     try:
         with _without_warnings():
             yield
-    except (RecordmillError, OSError, KeyboardInterrupt):
+    except (RecordmillError, KeyboardInterrupt):
         raise
     except Exception as error:
-        if limit_reached(error) is not None:
+        is_system = isinstance(error, OSError) and not _NODE.search(str(error))  # and not one of the graph's operations
+        if is_system or limit_reached(error) is not None:
             raise
         raise FitError(_reason(error, fit)) from None
 

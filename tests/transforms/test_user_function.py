@@ -8,7 +8,6 @@ import json
 import signal
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -111,20 +110,71 @@ def test_a_module_or_function_that_exits_is_an_error(tmp_path: Path) -> None:
         GuardedFunction(load_function(str(path)))({})
 
 
-def test_a_graph_that_calls_python_is_not_cached(tmp_path: Path) -> None:
+def calls_python(x: Any, _: str) -> Any:
     import tensorflow as tf
 
-    def preprocessing_fn(inputs: Any) -> Any:
-        return {"y": tf.map_fn(lambda x: tf.numpy_function(len, [x], tf.int64), inputs["x"])}
+    return tf.map_fn(lambda value: tf.numpy_function(len, [value], tf.int64), x)
 
-    for is_cached in (False, True):
-        function = GuardedFunction(preprocessing_fn, is_cached)
-        with (
-            pytest.raises(UsageError, match=r"calls Python from the graph.*transform_cache")
-            if is_cached
-            else nullcontext()
-        ):
-            tf.function(function, autograph=False).get_concrete_function({"x": tf.TensorSpec([None], tf.int64)})
+
+def reads_a_file(x: Any, path: str) -> Any:
+    import tensorflow as tf
+
+    return x + tf.strings.to_number(tf.io.read_file(path), tf.int64)
+
+
+def has_a_table_of_a_file(x: Any, path: str) -> Any:
+    import tensorflow as tf
+
+    word, line = tf.lookup.TextFileIndex.WHOLE_LINE, tf.lookup.TextFileIndex.LINE_NUMBER
+    return tf.lookup.StaticHashTable(tf.lookup.TextFileInitializer(path, tf.int64, word, tf.int64, line), -1).lookup(x)
+
+
+def has_a_table_of_constants(x: Any, _: str) -> Any:
+    import tensorflow as tf
+
+    return tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(tf.constant([7, 8], tf.int64), [70, 80]), -1
+    ).lookup(x)
+
+
+def has_vocabularies(x: Any, _: str) -> Any:
+    import tensorflow_transform as tft
+
+    return tft.compute_and_apply_vocabulary(x) + tft.apply_vocabulary(x, tft.vocabulary(x))
+
+
+@pytest.mark.parametrize(
+    ("function", "operation"),
+    [
+        (calls_python, "EagerPyFunc|PyFunc"),
+        (reads_a_file, "ReadFile"),
+        (has_a_table_of_a_file, "InitializeTableFromTextFileV2"),
+        (has_a_table_of_constants, None),
+        (has_vocabularies, None),
+    ],
+)
+def test_a_graph_that_calls_python_or_reads_a_file_is_not_cached(
+    tmp_path: Path, function: Any, operation: str | None
+) -> None:
+    """A file that changed left the graph, and so what the cache held, as they were."""
+    (tmp_path / "file.txt").write_text("7\n")
+
+    def preprocessing_fn(inputs: Any) -> Any:
+        import tensorflow as tf
+        import tensorflow_transform as tft
+
+        return {"y": tf.ones_like(inputs["x"]) * tf.cast(tft.max(function(inputs["x"], path)), tf.int64)}
+
+    path, cache = str(tmp_path / "file.txt"), tmp_path / "cache"
+    data_file = tmp_path / "x.csv"
+    data_file.write_text("x\n7\n8\n")
+    if operation is not None:
+        with pytest.raises(UsageError, match=rf"its graph has ({operation}): it calls Python.*transform_cache"):
+            build(data_file, tmp_path / "out", transform=preprocessing_fn, transform_cache=cache)
+    else:
+        for known in range(2):
+            out = build(data_file, tmp_path / f"out{known}", transform=preprocessing_fn, transform_cache=cache)
+            assert f"{known} known from" in " ".join(out.notes)
 
 
 def test_a_table_of_words_in_a_file_goes_with_the_transform(tmp_path: Path) -> None:
@@ -141,7 +191,12 @@ def test_a_table_of_words_in_a_file_goes_with_the_transform(tmp_path: Path) -> N
     made = build(data, tmp_path / "out", transform=preprocessing_fn, shuffle=False)
     assert recordmill.open(made.out).to_table()["number"].to_pylist() == [2, -1, 0]
     assert str(tmp_path) not in json.dumps(made.manifest.transform)
+    (tmp_path / "words.txt").write_text("a\na\n")
+    with pytest.raises(DataError, match=r"can't be fitted on split 'train': FailedPreconditionError in operation"):
+        build(data, tmp_path / "twice", transform=preprocessing_fn)
     (tmp_path / "words.txt").unlink()
+    with pytest.raises(DataError, match=r"can't be fitted on split 'train': FileNotFoundError in operation"):
+        build(data, tmp_path / "gone", transform=preprocessing_fn)
     (tmp_path / "out").rename(tmp_path / "moved")
     again = build(data, tmp_path / "again", transform_from=tmp_path / "moved", shuffle=False)
     assert recordmill.open(again.out).to_table()["number"].to_pylist() == [2, -1, 0]

@@ -88,11 +88,12 @@ class GuardedFunction:
             raise UsageError(f"transform: {os.path.basename(path)}, {own_line(error, path)}") from error
         except KeyboardInterrupt:  # which threads of a runner would not hand on
             raise Cancelled("stopped") from None
-        if self.is_cached and not _PYTHON_OPS.isdisjoint(_operations()):
+        if self.is_cached and (outer := _outer_operations()):
             raise UsageError(
-                f"transform: {self._place}: it calls Python from the graph (tft.apply_pyfunc, tf.py_function), and "
-                f"what that does may change without a trace; {option('transform_cache')} keeps nothing of it: drop "
-                "the option, or use TensorFlow's operations"
+                f"transform: {self._place}: its graph has {', '.join(outer)}: it calls Python (tft.apply_pyfunc, "
+                "tf.py_function) or reads a file (of a table, tf.io.read_file), and what that gives may change without "
+                f"a trace; {option('transform_cache')} keeps nothing of it: drop the option, or use TensorFlow's "
+                "operations and constants"
             )
         if not isinstance(outputs, dict) or not outputs:
             raise UsageError(f"transform: {self._place}: it returns {_kind(outputs)}, not a dict of tensors")
@@ -131,15 +132,24 @@ class GuardedFunction:
         )
 
 
-_PYTHON_OPS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
+_OUTER_OPS = frozenset(
+    {"PyFunc", "PyFuncStateless", "EagerPyFunc", "ReadFile", "MatchingFiles", "RestoreV2", "InitializeTableFromDataset"}
+)
 
 
-def _operations() -> set[str]:
-    """The operations of the graph that is being made, and of the functions that it calls."""
+def _outer_operations() -> list[str]:
+    """The operations that call Python or read a file, of the graph that is being made and of the functions that it
+    calls; a table's file is the user's where the graph has its name as a constant, and else an analyser's vocabulary.
+    """
     import tensorflow as tf
 
-    graph = tf.compat.v1.get_default_graph().as_graph_def()
-    return {node.op for nodes in (graph.node, *(one.node_def for one in graph.library.function)) for node in nodes}
+    graph = tf.compat.v1.get_default_graph()
+    definition = graph.as_graph_def()
+    every = (definition.node, *(one.node_def for one in definition.library.function))
+    found = _OUTER_OPS & {node.op for nodes in every for node in nodes}
+    files = graph.get_collection(tf.compat.v1.GraphKeys.ASSET_FILEPATHS)
+    own = [name for name in files if tf.is_symbolic_tensor(name) and name.op.type == "Const"]
+    return sorted(found | {"InitializeTableFromTextFileV2"} if own else found)
 
 
 def _kind(value: Any) -> str:
