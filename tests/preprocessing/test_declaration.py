@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +68,7 @@ def test_steps_follow_each_other_and_new_outputs_come_from_others() -> None:
     [
         ("age", {"clip": [0, None]}, "int64", (), True),
         ("age", {"clip": [-1e30, 1e30]}, "int64", (), True),
-        ("age", {"impute": float("nan")}, "float32", (), True),
+        ("age", {"impute": 0.5}, "float32", (), True),
         ("age", {"impute": 1e18}, "int64", (), True),
         ("fare", "minmax", "float32", (), False),
         ("fare", {"bucketize": 3}, "int64", (), False),
@@ -116,6 +118,12 @@ def test_the_value_after_the_steps(feature: str, spec: Any, dtype: str, shape: t
         ({"age": {"impute": 1e30}}, r"step 'impute': 1e\+30 is beyond int64"),
         ({"age": {"impute": 2**63}}, "step 'impute': 9223372036854775808 is beyond int64"),
         ({"fare": {"impute": -1e39}}, r"step 'impute': -1e\+39 is beyond float32"),
+        ({"age": {"clip": [0, 10**400]}}, r"step 'clip': 10+ is no number of float64; write clip"),
+        ({"fare": {"impute": math.inf}}, "step 'impute': inf is no number of float64; write impute"),
+        ({"age": {"impute": math.nan}}, "step 'impute': nan is no number of float64; write impute"),
+        ({"age": {"bucketize": 10**9}}, "step 'bucketize': 1,000,000,000 is above 65,536; write bucketize"),
+        ({"company": {"hash": 2**63}}, "step 'hash': 9,2.*,808 is above 9,2.*,807; write hash"),
+        ({"company": {"vocabulary": {"oov_buckets": 2**63}}}, "step 'vocabulary': 9,2.*,808 is above"),
         ({"age": {"impute": "x"}}, "step 'impute': 'x' does not fit int64"),
         ({"photo": "image"}, "step 'image': resize is missing"),
         ({"photo": "tokenize"}, "it takes text, not bytes; that takes vocabulary, hash, impute, image"),
@@ -148,8 +156,14 @@ def test_yaml_is_data_only(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(UsageError, match=message):
             read_declaration(path)
-    with pytest.raises(UsageError, match=r"missing\.yaml.: can't be read"):
+    with pytest.raises(UsageError, match=r"missing\.yaml.: can't be read: No such file or directory$"):
         read_declaration(tmp_path / "missing.yaml")
+    os.truncate(path, 30 << 30)
+    with pytest.raises(UsageError, match=r"t\.yaml.: has 32,212,254,720 bytes, above the 16,777,216 allowed$"):
+        read_declaration(path)
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(UsageError, match=r"pipe\.yaml.: is no regular file$"):
+        read_declaration(tmp_path / "pipe.yaml")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,10 +20,11 @@ from recordmill.storage.yaml_file import check_nesting, read_yaml
 
 NUMBER_VALUE, TEXT_VALUE, BYTES_VALUE = "numbers", "text", "bytes"  # what a step can take
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
-_FLOAT32_MAX = (2 - 2**-23) * 2.0**127
+_FLOAT32_MAX, _FLOAT64_MAX = (2 - 2**-23) * 2.0**127, sys.float_info.max
 NOT_FINITE, UNLISTED = "nonfinite", "unlisted"  # results of an analysis: how many values it left out
 NO_BUCKET = -1  # of bucketize: where NaN lies
 MOST_CLASSES = 1 << 16  # of one_hot: a row of more floats is an embedding's work
+_MOST_BUCKETS = 1 << 16  # of bucketize: the manifest has a boundary of each, and the sketch several values
 
 
 @dataclass(frozen=True)
@@ -107,15 +109,18 @@ def _nothing(argument: Any) -> None:
         raise ValueError(f"{argument!r}: it takes no argument")
 
 
-def _count(argument: Any, least: int = 1, what: str = "a number") -> int:
+def _count(argument: Any, least: int = 1, most: int = _INT64_MAX) -> int:
     if isinstance(argument, bool) or not isinstance(argument, int) or argument < least:
-        raise ValueError(f"{argument!r} is not {what} of at least {least}")
+        raise ValueError(f"{argument!r} is not a number of at least {least}")
+    if argument > most:
+        raise ValueError(f"{argument:,} is above {most:,}")
     return argument
 
 
 def _number(argument: Any) -> int | float:
-    if isinstance(argument, bool) or not isinstance(argument, int | float) or not math.isfinite(argument):
-        raise ValueError(f"{argument!r} is no number")
+    is_number = isinstance(argument, int | float) and not isinstance(argument, bool)
+    if not is_number or not -_FLOAT64_MAX <= argument <= _FLOAT64_MAX:
+        raise ValueError(f"{argument!r:.40} is no number of float64")
     return argument
 
 
@@ -176,9 +181,7 @@ def _flag(argument: Any) -> bool:
 
 
 def _filling(argument: Any) -> Any:
-    if argument is None or isinstance(argument, bool) or not isinstance(argument, int | float | str):
-        raise ValueError(f"{argument!r} is no value")
-    return argument
+    return argument if isinstance(argument, str) else _number(argument)
 
 
 def _depth(argument: Any) -> int | None:
@@ -282,7 +285,7 @@ _KINDS: dict[str, _Kind] = {
     "minmax": _Kind((NUMBER_VALUE,), _nothing, _as_float, "minmax"),
     "bucketize": _Kind(
         (NUMBER_VALUE,),
-        lambda n: _count(n, 2),
+        lambda n: _count(n, 2, _MOST_BUCKETS),
         lambda value, n: _as_index(n)(value),
         "bucketize: 10, the number of buckets",
     ),

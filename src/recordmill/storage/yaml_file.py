@@ -8,10 +8,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from recordmill.base.errors import MissingExtraError, UsageError
-from recordmill.storage.files import open_file
+from recordmill.base.errors import DataError, MissingExtraError, UsageError
+from recordmill.storage.json_fields import read_bounded
 
 _BOOL, _FLOAT = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:float"
+_MOST_BYTES = 16 << 20  # 16 MiB: of what people write; a file of holes may say that it has 30 GB
 _MOST_DEPTH = 16  # of what people write: steps in a list in a mapping need 5
 _MOST_VALUES = 1 << 20  # each as often as an alias repeats it
 
@@ -29,11 +30,14 @@ def read_yaml(path: str, named: str, wants: str) -> Mapping[str, Any]:
     except ImportError:
         raise MissingExtraError(named, "tft", "yaml") from None
     try:
-        with open_file(path) as file:
-            found = yaml.load(file.read().decode(), _loader(yaml))
+        found = yaml.load(read_bounded(path, _MOST_BYTES).decode(), _loader(yaml))
     except RecursionError:
         raise UsageError(f"{named}: is nested too deep, or holds itself; write {wants}") from None
-    except (OSError, ValueError, yaml.YAMLError) as error:  # of values: text that is no UTF-8, a date that is none
+    except DataError as error:
+        raise UsageError(f"{named}: {error.reason}") from None
+    except OSError as error:
+        raise UsageError(f"{named}: can't be read: {error.strerror or error}") from None
+    except (ValueError, yaml.YAMLError) as error:  # of values: text that is no UTF-8, a date that is none
         mark = getattr(error, "problem_mark", None)
         reason = (
             str(error).splitlines()[0] if mark is None else f"line {mark.line + 1}: {getattr(error, 'problem', '')}"
