@@ -16,6 +16,7 @@ import pytest
 from made_data_set import FOLDER, MIXED, mixed_rows, windows, write_data_set
 from PIL import Image
 
+import recordmill
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import open
 from recordmill.records.example.encode import encode, encode_sequences
@@ -243,6 +244,15 @@ def test_a_short_shard_raises(out: Path, tmp_path: Path) -> None:
         list(open(data).to_tf(64, portable=True))
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"record 3, byte \d+: CRC of the data"):
         list(open(data).to_tf(64))
+
+
+def test_a_data_set_that_was_replaced_is_said_to_be(tmp_path: Path) -> None:
+    write_data_set(tmp_path / "out", {"train": TABLE})
+    ds = open(tmp_path / "out")
+    for _ in range(2):
+        recordmill.build(TABLE[:9], tmp_path / "out", overwrite=True)
+    with pytest.raises(DataError, match="is gone: the data set was replaced, by generation 3; open it again"):
+        ds.to_tf(8, portable=True)
 
 
 def test_it_has_the_order_and_the_values_of_batches(out: Path) -> None:

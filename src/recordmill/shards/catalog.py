@@ -30,12 +30,22 @@ from recordmill.shards.manifest import (
     generations,
     load_newest,
     manifest_path,
+    missing_error,
     named_by_manifest,
     shard_name,
 )
 from recordmill.storage.codecs import NONE, SHARD_SUFFIXES, Codec, find_codec
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, open_blocks
-from recordmill.storage.files import Stat, StoreSettings, input_path, last_seen, read_on, read_range, refresh_listing
+from recordmill.storage.files import (
+    Stat,
+    StoreSettings,
+    check_unchanged,
+    input_path,
+    last_seen,
+    read_on,
+    read_range,
+    refresh_listing,
+)
 from recordmill.storage.folders import exists, join
 from recordmill.storage.listing import list_inputs
 
@@ -81,6 +91,12 @@ class ShardFile:
         moving nor building anew changes it.
         """
         return (self.name if self.info is None else self.info.name).encode("utf-8", "surrogateescape")
+
+    def check_as_listed(self) -> None:
+        """Raises DataError if the file is another one than when it was listed, or gone."""
+        if not exists(self.path):
+            raise missing_error(self.path)
+        check_unchanged(self.path, self.stat, self.path)
 
     def to_json(self) -> str:
         """All but the terms."""

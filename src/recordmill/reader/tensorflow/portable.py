@@ -29,7 +29,7 @@ from recordmill.records.columns.conversions import Decoding
 from recordmill.records.columns.convert import DecodeRaw, Reshape, output_schema
 from recordmill.schemas.feature import ITEM_BYTES, PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
 from recordmill.schemas.parse_spec import FixedLen, Parse, parse_spec, tensor_arguments
-from recordmill.storage.files import check_unchanged, is_remote
+from recordmill.storage.files import is_remote
 
 _Step = Callable[[Any, Any], Any]
 
@@ -124,7 +124,7 @@ def serialized_records(dataset: Readable, order: Order, shuffle_records: int) ->
             "leave it out"
         )
     for file in files:
-        check_unchanged(file.path, file.stat, file.path)
+        file.check_as_listed()
     counts = dataset.file_records
     named = [(file.path, file.codec.tensorflow or "", count) for file, count in zip(files, counts, strict=True)]
     chosen = None if dataset.matching is None else dataset.matching.mask(0, sum(counts))
