@@ -118,8 +118,7 @@ def _count(argument: Any, least: int = 1, most: int = _INT64_MAX) -> int:
 
 
 def _number(argument: Any) -> int | float:
-    is_number = isinstance(argument, int | float) and not isinstance(argument, bool)
-    if not is_number or not -_FLOAT64_MAX <= argument <= _FLOAT64_MAX:
+    if isinstance(argument, bool) or not isinstance(argument, int | float) or not abs(argument) <= _FLOAT64_MAX:
         raise ValueError(f"{argument!r:.40} is no number of float64")
     return argument
 
