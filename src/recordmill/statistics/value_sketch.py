@@ -29,7 +29,7 @@ class ValueSketch:
     def __init__(self, most: int) -> None:
         self.most, self.threshold = most, _ALL
         self._used = 0
-        self._slots = np.empty(0, np.uint64)
+        self._slots, self._counts, self._places = np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int32)
         self._most_slots = max(_LEAST_SLOTS, 1 << (4 * most - 1).bit_length())  # a power of two, as all tables have
         self._new_table(_LEAST_SLOTS)
 
