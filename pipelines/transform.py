@@ -27,7 +27,7 @@ from recordmill.pipelines.analysis_cache import FitCache, open_cache
 from recordmill.pipelines.beam_run import run_pipeline, sent_plan
 from recordmill.pipelines.build_options import BuildOptions
 from recordmill.preprocessing.declaration import declare_transform, read_declaration
-from recordmill.preprocessing.graph import check_graph
+from recordmill.preprocessing.graph import GraphError, check_graph
 from recordmill.preprocessing.metadata import Fit, describe, fit_notes, restore
 from recordmill.preprocessing.saved_transform import SavedTransform
 from recordmill.preprocessing.tensors import unfit
@@ -270,6 +270,8 @@ def _told(fit: Fit) -> Iterator[None]:
     try:
         with _without_warnings():
             yield
+    except GraphError as error:  # of the graph that was made just now
+        raise FitError(_reason(error.__cause__ or error, fit)) from None
     except (RecordmillError, KeyboardInterrupt):
         raise
     except Exception as error:
@@ -300,7 +302,7 @@ def _without_warnings() -> Iterator[None]:
         log.removeFilter(is_error)
 
 
-def _reason(error: Exception, fit: Fit) -> str:
+def _reason(error: BaseException, fit: Fit) -> str:
     """What failed, without TensorFlow's message, which may hold values of features."""
     node = _NODE.search(str(error))
     where = f" in operation {node[1]}" if node else ""

@@ -81,11 +81,15 @@ _NAME = re.compile(r"(?!\.{1,2}$)[^/\0]+")  # of a file in a folder
 _OBJECTS = {"_generic_user_object", "signature_map", "trackable_dict_wrapper", "trackable_list_wrapper"}
 
 
+class GraphError(DataError):
+    """TensorFlow can't load a saved transform; the cause is what it came upon."""
+
+
 def load_graph(folder: str) -> Any:
     """The saved transform in `folder/transform_fn`: an object whose `transform_fn` is the function.
 
     Raises:
-        DataError: TensorFlow can't load it, or it has no such function.
+        GraphError: TensorFlow can't load it. DataError: it has no such function.
     """
     import tensorflow as tf
 
@@ -96,7 +100,7 @@ def load_graph(folder: str) -> Any:
         if limit_reached(error) is not None:
             raise
         reason = f"TensorFlow can't load it: {type(error).__name__}: {error}".partition("\n")[0][:250]
-        raise DataError(reason, source=model) from error
+        raise GraphError(reason, source=model) from error
     if not callable(getattr(loaded, "transform_fn", None)):
         raise DataError("has no function called transform_fn", source=model)
     return loaded
