@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -11,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from recordmill.base.threads import one_ahead, run_in_order, thread_map
+from recordmill.base.threads import interrupted_later, one_ahead, run_in_order, thread_map
 
 LEFT_OPEN = """
 import ctypes, sys
@@ -135,3 +137,19 @@ def test_an_error_of_what_is_done_in_turn_stands_in_its_place_and_ends_the_rest(
             next(turns)
     assert done[:7] == list(range(7))
     assert len(done) < 999_999
+
+
+def test_a_signal_is_heard_later_and_a_second_one_at_once() -> None:
+    before, done = signal.getsignal(signal.SIGINT), []
+
+    def stopped(times: int) -> None:
+        with interrupted_later():
+            for _ in range(times):
+                os.kill(os.getpid(), signal.SIGINT)
+            done.append(times)
+
+    for times in (1, 2):
+        with pytest.raises(KeyboardInterrupt):
+            stopped(times)
+    assert done == [1]
+    assert signal.getsignal(signal.SIGINT) is before

@@ -7,6 +7,7 @@ import fcntl
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -429,3 +430,16 @@ def test_manifests_round_trip_and_later_formats_are_refused(tmp_path: Path) -> N
             Manifest.from_json(broken)
     with pytest.raises(DataError, match="holds no data set"):
         load(tmp_path / "nothing")
+
+
+def test_a_signal_while_a_run_is_closed_leaves_none_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, remove = RunFolder.create(tmp_path / "out"), run.remove_run
+
+    def stop(*given: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        remove(*given)
+
+    monkeypatch.setattr(run, "remove_run", stop)
+    with pytest.raises(KeyboardInterrupt):
+        folder.close()
+    assert not (tmp_path / "out").exists()

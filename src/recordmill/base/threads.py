@@ -1,6 +1,6 @@
 """The ways to use threads: `thread_map` keeps every core busy on work that releases the GIL,
 with results in order and bounded; `run_in_order` has very many small things done; `both` does two things at once;
-`shared_context` sets something for the process while anybody needs it;
+`interrupted_later` lets what is within end; `shared_context` sets something for the process while anybody needs it;
 `closed_at_exit` ends what a script leaves open; a `Budget` is memory that threads share;
 a `ProcessLock` is free in a forked process.
 """
@@ -13,11 +13,13 @@ import ctypes
 import functools
 import itertools
 import os
+import signal
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
 _Item = TypeVar("_Item")
@@ -200,6 +202,38 @@ def shared_context(
                     entered.close()
 
     return shared
+
+
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def interrupted_later() -> Iterator[None]:
+    """A signal by which somebody stops the process is heard behind what is within, if that is in the main thread; a
+    second one at once.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers: dict[int, Callable[[int, FrameType | None], Any]] = {
+        number: handler for number in _STOPS if callable(handler := signal.getsignal(number))
+    }
+    came: list[tuple[int, FrameType | None]] = []
+
+    def keep(number: int, frame: FrameType | None) -> None:
+        came.append((number, frame))
+        if len(came) > 1:
+            handlers[number](number, frame)
+
+    try:
+        for number in handlers:
+            signal.signal(number, keep)
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    for number, frame in came:
+        handlers[number](number, frame)
 
 
 _interruptible: dict[int, int] = {}  # thread to how often it has entered `interruptible`

@@ -31,7 +31,7 @@ from pathlib import Path
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
-from recordmill.base.threads import both
+from recordmill.base.threads import both, interrupted_later
 from recordmill.shards.dead_runs import (
     LOCK_NAME,
     READ_NOTE_NAME,
@@ -403,8 +403,13 @@ class RunFolder(Run):
 
     def close(self) -> None:
         """Remove the folder, shards that were not committed, and OUT and the folders above it as far as this run made
-        them and they stayed empty; nothing if it was released, or if others hold it, too.
+        them and they stayed empty; nothing if it was released, or if others hold it, too. Whoever stops it meanwhile is
+        heard behind that.
         """
+        with interrupted_later():
+            self._remove_all()
+
+    def _remove_all(self) -> None:
         if self._lock is not None:
             gone = contextlib.suppress(OSError, DataError)
             with gone, Folder.open(self.out) as above, above.enter(self.folder_name) as folder:
