@@ -56,7 +56,7 @@ def build_locally(_: bytes, given: SentPlan) -> Manifest:
             ingested, total = ingest_all(plan, sketches)
             runs = [run for one in ingested for run in one.runs]
             shards = list(write_all_shards(plan, plan_slices(plan, runs, total)))
-        progress.advance()  # the last moment at which a build that was stopped leaves nothing
+        progress.begin_commit()
         return conclude(plan, ingested, shards, None if sketches is None else sketches.total())
     except BaseException as error:
         progress.fail(error)  # itself, for the process that started the job: runners hand on only its text

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _ours: ContextVar[bool] = ContextVar("ours", default=False)  # whether the pipeline at hand is made here
 _LOOK_MS = 10
+_PATIENCE_SEC = 7  # with code that hears of no stop: TensorFlow's executor, a function of the user's that sleeps
 
 
 @contextlib.contextmanager
@@ -40,7 +42,8 @@ def run_locally(construct: Callable[[Pipeline], None], beam_args: Sequence[str],
     `progress`.
 
     Raises:
-        KeyboardInterrupt: the user stopped it; every thread has ended by then.
+        KeyboardInterrupt: the user stopped it; every thread has ended by then, but those that code holds which can't be
+            interrupted: what they find when it ends is that they are to stop.
         Exception: what a stage raised, itself.
     """
     import apache_beam as beam
@@ -55,15 +58,16 @@ def run_locally(construct: Callable[[Pipeline], None], beam_args: Sequence[str],
     def work() -> None:
         _ours.set(True)
         try:
-            pipeline = beam.Pipeline(runner=FnApiRunner(), options=options)
-            construct(pipeline)
-            pipeline.run().wait_until_finish()
+            with job(name, progress):
+                pipeline = beam.Pipeline(runner=FnApiRunner(), options=options)
+                construct(pipeline)
+                pipeline.run().wait_until_finish()
         except BaseException as error:
             failure.append(error)
         finally:
             ended.set()
 
-    with _as_we_need_it(), job(name, progress):
+    with _as_we_need_it():
         # The pipeline runs in a thread of its own: this one stays free to receive Ctrl-C, which the runner's threads
         # would not. It is waited for by an event: a join that Ctrl-C interrupts takes the thread for ended (CPython
         # before 3.13), and it goes on writing.
@@ -73,7 +77,8 @@ def run_locally(construct: Callable[[Pipeline], None], beam_args: Sequence[str],
                 pass
         except BaseException:
             progress.cancel()
-            while not ended.wait(0.2):
+            until = time.monotonic() + _PATIENCE_SEC
+            while not ended.wait(0.2) and (progress.is_committing or time.monotonic() < until):
                 interrupt_threads()
             raise
     if failure:

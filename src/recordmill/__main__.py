@@ -27,7 +27,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         with contextlib.suppress(OSError):  # stderr may be a pipe that nobody reads any more
             print(f"recordmill: error: {str(stop) or said}", file=sys.stderr)
+        if argv is None:
+            _end_without_threads()
         return 130
+
+
+def _end_without_threads() -> None:
+    """Code that can't be interrupted may hold some of ours, for which Python would wait: it is not waited for."""
+    import os
+    import threading
+
+    if any(thread.name.startswith("recordmill") for thread in threading.enumerate()):
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        os._exit(130)
 
 
 def _end_undisturbed() -> None:

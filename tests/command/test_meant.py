@@ -4,6 +4,7 @@ moment on.
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from made_data_set import mixed_rows, write_data_set
 import recordmill
 from recordmill.__main__ import main
 from recordmill.base.errors import UsageError
+from recordmill.commands import main as commands
 
 
 @pytest.fixture
@@ -157,3 +159,34 @@ runpy.run_module("recordmill", run_name="__main__")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (130, "recordmill: error: stopped; nothing was written\n")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_thread_that_can_not_be_interrupted_does_not_keep_the_process() -> None:
+    """Python itself would wait for it, as for any that is no daemon."""
+    script = """
+import runpy, sys, threading, time
+import recordmill.commands.main as commands
+def run(argv):
+    threading.Thread(target=time.sleep, args=[1000], name="recordmill-0").start()
+    raise KeyboardInterrupt
+commands.run = run
+sys.argv = ["recordmill", "build"]
+runpy.run_module("recordmill", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (130, "recordmill: error: stopped; nothing was written\n")
+
+
+def test_the_end_of_a_terminal_comes_twice_and_later_it_is_somebody_who_insists(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(commands, "_hung_up", float("-inf"))
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    with pytest.raises(KeyboardInterrupt):
+        commands._interrupt(signal.SIGHUP, None)
+    now[0] += 0.1
+    commands._interrupt(signal.SIGHUP, None)
+    now[0] += 2
+    with pytest.raises(KeyboardInterrupt):
+        commands._interrupt(signal.SIGHUP, None)

@@ -8,6 +8,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -202,24 +203,55 @@ def test_a_table_of_words_in_a_file_goes_with_the_transform(tmp_path: Path) -> N
     assert recordmill.open(again.out).to_table()["number"].to_pylist() == [2, -1, 0]
 
 
-LOOP = """
+LOOPS = {
+    "Python": """
 def preprocessing_fn(inputs):
     print("loops", flush=True)
     while True:
         pass
-"""
+""",
+    "a call": """
+import time
+def preprocessing_fn(inputs):
+    print("loops", flush=True)
+    time.sleep(1000)
+""",
+    "a graph": """
+import tensorflow as tf
+import tensorflow_transform as tft
+def preprocessing_fn(inputs):
+    value = tf.cast(inputs["x"], tf.float32)
+    said = tf.py_function(lambda value: (print("loops", flush=True), value)[1], [value], tf.float32)
+    said.set_shape(value.shape)
+    endless = tf.while_loop(lambda value: True, lambda value: value * 1.0, [said])[0]
+    return {"y": endless - tft.mean(endless)}
+""",
+}
 
 
 @pytest.mark.sweep
-def test_a_signal_ends_a_function_that_never_ends(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("loop", "stop", "times"),
+    [
+        ("Python", signal.SIGTERM, 1),
+        ("a call", signal.SIGINT, 1),
+        ("a call", signal.SIGHUP, 2),
+        ("a graph", signal.SIGTERM, 1),
+        ("a graph", signal.SIGHUP, 1),
+        ("a graph", signal.SIGINT, 2),
+    ],
+)
+def test_a_signal_ends_a_function_that_never_ends(tmp_path: Path, loop: str, stop: signal.Signals, times: int) -> None:
     (tmp_path / "x.csv").write_text("x\n1\n2\n")
-    (tmp_path / "mine.py").write_text(LOOP)
+    (tmp_path / "mine.py").write_text(LOOPS[loop])
     command = [sys.executable, "-m", "recordmill", "build", "x.csv", "--out", "out", "--transform", "mine.py"]
     child = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert child.stdout is not None
         assert child.stdout.readline() == "loops\n"
-        child.send_signal(signal.SIGTERM)
+        for _ in range(times):
+            child.send_signal(stop)
+            time.sleep(1.5)  # SIGHUP comes twice in short when a terminal ends
         _, said = child.communicate(timeout=60)
     finally:
         child.kill()

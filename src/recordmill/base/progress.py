@@ -57,6 +57,7 @@ class Progress:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
+        self.is_committing = False
         self.stage = "plan"
         self.total: int | None = None
         self.records = 0
@@ -94,9 +95,19 @@ class Progress:
             self.rejects += rejects
             self.bytes += bytes
 
+    def begin_commit(self) -> None:
+        """The last moment at which a job that was stopped leaves nothing: raises Cancelled if it is to stop, and what
+        follows is waited for.
+        """
+        with self._lock:
+            if not self._cancelled.is_set():
+                self.is_committing = True
+        self.advance()
+
     def cancel(self) -> None:
         """Make the next `advance` of every thread raise."""
-        self._cancelled.set()
+        with self._lock:
+            self._cancelled.set()
 
     def fail(self, error: BaseException) -> None:
         """Keep the first error, which a runner would turn into text, and stop the other threads."""

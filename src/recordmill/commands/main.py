@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
@@ -31,6 +32,8 @@ _COMMANDS = {
     "status": "what an output folder holds, and the jobs that are at work there",
     "clean": "what killed builds and reads left in an output folder",
 }
+_SAME_END_SEC = 1  # of a terminal: the shell sends SIGHUP, and the kernel another
+_hung_up = float("-inf")  # when the last one came
 _MODULES = {  # of commands that share one
     "transform": "build",
     "head": "inspect",
@@ -231,6 +234,9 @@ def _say(error: object, code: int) -> int:
 
 def _interrupt(signum: int, frame: object) -> None:
     """SIGTERM, or the end of the terminal, ends a run as Ctrl-C does: cleaned up."""
+    global _hung_up
     if signum == signal.SIGHUP:
-        signal.signal(signum, signal.SIG_IGN)  # the shell sends one, and the kernel another
+        last, _hung_up = _hung_up, time.monotonic()
+        if _hung_up - last < _SAME_END_SEC:
+            return
     raise KeyboardInterrupt
