@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TextIO
 
 from recordmill.base.progress import Progress, compiling
+from recordmill.base.sizes import show_duration
 
 
 @contextlib.contextmanager
@@ -115,14 +116,8 @@ def describe_progress(progress: Progress) -> str:
     if progress.rejects:
         parts.append(f"{progress.rejects:,} rejects")
     if progress.total and rate > 0 and progress.records < progress.total:
-        parts.append(f"{_duration((progress.total - progress.records) / rate)} left")
+        parts.append(f"{show_duration((progress.total - progress.records) / rate)} left")
     return ", ".join(parts) if progress.records else f"{parts[0].split()[0]} ..."
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _is_terminal(stream: TextIO) -> bool:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import UsageError
+from recordmill.base.sizes import show_duration
 from recordmill.pipelines.remote.job_error import sentence
 from recordmill.shards.dead_runs import claimed, other_host
 from recordmill.shards.engine_jobs import ENDED, JOB_NAME, RUNNING, EngineGone, Flink, JobNote, read_note, state_of
 from recordmill.shards.manifest import generations, load
+from recordmill.shards.run import LEASE_SEC
+from recordmill.shards.store_run import TOMBSTONE
 from recordmill.storage.files import bound_requests, is_remote, listed_objects, output_path
 from recordmill.storage.folders import is_folder, join, paths_in
 from recordmill.storage.walk import RUN_PREFIX
@@ -23,8 +27,8 @@ HERE, GONE = "at work on this machine", "dead"
 
 @dataclass(frozen=True)
 class RunState:
-    """One run folder. state: `running`, `ended` or `unknown` of an engine's job; `at work on this machine`; `dead`; or
-    the host that would know.
+    """One run folder. state: `running`, `ended` or `unknown` of an engine's job; `at work on this machine`; `dead`; the
+    host that would know; or in a store for how long nothing was heard of it.
     detail: what the engine says of it. since: seconds of the clock (time.time). page: where to look at it.
     """
 
@@ -92,11 +96,25 @@ def _place_of(run: Path) -> str:
 
 
 def _in_store(out: str) -> list[RunState]:
-    names = {item.name for item in listed_objects(out) if item.name.startswith(RUN_PREFIX)}
+    put: dict[str, dict[str, float]] = defaultdict(dict)  # by run folder: each object, and when it was put
+    for item in listed_objects(out):
+        run, _, name = item.name.partition("/")
+        if name and run.startswith(RUN_PREFIX):
+            put[run][name] = item.changed_sec
     return [
-        _state(run, read_note(join(out, run)) if f"{run}/{JOB_NAME}" in names else None, "has a lease")
-        for run in sorted({name.split("/")[0] for name in names})
+        _state(run, read_note(join(out, run)) if JOB_NAME in put[run] else None, _heard_of(put[run]))
+        for run in sorted(put)
     ]
+
+
+def _heard_of(put: Mapping[str, float]) -> str:
+    """What a run's objects tell: by this machine's clock, since to hear the store's own something must be put there."""
+    if TOMBSTONE in put:
+        return GONE
+    silent_sec = max(time.time() - max(put.values()), 0.0)
+    if silent_sec <= LEASE_SEC:
+        return f"at work: heard of {show_duration(silent_sec)} ago"
+    return f"not heard of for {show_duration(silent_sec)}: `recordmill clean` tells whether it is dead"
 
 
 def _state(run: str, note: JobNote | None, here: str) -> RunState:

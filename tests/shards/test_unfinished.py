@@ -5,8 +5,10 @@ a disk and in a store.
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -231,3 +233,26 @@ def test_a_read_over_another_in_a_store_is_no_input(stopped: Stopped, store: Sto
         found = [path for path in files_below(out).values() if path.endswith("parquet")]
         assert len(found) == 2
         assert recordmill.build(out, tmp_path / "new").read == 300
+
+
+def test_status_says_for_how_long_a_store_has_heard_nothing_of_a_run(
+    store: Store, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = f"{out.removeprefix(store.root)}/_run-0123456789ab/".lstrip("/")
+    store.put(f"{key}lease.json", b"{}")
+    store.put(f"{key}shared/plan", b"")
+
+    def state() -> str:
+        (found,) = recordmill.status(out).runs
+        return found.state
+
+    before = store.objects(out)
+    assert re.fullmatch(r"at work: heard of \d+ s ago", state())
+    now = time.time
+    monkeypatch.setattr("time.time", lambda: now() - 60)  # a clock that is slow
+    assert state() == "at work: heard of 0 s ago"
+    monkeypatch.setattr("time.time", lambda: now() + 3 * 3600)
+    assert state() == "not heard of for 3.0 h: `recordmill clean` tells whether it is dead"
+    assert store.objects(out) == before
+    store.put(f"{key}removed.json", b"{}")
+    assert state() == "dead"

@@ -1,4 +1,6 @@
-"""Sizes as people write them: `128MiB` to bytes, and bytes to `128.0 MiB`; and whole numbers, as whoever gives them."""
+"""Sizes as people write them: `128MiB` to bytes, and bytes to `128.0 MiB`; seconds to `3.0 h`; and whole numbers, as
+whoever gives them.
+"""
 
 from __future__ import annotations
 
@@ -66,3 +68,14 @@ def show_size(size_bytes: float) -> str:
             return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
         size_bytes /= 1024
     return f"{size_bytes:.1f} TiB"
+
+
+def show_duration(seconds: float) -> str:
+    """A span of time for people.
+
+    >>> show_duration(12), show_duration(900), show_duration(10800)
+    ('12 s', '15 min', '3.0 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
