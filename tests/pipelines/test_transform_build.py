@@ -477,7 +477,7 @@ def test_options_that_do_not_go_together_are_refused(inputs: Path, out: Path, tm
         ({"fit_on": "train"}, "fit_on= needs transform="),
         ({"keep_raw": True}, "keep_raw=True needs transform="),
         ({"transform": 7}, "int is neither a path, nor a function, nor a dict of steps"),
-        ({"transform": "missing.py"}, "there is no file missing.py"),
+        ({"transform": "missing.py"}, "missing.py: no such file"),
         ({"transform_from": inputs.parent}, "holds no data set"),
         ({"transform_from": out, "dtypes": {"age": "int32"}}, "takes 'age' as int64, always there; here it is int32"),
     ):

@@ -60,6 +60,11 @@ def is_file(path: Pathlike) -> bool:
     return storage_of(os.fspath(path)).is_file(os.fspath(path))
 
 
+def why_no_file(path: Pathlike) -> str:
+    """What is said of a path at which a regular file was to be, and is none."""
+    return "is no regular file (a folder, a pipe or a device)" if exists(path) else "no such file"
+
+
 def is_folder(path: Pathlike) -> bool:
     """Whether it is a folder, or a link to one."""
     return storage_of(os.fspath(path)).is_folder(os.fspath(path))

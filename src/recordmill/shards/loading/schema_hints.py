@@ -23,7 +23,7 @@ from recordmill.schemas.feature import ITEM_BYTES, PAYLOAD, Feature, Schema
 from recordmill.schemas.tfds import from_features_json
 from recordmill.shards.catalog import ShardFile
 from recordmill.storage.files import input_path
-from recordmill.storage.folders import is_file
+from recordmill.storage.folders import is_file, why_no_file
 from recordmill.storage.json_fields import parse, read_bounded
 
 FEATURES_FILE, INFO_FILE = "features.json", "dataset_info.json"
@@ -126,7 +126,7 @@ def read_hinted_schema(path: str | os.PathLike[str]) -> Schema:
     """
     name = input_path(path)
     if not is_file(name):
-        raise UsageError(f"{option('schema', name)}: no such file")
+        raise UsageError(f"{option('schema', name)}: {why_no_file(name)}")
     return tfmd.from_pbtxt(_text(name), name)
 
 
