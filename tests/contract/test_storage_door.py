@@ -22,6 +22,7 @@ MODULES = {"fcntl", "fileinput", "glob", "mmap", "shutil", "tempfile"}
 OF_LIBRARIES = {"OSFile", "memory_map", "memmap", "open_memmap", "fromfile", "tofile", "FileIO"}  # others'
 # what is no storage: files of the installation, the machine and the process
 NO_STORAGE = {
+    "__main__.py": "the end of the process",
     "base/compilation/digest.py": "the file that says which Numba is installed",
     "base/compilation/machine_code.py": "files of compiled kernels, beside the installed source",
     "base/compilation/numba_kernels.py": "Numba's own",
