@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
@@ -118,6 +119,34 @@ def test_a_file_that_is_no_npy_is_an_error(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "id.npy").write_bytes(data)
     with pytest.raises(DataError, match=str(tmp_path)):
         open_columns(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "both"),
+    [
+        ("id.npy", np.zeros(0), ("float64 [0]", "int64 [5]")),
+        ("id.npy", np.array(["a"] * 5), ("<U1 [5]", "int64 [5]")),
+        ("id.npy", np.zeros(4, np.int64), ("int64 [4]", "int64 [5]")),
+        ("matrix.npy", np.zeros((5, 3, 2), np.float32), ("[5, 3, 2]", "[5, 2, 3]")),
+        ("maybe.valid.npy", np.ones(5, np.int64), ("int64 [5]", "bool [5]")),
+        ("maybe.valid.npy", np.ones(3, np.bool_), ("bool [3]", "bool [5]")),
+        ("tokens.row_splits.npy", np.zeros(6), ("float64 [6]", "int64 [6]")),
+        ("tokens.row_splits.npy", np.zeros(3, np.int64), ("int64 [3]", "int64 [6]")),
+        ("nested.row_splits_1.npy", np.zeros(90, np.int64), ("int64 [90]", "int64 [")),
+        ("name.values.npy", np.zeros(9999, np.uint8), ("uint8 [9999]", "uint8 [")),
+        ("words.values.npy", np.zeros(9999, np.int8), ("int8 [9999]", "uint8 [")),
+    ],
+)
+@pytest.mark.parametrize("mmap", [True, False])
+def test_a_file_of_another_dtype_or_number_of_rows_is_an_error(
+    tmp_path: Path, name: str, array: Any, both: tuple[str, str], mmap: bool
+) -> None:
+    write(tmp_path, (5,))
+    np.save(tmp_path / name, array)
+    with pytest.raises(DataError) as caught:
+        open_columns(tmp_path, mmap)
+    assert caught.value.source == str(tmp_path / name)
+    assert all(figure in str(caught.value) for figure in both)
 
 
 def test_no_features(tmp_path: Path) -> None:

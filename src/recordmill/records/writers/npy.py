@@ -172,23 +172,39 @@ def open_columns(folder: str | Path, mmap: bool = True) -> dict[str, Array | Rag
     gives it.
 
     Raises:
-        DataError: the folder holds no such columns.
+        DataError: the folder holds no such columns, or a file has another dtype or number of rows than they say.
     """
     folder = Path(local_path(folder))
     try:
         about = load_fields(folder / COLUMNS_NAME)
         schema = from_arrow(pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(about.text("arrow_schema")))))
-        return {feature.name: _load(folder, feature, mmap) for feature in schema}
+        rows = about.count("rows")
+        return {feature.name: _load(folder, feature, rows, mmap) for feature in schema}
+    except DataError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, EOFError, pa.ArrowException) as error:
         raise DataError(
             f"holds no columns written by recordmill ({COLUMNS_NAME}: {error})", source=str(folder)
         ) from None
 
 
-def _load(folder: Path, feature: Feature, mmap: bool) -> Array | Ragged | Strings:
-    loaded: dict[str, Any] = {}
-    for part, name in part_names(feature).items():
-        mapped = np.lib.format.open_memmap(folder / name, mode="r")  # `np.load` takes zip files, too
-        loaded[part] = mapped if mmap else np.array(mapped)
-    values, valid = loaded.pop("values"), loaded.pop("valid", None)
-    return put_together(Parts(values, tuple(loaded.values()), valid), feature)
+def _load(folder: Path, feature: Feature, rows: int, mmap: bool) -> Array | Ragged | Strings:
+    dtype, row_shape = (np.dtype(np.uint8), ()) if is_bytes(feature) else (numpy_dtype(feature), feature.inner_shape)
+    names, splits, items = part_names(feature), list[Array](), rows
+    for name in (name for part, name in names.items() if part.startswith("row_splits")):
+        if len(splits) == feature.ragged_rank:  # of text or binary
+            items *= feature.inner_size
+        splits.append(_load_array(folder / name, np.dtype(np.int64), (items + 1,), mmap))
+        items = int(splits[-1][-1])
+    valid = _load_array(folder / names["valid"], np.dtype(np.bool_), (rows,), mmap) if "valid" in names else None
+    values = _load_array(folder / names["values"], dtype, (items, *row_shape), mmap)
+    return put_together(Parts(values, tuple(splits), valid), feature)
+
+
+def _load_array(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], mmap: bool) -> Array:
+    """What the file holds, which must have this dtype and shape."""
+    found = np.lib.format.open_memmap(path, mode="r")  # `np.load` takes zip files, too
+    if (found.dtype, found.shape) != (dtype, shape):
+        says = f"{COLUMNS_NAME} and the other files of the column say {dtype} {list(shape)}"
+        raise DataError(f"holds {found.dtype} {list(found.shape)}, where {says}", source=str(path))
+    return found if mmap else np.array(found)
