@@ -12,6 +12,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from recordmill.base.errors import DataError
+from recordmill.base.utf8 import NO_NAME, is_feature_name
+
 # the three kinds of tf.train.Feature: int64_list, float_list, bytes_list
 INT64, FLOAT, BYTES = ("int64", "float", "bytes")
 
@@ -57,7 +60,7 @@ class Storage:
 class Feature:
     """One named column of a data set.
 
-    name: any UTF-8 string; it is the key in the Example.
+    name: the key in the Example; UTF-8 text without NUL.
     dtype: one of `DTYPES`, or `timestamp[UNIT]` or `timestamp[UNIT, UTC]` with UNIT s, ms, us or ns (int64 since 1970).
     shape: `()` a scalar, `(28, 28)` a fixed tensor in row-major order, `(None,)` a variable-length list, `(None, None)`
         lists of lists, `(None, 4)` a list of 4-vectors. Variable dimensions come first.
@@ -77,6 +80,8 @@ class Feature:
     found: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
+        if not is_feature_name(self.name):
+            raise DataError(f"feature {self.name!r:.99}: {NO_NAME}; rename it")
         if self.dtype not in DTYPES and not _TIMESTAMP.fullmatch(self.dtype):
             raise ValueError(
                 f"feature {self.name!r}: unknown dtype {self.dtype!r}; one of {', '.join(DTYPES)}, "

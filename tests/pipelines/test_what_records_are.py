@@ -5,10 +5,13 @@ that are none, files of which nothing is left, files that are no TFRecords.
 from __future__ import annotations
 
 import io
+import json
 from contextlib import redirect_stderr
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -18,6 +21,7 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.records.example.encode import encode_sequences
 from recordmill.records.tfrecord.frames import frame
 from recordmill.schemas import tfmd
+from recordmill.schemas.feature import Feature
 from recordmill.shards.rejects import TooManyRejects
 
 TFDS = ("dataset_info.json", "features.json")
@@ -150,3 +154,31 @@ def test_the_folder_of_a_data_set_is_an_input(tmp_path: Path) -> None:
         (tmp_path / "tfds" / f"{extra}.jsonl").write_text('{"a": 1}\n{"a": 2}\n')
     third = recordmill.build(str(tmp_path / "tfds"), str(tmp_path / "three"), quiet=True)
     assert (third.kind, dict(third.records)) == ("tfrecord", {"train": 20})
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\0", "\ud800"])
+def test_a_name_that_is_none_is_refused_in_every_kind_of_input(tmp_path: Path, name: str) -> None:
+    """What foreign files can't call a feature, no other input can."""
+    (tmp_path / "a.jsonl").write_text(json.dumps({"x": {name: 1}}) + "\n")
+    (tmp_path / "a.csv").write_text("1\n2\n")
+    inputs: list[tuple[Any, dict[str, Any]]] = [
+        ({name: [1, 2]}, {}),
+        ([{name: 1}], {}),
+        (str(tmp_path / "a.jsonl"), {}),
+        (str(tmp_path / "a.csv"), {"header": False, "names": [name]}),
+    ]
+    if name != "\ud800":  # of which Arrow makes no column
+        table = pa.table({name: [1, 2]})
+        pq.write_table(table, tmp_path / "a.parquet")
+        inputs += [
+            (table, {}),
+            (str(tmp_path / "a.parquet"), {}),
+            (str(tmp_path / "a.parquet"), {"dtypes": {name: "string"}}),
+        ]
+    for source, more in inputs:
+        with pytest.raises(DataError, match=r"no name|half a surrogate pair") as caught:
+            recordmill.build(source, str(tmp_path / "out"), quiet=True, **more)
+        assert "declare what it shall be" not in str(caught.value)
+    for refused in (lambda: Feature(name, "int64"), lambda: recordmill.example({name: 1})):
+        with pytest.raises(DataError, match="no name"):
+            refused()

@@ -66,3 +66,18 @@ def bad_lines(data: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int64], npt.N
             found += 1
         start = stop + 1
     return starts[:found], places[:found]
+
+
+NO_NAME = "this is no name (UTF-8 text without NUL)"
+
+
+def is_feature_name(name: str | bytes) -> bool:
+    """Whether a feature can be called so: by any UTF-8 text without NUL.
+
+    >>> is_feature_name("image/encoded"), is_feature_name("a\\0b"), is_feature_name(b"\\xff")
+    (True, False, False)
+    """
+    try:
+        return "\0" not in (name.encode() if isinstance(name, str) else name).decode()
+    except UnicodeError:
+        return False

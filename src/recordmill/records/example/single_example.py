@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.errors import DataError
+from recordmill.base.utf8 import NO_NAME, is_feature_name
 from recordmill.records.example.decode import decode
 from recordmill.records.example.encode import TAGS, encoded_varint
 from recordmill.records.example.locate import reason_of
@@ -69,10 +70,8 @@ def example(values: Mapping[str, object], schema: Schema | None = None) -> bytes
 def _checked(name: object) -> str:
     if not isinstance(name, str):
         raise TypeError(f"a feature's name is text, and {str(name)[:60]!r} is a {type(name).__name__}")
-    try:
-        name.encode()
-    except UnicodeEncodeError as error:
-        raise DataError(f"the name is no UTF-8 text ({error.reason})", place=f"feature {name[:20]!r}") from None
+    if not is_feature_name(name):
+        raise DataError(NO_NAME, place=f"feature {name[:20]!r}")
     return name
 
 

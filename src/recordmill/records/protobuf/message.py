@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from recordmill.base.utf8 import is_feature_name
 from recordmill.records.protobuf.wire import I32, I64, LEN, VARINT
 
 _SIZES = {I64: 8, I32: 4}
@@ -55,14 +56,7 @@ def wrong_name(record: bytes) -> bytes | None:
         ]
     except ValueError:
         return None
-    return next((name for name in names if not _is_name(name)), None)
-
-
-def _is_name(name: bytes) -> bool:
-    try:
-        return "\0" not in name.decode()
-    except UnicodeDecodeError:
-        return False
+    return next((name for name in names if not is_feature_name(name)), None)
 
 
 def varints(packed: bytes) -> Iterator[int]:

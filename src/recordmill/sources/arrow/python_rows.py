@@ -63,6 +63,8 @@ def _batch(rows: Sequence[Mapping[str, Any]], first: int) -> pa.RecordBatch:
     for name in names:
         if not isinstance(name, str):
             raise DataError(f"column names are text, but one is {name!r}", source="memory")
+    check_names(names, "memory")
+    for name in names:
         field, column = column_of_objects(name, [row.get(name) for row in rows], first)
         fields.append(field)
         columns.append(column)
@@ -419,6 +421,7 @@ def _columns(source: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
             f"columns of different length: {', '.join(f'{name!r} {length}' for name, length in lengths.items())}",
             source="memory",
         )
+    check_names([str(name) for name in source], "memory")
     fields, arrays = zip(*(_column(str(name), column) for name, column in source.items()), strict=True)
     yield pa.RecordBatch.from_arrays(list(arrays), schema=pa.schema(fields))
 

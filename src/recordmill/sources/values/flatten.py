@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError
+from recordmill.base.utf8 import NO_NAME, is_feature_name
 from recordmill.schemas.arrow import METADATA_KEY, from_arrow_field
 from recordmill.schemas.feature import Schema
 from recordmill.sources.values.casting import plain
@@ -76,7 +77,9 @@ def flatten_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def check_names(names: Sequence[str], source: str = "") -> None:
-    """Raises DataError if two columns have one name."""
+    """Raises DataError if two columns have one name, or one a name that no feature can have."""
+    if wrong := [name for name in names if not is_feature_name(name)]:
+        raise DataError(f"a column is called {wrong[0]!r:.99}: {NO_NAME}; rename it", source=source)
     if len(set(names)) < len(names):
         twice = min(name for name, count in Counter(names).items() if count > 1)
         raise DataError(
