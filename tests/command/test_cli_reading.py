@@ -168,3 +168,15 @@ def test_times_that_no_calendar_has_are_shown(command: str, tmp_path: Path, caps
     out = write_data_set(tmp_path / "set", {"train": rows}, schema)
     assert main([command, str(out)]) == 0
     assert f"{2**62} us since 1970" in capsys.readouterr().out
+
+
+def test_the_range_of_times_is_that_of_all_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also of times that no calendar has, whose texts have another order."""
+    schema = Schema((Feature("when", "timestamp[s]", required=True),))
+    ticks = [-(2**62), 0, 9 * 10**15, 10**16]
+    out = write_data_set(
+        tmp_path / "set", {"train": pa.table({"when": pa.array(ticks, pa.timestamp("s"))})}, schema, shards=4
+    )
+    code, printed, _ = run(capsys, "inspect", out, "--json")
+    (feature,) = json.loads(printed)["features"]
+    assert (code, feature["values"]) == (0, [f"{-(2**62)} s since 1970", f"{10**16} s since 1970"])

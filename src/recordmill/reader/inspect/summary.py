@@ -33,6 +33,7 @@ from recordmill.reader.inspect.findings import (
 from recordmill.reader.statistics import stored_statistics
 from recordmill.records.columns.numpy_arrays import is_bytes
 from recordmill.records.inference.infer import FeatureLocation
+from recordmill.schemas.arrow import value_type
 from recordmill.schemas.feature import PAYLOAD, Feature, Schema
 from recordmill.schemas.tfds import tfds_refusals
 from recordmill.shards.catalog import Inputs, find
@@ -59,9 +60,9 @@ class FeatureStats:
     """rows: how many were looked at; present: how many have the feature.
 
     lengths: (least, most) items of the first variable dimension. sizes: (least, most) bytes of a text or binary value.
-    values: (least, most) of the numbers. Each is None where there is no such thing. examples: the first few distinct
-    values, as people read them. missing_at: the first record without the feature, if there is one. contents: what
-    binary values look like.
+    values: (least, most) of the numbers; of times the ticks, and in a `Summary` as people read them. Each is None where
+    there is no such thing. examples: the first few distinct values, as people read them. missing_at: the first record
+    without the feature, if there is one. contents: what binary values look like.
     """
 
     rows: int = 0
@@ -127,8 +128,16 @@ def _range(values: pa.Array) -> ValueRange | None:
         return None
     least, most = found["min"], found["max"]
     if pa.types.is_timestamp(values.type):
-        return show_time(least), show_time(most)
+        return least.value, most.value
     return least.as_py(), most.as_py()
+
+
+def _with_times(stats: FeatureStats, feature: Feature) -> FeatureStats:
+    """With the range of times as people read it."""
+    if not feature.timestamp or stats.values is None:
+        return stats
+    least, most = (show_time(pa.scalar(ticks, value_type(feature))) for ticks in stats.values)
+    return replace(stats, values=(least, most))
 
 
 def _widest(one: ValueRange | None, other: ValueRange | None) -> ValueRange | None:
@@ -249,6 +258,7 @@ def summarise(dataset: Dataset, *, lenient: bool = False, progress: Callable[[in
             splits[split]["records"] += rows + damaged.total
         if progress is not None:
             progress(rows)
+    features = {feature.name: _with_times(features[feature.name], feature) for feature in schema}
     compression = tuple(dict.fromkeys(file.compression for file in catalog.files))
     refusals = (
         tuple(map(spelled, tfds_refusals(schema, *compression[:1])))
