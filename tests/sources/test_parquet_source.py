@@ -188,13 +188,22 @@ def test_label(tmp_path: Path) -> None:
         plan(path, label="z")
 
 
+def test_whole_numbers_beyond_int64_in_lists_are_told_what_holds_them(tmp_path: Path) -> None:
+    lists = pa.array([[1, 2], [1, 2**63], [None, 2**64 - 1]], pa.list_(pa.uint64()))
+    rows, rejects = read_all(plan(write(tmp_path / "a.parquet", {"u": lists})))
+    assert values(rows) == [{"u": [1, 2]}]
+    assert "[1, 9223372036854775808] does not fit uint64 [?] (tf.train.Example holds whole" in rejects[0].message
+    assert in_flags(rejects[0].message).endswith("; --dtype u=string keeps it")
+
+
 def test_values_that_do_not_fit(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", {"x": [1.5, 1e39, 2.5], "u": pa.array([1, 2, 2**63], pa.uint64())})
     rows, rejects = read_all(plan(path, dtypes={"x": "float32"}))
     assert values(rows) == [{"x": 1.5, "u": 1}]
     assert [str(reject) for reject in rejects] == [
         "a.parquet: row 1: x: 1e+39 does not fit float32; --dtype x=float64 keeps it",
-        "a.parquet: row 2: u: 9223372036854775808 does not fit uint64; --dtype u=string keeps it",
+        "a.parquet: row 2: u: 9223372036854775808 does not fit uint64 (tf.train.Example holds whole numbers up to "
+        "2^63 - 1); --dtype u=string keeps it",
     ]
 
 

@@ -11,6 +11,7 @@ from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature
 from recordmill.sources.csv.tokenize import FIELD_TOO_LONG, STRAY_QUOTE
 from recordmill.sources.values import field_kernels as kernels
+from recordmill.sources.values.casting import EXAMPLE_LIMIT
 
 _SHOWN_CHARACTERS = 60  # of a value: enough to find it, short enough for a line
 
@@ -89,7 +90,7 @@ def _wrong_type(feature: Feature) -> tuple[str, str]:
 
 
 def _beyond_range(feature: Feature) -> tuple[str, str]:
-    why = " (tf.train.Example holds whole numbers up to 2^63 - 1)" if feature.dtype == "uint64" else ""
+    why = EXAMPLE_LIMIT if feature.dtype == "uint64" else ""
     return "range", f"is out of range for {feature.dtype}{why}; use {declare_remedy(feature.name, _wider(feature))}"
 
 

@@ -31,6 +31,7 @@ from recordmill.sources.values.text_columns import (
 )
 
 INT64_MAX = (1 << 63) - 1
+EXAMPLE_LIMIT = " (tf.train.Example holds whole numbers up to 2^63 - 1)"  # behind what does not fit uint64
 _MOST_TEXT_BYTES = (1 << 31) - 1  # what the 32 bits of a text's start can say
 
 

@@ -22,7 +22,7 @@ from recordmill.base.errors import DataError
 from recordmill.base.option_names import option
 from recordmill.schemas.arrow import arrow_type, classes_in_metadata, to_arrow
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.sources.values.casting import Cast, is_text_type, plain
+from recordmill.sources.values.casting import EXAMPLE_LIMIT, INT64_MAX, Cast, is_text_type, plain
 from recordmill.sources.values.labels import fit_values, show_classes
 
 ConformedRows = npt.NDArray[np.int64]
@@ -295,18 +295,21 @@ def quoted_value(value: object) -> str:
 
 
 def remedy(value: object, feature: Feature) -> str:
-    """What to type to keep such values."""
+    """What such values lack, where that is not plain, and what to type to keep them."""
     if feature.classes is not None:
         return f": none of the {len(feature.classes):,} classes {show_classes(feature.classes)}"
     if isinstance(value, list) and value:
-        return remedy(next((item for item in value if item is not None), None), feature)
+        items = [item for item in value if item is not None]
+        whole = all(type(item) is int for item in items)
+        return remedy(max(items, default=None) if whole else items[0], feature)
     if feature.timestamp and isinstance(value, datetime.date):
         unit, zone = feature.timestamp
         has, other = ("no", f"timestamp[{unit}]") if zone else ("a", f"timestamp[{unit}, UTC]")
         if (getattr(value, "tzinfo", None) is None) == (zone is not None):
             return f", for it has {has} time zone; {option('dtypes', {feature.name: other})} keeps it"
     wider = _wider(value, feature)
-    return f"; {option('dtypes', {feature.name: wider})} keeps it" if wider and wider != feature.dtype else ""
+    why = EXAMPLE_LIMIT if feature.dtype == "uint64" and isinstance(value, int) and value > INT64_MAX else ""
+    return f"{why}; {option('dtypes', {feature.name: wider})} keeps it" if wider and wider != feature.dtype else ""
 
 
 def _wider(value: object, feature: Feature) -> str:
