@@ -30,6 +30,7 @@ _SPLIT = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")
 _NUMBERED = re.compile(r"([A-Za-z][A-Za-z _-]*)(\d{1,6})")
 _LONGEST_NAME = 60  # characters
 _FEW = 10  # rows below which the values of a column of text say nothing about the next one
+_TYPED = 2  # columns of numbers or times below text: no row of data has two strays of different texts
 _SURE = 0.95  # of a column's values have a type: a few strays in many rows
 
 
@@ -43,10 +44,13 @@ class HeaderGuess:
 
 @dataclass(frozen=True)
 class _Vote:
-    """weight: above 0 for a name, below 0 for data; 3 and more settles it. reason: why."""
+    """weight: above 0 for a name, below 0 for data; 3 and more settles it. reason: why. is_repeat: it is one of the
+    texts of its column, as names of columns may be, too.
+    """
 
     weight: int
     reason: str = ""
+    is_repeat: bool = False
 
 
 def guess_header(first: Sequence[str], below: Sequence[Sequence[str]]) -> HeaderGuess:
@@ -60,6 +64,8 @@ def guess_header(first: Sequence[str], below: Sequence[Sequence[str]]) -> Header
     if not below:
         return _alone(first)
     votes = [_column_vote(name, [row[at] for row in below]) for at, name in enumerate(first)]
+    if sum(vote.weight >= 3 for vote in votes) >= _TYPED:
+        votes = [vote for vote in votes if not vote.is_repeat]
     votes += _row_votes(first)
     against = [vote for vote in votes if vote.weight < 0]
     total = sum(vote.weight for vote in votes)
@@ -133,7 +139,7 @@ def _column_vote(name: str, column: Sequence[str]) -> _Vote:
             return _Vote(-3, f"{name!r} stands above {kind} like it")
         return _Vote(-2, f"{name!r} is {kind}")
     if name in values:
-        return _Vote(-3, f"{name[:_LONGEST_NAME]!r} stands below it again")
+        return _Vote(-3, f"{name[:_LONGEST_NAME]!r} stands below it again", is_repeat=True)
     if values and (typed == len(values) or (typed >= _SURE * len(values) and len(values) >= 20)):
         found = (classes - Counter({TEXT_CELL: classes[TEXT_CELL]})).most_common(1)[0][0]
         return _Vote(3, f"text ({name[:_LONGEST_NAME]!r}) stands above {found.removeprefix('a ')}s")
