@@ -130,10 +130,19 @@ def test_the_encodings_that_are_named_decode_all(kind: str, encoding: str, tmp_p
         assert (name == encoding) <= any(first in text for text in texts)
 
 
-@pytest.mark.parametrize(("encoding", "text"), [("koi8_r", "Привет мир как дела"), ("iso8859_6", "مرحبا بالعالم")])
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        ("koi8_r", "Привет мир как дела"),
+        ("iso8859_6", "مرحبا بالعالم"),
+        ("iso8859_8", "שלום דודי"),
+        ("cp1255", "שלום דודי"),
+        ("cp1253", "αυτο ειναι"),
+    ],
+)
 @pytest.mark.parametrize("kind", KINDS)
-def test_letters_that_would_be_katakana_are_not_told_to_be(kind: str, encoding: str, text: str, tmp_path: Path) -> None:
-    """cp932 decodes them, to nonsense: it is not the only answer."""
+def test_letters_of_one_byte_are_not_told_to_be_east_asian(kind: str, encoding: str, text: str, tmp_path: Path) -> None:
+    """cp932 and others decode them, to nonsense: these are not the only answer."""
     content = CONTENT[kind].replace("größer", text).replace("東京", text)
     content += '{"a": 3, "b": "x"}\n' if kind == "jsonl" else ""
     path = tmp_path / "in.txt"

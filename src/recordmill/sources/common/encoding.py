@@ -40,6 +40,7 @@ _MARKS = (
 _MULTI_BYTE = (("euc_jp",), ("shift_jis", "cp932"), ("big5", "cp950", "big5hkscs"), ("gb18030",), ("euc_kr", "cp949"))
 _ONE_BYTE = ("cp1252", "latin-1")
 _KATAKANA = re.compile(r"[\uff61-\uff9f]")  # of one byte in cp932, where other encodings have Cyrillic, Arabic or Thai
+_ALPHABET = 64  # bytes among which ISO 8859, Windows and KOI8 have the letters of Hebrew, Arabic, Greek or Cyrillic
 _NOT_ASCII = re.compile(r"[^\0-\x7f]+")
 _TRIED_BYTES = 8 << 20  # 8 MiB of content: what no text of another encoding passes by accident
 
@@ -132,10 +133,12 @@ def encoding_hint(file: InputFile) -> str:
     names = [name for family in _MULTI_BYTE for name in family] + list(_ONE_BYTE)
     decoders = {name: codecs.getincrementaldecoder(name)() for name in names}
     size = high = alone = in_utf8 = 0
+    found_bytes = set[int]()
     katakana = Counter[str]()  # by encoding: how many more of its characters are such than are others
     blocks = open_blocks(file.path, block_bytes=BATCH_BYTES, compression=compression, source=file.name)
     for block, final in _with_end(blocks):
         data = block.tobytes()
+        found_bytes.update(data)
         runs = [len(run) for run in re.findall(rb"[\x80-\xff]+", data)]
         high, alone = high + sum(runs), alone + sum(length == 1 for length in runs)
         in_utf8 += sum(len(run.encode()) for run in _NOT_ASCII.findall(data.decode(errors="ignore")))
@@ -152,10 +155,13 @@ def encoding_hint(file: InputFile) -> str:
         return ""
     several = [found for family in _MULTI_BYTE if (found := next((n for n in family if n in decoders), None))]
     ones = [name for name in _ONE_BYTE if name in decoders]
+    # of one byte are all letters of an alphabet; those of several bytes have more bytes than that, but in few words
+    letters = [byte for byte in found_bytes if byte >= 0x80]
+    may_be_alphabet = bool(letters) and max(letters) - min(letters) < _ALPHABET
     # bytes of a character that has several hardly ever stand alone, and others hardly ever side by side
     if 2 * alone > high:
         named = [*ones, *several]
-    elif any(katakana[name] <= 0 for name in several):
+    elif any(katakana[name] <= 0 for name in several) and not may_be_alphabet:
         named = several if 4 * alone <= high else [*several, *ones]
     else:
         named = [*several, *ones, "others of one byte a character"]
