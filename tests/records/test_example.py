@@ -112,6 +112,24 @@ def one(dtype: str, *shape: int | None) -> Schema:
     return Schema((Feature("x", dtype, shape),))
 
 
+@pytest.mark.parametrize("given", [lambda v: v, lambda v: np.array(v), lambda v: [v], lambda v: np.array([v, v])])
+def test_classes_are_told_as_in_a_build(given: Any) -> None:
+    """By name, true and false by theirs, or by number; and by no other."""
+    for classes, values in (
+        (("no", "yes"), {"no": 0, "yes": 1, 0: 0, 1: 1}),
+        (("true", "false"), {True: 0, False: 1, "true": 0}),
+        (("x", "false", "true"), {True: 2, False: 1, 2: 2}),
+    ):
+        plain = np.ndim(given(0)) == 0
+        schema = Schema((Feature("y", "int64", () if plain else (None,), classes=classes),))
+        numbers = Schema((Feature("y", "int64", () if plain else (None,)),))
+        for value, number in values.items():
+            assert example({"y": given(value)}, schema) == example({"y": given(number)}, numbers)
+        for value in (-1, len(classes), "cat", *(() if "true" in classes else (True, np.False_))):
+            with pytest.raises(DataError, match="of its"):
+                example({"y": given(value)}, schema)
+
+
 @pytest.mark.parametrize(
     ("value", "schema", "message"),
     [

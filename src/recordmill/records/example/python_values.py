@@ -171,7 +171,8 @@ def integers(feature: Feature, leaves: Sequence[Any]) -> list[int]:
     """The leaves as int64, each within the feature's dtype.
 
     Raises:
-        DataError: a number outside the dtype, or above 2^63 - 1 where int64_list would hold it.
+        DataError: a number outside the dtype, or above 2^63 - 1 where int64_list would hold it; no class, by name or
+            number.
         TypeError: no integer.
     """
     low, high = _limits(feature)
@@ -180,16 +181,28 @@ def integers(feature: Feature, leaves: Sequence[Any]) -> list[int]:
         for item in _items(leaf):
             values.append(_ticks(feature, item) if feature.timestamp else _integer(feature, item))
             if not low <= values[-1] <= high:
-                raise _refuse(
-                    feature.name,
-                    f"{_text(values[-1])} is outside {feature.dtype} as an Example holds it ({low} to {high})",
+                held = (
+                    f"{feature.dtype} as an Example holds it"
+                    if feature.classes is None
+                    else "the numbers of its classes"
                 )
+                raise _refuse(feature.name, f"{_text(values[-1])} is outside {held} ({low} to {high})")
     return values
+
+
+def _class_number(feature: Feature, name: str) -> int:
+    """The number of the class of that name; a truth value is the name true or false."""
+    assert feature.classes is not None
+    if name not in feature.classes:
+        raise _refuse(feature.name, f"{name[:60]!r} is none of its {len(feature.classes):,} classes")
+    return feature.classes.index(name)
 
 
 def _limits(feature: Feature) -> tuple[int, int]:
     if feature.dtype == "bool":
         return 0, 1
+    if feature.classes is not None:
+        return 0, len(feature.classes) - 1
     if feature.timestamp:
         return -(2**63), _INT64_MAX
     about = np.iinfo(feature.dtype)
@@ -199,6 +212,8 @@ def _limits(feature: Feature) -> tuple[int, int]:
 def _integer(feature: Feature, value: Any) -> int:
     if isinstance(value, np.generic):
         value = value.item()
+    if feature.classes is not None and isinstance(value, bool | str):
+        return _class_number(feature, str(value).lower() if isinstance(value, bool) else value)
     if not isinstance(value, int):
         raise TypeError(f"feature {feature.name!r} is {feature.describe()}, which {_short(value)} is not")
     return int(value)

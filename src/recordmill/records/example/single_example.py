@@ -32,7 +32,8 @@ def example(values: Mapping[str, object], schema: Schema | None = None) -> bytes
     Without a schema a value says what it is: bool and int are int64_list, float is float_list, str and bytes are
     bytes_list, lists are lists of these (nested ones as `name/ragged_flat_values` and `name/ragged_row_lengths_0`), and
     arrays and tensors are held by their dtype: float64, and uint8 and uint64 with a fixed shape, as little-endian
-    bytes. None, or a key that is not there, is a missing feature.
+    bytes. Of a feature of classes a text is the name of one, a truth value the name true or false, and a number its
+    number, as in a build. None, or a key that is not there, is a missing feature.
 
     >>> example({"label": 5}).hex()
     '0a100a0e0a056c6162656c12051a030a0105'
