@@ -194,11 +194,6 @@ class Scanner:
         features = (replace(self._stored[f.name], required=f.required) if f.name in decoded else f for f in shown)
         return self.view.decoding(replace(shown, features=tuple(features)), self._images_stored)
 
-    @property
-    def where(self) -> Predicate | None:
-        """The first of the predicates that the records meet."""
-        return self.view.conditions[0].where if self.view.conditions else None
-
     @cached_property
     def _selection(self) -> Selection | None:
         return Selection.of(self.view, self.full_schema, self._decoding) if self.view.filters else None
