@@ -27,10 +27,10 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "records.writers": "base records.columns records.images schemas storage",
     "statistics": "base records.example records.images schemas",
     "checks": "base records.images schemas statistics storage",
-    "shards": "base records.tfrecord records.writers schemas storage",
-    "shards.loading": "base records.columns records.example records.inference records.tfrecord schemas shards storage",
     "sources": "base records.images",
     "sources.common": "base records.images schemas sources storage",
+    "shards": "base records.tfrecord records.writers schemas sources.common storage",
+    "shards.loading": "base records.columns records.example records.inference records.tfrecord schemas shards storage",
     "sources.values": "base schemas sources.common",
     "sources.text": "base schemas sources.common sources.values storage",
     "sources.tfrecord": "base records.inference records.tfrecord schemas shards shards.loading sources.common "
@@ -72,7 +72,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "records.columns records.inference records.writers schemas shards shards.loading sources "
     "sources.arrow sources.common statistics storage transforms transforms.tft",
     "commands": "base checks options pipelines pipelines.remote reader reader.inspect reader.report records.writers "
-    "schemas shards sources sources.common statistics storage",
+    "schemas shards sources statistics storage",
 }
 FOLDERS = tuple(dict.fromkeys(room.split(".")[0] for room in ROOMS))
 

@@ -4,8 +4,10 @@ that are none, files of which nothing is left, files that are no TFRecords.
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+from collections.abc import Callable
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import pytest
 import recordmill
 from recordmill.__main__ import main
 from recordmill.base.errors import DataError, UsageError
+from recordmill.reader.inspect.summary import inspect
 from recordmill.records.example.encode import encode_sequences
 from recordmill.records.tfrecord.frames import frame
 from recordmill.schemas import tfmd
@@ -137,6 +140,36 @@ def test_a_file_that_is_no_tfrecord_file_is_called_what_it_is(tmp_path: Path, co
     assert (
         f"{path}: this is no TFRecord file: 2 fields a row between ','; `recordmill build csv {path}" in said.getvalue()
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.csv", b"a,b\n1,2\n3,4\n5,6\n", "2 fields a row between ','; `recordmill build csv "),
+        ("a.csv", b"a,b\n1,2\n", "`recordmill build "),
+        ("a.jsonl.gz", gzip.compress(b'{"a": 1}\n{"a": 2}\n'), "`recordmill build jsonl "),
+        ("a.tfrecord", b"some words\nand more of them\n" * 9, "`recordmill build text "),
+        ("a.pdf", b"%PDF-1.7\n\0\1\2" + bytes(99), "a PDF document"),
+    ],
+)
+@pytest.mark.parametrize("way", [recordmill.open, inspect, lambda path: recordmill.read(path, path + ".out")])
+def test_python_is_told_what_a_file_is_before_it_is_read(
+    tmp_path: Path, name: str, content: bytes, said: str, way: Callable[[str], Any]
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="this is no TFRecord file") as caught:
+        way(str(path))
+    assert said in str(caught.value)
+
+
+def test_a_damaged_tfrecord_file_is_opened(tmp_path: Path) -> None:
+    """Nothing says that it is of another kind; what reads on leaves the damage out."""
+    path = write(tmp_path / "n.tfrecord", *[sized(1, features(b"id", at)) for at in range(5)])
+    for first in (b"\xff", b"a,b\n1,2\n", bytes(12)):
+        path.write_bytes(first + path.read_bytes()[len(first) :])
+        recordmill.open(str(path))
+        assert inspect(str(path), max_rejects="50%").rejected.total == 1
 
 
 def test_the_folder_of_a_data_set_is_an_input(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def _run(args: argparse.Namespace) -> int:
     except UsageError as error:
         return _say(error, 2)
     except RecordmillError as error:
-        return _say(_told(error), args.failure_code)
+        return _say(error, args.failure_code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -175,30 +175,6 @@ _LIMITS = {  # by what there was not enough of
     "threads": "no more threads can be started: give fewer --threads, or raise what limits them (`ulimit -u`, "
     "`ulimit -v`, or a container's limit of processes)",
 }
-
-
-def _told(error: Exception) -> object:
-    """The error; of a file that is no TFRecord file, what it is instead and which command takes it."""
-    from recordmill.base.errors import DataError
-
-    if not isinstance(error, DataError):
-        return error
-    is_cut = error.reason.startswith("truncated") and error.place.startswith("record 0,")  # of few bytes, all of them
-    if not is_cut and "no TFRecord file" not in error.reason:
-        return error
-    from recordmill.sources.common.content import sniff_file
-    from recordmill.sources.registry import DATA_EXTENSIONS, KIND_NAMES
-    from recordmill.storage.listing import list_inputs
-
-    try:
-        (file,) = list_inputs([error.source], data_extensions=DATA_EXTENSIONS).files
-        found = sniff_file(file)
-    except (OSError, ValueError):
-        return error
-    if found.kind == "tfrecord" or "no format known" in found.detail:
-        return error
-    build = f"; `recordmill build {found.kind} {error.source} --out OUT` makes TFRecords of it"
-    return f"{error.source}: this is no TFRecord file: {found.detail}{build if found.kind in KIND_NAMES else ''}"
 
 
 def _strays(unknown: Sequence[str]) -> list[str]:

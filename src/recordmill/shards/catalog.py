@@ -36,6 +36,7 @@ from recordmill.shards.manifest import (
 )
 from recordmill.storage.codecs import NONE, SHARD_SUFFIXES, Codec, find_codec
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, open_blocks
+from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import (
     Stat,
     StoreSettings,
@@ -163,7 +164,11 @@ def find(inputs: Inputs, split: str | None = None, *, lenient: bool = False) -> 
     ours = {name: numbers for name in given if (numbers := generations(name))}
     if ours and len(given) > 1:
         raise UsageError(f"{next(iter(ours))} is a data set of its own; read it alone, or name its .tfrecord files")
-    catalog = of_data_set(given[0], split, lenient=lenient, known=ours[given[0]]) if ours else of_files(given)
+    catalog = (
+        of_data_set(given[0], split, lenient=lenient, known=ours[given[0]])
+        if ours
+        else of_files(given, lenient=lenient)
+    )
     if split is None:
         return catalog
     known = catalog.manifest.splits if catalog.manifest else catalog.splits
@@ -227,8 +232,12 @@ def check_size(path: str, info: ShardInfo, *, lenient: bool = False) -> Stat:
     return about
 
 
-def of_files(inputs: Iterable[str]) -> Catalog:
-    """The TFRecord files among the INPUTs, by content."""
+def of_files(inputs: Iterable[str], *, lenient: bool = False) -> Catalog:
+    """The TFRecord files among the INPUTs, by content. lenient: a file that was named may be of another kind.
+
+    Raises:
+        DataError: no file is a TFRecord file, or one that was named, or is called so, is of another kind.
+    """
     listing = list_inputs(list(inputs), data_extensions=_EMPTY_EXTENSIONS)
     files, left_out = [], []
     known: dict[str, frozenset[str]] = {}
@@ -241,8 +250,11 @@ def of_files(inputs: Iterable[str]) -> Catalog:
         if compression is None and not listing.is_named(file) and not file.name.lower().endswith(_EXTENSIONS):
             left_out.append(file.name)
             continue
-        # A file that was named, or is called a TFRecord, is read whatever it looks like:
+        # A file that was named, or is called a TFRecord, is read unless it is of another kind:
         # its first error says what is wrong with it.
+        is_cut = file.stat.size_bytes < HEADER_BYTES and file.name.lower().endswith(_EXTENSIONS)
+        if compression is None and not lenient and not is_cut:
+            _refuse_other_kind(file)
         files.append(
             ShardFile(
                 file.path,
@@ -263,6 +275,19 @@ def of_files(inputs: Iterable[str]) -> Catalog:
     if empty := [file.name for file in files if file.stat.size_bytes == 0]:
         notes.append(f"no byte, and so no record, is in {_shown(empty)} ({len(empty)})")
     return Catalog(tuple(files), notes=tuple(notes))
+
+
+def _refuse_other_kind(file: InputFile) -> None:
+    from recordmill.sources.common.content import BINARY_CONTENT, OTHER_CONTENT, UNKNOWN_FORMAT, sniff_file
+
+    found = sniff_file(file)
+    if found.kind == "tfrecord" or found.detail == UNKNOWN_FORMAT:
+        return
+    build = f"; `recordmill build {found.kind} {file.path}` makes TFRecords of it"
+    raise DataError(
+        f"this is no TFRecord file: {found.detail}{'' if found.kind in (BINARY_CONTENT, OTHER_CONTENT) else build}",
+        source=file.path,
+    )
 
 
 def _is_stale(path: str, known: dict[str, frozenset[str]]) -> bool:

@@ -103,7 +103,7 @@ def verify(
         return list(check_shard(file, progress or (lambda records: None)))
 
     for _ in range(_ATTEMPTS):
-        catalog = of_data_set(ours[0], lenient=True, missing_ok=True) if ours else of_files(given)
+        catalog = of_data_set(ours[0], lenient=True, missing_ok=True) if ours else of_files(given, lenient=True)
         checked = thread_map(check, catalog.files, threads or core_count())
         found = [finding for findings in checked for finding in findings]
         if not ours:

@@ -24,6 +24,7 @@ from recordmill.storage.files import read_range
 CSV_CONTENT, JSONL_CONTENT, TEXT_CONTENT = "csv", "jsonl", "text"
 OTHER_CONTENT = "other"  # no data: papers, code, markup, archives; read as text only where a user says so
 BINARY_CONTENT = "binary"  # not even text
+UNKNOWN_FORMAT = "no text and no format known here"
 JSON_ARRAY = "a JSON array of objects"  # data where there is no other, else most likely about it
 JSON_DOCUMENT = "one JSON document, neither an object a line nor an array of objects"
 
@@ -130,7 +131,7 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
             return Content(found.kind, f"{found.detail} in {how}")
     text = _decode(head, whole=whole)
     if text is None:
-        return Content(hint or BINARY_CONTENT, "no text and no format known here")
+        return Content(hint or BINARY_CONTENT, UNKNOWN_FORMAT)
     sample = ContentSample(head, size_bytes, whole, hint, text)
     found, first = _ask(sample, textual=True), ending.split(".")[0]
     if is_paper(name):
