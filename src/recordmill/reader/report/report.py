@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recordmill.base.arrays import Int64s
+from recordmill.base.option_names import in_flags, option
 from recordmill.base.sizes import show_size
+from recordmill.options.build import BUILD
 from recordmill.reader.display import show_value
 from recordmill.reader.report.features import MOST_FEATURES, class_name, features_part
 from recordmill.reader.report.markup import COLOURS, bar, data_table, markup_text, number, page
@@ -21,6 +23,7 @@ from recordmill.reader.report.samples import feature_sizes, sample_numbers
 from recordmill.reader.report.thumbnails import THUMBNAILS, ImageSample, Thumbnail, sample_images
 from recordmill.reader.statistics import count_statistics, stored_statistics
 from recordmill.records.columns.decode_images import looks_like_image
+from recordmill.sources.registry import KIND_NAMES
 from recordmill.statistics.dataset_statistics import DatasetStatistics
 from recordmill.storage.files import put_bytes
 from recordmill.storage.folders import file_to_write
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
 _CLASSES = 1000  # in the table
 _RECORDS, _RECORD_FEATURES = 5, 100
+_SHARD_BYTES = 128 << 20  # of a build that was told nothing of shards
 _TWINS, _DAMAGED = 50, 20
 _IFRAME = '<iframe sandbox title="recordmill report" style="width:100%;height:720px;border:0" srcdoc="{}"></iframe>'
 
@@ -232,6 +236,33 @@ def _rejects(manifest: Manifest) -> str:
     )
 
 
+def build_command(manifest: Manifest) -> str:
+    """The command line that makes the data set of the same input, as far as the manifest has it, which names no
+    `--schema`; empty for what was built of memory or in several parts, and for what a transform has made.
+
+    What can't be seen is an escape that shells read, so that the line is one line.
+    """
+    kinds, options = [part.kind for part in manifest.parts], manifest.options
+    if len(kinds) != 1 or kinds[0] not in KIND_NAMES or options.get("transform") is not None:
+        return ""
+    splits, shard_bytes = options.get("splits"), options.get("shard_bytes")
+    own = options["kind_options"] if isinstance(options.get("kind_options"), Mapping) else {}
+    known = {one.name: [*one.default] if isinstance(one.default, tuple) else one.default for one in BUILD}
+    given = {
+        **options,
+        "splits": ",".join(f"{name}={share}" for name, share in splits.items()) if isinstance(splits, Mapping) else "",
+        "shard_size": None if shard_bytes == _SHARD_BYTES else shard_bytes,
+        **{name: "none" if value is None else value for name, value in own.items()},  # as --quote none
+    }
+    said = [
+        in_flags(option(name, value))
+        for name, value in given.items()
+        if name in known and value not in (None, "", {}, [], known[name])
+    ]
+    line = " ".join([f"recordmill build {kinds[0]} INPUT", in_flags(option("out", "OUT")), *said])
+    return "".join(one if one.isprintable() else f"'$'\\U{ord(one):08x}''" for one in line)
+
+
 def _made(manifest: Manifest) -> str:
     read = [{"kind": part.kind, "records_read": part.records_read, **part.inputs} for part in manifest.parts]
     inputs = dict(enumerate(read, 1)) if len(read) > 1 else {**read[0]} if read else {}
@@ -239,7 +270,10 @@ def _made(manifest: Manifest) -> str:
         "fingerprint of the build": manifest.fingerprint, "inputs": inputs, "options": manifest.options,
         "run": manifest.run,
     })  # fmt: skip
-    return data_table((), [(markup_text(name), markup_text(value)) for name, value in facts])
+    command = build_command(manifest)
+    return (f"<pre>{escape(command)}</pre>" if command else "") + data_table(
+        (), [(markup_text(name), markup_text(value)) for name, value in facts]
+    )
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

@@ -9,6 +9,7 @@ STYLE = """
 --soft:#25405c;--c0:#6aa9e6;--c1:#f0a860;--c2:#6fcf97;--c3:#cf8ee0}}
 body{background:var(--back);color:var(--ink);font:14px/1.45 system-ui,sans-serif;margin:0 auto;max-width:1240px;
 padding:16px}
+pre{background:var(--soft);padding:8px;white-space:pre-wrap;user-select:all}
 h1{font-size:24px;margin:8px 0}h2{font-size:18px;border-bottom:1px solid var(--line);margin:28px 0 8px}
 h3{font-size:14px;margin:14px 0 4px}
 p{margin:4px 0}.pale{color:var(--pale)}nav a{color:var(--c0);margin-right:12px}
