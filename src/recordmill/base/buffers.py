@@ -7,6 +7,7 @@ half of the decoder's time went there. What is taken here is counted by `pyarrow
 
 from __future__ import annotations
 
+import ctypes
 import math
 import weakref
 from typing import Any
@@ -18,6 +19,8 @@ import pyarrow as pa
 _POOL_BYTES = 64 << 10  # 64 KiB: below it the C library hands freed memory out again by itself, and quicker
 _AGAIN_BYTES = 1 << 20  # 1 MiB: what is below it the pool hands out again before it gives it back to the system
 _IDLE_BYTES = 128 << 20  # 128 MiB: some blocks of batches, as many as go and come while a trainer is fed
+# glibc keeps blocks of up to 32 MiB once one of that size was freed: 27 MiB after the count of a build's classes
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 _idle: dict[int, pa.Buffer] = {}  # by address; single operations on it need no lock
 
 
@@ -81,8 +84,10 @@ def filled(shape: int | tuple[int, ...], value: int, dtype: npt.DTypeLike) -> np
 
 
 def give_back() -> None:
-    """Let the system have what the pool holds and nobody uses:
+    """Let the system have what the pool and the C library hold and nobody uses:
     at the end of a stage, whose sizes the next one won't ask for again.
     """
     let_go()
     pa.default_memory_pool().release_unused()
+    if _trim is not None:
+        _trim(0)

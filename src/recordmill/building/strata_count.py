@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.arrays import Int64s
+from recordmill.base.buffers import give_back
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.progress import Progress
@@ -76,6 +77,7 @@ def count_strata(plan: BuildPlan, progress: Progress) -> BuildPlan:
         return replace(plan, strata=counted.strata())
     finally:
         counted.rows.close()
+        give_back()
 
 
 class _Counted:
@@ -113,6 +115,8 @@ class _Counted:
             else:
                 rows["file"], rows["position"] = chunk.file, chunk.position
             self.rows.add(rows)
+            del chunk, batch, hashes, rows  # before the next ones are read
+        give_back()
 
     def _numbers(self, column: pa.Array) -> Int64s:
         """[rows] the class of each value, which is counted."""
