@@ -26,7 +26,7 @@ from recordmill.base.option_names import option
 from recordmill.base.suggestions import there_are
 from recordmill.base.threads import thread_map
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.feature import Schema
+from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.sources.arrow.footer import check_footer, null_counts
 from recordmill.sources.arrow.page_sizes import PageSizes, page_sizes
 from recordmill.sources.arrow.partitions import partition_fields, partition_values, with_partitions
@@ -155,7 +155,7 @@ def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: Pl
     """
     files = with_partitions(FileTable.of(files))
     made = partition_fields(files)
-    footers = list(thread_map(lambda file: _footer(file, options, made), files, common.threads))
+    footers = list(thread_map(lambda file: _footer(file, options, made, common.memory_bytes), files, common.threads))
     chosen = {footer.columns: 0 for footer in footers}
     chosen = {names: number for number, names in enumerate(chosen)}
     numbers = np.array([chosen[footer.columns] for footer in footers], np.uint32)
@@ -230,7 +230,7 @@ class _Footer:
         return sum(rows for rows, _ in self.groups)
 
 
-def _footer(file: InputFile, options: ParquetOptions, made: Mapping[str, pa.Field]) -> _Footer:
+def _footer(file: InputFile, options: ParquetOptions, made: Mapping[str, pa.Field], memory_bytes: int) -> _Footer:
     with _open(file, range_file(file.path)) as parquet:
         whole, about = parquet.schema_arrow, parquet.metadata
     check_names(whole.names, file.name)
@@ -238,6 +238,7 @@ def _footer(file: InputFile, options: ParquetOptions, made: Mapping[str, pa.Fiel
         whole = whole if name in whole.names else whole.append(said)
     columns = _chosen(file, whole.names, options)
     flat = flatten_schema(pa.schema([whole.field(name) for name in columns], metadata=whole.metadata))
+    check_feature_count(len(flat), memory_bytes, file.name)
     groups = [about.row_group(at) for at in range(about.num_row_groups)]
     for group in groups:  # of a column that is not there Arrow reads what lies behind
         if group.num_columns != about.num_columns or group.num_rows < 0:
@@ -369,7 +370,8 @@ class _Rows:
                     held, row_bytes = [], 1
                     yield from self._without(group, stored)
                     continue
-                coded, size = self._coded(group), self._row_bytes(group, stored)
+                size = self._row_bytes(group, stored)
+                coded = self._coded(group) if size <= self._most_bytes else []  # else none of its rows is read
                 if coded or size > self._most_bytes:
                     yield from self._read(held, row_bytes)
                     held, row_bytes = [], 1
