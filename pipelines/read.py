@@ -215,7 +215,14 @@ def _prepare(
 ) -> tuple[ReadPlan, RunFolder, Finished | None]:
     """(the plan, the folder to work in, what an earlier read has finished); guessing: as of `plan_read`."""
     progress.begin("plan")
-    plan = plan_read(inputs, settings.plan, schema=settings.schema, threads=settings.threads, guessing=guessing)
+    plan = plan_read(
+        inputs,
+        settings.plan,
+        schema=settings.schema,
+        threads=settings.threads,
+        guessing=guessing,
+        memory_bytes=settings.memory_bytes,
+    )
     plan = replace(plan, most_rejects=settings.budget.most(plan.records))
     if settings.runner is not None and not is_local(settings.runner) and settings.preflight:
         seen = ProbeResult(_place(folder, out, settings).run(), some_of(plan.files))

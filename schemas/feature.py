@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from recordmill.base.errors import DataError
+from recordmill.base.option_names import option
 from recordmill.base.utf8 import NO_NAME, is_feature_name
 
 # the three kinds of tf.train.Feature: int64_list, float_list, bytes_list
@@ -39,7 +40,26 @@ ITEM_BYTES = {
     "float64": 8,
 }
 
+MAX_FEATURES = 1 << 16  # 65,536: more names are data in the place of names
+_FEATURE_BYTES = 20 << 10  # 20 KiB: of Parquet with statistics; CSV and JSON Lines take 14, Examples 11
+
 EXAMPLE, SEQUENCE_EXAMPLE, PAYLOAD = "Example", "SequenceExample", "bytes"  # what a record's bytes are
+
+
+def most_features(memory_bytes: int) -> int:
+    """How many features records may have where so much memory is given."""
+    return min(MAX_FEATURES, memory_bytes // _FEATURE_BYTES)
+
+
+def check_feature_count(features: int, memory_bytes: int, source: str = "") -> None:
+    """Raises DataError if there are too many features for so much memory; features: those found so far."""
+    if features <= (most := most_features(memory_bytes)):
+        return
+    remedy = "names that are data can't be features; make them values"
+    if most < MAX_FEATURES:
+        given, enough = (option("memory", f"{size >> 20}MiB") for size in (memory_bytes, MAX_FEATURES * _FEATURE_BYTES))
+        remedy = f"{given} allows no more, and {enough} {MAX_FEATURES:,}; names that are data can't be features"
+    raise DataError(f"it has {features:,} features or more, and the most is {most:,}: {remedy}", source=source)
 
 
 @dataclass(frozen=True)

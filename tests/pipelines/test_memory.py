@@ -158,3 +158,32 @@ def test_a_large_record_is_held_once(tmp_path: Path, command: str, numbers: int,
     write_records(tmp_path / "small.tfrecord", *[example(3, 2)] * 5)
     taken = peak_memory([command, tmp_path / "small.tfrecord"], [command, tmp_path / "a.tfrecord"])
     assert (taken.code, taken.bytes < READ_MEMORY) == (0, True), taken.bytes
+
+
+def test_a_parquet_row_of_very_many_empty_texts(tmp_path: Path) -> None:
+    texts = pa.array([""]).take(pa.array(np.zeros(20_000_000, np.int32)))
+    lists = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
+    pq.write_table(pa.table({"text": lists}), tmp_path / "a.parquet", compression="zstd")
+    pq.write_table(pa.table({"text": [["a"], []]}), tmp_path / "small.parquet")
+    code, taken = build(tmp_path, "a.parquet")
+    assert (code, taken < SLACK * MEMORY) == (1, True), taken
+
+
+def test_a_record_that_repeats_one_name(tmp_path: Path) -> None:
+    entry = part(1, part(1, b"a") + part(2, part(3, part(1, b"\1"))))
+    write_records(tmp_path / "small.tfrecord", example(3, 2), part(1, entry * 300_000), example(3, 2))
+    for count in (2_500_000, 3_700_000):
+        write_records(tmp_path / "a.tfrecord", example(3, 2), part(1, entry * count), example(2, 3))
+        code, taken = build(tmp_path, "a.tfrecord", "--overwrite")
+        assert (code, taken < SLACK * MEMORY) == (0, True), taken
+        assert len(recordmill.open(tmp_path / "out")) == 2
+
+
+@pytest.mark.sweep
+def test_classes_that_are_counted_before_the_build(tmp_path: Path) -> None:
+    rows = "".join(f"c{at % 10},{at / 7:.12f},{at / 3:.12f},{'word ' * 12}\n" for at in range(100_000))
+    (tmp_path / "a.csv").write_text("label,x,y,text\n" + 12 * rows)
+    (tmp_path / "small.csv").write_text("label,x,y,text\n" + rows[:1000].rpartition("\n")[0])
+    options = ["--num-shards", 3000, "--splits", "train=0.8,test=0.2", "--stratify", "label"]
+    code, taken = build(tmp_path, "a.csv", *options)
+    assert (code, taken < SLACK * MEMORY) == (0, True), taken

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.machine import core_count
+from recordmill.base.machine import DEFAULT_MEMORY_BYTES, core_count
 from recordmill.base.option_names import option
 from recordmill.base.suggestions import there_are
 from recordmill.exporting.file_layout import check_layout, choose_layout
@@ -284,6 +284,7 @@ def plan_read(
     schema: Schema | None = None,
     threads: int = 1,
     guessing: bool = False,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> ReadPlan:
     """List, unless that was done, infer and cut. guessing: infer from the first records, if all records are decoded and
     so will tell where it was wrong.
@@ -302,7 +303,13 @@ def plan_read(
         if guess is not None:
             with contextlib.suppress(DataError, UsageError):  # of what may not be so
                 return replace(_plan(catalog, options, threads, guess.schema, guess.notes), guess=guess)
-    found = infer_schema(catalog.files, threads=threads, lenient=options.lenient, wanted=options.columns)
+    found = infer_schema(
+        catalog.files,
+        threads=threads,
+        lenient=options.lenient,
+        wanted=options.columns,
+        memory_bytes=memory_bytes,
+    )
     return _plan(catalog, options, threads, *found)
 
 

@@ -22,7 +22,7 @@ from recordmill.schemas.feature import Feature
 # What a column of the Example holds in every record: one value, or a list that the second pass reads.
 ONE_INT, ONE_FLOAT, ONE_BYTES, INTS, FLOATS, BYTESES, STEP_KIND = range(7)
 
-# Why a record is not good; 1..9 are the reasons of records.wire.
+# Why a record is not good; 1..10 are the reasons of records.wire.
 UNUSUAL, WRONG_KIND, WRONG_COUNT, MISSING_VALUE, OUT_OF_RANGE, VALUE_NOT_UTF8, WRONG_SIZE, RAGGED_VALUE = range(20, 28)
 UNREAD = 255
 
@@ -417,6 +417,7 @@ _REASONS = {
     wire.FIELD_TOO_LARGE: "a field of 2 GiB or more",
     wire.KEY_NOT_UTF8: "a feature's name is not UTF-8",
     wire.HALF_FLOAT: "a float_list whose bytes are no multiple of 4",
+    wire.MANY_ENTRIES: "more than 262,144 entries in its maps, written as only a reader that holds them all can tell",
     UNUSUAL: "not an Example",
     WRONG_KIND: "another kind of list than the schema's",
     WRONG_COUNT: "another number of values than the schema's",

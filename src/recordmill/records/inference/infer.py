@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.errors import DataError
+from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.option_names import option
 from recordmill.records.example import locate
 from recordmill.records.example.decode import checked_batch
@@ -38,12 +39,15 @@ from recordmill.schemas.feature import (
     SEQUENCE_EXAMPLE,
     Feature,
     Schema,
+    check_feature_count,
+    most_features,
     steps_name,
 )
 
-MAX_NAMES = 1 << 20  # 1,048,576 names: more are data in the place of names, and would fill the memory
 _FIRST_NAMES = 1 << 12  # names there is room for at first
-_NAME_BYTES = 64  # bytes per name there is room for
+_NAME_BYTES = 64  # bytes per name there is room for at first
+_NAMED_BYTES = 4 << 20  # 4 MiB of a record that is copied to tell a wrong name; Python takes some copies of it
+_MOST_NAME_BYTES = 64 << 20  # 64 MiB of all names
 _KINDS = (BYTES, FLOAT, INT64)
 
 FeatureLocation = tuple[str, int]  # (source, record number)
@@ -161,8 +165,7 @@ class Inference:
         features = dict(self.features)
         for key, counts in other.features.items():
             features[key] = features[key] + counts if key in features else counts
-        if len(features) > MAX_NAMES:
-            raise DataError(f"more than {MAX_NAMES} feature names: the names seem to be data; give a schema")
+        check_feature_count(len(features), DEFAULT_MEMORY_BYTES)
         return Inference(
             self.examples + other.examples,
             self.sequences + other.sequences,
@@ -304,7 +307,15 @@ def _nested(counted: Mapping[str, FeatureCounts]) -> dict[str, list[str]]:
     return found
 
 
-def infer(data: Bytes, starts: Int64s, lengths: Int64s, *, source: str = "", first_record: int = 0) -> Inference:
+def infer(
+    data: Bytes,
+    starts: Int64s,
+    lengths: Int64s,
+    *,
+    source: str = "",
+    first_record: int = 0,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+) -> Inference:
     """Count the records data[starts[i] : starts[i] + lengths[i]].
 
     Args:
@@ -312,22 +323,21 @@ def infer(data: Bytes, starts: Int64s, lengths: Int64s, *, source: str = "", fir
         source, first_record: the file's name and the number of the first record in it, for the places in the result.
 
     Raises:
-        DataError: there are more than MAX_NAMES different names.
+        DataError: there are more different names than the memory allows features.
         ValueError: a record does not lie inside data.
     """
-    room = _FIRST_NAMES
-    while True:
-        names, counts = new_names(room, room * _NAME_BYTES), new_counts(room + 1)
+    most = most_features(memory_bytes)
+    for room, text_bytes in ((min(_FIRST_NAMES, most), _FIRST_NAMES * _NAME_BYTES), (most, _MOST_NAME_BYTES)):
+        names, counts = new_names(room, text_bytes), new_counts(room + 1)
         tally = _count(*checked_batch(data, starts, lengths), first_record, names, counts)
         if tally is not None:
             break
-        if room >= MAX_NAMES:
-            raise DataError(
-                f"more than {MAX_NAMES} feature names, or names of more than {_NAME_BYTES} MiB: they seem to "
-                "be data; give a schema",
-                source=source,
-            )
-        room *= 16
+    if tally is None:
+        check_feature_count(len(names.names()) + 1, memory_bytes, source)
+        raise DataError(
+            f"names of features of more than {_MOST_NAME_BYTES >> 20} MiB: they seem to be data; give a schema",
+            source=source,
+        )
     status, parts = tally
     others = np.flatnonzero(status)
     sequences = int(np.count_nonzero((status == 0) & (parts >= 2)))
@@ -342,7 +352,7 @@ def infer(data: Bytes, starts: Int64s, lengths: Int64s, *, source: str = "", fir
 
 def _misnamed(data: Bytes, start: int, length: int, place: FeatureLocation) -> str:
     """What a record that is no Example calls a feature, if it is one but for that name."""
-    name = wrong_name(data[start : start + length].tobytes())
+    name = wrong_name(data[start : start + length].tobytes()) if length <= _NAMED_BYTES else None
     return "" if name is None else f"{_where(place)} holds a feature called {name!r}"
 
 

@@ -14,6 +14,7 @@ from recordmill.records.protobuf.wire import (
     I32,
     KEY_NOT_UTF8,
     LEN,
+    MANY_ENTRIES,
     MAX_DEPTH,
     VARINT,
     extent,
@@ -28,6 +29,8 @@ from recordmill.records.protobuf.wire import (
 BYTES_LIST_TAG, FLOAT_LIST_TAG, INT64_LIST = 1, 2, 3  # field numbers in Feature.kind
 _LEN_KEY, _LEN_VALUE = 0x0A, 0x12  # tags of fields 1 and 2 with wire type LEN
 ENTRY_BYTES = 64  # room for the headers of one entry in the plain form: at most six tags with five-byte lengths
+# 262,144 of one record, four times the most features: while the last of each key is looked for they take 56 bytes each
+MAX_ENTRIES = 1 << 18
 
 
 @kernel
@@ -149,6 +152,8 @@ def check_map(
             if known < 0:
                 return -1
             count += known
+            if count > MAX_ENTRIES:
+                return refuse_field(fault, MANY_ENTRIES, start)
         else:
             at = skip(data, body, end, field, wire, 1, groups, fault)
             if at < 0:

@@ -8,6 +8,7 @@ from recordmill.base.utf8 import is_feature_name
 from recordmill.records.protobuf.wire import I32, I64, LEN, VARINT
 
 _SIZES = {I64: 8, I32: 4}
+_MOST_ENTRIES = 1 << 16  # 65,536 that are looked at for a wrong name, half a second; the most features there are
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int, int | bytes]]:
@@ -42,21 +43,23 @@ def parts(message: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def wrong_name(record: bytes) -> bytes | None:
-    """The first feature name that is none, if the record is otherwise built as an Example; None if it isn't.
+    """The first feature name that is none, if the record is otherwise built as an Example; None if it isn't, or is
+    too large to be looked at.
 
     >>> wrong_name(b"\\n\\x07\\n\\x05\\n\\x01\\0\\x12\\0")
     b'\\x00'
     """
+    wrong = None
     try:
-        names = [
-            dict(parts(entry)).get(1, b"")
-            for _, part in parts(record)
-            for _, entry in parts(part)
-            if 2 in dict(parts(entry))
-        ]
+        entries = (dict(parts(entry)) for _, part in parts(record) for _, entry in parts(part))
+        for at, entry in enumerate(entries):
+            if at == _MOST_ENTRIES:
+                return None
+            if wrong is None and 2 in entry and not is_feature_name(name := entry.get(1, b"")):
+                wrong = name
     except ValueError:
         return None
-    return next((name for name in names if not is_feature_name(name)), None)
+    return wrong
 
 
 def varints(packed: bytes) -> Iterator[int]:

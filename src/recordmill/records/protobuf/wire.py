@@ -21,6 +21,7 @@ MAX_LENGTH = (1 << 31) - 1  # of a length-delimited field, in bytes
 PAST_END, LONG_VARINT, BAD_TAG, BAD_WIRE_TYPE, BAD_GROUP, TOO_DEEP, FIELD_TOO_LARGE, KEY_NOT_UTF8, HALF_FLOAT = range(
     1, 10
 )
+MANY_ENTRIES = 10  # not broken, but more than are put into the plain form
 
 # Masks for eight bytes at once, as int64.
 HIGH_BITS = -0x7F7F7F7F7F7F7F80  # 0x80 in every byte: the continuation bits, or what is not ASCII

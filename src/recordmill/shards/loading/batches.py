@@ -13,6 +13,7 @@ import pyarrow as pa
 from recordmill.base.arrays import Int64s
 from recordmill.base.buffers import room
 from recordmill.base.errors import BEYOND_MEMORY, DataError
+from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
 from recordmill.records.columns.conversions import Decoding
 from recordmill.records.tfrecord.frames import FRAME_BYTES, HEADER_BYTES, Frames, gather_frames, scan
@@ -22,6 +23,8 @@ from recordmill.shards.access import FileAccess, by_file
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.pieces import PIECE_BYTES, FrameBlock, Piece, begin_piece, read_piece, stream
 from recordmill.storage.files import Bytes
+
+_RECORD_SHARE = 4  # a fourth of the memory for one record, which is there read, framed and in a run
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,15 @@ class Load:
         if self.block is not None:
             return int(self.block.frames.lengths.sum()) + FRAME_BYTES * len(self.block.frames)
         return (self.piece.stop or self.piece.start) - self.piece.start
+
+
+def within_memory(load: Load, memory_bytes: int) -> Load:
+    """The load, unless it is a record that the memory can't hold."""
+    size, most = load.framed_bytes, max(memory_bytes // _RECORD_SHARE, 4 * PIECE_BYTES)
+    if size <= most:
+        return load
+    given, enough = (option("memory", f"{n >> 20}MiB") for n in (memory_bytes, _RECORD_SHARE * size + (1 << 20)))
+    return without_record(load, f"a record of {size:,} bytes, more than {given} leaves for one; {enough} is enough")
 
 
 def without_record(load: Load, reason: str) -> Load:

@@ -11,15 +11,16 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base.errors import DataError
+from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.threads import thread_map
 from recordmill.records.inference.confirm import SchemaGuess, is_monotone
 from recordmill.records.inference.infer import Inference, infer
 from recordmill.records.tfrecord.frames import HEADER_BYTES
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.feature import Schema
+from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.cutting import cut_files
-from recordmill.shards.loading.batches import Load, blocks_of, loads
+from recordmill.shards.loading.batches import Load, blocks_of, loads, within_memory
 from recordmill.shards.loading.salvage import Recovered, frames_of
 from recordmill.shards.loading.sample import Sample, sample_loads
 from recordmill.shards.loading.schema_hints import contradicted, find_hint, refine
@@ -32,14 +33,16 @@ def infer_files(
     threads: int = 1,
     lenient: bool = False,
     sample: Sample | None = None,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
     progress: Callable[[int], None] | None = None,
 ) -> Inference:
     """What all records of the files are, or those of a sample, as a monoid's sum; CRCs are checked on the way.
 
-    lenient: leave out what is damaged. progress: called with the number of records of each piece.
+    lenient: leave out what is damaged. memory_bytes: bounds features, and the records that are not left out. progress:
+    called with the number of records of each piece.
 
     Raises:
-        DataError: a file is damaged, unless lenient.
+        DataError: a file is damaged, unless lenient; there are too many features.
     """
     work: Iterator[Iterable[Load]] = (
         _work(files, threads, lenient)
@@ -47,8 +50,9 @@ def infer_files(
         else ([load] for load in sample_loads(files, sample, lenient=lenient))
     )
     total = Inference()
-    for part, records in thread_map(partial(_infer_loads, lenient=lenient), work, threads):
+    for part, records in thread_map(partial(_infer_loads, lenient=lenient, memory_bytes=memory_bytes), work, threads):
         total = total + part
+        check_feature_count(len(total.features), memory_bytes)
         if progress is not None:
             progress(records)
     return total
@@ -74,13 +78,14 @@ def infer_schema(
     lenient: bool = False,
     sample: Sample | None = None,
     wanted: Collection[str] | None = None,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> tuple[Schema, list[str]]:
     """(the features of the files' records, or of a sample's, by what came along with them and fits; notes on that).
 
     lenient: of records that can be read. wanted: names of features; others may be of several kinds, and are left out
     then.
     """
-    inference = infer_files(files, threads=threads, lenient=lenient, sample=sample)
+    inference = infer_files(files, threads=threads, lenient=lenient, sample=sample, memory_bytes=memory_bytes)
     return schema_of(files, inference if wanted is None else inference.without_conflicts(wanted))
 
 
@@ -94,15 +99,15 @@ def schema_of(files: Sequence[ShardFile], inference: Inference) -> tuple[Schema,
     return refined, notes + used
 
 
-def _infer_loads(work: Iterable[Load], *, lenient: bool) -> tuple[Inference, int]:
+def _infer_loads(work: Iterable[Load], *, lenient: bool, memory_bytes: int) -> tuple[Inference, int]:
     total, records = Inference(), 0
     for load in work:
-        part, count = _infer_load(load, lenient=lenient)
+        part, count = _infer_load(load, lenient, memory_bytes)
         total, records = total + part, records + count
     return total, records
 
 
-def infer_frames(found: Recovered, name: str) -> Inference:
+def infer_frames(found: Recovered, name: str, memory_bytes: int) -> Inference:
     """What these records are, of the file of that name."""
     runs = np.split(np.arange(len(found.numbers)), np.flatnonzero(np.diff(found.numbers) > 1) + 1)
     parts = (
@@ -112,6 +117,7 @@ def infer_frames(found: Recovered, name: str) -> Inference:
             found.lengths[run],
             source=name,
             first_record=int(found.numbers[run[0]]),
+            memory_bytes=memory_bytes,
         )
         for run in runs
         if len(run)
@@ -119,10 +125,10 @@ def infer_frames(found: Recovered, name: str) -> Inference:
     return reduce(lambda one, other: one + other, parts, Inference())
 
 
-def _infer_load(load: Load, *, lenient: bool) -> tuple[Inference, int]:
+def _infer_load(load: Load, lenient: bool, memory_bytes: int) -> tuple[Inference, int]:
     if lenient:
-        found = frames_of(load)
-        return infer_frames(found, load.file.name), len(found.starts)
+        found = frames_of(within_memory(load, memory_bytes))
+        return infer_frames(found, load.file.name, memory_bytes), len(found.starts)
     blocks = blocks_of(load)
     parts = (
         infer(
@@ -131,6 +137,7 @@ def _infer_load(load: Load, *, lenient: bool) -> tuple[Inference, int]:
             block.frames.lengths,
             source=load.file.name,
             first_record=block.first_record,
+            memory_bytes=memory_bytes,
         )
         for block in blocks
     )

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base.errors import DataError, Reject
-from recordmill.schemas.feature import Schema
+from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.sources.arrow.python_rows import batches_of
 from recordmill.sources.common.contract import UNIT_BYTES, Chunk, PlanOptions, Unit, packed
 from recordmill.sources.values.conform import conform
@@ -120,6 +120,7 @@ def spool(source: Any, folder: str | os.PathLike[str], common: PlanOptions) -> M
     try:
         for batch in batches_of(source):
             flat = flatten(batch)
+            check_feature_count(flat.num_columns, common.memory_bytes, MEMORY_NAME)
             nulls = {name: column.null_count for name, column in zip(flat.schema.names, flat.columns, strict=True)}
             unifier.add(flat.schema, f"rows {rows} to {rows + batch.num_rows - 1}", nulls)
             rows += batch.num_rows

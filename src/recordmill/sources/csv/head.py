@@ -17,6 +17,7 @@ import pyarrow as pa
 from recordmill.base.arrays import Bytes
 from recordmill.base.errors import DataError
 from recordmill.base.option_names import option
+from recordmill.schemas.feature import MAX_FEATURES
 from recordmill.sources.common.encoding import (
     UTF8_ENCODING,
     encoding_hint,
@@ -54,7 +55,6 @@ SAMPLE_ROWS = 100
 _MOST_SAMPLE_BYTES = 1 << 20  # 1 MiB: where rows are so long that a sample holds less than _FEW_ROWS
 _FEW_ROWS = 4
 _LINE_END = re.compile(rb"\r\n?|\n")
-MOST_COLUMNS = 1 << 16  # 65,536: bounds the arrays of one row
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ class _Reader:
         if self._options.header is False or cut.quote is None:
             return False
         dialect, data = Dialect.of(self._options, cut.delimiter, cut.quote), self._sample[start:].copy()
-        rows = Tokenizer(dialect, MOST_COLUMNS, 1, ragged=True).read(data, 0, len(data), final=self._complete)
+        rows = Tokenizer(dialect, MAX_FEATURES, 1, ragged=True).read(data, 0, len(data), final=self._complete)
         return any(width == STRAY_QUOTE for width in rows.bad[:1, 3])
 
     def _check_escapes(self, start: int, cut: DialectCut) -> None:
@@ -304,7 +304,7 @@ class _Reader:
     def _first_row(self, start: int, line: int, dialect: Dialect) -> tuple[TokenizedRows, Bytes]:
         if self._options.header is False:  # what it holds is not asked here
             dialect = replace(dialect, lenient_quotes=True)
-        tokenizer = Tokenizer(dialect, MOST_COLUMNS, 1, ragged=True)
+        tokenizer = Tokenizer(dialect, MAX_FEATURES, 1, ragged=True)
         while True:
             data = self._sample.copy()
             rows = tokenizer.read(data, start, len(data), final=self._complete, line=line)
@@ -316,7 +316,7 @@ class _Reader:
                 what = (
                     f"longer than {dialect.max_row_bytes:,} bytes, or a quote in it is never closed"
                     if width == FIELD_TOO_LONG
-                    else f"of {width:,} fields; the most is {MOST_COLUMNS:,}"
+                    else f"of {width:,} fields; the most is {MAX_FEATURES:,}"
                 )
                 raise DataError(f"the first row is {what}", source=self._source, place=place)
             if rows.count:

@@ -79,7 +79,7 @@ class DialectCut:
     """The first rows as one delimiter and one quote cut them.
 
     widths: the number of fields of each row. rows: the fields of those rows that have as many as most have, the first
-    MOST_COLUMNS of them. first: the fields of the first row, whatever their number.
+    MAX_FEATURES of them. first: the fields of the first row, whatever their number.
     """
 
     delimiter: str

@@ -21,7 +21,7 @@ from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.threads import one_ahead, thread_map
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.feature import Schema
+from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit, packed
 from recordmill.sources.common.encoding import utf8_blocks
 from recordmill.sources.common.lines import note_blank_lines, rejected
@@ -243,6 +243,7 @@ def _plan(
     dialect = same_dialect(files, heads, options)
     header = agree_on_header(firsts.rows, options.names, _used_names(common))
     names = column_names(files, heads, options.differing_columns)
+    check_feature_count(len(names), common.memory_bytes, files[0].name if len(files) == 1 else "")
     label = common.label if common.schema is None else None
     kept = common.room_for_parsed()
     scan = Scan(

@@ -211,7 +211,7 @@ def scan_parts(
                 part.digests.extend(chunk_digests(read_range(file.path, at, min(at + DIGESTED_BYTES, task.stop))))
             blocks = file_lines(file, part.start, part.stop, max_line_bytes)
         keeping = keeper()
-        _scan(part, number, blocks, label, binary, keeping, common.memory_bytes)
+        _scan(part, number, blocks, label, binary, keeping, common.memory_bytes, file.name)
         check_unchanged(file.path, file.stat, file.name)
         keeping.put(task.ordinal, part.start)
         return part
@@ -231,8 +231,9 @@ def _scan(
     binary: frozenset[str],
     keeper: LineKeeper,
     memory_bytes: int,
+    source: str,
 ) -> None:
-    scanner = TapeScanner(memory_bytes)
+    scanner = TapeScanner(memory_bytes, source)
     for block in blocks:
         part.content_bytes += len(block.data)
         if block.too_long_bytes:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.option_names import option
-from recordmill.schemas.feature import Schema
+from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.sources.common.contract import UNIT_BYTES, Chunk, PlanOptions, Unit, packed
 from recordmill.sources.common.encoding import check_encoding
 from recordmill.sources.common.lines import MAX_LINE_BYTES, STREAMED, file_lines, note_blank_lines, rejected
@@ -149,6 +149,7 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
     observed = found.observed
     if not observed.rows:
         raise _nothing(files, options, parts)
+    check_feature_count(len(observed.seen), common.memory_bytes, files[0].name if len(files) == 1 else "")
     inferred = infer_features(observed, Declared.of(common), LinePositions(files, parts))
     classes = None if label is None else ClassNames(label[0], found.classes.names)
     schema, notes = finish_schema(inferred.schema, inferred.untold, classes, common, "the files")

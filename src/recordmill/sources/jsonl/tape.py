@@ -14,6 +14,7 @@ from recordmill.base.buffers import room
 from recordmill.base.errors import DataError
 from recordmill.base.kernels import kernel
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
+from recordmill.schemas.feature import check_feature_count
 from recordmill.sources.common.contract import BATCH_ROWS
 from recordmill.sources.jsonl import scan
 from recordmill.sources.jsonl.grammar import GROW
@@ -66,10 +67,10 @@ class Tape:
 
 class TapeScanner:
     """Reads blocks of lines; keeps the trie of keys from one block to the next. memory_bytes: a line of more values
-    than there is memory for is a bad one.
+    than there is memory for is a bad one. source: the file, as errors name it.
     """
 
-    def __init__(self, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
+    def __init__(self, memory_bytes: int = DEFAULT_MEMORY_BYTES, source: str = "") -> None:
         self._nodes = np.full((256, scan.SCAN_FIELDS), -1, np.int64)
         self._nodes[0, scan.COUNT] = 0
         self._arena = np.zeros(1 << 14, np.uint8)
@@ -80,6 +81,7 @@ class TapeScanner:
         self._errors = np.empty((_ERRORS, 4), np.int64)
         self._state = np.zeros(scan.SCAN_STATES, np.int64)
         self._state[scan.NODES], self._state[scan.MOST_IN_LINE] = 1, memory_bytes // VALUE_SHARE
+        self._memory_bytes, self._source = memory_bytes, source
         self._paths: list[Path] = [()]
         self._known: dict[Path, int] = {(): 0}
 
@@ -102,7 +104,7 @@ class TapeScanner:
         """The tapes of a block of whole lines; each is valid until the next one is asked for.
 
         Raises:
-            DataError: more than MAX_NODES different keys, or MAX_KEY_BYTES of them.
+            DataError: more than MAX_NODES different keys, than the memory allows features, or MAX_KEY_BYTES of keys.
         """
         state = self._state
         state[scan.AT] = 0
@@ -122,7 +124,8 @@ class TapeScanner:
                 state,
                 self._stack,
             )
-            check_count(int(state[scan.NODES]), lambda: self.paths[-1])
+            check_count(int(state[scan.NODES]), lambda: self.paths[-1], self._source)
+            check_feature_count(int(state[scan.NODES]) - 1, self._memory_bytes, self._source)
             if state[scan.SCAN_LINE]:
                 yield self._result(data)
             if state[scan.SCAN_STATUS] == GROW:
@@ -163,11 +166,11 @@ class TapeScanner:
         scan.rehash(self._nodes, self._arena, self._table, int(self._state[scan.NODES]))
 
 
-def check_count(places: int, example: Callable[[], Path]) -> None:
+def check_count(places: int, example: Callable[[], Path], source: str = "") -> None:
     """Raises DataError if records have more than MAX_NODES different places."""
     if places > MAX_NODES:
         named = ".".join(name for name in example() if name is not None)
-        raise DataError(f"more than {MAX_NODES:,} different keys, such as {named!r}: {_ADVICE}")
+        raise DataError(f"more than {MAX_NODES:,} different keys, such as {named!r}: {_ADVICE}", source=source)
 
 
 @kernel

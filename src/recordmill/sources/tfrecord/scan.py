@@ -16,6 +16,7 @@ from recordmill.base.buffers import room
 from recordmill.base.threads import thread_map
 from recordmill.records.inference.infer import Inference
 from recordmill.records.tfrecord.frames import Frames, try_scan
+from recordmill.schemas.feature import check_feature_count
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.cutting import cut
 from recordmill.shards.loading.batches import Load, loads
@@ -151,7 +152,7 @@ def scan_tfrecords(
     their units.
     """
     parts: dict[int, list[_Part]] = defaultdict(list)
-    look = partial(_look_at_block, shards=shards, counting=counting, kept=kept)
+    look = partial(_look_at_block, shards=shards, counting=counting, kept=kept, memory_bytes=common.memory_bytes)
     for part in thread_map(look, blocks(shards, block_bytes(common)), common.threads):
         parts[part.ordinal].append(part)
     for ordinal, found in list(parts.items()):
@@ -160,7 +161,7 @@ def scan_tfrecords(
             for part in found:
                 if part.unit is not None:
                     kept.take((ordinal, part.unit.start))
-    around = partial(_look_around, counting=counting, kept=kept)
+    around = partial(_look_around, counting=counting, kept=kept, memory_bytes=common.memory_bytes)
     rest = [(ordinal, shard) for ordinal, shard in enumerate(shards) if ordinal not in parts]
     looked = dict(zip((ordinal for ordinal, _ in rest), thread_map(around, rest, common.threads), strict=True))
     return [looked[at] if at in looked else _together(parts[at], counting, kept) for at in range(len(shards))]
@@ -169,13 +170,17 @@ def scan_tfrecords(
 def count_records(shards: Sequence[ShardFile], looked: Sequence[ScannedFile], common: PlanOptions) -> Inference:
     """What the records of all files are, those that were not counted on the way included."""
     parts = (
-        one.inference or infer_files([shard], threads=common.threads, lenient=True)
+        one.inference or infer_files([shard], threads=common.threads, lenient=True, memory_bytes=common.memory_bytes)
         for shard, one in zip(shards, looked, strict=True)
     )
-    return reduce(lambda one, other: one + other, parts, Inference())
+    found = reduce(lambda one, other: one + other, parts, Inference())
+    check_feature_count(len(found.features), common.memory_bytes)
+    return found
 
 
-def _look_at_block(block: Block, *, shards: Sequence[ShardFile], counting: bool, kept: ScanCache[CachedLoad]) -> _Part:
+def _look_at_block(
+    block: Block, *, shards: Sequence[ShardFile], counting: bool, kept: ScanCache[CachedLoad], memory_bytes: int
+) -> _Part:
     if not block.is_sound:
         return _Part(block.ordinal)
     shard = shards[block.ordinal]
@@ -192,7 +197,7 @@ def _look_at_block(block: Block, *, shards: Sequence[ShardFile], counting: bool,
         keeping.add(_kept_load(shard, block, frames))
         keeping.put((ordinal, start))
     unit = Unit(ordinal, ordinal + 1, start, start + stop, block.first_record, len(frames), stop)
-    inference = infer_frames(recovered(frames, block.first_record), shard.name) if counting else None
+    inference = infer_frames(recovered(frames, block.first_record), shard.name, memory_bytes) if counting else None
     return _Part(ordinal, unit, chunk_digests(block.data[block.fresh :]), inference)
 
 
@@ -221,13 +226,15 @@ def _together(parts: Sequence[_Part], counting: bool, kept: ScanCache[CachedLoad
     return ScannedFile(units, combine(digest for part in parts for digest in part.digests), inference)
 
 
-def _look_around(item: tuple[int, ShardFile], *, counting: bool, kept: ScanCache[CachedLoad]) -> ScannedFile:
+def _look_around(
+    item: tuple[int, ShardFile], *, counting: bool, kept: ScanCache[CachedLoad], memory_bytes: int
+) -> ScannedFile:
     """A file that is compressed or damaged, or has a record that is larger than a block."""
     ordinal, shard = item
     units, inference = [], None
     for piece in cut(shard, ordinal, UNIT_BYTES, lenient=True):
         if piece.stop is None:
-            unit, inference = _of_stream(shard, piece, counting, kept)
+            unit, inference = _of_stream(shard, piece, counting, kept, memory_bytes)
         else:
             records = 1 if piece.fault else piece.records
             size = piece.stop - piece.start
@@ -237,7 +244,7 @@ def _look_around(item: tuple[int, ShardFile], *, counting: bool, kept: ScanCache
 
 
 def _of_stream(
-    shard: ShardFile, piece: Piece, counting: bool, kept: ScanCache[CachedLoad]
+    shard: ShardFile, piece: Piece, counting: bool, kept: ScanCache[CachedLoad], memory_bytes: int
 ) -> tuple[Unit, Inference | None]:
     """A compressed file tells its records only by reading it."""
     records = size = 0
@@ -247,7 +254,7 @@ def _of_stream(
         records += len(found.starts) + len(found.rejects)
         size += int(found.lengths.sum())
         if counting:
-            inference = inference + infer_frames(found, shard.name)
+            inference = inference + infer_frames(found, shard.name, memory_bytes)
         if keeping.goes_on:
             keeping.add(_apart(load))
     keeping.put((piece.file, 0))

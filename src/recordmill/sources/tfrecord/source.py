@@ -27,7 +27,7 @@ from recordmill.records.tfrecord.stream import detect_tfrecord
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import INT64, PAYLOAD, Schema
 from recordmill.shards.catalog import UNKNOWN_SPLIT, ShardFile, of_data_set, split_of_shard
-from recordmill.shards.loading.batches import Load, loads, without_record
+from recordmill.shards.loading.batches import Load, loads, within_memory
 from recordmill.shards.loading.infer_schema import schema_of
 from recordmill.shards.loading.salvage import Recovered, fitting_frames, frames_of
 from recordmill.shards.loading.schema_hints import own_classes
@@ -36,7 +36,6 @@ from recordmill.shards.pieces import Piece
 from recordmill.sources.common.contract import (
     BATCH_BYTES,
     BATCH_ROWS,
-    UNIT_BYTES,
     Chunk,
     Payloads,
     PlanOptions,
@@ -54,7 +53,6 @@ from recordmill.storage.lazy_table import BlockTable
 
 SCHEMA_FILE = "schema.pbtxt"
 SHARD = "shard"
-_RECORD_SHARE = 4  # a fourth of the memory for one record, which is there read, framed and in a run
 _AT_ONCE = 64  # texts of shards that are Python's
 
 
@@ -101,17 +99,7 @@ class TfrecordSource:
             return (one.load for one in kept)
         records = unit.rows if self.shards[ordinal].info else None
         piece = Piece(ordinal, unit.first_row, records, unit.start, unit.stop or None)
-        return map(self._fitting, loads(self.shards, [piece], lenient=True))
-
-    def _fitting(self, load: Load) -> Load:
-        """The load, unless it is a record that the memory can't hold."""
-        size, most = load.framed_bytes, self.memory_bytes // _RECORD_SHARE
-        if size <= max(most, UNIT_BYTES):
-            return load
-        given, enough = (
-            option("memory", f"{n >> 20}MiB") for n in (self.memory_bytes, _RECORD_SHARE * size + (1 << 20))
-        )
-        return without_record(load, f"a record of {size:,} bytes, more than {given} leaves for one; {enough} is enough")
+        return (within_memory(load, self.memory_bytes) for load in loads(self.shards, [piece], lenient=True))
 
 
 def _as_json(shards: Sequence[ShardFile]) -> pa.Array:
