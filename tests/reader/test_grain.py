@@ -8,6 +8,7 @@ from made_data_set import mixed_rows, write_data_set
 from recordmill.reader.dataset import Dataset, open
 
 grain = pytest.importorskip("grain", reason="needs grain, which is no dependency")
+flags = pytest.importorskip("absl.flags")
 ROWS = 40
 
 
@@ -32,6 +33,7 @@ def test_it_is_a_source_with_a_state(ds: Dataset) -> None:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_its_loader_reads_it(ds: Dataset, workers: int) -> None:
+    flags.FLAGS.mark_as_parsed()  # as absl.app.run does; Grain's worker processes ask for flags
     sampler = grain.samplers.IndexSampler(num_records=len(ds), shuffle=True, seed=1, num_epochs=1)
     loader = grain.DataLoader(
         data_source=ds, sampler=sampler, operations=[grain.transforms.Batch(10)], worker_count=workers
