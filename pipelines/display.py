@@ -41,7 +41,7 @@ _STAGES = {
 }
 _LOOK_SEC, _PLAIN_SEC = 0.2, 10.0
 _COMPILING_SEC = 1.0  # one that takes less is not worth a line
-COMPILING = "compiling kernels for this machine, which is done once and may take a minute"
+COMPILING = "compiling kernels that are new on this machine, which may take a minute; later runs load them"
 NO_KERNEL_CACHE = "compiling kernels, in each run anew: no folder for them can be written (NUMBA_CACHE_DIR names one)"
 
 
