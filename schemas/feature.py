@@ -41,6 +41,7 @@ ITEM_BYTES = {
 }
 
 MAX_FEATURES = 1 << 16  # 65,536: more names are data in the place of names
+_ALWAYS_FEATURES = 1 << 10  # 1,024, of 20 MiB: as many as any table of people's has
 _FEATURE_BYTES = 20 << 10  # 20 KiB: of Parquet with statistics; CSV and JSON Lines take 14, Examples 11
 
 EXAMPLE, SEQUENCE_EXAMPLE, PAYLOAD = "Example", "SequenceExample", "bytes"  # what a record's bytes are
@@ -48,7 +49,7 @@ EXAMPLE, SEQUENCE_EXAMPLE, PAYLOAD = "Example", "SequenceExample", "bytes"  # wh
 
 def most_features(memory_bytes: int) -> int:
     """How many features records may have where so much memory is given."""
-    return min(MAX_FEATURES, memory_bytes // _FEATURE_BYTES)
+    return min(MAX_FEATURES, max(memory_bytes // _FEATURE_BYTES, _ALWAYS_FEATURES))
 
 
 def check_feature_count(features: int, memory_bytes: int, source: str = "") -> None:

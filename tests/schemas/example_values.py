@@ -27,7 +27,7 @@ def every_feature(*, required: bool = True) -> list[Feature]:
     ]
 
 
-names = st.text(st.characters(codec="utf-8"), max_size=12)
+names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 
 
 @st.composite
