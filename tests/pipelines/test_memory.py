@@ -49,7 +49,7 @@ def build(tmp_path: Path, name: str, *options: object) -> tuple[int, int]:
     small = tmp_path / f"small.{name.rpartition('.')[2]}"
     words = ["--quiet", "--memory", MEMORY, "--max-rejects", "100%", "--threads", 2]
     taken = peak_memory(
-        ["build", small, "--out", tmp_path / "small", *words],
+        ["build", small, "--out", tmp_path / "small", "--overwrite", *words],
         ["build", tmp_path / name, "--out", tmp_path / "out", *words, *options],
     )
     assert "Traceback" not in taken.said
