@@ -83,11 +83,12 @@ def filled(shape: int | tuple[int, ...], value: int, dtype: npt.DTypeLike) -> np
     return array
 
 
-def give_back() -> None:
-    """Let the system have what the pool and the C library hold and nobody uses:
-    at the end of a stage, whose sizes the next one won't ask for again.
+def give_back(*, heap: bool = False) -> None:
+    """Let the system have what the pool holds and nobody uses:
+    at the end of a stage, whose sizes the next one won't ask for again. heap: and what the C library holds, which costs
+    as much as the pages that are asked for anew.
     """
     let_go()
     pa.default_memory_pool().release_unused()
-    if _trim is not None:
+    if heap and _trim is not None:
         _trim(0)

@@ -77,7 +77,7 @@ def count_strata(plan: BuildPlan, progress: Progress) -> BuildPlan:
         return replace(plan, strata=counted.strata())
     finally:
         counted.rows.close()
-        give_back()
+        give_back(heap=True)
 
 
 class _Counted:
@@ -116,7 +116,7 @@ class _Counted:
                 rows["file"], rows["position"] = chunk.file, chunk.position
             self.rows.add(rows)
             del chunk, batch, hashes, rows  # before the next ones are read
-        give_back()
+        give_back(heap=True)
 
     def _numbers(self, column: pa.Array) -> Int64s:
         """[rows] the class of each value, which is counted."""
