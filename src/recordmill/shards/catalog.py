@@ -236,7 +236,7 @@ def of_files(inputs: Iterable[str], *, lenient: bool = False) -> Catalog:
     """The TFRecord files among the INPUTs, by content. lenient: a file that was named may be of another kind.
 
     Raises:
-        DataError: no file is a TFRecord file, or one that was named, or is called so, is of another kind.
+        DataError: no file is a TFRecord file, or one that was named is of another kind.
     """
     listing = list_inputs(list(inputs), data_extensions=_EMPTY_EXTENSIONS)
     files, left_out = [], []
@@ -250,10 +250,9 @@ def of_files(inputs: Iterable[str], *, lenient: bool = False) -> Catalog:
         if compression is None and not listing.is_named(file) and not file.name.lower().endswith(_EXTENSIONS):
             left_out.append(file.name)
             continue
-        # A file that was named, or is called a TFRecord, is read unless it is of another kind:
-        # its first error says what is wrong with it.
-        is_cut = file.stat.size_bytes < HEADER_BYTES and file.name.lower().endswith(_EXTENSIONS)
-        if compression is None and not lenient and not is_cut:
+        # What is called a TFRecord is read whatever it looks like: its first error says what is wrong with it, and a
+        # damaged one may look like text. Another file that was named is read unless it is of another kind.
+        if compression is None and not lenient and not file.name.lower().endswith(_EXTENSIONS):
             _refuse_other_kind(file)
         files.append(
             ShardFile(
