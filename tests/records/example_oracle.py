@@ -181,7 +181,9 @@ def _values(feature: Feature) -> st.SearchStrategy[Any]:
     return values if feature.required else st.none() | values
 
 
-_NAMES = st.text(st.characters(exclude_categories=("Cs",)), max_size=12) | st.text("abé", min_size=100, max_size=140)
+_NAMES = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=12) | st.text(
+    "abé", min_size=100, max_size=140
+)
 _SHAPES = st.sampled_from(
     [(), (), (1,), (3,), (2, 2), (0,), (None,), (None,), (None, 2), (None, None), (None, None, 3), (None, None, None)]
 )
