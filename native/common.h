@@ -1,0 +1,59 @@
+// What all files of the library share: spans, unaligned loads and stores, bit counts.
+#ifndef RECORDMILL_COMMON_H
+#define RECORDMILL_COMMON_H
+
+#include <stdint.h>
+#include <string.h>
+
+#define RM_EXPORT extern "C" __attribute__((visibility("default")))
+#define RM_INLINE inline __attribute__((always_inline))
+#define RM_LIKELY(condition) __builtin_expect(!!(condition), 1)
+#define RM_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
+
+#include "recordmill.h"
+
+namespace rm {
+
+// `size` numbers at `data`, as the interface gives them.
+template <typename T>
+struct Span {
+  T *data;
+  int64_t size;
+
+  RM_INLINE T &operator[](int64_t index) const { return data[index]; }
+  // Whether [start, start + length) lies within. Safe for any numbers.
+  RM_INLINE bool holds(int64_t start, int64_t length) const {
+    return start >= 0 && length >= 0 && start <= size && length <= size - start;
+  }
+};
+
+// Little-endian numbers at any address.
+template <typename T>
+RM_INLINE T load(const uint8_t *at) {
+  T value;
+  memcpy(&value, at, sizeof value);
+  return value;
+}
+
+template <typename T>
+RM_INLINE void store(uint8_t *at, T value) {
+  memcpy(at, &value, sizeof value);
+}
+
+// The index of the lowest set bit; 64 for 0.
+RM_INLINE int first_bit(uint64_t mask) { return mask ? __builtin_ctzll(mask) : 64; }
+// How many bits above the highest set one are clear; 64 for 0.
+RM_INLINE int leading_zeros(uint64_t mask) { return mask ? __builtin_clzll(mask) : 64; }
+
+template <typename T>
+RM_INLINE T min(T a, T b) { return b < a ? b : a; }
+template <typename T>
+RM_INLINE T max(T a, T b) { return a < b ? b : a; }
+
+}  // namespace rm
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "recordmill needs a little-endian processor: TFRecord and Arrow data are read as they lie in memory"
+#endif
+
+#endif

@@ -1,0 +1,10 @@
+"""Writes src/recordmill/base/native.pyi from recordmill.h: `python native/make_stub.py`, after a change of the header."""
+
+from pathlib import Path
+
+from recordmill.base.library import read_header, stub_of
+
+ROOT = Path(__file__).resolve().parent.parent
+if __name__ == "__main__":
+    header = read_header((ROOT / "native" / "recordmill.h").read_text(encoding="utf-8"))
+    (ROOT / "src" / "recordmill" / "base" / "native.pyi").write_text(stub_of(header), encoding="utf-8")

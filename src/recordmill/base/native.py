@@ -1,0 +1,7 @@
+"""The functions of native/recordmill.h: arrays in, arrays out. native.pyi has their types, the header their docs."""
+
+from __future__ import annotations
+
+from recordmill.base.library import load
+
+globals().update(load())
