@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-FLAGS = (
-    "-std=c++17 -O3 -fPIC -fvisibility=hidden -fno-exceptions -fno-rtti -fno-threadsafe-statics"
-    " -fwrapv"  # integers wrap, as NumPy's do
-    " -ffp-contract=off"  # a * b + c is rounded twice on all processors: the same bits everywhere
-    " -Wall -Wextra -Wno-psabi"
-).split()
+FLAGS = [
+    *("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics"),
+    "-fwrapv",  # integers wrap, as NumPy's do
+    "-ffp-contract=off",  # a * b + c is rounded twice on all processors: the same bits everywhere
+    *("-Wall", "-Wextra", "-Wno-psabi"),
+]
 LEVELS = {0: [], 3: ["-march=x86-64-v3"]}  # what code may be used: of any processor, of Haswell (2013) and later
 
 
@@ -76,10 +76,6 @@ def _header_source(header: Path, folder: Path) -> str:
     """Writes a source with the text of the header, so that a library always says what is in it."""
     source = folder / "header_text.cpp"
     text = header.read_text(encoding="utf-8")
-    source.write_text(
-        'extern "C" __attribute__((visibility("default"))) const char *rm_header(void) { return R"RM('
-        + text
-        + ')RM"; }\n',
-        encoding="utf-8",
-    )
+    declaration = 'extern "C" __attribute__((visibility("default"))) const char *rm_header(void)'
+    source.write_text(f'{declaration} {{ return R"RM({text})RM"; }}\n', encoding="utf-8")
     return str(source)

@@ -1,4 +1,4 @@
-"""Writes src/recordmill/base/native.pyi from recordmill.h: `python native/make_stub.py`, after a change of the header."""
+"""Writes src/recordmill/base/native.pyi from recordmill.h. Run it after a change of the header."""
 
 from pathlib import Path
 
