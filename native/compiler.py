@@ -22,12 +22,19 @@ FLAGS = [
     "-ffp-contract=off",  # a * b + c is rounded twice on all processors: the same bits everywhere
     *("-Wall", "-Wextra", "-Wno-psabi"),
 ]
-LEVELS = {0: [], 3: ["-march=x86-64-v3"]}  # what code may be used: of any processor, of Haswell (2013) and later
+# What code may be used, by level: that of any processor; of Haswell (2013) and later. For compilers, and in zig's words.
+LEVELS = {0: [], 3: ["-march=x86-64-v3"]}
+ZIG_LEVELS = {0: ["-mcpu=baseline"], 3: ["-mcpu=x86_64_v3"]}  # without -mcpu it compiles for the machine at hand
+
+
+def target_machine() -> str:
+    """The processor family that is built for: $RECORDMILL_TARGET (x86_64, aarch64; by ziglang only), or this machine's."""
+    return os.environ.get("RECORDMILL_TARGET") or platform.machine().lower().replace("amd64", "x86_64")
 
 
 def levels() -> list[int]:
-    """The instruction sets that the library is built for on this machine."""
-    return [0, 3] if platform.machine().lower() in ("x86_64", "amd64") else [0]
+    """The instruction sets that the library is built for."""
+    return [0, 3] if target_machine() == "x86_64" else [0]
 
 
 def library_name(level: int) -> str:
@@ -37,6 +44,8 @@ def library_name(level: int) -> str:
 
 def system_compiler() -> list[str] | None:
     """The command of the machine's own compiler of C++, or None."""
+    if os.environ.get("RECORDMILL_TARGET"):
+        return None
     if os.environ.get("CXX"):
         return shlex.split(os.environ["CXX"])
     found = next((name for name in ("c++", "g++", "clang++") if shutil.which(name)), None)
@@ -54,10 +63,15 @@ def compile_library(sources: Sequence[str], output: str, *, level: int = 0, flag
     Raises:
         subprocess.CalledProcessError: the compiler refused; its own message stands above.
     """
-    command = system_compiler() or [sys.executable, "-m", "ziglang", "c++"]
-    is_zig = "ziglang" in command
-    # libc is all that the library needs; without this, C++ compilers name their own library as well
-    linking = ["-s"] if is_zig else ["-nodefaultlibs", "-lc", "-lgcc"] if sys.platform == "linux" else []
+    command = system_compiler()
+    if command is not None:
+        machine = LEVELS[level]
+        # libc and the compiler's own helpers are all that is needed; a C++ compiler would name its library as well
+        linking = ["-nodefaultlibs", "-lc", "-lgcc"] if sys.platform == "linux" else []
+    else:
+        command, machine, linking = [sys.executable, "-m", "ziglang", "c++"], ZIG_LEVELS[level], ["-s", "-nostdlib++"]
+        if sys.platform == "linux":
+            machine = ["-target", f"{target_machine()}-linux-gnu.2.17", *machine]  # manylinux_2_17
     if any(flag.startswith("-fsanitize") for flag in flags):
         linking = []
     with tempfile.TemporaryDirectory() as folder:
@@ -65,11 +79,11 @@ def compile_library(sources: Sequence[str], output: str, *, level: int = 0, flag
         objects = [str(Path(folder) / f"{Path(source).stem}.o") for source in sources]
 
         def compiled(source: str, target: str) -> None:
-            subprocess.run([*command, *FLAGS, *LEVELS[level], *flags, "-c", source, "-o", target], check=True)
+            subprocess.run([*command, *FLAGS, *machine, *flags, "-c", source, "-o", target], check=True)
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(compiled, sources, objects))
-        subprocess.run([*command, "-shared", *flags, *objects, "-o", output, *linking], check=True)
+        subprocess.run([*command, *machine, "-shared", *flags, *objects, "-o", output, *linking], check=True)
 
 
 def _header_source(header: Path, folder: Path) -> str:
