@@ -22,13 +22,13 @@ FLAGS = [
     "-ffp-contract=off",  # a * b + c is rounded twice on all processors: the same bits everywhere
     *("-Wall", "-Wextra", "-Wno-psabi"),
 ]
-# What code may be used, by level: that of any processor; of Haswell (2013) and later. For compilers, and in zig's words.
+# What code may be used, by level: that of any processor; that of Haswell (2013) and later. Zig has its own names.
 LEVELS = {0: [], 3: ["-march=x86-64-v3"]}
 ZIG_LEVELS = {0: ["-mcpu=baseline"], 3: ["-mcpu=x86_64_v3"]}  # without -mcpu it compiles for the machine at hand
 
 
 def target_machine() -> str:
-    """The processor family that is built for: $RECORDMILL_TARGET (x86_64, aarch64; by ziglang only), or this machine's."""
+    """The processor family that is built for: this machine's, or $RECORDMILL_TARGET (x86_64, aarch64; by ziglang)."""
     return os.environ.get("RECORDMILL_TARGET") or platform.machine().lower().replace("amd64", "x86_64")
 
 
