@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import fcntl
 import multiprocessing
-import os
 import pickle
 import subprocess
 from collections.abc import Iterator
@@ -250,99 +249,6 @@ def size_of(block: Path) -> int:
         return block.stat().st_size
     except FileNotFoundError:
         return 0
-
-
-def test_what_others_put_into_the_folder_is_neither_followed_nor_removed(
-    store: Store, proxy: Proxy, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    expected = recordmill.open(f"{store.root}/plain").to_numpy()["id"]
-    foreign = tmp_path / "foreign"
-    for number in range(256):
-        (foreign / f"{number:02x}").mkdir(parents=True)
-        (foreign / f"{number:02x}" / f"{number:02x}{'0' * 62}").write_bytes(bytes(1000))
-    before = listed(foreign)
-
-    def read(cache: Path, most_bytes: int) -> None:
-        forget()
-        dataset = recordmill.open(f"{store.root}/plain", cache=cache, cache_bytes=most_bytes)
-        assert np.array_equal(dataset.to_numpy()["id"], expected)
-
-    for number, plant in enumerate((plant_home, plant_groups, plant_count)):
-        cache = tmp_path / f"cache{number}"
-        plant(cache, foreign)
-        read(cache, 50_000)
-        assert listed(foreign) == before
-    assert {record.getMessage().rpartition(": ")[2] for record in caplog.records} <= {
-        "Not a directory", "Too many levels of symbolic links", "used is somebody else's file"
-    }  # fmt: skip
-    cache = tmp_path / "own"  # a user's folder may be a link, and may hold other things
-    (tmp_path / "disk").mkdir()
-    cache.symlink_to(tmp_path / "disk")
-    read(cache, 60_000)
-    mine = [blocks(cache)[0].parent / "notes.txt", blocks(cache)[0].parent / ("z" * 64), cache / "a"]
-    for path in mine:
-        path.write_bytes(bytes(1000))
-    for _ in range(3):
-        read(cache, 60_000)
-        read(cache, 20_000)
-    assert all(path.read_bytes() == bytes(1000) for path in mine)
-
-
-def plant_home(cache: Path, foreign: Path) -> None:
-    cache.mkdir()
-    (cache / block_cache.FOLDER).symlink_to(foreign)
-
-
-def plant_groups(cache: Path, foreign: Path) -> None:
-    (cache / block_cache.FOLDER).mkdir(parents=True)
-    for group in foreign.iterdir():
-        (cache / block_cache.FOLDER / group.name).symlink_to(group)
-
-
-def plant_count(cache: Path, foreign: Path) -> None:
-    (cache / block_cache.FOLDER).mkdir(parents=True)
-    os.link(foreign / "00" / f"{'0' * 64}", cache / block_cache.FOLDER / "used")
-
-
-def listed(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
-def test_nothing_is_waited_for_and_a_block_is_none_of_another_key(
-    store: Store, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    expected = recordmill.open(f"{store.root}/plain").to_numpy()["id"]
-
-    def read() -> None:
-        forget()
-        dataset = recordmill.open(f"{store.root}/plain", cache=tmp_path)
-        assert np.array_equal(dataset.to_numpy()["id"], expected)
-
-    read()
-    kept = blocks(tmp_path)
-    of_one_size = next(
-        (one, other)
-        for at, one in enumerate(kept)
-        for other in kept[at + 1 :]
-        if size_of(one) == size_of(other) and one.read_bytes() != other.read_bytes()
-    )
-    swapped = [path.read_bytes() for path in of_one_size]
-    for path, data in zip(of_one_size, reversed(swapped), strict=True):
-        path.write_bytes(data)
-    pipe = next(path for path in kept if path not in of_one_size)
-    pipe.unlink()
-    os.mkfifo(pipe)
-    read()
-    assert caplog.text.count("is damaged, and is fetched again") == 2
-    assert [path.read_bytes() for path in of_one_size] == swapped
-    assert (blocks(tmp_path), pipe.is_file()) == (kept, True)
-    monkeypatch.setattr(block_cache, "_LOCKED_SEC", 0.05)
-    with open(tmp_path / block_cache.FOLDER / "used") as counted:
-        fcntl.flock(counted, fcntl.LOCK_EX)  # and whoever holds it has been stopped
-        kept[0].unlink()
-        read()
-    assert "nothing more is kept there: another process does not let go of its lock" in caplog.text
-    assert blocks(tmp_path) == kept[1:]
 
 
 def test_a_forked_child_says_that_it_can_t_ask_a_store_and_reads_what_is_there(
