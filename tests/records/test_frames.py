@@ -9,7 +9,7 @@ import pytest
 
 from recordmill.base.errors import DataError
 from recordmill.records.tfrecord.crc32c import crc32c, masked
-from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames, frame, gather_frames, scan, try_scan
+from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames, frame, pack_spans, scan, try_scan
 
 PAYLOADS = [b"first", b"", b"x" * 30, bytes(range(256)) * 2, b"last one"]
 
@@ -121,24 +121,36 @@ def test_more_frames_than_the_first_guess() -> None:
     assert consumed == 800_000
 
 
-def test_gather_is_taking() -> None:
+def test_spans_of_several_blocks_are_copied() -> None:
     random = np.random.default_rng(3)
     sizes = random.integers(0, 3000, 500)
     starts = np.cumsum(sizes) - sizes
     data = random.integers(0, 256, int(sizes.sum()), dtype=np.uint8)
     data.flags.writeable = False
+    blocks = [data, data[::-1].copy(), np.empty(0, np.int64)]
     for order in (random.permutation(500), np.array([3, 3, 3]), np.empty(0, np.int64)):
-        wanted = b"".join(data[starts[i] : starts[i] + sizes[i]].tobytes() for i in order)
-        out = np.full(len(wanted) + 40, 7, np.uint8)
-        assert gather_frames(data, starts, sizes, order, out) == len(wanted)
-        assert out.tobytes() == wanted + b"\x07" * 40
-    for wrong in ([500], [-1]):
-        with pytest.raises(ValueError, match="don't fit"):
-            gather_frames(data, starts, sizes, np.array(wrong), np.empty(5000, np.uint8))
-    with pytest.raises(ValueError, match="out has fewer"):
-        gather_frames(data, starts, sizes, np.arange(500), np.empty(int(sizes.sum()) - 1, np.uint8))
-    with pytest.raises(ValueError, match="don't fit 500 items"):
-        gather_frames(data[:-1], starts, sizes, np.array([499]), np.empty(5000, np.uint8))
+        for which in (None, random.integers(0, 2, len(order)).astype(np.int32)):
+            of = [0] * len(order) if which is None else which.tolist()
+            wanted = b"".join(
+                blocks[block][starts[i] : starts[i] + sizes[i]].tobytes() for block, i in zip(of, order, strict=True)
+            )
+            out = np.full(len(wanted) + 40, 7, np.uint8)
+            given = blocks[:1] if which is None else blocks
+            assert pack_spans(given, starts[order], sizes[order], out, which) == len(wanted)
+            assert out.tobytes() == wanted + b"\x07" * 40
+    room = np.empty(int(sizes.sum()), np.uint8)
+    for given in (
+        ([data], starts, sizes, room[1:]),
+        ([data[:-1]], starts, sizes, room),
+        ([data], -starts, sizes, room),
+        ([data], starts, -sizes, room),
+        ([data, data], starts, sizes, room),
+        (blocks, starts, sizes, room, np.full(500, 3, np.int32)),
+        (blocks, starts, sizes, room, np.full(500, -1, np.int32)),
+        (blocks, starts, sizes, room, np.full(500, 2, np.int32)),
+    ):
+        with pytest.raises(IndexError):
+            pack_spans(*given)
 
 
 def test_frames_knows_its_length() -> None:

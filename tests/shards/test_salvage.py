@@ -14,9 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 
+from recordmill.base import native
 from recordmill.base.errors import Reject
 from recordmill.records.tfrecord.frames import MAX_RECORD_BYTES, frame
-from recordmill.records.tfrecord.recovery import DATA_GAP, FRAME, next_frame, resume_after_damage
+from recordmill.records.tfrecord.recovery import DATA_GAP, FRAME, resume_after_damage
 from recordmill.shards.catalog import Catalog, find
 from recordmill.shards.cutting import cut
 from recordmill.shards.loading.batches import loads
@@ -161,8 +162,10 @@ def _starts(shard: bytes) -> list[int]:
 
 def test_the_next_frame_is_found() -> None:
     data = np.frombuffer(b"xyz" + b"\x02\0\0\0\0\0\0\0", np.uint8)
-    assert next_frame(data, 0, MAX_RECORD_BYTES, True) == len(data)
+    assert native.next_frame(data, 0, MAX_RECORD_BYTES, True) == len(data)
 
     framed = frame(np.frombuffer(b"hello", np.uint8), np.array([0, 5])).data
-    assert next_frame(np.concatenate([data, framed]), 0, MAX_RECORD_BYTES, True) == len(data)
-    assert next_frame(np.concatenate([data, framed])[:-1], 0, MAX_RECORD_BYTES, True) == len(data) + len(framed) - 1
+    assert native.next_frame(np.concatenate([data, framed]), 0, MAX_RECORD_BYTES, True) == len(data)
+    assert (
+        native.next_frame(np.concatenate([data, framed])[:-1], 0, MAX_RECORD_BYTES, True) == len(data) + len(framed) - 1
+    )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 FOLDER = Path(__file__).parent
 BOUNDS = -(1 << 63)  # RM_BOUNDS
@@ -36,13 +37,16 @@ NUMBERS: dict[str, tuple[Any, tuple[type, ...]]] = {  # of C: the type of ctypes
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a function. kind: a number of C or the name of a struct; `is_array`: with its length after it."""
+    """A parameter of a function. kind: a number of C or the name of a struct; `is_array`: with its length after it;
+    `is_list`: a sequence of arrays, by rm_bytes.
+    """
 
     name: str
     kind: str
     is_array: bool
     is_struct: bool
     is_written: bool
+    is_list: bool
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,7 @@ def read_header(text: str) -> Header:
             for field in names.split(",")
         ]
         for body, name in re.findall(r"typedef\s+struct\s+\w*\s*\{(.*?)\}\s*(\w+)\s*;", text, flags=re.S)
+        if name != "rm_bytes"
     }
     functions = [
         Declaration(name, result, _parameters(arguments))
@@ -95,12 +100,11 @@ def _parameters(arguments: str) -> tuple[Parameter, ...]:
         if match is None:  # (void)
             continue
         constant, kind, pointer, name = match.groups()
-        if parameters and parameters[-1].is_array and name == f"{parameters[-1].name}_size":
+        if parameters and name == f"{parameters[-1].name}_size" and not parameters[-1].is_struct:
             continue
-        is_struct = kind.startswith("rm_")
-        parameters.append(
-            Parameter(name, kind.removeprefix("rm_"), bool(pointer) and not is_struct, is_struct, not constant)
-        )
+        is_list, is_struct = kind == "rm_bytes", kind.startswith("rm_") and kind != "rm_bytes"
+        is_array = bool(pointer) and not is_struct and not is_list
+        parameters.append(Parameter(name, kind.removeprefix("rm_"), is_array, is_struct, not constant, is_list))
     return tuple(parameters)
 
 
@@ -123,7 +127,7 @@ def _function(library: ctypes.CDLL, declaration: Declaration) -> Callable[..., A
     call.restype = NUMBERS[declaration.result][0]
     types: list[Any] = []
     for parameter in declaration.parameters:
-        if parameter.is_array:
+        if parameter.is_array or parameter.is_list:
             types += [ctypes.c_void_p, ctypes.c_int64]
         else:
             types.append(ctypes.c_void_p if parameter.is_struct else NUMBERS[parameter.kind][0])
@@ -136,9 +140,14 @@ def _function(library: ctypes.CDLL, declaration: Declaration) -> Callable[..., A
         if len(values) != len(parameters):
             raise TypeError(f"{name} takes {len(parameters)} arguments, not {len(values)}")
         arguments: list[Any] = []
+        held: list[Any] = []
         for parameter, value in zip(parameters, values, strict=True):
             if parameter.is_array:
                 _put_array(arguments, parameter, value)
+            elif parameter.is_list:
+                blocks = np.array([_place_of(array) for array in value], np.int64).reshape(-1, 2)  # rm_bytes [n]
+                held.append(blocks)
+                arguments += (blocks.ctypes.data, len(blocks))
             else:
                 arguments.append(ctypes.addressof(value) if parameter.is_struct else value)
         result = call(*arguments)
@@ -162,6 +171,14 @@ def _put_array(arguments: list[Any], parameter: Parameter, value: Any) -> None:
     if parameter.is_written and is_read_only:
         raise TypeError(f"{parameter.name} is written to, and this array is read-only")
     arguments += (address, value.size)
+
+
+def _place_of(array: npt.NDArray[Any]) -> tuple[int, int]:
+    """Address and bytes of an array."""
+    interface = array.__array_interface__
+    if interface["strides"] is not None:
+        raise TypeError("each array is C-contiguous")
+    return interface["data"][0], array.nbytes
 
 
 def library_file(level: int) -> Path:
@@ -201,6 +218,9 @@ def stub_of(header: Header) -> str:
     lines = [
         '"""Types of what native/recordmill.h declares. Made by `python native/make_stub.py`; not edited by hand."""',
         "",
+        "from collections.abc import Sequence",
+        "from typing import Any",
+        "",
         "import numpy as np",
         "import numpy.typing as npt",
         "",
@@ -210,7 +230,7 @@ def stub_of(header: Header) -> str:
         lines += ["", f"class struct_{name}:"]
         lines += [f"    {field}: {python.get(kind, 'int')}" for field, kind in fields]
         lines += ["    def __init__(self, *args: float, **fields: float) -> None: ..."]
-    lines += [""] if header.structs else []
+    lines += [""] if header.structs or header.constants else []
     for function in header.functions:
         parameters = [f"{parameter.name}: {_python_type(parameter, python)}" for parameter in function.parameters]
         line = f"def {function.name}({', '.join(parameters)}) -> {python.get(function.result, 'int')}: ..."
@@ -223,6 +243,8 @@ def stub_of(header: Header) -> str:
 
 
 def _python_type(parameter: Parameter, python: dict[str, str]) -> str:
+    if parameter.is_list:
+        return "Sequence[npt.NDArray[Any]]"
     if parameter.is_struct:
         return f"struct_{parameter.kind}"
     if not parameter.is_array:

@@ -14,7 +14,6 @@ import numpy as np
 
 from recordmill.base.arrays import Int64s
 from recordmill.base.buffers import room
-from recordmill.base.pointers import address_of
 from recordmill.base.siphash import U64
 from recordmill.building.run_file import ENTRY_DTYPE, PERMUTED_BYTES, RunEntries, permuted_entries, sort_order
 from recordmill.building.slices import RunSlice
@@ -111,7 +110,7 @@ class Sorted:
             piece.read_frames(first_byte + begin - before, into)
         keys, given = self._entries["key"][chosen], 0
         for frames, count in permuted_entries(
-            starts + address_of(data), sizes, order, min(PERMUTED_BYTES, self._memory_bytes // 8)
+            [data], starts, sizes, order, min(PERMUTED_BYTES, self._memory_bytes // 8)
         ):
             yield frames, np.ascontiguousarray(keys[given : given + count])
             given += count

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -19,9 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.buffers import room
-from recordmill.base.pointers import address_of
 from recordmill.base.siphash import U64
-from recordmill.records.tfrecord.frames import gather_at
+from recordmill.records.tfrecord.frames import pack_spans
 from recordmill.shards.checksums import add_sums, record_sum
 from recordmill.storage.files import Bytes, create_file, read_ranges, write_all
 
@@ -231,7 +230,7 @@ class RunWriter:
         if self._buckets.splits > 1:
             order = order[np.argsort(splits[order], kind="stable")]
         sizes = entries["size"].astype(np.int64)
-        addresses = self._addresses(sizes)
+        which, starts = self._places(sizes)
         ordered = np.take(entries, order)  # entries[order] would copy field by field
         index = RunIndex(self._buckets)
         edges = np.searchsorted(splits[order], np.arange(self._buckets.splits + 1)).tolist()
@@ -240,18 +239,18 @@ class RunWriter:
         self.histogram += index.histogram
         path = os.path.join(self._folder, f"run-{uuid.uuid4().hex}")
         with create_file(path) as file:
-            for piece, _ in permuted_entries(addresses, sizes, order):
+            for piece, _ in permuted_entries(self._blocks, starts, sizes, order, which=which):
                 write_all(file, piece)
             write_all(file, ordered.view(np.uint8))
             first, last = index.write(file)
         return RunFile(path, len(entries), self._used, first, last, self._sum)
 
-    def _addresses(self, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """int64 [records], where in memory each frame begins."""
+    def _places(self, sizes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        """([records] the block of each frame, [records] where in it the frame begins)."""
         counts = list(map(len, self._entries))
-        begins = np.array([address_of(block) for block in self._blocks], np.int64)
-        begins -= np.cumsum([0, *map(len, self._blocks[:-1])])  # less what stands in the blocks before
-        return np.repeat(begins, counts) + np.cumsum(sizes) - sizes
+        before = np.cumsum([0, *map(len, self._blocks[:-1])])
+        which = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        return which, np.cumsum(sizes) - sizes - np.repeat(before, counts)
 
 
 def sort_order(entries: RunEntries) -> npt.NDArray[np.int64]:
@@ -266,14 +265,19 @@ def sort_order(entries: RunEntries) -> npt.NDArray[np.int64]:
 
 
 def permuted_entries(
-    addresses: npt.NDArray[np.int64],
+    blocks: Sequence[Bytes],
+    starts: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
     order: npt.NDArray[np.int64],
     piece_bytes: int = PERMUTED_BYTES,
+    which: npt.NDArray[np.int32] | None = None,
 ) -> Iterator[tuple[Bytes, int]]:
-    """The items of sizes[j] bytes at addresses[j] for j in order, one after the other, in pieces of at most
-    piece_bytes, or one item, with how many they are; a piece is valid until the next. The caller keeps alive what the
-    addresses lead to.
+    """Items in another order, one after the other, in pieces of at most piece_bytes, or one item, each with how many
+    they are; a piece is valid until the next.
+
+    Args:
+        starts, sizes, which: as of `pack_spans`.
+        order: int64 [n], the numbers of the items.
     """
     ends = np.concatenate([[0], np.cumsum(sizes[order])])
     first = 0
@@ -283,6 +287,7 @@ def permuted_entries(
         needed = int(ends[last] - ends[first])
         if needed > len(buffer):
             buffer = room(max(needed, min(piece_bytes, int(ends[-1]))), np.uint8)
-        gather_at(addresses, sizes, order[first:last], buffer)
+        chosen = order[first:last]
+        pack_spans(blocks, starts[chosen], sizes[chosen], buffer, None if which is None else which[chosen])
         yield buffer[:needed], last - first
         first = last

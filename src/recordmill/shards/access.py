@@ -15,19 +15,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from recordmill.base import native
 from recordmill.base.arrays import Int64s
 from recordmill.base.errors import DataError
-from recordmill.base.kernels import kernel
 from recordmill.base.lru import LruLimit, LruSlot
-from recordmill.base.pointers import address_of, load64
 from recordmill.base.threads import ProcessLock
 from recordmill.records.tfrecord.frames import (
-    GOOD,
     MAX_RECORD_BYTES,
     ContentDigest,
     Frames,
     frame_end,
-    header_fault,
     hop,
     scan,
 )
@@ -425,9 +422,10 @@ class _Offsets:
             data = access.mapped
         offsets, lengths = np.empty(len(records), np.int64), np.empty(len(records), np.int64)
         gaps = np.array([(gap.first_offset, gap.first_offset + gap.size_bytes) for gap in self.gaps], np.int64)
-        given = address_of(data), len(data), address_of(self.marks), self.stride
-        wrong = _walk(*given, address_of(records), address_of(shifts), len(records), gaps.reshape(-1), offsets, lengths)
-        if wrong >= 0:
+        wrong = native.walk_frames(
+            data, self.marks, self.stride, records, shifts, gaps.reshape(-1), MAX_RECORD_BYTES, offsets, lengths
+        )
+        if wrong < len(records):
             raise self.error(int(records[wrong]), access.file.path)
         return offsets, lengths
 
@@ -494,51 +492,3 @@ class _Marks:
         """All of them, and where the last record ends."""
         self._kept[self._count] = end
         return self._kept[: self._count + 1].copy()
-
-
-@kernel
-def _walk(
-    base: int,
-    size: int,
-    marks: int,
-    stride: int,
-    records: int,
-    shifts: int,
-    count: int,
-    gaps: Int64s,
-    offsets: Int64s,
-    lengths: Int64s,
-) -> int:
-    """Which of the ascending records is not there, or -1. shifts: what is added to an offset to find it in data. gaps:
-    first byte of each, and the one behind it, in turn.
-    """
-    now, at = -1, 0
-    for i in range(count):
-        record, shift = load64(records + 8 * i), load64(shifts + 8 * i)
-        mark = record // stride
-        if now < mark * stride or now > record:
-            now, at = mark * stride, load64(marks + 8 * mark)
-        while True:
-            place = at + shift
-            if place < 0 or place > size:
-                return i
-            length = -1
-            if header_fault(base + place, size - place, MAX_RECORD_BYTES, True) == GOOD:
-                length = load64(base + place)
-            if now == record:
-                break
-            behind = at + length + 16
-            if length < 0:
-                low, high = 0, len(gaps) // 2
-                while low < high:
-                    middle = (low + high) >> 1
-                    if gaps[2 * middle] < at:
-                        low = middle + 1
-                    else:
-                        high = middle
-                if low == len(gaps) // 2 or gaps[2 * low] != at:
-                    return i
-                behind = gaps[2 * low + 1]
-            at, now = behind, now + 1
-        offsets[i], lengths[i] = at, length
-    return -1

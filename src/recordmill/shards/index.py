@@ -11,10 +11,9 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from recordmill.base import native
 from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.errors import DataError
-from recordmill.base.kernels import kernel
-from recordmill.base.pointers import address_of, load64
 from recordmill.records.writers.npy_file import npy_header
 from recordmill.shards.manifest import named_by_manifest
 from recordmill.storage.files import last_seen, map_file, read_ranges, read_scattered
@@ -122,42 +121,14 @@ def locate_entries(index: Index, records: Int64s, end: int, source: str) -> tupl
 def _located(data: Bytes, places: Int64s, records: Int64s, count: int, end: int, source: str) -> tuple[Int64s, Int64s]:
     """places: where in data the entry of each record is; the next one stands behind it."""
     offsets, lengths = np.empty(len(records), np.int64), np.empty(len(records), np.int64)
-    given = address_of(data), len(data), address_of(places), address_of(records), len(records)
-    wrong = _locate(*given, count, end, offsets, lengths)
-    if wrong >= 0:
+    wrong = native.locate_entries(data, places, records, count, end, offsets, lengths)
+    if wrong < len(records):
         raise DataError(
             f"offset {offsets[wrong]}, length {lengths[wrong]}: not where the record behind it begins",
             source=source,
             place=f"record {records[wrong]}",
         )
     return offsets, lengths
-
-
-@kernel
-def _locate(
-    base: int,
-    size: int,
-    places: int,
-    records: int,
-    wanted: int,
-    count: int,
-    end: int,
-    offsets: Int64s,
-    lengths: Int64s,
-) -> int:
-    """Which of the records is wrong, or -1."""
-    for i in range(wanted):
-        record, at = load64(records + 8 * i), load64(places + 8 * i)
-        is_last = record == count - 1
-        if record < 0 or record >= count or at < 0 or at + (24 if is_last else 48) > size:
-            offsets[i], lengths[i] = -1, -1
-            return i
-        offset, length = load64(base + at), load64(base + at + 8)
-        offsets[i], lengths[i] = offset, length
-        behind = end if is_last else load64(base + at + 24)
-        if offset < 0 or length < 0 or behind > end or offset != behind - 16 - length:
-            return i
-    return -1
 
 
 def _end(index: Index) -> int:

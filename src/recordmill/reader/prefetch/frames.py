@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from recordmill.base import native
 from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.buffers import room
 from recordmill.base.errors import DataError
-from recordmill.base.kernels import kernel
-from recordmill.base.pointers import address, address_of, copy, load64, prefetch
 from recordmill.reader.prefetch.timing import timed
 from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames, scan
 from recordmill.shards.access import FileAccess, by_file
@@ -25,7 +24,6 @@ from recordmill.shards.pieces import PIECE_BYTES, FrameBlock
 StreamedBlocks = Mapping[
     int, Sequence[FrameBlock]
 ]  # ordinal of a file that is only streamed: blocks of it that were read
-_AHEAD = 6  # frames whose bytes are asked for before they are copied: about what a core has under way
 
 
 def ordered_frames(files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, held: StreamedBlocks) -> Frames:
@@ -107,26 +105,8 @@ def _place(part: _Part, targets: Int64s, sizes: Int64s, out: Bytes) -> None:
 def _scatter_checked(file: FileAccess, data: Bytes, starts: Int64s, sizes: Int64s, targets: Int64s, out: Bytes) -> None:
     data = np.ascontiguousarray(data)
     starts, sizes, targets = (np.ascontiguousarray(array, np.int64) for array in (starts, sizes, targets))
-    if not _scatter(
-        address_of(data), len(data), address_of(starts), address_of(sizes), address_of(targets), len(starts), out
-    ):
+    if native.copy_spans([data], None, starts, sizes, targets, out) < len(starts):
         raise DataError("ends before its last record", source=file.file.path)
-
-
-@kernel
-def _scatter(source: int, source_bytes: int, starts: int, sizes: int, targets: int, count: int, out: Bytes) -> bool:
-    target, room_bytes = address(out), len(out)
-    for i in range(count):
-        start, size, place = load64(starts + 8 * i), load64(sizes + 8 * i), load64(targets + 8 * i)
-        if size < 0 or start < 0 or start > source_bytes - size or place < 0 or place > room_bytes - size:
-            return False
-        if i + _AHEAD < count:
-            ahead = load64(starts + 8 * (i + _AHEAD))
-            if 0 <= ahead < source_bytes:
-                for line in range(0, min(load64(sizes + 8 * (i + _AHEAD)), 512), 64):
-                    prefetch(source + ahead + line)
-        copy(target + place, source + start, size)
-    return True
 
 
 def blocks_with(files: Sequence[FileAccess], ends: Int64s, numbers: Int64s) -> StreamedBlocks:

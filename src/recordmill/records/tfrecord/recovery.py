@@ -13,17 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recordmill.base.kernels import kernel
-from recordmill.base.pointers import address, load32, load64
-from recordmill.records.tfrecord.crc32c import of_word, unmasked
-from recordmill.records.tfrecord.frames import (
-    FRAME_BYTES,
-    GOOD,
-    HEADER_BYTES,
-    MAX_RECORD_BYTES,
-    header_fault,
-    try_scan,
-)
+from recordmill.base import native
+from recordmill.records.tfrecord.frames import FRAME_BYTES, HEADER_BYTES, MAX_RECORD_BYTES, try_scan
 from recordmill.records.tfrecord.stream import READ_BATCH_BYTES, FrameBatch, frame_bytes
 from recordmill.storage.compression import open_stream
 from recordmill.storage.files import Bytes
@@ -92,7 +83,7 @@ class _Search:
     def through(self, data: Bytes, final: bool) -> Generator[FrameBatch | Gap, None, int]:
         """What stands in data; returns how many of its bytes are done with."""
         at, begin = 0, self._offset
-        found = next_frame(data, 0, self._max, final) if self._gap is not None else 0
+        found = native.next_frame(data, 0, self._max, final) if self._gap is not None else 0
         while True:
             if self._gap is not None:
                 if found == len(data):
@@ -148,37 +139,13 @@ def resume_after_damage(
     FRAME. whole: what is found has to fit the data. known: where an index says that the next record begins; without
     it, a damaged header costs all up to the next one that is right, or up to the data's end.
     """
-    end = _sound_end(data, at, max_record_bytes)
-    kind = DATA_GAP if end >= 0 else FRAME
+    is_sound = native.frame_fault(data, at, max_record_bytes, True) == native.GOOD
+    kind = DATA_GAP if is_sound else FRAME
     if known is not None:
         return kind, known
-    return kind, end if end >= 0 else next_frame(data, at + 1, max_record_bytes, whole)
+    return kind, at + frame_bytes(data[at:]) if is_sound else native.next_frame(data, at + 1, max_record_bytes, whole)
 
 
 def with_skipped(reason: str, kind: str, size_bytes: int) -> str:
     """The reason of a gap, and how many bytes it took to find the next frame, unless the damaged one's end is known."""
     return f"{reason}; skipped {size_bytes} bytes" if kind != DATA_GAP and size_bytes > 0 else reason
-
-
-@kernel
-def _sound_end(data: Bytes, at: int, max_record_bytes: int) -> int:
-    """Where the frame at byte `at` ends by its header; -1 if that is damaged, or the frame is cut off."""
-    base = address(data)
-    if header_fault(base + at, len(data) - at, max_record_bytes, True) != GOOD:
-        return -1
-    return int(at + load64(base + at) + FRAME_BYTES)
-
-
-@kernel
-def next_frame(data: Bytes, at: int, max_record_bytes: int, whole: bool) -> int:
-    """Where the next frame whose header is right begins, from byte `at` on, and with `whole` fits the data; the data's
-    end if there is none.
-    """
-    base = address(data)
-    while at + HEADER_BYTES <= len(data):
-        length = load64(base + at)
-        fits = not whole or length <= len(data) - at - FRAME_BYTES
-        if 0 <= length <= max_record_bytes and fits and unmasked(load32(base + at + 8)) == of_word(length):
-            return at
-        at += 1
-    return len(data)

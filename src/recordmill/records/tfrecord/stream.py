@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from recordmill.base import native
 from recordmill.base.arrays import Bytes
 from recordmill.base.errors import DataError
-from recordmill.records.tfrecord.crc32c import of_word, unmasked
 from recordmill.records.tfrecord.frames import FRAME_BYTES, HEADER_BYTES, MAX_RECORD_BYTES, Frames, try_scan
 from recordmill.storage.codecs import NONE, find_codec
 from recordmill.storage.compression import (
@@ -49,8 +49,8 @@ def detect_tfrecord(head: bytes) -> str:
 def _is_header(head: bytes) -> bool:
     if len(head) < HEADER_BYTES:
         return False
-    length, mask = np.frombuffer(head, np.int64, 1), np.frombuffer(head, np.uint32, 1, 8)
-    return bool(unmasked(int(mask[0])) == of_word(int(length[0])))
+    fault = native.frame_fault(np.frombuffer(head, np.uint8), 0, MAX_RECORD_BYTES, False)
+    return fault != native.HEADER_CRC
 
 
 def read_frames(

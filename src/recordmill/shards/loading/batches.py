@@ -16,7 +16,7 @@ from recordmill.base.errors import BEYOND_MEMORY, DataError
 from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
 from recordmill.records.columns.conversions import Decoding
-from recordmill.records.tfrecord.frames import FRAME_BYTES, HEADER_BYTES, Frames, gather_frames, scan
+from recordmill.records.tfrecord.frames import FRAME_BYTES, HEADER_BYTES, Frames, pack_spans, scan
 from recordmill.records.tfrecord.recovery import Gap, read_good_frames
 from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess, by_file
@@ -207,7 +207,7 @@ def _frames(portion: Portion) -> Frames:
     if int((starts + sizes).max()) > len(data):
         raise DataError("ends before its last record", source=file.file.path)
     out = room(int(sizes.sum()), np.uint8)
-    gather_frames(data, starts, sizes, np.arange(len(offsets)), out)
+    pack_spans([data], starts, sizes, out)
     frames, _ = scan(out, source=file.file.path, final=True)
     if not np.array_equal(frames.lengths, lengths):
         raise DataError("the index does not fit the shard", source=file.file.path)

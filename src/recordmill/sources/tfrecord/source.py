@@ -22,7 +22,7 @@ from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.option_names import option
 from recordmill.base.suggestions import there_are
 from recordmill.records.inference.infer import Inference
-from recordmill.records.tfrecord.frames import HEADER_BYTES, gather_frames
+from recordmill.records.tfrecord.frames import HEADER_BYTES, pack_spans
 from recordmill.records.tfrecord.stream import detect_tfrecord
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import INT64, PAYLOAD, Schema
@@ -129,12 +129,11 @@ def _chunks(found: Recovered, ordinal: int) -> Iterator[Chunk]:
         before = int(ends[first - 1]) if first else 0
         last = max(int(np.searchsorted(ends, before + BATCH_BYTES, "right")), first + 1)
         last = min(last, first + BATCH_ROWS, len(ends))
-        order = np.arange(first, last)
         offsets = np.concatenate([np.zeros(1, np.int64), ends[first:last] - before])
         data = np.empty(int(offsets[-1]), np.uint8)
-        gather_frames(found.data, found.starts + HEADER_BYTES, found.lengths, order, data)
+        pack_spans([found.data], found.starts[first:last] + HEADER_BYTES, found.lengths[first:last], data)
         yield Chunk(
-            Payloads(data, offsets), np.full(len(order), ordinal, np.uint32), found.numbers[first:last], rejects
+            Payloads(data, offsets), np.full(last - first, ordinal, np.uint32), found.numbers[first:last], rejects
         )
         first, rejects = last, ()
 

@@ -1,0 +1,122 @@
+"""The two builds of the native library, for any processor and for x86-64-v3, give the same answers, and each way to a
+CRC does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from recordmill.base import library, native
+
+PORTABLE = library.load(0)
+LENGTHS = [*range(400), 767, 768, 769, 1023, 1024, 1025, 3071, 3072, 3073, 5000, 99_999]
+DATA = np.random.default_rng(0).integers(0, 256, 100_007, dtype=np.uint8)
+MOST = 1 << 30
+
+
+def test_crcs_are_equal_in_each_way() -> None:
+    for length in LENGTHS:
+        for start in (0, 1, 7):
+            part = DATA[start : start + length]
+            wanted = native.crc32c_by(native.CRC_TABLES, part)
+            assert native.crc32c(part, 0) == PORTABLE["crc32c"](part, 0) == wanted
+            third = length // 3
+            assert native.crc32c(part[third:], native.crc32c(part[:third], 0)) == wanted
+            for way in (native.CRC_INSTRUCTION, native.CRC_FOLDING):
+                try:
+                    found = native.crc32c_by(way, part), PORTABLE["crc32c_by"](way, part)
+                except IndexError:  # this processor has it not
+                    continue
+                assert found == (wanted, wanted)
+
+
+def test_the_tables_are_right() -> None:
+    assert native.crc32c_by(native.CRC_TABLES, np.frombuffer(b"123456789", np.uint8)) == 0xE3069283
+
+
+def _framed(functions: dict[str, Any]) -> list[bytes]:
+    offsets = np.cumsum([0, *LENGTHS[:420]])
+    count = len(offsets) - 1
+    out = np.empty(int(offsets[-1]) + 16 * count, np.uint8)
+    arrays = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.uint32)
+    assert functions["frame"](np.resize(DATA, int(offsets[-1])), offsets, out, *arrays) == len(out)
+    return [out.tobytes(), *(array.tobytes() for array in arrays)]
+
+
+def _scanned(functions: dict[str, Any], data: np.ndarray, final: int) -> list[object]:
+    scan = functions["struct_frame_scan"](max_record_bytes=MOST, final=final, check=1)
+    arrays = np.empty(500, np.int64), np.empty(500, np.int64), np.empty(500, np.uint32)
+    count = functions["scan_frames"](data, scan, *arrays)
+    return [count, scan.at, scan.code, *(array[:count].tobytes() for array in arrays)]
+
+
+def test_frames_are_equal() -> None:
+    framed = _framed(vars(native))
+    assert _framed(PORTABLE) == framed
+    data, random = np.frombuffer(framed[0], np.uint8), np.random.default_rng(1)
+    for _ in range(300):
+        damaged = data.copy()
+        damaged[random.integers(0, len(data))] ^= np.uint8(1 << random.integers(0, 8))
+        cut, final = damaged[: random.integers(0, len(data))], int(random.integers(0, 2))
+        assert _scanned(PORTABLE, cut, final) == _scanned(vars(native), cut, final)
+        at = int(random.integers(0, len(cut) + 1))
+        assert PORTABLE["next_frame"](cut, at, MOST, final) == native.next_frame(cut, at, MOST, final)
+
+
+def _bytes(size: int) -> np.ndarray:
+    return np.zeros(size, np.uint8)
+
+
+def _words(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+def _misfits() -> list[tuple[str, tuple[object, ...]]]:
+    crcs, scan, hop = np.zeros(1, np.uint32), native.struct_frame_scan(at=9), native.struct_frame_hop(lead=9)
+    one, none, digest = _words(0), _words(), np.zeros(1, np.uint64)
+    return [
+        ("crc32c", (_bytes(1), -1)),
+        ("crc32c", (_bytes(1), 1 << 32)),
+        ("crc32c_by", (9, _bytes(1))),
+        ("frame", (_bytes(4), _words(0, 5), _bytes(99), one, one, crcs)),
+        ("frame", (_bytes(4), _words(3, 2), _bytes(99), one, one, crcs)),
+        ("frame", (_bytes(4), _words(-1, 2), _bytes(99), one, one, crcs)),
+        ("frame", (_bytes(4), _words(0, 4), _bytes(19), one, one, crcs)),
+        ("frame", (_bytes(4), _words(0, 4), _bytes(99), one, none, crcs)),
+        ("frame", (_bytes(4), _words(0), _bytes(99), one, one, crcs)),
+        ("frame_fault", (_bytes(4), 5, MOST, 1)),
+        ("frame_fault", (_bytes(4), -1, MOST, 1)),
+        ("scan_frames", (_bytes(8), scan, one, one, crcs)),
+        ("scan_frames", (_bytes(8), native.struct_frame_scan(), one, none, crcs)),
+        ("hop_frames", (_bytes(8), hop, one, digest)),
+        ("hop_frames", (_bytes(8), native.struct_frame_hop(), one, digest[:0])),
+        ("digest_frames", (_bytes(20), _words(0), _words(5), digest)),
+        ("digest_frames", (_bytes(20), _words(-1), _words(4), digest)),
+        ("digest_frames", (_bytes(20), _words(0), _words(-4), digest)),
+        ("digest_frames", (_bytes(20), _words(0), none, digest)),
+        ("digest_word", (digest[:0], 1)),
+        ("next_frame", (_bytes(20), -1, MOST, 1)),
+        ("locate_entries", (_bytes(24), one, one, 1, 16, none, one)),
+        ("walk_frames", (_bytes(24), one, 0, one, one, none, MOST, one, one)),
+        ("walk_frames", (_bytes(24), one, 1, _words(1), one, none, MOST, one, one)),
+        ("walk_frames", (_bytes(24), one, 1, _words(-1), one, none, MOST, one, one)),
+        ("walk_frames", (_bytes(24), one, 1, one, none, none, MOST, one, one)),
+    ]
+
+
+@pytest.mark.parametrize(("name", "arguments"), _misfits())
+def test_lengths_that_do_not_fit_are_refused(name: str, arguments: tuple[object, ...]) -> None:
+    for functions in (vars(native), PORTABLE):
+        with pytest.raises(IndexError):
+            functions[name](*arguments)
+
+
+def test_what_a_damaged_index_says_leads_nowhere_else() -> None:
+    found = _words(7), _words(7)
+    for place, record, count in ((-1, 0, 1), (1, 0, 1), (0, 0, 2), (0, 5, 2), (0, -1, 2), ((1 << 63) - 1, 0, 1)):
+        assert native.locate_entries(_bytes(24), _words(place), _words(record), count, 16, *found) == 0
+    for mark in (-1, 25, (1 << 63) - 1, -(1 << 63)):
+        assert native.walk_frames(_bytes(24), _words(mark, 0), 9, _words(1), _words(0), _words(), MOST, *found) == 0
