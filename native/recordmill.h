@@ -122,6 +122,125 @@ int64_t rm_walk_frames(const uint8_t *data, int64_t data_size, const int64_t *ma
                        int64_t shifts_size, const int64_t *gaps, int64_t gaps_size, int64_t max_record_bytes,
                        int64_t *offsets, int64_t offsets_size, int64_t *lengths, int64_t lengths_size);
 
+/* utf8.h, lines.cpp */
+
+/* The place of the first byte that begins no character of UTF-8; -1 if all do. */
+int64_t rm_find_bad_utf8(const uint8_t *data, int64_t data_size);
+/* The first place from `at` on where that byte stands; the data's length if there is none. */
+int64_t rm_find_byte(const uint8_t *data, int64_t data_size, int64_t at, int64_t byte);
+/* The place after the last line feed; 0 if there is none. */
+int64_t rm_last_line_end(const uint8_t *data, int64_t data_size);
+/* Where the first line from `at` on starts that has more bytes than that, line feed excluded; the data's length if
+   there is none. */
+int64_t rm_find_long_line(const uint8_t *data, int64_t data_size, int64_t at, int64_t most_bytes);
+
+/* Lines, how many of them are ASCII white space or empty, and carriage returns. */
+typedef struct {
+  int64_t lines, blank, returns;
+} rm_line_counts;
+
+void rm_count_lines(const uint8_t *data, int64_t data_size, rm_line_counts *counts);
+/* Writes where each line starts and stops, line feed or CRLF excluded; returns how many there are. */
+int64_t rm_split_lines(const uint8_t *data, int64_t data_size, int64_t *starts, int64_t starts_size, int64_t *stops,
+                       int64_t stops_size);
+/* Of each text [start, stop), the place in the data of the first byte that is no UTF-8, or -1. */
+int64_t rm_find_bad_lines(const uint8_t *data, int64_t data_size, const int64_t *starts, int64_t starts_size,
+                          const int64_t *stops, int64_t stops_size, int64_t *places, int64_t places_size);
+/* Of each text, 1 if it is ASCII white space or empty, else 0. */
+int64_t rm_find_blank_lines(const uint8_t *data, int64_t data_size, const int64_t *starts, int64_t starts_size,
+                            const int64_t *stops, int64_t stops_size, uint8_t *blank, int64_t blank_size);
+/* Writes the texts one after the other and their offsets, [texts + 1] from 0 on; returns the bytes written. */
+int64_t rm_join_lines(const uint8_t *data, int64_t data_size, const int64_t *starts, int64_t starts_size,
+                      const int64_t *stops, int64_t stops_size, uint8_t *values, int64_t values_size, int64_t *offsets,
+                      int64_t offsets_size);
+
+/* json.cpp: a tape is int32_t [values, 4], see JsonValue in json.h; entries are indices of values on it. */
+
+enum { /* kinds of value; a string with a backslash is ESCAPED */
+  RM_JSON_NULL,
+  RM_JSON_FALSE,
+  RM_JSON_TRUE,
+  RM_JSON_INT,
+  RM_JSON_FLOAT,
+  RM_JSON_STRING,
+  RM_JSON_ESCAPED,
+  RM_JSON_OBJECT,
+  RM_JSON_ARRAY,
+  RM_JSON_KINDS
+};
+
+enum { /* why a line is no record */
+  RM_JSON_OK,
+  RM_JSON_SYNTAX,
+  RM_JSON_NOT_OBJECT,
+  RM_JSON_DEEP,
+  RM_JSON_DUPLICATE,
+  RM_JSON_TRAILING,
+  RM_JSON_CONTROL,
+  RM_JSON_ESCAPE,
+  RM_JSON_SURROGATE,
+  RM_JSON_NOT_UTF8,
+  RM_JSON_NUMBER,
+  RM_JSON_CUT,
+  RM_JSON_MANY,
+  RM_JSON_FULL /* never seen by Python: something is full, and the line is read again */
+};
+
+enum { RM_JSON_DONE, RM_JSON_TAPE_FULL, RM_JSON_NODES_FULL, RM_JSON_KEYS_FULL }; /* what rm_scan_json has no room in */
+enum { RM_JSON_NO_ELEMENT = 1, RM_JSON_AFTER_ARRAY }; /* what is wrong with a file that is one array */
+enum { RM_JSON_MOST_DEPTH = 60 }; /* levels of nesting; records nested deeper are JSON_DEEP */
+enum { RM_JSON_UNREADABLE = 0xFF }; /* starts a line, in place of its first byte, that is JSON_NOT_UTF8 */
+
+/* A place in records. -1: none. element: of an array. first, next: the members that were met first in this object, and
+   after this one, last time. count: its values on the tape. last: the ordinal of the object around the last of them.
+   is_plain: whether the key needs no escape. Node 0 is the record itself, all -1 at first. */
+typedef struct {
+  int32_t parent, key_start, key_stop, element, first, next, count, last, is_plain;
+} rm_json_node;
+
+typedef struct {
+  int64_t line, wrong, at, line_start;
+} rm_json_error;
+
+/* at: where in the data to go on. nodes, key_bytes: in use. most_values: in a line. The others are results, of this call
+   alone. wanted_bytes: of keys, if these are full. */
+typedef struct {
+  int64_t at, nodes, key_bytes, most_values, line, records, errors, values, wanted_bytes;
+} rm_json_scan;
+
+/* Reads lines until the data ends, or records or errors are full, or something else is, which it returns. nodes, errors:
+   of the structs above, seen as numbers. table: a power of two, at least twice the nodes. record_lines, record_values:
+   of each record its line and its first value on the tape. */
+int64_t rm_scan_json(const uint8_t *data, int64_t data_size, int32_t *nodes, int64_t nodes_size, uint8_t *keys,
+                     int64_t keys_size, int32_t *table, int64_t table_size, int32_t *tape, int64_t tape_size,
+                     int32_t *record_lines, int64_t record_lines_size, int32_t *record_values,
+                     int64_t record_values_size, int64_t *errors, int64_t errors_size, rm_json_scan *scan);
+/* Enters the nodes' keys into a table. */
+int64_t rm_hash_json_keys(int32_t *nodes, int64_t nodes_size, int64_t count, uint8_t *keys, int64_t keys_size,
+                          int32_t *table, int64_t table_size);
+/* Writes the entries by node, and in the order of the tape within one. places: where each node's begin, moved on. */
+int64_t rm_sort_json_values(const int32_t *tape, int64_t tape_size, int64_t *places, int64_t places_size,
+                            int32_t *order, int64_t order_size);
+/* Writes the entries' kinds and the ordinals of what is around them; returns a bit for each kind that there is. */
+int64_t rm_look_at_json(const int32_t *tape, int64_t tape_size, const int32_t *entries, int64_t entries_size,
+                        uint8_t *kinds, int64_t kinds_size, int64_t *around, int64_t around_size);
+/* The most bytes that the texts of the entries can take, those that are missing excluded. */
+int64_t rm_json_text_bytes(const int32_t *tape, int64_t tape_size, const int32_t *entries, int64_t entries_size,
+                           const uint8_t *missing, int64_t missing_size);
+/* Writes the texts one after the other, without escapes, and their offsets, [entries + 1] from 0 on; returns the bytes
+   written. Missing ones are empty. */
+int64_t rm_join_json_texts(const uint8_t *data, int64_t data_size, const int32_t *tape, int64_t tape_size,
+                           const int32_t *entries, int64_t entries_size, const uint8_t *missing, int64_t missing_size,
+                           uint8_t *texts, int64_t texts_size, int64_t *offsets, int64_t offsets_size);
+
+/* Of a JSON array that is read block by block. depth: -1 after its end. is_filled: a value has begun. */
+typedef struct {
+  int64_t depth, in_string, is_escaped, is_filled, elements;
+} rm_json_array;
+
+/* Rewrites an array's bytes as lines, an element a line; returns 0, JSON_NO_ELEMENT or JSON_AFTER_ARRAY. */
+int64_t rm_json_array_to_lines(uint8_t *data, int64_t data_size, rm_json_array *array);
+
 #ifdef __cplusplus
 }
 #endif

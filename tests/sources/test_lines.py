@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from source_reading import input_files
 
-from recordmill.base.utf8 import bad_lines, first_bad_byte, is_utf8
+from recordmill.base.utf8 import bad_lines, find_bad_utf8, is_utf8
 from recordmill.sources.common import lines
 from recordmill.sources.common.encoding import is_plain
 from recordmill.sources.common.lines import LineStarts, cut_regions, file_lines, stream_lines, whole_lines
@@ -34,7 +34,7 @@ def test_utf8_is_what_python_decodes(data: bytes) -> None:
         expected = -1
     except UnicodeDecodeError as error:
         expected = error.start
-    assert first_bad_byte(array(data), 0, len(data)) == expected
+    assert find_bad_utf8(array(data)) == expected
     assert is_utf8(array(data)) == (expected < 0)
 
 

@@ -16,6 +16,38 @@ SHORT_HEADER: int
 SHORT_PAYLOAD: int
 PAYLOAD_CRC: int
 MORE: int
+JSON_NULL: int
+JSON_FALSE: int
+JSON_TRUE: int
+JSON_INT: int
+JSON_FLOAT: int
+JSON_STRING: int
+JSON_ESCAPED: int
+JSON_OBJECT: int
+JSON_ARRAY: int
+JSON_KINDS: int
+JSON_OK: int
+JSON_SYNTAX: int
+JSON_NOT_OBJECT: int
+JSON_DEEP: int
+JSON_DUPLICATE: int
+JSON_TRAILING: int
+JSON_CONTROL: int
+JSON_ESCAPE: int
+JSON_SURROGATE: int
+JSON_NOT_UTF8: int
+JSON_NUMBER: int
+JSON_CUT: int
+JSON_MANY: int
+JSON_FULL: int
+JSON_DONE: int
+JSON_TAPE_FULL: int
+JSON_NODES_FULL: int
+JSON_KEYS_FULL: int
+JSON_NO_ELEMENT: int
+JSON_AFTER_ARRAY: int
+JSON_MOST_DEPTH: int
+JSON_UNREADABLE: int
 
 class struct_frame_scan:
     at: int
@@ -31,6 +63,51 @@ class struct_frame_hop:
     max_record_bytes: int
     at: int
     code: int
+    def __init__(self, *args: float, **fields: float) -> None: ...
+
+class struct_line_counts:
+    lines: int
+    blank: int
+    returns: int
+    def __init__(self, *args: float, **fields: float) -> None: ...
+
+class struct_json_node:
+    parent: int
+    key_start: int
+    key_stop: int
+    element: int
+    first: int
+    next: int
+    count: int
+    last: int
+    is_plain: int
+    def __init__(self, *args: float, **fields: float) -> None: ...
+
+class struct_json_error:
+    line: int
+    wrong: int
+    at: int
+    line_start: int
+    def __init__(self, *args: float, **fields: float) -> None: ...
+
+class struct_json_scan:
+    at: int
+    nodes: int
+    key_bytes: int
+    most_values: int
+    line: int
+    records: int
+    errors: int
+    values: int
+    wanted_bytes: int
+    def __init__(self, *args: float, **fields: float) -> None: ...
+
+class struct_json_array:
+    depth: int
+    in_string: int
+    is_escaped: int
+    is_filled: int
+    elements: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 def built_level() -> int: ...
@@ -96,3 +173,74 @@ def walk_frames(
     offsets: npt.NDArray[np.int64] | None,
     lengths: npt.NDArray[np.int64] | None,
 ) -> int: ...
+def find_bad_utf8(data: npt.NDArray[np.uint8 | np.bool_] | None) -> int: ...
+def find_byte(data: npt.NDArray[np.uint8 | np.bool_] | None, at: int, byte: int) -> int: ...
+def last_line_end(data: npt.NDArray[np.uint8 | np.bool_] | None) -> int: ...
+def find_long_line(data: npt.NDArray[np.uint8 | np.bool_] | None, at: int, most_bytes: int) -> int: ...
+def count_lines(data: npt.NDArray[np.uint8 | np.bool_] | None, counts: struct_line_counts) -> None: ...
+def split_lines(
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    starts: npt.NDArray[np.int64] | None,
+    stops: npt.NDArray[np.int64] | None,
+) -> int: ...
+def find_bad_lines(
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    starts: npt.NDArray[np.int64] | None,
+    stops: npt.NDArray[np.int64] | None,
+    places: npt.NDArray[np.int64] | None,
+) -> int: ...
+def find_blank_lines(
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    starts: npt.NDArray[np.int64] | None,
+    stops: npt.NDArray[np.int64] | None,
+    blank: npt.NDArray[np.uint8 | np.bool_] | None,
+) -> int: ...
+def join_lines(
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    starts: npt.NDArray[np.int64] | None,
+    stops: npt.NDArray[np.int64] | None,
+    values: npt.NDArray[np.uint8 | np.bool_] | None,
+    offsets: npt.NDArray[np.int64] | None,
+) -> int: ...
+def scan_json(
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    nodes: npt.NDArray[np.int32] | None,
+    keys: npt.NDArray[np.uint8 | np.bool_] | None,
+    table: npt.NDArray[np.int32] | None,
+    tape: npt.NDArray[np.int32] | None,
+    record_lines: npt.NDArray[np.int32] | None,
+    record_values: npt.NDArray[np.int32] | None,
+    errors: npt.NDArray[np.int64] | None,
+    scan: struct_json_scan,
+) -> int: ...
+def hash_json_keys(
+    nodes: npt.NDArray[np.int32] | None,
+    count: int,
+    keys: npt.NDArray[np.uint8 | np.bool_] | None,
+    table: npt.NDArray[np.int32] | None,
+) -> int: ...
+def sort_json_values(
+    tape: npt.NDArray[np.int32] | None,
+    places: npt.NDArray[np.int64] | None,
+    order: npt.NDArray[np.int32] | None,
+) -> int: ...
+def look_at_json(
+    tape: npt.NDArray[np.int32] | None,
+    entries: npt.NDArray[np.int32] | None,
+    kinds: npt.NDArray[np.uint8 | np.bool_] | None,
+    around: npt.NDArray[np.int64] | None,
+) -> int: ...
+def json_text_bytes(
+    tape: npt.NDArray[np.int32] | None,
+    entries: npt.NDArray[np.int32] | None,
+    missing: npt.NDArray[np.uint8 | np.bool_] | None,
+) -> int: ...
+def join_json_texts(
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    tape: npt.NDArray[np.int32] | None,
+    entries: npt.NDArray[np.int32] | None,
+    missing: npt.NDArray[np.uint8 | np.bool_] | None,
+    texts: npt.NDArray[np.uint8 | np.bool_] | None,
+    offsets: npt.NDArray[np.int64] | None,
+) -> int: ...
+def json_array_to_lines(data: npt.NDArray[np.uint8 | np.bool_] | None, array: struct_json_array) -> int: ...

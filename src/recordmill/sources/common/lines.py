@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from recordmill.base import native
 from recordmill.base.errors import Reject
-from recordmill.base.kernels import kernel
 from recordmill.base.threads import one_ahead
 from recordmill.sources.common.contract import BATCH_BYTES, UNIT_BYTES
 from recordmill.sources.common.encoding import encoding_hint, utf8_blocks, without_mark
@@ -124,13 +123,13 @@ def whole_lines(blocks: Iterable[Bytes], max_line_bytes: int) -> Iterator[LineBl
     held: list[Bytes] = []  # the beginning of a line whose end is not there yet
     size, skipping = 0, False
     for block in blocks:
-        end = last_line_end(block)
+        end = native.last_line_end(block)
         if end == 0:
             held, size = ([], size + len(block)) if skipping else ([*held, block], size + len(block))
         else:
             first = 0
             if skipping:
-                first = _first_end(block)
+                first = native.find_byte(block, 0, 10) + 1
                 yield LineBlock(block[:0], size + first - 1)
                 held, skipping = [], False
             if end > first:
@@ -150,7 +149,8 @@ def _check_long(data: Bytes, max_line_bytes: int) -> Iterator[LineBlock]:
     """The block with its too long lines set apart, so that the limit is the same wherever blocks begin."""
     at = 0
     while len(data) - at > max_line_bytes:
-        start, stop = _long_line(data, at, max_line_bytes)
+        start = native.find_long_line(data, at, max_line_bytes)
+        stop = native.find_byte(data, start, 10)
         if start > at:
             yield LineBlock(data[at:start])
         if stop > start:
@@ -158,34 +158,3 @@ def _check_long(data: Bytes, max_line_bytes: int) -> Iterator[LineBlock]:
         at = stop + 1
     if at < len(data):
         yield LineBlock(data[at:])
-
-
-@kernel
-def _long_line(data: npt.NDArray[np.uint8], at: int, most: int) -> tuple[int, int]:
-    """The first line from at on that is longer than that, without its line feed;
-    the end of the data twice if there is none.
-    """
-    start = at
-    for place in range(at, len(data)):
-        if data[place] == 10:
-            if place - start > most:
-                return start, place
-            start = place + 1
-    return (start, len(data)) if len(data) - start > most else (len(data), len(data))
-
-
-@kernel
-def last_line_end(block: npt.NDArray[np.uint8]) -> int:
-    """The place behind the last line feed; 0 if there is none."""
-    for at in range(len(block) - 1, -1, -1):
-        if block[at] == 10:
-            return at + 1
-    return 0
-
-
-@kernel
-def _first_end(block: npt.NDArray[np.uint8]) -> int:
-    for at in range(len(block)):
-        if block[at] == 10:
-            return at + 1
-    return 0

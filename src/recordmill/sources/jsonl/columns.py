@@ -16,19 +16,22 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recordmill.base import native
 from recordmill.base.arrays import Bools
 from recordmill.base.buffers import room
 from recordmill.base.kernels import kernel
 from recordmill.schemas.feature import Feature
 from recordmill.sources.jsonl.binary import decode_base64
-from recordmill.sources.jsonl.grammar import ARRAY, ESCAPED_TEXT, FLOAT_TOKEN, INT, NULL_TOKEN, OBJECT, TRUE, unescape
 from recordmill.sources.jsonl.tape import Path, Tape
 from recordmill.sources.values.labels import to_classes
 from recordmill.sources.values.text_values import NOT_A_NUMBER, magnitude, scan_number, whole_value, word_number
 
 _INT, _FLOAT, _TEXT, _BOOL, _OTHER = 1, 2, 4, 8, 16  # which kinds of scalar a column has
-_GROUP = np.array([0, _BOOL, _BOOL, _INT, _FLOAT, _TEXT, _TEXT, _OTHER, _OTHER], np.uint8)
+_GROUP = np.array([0, _BOOL, _BOOL, _INT, _FLOAT, _TEXT, _TEXT, _OTHER, _OTHER], np.uint8)  # by kind
+INT, FLOAT_TOKEN = native.JSON_INT, native.JSON_FLOAT
 _FLOAT_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
+
+_SLACK = 16  # bytes of room after texts, so that short ones are copied by one move
 
 TapeEntries = npt.NDArray[np.int32]
 
@@ -83,9 +86,10 @@ def _column(tape: Tape, leaf: Leaf) -> tuple[pa.Array, TapeEntries]:
     for depth, (node, name) in enumerate(zip(leaf.nodes, leaf.path, strict=True)):
         entries = tape.of(node)
         kinds, parents = room(len(entries), np.uint8), room(len(entries), np.int64)
-        have = int(_look(tape.entries, entries, kinds, parents))
+        found = native.look_at_json(tape.entries, entries, kinds, parents)
+        have = int(np.bitwise_or.reduce(_GROUP[[kind for kind in range(native.JSON_KINDS) if found >> kind & 1]]))
         last = depth == len(leaf.nodes) - 1
-        wanted = -1 if last else ARRAY if leaf.path[depth + 1] is None else OBJECT
+        wanted = -1 if last else native.JSON_ARRAY if leaf.path[depth + 1] is None else native.JSON_OBJECT
         if name is None:
             slots, size = np.arange(len(entries)), len(entries)
         else:
@@ -97,8 +101,8 @@ def _column(tape: Tape, leaf: Leaf) -> tuple[pa.Array, TapeEntries]:
                 wrong.append(entries[bad])
             column = _spread(values, slots, size)
             break
-        wrong.append(entries[(kinds != wanted) & (kinds != NULL_TOKEN)])
-        if wanted == ARRAY:
+        wrong.append(entries[(kinds != wanted) & (kinds != native.JSON_NULL)])
+        if wanted == native.JSON_ARRAY:
             wraps.append(_list_wrap(tape, leaf.nodes[depth + 1], slots, kinds, size))
     else:
         raise AssertionError("a leaf has nodes")
@@ -118,7 +122,7 @@ def _list_wrap(
     offsets = np.zeros(size + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     missing = np.ones(size, np.bool_)
-    missing[slots[kinds == ARRAY]] = False
+    missing[slots[kinds == native.JSON_ARRAY]] = False
     return lambda values: pa.LargeListArray.from_arrays(
         pa.array(offsets), values, mask=pa.array(missing) if missing.any() else None
     )
@@ -150,7 +154,7 @@ class Scalars:
 
     def nulls(self) -> Bools | None:
         """Which of them are null; None if none is."""
-        nulls = self.kinds == NULL_TOKEN
+        nulls = self.kinds == native.JSON_NULL
         return nulls if nulls.any() else None
 
 
@@ -178,7 +182,7 @@ def _values(scalars: Scalars, leaf: Leaf) -> tuple[pa.Array, Bools | None]:
     if have == 0:
         return pa.nulls(size), bad
     if have == _BOOL and not text_wanted:
-        return pa.array(scalars.kinds == TRUE, mask=scalars.nulls()), bad
+        return pa.array(scalars.kinds == native.JSON_TRUE, mask=scalars.nulls()), bad
     if have & ~(_INT | _FLOAT) or text_wanted:
         return _texts(scalars, _either(bad, scalars.nulls())), bad
     return _numbers(scalars, feature, bad)
@@ -201,18 +205,17 @@ def _names_and_numbers(scalars: Scalars, leaf: Leaf, classes: tuple[str, ...]) -
 
 
 def _base64(scalars: Scalars) -> tuple[pa.Array, Bools]:
-    other = (_GROUP[scalars.kinds] != _TEXT) & (scalars.kinds != NULL_TOKEN)
-    values, wrong = decode_base64(_texts(scalars, other | (scalars.kinds == NULL_TOKEN)))
+    other = (_GROUP[scalars.kinds] != _TEXT) & (scalars.kinds != native.JSON_NULL)
+    values, wrong = decode_base64(_texts(scalars, other | (scalars.kinds == native.JSON_NULL)))
     return values, other | wrong
 
 
 def _texts(scalars: Scalars, missing: Bools | None) -> pa.Array:
     """Strings as they are meant, other scalars as they are written."""
     tape, entries, size = scalars.tape, scalars.entries, len(scalars.entries)
-    there = np.zeros(size, np.bool_) if missing is None else missing
     offsets = room(size + 1, np.int64)
-    values = room(_text_bytes(tape.entries, entries, there), np.uint8)
-    values = values[: _gather(tape.data, tape.entries, entries, there, values, offsets)]
+    values = room(native.json_text_bytes(tape.entries, entries, missing) + _SLACK, np.uint8)
+    values = values[: native.join_json_texts(tape.data, tape.entries, entries, missing, values, offsets)]
     validity = None if missing is None or not missing.any() else pa.array(~missing).buffers()[1]
     return pa.Array.from_buffers(pa.large_string(), size, [validity, pa.py_buffer(offsets), pa.py_buffer(values)])
 
@@ -236,54 +239,6 @@ def _numbers(scalars: Scalars, feature: Feature, bad: Bools | None) -> tuple[pa.
 def _literal(tape: Tape, entry: int) -> str:
     start, stop = tape.entries[entry, 2:].tolist()
     return tape.data[start:stop].tobytes().decode(errors="replace")
-
-
-@kernel
-def _look(
-    tape: TapeEntries, entries: TapeEntries, kinds: npt.NDArray[np.uint8], parents: npt.NDArray[np.int64]
-) -> np.uint8:
-    """Write the entries' kinds and what they stand in; gives which groups of kinds there are."""
-    have = np.uint8(0)
-    for i in range(len(entries)):
-        kind = tape[entries[i], 0] & 15
-        kinds[i], parents[i] = kind, tape[entries[i], 1]
-        have |= _GROUP[kind]
-    return have
-
-
-@kernel
-def _text_bytes(tape: TapeEntries, entries: TapeEntries, missing: npt.NDArray[np.bool_]) -> int:
-    """The most bytes that the texts can take: none is longer than it is written."""
-    most = 0
-    for i in range(len(entries)):
-        if not missing[i]:
-            most += tape[entries[i], 3] - tape[entries[i], 2]
-    return most
-
-
-@kernel
-def _gather(
-    data: npt.NDArray[np.uint8],
-    tape: TapeEntries,
-    entries: TapeEntries,
-    missing: npt.NDArray[np.bool_],
-    values: npt.NDArray[np.uint8],
-    offsets: npt.NDArray[np.int64],
-) -> int:
-    """Write the texts one after the other, and their offsets [entries + 1]; gives the bytes written."""
-    at = offsets[0] = 0
-    for i in range(len(entries)):
-        entry = entries[i]
-        if not missing[i]:
-            start, stop = int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3]))
-            if tape[entry, 0] & 15 == ESCAPED_TEXT:
-                at = unescape(data, start, stop, values, at)
-            else:
-                for place in range(start, stop):
-                    values[at] = data[place]
-                    at += 1
-        offsets[i + 1] = at
-    return at
 
 
 @kernel

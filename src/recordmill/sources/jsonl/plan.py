@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from recordmill.base import native
 from recordmill.base.errors import DataError
-from recordmill.base.kernels import kernel
 from recordmill.base.threads import one_ahead, thread_map
 from recordmill.schemas.feature import Feature
 from recordmill.sources.common.contract import BATCH_BYTES, PlanOptions
@@ -20,7 +19,6 @@ from recordmill.sources.common.encoding import is_plain, utf8_blocks
 from recordmill.sources.common.lines import LineBlock, LineStarts, cut_regions, file_lines, stream_lines, whole_lines
 from recordmill.sources.jsonl.binary import StringCounts
 from recordmill.sources.jsonl.columns import SCALARS, STRINGS, Leaf, build_columns
-from recordmill.sources.jsonl.grammar import ESCAPED_TEXT, NULL_TOKEN, OBJECT, STRING
 from recordmill.sources.jsonl.records import LineKeeper, mark_unreadable
 from recordmill.sources.jsonl.schema import Observed, feature_name
 from recordmill.sources.jsonl.tape import Tape, TapeScanner
@@ -30,7 +28,6 @@ from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, file_chunk_
 from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import Bytes, Stat, ahead, check_unchanged, read_range
 
-_DEPTH, _STRING, _ESCAPED, _FILLED, _ELEMENTS = range(5)  # what the state holds
 _SPACE = b" \t\r\n"
 
 
@@ -53,67 +50,19 @@ def stream_records(file: InputFile, encoding: str, max_line_bytes: int) -> Itera
 
 
 def _elements(blocks: Iterable[Bytes], source: str) -> Iterator[Bytes]:
-    state = np.zeros(5, np.int64)
+    array = native.struct_json_array()
     for block in blocks:
         lines = np.array(block)
-        fault = _to_lines(lines, state)
+        fault = native.json_array_to_lines(lines, array)
         if fault:
-            what = "something stands behind the JSON array's end" if fault == 2 else "a value is missing between commas"
-            raise DataError(what, source=source, place=f"element {int(state[_ELEMENTS])}")
+            is_after = fault == native.JSON_AFTER_ARRAY
+            what = "something stands behind the JSON array's end" if is_after else "a value is missing between commas"
+            raise DataError(what, source=source, place=f"element {array.elements}")
         yield lines
-    if state[_DEPTH] >= 0:
+    if array.depth >= 0:
         raise DataError(
-            "the JSON array has no end: the file is cut off", source=source, place=f"element {int(state[_ELEMENTS])}"
+            "the JSON array has no end: the file is cut off", source=source, place=f"element {array.elements}"
         )
-
-
-@kernel
-def _to_lines(data: Bytes, state: npt.NDArray[np.int64]) -> int:
-    """Rewrite the bytes; 0, or 1 for a missing value, 2 for bytes behind the end (depth -1)."""
-    depth, string, escaped, filled, elements = state[0], state[1], state[2], state[3], state[4]
-    fault = 0
-    for at in range(len(data)):
-        byte = data[at]
-        if string:
-            if escaped:
-                escaped = 0
-            elif byte == 92:  # backslash
-                escaped = 1
-            elif byte == 34:  # quote
-                string = 0
-            if byte == 10:
-                data[at] = 13
-            continue
-        if byte == 10 or byte == 13 or byte == 9 or byte == 32:
-            data[at] = 32
-            continue
-        if depth < 0:
-            fault = 2
-            break
-        if depth == 0:  # the array's own bracket
-            depth = 1
-            data[at] = 32
-        elif depth == 1 and (byte == 44 or byte == 93):  # comma, closing bracket
-            if not filled and (byte == 44 or elements > 0):
-                fault = 1
-                break
-            elements += 1
-            filled = 0
-            data[at] = 10
-            depth = -1 if byte == 93 else 1
-        else:
-            filled = 1
-            if byte == 34:
-                string = 1
-            elif byte == 123 or byte == 91:  # opening
-                depth += 1
-            elif byte == 125 or byte == 93:  # closing
-                depth -= 1
-                if depth < 1:
-                    fault = 1
-                    break
-    state[0], state[1], state[2], state[3], state[4] = depth, string, escaped, filled, elements
-    return fault
 
 
 @dataclass(frozen=True)
@@ -262,9 +211,9 @@ def _strings(tape: Tape, scanner: TapeScanner, name: str, text: str) -> Iterator
     for node in [node for node, path in enumerate(paths) if node and feature_name(path) == name]:
         kinds = tape.entries[tape.of(node), 0] & 15
         if (
-            ((kinds > NULL_TOKEN) & (kinds < OBJECT)).any()
+            ((kinds > native.JSON_NULL) & (kinds < native.JSON_OBJECT)).any()
             if text == SCALARS
-            else ((kinds == STRING) | (kinds == ESCAPED_TEXT)).any()
+            else ((kinds == native.JSON_STRING) | (kinds == native.JSON_ESCAPED)).any()
         ):
             leaf = Leaf(Feature(name, "string"), scanner.nodes_of(paths[node]), paths[node], text=text)
             texts = build_columns(tape, [leaf])[0].column(0)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from recordmill.base import native
 from recordmill.base.errors import BEYOND_MEMORY, RecordmillError
 from recordmill.base.option_names import option
 from recordmill.base.utf8 import bad_lines, is_utf8
@@ -23,8 +24,6 @@ from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.common.lines import LineBlock
 from recordmill.sources.common.scan_cache import CachedPiece, CachedReject, RecordKeeper, ScanCache
 from recordmill.sources.jsonl.columns import STRINGS, Leaf, Misfit, build_columns
-from recordmill.sources.jsonl.grammar import ARRAY, FLOAT_TOKEN, INT, MANY, NOT_UTF8_TEXT, OBJECT, VALUE_KINDS, WRONG
-from recordmill.sources.jsonl.scan import UNREADABLE
 from recordmill.sources.jsonl.schema import (
     Declared,
     Inferred,
@@ -39,7 +38,22 @@ from recordmill.sources.values.conform import conform, quoted_value, remedy, wit
 from recordmill.sources.values.overrides import finish_schema
 
 _QUOTED = 200  # bytes of a value that are read to quote it
-_NAMES = {ARRAY: "a list", OBJECT: "an object"}
+_NAMES = {native.JSON_ARRAY: "a list", native.JSON_OBJECT: "an object"}
+_WRONG = (  # why a line is no record, by the native library's numbers
+    "",
+    "is no JSON",
+    "is no JSON object",
+    f"is nested more than {native.JSON_MOST_DEPTH} levels deep",
+    "has a key twice in one object",
+    "has more after the end of its object",
+    "has a control character inside a string (a newline or tab must be escaped)",
+    "has an unknown escape in a string",
+    "has half a surrogate pair in a string, which no UTF-8 text can hold",
+    "is not UTF-8",
+    "has a malformed number",
+    "ends inside its object",
+    "has more values than",
+)
 
 
 def mark_unreadable(block: LineBlock) -> Mapping[int, tuple[int, int]]:
@@ -53,25 +67,25 @@ def mark_unreadable(block: LineBlock) -> Mapping[int, tuple[int, int]]:
         start: (place - start, int(block.data[place]))
         for start, place in zip(starts.tolist(), places.tolist(), strict=True)
     }
-    block.data[starts] = UNREADABLE
+    block.data[starts] = native.JSON_UNREADABLE
     return found
 
 
 def line_reject(tape: Tape, error: Sequence[int], unreadable: Mapping[int, tuple[int, int]]) -> tuple[str, str]:
     """(reason, message) for an entry of tape.errors."""
     _, wrong, at, start = error
-    if wrong == NOT_UTF8_TEXT and start in unreadable:
+    if wrong == native.JSON_NOT_UTF8 and start in unreadable:
         offset, byte = unreadable[start]
         return (
             "encoding",
             f"is not UTF-8: byte 0x{byte:02X} at byte {offset} of the line; declare the file's {option('encoding')}",
         )
-    if wrong == MANY:
+    if wrong == native.JSON_MANY:
         line = tape.data[start : start + int(np.argmax(tape.data[start:] == 10))]
         enough = option("memory", f"{(VALUE_SHARE * (np.count_nonzero(line == 44) + 1) >> 20) + 1}MiB")
-        return BEYOND_MEMORY, f"{WRONG[wrong]} {option('memory')} leaves room for; {enough} is enough"
+        return BEYOND_MEMORY, f"{_WRONG[wrong]} {option('memory')} leaves room for; {enough} is enough"
     text = tape.data[at : at + 24].tobytes().split(b"\n")[0].decode(errors="replace")
-    return "json", f"{WRONG[wrong]}: at byte {at - start} of the line{f', {text!r}' if text else ''}"
+    return "json", f"{_WRONG[wrong]}: at byte {at - start} of the line{f', {text!r}' if text else ''}"
 
 
 def too_long(size: int, limit: int) -> tuple[str, str]:
@@ -109,9 +123,10 @@ def _explain(tape: Tape, entry: int, leaf: Leaf) -> tuple[str, str]:
         value = text
     if isinstance(value, float) and math.isinf(value) and "Inf" not in text:
         value = text  # 1e999: only a string keeps it
-    is_number = kind in (INT, FLOAT_TOKEN)
+    is_number = kind in (native.JSON_INT, native.JSON_FLOAT)
     as_float = isinstance(value, int) and feature.dtype == "float32" and abs(value) <= 1 << 53
-    if not is_number or feature.dtype == "bool" or (kind == INT and "float" in feature.dtype and not as_float):
+    lost = kind == native.JSON_INT and "float" in feature.dtype and not as_float
+    if not is_number or feature.dtype == "bool" or lost:
         value = text  # the values beside it are of another kind: only a string keeps all
     reason = "class" if feature.classes else "range" if is_number else "type"
     return reason, f"{feature.name}: {text[:60]} does not fit {feature.describe()}{remedy(value, feature)}"
@@ -250,7 +265,7 @@ def _kinds_of(seen: ValueCounts) -> ValueCounts:
     inexact = np.zeros_like(seen.inexact)
     inexact[_BEYOND] = seen.inexact[_BEYOND] > 0
     counts = (seen.counts != 0).astype(np.int64)
-    return ValueCounts(counts, [(0, 0) if counts[kind] else None for kind in range(VALUE_KINDS)], inexact, seen.texts)
+    return ValueCounts(counts, [(0, 0) if count else None for count in counts.tolist()], inexact, seen.texts)
 
 
 class LineKeeper:

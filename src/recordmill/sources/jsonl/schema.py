@@ -18,24 +18,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from recordmill.base import native
 from recordmill.base.errors import DataError
 from recordmill.base.kernels import kernel
 from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.type_lattice import BOOL, FLOAT32, INT64_TYPE, TEXT_TYPE, resolve_dtype
 from recordmill.sources.common.contract import PlanOptions
-from recordmill.sources.jsonl.grammar import (
-    ARRAY,
-    ESCAPED_TEXT,
-    FALSE,
-    FLOAT_TOKEN,
-    INT,
-    NULL_TOKEN,
-    OBJECT,
-    STRING,
-    TRUE,
-    VALUE_KINDS,
-)
 from recordmill.sources.jsonl.tape import Path, Tape, check_count
 from recordmill.sources.values.overrides import parse_dtype
 from recordmill.sources.values.text_values import (
@@ -51,15 +40,16 @@ from recordmill.sources.values.text_values import (
 from recordmill.sources.values.timestamp_text import classify_timestamp
 
 _FORMS: Mapping[str, tuple[int, ...]] = {
-    "true or false": (FALSE, TRUE),
-    "a number": (INT, FLOAT_TOKEN),
-    "a string": (STRING, ESCAPED_TEXT),
-    "an object": (OBJECT,),
-    "a list": (ARRAY,),
+    "true or false": (native.JSON_FALSE, native.JSON_TRUE),
+    "a number": (native.JSON_INT, native.JSON_FLOAT),
+    "a string": (native.JSON_STRING, native.JSON_ESCAPED),
+    "an object": (native.JSON_OBJECT,),
+    "a list": (native.JSON_ARRAY,),
 }
 _SCALARS = ("true or false", "a number", "a string")
 _EXACT_DIGITS = 7  # every whole number of up to 7 digits (6 and a sign) is exact as float32
 _NEVER = np.iinfo(np.int64).max
+INT, FLOAT_TOKEN, STRING = native.JSON_INT, native.JSON_FLOAT, native.JSON_STRING
 JsonPlace = tuple[int, int]  # (part of the input, line in it)
 
 
@@ -95,8 +85,8 @@ class Observed:
         """Take in a tape whose first line is that line of that part of the input."""
         if not tape.rows:
             return
-        counts = np.zeros((len(paths), VALUE_KINDS), np.int64)
-        first = np.full((len(paths), VALUE_KINDS), _NEVER, np.int64)
+        counts = np.zeros((len(paths), native.JSON_KINDS), np.int64)
+        first = np.full((len(paths), native.JSON_KINDS), _NEVER, np.int64)
         inexact, texts = np.zeros((len(paths), 4), np.int64), np.zeros(len(paths), np.int64)
         _tally(tape.data, tape.entries, counts, first, inexact, texts)
         self.rows += tape.rows
@@ -305,9 +295,10 @@ def _where(place: JsonPlace, where: Mapping[int, tuple[str, int]]) -> str:
 
 def _dtype(form: str | None, seen: ValueCounts) -> str:
     if form == "a number":
-        wholes, decimals = (INT64_TYPE if seen.counts[INT] else 0), (FLOAT32 if seen.counts[FLOAT_TOKEN] else 0)
+        wholes = INT64_TYPE if seen.counts[native.JSON_INT] else 0
+        decimals = FLOAT32 if seen.counts[native.JSON_FLOAT] else 0
         return resolve_dtype(wholes | decimals | (TEXT_TYPE if seen.inexact[2] else 0))
-    if form == "a string" and not seen.counts[ESCAPED_TEXT]:
+    if form == "a string" and not seen.counts[native.JSON_ESCAPED]:
         return resolve_dtype(seen.texts)
     return resolve_dtype(BOOL if form == "true or false" else TEXT_TYPE)
 
@@ -316,13 +307,13 @@ def _always(observed: Observed, leaf: Path) -> bool:
     """Whether every record has it: the value itself, or the outermost list on the way to it."""
     path = leaf[: leaf.index(None)] if None in leaf else leaf
     counts = observed.seen[path].counts
-    return int(counts.sum() - counts[NULL_TOKEN]) == observed.rows
+    return int(counts.sum() - counts[native.JSON_NULL]) == observed.rows
 
 
 def _losses(name: str, seen: ValueCounts, dtype: str) -> list[str]:
     notes = []
     decimals, wholes, beyond, overflows = seen.inexact.tolist()
-    numbers = int(seen.counts[INT] + seen.counts[FLOAT_TOKEN])
+    numbers = int(seen.counts[native.JSON_INT] + seen.counts[native.JSON_FLOAT])
     if dtype == "string":
         return [f"{name}: {beyond:,} of {numbers:,} values are whole numbers beyond int64, so all are kept as text"]
     if dtype == "int64":

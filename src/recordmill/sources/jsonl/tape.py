@@ -1,5 +1,6 @@
-"""Blocks of JSON lines in, `Tape`s out: what the scan kernel wrote for some thousands of records,
-sorted by place in the record.
+"""Blocks of JSON lines in, `Tape`s out: the values of some thousands of records, sorted by place in the record.
+
+The scan is native/json.cpp, which says what JSON is here.
 """
 
 from __future__ import annotations
@@ -10,14 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from recordmill.base import native
 from recordmill.base.buffers import room
 from recordmill.base.errors import DataError
-from recordmill.base.kernels import kernel
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.schemas.feature import check_feature_count
 from recordmill.sources.common.contract import BATCH_ROWS
-from recordmill.sources.jsonl import scan
-from recordmill.sources.jsonl.grammar import GROW
 from recordmill.storage.files import Bytes
 
 Path = tuple[str | None, ...]  # keys from the record inwards; None stands for the elements of a list
@@ -28,15 +27,23 @@ _ADVICE = "keys that are data can't be features; make them values"
 VALUE_SHARE = 256  # bytes of memory for each value of a line: its entry, its place, itself as it is read and encoded
 _ENTRIES = 1 << 20  # 1,048,576 values on a tape: 16 MiB, and a batch of 65,536 records with 16 values each
 _ERRORS = 1 << 12  # 4,096 bad lines per tape: bounds the messages made at once
+_NODE, _ERROR = np.dtype(native.struct_json_node), np.dtype(native.struct_json_error)
 
 
 @dataclass(frozen=True)
 class Tape:
     """The good records of consecutive lines of data, and the bad lines.
 
-    entries: int32 [values, 4] (see json_scan). order: int32 [values], entries by node, in the order of the text within
-    a node; bounds: int64 [nodes + 1], where each node's entries start in order. row_lines, row_tape: int32 [rows].
-    errors: int64 [*, 4]. lines: how many lines were read, blank ones included.
+    Attributes:
+        data: the bytes that the places below refer to.
+        entries: int32 [values, 4] in the order of the text: node * 16 + kind; the ordinal of the object or array around
+            the value among its node's entries (of the record, at the top); where its text starts and stops.
+        order: int32 [values], entries by node, in the order of the text within a node.
+        bounds: int64 [nodes + 1], where each node's entries start in `order`.
+        row_lines: int32 [rows], the line of each record.
+        row_tape: int32 [rows], the first entry of each record.
+        errors: of each bad line (line, what is wrong, where, where the line starts).
+        lines: how many lines were read, blank ones included.
     """
 
     data: Bytes
@@ -45,7 +52,7 @@ class Tape:
     bounds: npt.NDArray[np.int64]
     row_lines: npt.NDArray[np.int32]
     row_tape: npt.NDArray[np.int32]
-    errors: npt.NDArray[np.int64]
+    errors: npt.NDArray[np.void]
     lines: int
 
     @property
@@ -66,21 +73,21 @@ class Tape:
 
 
 class TapeScanner:
-    """Reads blocks of lines; keeps the trie of keys from one block to the next. memory_bytes: a line of more values
-    than there is memory for is a bad one. source: the file, as errors name it.
+    """Reads blocks of lines; keeps the trie of keys from one block to the next.
+
+    Args:
+        memory_bytes: a line of more values than there is memory for is a bad one.
+        source: the file, as errors name it.
     """
 
     def __init__(self, memory_bytes: int = DEFAULT_MEMORY_BYTES, source: str = "") -> None:
-        self._nodes = np.full((256, scan.SCAN_FIELDS), -1, np.int64)
-        self._nodes[0, scan.COUNT] = 0
-        self._arena = np.zeros(1 << 14, np.uint8)
+        self._nodes = np.full(256, -1, _NODE)
+        self._keys = np.zeros(1 << 14, np.uint8)
         self._table = np.full(1 << 9, -1, np.int32)
         self._tape, self._order = room((1 << 16, 4), np.int32), room(1 << 16, np.int32)
-        self._stack = np.empty((scan.DEPTH, 4), np.int64)
         self._row_lines, self._row_tape = np.empty((2, BATCH_ROWS), np.int32)
-        self._errors = np.empty((_ERRORS, 4), np.int64)
-        self._state = np.zeros(scan.SCAN_STATES, np.int64)
-        self._state[scan.NODES], self._state[scan.MOST_IN_LINE] = 1, memory_bytes // VALUE_SHARE
+        self._errors = np.empty(_ERRORS, _ERROR)
+        self._scan = native.struct_json_scan(nodes=1, most_values=memory_bytes // VALUE_SHARE)
         self._memory_bytes, self._source = memory_bytes, source
         self._paths: list[Path] = [()]
         self._known: dict[Path, int] = {(): 0}
@@ -88,9 +95,9 @@ class TapeScanner:
     @property
     def paths(self) -> list[Path]:
         """Of each node its path; paths[0] is the record itself."""
-        for node in range(len(self._paths), int(self._state[scan.NODES])):
-            parent, start, stop = self._nodes[node, [scan.PARENT, scan.KEY_START, scan.KEY_STOP]].tolist()
-            name = None if start < 0 else self._arena[start:stop].tobytes().decode()
+        for node in range(len(self._paths), self._scan.nodes):
+            parent, start, stop = self._nodes[["parent", "key_start", "key_stop"]][node].tolist()
+            name = None if start < 0 else self._keys[start:stop].tobytes().decode()
             self._paths.append((*self._paths[parent], name))
             self._known[self._paths[-1]] = node
         return self._paths
@@ -106,64 +113,58 @@ class TapeScanner:
         Raises:
             DataError: more than MAX_NODES different keys, than the memory allows features, or MAX_KEY_BYTES of keys.
         """
-        state = self._state
-        state[scan.AT] = 0
-        while state[scan.AT] < len(data):
-            state[[scan.SCAN_LINE, scan.SCAN_ROWS, scan.ERRORS, scan.TAPE]] = 0
-            self._nodes[:, scan.COUNT], self._nodes[:, scan.LAST] = 0, -1
-            scan.scan_records(
+        scan = self._scan
+        scan.at = 0
+        while scan.at < len(data):
+            full = native.scan_json(
                 data,
-                len(data),
-                self._nodes,
-                self._arena,
+                self._nodes.view(np.int32),
+                self._keys,
                 self._table,
                 self._tape,
                 self._row_lines,
                 self._row_tape,
-                self._errors,
-                state,
-                self._stack,
+                self._errors.view(np.int64),
+                scan,
             )
-            check_count(int(state[scan.NODES]), lambda: self.paths[-1], self._source)
-            check_feature_count(int(state[scan.NODES]) - 1, self._memory_bytes, self._source)
-            if state[scan.SCAN_LINE]:
+            check_count(scan.nodes, lambda: self.paths[-1], self._source)
+            check_feature_count(scan.nodes - 1, self._memory_bytes, self._source)
+            lines = scan.line
+            if lines:
                 yield self._result(data)
-            if state[scan.SCAN_STATUS] == GROW:
-                self._grow(data)
+            self._grow(full, lines == 0)
 
     def _result(self, data: Bytes) -> Tape:
-        lines, rows, errors, used, nodes = self._state[
-            [scan.SCAN_LINE, scan.SCAN_ROWS, scan.ERRORS, scan.TAPE, scan.NODES]
-        ].tolist()
-        entries = self._tape[:used]
-        order, bounds = self._order[:used], np.zeros(nodes + 1, np.int64)
-        _by_node(entries, bounds, np.empty(nodes, np.int64), order)
-        return Tape(
-            data, entries, order, bounds, self._row_lines[:rows], self._row_tape[:rows], self._errors[:errors], lines
-        )
+        scan = self._scan
+        entries, order = self._tape[: scan.values], self._order[: scan.values]
+        bounds = np.zeros(scan.nodes + 1, np.int64)
+        np.cumsum(self._nodes["count"][: scan.nodes], out=bounds[1:])
+        native.sort_json_values(entries, bounds[:-1].copy(), order)
+        rows, errors = slice(scan.records), self._errors[: scan.errors]
+        return Tape(data, entries, order, bounds, self._row_lines[rows], self._row_tape[rows], errors, scan.line)
 
-    def _grow(self, data: Bytes) -> None:
-        """Make room in what is full; a line that needs more than the whole tape makes the tape larger."""
-        full, used, wanted = self._state[[scan.SCAN_FULL, scan.ARENA, scan.WANTED]].tolist()
-        if full == scan.ARENA_FULL:
+    def _grow(self, full: int, is_first: bool) -> None:
+        """Makes room in what is full; a line that needs more than the whole tape makes the tape larger.
+
+        Args:
+            full: what is, of the native library's constants.
+            is_first: whether the line that needs room is the first on the tape.
+        """
+        if full == native.JSON_KEYS_FULL:
+            used, wanted = self._scan.key_bytes, self._scan.wanted_bytes
             if used + wanted > MAX_KEY_BYTES:
                 raise DataError(
                     f"more than {MAX_KEY_BYTES:,} bytes of keys: keys that are data can't be features; {_ADVICE}"
                 )
-            more = min(len(self._arena), MAX_KEY_BYTES - len(self._arena))
-            self._arena = np.concatenate([self._arena, np.zeros(max(more, wanted), np.uint8)])
-        elif full == scan.NODES_FULL:
+            more = min(len(self._keys), MAX_KEY_BYTES - len(self._keys))
+            self._keys = np.concatenate([self._keys, np.zeros(max(more, wanted), np.uint8)])
+        elif full == native.JSON_NODES_FULL:
             self._nodes = np.concatenate([self._nodes, np.full_like(self._nodes, -1)])
-            self._rehash()
-        elif self._state[scan.SCAN_LINE] == 0 and len(self._tape) >= self._state[scan.MOST_IN_LINE]:
-            data[self._state[scan.AT]] = scan.TOO_MANY
-        elif len(self._tape) < _ENTRIES or self._state[scan.SCAN_LINE] == 0:
+            self._table = np.empty(len(self._table) * 2, np.int32)
+            native.hash_json_keys(self._nodes.view(np.int32), self._scan.nodes, self._keys, self._table)
+        elif full == native.JSON_TAPE_FULL and (is_first or len(self._tape) < _ENTRIES):
             size = len(self._tape) * 2
             self._tape, self._order = room((size, 4), np.int32), room(size, np.int32)
-
-    def _rehash(self) -> None:
-        self._table = np.full(len(self._table) * 2, -1, np.int32)
-        scan.rehash(self._nodes, self._arena, self._table, int(self._state[scan.NODES]))
 
 
 def check_count(places: int, example: Callable[[], Path], source: str = "") -> None:
@@ -171,24 +172,3 @@ def check_count(places: int, example: Callable[[], Path], source: str = "") -> N
     if places > MAX_NODES:
         named = ".".join(name for name in example() if name is not None)
         raise DataError(f"more than {MAX_NODES:,} different keys, such as {named!r}: {_ADVICE}", source=source)
-
-
-@kernel
-def _by_node(
-    entries: npt.NDArray[np.int32],
-    bounds: npt.NDArray[np.int64],
-    place: npt.NDArray[np.int64],
-    order: npt.NDArray[np.int32],
-) -> None:
-    """A counting sort, stable, into order [entries]. bounds: [nodes + 1] zeros, which become where each node's entries
-    start. place: [nodes], to work in.
-    """
-    for entry in range(len(entries)):
-        bounds[(entries[entry, 0] >> 4) + 1] += 1
-    for node in range(len(place)):
-        place[node] = bounds[node]
-        bounds[node + 1] += bounds[node]
-    for entry in range(len(entries)):
-        node = entries[entry, 0] >> 4
-        order[place[node]] = entry
-        place[node] += 1

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from recordmill.base import native
 from recordmill.base.errors import Reject
-from recordmill.base.kernels import allocating
 from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
-from recordmill.base.utf8 import first_bad_byte, is_utf8
+from recordmill.base.utf8 import is_utf8, split_lines
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.sources.common.contract import BATCH_ROWS, UNIT_BYTES, Chunk, Unit, packed
@@ -80,7 +80,7 @@ def line_chunks(
                 f"{option('max_line_bytes')}, and an eighth of {option('memory')}, allow"
             )
             yield _chunk(
-                _texts(block.data, *_split(block.data)),
+                _texts(block.data, *split_lines(block.data)),
                 ordinal,
                 np.empty(0, np.int64),
                 columns,
@@ -88,20 +88,23 @@ def line_chunks(
             )
             line += 1
             continue
-        starts, stops = _split(block.data)
+        starts, stops = split_lines(block.data)
         readable = is_utf8(block.data)
         for first in range(0, len(starts), BATCH_ROWS):
             begins, ends = starts[first : first + BATCH_ROWS], stops[first : first + BATCH_ROWS]
             keep, rejects = np.ones(len(begins), np.bool_), []
             if not readable:
-                bad = _bad(block.data, begins, ends)
+                bad = np.empty(len(begins), np.int64)
+                native.find_bad_lines(block.data, begins, ends, bad)
                 keep = bad < 0
                 rejects = [
                     _reject(block.data, file, line + at, int(bad[at]), int(begins[at]))
                     for at in np.flatnonzero(~keep).tolist()
                 ]
             if not blank_lines:
-                keep &= ~_blank(block.data, begins, ends)
+                blank = np.empty(len(begins), np.bool_)
+                native.find_blank_lines(block.data, begins, ends, blank)
+                keep &= ~blank
             position = np.flatnonzero(keep) + line
             yield _chunk(_texts(block.data, begins[keep], ends[keep]), ordinal, position, columns, tuple(rejects))
             line += len(begins)
@@ -123,62 +126,10 @@ def _reject(data: Bytes, file: InputFile, line: int, bad: int, start: int) -> Re
 
 
 def _texts(data: Bytes, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> pa.Array:
-    values, offsets = _gather(data, starts, stops)
+    offsets = np.empty(len(starts) + 1, np.int64)
+    values = np.empty(int(np.sum(stops - starts)), np.uint8)
+    native.join_lines(data, starts, stops, values, offsets)
     return pa.Array.from_buffers(pa.large_string(), len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(values)])
-
-
-@allocating
-def _gather(
-    data: Bytes, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
-) -> tuple[Bytes, npt.NDArray[np.int64]]:
-    offsets = np.zeros(len(starts) + 1, np.int64)
-    for line in range(len(starts)):
-        offsets[line + 1] = offsets[line] + stops[line] - starts[line]
-    values = np.empty(offsets[-1], np.uint8)
-    for line in range(len(starts)):
-        at = offsets[line]
-        for place in range(starts[line], stops[line]):
-            values[at] = data[place]
-            at += 1
-    return values, offsets
-
-
-def _split(data: Bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """(starts, stops) of the lines, without their line feed or CRLF."""
-    ends = np.flatnonzero(data == 10)
-    if len(data) and data[-1] != 10:
-        ends = np.append(ends, len(data))
-    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1]) if len(ends) else ends
-    return starts, _without_return(data, starts, ends)
-
-
-@allocating
-def _without_return(data: Bytes, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    stops = ends.copy()
-    for line in range(len(ends)):
-        if stops[line] > starts[line] and data[stops[line] - 1] == 13 and ends[line] < len(data):
-            stops[line] -= 1
-    return stops
-
-
-@allocating
-def _bad(data: Bytes, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    places = np.empty(len(starts), np.int64)
-    for line in range(len(starts)):
-        places[line] = first_bad_byte(data, starts[line], stops[line])
-    return places
-
-
-@allocating
-def _blank(data: Bytes, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Which lines hold nothing but ASCII white space."""
-    blank = np.ones(len(starts), np.bool_)
-    for line in range(len(starts)):
-        for place in range(starts[line], stops[line]):
-            if data[place] != 32 and not 9 <= data[place] <= 13:
-                blank[line] = False
-                break
-    return blank
 
 
 @dataclass
@@ -244,11 +195,12 @@ def count_lines(
             part.start, part.stop = map(line_starts(part.ordinal).at, (part.start, part.stop))
             blocks = file_lines(file, part.start, part.stop, max_line_bytes)
         for block in blocks:
-            starts, stops = _split(block.data)
-            lines = len(starts) + bool(block.too_long_bytes)
+            counts = native.struct_line_counts()
+            native.count_lines(block.data, counts)
+            lines = counts.lines + bool(block.too_long_bytes)
             part.lines += lines
-            part.records += lines if blank_lines else lines - int(np.count_nonzero(_blank(block.data, starts, stops)))
-            part.returns += int(np.count_nonzero(block.data == 13))
+            part.records += lines if blank_lines else lines - counts.blank
+            part.returns += counts.returns
             part.size += len(block.data)
         check_unchanged(file.path, file.stat, file.name)
         return part

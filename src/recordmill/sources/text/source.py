@@ -14,7 +14,7 @@ import pyarrow as pa
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.suggestions import there_are
-from recordmill.base.utf8 import first_bad_byte, is_utf8
+from recordmill.base.utf8 import find_bad_utf8
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common.contract import (
     BATCH_BYTES,
@@ -150,9 +150,9 @@ def _document(file: InputFile, data: Bytes | None, encoding: str, max_bytes: int
     except DataError as error:
         return Reject(file.name, error.place, "encoding", error.marked_reason)
     text = pieces[0] if len(pieces) == 1 else np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
-    if is_utf8(text):
+    bad = find_bad_utf8(text)
+    if bad < 0:
         return text
-    bad = first_bad_byte(text, 0, len(text))
     line = int(np.count_nonzero(text[:bad] == 10)) + 1
     return Reject(
         file.name,
