@@ -28,7 +28,7 @@ from recordmill.sources.values.text_values import NOT_A_NUMBER, magnitude, scan_
 
 _INT, _FLOAT, _TEXT, _BOOL, _OTHER = 1, 2, 4, 8, 16  # which kinds of scalar a column has
 _GROUP = np.array([0, _BOOL, _BOOL, _INT, _FLOAT, _TEXT, _TEXT, _OTHER, _OTHER], np.uint8)  # by kind
-INT, FLOAT_TOKEN = native.JSON_INT, native.JSON_FLOAT
+_JSON_INT, _JSON_FLOAT = native.JSON_INT, native.JSON_FLOAT
 _FLOAT_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 
 _SLACK = 16  # bytes of room after texts, so that short ones are copied by one move
@@ -257,7 +257,7 @@ def _parse_floats(
         entry = entries[i]
         values[i] = 0.0
         kind = tape[entry, 0] & 15
-        if kind != INT and kind != FLOAT_TOKEN:
+        if kind != _JSON_INT and kind != _JSON_FLOAT:
             continue
         start, stop = int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3]))
         shape, _, negative, digits, power, _, cut = scan_number(data, start, stop)
@@ -268,7 +268,7 @@ def _parse_floats(
         values[i] = -value if negative else value
         if not decided:
             trouble[i] = 2
-        elif np.isinf(value) or (kind == INT and not _exact(digits, power, bits)):
+        elif np.isinf(value) or (kind == _JSON_INT and not _exact(digits, power, bits)):
             trouble[i] = 1
 
 
@@ -298,14 +298,14 @@ def _parse_wholes(
         entry = entries[i]
         values[i] = 0
         kind = tape[entry, 0] & 15
-        if kind != INT and kind != FLOAT_TOKEN:
+        if kind != _JSON_INT and kind != _JSON_FLOAT:
             continue
         _, _, negative, digits, power, _, cut = scan_number(
             data, int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3]))
         )
         digits, power = whole_value(digits, power)
         whole = power == 0 and not cut
-        if kind == FLOAT_TOKEN and word_number(data, int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3])))[0]:
+        if kind == _JSON_FLOAT and word_number(data, int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3])))[0]:
             whole = False
         if unsigned:
             trouble[i] = not whole or (negative and digits > np.uint64(0))

@@ -49,7 +49,7 @@ _FORMS: Mapping[str, tuple[int, ...]] = {
 _SCALARS = ("true or false", "a number", "a string")
 _EXACT_DIGITS = 7  # every whole number of up to 7 digits (6 and a sign) is exact as float32
 _NEVER = np.iinfo(np.int64).max
-INT, FLOAT_TOKEN, STRING = native.JSON_INT, native.JSON_FLOAT, native.JSON_STRING
+_JSON_INT, _JSON_FLOAT, _JSON_STRING = native.JSON_INT, native.JSON_FLOAT, native.JSON_STRING
 JsonPlace = tuple[int, int]  # (part of the input, line in it)
 
 
@@ -346,7 +346,7 @@ def _tally(
         if counts[node, kind] == 0:
             first[node, kind] = entry
         counts[node, kind] += 1
-        if kind == FLOAT_TOKEN or (kind == INT and tape[entry, 3] - tape[entry, 2] > _EXACT_DIGITS):
+        if kind == _JSON_FLOAT or (kind == _JSON_INT and tape[entry, 3] - tape[entry, 2] > _EXACT_DIGITS):
             start, stop = int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3]))
             shape, _, negative, digits, power, long, cut = scan_number(data, start, stop)
             loss = decimal_loss(digits, power, cut) if shape == DECIMAL else 0
@@ -358,6 +358,6 @@ def _tally(
                 inexact[node, 2] += 1
             elif shape == WHOLE and not exact_float32(digits):
                 inexact[node, 1] += 1
-        elif kind == STRING and texts[node] & TEXT_TYPE == 0:
+        elif kind == _JSON_STRING and texts[node] & TEXT_TYPE == 0:
             moment = classify_timestamp(data, int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3])))
             texts[node] |= moment if moment != 0 else TEXT_TYPE
