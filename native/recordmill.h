@@ -241,6 +241,109 @@ typedef struct {
 /* Rewrites an array's bytes as lines, an element a line; returns 0, JSON_NO_ELEMENT or JSON_AFTER_ARRAY. */
 int64_t rm_json_array_to_lines(uint8_t *data, int64_t data_size, rm_json_array *array);
 
+/* fields.cpp: columns of text fields. A field is data[start, start + length); an info is its length and flags. The texts
+ * that stand for a null lie one after the other in tokens, token i ends at token_ends[i]. valid and fault come in as 1
+ * and 0 in every row: valid becomes 0 where there is a null, fault says why a field has no value. */
+
+enum { RM_FIELD_LENGTH = 0x0FFFFFFF, RM_FIELD_QUOTED = 0x20000000 }; /* what an info holds */
+enum { /* what a text is by itself, as bits that are joined over a column; a timestamp's unit is the least it needs */
+  RM_BOOL_CLASS = 1,
+  RM_INT64_CLASS = 2,
+  RM_FLOAT32_CLASS = 4,
+  RM_SECONDS_CLASS = 8,
+  RM_MILLIS_CLASS = 16,
+  RM_MICROS_CLASS = 32,
+  RM_NANOS_CLASS = 64,
+  RM_NAIVE_CLASS = 128, /* a timestamp without a time zone, and one with */
+  RM_AWARE_CLASS = 256,
+  RM_BEYOND_NANOS_CLASS = 512, /* a timestamp before 1677-09-21 or after 2262-04-11 */
+  RM_TEXT_CLASS = 1024
+};
+enum { /* what fault says of a field */
+  RM_FITS,
+  RM_WRONG_TYPE,
+  RM_BEYOND_RANGE,
+  RM_INEXACT,
+  RM_UNDECIDED, /* Python's float() must tell */
+  RM_NO_ZONE,
+  RM_HAS_ZONE,
+  RM_TOO_FINE,
+  RM_FIELD_NOT_UTF8,
+  RM_NO_CLASS,
+  RM_NO_VALUE
+};
+/* Of a column that was parsed. */
+typedef struct { int64_t nulls, faults; } rm_field_totals;
+/* Of a column that is inferred, added up over calls. soft_nulls: quoted null tokens, which are among the values too;
+ * inexact_decimals, inexact_integers, overflows: values that float32 does not hold. */
+typedef struct {
+  int64_t classes, values, soft_nulls, inexact_decimals, inexact_integers, overflows;
+} rm_column_counts;
+/* Of a column that has texts among other values. classes: of the others; different: texts, at most one more than there
+ * was room for. */
+typedef struct { int64_t texts, values, classes, different; } rm_text_totals;
+
+/* Counts what fields are, and each null token in null_counts. Nothing is classified in a column that is known as text. */
+int64_t rm_infer_fields(const uint8_t *data, int64_t data_size, const int32_t *starts, int64_t starts_size,
+                        const int32_t *infos, int64_t infos_size, const uint8_t *tokens, int64_t tokens_size,
+                        const int64_t *token_ends, int64_t token_ends_size, rm_column_counts *counts,
+                        int64_t *null_counts, int64_t null_counts_size);
+/* The same up to the first field that is no plain value of the dtype, and the values; gives how many fields that are. */
+int64_t rm_infer_integers(const uint8_t *data, int64_t data_size, const int32_t *starts, int64_t starts_size,
+                          const int32_t *infos, int64_t infos_size, const uint8_t *tokens, int64_t tokens_size,
+                          const int64_t *token_ends, int64_t token_ends_size, rm_column_counts *counts,
+                          int64_t *null_counts, int64_t null_counts_size, int64_t *values, int64_t values_size,
+                          uint8_t *valid, int64_t valid_size, rm_field_totals *totals);
+int64_t rm_infer_floats(const uint8_t *data, int64_t data_size, const int32_t *starts, int64_t starts_size,
+                        const int32_t *infos, int64_t infos_size, const uint8_t *tokens, int64_t tokens_size,
+                        const int64_t *token_ends, int64_t token_ends_size, rm_column_counts *counts,
+                        int64_t *null_counts, int64_t null_counts_size, double *values, int64_t values_size,
+                        uint8_t *valid, int64_t valid_size, rm_field_totals *totals);
+int64_t rm_infer_timestamps(const uint8_t *data, int64_t data_size, const int32_t *starts, int64_t starts_size,
+                            const int32_t *infos, int64_t infos_size, const uint8_t *tokens, int64_t tokens_size,
+                            const int64_t *token_ends, int64_t token_ends_size, int64_t nanos_per_unit,
+                            int64_t is_aware, rm_column_counts *counts, int64_t *null_counts, int64_t null_counts_size,
+                            int64_t *values, int64_t values_size, uint8_t *valid, int64_t valid_size,
+                            rm_field_totals *totals);
+/* Whole numbers in [low, high], however they are written: 5, 5.0, 5e0. */
+int64_t rm_parse_integers(const uint8_t *data, int64_t data_size, const int32_t *starts, int64_t starts_size,
+                          const int32_t *infos, int64_t infos_size, const uint8_t *tokens, int64_t tokens_size,
+                          const int64_t *token_ends, int64_t token_ends_size, int64_t low, int64_t high,
+                          int64_t *values, int64_t values_size, uint8_t *valid, int64_t valid_size, uint8_t *fault,
+                          int64_t fault_size, rm_field_totals *totals);
+/* Decimals, rounded to float64. A whole number needs at most `bits` significant bits; values from `beyond` on are out
+ * of range. */
+int64_t rm_parse_floats(const uint8_t *data, int64_t data_size, const int32_t *starts, int64_t starts_size,
+                        const int32_t *infos, int64_t infos_size, const uint8_t *tokens, int64_t tokens_size,
+                        const int64_t *token_ends, int64_t token_ends_size, int64_t bits, double beyond,
+                        double *values, int64_t values_size, uint8_t *valid, int64_t valid_size, uint8_t *fault,
+                        int64_t fault_size, rm_field_totals *totals);
+/* Truth values, and 1 and 0. */
+int64_t rm_parse_booleans(const uint8_t *data, int64_t data_size, const int32_t *starts, int64_t starts_size,
+                          const int32_t *infos, int64_t infos_size, const uint8_t *tokens, int64_t tokens_size,
+                          const int64_t *token_ends, int64_t token_ends_size, uint8_t *values, int64_t values_size,
+                          uint8_t *valid, int64_t valid_size, uint8_t *fault, int64_t fault_size,
+                          rm_field_totals *totals);
+/* Timestamps with or without time zone, in units since 1970. */
+int64_t rm_parse_timestamps(const uint8_t *data, int64_t data_size, const int32_t *starts, int64_t starts_size,
+                            const int32_t *infos, int64_t infos_size, const uint8_t *tokens, int64_t tokens_size,
+                            const int64_t *token_ends, int64_t token_ends_size, int64_t nanos_per_unit,
+                            int64_t is_aware, int64_t *values, int64_t values_size, uint8_t *valid, int64_t valid_size,
+                            uint8_t *fault, int64_t fault_size, rm_field_totals *totals);
+/* How many bytes all fields have together. */
+int64_t rm_text_bytes(const int32_t *infos, int64_t infos_size);
+/* Texts as Arrow holds them: out[offsets[i], offsets[i + 1]). Without fault they need not be UTF-8. */
+int64_t rm_parse_texts(const uint8_t *data, int64_t data_size, const int32_t *starts, int64_t starts_size,
+                       const int32_t *infos, int64_t infos_size, const uint8_t *tokens, int64_t tokens_size,
+                       const int64_t *token_ends, int64_t token_ends_size, int64_t *offsets, int64_t offsets_size,
+                       uint8_t *out, int64_t out_size, uint8_t *valid, int64_t valid_size, uint8_t *fault,
+                       int64_t fault_size, rm_field_totals *totals);
+/* Counts the different texts of a column: the row where each stands first, and how many fields are that text. */
+int64_t rm_count_texts(const uint8_t *data, int64_t data_size, const int32_t *starts, int64_t starts_size,
+                       const int32_t *infos, int64_t infos_size, const uint8_t *tokens, int64_t tokens_size,
+                       const int64_t *token_ends, int64_t token_ends_size, int64_t *first, int64_t first_size,
+                       int64_t *counts, int64_t counts_size, rm_text_totals *totals);
+
 #ifdef __cplusplus
 }
 #endif

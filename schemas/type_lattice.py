@@ -1,7 +1,7 @@
 """What texts were seen in a column, merged over rows, files and threads; the dtype that holds them all out.
 
 `TextCounts` is a monoid: `TextCounts()` is its zero, `+` joins what two threads saw, in any order. What a text is by
-itself (a class, one bit) is told by sources.text_values; the rule that turns classes into a dtype stands here and
+itself (a class, one bit) is told by native/numbers.cpp; the rule that turns classes into a dtype stands here and
 serves CSV and JSONL alike:
 
 * nothing but nulls: `string`, nullable.
@@ -17,11 +17,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-BOOL, INT64_TYPE, FLOAT32 = 1, 2, 4
-SECONDS, MILLIS, MICROS, NANO_TIME = 8, 16, 32, 64  # a timestamp needs at least this unit
-NAIVE, AWARE = 128, 256  # it has no time zone, it has one
-BEYOND_NANOS = 512  # it lies before 1677-09-21 or after 2262-04-11
-TEXT_TYPE = 1024
+from recordmill.base import native
+
+# the classes, which native/recordmill.h explains
+BOOL, INT64_TYPE, FLOAT32, TEXT_TYPE = (
+    native.BOOL_CLASS,
+    native.INT64_CLASS,
+    native.FLOAT32_CLASS,
+    native.TEXT_CLASS,
+)
+SECONDS, MILLIS, MICROS, NANO_TIME = (
+    native.SECONDS_CLASS,
+    native.MILLIS_CLASS,
+    native.MICROS_CLASS,
+    native.NANOS_CLASS,
+)
+NAIVE, AWARE, BEYOND_NANOS = native.NAIVE_CLASS, native.AWARE_CLASS, native.BEYOND_NANOS_CLASS
 
 _NUMBER = INT64_TYPE | FLOAT32
 _TIME = SECONDS | MILLIS | MICROS | NANO_TIME | NAIVE | AWARE | BEYOND_NANOS
@@ -36,7 +47,7 @@ class TextCounts:
     nulls: how often each way to write a null occurred, by its name.
     soft_nulls: those among the values that are text in a text column and null in any other (a quoted null token); they
         have no class.
-    inexact_decimals: values with a point or an exponent that lose digits as float32, as sources.text_values defines it.
+    inexact_decimals: values with a point or an exponent that lose digits as float32, as native/numbers.cpp defines it.
     inexact_integers: whole numbers that float32 can't hold exactly. overflows: values above the largest float32.
     """
 

@@ -12,10 +12,10 @@ from csv_oracle import Row, oracle_rows
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from recordmill.base import native
 from recordmill.sources.csv.dialect import CsvOptions, Dialect
 from recordmill.sources.csv.fields import BAD_ROWS, TokenizedRows, Tokenizer, read_rows
 from recordmill.sources.csv.tokenize import FIELD_TOO_LONG, STRAY_QUOTE
-from recordmill.sources.values.field_kernels import LENGTH_COLUMN, QUOTED
 
 COLUMNS = 5
 LONG = b"x" * 61  # pushes what follows across the 64-byte blocks
@@ -50,10 +50,15 @@ def to_oracle(
         zip(rows.ordinals.tolist(), rows.lines.tolist(), rows.widths.tolist(), strict=True)
     ):
         spans = [(int(rows.starts[c, row]), int(rows.infos[c, row])) for c in range(width)]
-        fields = tuple(data[start : start + (info & LENGTH_COLUMN)].tobytes() for start, info in spans)
+        fields = tuple(data[start : start + (info & native.FIELD_LENGTH)].tobytes() for start, info in spans)
         yield (
             first + ordinal,
-            Row(starts_of_rows.get(first + ordinal, -1), line, fields, tuple(bool(info & QUOTED) for _, info in spans)),
+            Row(
+                starts_of_rows.get(first + ordinal, -1),
+                line,
+                fields,
+                tuple(bool(info & native.FIELD_QUOTED) for _, info in spans),
+            ),
         )
 
 

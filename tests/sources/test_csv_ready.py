@@ -10,14 +10,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from recordmill.base import native
 from recordmill.schemas.feature import Feature
 from recordmill.sources.csv.dialect import CsvOptions, Dialect
 from recordmill.sources.csv.fields import Tokenizer
-from recordmill.sources.csv.infer import ColumnCounts, _read
+from recordmill.sources.csv.infer import ColumnCounts, infer_values
 from recordmill.sources.csv.parse import ParsedRows
-from recordmill.sources.values import field_kernels
-from recordmill.sources.values.field_kernels import NullTokens
-from recordmill.sources.values.text_columns import TextFields, column_of_texts, convert_texts
+from recordmill.sources.values.text_columns import NullTokens, TextFields, column_of_texts, convert_texts
 
 TOKENS = ("", "NA", "nan")
 DTYPES = (
@@ -105,9 +104,7 @@ def test_telling_and_reading_at_once(first: list[str], second: list[str], dtype:
 
 def alike(ready: ParsedRows, data: np.ndarray, starts: np.ndarray, infos: np.ndarray, feature: Feature) -> None:
     """That reading afterwards finds no fault and gives the same column."""
-    again = TextFields(
-        data, starts, infos, NullTokens.of(TOKENS), np.ones(len(starts), np.uint8), np.zeros(len(starts), np.uint8)
-    )
+    again = TextFields.of(data, starts, infos, NullTokens.of(TOKENS))
     expected, faults = convert_texts(again, feature)
     assert faults == 0
     found = column_of_texts(
@@ -137,9 +134,10 @@ def test_all_fields_before_the_first_other_one_are_read(dtype: str, text: str, o
     texts = [text, "", text, other, text]
     data = np.frombuffer(bytearray("".join(f"{text},x\n" for text in texts), "utf-8"), np.uint8)
     rows = TOKENIZER.read(data, 0, len(data), final=True)
-    counts = np.zeros(field_kernels.FIELD_COUNTS + len(TOKENS), np.int64)
-    done, ready = _read(data, rows.starts[0], rows.infos[0], NullTokens.of(TOKENS), Feature("a", dtype), counts)
-    assert (done, ready.nulls, counts[field_kernels.FIELD_VALUES]) == (3, 1, 2)
+    counts, nulls = native.struct_column_counts(), np.zeros(len(TOKENS), np.int64)
+    fields = data, rows.starts[0], rows.infos[0], NullTokens.of(TOKENS)
+    done, ready = infer_values(*fields, Feature("a", dtype), counts, nulls)
+    assert (done, ready.nulls, counts.values, nulls.tolist()) == (3, 1, 2, [1, 0, 0])
     collector = ColumnCounts(TOKENS, [True, True], None)
     few = TOKENIZER.read(data, 0, len("\n".join(texts[:3])) + 6, final=True)
     assert {*collector.add(data, few, {0: Feature("a", dtype)})} == {0}

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from recordmill.base import native
 from recordmill.schemas.type_lattice import (
     AWARE,
     BEYOND_NANOS,
@@ -25,20 +26,9 @@ from recordmill.schemas.type_lattice import (
     SECONDS,
     TEXT_TYPE,
 )
-from recordmill.sources.values.text_values import (
-    INEXACT_DECIMAL,
-    INEXACT_INTEGER,
-    NO_LOSS,
-    NOT_A_NUMBER,
-    OVERFLOW,
-    classify,
-    magnitude,
-    scale,
-    scan_number,
-    truth,
-)
-from recordmill.sources.values.timestamp_text import classify_timestamp, scan_timestamp
+from recordmill.sources.values.text_columns import NullTokens, TextFields
 
+NO_LOSS, INEXACT_DECIMAL, INEXACT_INTEGER, OVERFLOW = (0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)
 numbers = st.one_of(
     st.floats().map(repr),
     st.floats(width=32).map(lambda value: repr(np.float32(value)).removeprefix("np.float32(").removesuffix(")")),
@@ -54,18 +44,43 @@ texts = st.one_of(
 )
 
 
-def buffer(text: str) -> tuple[np.ndarray, int, int]:
-    """The text amid others, so that a kernel that looks beyond its bounds reads digits."""
-    data = text.encode()
-    return np.frombuffer(bytearray(b"9" * 12 + data + b"9" * 12), np.uint8), 12, 12 + len(data)
+def column(*texts: str, surround: int = 12) -> TextFields:
+    """Texts amid digits, so that what looks beyond its bounds reads digits; surround: 0 puts the first one at the
+    buffer's beginning, where nothing stands that could be read.
+    """
+    data, starts, encoded = b"9" * surround, [], [text.encode() for text in texts]
+    for text in encoded:
+        starts.append(len(data))
+        data += text + b"9" * surround
+    lengths = np.array([len(text) for text in encoded], np.int32)
+    return TextFields.of(
+        np.frombuffer(bytearray(data or b"9"), np.uint8), np.array(starts, np.int32), lengths, NullTokens.of(())
+    )
 
 
-def number(text: str) -> float | None:
-    """The value as the kernels read it; None if they leave it to Python."""
-    kind, _, negative, digits, power, _, cut = scan_number(*buffer(text))
-    assert kind != NOT_A_NUMBER
-    value, decided = magnitude(np.uint64(digits), power, cut)
-    return (-value if negative else value) if decided else None
+def inferred(text: str) -> tuple[int, tuple[int, int, int]]:
+    """(classes, what float32 loses of it)."""
+    found = set()
+    for surround in (0, 12):
+        counts = native.struct_column_counts()
+        native.infer_fields(*column(text, surround=surround).places, counts, np.zeros(0, np.int64))
+        assert (counts.values, counts.soft_nulls) == (1, 0)
+        found.add((counts.classes, (counts.inexact_decimals, counts.inexact_integers, counts.overflows)))
+    assert len(found) == 1
+    return found.pop()
+
+
+def floats(*texts: str) -> list[float | None]:
+    """The values as the library reads them; None where it leaves them to Python."""
+    fields, out = column(*texts), np.empty(len(texts))
+    totals = native.struct_field_totals()
+    native.parse_floats(*fields.places, 53, np.inf, out, fields.valid, fields.fault, totals)
+    assert totals.nulls == 0
+    assert native.WRONG_TYPE not in fields.fault
+    return [
+        None if fault == native.UNDECIDED else value
+        for value, fault in zip(out.tolist(), fields.fault.tolist(), strict=True)
+    ]
 
 
 def bits(value: float) -> bytes:
@@ -98,7 +113,7 @@ def bits(value: float) -> bytes:
 def test_decimals_are_rounded_as_python_rounds(text: str) -> None:
     if re.search("nan|inf", text):
         return
-    value = number(text)
+    (value,) = floats(text)
     assert value is None or bits(value) == bits(float(text))
 
 
@@ -107,14 +122,20 @@ def test_hardly_any_decimal_is_left_to_python() -> None:
     values = np.concatenate(
         [random.random(3000), random.standard_normal(3000) * 10.0 ** random.integers(-300, 300, 3000)]
     )
-    assert sum(number(repr(float(value))) is None for value in values) == 0
+    assert floats(*map(repr, values.tolist())) == values.tolist()
 
 
 def test_halves_go_to_even() -> None:
     random = np.random.default_rng(7)
-    for whole in random.integers(2**52, 2**53, 2000).tolist():
-        assert scale(np.uint64(2 * whole + 1), 0) == (float(2 * whole + 1), True)
-        assert scale(np.uint64(10 * whole + 5), -1) == (float(f"{whole}.5"), True)
+    wholes = random.integers(2**52, 2**53, 2000).tolist()
+    texts = [str(2 * whole + 1) for whole in wholes] + [f"{whole}.5" for whole in wholes]
+    assert floats(*texts) == list(map(float, texts))
+
+
+def test_every_power_of_ten_is_rounded_as_python_rounds() -> None:
+    random = np.random.default_rng(7)
+    texts = [f"{digits}e{power}" for power in range(-345, 311) for digits in random.integers(1, 2**63, 20).tolist()]
+    assert [one == float(text) for one, text in zip(floats(*texts), texts, strict=True)] == [True] * len(texts)
 
 
 def expected_class(text: str) -> int:
@@ -194,11 +215,10 @@ def expected_moment(text: str) -> tuple[int, datetime | None]:
 @example("2000-02-29")
 @example("2020-1-01")
 def test_classes(text: str) -> None:
-    found = classify(*buffer(text))[0] if text else TEXT_TYPE
-    assert found == (expected_class(text) if text else TEXT_TYPE)
+    assert inferred(text)[0] == (expected_class(text) if text else TEXT_TYPE)
 
 
-def expected_loss(text: str) -> int:
+def expected_loss(text: str) -> tuple[int, int, int]:
     value = float(text)
     if re.fullmatch("-?[0-9]+", text):
         return NO_LOSS if Decimal(float(np.float32(int(text)))) == int(text) else INEXACT_INTEGER
@@ -238,9 +258,9 @@ def expected_loss(text: str) -> int:
 @example("100000.313")
 def test_digits_that_float32_loses(text: str) -> None:
     if re.search("nan|inf", text):
-        assert classify(*buffer(text)) == (FLOAT32, NO_LOSS)
+        assert inferred(text) == (FLOAT32, NO_LOSS)
         return
-    found, loss = classify(*buffer(text))
+    found, loss = inferred(text)
     if found == TEXT_TYPE:
         return
     assert loss == expected_loss(text)
@@ -262,7 +282,9 @@ def test_digits_that_float32_loses(text: str) -> None:
     ],
 )
 def test_truth(text: str, value: int) -> None:
-    assert truth(*buffer(text)) == value
+    fields, out = column(text), np.empty(1, np.uint8)
+    native.parse_booleans(*fields.places, out, fields.valid, fields.fault, native.struct_field_totals())
+    assert (out[0] if fields.fault[0] == native.FITS else -1) == value
 
 
 @pytest.mark.sweep
@@ -276,18 +298,52 @@ def test_truth(text: str, value: int) -> None:
 def test_moments(moment: datetime, zone: str, separator: str, digits: int) -> None:
     fraction = f"{moment.microsecond:06d}789"[:digits]
     text = moment.strftime(f"{moment.year:04d}-%m-%d{separator}%H:%M:%S") + (f".{fraction}" if digits else "") + zone
-    unit, aware, seconds, nanos = scan_timestamp(*buffer(text))
     offset = timedelta() if zone in ("", "Z") else datetime.fromisoformat(f"2000-01-01T00:00{zone}").utcoffset()
     assert offset is not None
-    assert seconds == (
+    seconds = (
         moment.replace(microsecond=0, tzinfo=timezone.utc) - datetime(1970, 1, 1, tzinfo=timezone.utc) - offset
     ) // timedelta(seconds=1)
-    assert nanos == int(fraction.ljust(9, "0"))
-    assert (unit, aware) == ((SECONDS, MILLIS, MICROS, NANO_TIME)[(digits + 2) // 3], zone != "")
-    assert classify_timestamp(*buffer(text)) & ~BEYOND_NANOS == unit | (AWARE if aware else NAIVE)
+    unit, kind = (digits + 2) // 3, AWARE if zone else NAIVE
+    classes, _ = inferred(text)
+    assert classes & ~BEYOND_NANOS == (SECONDS, MILLIS, MICROS, NANO_TIME)[unit] | kind
+    if unit == 3 and classes & BEYOND_NANOS:
+        return
+    nanos_per_unit = 1000 ** (3 - unit)
+    assert timestamps(nanos_per_unit, zone != "", text) == [
+        (seconds * 10**9 + int(fraction.ljust(9, "0"))) // nanos_per_unit
+    ]
+
+
+def timestamps(nanos_per_unit: int, is_aware: bool, *texts: str) -> list[int]:
+    fields, out, totals = column(*texts), np.empty(len(texts), np.int64), native.struct_field_totals()
+    native.parse_timestamps(*fields.places, nanos_per_unit, is_aware, out, fields.valid, fields.fault, totals)
+    assert (totals.nulls, totals.faults) == (0, 0)
+    return out.tolist()
 
 
 def test_every_day_of_the_calendar() -> None:
-    for ordinal in range(1, datetime.max.toordinal(), 97):
-        day = datetime.fromordinal(ordinal)
-        assert scan_timestamp(*buffer(day.strftime(f"{day.year:04d}-%m-%d")))[2] == (ordinal - 719_163) * 86_400
+    days = range(1, datetime.max.toordinal(), 97)
+    texts = [datetime.fromordinal(day).date().isoformat() for day in days]
+    assert timestamps(10**9, False, *texts) == [(day - 719_163) * 86_400 for day in days]
+
+
+def test_fields_outside_of_the_buffer_are_refused() -> None:
+    fields = column("1", "2")
+    for starts, infos in (
+        ([0, 99], [1, 1]),
+        ([0, -1], [1, 1]),
+        ([0, 1], [1, native.FIELD_LENGTH]),
+        ([0, 2**31 - 1], [1, 1]),
+    ):
+        places = fields.data, np.array(starts, np.int32), np.array(infos, np.int32), *fields.tokens
+        with pytest.raises(IndexError, match="infer_fields"):
+            native.infer_fields(*places, native.struct_column_counts(), np.zeros(0, np.int64))
+    with pytest.raises(IndexError, match="parse_texts"):  # room for one byte less
+        native.parse_texts(
+            *fields.places,
+            np.empty(3, np.int64),
+            np.empty(1, np.uint8),
+            fields.valid,
+            fields.fault,
+            native.struct_field_totals(),
+        )

@@ -48,6 +48,30 @@ JSON_NO_ELEMENT: int
 JSON_AFTER_ARRAY: int
 JSON_MOST_DEPTH: int
 JSON_UNREADABLE: int
+FIELD_LENGTH: int
+FIELD_QUOTED: int
+BOOL_CLASS: int
+INT64_CLASS: int
+FLOAT32_CLASS: int
+SECONDS_CLASS: int
+MILLIS_CLASS: int
+MICROS_CLASS: int
+NANOS_CLASS: int
+NAIVE_CLASS: int
+AWARE_CLASS: int
+BEYOND_NANOS_CLASS: int
+TEXT_CLASS: int
+FITS: int
+WRONG_TYPE: int
+BEYOND_RANGE: int
+INEXACT: int
+UNDECIDED: int
+NO_ZONE: int
+HAS_ZONE: int
+TOO_FINE: int
+FIELD_NOT_UTF8: int
+NO_CLASS: int
+NO_VALUE: int
 
 class struct_frame_scan:
     at: int
@@ -108,6 +132,27 @@ class struct_json_array:
     is_escaped: int
     is_filled: int
     elements: int
+    def __init__(self, *args: float, **fields: float) -> None: ...
+
+class struct_field_totals:
+    nulls: int
+    faults: int
+    def __init__(self, *args: float, **fields: float) -> None: ...
+
+class struct_column_counts:
+    classes: int
+    values: int
+    soft_nulls: int
+    inexact_decimals: int
+    inexact_integers: int
+    overflows: int
+    def __init__(self, *args: float, **fields: float) -> None: ...
+
+class struct_text_totals:
+    texts: int
+    values: int
+    classes: int
+    different: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 def built_level() -> int: ...
@@ -244,3 +289,123 @@ def join_json_texts(
     offsets: npt.NDArray[np.int64] | None,
 ) -> int: ...
 def json_array_to_lines(data: npt.NDArray[np.uint8 | np.bool_] | None, array: struct_json_array) -> int: ...
+def infer_fields(
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    starts: npt.NDArray[np.int32] | None,
+    infos: npt.NDArray[np.int32] | None,
+    tokens: npt.NDArray[np.uint8 | np.bool_] | None,
+    token_ends: npt.NDArray[np.int64] | None,
+    counts: struct_column_counts,
+    null_counts: npt.NDArray[np.int64] | None,
+) -> int: ...
+def infer_integers(
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    starts: npt.NDArray[np.int32] | None,
+    infos: npt.NDArray[np.int32] | None,
+    tokens: npt.NDArray[np.uint8 | np.bool_] | None,
+    token_ends: npt.NDArray[np.int64] | None,
+    counts: struct_column_counts,
+    null_counts: npt.NDArray[np.int64] | None,
+    values: npt.NDArray[np.int64] | None,
+    valid: npt.NDArray[np.uint8 | np.bool_] | None,
+    totals: struct_field_totals,
+) -> int: ...
+def infer_floats(
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    starts: npt.NDArray[np.int32] | None,
+    infos: npt.NDArray[np.int32] | None,
+    tokens: npt.NDArray[np.uint8 | np.bool_] | None,
+    token_ends: npt.NDArray[np.int64] | None,
+    counts: struct_column_counts,
+    null_counts: npt.NDArray[np.int64] | None,
+    values: npt.NDArray[np.float64] | None,
+    valid: npt.NDArray[np.uint8 | np.bool_] | None,
+    totals: struct_field_totals,
+) -> int: ...
+def infer_timestamps(
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    starts: npt.NDArray[np.int32] | None,
+    infos: npt.NDArray[np.int32] | None,
+    tokens: npt.NDArray[np.uint8 | np.bool_] | None,
+    token_ends: npt.NDArray[np.int64] | None,
+    nanos_per_unit: int,
+    is_aware: int,
+    counts: struct_column_counts,
+    null_counts: npt.NDArray[np.int64] | None,
+    values: npt.NDArray[np.int64] | None,
+    valid: npt.NDArray[np.uint8 | np.bool_] | None,
+    totals: struct_field_totals,
+) -> int: ...
+def parse_integers(
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    starts: npt.NDArray[np.int32] | None,
+    infos: npt.NDArray[np.int32] | None,
+    tokens: npt.NDArray[np.uint8 | np.bool_] | None,
+    token_ends: npt.NDArray[np.int64] | None,
+    low: int,
+    high: int,
+    values: npt.NDArray[np.int64] | None,
+    valid: npt.NDArray[np.uint8 | np.bool_] | None,
+    fault: npt.NDArray[np.uint8 | np.bool_] | None,
+    totals: struct_field_totals,
+) -> int: ...
+def parse_floats(
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    starts: npt.NDArray[np.int32] | None,
+    infos: npt.NDArray[np.int32] | None,
+    tokens: npt.NDArray[np.uint8 | np.bool_] | None,
+    token_ends: npt.NDArray[np.int64] | None,
+    bits: int,
+    beyond: float,
+    values: npt.NDArray[np.float64] | None,
+    valid: npt.NDArray[np.uint8 | np.bool_] | None,
+    fault: npt.NDArray[np.uint8 | np.bool_] | None,
+    totals: struct_field_totals,
+) -> int: ...
+def parse_booleans(
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    starts: npt.NDArray[np.int32] | None,
+    infos: npt.NDArray[np.int32] | None,
+    tokens: npt.NDArray[np.uint8 | np.bool_] | None,
+    token_ends: npt.NDArray[np.int64] | None,
+    values: npt.NDArray[np.uint8 | np.bool_] | None,
+    valid: npt.NDArray[np.uint8 | np.bool_] | None,
+    fault: npt.NDArray[np.uint8 | np.bool_] | None,
+    totals: struct_field_totals,
+) -> int: ...
+def parse_timestamps(
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    starts: npt.NDArray[np.int32] | None,
+    infos: npt.NDArray[np.int32] | None,
+    tokens: npt.NDArray[np.uint8 | np.bool_] | None,
+    token_ends: npt.NDArray[np.int64] | None,
+    nanos_per_unit: int,
+    is_aware: int,
+    values: npt.NDArray[np.int64] | None,
+    valid: npt.NDArray[np.uint8 | np.bool_] | None,
+    fault: npt.NDArray[np.uint8 | np.bool_] | None,
+    totals: struct_field_totals,
+) -> int: ...
+def text_bytes(infos: npt.NDArray[np.int32] | None) -> int: ...
+def parse_texts(
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    starts: npt.NDArray[np.int32] | None,
+    infos: npt.NDArray[np.int32] | None,
+    tokens: npt.NDArray[np.uint8 | np.bool_] | None,
+    token_ends: npt.NDArray[np.int64] | None,
+    offsets: npt.NDArray[np.int64] | None,
+    out: npt.NDArray[np.uint8 | np.bool_] | None,
+    valid: npt.NDArray[np.uint8 | np.bool_] | None,
+    fault: npt.NDArray[np.uint8 | np.bool_] | None,
+    totals: struct_field_totals,
+) -> int: ...
+def count_texts(
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    starts: npt.NDArray[np.int32] | None,
+    infos: npt.NDArray[np.int32] | None,
+    tokens: npt.NDArray[np.uint8 | np.bool_] | None,
+    token_ends: npt.NDArray[np.int64] | None,
+    first: npt.NDArray[np.int64] | None,
+    counts: npt.NDArray[np.int64] | None,
+    totals: struct_text_totals,
+) -> int: ...

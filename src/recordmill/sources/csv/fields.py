@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from recordmill.base import native
 from recordmill.base.arrays import Bytes, Int32s, Int64s
 from recordmill.base.buffers import room
 from recordmill.sources.csv.dialect import Dialect
@@ -38,7 +39,7 @@ from recordmill.sources.csv.tokenize import (
     STOP,
     tokenize,
 )
-from recordmill.sources.values.field_kernels import LENGTH_COLUMN, QUOTED
+from recordmill.sources.values.text_columns import text_at
 
 BAD_ROWS = 4096  # bad rows per call, so that their places need no memory that grows with the input
 
@@ -166,9 +167,10 @@ def _widths(sample: Bytes, dialect: Dialect, most_rows: int, final: bool) -> Seq
 
 def _cells(data: Bytes, rows: TokenizedRows, row: int) -> tuple[Cell, ...]:
     width = min(int(rows.widths[row]), MOST_SNIFFED_COLUMNS)
+    starts, infos = rows.starts[:width, row], rows.infos[:width, row]
     return tuple(
-        Cell(data[at : at + (info & LENGTH_COLUMN)].tobytes().decode("utf-8", "replace"), bool(info & QUOTED))
-        for at, info in zip(rows.starts[:width, row].tolist(), rows.infos[:width, row].tolist(), strict=True)
+        Cell(text_at(data, starts, infos, at).decode("utf-8", "replace"), bool(infos[at] & native.FIELD_QUOTED))
+        for at in range(width)
     )
 
 

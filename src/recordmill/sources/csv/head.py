@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
+from recordmill.base import native
 from recordmill.base.arrays import Bytes
 from recordmill.base.errors import DataError
 from recordmill.base.option_names import option
@@ -43,7 +44,6 @@ from recordmill.sources.csv.sniff_dialect import (
 )
 from recordmill.sources.csv.sniff_header import DATA_ROW, UNSURE, FirstRow, HeaderGuess, guess_header
 from recordmill.sources.csv.tokenize import FIELD_TOO_LONG, STRAY_QUOTE
-from recordmill.sources.values.field_kernels import LENGTH_COLUMN
 from recordmill.storage.codecs import NONE
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, open_blocks
 from recordmill.storage.file_table import FileTable, InputFile, coded
@@ -340,7 +340,7 @@ class _Reader:
         if self._options.header is False:
             return numbered, ()
         fields = [
-            data[at : at + (info & LENGTH_COLUMN)].tobytes()
+            data[at : at + (info & native.FIELD_LENGTH)].tobytes()
             for at, info in zip(rows.starts[:width, 0].tolist(), rows.infos[:width, 0].tolist(), strict=True)
         ]
         try:

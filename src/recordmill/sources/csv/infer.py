@@ -10,40 +10,18 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
-import numpy.typing as npt
 
+from recordmill.base import native
 from recordmill.base.arrays import Bytes, Int32s, Int64s
 from recordmill.base.buffers import room
-from recordmill.base.kernels import kernel
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.schemas.type_lattice import BEYOND_NANOS, FLOAT32, INT64_TYPE, TEXT_TYPE, TextCounts
+from recordmill.schemas.type_lattice import TEXT_TYPE, TextCounts
 from recordmill.sources.common.scan_cache import CachedPiece, CachedReject, RecordKeeper, ScanCache
 from recordmill.sources.csv.fields import TokenizedRows
 from recordmill.sources.csv.messages import explain_row, first_line
 from recordmill.sources.csv.parse import Parsed, ParsedRows, Parser, text_column
-from recordmill.sources.values import field_kernels as kernels
-from recordmill.sources.values.field_kernels import LENGTH_COLUMN, NullTokens, null_index
 from recordmill.sources.values.labels import ClassNames
-from recordmill.sources.values.text_columns import NANOS_PER
-from recordmill.sources.values.text_values import (
-    INEXACT_DECIMAL,
-    NO_LOSS,
-    NOT_A_NUMBER,
-    OVERFLOW,
-    WHOLE,
-    classify,
-    decimal_loss,
-    exact_float32,
-    fits_int64,
-    magnitude,
-    scan_number,
-    word_number,
-)
-from recordmill.sources.values.timestamp_text import scan_timestamp, timestamp_bits
-
-# mypy: disable-error-code="arg-type,no-any-return,return-value"
-# In compiled code NumPy's scalars and Python's are the same.
-
+from recordmill.sources.values.text_columns import NANOS_PER, NullTokens, text_at
 
 _SHOWN_BYTES = 256  # of a value
 _FEW_STRAYS = 10  # a column of ten times as many other values is text by accident
@@ -91,8 +69,8 @@ class ColumnCounts:
 
     def __init__(self, null_tokens: Sequence[str], typed: Sequence[bool], label: int | None) -> None:
         self._names, self._tokens, self._label = tuple(null_tokens), NullTokens.of(null_tokens), label
-        self._counts = np.zeros((len(typed), kernels.FIELD_COUNTS + len(self._names)), np.int64)
-        self._counts[~np.array(typed, np.bool_), kernels.VALUE_CLASSES] = TEXT_TYPE
+        self._counts = [native.struct_column_counts(classes=0 if is_typed else TEXT_TYPE) for is_typed in typed]
+        self._nulls = np.zeros((len(typed), len(self._names)), np.int64)
         self._typed = tuple(typed)
         self.labels = ClassNames("")
         self.unexpected: dict[int, UnexpectedValue] = {}
@@ -105,15 +83,15 @@ class ColumnCounts:
         """
         ready: dict[int, ParsedRows] = {}
         for place, counts in enumerate(self._counts):
-            before, done = counts[kernels.VALUE_CLASSES] & TEXT_TYPE, 0
-            starts, infos = rows.starts[place], rows.infos[place]
+            before, done = counts.classes & TEXT_TYPE, 0
+            starts, infos, nulls = rows.starts[place], rows.infos[place], self._nulls[place]
             if not before and place in wanted:
-                done, found = _read(data, starts, infos, self._tokens, wanted[place], counts)
+                done, found = infer_values(data, starts, infos, self._tokens, wanted[place], counts, nulls)
                 if done == len(starts):
                     ready[place] = found
             if done < len(starts):
-                kernels.infer_column(data, starts[done:], infos[done:], self._tokens, counts)
-            if not before and counts[kernels.VALUE_CLASSES] & TEXT_TYPE:
+                native.infer_fields(data, starts[done:], infos[done:], *self._tokens, counts, nulls)
+            if not before and counts.classes & TEXT_TYPE:
                 self.unexpected[place] = self._unexpected(data, rows, place)
             elif (
                 place in self.unexpected and self.unexpected[place].is_odd
@@ -129,207 +107,59 @@ class ColumnCounts:
 
     def classes(self) -> list[int]:
         """The classes of each column so far; of those that are not typed none."""
-        return np.where(self._typed, self._counts[:, kernels.VALUE_CLASSES], 0).tolist()
+        return [counts.classes if typed else 0 for counts, typed in zip(self._counts, self._typed, strict=True)]
 
     def _unexpected(self, data: Bytes, rows: TokenizedRows, place: int) -> UnexpectedValue:
         starts, infos = rows.starts[place], rows.infos[place]
         at, counts = np.zeros(_MOST_WORDS, np.int64), np.zeros(_MOST_WORDS, np.int64)
-        texts, values, classes, different = map(int, _texts_among(data, starts, infos, self._tokens, at, counts))
-        first = zip(at[:different].tolist(), counts.tolist(), strict=False)
-        words = {kernels.field(data, starts, infos, row)[:_SHOWN_BYTES]: count for row, count in first}
-        line, value = (int(rows.lines[at[0]]), next(iter(words))) if texts else (0, b"")
-        return UnexpectedValue(line, value, texts, values, classes, words if different <= _MOST_WORDS else None)
+        totals = native.struct_text_totals()
+        native.count_texts(data, starts, infos, *self._tokens, at, counts, totals)
+        first = zip(at[: totals.different].tolist(), counts.tolist(), strict=False)
+        words = {text_at(data, starts, infos, row)[:_SHOWN_BYTES]: count for row, count in first}
+        line, value = (int(rows.lines[at[0]]), next(iter(words))) if totals.texts else (0, b"")
+        few = words if totals.different <= _MOST_WORDS else None
+        return UnexpectedValue(line, value, totals.texts, totals.values, totals.classes, few)
 
     def seen(self) -> list[TextCounts]:
         """One for each column; for those that are not typed without classes."""
         result = []
-        for counts, typed in zip(self._counts.tolist(), self._typed, strict=True):
-            head, nulls = counts[: kernels.FIELD_COUNTS], counts[kernels.FIELD_COUNTS :]
+        for counts, nulls, typed in zip(self._counts, self._nulls.tolist(), self._typed, strict=True):
             names = {name: count for name, count in zip(self._names, nulls, strict=True) if count}
             result.append(
                 TextCounts(
-                    head[kernels.VALUE_CLASSES] if typed else 0,
-                    *(head[kernels.FIELD_VALUES], names, head[kernels.SOFT_NULLS]),
-                    *(head[kernels.DECIMALS], head[kernels.INTEGERS], head[kernels.OVERFLOWS]),
+                    *(counts.classes if typed else 0, counts.values, names, counts.soft_nulls),
+                    *(counts.inexact_decimals, counts.inexact_integers, counts.overflows),
                 )
             )
         return result
 
 
-def _read(
-    data: Bytes, starts: Int32s, infos: Int32s, tokens: NullTokens, feature: Feature, counts: Int64s
+def infer_values(
+    data: Bytes,
+    starts: Int32s,
+    infos: Int32s,
+    tokens: NullTokens,
+    feature: Feature,
+    counts: native.struct_column_counts,
+    nulls: Int64s,
 ) -> tuple[int, ParsedRows]:
-    """(how many fields from the first on are values of the feature, or null, their values): they are counted as
-    `infer_column` does. What comes behind them may be of another class, or is no value of the feature.
+    """(how many fields from the first on are values of the feature, or null, their values).
+
+    They are counted as `native.infer_fields` does. What comes after them may be of another class, or is no value of
+    the feature.
     """
-    rows = len(starts)
-    valid = np.ones(rows, np.uint8)
+    places, totals = (data, starts, infos, *tokens), native.struct_field_totals()
+    is_whole = feature.dtype == "int64" or feature.timestamp is not None
+    values, valid = room(len(starts), np.int64 if is_whole else np.float64), np.ones(len(starts), np.uint8)
     if feature.timestamp is not None:
         unit, zone = feature.timestamp
-        moments = room(rows, np.int64)
-        done, nulls = _moments(data, starts, infos, tokens, NANOS_PER[unit], zone is not None, counts, moments, valid)
-        return done, ParsedRows(moments, valid, nulls)
-    if feature.dtype == "int64":
-        wholes = room(rows, np.int64)
-        done, nulls = _wholes(data, starts, infos, tokens, counts, wholes, valid)
-        return done, ParsedRows(wholes, valid, nulls)
-    reals = room(rows, np.float64)
-    done, nulls = _reals(data, starts, infos, tokens, counts, reals, valid)
-    return done, ParsedRows(reals, valid, nulls)
-
-
-@kernel
-def _is_null(data: Bytes, starts: Int32s, infos: Int32s, row: int, tokens: NullTokens, counts: Int64s) -> bool:
-    """Whether a field is null in a column of numbers or times; it is counted, as a value too if it isn't."""
-    null = null_index(data, np.int64(starts[row]), np.int64(infos[row] & LENGTH_COLUMN), tokens)
-    if null >= 0 and not infos[row] & kernels.QUOTED:
-        counts[kernels.FIELD_COUNTS + null] += 1
-        return True
-    counts[kernels.FIELD_VALUES] += 1
-    if null >= 0:
-        counts[kernels.SOFT_NULLS] += 1
-    return null >= 0
-
-
-@kernel
-def _wholes(
-    data: Bytes,
-    starts: Int32s,
-    infos: Int32s,
-    tokens: NullTokens,
-    counts: Int64s,
-    out: Int64s,
-    valid: Bytes,
-) -> tuple[int, int]:
-    """(fields before the first that is no whole number of int64, nulls among them)."""
-    nulls = 0
-    for row in range(len(starts)):
-        if _is_null(data, starts, infos, row, tokens, counts):
-            out[row], valid[row] = 0, 0
-            nulls += 1
-            continue
-        start = np.int64(starts[row])
-        kind, odd, negative, digits, _, long, _ = scan_number(data, start, start + np.int64(infos[row] & LENGTH_COLUMN))
-        if kind != WHOLE or odd or not fits_int64(negative, digits, long):
-            counts[kernels.FIELD_VALUES] -= 1
-            return row, nulls
-        counts[kernels.VALUE_CLASSES] |= INT64_TYPE
-        if not _is_exact(digits):
-            counts[kernels.INTEGERS] += 1
-        out[row] = -np.int64(digits) if negative else np.int64(digits)
-    return len(starts), nulls
-
-
-@kernel
-def _is_exact(digits: np.uint64) -> bool:
-    """Whether float32 holds the whole number."""
-    return digits <= np.uint64(1 << 24) or exact_float32(digits)
-
-
-@kernel
-def _reals(
-    data: Bytes,
-    starts: Int32s,
-    infos: Int32s,
-    tokens: NullTokens,
-    counts: Int64s,
-    out: npt.NDArray[np.float64],
-    valid: Bytes,
-) -> tuple[int, int]:
-    """(fields before the first that is no number, or none that float32 holds, or undecided, nulls among them)."""
-    nulls = 0
-    for row in range(len(starts)):
-        if _is_null(data, starts, infos, row, tokens, counts):
-            out[row], valid[row] = 0.0, 0
-            nulls += 1
-            continue
-        start = np.int64(starts[row])
-        stop = start + np.int64(infos[row] & LENGTH_COLUMN)
-        kind, odd, negative, digits, power, long, cut = scan_number(data, start, stop)
-        is_number, value = word_number(data, start, stop) if kind == NOT_A_NUMBER else (not odd, 0.0)
-        loss, classes = NO_LOSS, FLOAT32
-        if kind != NOT_A_NUMBER and is_number:
-            value, is_number = magnitude(digits, power, cut)
-            if kind == WHOLE:
-                classes = INT64_TYPE
-                is_number = is_number and fits_int64(negative, digits, long) and _is_exact(digits)
-            elif is_number:
-                loss = decimal_loss(digits, power, cut)
-            value = -value if negative else value
-        if not is_number or loss == OVERFLOW:
-            counts[kernels.FIELD_VALUES] -= 1
-            return row, nulls
-        counts[kernels.VALUE_CLASSES] |= classes
-        if loss == INEXACT_DECIMAL:
-            counts[kernels.DECIMALS] += 1
-        out[row] = value
-    return len(starts), nulls
-
-
-@kernel
-def _moments(
-    data: Bytes,
-    starts: Int32s,
-    infos: Int32s,
-    tokens: NullTokens,
-    nanos_per_unit: int,
-    aware: bool,
-    counts: Int64s,
-    out: Int64s,
-    valid: Bytes,
-) -> tuple[int, int]:
-    """(fields before the first that is no such time, nulls among them)."""
-    nulls, units_per_second = 0, 1_000_000_000 // nanos_per_unit
-    for row in range(len(starts)):
-        if _is_null(data, starts, infos, row, tokens, counts):
-            out[row], valid[row] = 0, 0
-            nulls += 1
-            continue
-        start = np.int64(starts[row])
-        unit, has_zone, seconds, nanos = scan_timestamp(data, start, start + np.int64(infos[row] & LENGTH_COLUMN))
-        bits = timestamp_bits(unit, has_zone, seconds)
-        beyond = nanos_per_unit == 1 and bits & BEYOND_NANOS != 0
-        if bits == 0 or has_zone != aware or nanos % nanos_per_unit != 0 or beyond:
-            counts[kernels.FIELD_VALUES] -= 1
-            return row, nulls
-        counts[kernels.VALUE_CLASSES] |= bits
-        out[row] = seconds * units_per_second + nanos // nanos_per_unit
-    return len(starts), nulls
-
-
-@kernel
-def _texts_among(
-    data: Bytes, starts: Int32s, infos: Int32s, tokens: NullTokens, first: Int64s, counts: Int64s
-) -> tuple[int, int, int, int]:
-    """(how many values are text, how many values there are, the classes of the others, how many different texts: up to
-    one more than there is room for). Writes of each of these the row where it stands first, and how many are that.
-    """
-    texts, values, classes, different = 0, 0, 0, 0
-    for row in range(len(starts)):
-        start, size = np.int64(starts[row]), np.int64(infos[row] & LENGTH_COLUMN)
-        if null_index(data, start, size, tokens) >= 0:
-            continue
-        values += 1
-        bits, _ = classify(data, start, start + size)
-        if bits != TEXT_TYPE:
-            classes |= bits
-            continue
-        texts += 1
-        word = 0
-        while word < min(different, len(first)):
-            same = size == np.int64(infos[first[word]] & LENGTH_COLUMN)
-            other = np.int64(starts[first[word]])
-            for at in range(size if same else 0):
-                same = same and data[start + at] == data[other + at]
-            if same:
-                counts[word] += 1
-                break
-            word += 1
-        if word == different:
-            different += 1
-            if word < len(first):
-                first[word], counts[word] = row, 1
-    return texts, values, classes, different
+        unit_and_zone = NANOS_PER[unit], zone is not None
+        done = native.infer_timestamps(*places, *unit_and_zone, counts, nulls, values, valid, totals)
+    elif is_whole:
+        done = native.infer_integers(*places, counts, nulls, values, valid, totals)
+    else:
+        done = native.infer_floats(*places, counts, nulls, values, valid, totals)
+    return done, ParsedRows(values, valid, totals.nulls)
 
 
 # by what columns were seen to be (their classes, by name), the schema that is expected, or None where none fits yet

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from recordmill.base import native
 from recordmill.base.arrays import Bytes
 from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature
 from recordmill.sources.csv.tokenize import FIELD_TOO_LONG, STRAY_QUOTE
-from recordmill.sources.values import field_kernels as kernels
 from recordmill.sources.values.casting import EXAMPLE_LIMIT
 
 _SHOWN_CHARACTERS = 60  # of a value: enough to find it, short enough for a line
@@ -145,13 +145,13 @@ def _no_value(feature: Feature) -> tuple[str, str]:
 
 
 _FAULTS: dict[int, Callable[[Feature], tuple[str, str]]] = {
-    kernels.WRONG_TYPE: _wrong_type,
-    kernels.BEYOND_RANGE: _beyond_range,
-    kernels.INEXACT: _inexact,
-    kernels.NO_ZONE: _zone,
-    kernels.HAS_ZONE: _zone,
-    kernels.TOO_FINE: _too_fine,
-    kernels.FIELD_NOT_UTF8: _not_utf8,
-    kernels.NO_CLASS: _no_class,
-    kernels.NO_VALUE: _no_value,
+    native.WRONG_TYPE: _wrong_type,
+    native.BEYOND_RANGE: _beyond_range,
+    native.INEXACT: _inexact,
+    native.NO_ZONE: _zone,
+    native.HAS_ZONE: _zone,
+    native.TOO_FINE: _too_fine,
+    native.FIELD_NOT_UTF8: _not_utf8,
+    native.NO_CLASS: _no_class,
+    native.NO_VALUE: _no_value,
 }

@@ -16,16 +16,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recordmill.base.arrays import Bytes
-from recordmill.base.buffers import room
+from recordmill.base import native
+from recordmill.base.arrays import Bytes, Int32s
 from recordmill.schemas.arrow import arrow_type, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.csv.fields import TokenizedRows
 from recordmill.sources.csv.messages import explain_fields
-from recordmill.sources.values import field_kernels as kernels
-from recordmill.sources.values.field_kernels import NullTokens
 from recordmill.sources.values.labels import to_classes
-from recordmill.sources.values.text_columns import TextFields, array_of, column_of_texts, convert_texts
+from recordmill.sources.values.text_columns import NullTokens, TextFields, column_of_texts, convert_texts, texts
 
 MISSING_FIELD = -1  # instead of a column's place in the file: the file lacks it
 
@@ -84,8 +82,7 @@ class Parser:
             if faults:
                 bad = np.zeros(count, np.bool_) if bad is None else bad
                 for row in np.flatnonzero((fields.fault != 0) & ~bad).tolist():
-                    value = kernels.field(data, fields.starts, fields.infos, row)
-                    rejects.append((row, *explain_fields(feature, int(fault[row]), value)))
+                    rejects.append((row, *explain_fields(feature, int(fault[row]), fields.text(row))))
                 bad |= fields.fault != 0
             columns.append(array)
         if bad is None:
@@ -100,7 +97,9 @@ class Parser:
             return column_of_texts(fields, feature, known.nulls, known.values), 0
         if feature.classes is not None:
             return _class_numbers(fields, feature.classes)
-        return _strings(fields, feature) if feature.dtype in ("string", "bytes") else convert_texts(fields, feature)
+        if feature.dtype in ("string", "bytes"):
+            return texts(fields, is_utf8=feature.dtype == "string")
+        return convert_texts(fields, feature)
 
 
 def _batch(columns: list[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
@@ -112,36 +111,22 @@ def _batch(columns: list[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBa
 def _mark_nulls(fields: TextFields) -> int:
     """A null in a required column is a fault, where there is no other."""
     nulls = (fields.valid == 0) & (fields.fault == 0)
-    fields.fault[nulls] = kernels.NO_VALUE
+    fields.fault[nulls] = native.NO_VALUE
     return int(nulls.sum())
 
 
-def _strings(fields: TextFields, feature: Feature) -> tuple[pa.Array, int]:
-    offsets, out = room(fields.rows + 1, np.int64), room(kernels.text_bytes(fields.infos), np.uint8)
-    nulls, ascii_only = kernels.text(
-        fields.data, fields.starts, fields.infos, fields.tokens, offsets, out, fields.valid
-    )
-    faults = 0
-    if feature.dtype != "bytes" and not ascii_only:
-        faults = int(kernels.check_field_utf8(offsets, out, fields.fault))
-    kind = pa.large_binary() if feature.dtype == "bytes" else pa.large_string()
-    return array_of(kind, fields, nulls, offsets, out), faults
-
-
 def _class_numbers(fields: TextFields, classes: Sequence[str]) -> tuple[pa.Array, int]:
-    names, faults = _strings(fields, Feature("", "string"))
+    names, faults = texts(fields)
     if faults:
         names = pc.if_else(pa.array(fields.fault == 0), names, pa.scalar(None, names.type))
     cast = to_classes(names, classes)
     if cast.bad is None:
         return cast.values, faults
-    fields.fault[cast.bad] = kernels.NO_CLASS
+    fields.fault[cast.bad] = native.NO_CLASS
     return cast.values, faults + int(np.count_nonzero(cast.bad))
 
 
-def text_column(
-    data: Bytes, starts: npt.NDArray[np.int32], infos: npt.NDArray[np.int32], tokens: NullTokens
-) -> tuple[pa.Array, Bytes]:
+def text_column(data: Bytes, starts: Int32s, infos: Int32s, tokens: NullTokens) -> tuple[pa.Array, Bytes]:
     """(the column as large_string, where it is no UTF-8); what stands in those rows must not be used."""
-    fields = TextFields(data, starts, infos, tokens, np.ones(len(starts), np.uint8), np.zeros(len(starts), np.uint8))
-    return _strings(fields, Feature("", "string"))[0], fields.fault
+    fields = TextFields.of(data, starts, infos, tokens)
+    return texts(fields)[0], fields.fault

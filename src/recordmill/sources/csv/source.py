@@ -56,7 +56,7 @@ from recordmill.sources.csv.schema import (
 )
 from recordmill.sources.csv.sniff_header import FirstRows, agree_on_header
 from recordmill.sources.values.conform import with_classes
-from recordmill.sources.values.field_kernels import NullTokens
+from recordmill.sources.values.text_columns import NullTokens
 from recordmill.storage.digest import DIGESTED_BYTES
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Stat, ahead, check_unchanged, read_blocks, read_range

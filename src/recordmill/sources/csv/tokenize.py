@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from recordmill.base import native
 from recordmill.base.arrays import Bytes, Int32s, Int64s
 from recordmill.base.byte_masks import LANES, byte_mask, first_bit
 from recordmill.base.kernels import inlined, kernel
-from recordmill.sources.values.field_kernels import LENGTH_COLUMN, QUOTED
 
+LENGTH_COLUMN, QUOTED = native.FIELD_LENGTH, native.FIELD_QUOTED
 FIELD_TOO_LONG = -1  # the width of a bad row that exceeds max_row_bytes or whose quote is never closed
 STRAY_QUOTE = -2  # the width of a bad row with a field that goes on behind its closing quote
 

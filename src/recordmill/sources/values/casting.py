@@ -16,13 +16,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recordmill.base import native
 from recordmill.base.arrays import Bools
 from recordmill.schemas.arrow import value_type
 from recordmill.schemas.feature import Feature
-from recordmill.sources.values import field_kernels as kernels
-from recordmill.sources.values.field_kernels import NullTokens
 from recordmill.sources.values.text_columns import (
     MANTISSA_BITS,
+    NullTokens,
     TextFields,
     convert_texts,
     inexact,
@@ -131,7 +131,7 @@ def _to_float(values: pa.Array, dtype: str) -> Cast:
 
 
 def _from_text(values: pa.Array, feature: Feature) -> Cast:
-    """Numbers, truth values and times in texts, by the grammar of text_values."""
+    """Numbers, truth values and times in texts, by the grammar of native/numbers.h."""
     there = pc.cast(values.drop_null(), pa.large_string())
     offsets = np.frombuffer(there.buffers()[1], np.int64, len(there) + 1, there.offset * 8)
     if len(there) and offsets[-1] - offsets[0] > _MOST_TEXT_BYTES and len(values) > 1:
@@ -139,10 +139,9 @@ def _from_text(values: pa.Array, feature: Feature) -> Cast:
         return _joined(_from_text(values.slice(0, half), feature), _from_text(values.slice(half), feature), half)
     data = there.buffers()[2]
     texts = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
-    lengths = np.minimum(np.diff(offsets), kernels.LENGTH_COLUMN).astype(np.int32)
+    lengths = np.minimum(np.diff(offsets), native.FIELD_LENGTH).astype(np.int32)
     starts = (offsets[:-1] - offsets[0]).astype(np.int32)
-    valid, fault = np.ones(len(there), np.uint8), np.zeros(len(there), np.uint8)
-    fields = TextFields(texts[offsets[0] :], starts, lengths, NullTokens.of(()), valid, fault)
+    fields = TextFields.of(texts[offsets[0] :], starts, lengths, NullTokens.of(()))
     lost = 0
     if feature.dtype in MANTISSA_BITS:
         wide, _, faults = reals(fields, feature.dtype)
@@ -154,7 +153,7 @@ def _from_text(values: pa.Array, feature: Feature) -> Cast:
     if len(there) < len(values):
         column = column.take(pa.array(np.cumsum(present) - 1, mask=~present))
     bad = np.zeros(len(values), np.bool_)
-    bad[present] = fault != 0
+    bad[present] = fields.fault != 0
     return Cast(column, bad if faults else None, lost)
 
 

@@ -1,24 +1,23 @@
-"""One column of texts in, a column of numbers, truth values or times out, with a fault for each text that is none: what
-`field_kernels` compute, as Arrow's arrays; and numbers to float dtypes of fewer bits, with the count of those that are
-rounded and a mask of those that would not survive.
+"""One column of texts in, a column of numbers, truth values, times or text out, with a fault for each without a value:
+what native/fields.cpp computes, as Arrow's arrays. And numbers to float dtypes of fewer bits, with the count of those
+that are rounded and a mask of those that would not survive.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recordmill.base.arrays import Bools, Bytes
+from recordmill.base import native
+from recordmill.base.arrays import Bools, Bytes, Int32s, Int64s
 from recordmill.base.buffers import room
 from recordmill.schemas.arrow import value_type
 from recordmill.schemas.feature import Feature
-from recordmill.sources.values import field_kernels as kernels
-from recordmill.sources.values.field_kernels import NullTokens
-from recordmill.sources.values.text_values import OVERFLOW_FLOAT32
 
 MANTISSA_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 
@@ -78,26 +77,69 @@ _INT_LIMITS = {
 _FLOAT_LIMITS = {
     "float16": (11, 65520.0),
     "bfloat16": (8, 2.0**128 - 2.0**119),
-    "float32": (24, OVERFLOW_FLOAT32),
+    "float32": (24, 2.0**128 - 2.0**103),
     "float64": (53, np.inf),
 }
 NANOS_PER = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1000, "ns": 1}
 
 
-@dataclass(frozen=True)
-class TextFields:
-    """One column: where its texts lie (see field_kernels), and room for their validity (1) and faults (0)."""
+class NullTokens(NamedTuple):
+    """The texts that stand for a null: token i is data[ends[i - 1]:ends[i]]."""
 
     data: Bytes
-    starts: npt.NDArray[np.int32]
-    infos: npt.NDArray[np.int32]
+    ends: Int64s
+
+    @classmethod
+    def of(cls, tokens: Sequence[str]) -> NullTokens:
+        encoded = [token.encode() for token in tokens]
+        data = np.frombuffer(bytearray(b"".join(encoded) or b"\0"), np.uint8)
+        return cls(data, np.cumsum([len(token) for token in encoded], dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class TextFields:
+    """One column of texts.
+
+    Attributes:
+        data: the buffer.
+        starts: [rows], where each text starts in it.
+        infos: [rows], its length in bytes, with FIELD_QUOTED.
+        tokens: the texts that stand for a null.
+        valid: [rows], 1; becomes 0 where there is a null.
+        fault: [rows], 0; says why a text has no value.
+    """
+
+    data: Bytes
+    starts: Int32s
+    infos: Int32s
     tokens: NullTokens
     valid: Bytes
     fault: Bytes
 
+    @classmethod
+    def of(cls, data: Bytes, starts: Int32s, infos: Int32s, tokens: NullTokens) -> TextFields:
+        """Texts of which nothing is known."""
+        rows = len(starts)
+        return cls(data, starts, infos, tokens, np.ones(rows, np.uint8), np.zeros(rows, np.uint8))
+
     @property
     def rows(self) -> int:
         return len(self.starts)
+
+    @property
+    def places(self) -> tuple[Bytes, Int32s, Int32s, Bytes, Int64s]:
+        """The arrays that say where the texts and the null tokens lie, as native/fields.cpp takes them."""
+        return self.data, self.starts, self.infos, *self.tokens
+
+    def text(self, row: int) -> bytes:
+        """One of them, for messages and the rare value that Python has to read."""
+        return text_at(self.data, self.starts, self.infos, row)
+
+
+def text_at(data: Bytes, starts: Int32s, infos: Int32s, row: int) -> bytes:
+    """The text of one field."""
+    start = int(starts[row])
+    return data[start : start + int(infos[row] & native.FIELD_LENGTH)].tobytes()
 
 
 def convert_texts(fields: TextFields, feature: Feature) -> tuple[pa.Array, int]:
@@ -127,50 +169,55 @@ def column_of_texts(
 
 
 def _wholes(fields: TextFields, feature: Feature) -> tuple[pa.Array, int]:
-    out = room(fields.rows, np.int64)
-    low, high = _INT_LIMITS[feature.dtype]
-    nulls, faults = kernels.whole_number(
-        fields.data, fields.starts, fields.infos, fields.tokens, low, high, out, fields.valid, fields.fault
-    )
-    return column_of_texts(fields, feature, nulls, out), faults
+    out, totals = room(fields.rows, np.int64), native.struct_field_totals()
+    native.parse_integers(*fields.places, *_INT_LIMITS[feature.dtype], out, fields.valid, fields.fault, totals)
+    return column_of_texts(fields, feature, totals.nulls, out), totals.faults
+
+
+def texts(fields: TextFields, *, is_utf8: bool = True) -> tuple[pa.Array, int]:
+    """(the texts as large_string, or as large_binary if they need not be UTF-8, faults)."""
+    offsets, out = room(fields.rows + 1, np.int64), room(native.text_bytes(fields.infos), np.uint8)
+    totals = native.struct_field_totals()
+    native.parse_texts(*fields.places, offsets, out, fields.valid, fields.fault if is_utf8 else None, totals)
+    kind = pa.large_string() if is_utf8 else pa.large_binary()
+    return array_of(kind, fields, totals.nulls, offsets, out), totals.faults
 
 
 def reals(fields: TextFields, dtype: str) -> tuple[npt.NDArray[np.float64], int, int]:
     """(float64 values, nulls, faults); a fault is also a value that the float dtype can't hold."""
-    out = room(fields.rows, np.float64)
+    out, totals = room(fields.rows, np.float64), native.struct_field_totals()
     bits, beyond = _FLOAT_LIMITS[dtype]
-    nulls, faults = kernels.real(
-        fields.data, fields.starts, fields.infos, fields.tokens, bits, beyond, out, fields.valid, fields.fault
-    )
-    if faults:
-        for row in np.flatnonzero(fields.fault == kernels.UNDECIDED).tolist():
-            text = kernels.field(fields.data, fields.starts, fields.infos, row)
-            out[row], fields.fault[row] = kernels.real_by_python(text, bits, beyond)
-        faults = int(np.count_nonzero(fields.fault))
-    return out, nulls, faults
+    native.parse_floats(*fields.places, bits, beyond, out, fields.valid, fields.fault, totals)
+    if not totals.faults:
+        return out, totals.nulls, 0
+    for row in np.flatnonzero(fields.fault == native.UNDECIDED).tolist():
+        out[row], fields.fault[row] = _read_by_python(fields.text(row), bits, beyond)
+    return out, totals.nulls, int(np.count_nonzero(fields.fault))
+
+
+def _read_by_python(text: bytes, bits: int, beyond: float) -> tuple[float, int]:
+    """(value, fault) of a decimal that was left undecided."""
+    value = float(text)
+    if abs(value) >= beyond:
+        return value, native.BEYOND_RANGE
+    digits = text.lstrip(b"+-")
+    if digits.isdigit():
+        number = int(digits)
+        if number and (number // (number & -number)).bit_length() > bits:
+            return value, native.INEXACT
+    return value, native.FITS
 
 
 def _moments(fields: TextFields, feature: Feature) -> tuple[pa.Array, int]:
     assert feature.timestamp is not None
     unit, zone = feature.timestamp
-    out = room(fields.rows, np.int64)
-    nulls, faults = kernels.moment(
-        fields.data,
-        fields.starts,
-        fields.infos,
-        fields.tokens,
-        NANOS_PER[unit],
-        zone is not None,
-        out,
-        fields.valid,
-        fields.fault,
-    )
-    return column_of_texts(fields, feature, nulls, out), faults
+    out, totals = room(fields.rows, np.int64), native.struct_field_totals()
+    nanos, is_aware = NANOS_PER[unit], zone is not None
+    native.parse_timestamps(*fields.places, nanos, is_aware, out, fields.valid, fields.fault, totals)
+    return column_of_texts(fields, feature, totals.nulls, out), totals.faults
 
 
 def _booleans(fields: TextFields, feature: Feature) -> tuple[pa.Array, int]:
-    out = room(fields.rows, np.uint8)
-    nulls, faults = kernels.boolean(
-        fields.data, fields.starts, fields.infos, fields.tokens, out, fields.valid, fields.fault
-    )
-    return array_of(value_type(feature), fields, nulls, np.packbits(out, bitorder="little")), faults
+    out, totals = room(fields.rows, np.uint8), native.struct_field_totals()
+    native.parse_booleans(*fields.places, out, fields.valid, fields.fault, totals)
+    return array_of(value_type(feature), fields, totals.nulls, np.packbits(out, bitorder="little")), totals.faults

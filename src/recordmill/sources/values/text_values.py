@@ -1,5 +1,5 @@
-"""One text field (buffer, start, stop) in; what it is and its value out: whole numbers, decimals as Python's `float()`
-rounds them, truth values, in Numba kernels.
+"""Numbers in text for the kernels of JSON, which still are Numba's: the grammar of native/numbers.h, which is the one
+to change. It goes with the last of them.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import numpy.typing as npt
 from recordmill.base.arrays import Bytes
 from recordmill.base.byte_masks import first_bit, high_product, leading_zeros, load_word
 from recordmill.base.kernels import intrinsic, kernel, types
-from recordmill.schemas.type_lattice import BOOL, FLOAT32, INT64_TYPE, TEXT_TYPE
-from recordmill.sources.values.timestamp_text import classify_timestamp
 
 # mypy: disable-error-code="arg-type,assignment,return-value,no-any-return"
 # In compiled code NumPy's scalars and Python's are the same.
@@ -296,7 +294,6 @@ def _equals(data: Bytes, at: int, stop: int, low: int, high: int, size: int) -> 
 
 _NAN, _INF = 0x6E616E, 0x696E66  # nan, inf
 _INFI, _NITY = 0x696E6669, 0x6E697479  # infi nity
-_TRUE, _FALS, _E = 0x74727565, 0x66616C73, 0x65  # true, fals e
 
 
 @kernel
@@ -311,53 +308,6 @@ def word_number(data: Bytes, start: int, stop: int) -> tuple[bool, float]:
     if _equals(data, at, stop, _INF, 0, 3) or _equals(data, at, stop, _INFI, _NITY, 8):
         return True, -np.inf if negative else np.inf
     return False, 0.0
-
-
-@kernel
-def truth(data: Bytes, start: int, stop: int) -> int:
-    """1 for true, 0 for false, -1 for neither; lower, upper or capital case."""
-    value = 1 if _equals(data, start, stop, _TRUE, 0, 4) else 0 if _equals(data, start, stop, _FALS, _E, 5) else -1
-    if value >= 0:
-        rest = data[start + 1] & 32
-        if rest == 0 and data[start] & 32:  # tRUE
-            return -1
-        for index in range(start + 2, stop):
-            if data[index] & 32 != rest:
-                return -1
-    return value
-
-
-@kernel
-def classify(data: Bytes, start: int, stop: int) -> tuple[int, int]:
-    """(the class bits of schemas.lattice, what float32 would do to it) of a text that is no null."""
-    if start == stop:
-        return TEXT_TYPE, NO_LOSS
-    first = data[start]
-    if np.uint8(first - 48) <= 9 or first == 45 or first == 46:
-        if stop - start >= 10 and data[start + 4] == 45:
-            bits = classify_timestamp(data, start, stop)
-            if bits:
-                return bits, NO_LOSS
-        kind, odd, negative, digits, power, long, cut = scan_number(data, start, stop)
-        if kind != NOT_A_NUMBER:
-            if odd:
-                return TEXT_TYPE, NO_LOSS
-            if kind == WHOLE:
-                return _classify_whole(negative, digits, long)
-            return FLOAT32, decimal_loss(digits, power, cut)
-    lower = first | 32
-    if lower == 116 or lower == 102:
-        return (BOOL if truth(data, start, stop) >= 0 else TEXT_TYPE), NO_LOSS
-    if lower == 110 or lower == 105 or first == 45:
-        return (FLOAT32 if word_number(data, start, stop)[0] else TEXT_TYPE), NO_LOSS
-    return TEXT_TYPE, NO_LOSS
-
-
-@kernel
-def _classify_whole(negative: bool, digits: np.uint64, long: bool) -> tuple[int, int]:
-    if not fits_int64(negative, digits, long):
-        return TEXT_TYPE, NO_LOSS
-    return INT64_TYPE, (NO_LOSS if digits <= np.uint64(1 << 24) or exact_float32(digits) else INEXACT_INTEGER)
 
 
 @kernel

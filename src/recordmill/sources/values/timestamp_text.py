@@ -1,8 +1,5 @@
-"""One text field in; the moment it names out, if it is an ISO 8601 date or date-time, in Numba kernels.
-
-`YYYY-MM-DD`, or with `T` or one space `HH:MM`, `HH:MM:SS` or `HH:MM:SS.f` with 1 to 9 digits of fraction, and then
-nothing, `Z` or `±HH:MM`. Years 0001 to 9999 of the Gregorian calendar. No leap second, no 24:00, no week dates, no
-lower-case letters: those stay text.
+"""Times in text for the kernels of JSON, which still are Numba's: the grammar of native/numbers.h, which is the one to
+change. It goes with the last of them.
 """
 
 # mypy: disable-error-code="arg-type,assignment,return-value,no-any-return"
@@ -96,15 +93,9 @@ def scan_timestamp(data: Bytes, start: int, stop: int) -> tuple[int, bool, int, 
 
 
 @kernel
-def timestamp_bits(unit: int, aware: bool, seconds: int) -> int:
-    """The class bits of schemas.lattice of what `scan_timestamp` gave; 0 if that is no timestamp."""
-    if unit == 0:
-        return 0
-    return unit | (AWARE if aware else NAIVE) | (0 if _NANOS_FIRST <= seconds < _NANOS_LAST else BEYOND_NANOS)
-
-
-@kernel
 def classify_timestamp(data: Bytes, start: int, stop: int) -> int:
     """The class bits of schemas.lattice; 0 if the text is no timestamp."""
     unit, aware, seconds, _ = scan_timestamp(data, start, stop)
-    return timestamp_bits(unit, aware, seconds)
+    if unit == 0:
+        return 0
+    return unit | (AWARE if aware else NAIVE) | (0 if _NANOS_FIRST <= seconds < _NANOS_LAST else BEYOND_NANOS)

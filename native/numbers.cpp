@@ -1,0 +1,337 @@
+#include "numbers.h"
+
+namespace rm {
+namespace {
+
+constexpr double TENS[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
+                           1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};  // exact as float64
+constexpr int64_t EXACT_TENS = 22;
+constexpr uint64_t EXACT_INTEGERS = uint64_t{1} << 53;  // integers up to here are exact as float64
+
+// Powers of ten: below, 19 digits are under half the least subnormal; above, they exceed the largest float64.
+constexpr int LEAST_POWER = -342, MOST_POWER = 308;
+
+// The upper 128 bits of 5^power for each of these powers, truncated; rounded up where the power is negative and 5^-power
+// has at most 64 bits, so that ties can be told (as in D. Lemire, "Number Parsing at a Gigabyte per Second").
+class PowersOfFive {
+ public:
+  constexpr PowersOfFive() : high_(), low_() {
+    uint32_t number[WORDS] = {1};
+    for (int power = 0; power <= MOST_POWER; power++) {
+      put(power, number, 0);
+      uint64_t carry = 0;
+      for (int i = 0; i < WORDS; i++) {
+        carry += uint64_t{number[i]} * 5;
+        number[i] = static_cast<uint32_t>(carry);
+        carry >>= 32;
+      }
+    }
+    for (int i = 0; i < WORDS; i++) number[i] = 0;
+    number[WORDS - 1] = uint32_t{1} << 31;  // floor(2^k / 5^n), with 128 bits left for the largest n
+    for (int power = -1; power >= LEAST_POWER; power--) {
+      uint64_t rest = 0;
+      for (int i = WORDS - 1; i >= 0; i--) {
+        rest = rest << 32 | number[i];
+        number[i] = static_cast<uint32_t>(rest / 5);
+        rest %= 5;
+      }
+      put(power, number, power >= -27);
+    }
+  }
+  RM_INLINE uint64_t high(int64_t power) const { return high_[power - LEAST_POWER]; }
+  RM_INLINE uint64_t low(int64_t power) const { return low_[power - LEAST_POWER]; }
+
+ private:
+  static constexpr int WORDS = 30;  // 960 bits: 5^342 has 795
+
+  constexpr void put(int power, const uint32_t (&number)[WORDS], uint64_t more) {
+    int top = WORDS - 1;
+    while (number[top] == 0) top--;
+    const int zeros = __builtin_clz(number[top]);
+    uint32_t words[4] = {};
+    for (int i = 0; i < 4; i++) {
+      const uint64_t upper = top - i >= 0 ? number[top - i] : 0, lower = top - i >= 1 ? number[top - i - 1] : 0;
+      words[i] = static_cast<uint32_t>((upper << 32 | lower) << zeros >> 32);
+    }
+    high_[power - LEAST_POWER] = uint64_t{words[0]} << 32 | words[1];
+    low_[power - LEAST_POWER] = (uint64_t{words[2]} << 32 | words[3]) + more;
+  }
+
+  uint64_t high_[MOST_POWER - LEAST_POWER + 1], low_[MOST_POWER - LEAST_POWER + 1];
+};
+constexpr PowersOfFive FIVES;
+
+struct Product {
+  uint64_t high, low;
+};
+
+RM_INLINE Product product(uint64_t one, uint64_t other) {
+  const auto wide = static_cast<unsigned __int128>(one) * other;
+  return {static_cast<uint64_t>(wide >> 64), static_cast<uint64_t>(wide)};
+}
+
+RM_INLINE double from_bits(uint64_t bits) {
+  double value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+double subnormal(uint64_t significand, int64_t exponent) {
+  if (1 - exponent >= 64) return 0.0;
+  significand >>= 1 - exponent;
+  // A carry into bit 52 is the exponent 1: the least normal number.
+  return from_bits((significand + (significand & 1)) >> 1);
+}
+
+// The algorithm of Eisel and Lemire: the 128-bit product with a truncated power of five settles nearly all numbers.
+Rounded eisel_lemire(uint64_t digits, int64_t power) {
+  const int zeros = leading_zeros(digits);
+  digits <<= zeros;
+  Product settled = product(digits, FIVES.high(power));
+  const uint64_t unsettled = (uint64_t{1} << (64 - 52 - 3)) - 1;  // three bits below the 53 of the significand
+  if ((settled.high & unsettled) == unsettled) {
+    const uint64_t more = product(digits, FIVES.low(power)).high;
+    settled.low += more;
+    settled.high += settled.low < more;
+  }
+  if (settled.low == ~uint64_t{0} && (power < -27 || power > 55)) return {0.0, false};
+  const int top = static_cast<int>(settled.high >> 63), shift = top + 64 - 52 - 3;
+  uint64_t significand = settled.high >> shift;
+  int64_t exponent = (((152170 + 65536) * power) >> 16) + 63 + top - zeros + 1023;
+  if (exponent <= 0) return {subnormal(significand, exponent), true};
+  const bool is_tie = settled.low <= 1 && power >= -4 && power <= 23 && (significand & 3) == 1 &&
+                      significand << shift == settled.high;
+  if (is_tie) significand &= ~uint64_t{1};  // to even
+  significand = (significand + (significand & 1)) >> 1;
+  if (significand >= uint64_t{1} << 53) {
+    significand = uint64_t{1} << 52;
+    exponent++;
+  }
+  if (exponent >= 0x7FF) return {__builtin_inf(), true};
+  return {from_bits((significand & ((uint64_t{1} << 52) - 1)) | static_cast<uint64_t>(exponent) << 52), true};
+}
+
+constexpr int KEPT_DIGITS = 19;  // as many as fit any uint64
+constexpr int64_t MOST_EXPONENT = 1'000'000;  // beyond it every value is 0 or inf; sums of exponents stay far from overflow
+
+// The exponent after an `e`, cut to ±MOST_EXPONENT; false if it is none.
+bool scan_exponent(Text text, int64_t at, int64_t &exponent) {
+  const bool is_negative = at < text.size() && text[at] == '-';
+  if (at < text.size() && (is_negative || text[at] == '+')) at++;
+  if (at == text.size()) return false;
+  exponent = 0;
+  for (; at < text.size(); at++) {
+    if (!is_digit(text[at])) return false;
+    exponent = min(exponent * 10 + (text[at] - '0'), MOST_EXPONENT);
+  }
+  if (is_negative) exponent = -exponent;
+  return true;
+}
+
+// Whether the text from `at` on is a word, given in lower case, in any case.
+bool spells(Text text, int64_t at, const char *word) {
+  for (; at < text.size() && *word; at++, word++)
+    if ((text[at] | 32) != *word) return false;
+  return at == text.size() && !*word;
+}
+
+}  // namespace
+
+Rounded scale(uint64_t digits, int64_t power) {
+  if (digits <= EXACT_INTEGERS && power >= -EXACT_TENS && power <= EXACT_TENS) {
+    const double value = static_cast<double>(digits);
+    return {power >= 0 ? value * TENS[power] : value / TENS[-power], true};
+  }
+  if (digits == 0 || power < LEAST_POWER) return {0.0, true};
+  if (power > MOST_POWER) return {__builtin_inf(), true};
+  return eisel_lemire(digits, power);
+}
+
+Number scan_any_number(Text text) {
+  Number number = {};
+  number.is_negative = text.size() > 0 && text[0] == '-';
+  const bool has_plus = text.size() > 0 && text[0] == '+';
+  const int64_t first = number.is_negative || has_plus, size = text.size();
+  int64_t at = first, point = -1, count = 0;
+  for (; at < size; at++) {
+    const uint8_t digit = text[at] - '0';
+    if (digit <= 9) {
+      count += count > 0 || digit > 0;
+      if (count <= KEPT_DIGITS) {
+        number.digits = number.digits * 10 + digit;
+      } else {
+        number.power++;
+        number.is_cut = number.is_cut || digit > 0;
+      }
+      if (point >= 0) number.power--;
+    } else if (text[at] == '.' && point < 0) {
+      point = at;
+    } else {
+      break;
+    }
+  }
+  const int64_t whole = (point >= 0 ? point : at) - first;
+  if (whole == 0 && (point < 0 || at == point + 1)) return {};
+  number.is_odd = has_plus || (whole > 1 && text[first] == '0');
+  number.is_long = count > KEPT_DIGITS;
+  number.kind = point >= 0 || at < size ? NumberKind::DECIMAL : NumberKind::WHOLE;
+  if (at == size) return number;
+  int64_t exponent = 0;
+  if ((text[at] | 32) != 'e' || !scan_exponent(text, at + 1, exponent)) return {};
+  number.power += exponent;
+  return number;
+}
+
+Rounded magnitude(const Number &number) {
+  Rounded rounded = scale(number.digits, number.power);
+  if (number.is_cut && rounded.is_decided) {
+    const Rounded above = scale(number.digits + 1, number.power);
+    rounded.is_decided = above.is_decided && above.value == rounded.value;
+  }
+  return rounded;
+}
+
+void approach_whole(Number &number) {
+  if (number.digits == 0) {
+    number.power = 0;
+    return;
+  }
+  for (; number.power < 0 && number.digits % 10 == 0; number.power++) number.digits /= 10;
+  for (; number.power > 0 && number.digits <= UINT64_MAX / 10; number.power--) number.digits *= 10;
+}
+
+bool word_number(Text text, double &value) {
+  value = 0.0;
+  if (text.size() <= 0) return false;
+  const bool is_negative = text[0] == '-';
+  if (spells(text, is_negative, "nan")) {
+    value = __builtin_nan("");
+    return true;
+  }
+  if (!spells(text, is_negative, "inf") && !spells(text, is_negative, "infinity")) return false;
+  value = is_negative ? -__builtin_inf() : __builtin_inf();
+  return true;
+}
+
+int truth(Text text) {
+  const int value = spells(text, 0, "true") ? 1 : spells(text, 0, "false") ? 0 : -1;
+  if (value < 0) return -1;
+  const uint8_t rest = text[1] & 32;
+  if (rest == 0 && (text[0] & 32)) return -1;  // tRUE
+  for (int64_t i = 2; i < text.size(); i++)
+    if ((text[i] & 32) != rest) return -1;
+  return value;
+}
+
+Loss decimal_loss_exactly(const Number &number) {
+  const uint64_t too_many = 1'000'000'000;  // FLT_DECIMAL_DIG: a float32 has no more than 9 digits
+  const Rounded rounded = magnitude(number);
+  if (!rounded.is_decided) return Loss::DECIMAL;
+  // Half a step above the largest float32: from here on a value rounds to inf.
+  if (rounded.value >= 0x1.ffffffp127) return Loss::OVERFLOW;
+  const double single = static_cast<float>(rounded.value);
+  // A value that underflows even float64 is not kept, however exactly float32 has the zero.
+  if (single == rounded.value) return rounded.value > 0.0 ? Loss::NONE : Loss::DECIMAL;
+  uint64_t digits = number.digits;
+  int64_t power = number.power;
+  for (; digits % 10 == 0; power++) digits /= 10;
+  if (number.is_cut || digits >= too_many) return Loss::DECIMAL;
+  double scaled = single;
+  for (int64_t step; power < 0; power += step) scaled *= TENS[step = min(-power, EXACT_TENS)];
+  for (int64_t step; power > 0; power -= step) scaled /= TENS[step = min(power, EXACT_TENS)];
+  const double off = __builtin_fabs(scaled - static_cast<double>(digits));
+  // A tie rounds to the even digit, as printing does.
+  return off < 0.5 || (off == 0.5 && digits % 2 == 0) ? Loss::NONE : Loss::DECIMAL;
+}
+
+namespace {
+
+// The number that two digits make; one above 1000 if they are none.
+RM_INLINE int64_t two_digits(Text text, int64_t at) {
+  return is_digit(text[at]) && is_digit(text[at + 1]) ? (text[at] - '0') * 10 + (text[at + 1] - '0') : 9999;
+}
+
+// Days since 1970-01-01 of a year from 1 on (Howard Hinnant, "chrono-compatible low-level date algorithms").
+int64_t days(int64_t year, int64_t month, int64_t day) {
+  if (month <= 2) year--;
+  const int64_t era = year / 400, of_era = year - era * 400;
+  const int64_t of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+  return era * 146'097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719'468;
+}
+
+int64_t days_of_month(int64_t year, int64_t month) {
+  constexpr uint8_t DAYS[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+  const bool is_leap = month == 2 && year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+  return DAYS[month - 1] + is_leap;
+}
+
+// Seconds of `HH:MM` at `at`; -1 if it is none.
+int64_t clock(Text text, int64_t at) {
+  const int64_t hour = two_digits(text, at), minute = two_digits(text, at + 3);
+  return hour > 23 || minute > 59 || text[at + 2] != ':' ? -1 : hour * 3600 + minute * 60;
+}
+
+// Digits after a point, 1 to 9, as nanoseconds; false if there is none. Gives the unit that holds them, moves `at`.
+bool scan_fraction(Text text, int64_t &at, Timestamp &time) {
+  const int64_t first = at;
+  for (; at < text.size() && at - first < 9 && is_digit(text[at]); at++) time.nanos = time.nanos * 10 + (text[at] - '0');
+  const int64_t digits = at - first;
+  for (int64_t i = digits; i < 9; i++) time.nanos *= 10;
+  time.unit = digits <= 3 ? RM_MILLIS_CLASS : digits <= 6 ? RM_MICROS_CLASS : RM_NANOS_CLASS;
+  return digits > 0;
+}
+
+}  // namespace
+
+// `YYYY-MM-DD`, or with `T` or one space `HH:MM`, `HH:MM:SS` or `HH:MM:SS.f` with 1 to 9 digits of fraction, and then
+// nothing, `Z` or `±HH:MM`. Years 0001 to 9999 of the Gregorian calendar. No leap second, no 24:00, no week dates, no
+// lower-case letters: those stay text.
+Timestamp scan_timestamp(Text text) {
+  const int64_t size = text.size();
+  if (size < 10 || text[4] != '-' || text[7] != '-') return {};
+  const int64_t year = two_digits(text, 0) * 100 + two_digits(text, 2);
+  const int64_t month = two_digits(text, 5), day = two_digits(text, 8);
+  if (year < 1 || year > 9999 || month < 1 || month > 12 || day < 1 || day > days_of_month(year, month)) return {};
+  Timestamp time = {RM_SECONDS_CLASS, false, days(year, month, day) * 86'400, 0};
+  if (size == 10) return time;
+  if (size < 16 || (text[10] != 'T' && text[10] != ' ')) return {};
+  const int64_t of_day = clock(text, 11);
+  if (of_day < 0) return {};
+  time.seconds += of_day;
+  int64_t at = 16;
+  if (at < size && text[at] == ':') {
+    if (size - at < 3 || two_digits(text, at + 1) > 59) return {};
+    time.seconds += two_digits(text, at + 1);
+    at += 3;
+    if (at < size && text[at] == '.' && !scan_fraction(text, ++at, time)) return {};
+  }
+  if (at == size) return time;
+  time.has_zone = true;
+  if (size - at == 1 && text[at] == 'Z') return time;
+  if (size - at != 6 || (text[at] != '+' && text[at] != '-')) return {};
+  const int64_t offset = clock(text, at + 1);
+  if (offset < 0) return {};
+  time.seconds += text[at] == '+' ? -offset : offset;
+  return time;
+}
+
+int64_t Timestamp::classes() const {
+  if (unit == 0) return 0;
+  const int64_t reach = 9'223'372'036;  // whole seconds: a bit inside what int64 nanoseconds reach
+  return unit | (has_zone ? RM_AWARE_CLASS : RM_NAIVE_CLASS) |
+         (seconds >= -reach && seconds < reach ? 0 : RM_BEYOND_NANOS_CLASS);
+}
+
+Class classify_word(Text text) {
+  const uint8_t first = text[0], lower = first | 32;
+  double value;
+  bool is_word = false;
+  if (lower == 't' || lower == 'f') {
+    if (truth(text) >= 0) return {RM_BOOL_CLASS, Loss::NONE};
+  } else if (lower == 'n' || lower == 'i' || first == '-') {
+    is_word = word_number(text, value);
+  }
+  return {is_word ? RM_FLOAT32_CLASS : RM_TEXT_CLASS, Loss::NONE};
+}
+
+}  // namespace rm
