@@ -243,7 +243,7 @@ RM_INLINE void copy_text(Span<uint8_t> out, int64_t into, Span<const uint8_t> da
 
 using namespace rm;
 
-// The first parameters of all entries, which say where the fields of a column lie; RM_TAKE_FIELDS makes `fields` of them.
+// The first parameters of all entries: where the fields of a column lie. RM_TAKE_FIELDS makes `fields` of them.
 #define RM_FIELDS                                                                                                    \
   const uint8_t *data, int64_t data_size, const int32_t *starts, int64_t starts_size, const int32_t *infos,          \
       int64_t infos_size, const uint8_t *tokens, int64_t tokens_size, const int64_t *token_ends, int64_t token_ends_size

@@ -11,8 +11,8 @@ constexpr uint64_t EXACT_INTEGERS = uint64_t{1} << 53;  // integers up to here a
 // Powers of ten: below, 19 digits are under half the least subnormal; above, they exceed the largest float64.
 constexpr int LEAST_POWER = -342, MOST_POWER = 308;
 
-// The upper 128 bits of 5^power for each of these powers, truncated; rounded up where the power is negative and 5^-power
-// has at most 64 bits, so that ties can be told (as in D. Lemire, "Number Parsing at a Gigabyte per Second").
+// The upper 128 bits of 5^power for each of these powers, truncated; rounded up for the powers -27 ... -1, where
+// 5^-power has at most 64 bits, so that ties can be told (as in D. Lemire, "Number Parsing at a Gigabyte per Second").
 class PowersOfFive {
  public:
   constexpr PowersOfFive() : high_(), low_() {
@@ -112,7 +112,7 @@ Rounded eisel_lemire(uint64_t digits, int64_t power) {
 }
 
 constexpr int KEPT_DIGITS = 19;  // as many as fit any uint64
-constexpr int64_t MOST_EXPONENT = 1'000'000;  // beyond it every value is 0 or inf; sums of exponents stay far from overflow
+constexpr int64_t MOST_EXPONENT = 1'000'000;  // beyond it every value is 0 or inf, and sums stay far from overflow
 
 // The exponent after an `e`, cut to ±MOST_EXPONENT; false if it is none.
 bool scan_exponent(Text text, int64_t at, int64_t &exponent) {
@@ -274,7 +274,8 @@ int64_t clock(Text text, int64_t at) {
 // Digits after a point, 1 to 9, as nanoseconds; false if there is none. Gives the unit that holds them, moves `at`.
 bool scan_fraction(Text text, int64_t &at, Timestamp &time) {
   const int64_t first = at;
-  for (; at < text.size() && at - first < 9 && is_digit(text[at]); at++) time.nanos = time.nanos * 10 + (text[at] - '0');
+  for (; at < text.size() && at - first < 9 && is_digit(text[at]); at++)
+    time.nanos = time.nanos * 10 + (text[at] - '0');
   const int64_t digits = at - first;
   for (int64_t i = digits; i < 9; i++) time.nanos *= 10;
   time.unit = digits <= 3 ? RM_MILLIS_CLASS : digits <= 6 ? RM_MICROS_CLASS : RM_NANOS_CLASS;

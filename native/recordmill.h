@@ -283,12 +283,12 @@ typedef struct {
  * was room for. */
 typedef struct { int64_t texts, values, classes, different; } rm_text_totals;
 
-/* Counts what fields are, and each null token in null_counts. Nothing is classified in a column that is known as text. */
+/* Counts what fields are, and each null token in null_counts. A column that is known as text is not classified. */
 int64_t rm_infer_fields(const uint8_t *data, int64_t data_size, const int32_t *starts, int64_t starts_size,
                         const int32_t *infos, int64_t infos_size, const uint8_t *tokens, int64_t tokens_size,
                         const int64_t *token_ends, int64_t token_ends_size, rm_column_counts *counts,
                         int64_t *null_counts, int64_t null_counts_size);
-/* The same up to the first field that is no plain value of the dtype, and the values; gives how many fields that are. */
+/* The same up to the first field that is no plain value of the dtype, with the values; gives how many fields. */
 int64_t rm_infer_integers(const uint8_t *data, int64_t data_size, const int32_t *starts, int64_t starts_size,
                           const int32_t *infos, int64_t infos_size, const uint8_t *tokens, int64_t tokens_size,
                           const int64_t *token_ends, int64_t token_ends_size, rm_column_counts *counts,
