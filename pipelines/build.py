@@ -49,7 +49,6 @@ from recordmill.shards.run import LEASE_SEC, Run, RunFolder, check_out
 from recordmill.shards.store_run import StoreRun, run_at, work_folder
 from recordmill.sources.common.contract import Source
 from recordmill.sources.common.tables import table_rows, unit_sizes, with_unit_table
-from recordmill.statistics.dataset_sketch import check_weight
 from recordmill.storage.files import (
     StoreSettings,
     blocks_within,
@@ -219,7 +218,6 @@ def _run(
             with remove_on_failure(place):
                 plan = _with_data_in_out(plan, place)
                 plan = with_transform(plan, settings, progress, place)
-                check_weight(plan.schema, plan.weight)
                 if plan.expect is not None:
                     plan = replace(plan, expect=plan.expect.fitted(plan.schema, plan.splits))
                 progress.begin("read", _rows(plan))
@@ -296,7 +294,6 @@ def make_plan(source: Any, folder: RunFolder, out: str, base: int, settings: Bui
         source_options=settings.source_options(),
         store=out if is_remote(out) else "",
         statistics=settings.statistics,
-        weight=settings.weight,
         expect=rules,
         about=settings.about,
     )

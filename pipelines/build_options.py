@@ -63,7 +63,6 @@ class BuildOptions:
     keep_raw: bool = False
     storage_requests: int | None = None
     statistics: bool = True
-    weight: str | None = None
     expect: Any = None
     about: Description = field(default_factory=Description)
     given: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
@@ -124,7 +123,6 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
         keep_raw=values.keep_raw,
         storage_requests=values.storage_requests,
         statistics=values.stats,
-        weight=values.weight,
         expect=values.expect,
         about=Description.of({name: getattr(values, name) for name in DESCRIPTION_NAMES}),
         given=given,

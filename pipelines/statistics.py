@@ -17,7 +17,7 @@ from recordmill.pipelines.plan import kind_of
 from recordmill.shards.rejects import Rejected, RejectWriter
 from recordmill.shards.run import RunFolder
 from recordmill.sources.registry import DATA_EXTENSIONS
-from recordmill.statistics.dataset_sketch import DatasetSketch, SketchPool, check_weight
+from recordmill.statistics.dataset_sketch import DatasetSketch, SketchPool
 from recordmill.storage.folders import make_scratch, remove_tree
 from recordmill.storage.listing import list_inputs
 
@@ -46,8 +46,7 @@ def count_raw(inputs: Sequence[str], progress: Progress, **options: Any) -> Data
 
 
 def _count_groups(plan: BuildPlan, progress: Progress) -> DatasetSketch:
-    check_weight(plan.schema, plan.weight)
-    sketches = SketchPool(plan.schema, plan.splits, plan.memory_bytes, plan.weight)
+    sketches = SketchPool(plan.schema, plan.splits, plan.memory_bytes)
 
     def count(group: int) -> tuple[int, Rejected]:
         rejects = RejectWriter(Path(plan.folder, "rejects", f"{group:06d}.jsonl"), most=plan.most_rejects)

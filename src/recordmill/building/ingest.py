@@ -230,7 +230,7 @@ def sketches_of(plan: BuildPlan) -> SketchPool | None:
     """Where the records of a build are counted for statistics; None: they are not wanted."""
     if not plan.statistics:
         return None
-    return SketchPool(plan.schema, plan.splits, plan.memory_bytes, plan.weight, plan.threads // _THREADS_A_SKETCH)
+    return SketchPool(plan.schema, plan.splits, plan.memory_bytes, plan.threads // _THREADS_A_SKETCH)
 
 
 def count_values(plan: BuildPlan, sketches: SketchPool | None, placed: KeyedChunk) -> Mapping[str, int]:

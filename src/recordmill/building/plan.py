@@ -64,7 +64,7 @@ class BuildPlan:
     groups: ranges of units that make one run each. told: the options of the source that decide its records.
     transform: what is made of each record; schema is then of what it makes, and source.schema of what is read.
     library: what packs shards where it was planned, with its version. statistics: records are counted for them.
-    weight: the feature that says how much each record counts there. expect: the rules that these must keep.
+    expect: the rules that these must keep.
     strata: where the splits of each class begin, of a build whose classes are divided alike. about: what people say of
     the data set.
     """
@@ -88,7 +88,6 @@ class BuildPlan:
     store: str = ""
     library: str = ""
     statistics: bool = True
-    weight: str | None = None
     expect: Rules | None = None
     strata: Strata | None = None
     about: Description = field(default_factory=Description)

@@ -19,7 +19,6 @@ examples:
   recordmill stats shards                     as the build has counted them
   recordmill stats 'old/*.tfrecord' --out old.pb
   recordmill stats flights.csv --columns dep_delay,carrier
-  recordmill stats shards --weight importance  each record counts as much as it weighs
   recordmill stats shards --json | jq .train
 
 Counts, least and greatest values, means and deviations are exact. DISTINCT and MOST FREQUENT with a ~ are estimates, of
@@ -54,7 +53,6 @@ def stats(
     columns: Sequence[str] | str | None = None,
     schema: Schema | str | os.PathLike[str] | None = None,
     recount: bool = False,
-    weight: str | None = None,
     max_rejects: str | int = 0,
     out: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
@@ -66,9 +64,8 @@ def stats(
     as its build has counted them, else by reading all records.
 
     split, columns: only these. schema: of foreign files, or of raw data, if it is known. recount: read the records also
-    where the build has counted them. weight: the feature that says how much each record counts in weighted figures; by
-    default that of the build. max_rejects: how many records of raw data may be unusable. out: a file for them,
-    as TensorFlow Data Validation reads it; overwrite: it may be there.
+    where the build has counted them. max_rejects: how many records of raw data may be unusable. out: a file
+    for them, as TensorFlow Data Validation reads it; overwrite: it may be there.
 
     Raises:
         UsageError: nothing there, or an option that can't be served. DataError: an input is damaged. TooManyRejects:
@@ -77,7 +74,7 @@ def stats(
     from recordmill.base.progress import Progress
     from recordmill.pipelines.statistics import count_raw, is_raw
     from recordmill.reader.dataset import open
-    from recordmill.reader.statistics import build_weight, count_statistics, stored_statistics
+    from recordmill.reader.statistics import count_statistics, stored_statistics
     from recordmill.shards.manifest import is_data_set
     from recordmill.statistics.dataset_statistics import DatasetStatistics
     from recordmill.storage.files import bound_requests, put_bytes
@@ -91,18 +88,14 @@ def stats(
     found: DatasetStatistics | None
     if not any(map(is_data_set, paths)) and is_raw(paths):
         given = {} if schema is None else {"schema": schema}
-        sketch = count_raw(paths, progress, max_rejects=max_rejects, threads=threads, weight=weight, **given)
+        sketch = count_raw(paths, progress, max_rejects=max_rejects, threads=threads, **given)
         found = DatasetStatistics.of_sketch(sketch).chosen(split, columns)
     else:
         dataset = open(paths, split, columns, schema=schema, threads=threads)
         found = None if recount else stored_statistics(dataset)
-        if found is None or weight not in (None, found.weight):
-            names = dataset.schema.names
-            weight = weight or build_weight(dataset)
-            if weight is not None and weight not in names and weight in dataset.full_schema:
-                dataset = open(paths, split, [*names, weight], schema=schema, threads=threads)
-            sketch = count_statistics(dataset, lambda records: progress.advance(records=records), weight)
-            found = DatasetStatistics.of_sketch(sketch).chosen(None, names)
+        if found is None:
+            sketch = count_statistics(dataset, lambda records: progress.advance(records=records))
+            found = DatasetStatistics.of_sketch(sketch).chosen(None, dataset.schema.names)
     if target is not None:
         put_bytes(target, found.to_bytes())
     return found

@@ -25,7 +25,6 @@ from recordmill.options.option import (
     STORAGE_REQUESTS,
     SWITCH,
     THREADS,
-    WEIGHT,
     WHOLE_FORM,
     Option,
     Options,
@@ -549,7 +548,6 @@ _TEXT: Options = (
 )
 _RUN: Options = (
     Option("stats", "do not count what the values are like (statistics.pb)", form=OFF, default=True, group=RUN),
-    WEIGHT,
     Option(
         "expect",
         "rules (.yaml) that the records must keep, as their statistics tell; else nothing is committed",

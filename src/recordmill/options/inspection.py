@@ -21,7 +21,6 @@ from recordmill.options.option import (
     STORAGE_REQUESTS,
     SWITCH,
     THREADS,
-    WEIGHT,
     WHOLE_FORM,
     Option,
     Options,
@@ -118,7 +117,6 @@ STATS: Options = (
         group=CHOICE_GROUP,
         common=True,
     ),
-    grouped(WEIGHT, CHOICE_GROUP, excludes=()),
     grouped(MAX_REJECTS, CHOICE_GROUP, help="how many records of raw data may be unusable"),
     Option(
         "out",

@@ -137,8 +137,6 @@ class BuildKeywords(TypedDict, total=False):
     max_line_bytes: str | int
     # False: do not count what the values are like (statistics.pb)
     stats: bool
-    # the feature that says how much each record counts: statistics have the weighted figures, too
-    weight: str | None
     # rules (.yaml) that the records must keep, as their statistics tell; else nothing is committed
     expect: Mapping[str, Any] | str | os.PathLike[str] | None
     # what may be held at once, beside the interpreter (default: 2GiB)

@@ -141,14 +141,6 @@ MAX_REJECTS = Option(
     annotation="str | int",
     common=True,
 )
-WEIGHT = Option(
-    "weight",
-    "the feature that says how much each record counts: statistics have the weighted figures, too",
-    metavar="FEATURE",
-    annotation="str",
-    group=RUN,
-    excludes=(("stats", False),),
-)
 OVERWRITE = Option("overwrite", "replace what OUT holds", form=SWITCH, default=False, common=True)
 MEMORY = Option(
     "memory",

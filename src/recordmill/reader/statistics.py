@@ -15,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.arrays import Int64s
-from recordmill.base.errors import DataError, UsageError
+from recordmill.base.errors import UsageError
 from recordmill.base.suggestions import there_are
 from recordmill.base.threads import thread_map
 from recordmill.records.images.pixels import CHANNELS
 from recordmill.schemas.splits import TRAIN
 from recordmill.shards.loading.batches import Load
 from recordmill.shards.manifest import STATISTICS_NAME, read_statistics
-from recordmill.statistics.dataset_sketch import DatasetSketch, SketchPool, check_weight
+from recordmill.statistics.dataset_sketch import DatasetSketch, SketchPool
 from recordmill.statistics.dataset_statistics import ColourStatistics, DatasetStatistics, FeatureStatistics
 
 if TYPE_CHECKING:
@@ -48,30 +48,10 @@ def _built_statistics(dataset: Scanner) -> DatasetStatistics | None:
     return None if data is None else DatasetStatistics.from_bytes(data, STATISTICS_NAME)
 
 
-def build_weight(dataset: Scanner) -> str | None:
-    """The feature by which the build has weighed records; None where it has not, or where nobody can tell any more."""
-    try:
-        found = _built_statistics(dataset)
-    except DataError:
-        return None
-    return None if found is None else found.weight
-
-
-def count_statistics(
-    dataset: Scanner, progress: Callable[[int], None] | None = None, weight: str | None = None
-) -> DatasetSketch:
-    """The records of a data set, or of any TFRecord files, counted by reading all of them; encoded images as they are
-    stored. weight: the feature that says how much each of them counts in weighted figures; None: that of the build, if
-    it is there.
-
-    Raises:
-        UsageError: no such feature, or it can't be a weight.
-    """
+def count_statistics(dataset: Scanner, progress: Callable[[int], None] | None = None) -> DatasetSketch:
+    """Counts the records of a data set, or of any TFRecord files, by reading all of them; encoded images as stored."""
     whole = dataset.encoded
-    if weight is None and (built := build_weight(dataset)) in whole.schema.names:
-        weight = built
-    check_weight(whole.schema, weight)
-    sketches = SketchPool(whole.schema, whole.splits, weight=weight)
+    sketches = SketchPool(whole.schema, whole.splits)
     numbers = {split: number for number, split in enumerate(whole.splits)}
 
     def count(load: Load) -> int:

@@ -18,16 +18,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.arrays import Bytes, Int64s
-from recordmill.base.errors import UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
-from recordmill.base.option_names import option
 from recordmill.base.siphash import U64
-from recordmill.base.suggestions import there_are
 from recordmill.records.example.flat_arrays import Flat, to_flat
 from recordmill.records.images.pixels import PixelSums
 from recordmill.schemas.arrow import from_arrow, to_arrow
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.statistics.number_kernels import WEIGHT_BITS
 from recordmill.statistics.number_sketch import NumberSketch
 from recordmill.statistics.pending_values import PendingNumbers, PendingTexts
 from recordmill.statistics.pixel_sketch import PixelSketch
@@ -43,8 +39,6 @@ SKETCH_BYTES = 120 << 20
 MOST_SKETCHED = _TEXTS_IN_ALL // FEWEST_KEPT  # features, splits counted, whose sketches take no more
 _SKETCHES = 4  # at once
 _STEP = np.uint64(0x9E3779B97F4A7C15)
-WEIGHT_UNITS = 1 << 20  # of a weight of 1
-_MOST_WEIGHT = 1 << (WEIGHT_BITS - 20)
 _AT_ONCE = 1 << 16  # values, whose places, hashes and keys are arrays
 _MOST_PENDING = MOST_KEPT  # values of a feature that wait for one pass
 
@@ -67,7 +61,6 @@ _PARTS: Mapping[str, pa.DataType] = {
     "lengths": _NUMBERS, "numbers": _NUMBERS, "sizes": _NUMBERS, "values": _VALUES, "sample": _VALUES,
     "pixels": _PIXELS,
 }  # fmt: skip
-_TOTALS = ("records", "weights", "unweighed")  # of each split
 _ROW = pa.schema([("present", pa.int64()), ("missing", pa.int64()), *_PARTS.items()])
 
 
@@ -126,80 +119,69 @@ class FeatureSketch:
         keys: U64,
         rows: Int64s | None,
         sums: PixelSums | None = None,
-        weights: Int64s | None = None,
     ) -> None:
         """Count these rows of the feature's column, or all; keys: [records] of the column; sums: [records, SUMS] of
-        their pixels, if they are known. weights: [records] how often each of them is counted; None: once.
+        their pixels, if they are known.
         """
-        if weights is not None:  # what weighs nothing is not there
-            rows = np.flatnonzero(weights) if rows is None else rows[weights[rows] != 0]
-        count = _counted(flat.rows, rows, weights)
+        count = flat.rows if rows is None else len(rows)
         if flat.valid is not None:
             rows = np.flatnonzero(flat.valid) if rows is None else rows[flat.valid[rows] != 0]
-        present = _counted(flat.rows, rows, weights)
+        present = flat.rows if rows is None else len(rows)
         self.present, self.missing = self.present + present, self.missing + count - present
         if self.pixels is not None and sums is not None:
             self.pixels.add_sums(sums if rows is None else sums[rows])
         splits, length = _row_splits(flat, self.feature)
         if self.lengths is not None and splits is not None:
             lengths = np.diff(splits) if rows is None else splits[rows + 1] - splits[rows]
-            self._pending_lengths.add(lengths, *(() if weights is None else (weights[rows],)))
-        with_records = self.is_text or weights is not None
-        for chosen, records, number in _portions(splits, length, flat.rows, rows, with_records=with_records):
-            weighed = () if weights is None else (weights[records],)
+            self._pending_lengths.add(lengths)
+        for chosen, records, number in _portions(splits, length, flat.rows, rows, with_records=self.is_text):
             if self.is_bytes:
                 of_values = keys[records] + number * _STEP if self.is_text else None
-                self._add_texts(flat, chosen, of_values, sums is None, *weighed)
+                self._add_texts(flat, chosen, of_values, sums is None)
             else:
-                self._pending_numbers.add(_numbers(flat, self.feature)[chosen], *weighed)
+                self._pending_numbers.add(_numbers(flat, self.feature)[chosen])
 
     def flush(self) -> None:
         """Count what waits for others of its kind."""
         for pending in self._pending:
             pending.flush()
 
-    def _count_numbers(self, numbers: npt.NDArray[Any], *weights: Int64s) -> None:
+    def _count_numbers(self, numbers: npt.NDArray[Any]) -> None:
         assert self.numbers is not None
-        self.numbers.add(numbers, *weights)
+        self.numbers.add(numbers)
         if self.values is None:
             return
         numbers = np.ascontiguousarray(numbers)
         hashes = np.empty(len(numbers), np.uint64)
         if self.is_float:
             hashes = hashes[: hash_floats(numbers if numbers.dtype != np.float16 else numbers.astype("f4"), hashes)]
-            if len(hashes) < len(numbers):
-                weights = tuple(some[~np.isnan(numbers)] for some in weights)
         else:
             hash_ints(numbers.astype(np.int64, copy=False), hashes)
-        self.values.add(hashes, *weights)
+        self.values.add(hashes)
 
-    def _add_texts(
-        self, flat: Flat, chosen: slice | Int64s, keys: U64 | None, to_decode: bool, *weights: Int64s
-    ) -> None:
+    def _add_texts(self, flat: Flat, chosen: slice | Int64s, keys: U64 | None, to_decode: bool) -> None:
         assert flat.value_splits is not None
         starts = np.ascontiguousarray(flat.value_splits[:-1][chosen])
         ends = np.ascontiguousarray(flat.value_splits[1:][chosen])
         hashes = np.empty(len(starts), np.uint64)
         hash_values(flat.values, starts, ends, hashes)
         if keys is not None:
-            self._pending_texts.add(hashes, keys, flat.values, starts, ends, *weights)
+            self._pending_texts.add(hashes, keys, flat.values, starts, ends)
             return
-        self._pending_sizes.add(ends - starts, *weights)
-        self._pending_hashes.add(hashes, *weights)
+        self._pending_sizes.add(ends - starts)
+        self._pending_hashes.add(hashes)
         if self.pixels is not None and to_decode:
             self.pixels.add(hashes, flat.values, starts, ends)
 
-    def _count_texts(
-        self, hashes: U64, keys: U64, sizes: Int64s, data: Bytes, starts: Int64s, ends: Int64s, *weights: Int64s
-    ) -> None:
+    def _count_texts(self, hashes: U64, keys: U64, sizes: Int64s, data: Bytes, starts: Int64s, ends: Int64s) -> None:
         assert self.sizes is not None
         assert self.values is not None
         assert self.sample is not None
-        self.sizes.add(sizes, *weights)
+        self.sizes.add(sizes)
         occurrences = np.empty(len(hashes), np.uint64)
         hash_occurrences(hashes, np.ascontiguousarray(keys), occurrences)
         for name, sketch, some in (("values", self.values, hashes), ("sample", self.sample, occurrences)):
-            new, places = sketch.add(some, *weights)
+            new, places = sketch.add(some)
             if len(new):
                 self._texts[name].put(new, data, starts[places], ends[places])
             if self._texts[name].is_full(2 * sketch.most):
@@ -253,17 +235,11 @@ class FeatureSketch:
 
 
 class DatasetSketch:
-    """All features of the schema in each of these splits. records: [splits] how many were counted.
+    """All features of the schema in each of these splits. records: [splits] how many were counted."""
 
-    weight: the feature that says what each record weighs; None: there is none. weighted: the same of records that are
-    counted as often as they weigh, in units of 1 / WEIGHT_UNITS; weights: [splits] of all of them. unweighed: [splits]
-    records that have no weight that can be counted, and count nothing there.
-    """
-
-    def __init__(self, schema: Schema, splits: Sequence[str], weight: str | None = None) -> None:
-        self.schema, self.splits, self.weight = schema, tuple(splits), weight
-        self.records, self.weights, self.unweighed = ([0] * len(self.splits) for _ in range(3))
-        copies = len(self.splits) * (1 if weight is None else 2)
+    def __init__(self, schema: Schema, splits: Sequence[str]) -> None:
+        self.schema, self.splits = schema, tuple(splits)
+        self.records, copies = [0] * len(self.splits), len(self.splits)
         texts = sum(feature.dtype == "string" for feature in schema) * copies
         columns = len(schema) * copies
         most_texts = most_values(texts + -(-(columns - texts) // _COLUMNS_OF_A_TEXT), True)
@@ -273,14 +249,10 @@ class DatasetSketch:
         def sketch_of(feature: Feature) -> FeatureSketch:
             is_binary = feature.dtype == "bytes"
             pixels = PixelSketch.of_features(binary, len(self.splits), most_numbers) if is_binary else None
-            return weighted_of(feature, pixels)
-
-        def weighted_of(feature: Feature, pixels: PixelSketch | None = None) -> FeatureSketch:
             most = most_texts if feature.dtype == "string" else most_numbers
             return FeatureSketch(feature, most, feature.name == schema.label, pixels)
 
         self._features = [[sketch_of(feature) for feature in schema] for _ in self.splits]
-        self.weighted = [] if weight is None else [[weighted_of(feature) for feature in schema] for _ in self.splits]
 
     @property
     def features(self) -> list[list[FeatureSketch]]:
@@ -315,9 +287,6 @@ class DatasetSketch:
         pixels: Mapping[str, PixelSums] = _NO_PIXELS,
     ) -> None:
         """The same of columns as flat arrays."""
-        weights, is_weighed = None, None
-        if self.weight is not None:
-            weights, is_weighed = _weights(flats[self.schema.names.index(self.weight)], self.schema[self.weight])
         for number, features in enumerate(self._features):
             rows = None if splits is None or len(self.splits) == 1 else np.flatnonzero(splits == number)
             if rows is not None and len(rows) == len(keys):
@@ -327,25 +296,17 @@ class DatasetSketch:
             self.records[number] += len(keys) if rows is None else len(rows)
             for feature, flat in zip(features, flats, strict=True):
                 feature.add(flat, keys, rows, pixels.get(feature.feature.name))
-            if weights is None or is_weighed is None:
-                continue
-            self.weights[number] += _counted(len(keys), rows, weights)
-            self.unweighed[number] += int(np.count_nonzero(~(is_weighed if rows is None else is_weighed[rows])))
-            for feature, flat in zip(self.weighted[number], flats, strict=True):
-                feature.add(flat, keys, rows, None, weights)
 
     def merge(self, other: DatasetSketch) -> None:
         """Add what another one has counted of records of the same schema and splits."""
-        assert (self.schema, self.splits, self.weight) == (other.schema, other.splits, other.weight)
-        for name in _TOTALS:
-            both = zip(getattr(self, name), getattr(other, name), strict=True)
-            setattr(self, name, [mine + others for mine, others in both])
+        assert (self.schema, self.splits) == (other.schema, other.splits)
+        self.records = [mine + others for mine, others in zip(self.records, other.records, strict=True)]
         for feature, more in zip(self._flat(), other._flat(), strict=True):
             feature.merge(more)
 
     def _flat(self) -> list[FeatureSketch]:
         """All that it counts in."""
-        return [feature for features in (*self.features, *self.weighted) for feature in features]
+        return [feature for features in self.features for feature in features]
 
     def to_arrays(self) -> Mapping[str, npt.NDArray[Any]]:
         """All that it has counted; equal for equal counts."""
@@ -357,8 +318,7 @@ class DatasetSketch:
         return {
             "schema": np.frombuffer(to_arrow(self.schema).serialize(), np.uint8),
             "splits": np.array(self.splits, np.str_),
-            **{name: np.array(getattr(self, name), np.int64) for name in _TOTALS},
-            "weight": np.array([] if self.weight is None else [self.weight], np.str_),
+            "records": np.array(self.records, np.int64),
             "features": np.frombuffer(sink.getvalue(), np.uint8),
         }
 
@@ -366,9 +326,8 @@ class DatasetSketch:
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], place: object = None) -> DatasetSketch:
         """What `to_arrays` gave."""
         schema = from_arrow(pa.ipc.read_schema(pa.py_buffer(arrays["schema"].tobytes())))
-        sketch = cls(schema, arrays["splits"].tolist(), *arrays["weight"].tolist())
-        for name in _TOTALS:
-            setattr(sketch, name, arrays[name].tolist())
+        sketch = cls(schema, arrays["splits"].tolist())
+        sketch.records = arrays["records"].tolist()
         (batch,) = pa.ipc.open_stream(pa.py_buffer(arrays["features"].tobytes()))
         for number, feature in enumerate(sketch._flat()):
             feature.set_fields({name: batch.column(name)[number] for name in _ROW.names})
@@ -387,10 +346,9 @@ class SketchPool:
         schema: Schema,
         splits: Sequence[str],
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
-        weight: str | None = None,
         most: int = _SKETCHES,
     ) -> None:
-        self._new = functools.partial(DatasetSketch, schema, splits, weight)
+        self._new = functools.partial(DatasetSketch, schema, splits)
         self._free: list[DatasetSketch] = []
         self._room = threading.Semaphore(max(min(memory_bytes // 8 // SKETCH_BYTES, most, _SKETCHES), 1))
 
@@ -417,47 +375,6 @@ def payload_flat(data: npt.NDArray[np.uint8], offsets: Int64s, schema: Schema) -
     """Records that are kept as they are, as the one column that their schema has."""
     (feature,) = schema
     return Flat(feature.storage()[0], len(offsets) - 1, data, value_splits=offsets)
-
-
-def _weights(flat: Flat, feature: Feature) -> tuple[Int64s, npt.NDArray[np.bool_]]:
-    """([records] what each weighs, in units, [records] whether it says so by a number from 0 to _MOST_WEIGHT)."""
-    numbers, (splits, _) = _numbers(flat, feature), _row_splits(flat, feature)
-    values = np.full(flat.rows, np.nan)
-    if splits is None:
-        values[:] = numbers
-    else:
-        has_one = np.diff(splits) == 1
-        values[has_one] = numbers[splits[:-1][has_one]]
-    with np.errstate(invalid="ignore"):
-        is_weighed = (values >= 0) & (values <= _MOST_WEIGHT)
-    if flat.valid is not None:
-        is_weighed &= flat.valid != 0
-    return np.rint(np.where(is_weighed, values, 0) * WEIGHT_UNITS).astype(np.int64), is_weighed
-
-
-def _counted(rows: int, some: Int64s | None, weights: Int64s | None) -> int:
-    """How often records are counted: all, or some of them."""
-    if weights is not None:
-        return int((weights if some is None else weights[some]).sum())
-    return rows if some is None else len(some)
-
-
-def check_weight(schema: Schema, weight: str | None) -> None:
-    """Whether that feature can say what each record weighs.
-
-    Raises:
-        UsageError: there is no such feature, or it is not one number.
-    """
-    if weight is None:
-        return
-    if weight not in schema:
-        raise UsageError(f"{option('weight', weight)}: no such feature; {there_are(weight, schema.names)}")
-    feature = schema[weight]
-    if feature.dtype in ("string", "bytes") or feature.ragged_rank or feature.inner_size != 1:
-        raise UsageError(
-            f"{option('weight', weight)}: a weight is one number, and {weight!r} is {feature.dtype}"
-            f"{'' if feature.inner_size == 1 and not feature.ragged_rank else ' of a shape'}"
-        )
 
 
 def _row_splits(flat: Flat, feature: Feature) -> tuple[Int64s | None, int]:

@@ -40,24 +40,6 @@ class ColourStatistics:
 
 
 @dataclass(frozen=True)
-class WeightedStatistics:
-    """What stands for a feature where each record counts as much as it weighs; None where there is no such thing.
-
-    present, missing: weights of the records that have it, and that don't. mean, std_dev, median: of the finite numbers.
-    quantiles: as those without weights. top_values: value, as text, to what the records with it weigh, the heaviest
-    first.
-    """
-
-    present: float
-    missing: float
-    mean: float | None
-    std_dev: float | None
-    median: float | None
-    quantiles: tuple[float, ...]
-    top_values: Mapping[str, float]
-
-
-@dataclass(frozen=True)
 class FeatureStatistics:
     """One feature in one split. proto: its `FeatureNameStatistics`. Figures are None where there is no such thing."""
 
@@ -232,44 +214,6 @@ class FeatureStatistics:
         least = self.values * _LEAST_SAMPLED / sampled
         return {value: count for value, count in self.top_values.items() if count >= least}
 
-    def _known(self, weights: Mapping[str, float]) -> Mapping[str, float]:
-        """What values weigh, but of estimates those of `frequent_values`."""
-        frequent = self.frequent_values
-        return weights if self.top_values_are_exact else {one: weights[one] for one in weights if one in frequent}
-
-    @cached_property
-    def weighted(self) -> WeightedStatistics | None:
-        """The same where records are weighed (`--weight`); None where they are not."""
-        common = self._stats.common_stats
-        if not common.HasField("weighted_common_stats"):
-            return None
-        of_numbers = self._stats.weighted_numeric_stats if self._kind == _NUMBERS else None
-        if of_numbers is not None and not of_numbers.histograms:
-            of_numbers = None
-        if self._kind == _TEXTS:
-            ranks: Any = self._stats.weighted_string_stats.rank_histogram
-        else:
-            ranks = self._custom.get("weighted_top_values")
-        return WeightedStatistics(
-            present=common.weighted_common_stats.num_non_missing,
-            missing=common.weighted_common_stats.num_missing,
-            mean=None if of_numbers is None else of_numbers.mean,
-            std_dev=None if of_numbers is None else of_numbers.std_dev,
-            median=None if of_numbers is None else of_numbers.median,
-            quantiles=() if of_numbers is None else _quantiles(of_numbers.histograms),
-            top_values={} if ranks is None else {one.label: one.sample_count for one in ranks.buckets},
-        )
-
-    @property
-    def weight(self) -> str | None:
-        """The feature that weighs the records; None: they are not weighed."""
-        return self._custom.get("weight")
-
-    @property
-    def unweighed(self) -> int:
-        """Records that have no weight that counts."""
-        return int(self._custom.get("unweighed", 0))
-
     @property
     def colours(self) -> ColourStatistics | None:
         """Of encoded images; None of all else."""
@@ -282,9 +226,6 @@ class FeatureStatistics:
     def to_json(self) -> dict[str, Any]:
         """All figures, for `--json`."""
         more = {} if self.colours is None else {"colours": asdict(self.colours)}
-        if (weighted := self.weighted) is not None:
-            top_values = dict(list(self._known(weighted.top_values).items())[:_LISTED_VALUES])
-            more["weighted"] = asdict(weighted) | {"top_values": top_values}
         return {
             "name": self.name, "type": self.type, "present": self.present, "missing": self.missing,
             "lengths": self.lengths, "sizes": self.sizes, "min": self.min, "max": self.max, "mean": self.mean,
@@ -335,23 +276,8 @@ class FeatureStatistics:
             " ".join(f"{_cut(value)} ({'' if self.top_values_are_exact else '~'}{count:,})" for value, count in top),
         )
 
-    def weighted_row(self) -> tuple[str, ...]:
-        """What a table of weighted figures shows, as its header calls it; of features that have some."""
-        weighted = self.weighted
-        assert weighted is not None
-        total = weighted.present + weighted.missing
-        top = list(self._known(weighted.top_values).items())[:_SHOWN_VALUES]
-        about = "" if self.top_values_are_exact else "~"
-        return (
-            self.name,
-            f"{100 * weighted.missing / total:.4g} %" if weighted.missing else "",
-            *(_shown(value) for value in (weighted.mean, weighted.std_dev, weighted.median)),
-            " ".join(f"{_cut(value)} ({about}{weight:,.6g})" for value, weight in top),
-        )
-
 
 _COLUMNS = ("FEATURE", "TYPE", "MISSING", "DISTINCT", "MIN", "MEAN", "STD", "MAX", "SIZE", "MOST FREQUENT")
-_WEIGHTED_COLUMNS = ("FEATURE", "MISSING", "MEAN", "STD", "MEDIAN", "HEAVIEST")
 
 
 def _quantiles(histograms: Iterable[Any]) -> tuple[float, ...]:
@@ -426,16 +352,6 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
         """Split to how many records were counted."""
         return {dataset.name: int(dataset.num_examples) for dataset in self._proto.datasets}
 
-    @property
-    def weights(self) -> dict[str, float]:
-        """Split to what its records weigh together, where they are weighed."""
-        return {dataset.name: dataset.weighted_num_examples for dataset in self._proto.datasets}
-
-    @property
-    def weight(self) -> str | None:
-        """The feature that weighs the records; None: they are not weighed."""
-        return next((one.weight for features in self.values() for one in features.values()), None)
-
     def of(self, splits: Sequence[str], features: Sequence[str] | None = None) -> DatasetStatistics:
         """Those of some splits, and of some features, in their order; None: of all."""
         proto = statistics_pb2.DatasetFeatureStatisticsList()
@@ -475,18 +391,10 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
         return {
             split: {
                 "records": self.records[split],
-                **self._weights_of(split),
                 "features": [one.to_json() for one in features.values()],
             }
             for split, features in self.items()
         }
-
-    def _weights_of(self, split: str) -> dict[str, Any]:
-        """By what records are weighed, how much they weigh together, and how many have no weight that counts."""
-        if self.weight is None:
-            return {}
-        unweighed = next(iter(self[split].values())).unweighed
-        return {"weight": self.weight, "weights": self.weights[split], "unweighed": unweighed}
 
     def summary(self) -> dict[str, Any]:
         """What a manifest says of them."""
@@ -497,12 +405,6 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
         for split, features in self.items():
             yield f"{split}: {self.records[split]:,} records"
             yield from _aligned([_COLUMNS, *(one.row() for one in features.values())])
-            if self.weight is not None:
-                unweighed = self._weights_of(split)["unweighed"]
-                yield f"{split}, as {self.weight!r} weighs records: {self.weights[split]:,.6g} together" + (
-                    f"; {unweighed:,} have no weight that counts" if unweighed else ""
-                )
-                yield from _aligned([_WEIGHTED_COLUMNS, *(one.weighted_row() for one in features.values())])
 
     def __repr__(self) -> str:
         if not self:
@@ -513,8 +415,5 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
         parts = []
         for split, features in self.items():
             of_split = [html.table(list(_COLUMNS), [one.row() for one in features.values()])]
-            if self.weight is not None:
-                weighted = html.table(list(_WEIGHTED_COLUMNS), [one.weighted_row() for one in features.values()])
-                of_split.append(html.section(f"as {self.weight!r} weighs records", weighted))
             parts.append(html.section(f"{split}: {self.records[split]:,} records", *of_split))
         return html.section("statistics", *parts)

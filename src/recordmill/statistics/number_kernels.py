@@ -23,14 +23,10 @@ MOST_AT_ONCE = 1 << 20  # values of one pass: below 2^21, so that no limb of a s
 MOST_SINGLES = 1 << 16  # float32 values of one pass: so many squares of 24 bits add up to less than 2^64
 _SMALL = 1 << 31
 LIMBS, EXPONENTS = 5, 2048  # of each exponent: two limbs of the sum of the mantissas, three of that of their squares
-WEIGHTED_LIMBS = 8  # three and five of 32 bits
-WEIGHT_BITS = 40  # of a weight, so that no limb of a pass overflows
 FLOAT_FACTS = 4  # NaN, infinities above and below, zeros
 INT_FACTS = 9  # two limbs of the sum, four of the squares', zeros, least, most
-WEIGHTED_INT_FACTS = 11  # three limbs of the sum, five of the squares'
 
 Counts32 = npt.NDArray[np.uint32]
-Counts = Counts32 | Int64s  # of a pass: of values, or of their weights
 
 _WORD = ir.IntType(64)
 
@@ -198,82 +194,9 @@ def count_ints(values: Int64s, bins: Counts32, used: U64, facts: Int64s) -> None
     facts[7], facts[8] = least, most
 
 
-@inlined
-def _weigh(bits: int, weight: int, bins: Int64s, used: U64) -> None:
-    """Count a float64 so often in its bin."""
-    key = (bits >> 44) & 0xFFFFF
-    key = key ^ 0xFFFFF if bits < 0 else key | 0x80000
-    used[key >> 6] |= np.uint64(1) << np.uint64(key & 63)
-    bins[key] += weight
-
-
-@inlined
-def _add_product(size: int, sign: int, weight: int, limbs: Int64s) -> None:
-    """Add weight * size, of that sign, to limbs[0:3], and weight * size^2 to limbs[3:8]; size: up to 2^63."""
-    low, high = size * weight, multiply_high(size, weight)
-    limbs[0] += ((low & 0xFFFFFFFF) ^ sign) - sign
-    limbs[1] += (((low >> 32) & 0xFFFFFFFF) ^ sign) - sign
-    limbs[2] += (high ^ sign) - sign
-    square, upper = size * size, multiply_high(size, size)
-    low, high = square * weight, multiply_high(square, weight)
-    low_2, high_2 = upper * weight, multiply_high(upper, weight)
-    limbs[3] += low & 0xFFFFFFFF
-    limbs[4] += (low >> 32) & 0xFFFFFFFF
-    limbs[5] += (high & 0xFFFFFFFF) + (low_2 & 0xFFFFFFFF)
-    limbs[6] += (high >> 32) + ((low_2 >> 32) & 0xFFFFFFFF)
-    limbs[7] += high_2
-
-
-@kernel
-def count_weighted_floats(
-    values: npt.NDArray[np.floating[Any]],
-    weights: Int64s,
-    bins: Int64s,
-    used: U64,
-    limbs: npt.NDArray[np.int64],
-    facts: Int64s,
-    extremes: npt.NDArray[np.float64],
-) -> None:
-    """`count_floats` where values[i] occurs weights[i] times, to 2^WEIGHT_BITS; limbs: [EXPONENTS, WEIGHTED_LIMBS]."""
-    least, most = extremes[0], extremes[1]
-    for i in range(len(values)):
-        value, weight = np.float64(values[i]) + 0.0, weights[i]  # -0.0 becomes 0.0
-        bits = float_bits(value)
-        exponent = (bits >> 52) & 0x7FF
-        mantissa = bits & 0xFFFFFFFFFFFFF
-        if exponent == 0x7FF:
-            facts[0 if mantissa else 2 if bits < 0 else 1] += weight
-            continue
-        least, most = min(least, value), max(most, value)
-        _weigh(bits, weight, bins, used)
-        if exponent:
-            mantissa |= 1 << 52
-        elif mantissa == 0:
-            facts[3] += weight
-        else:
-            exponent = 1
-        _add_product(mantissa, bits >> 63, weight, limbs[exponent])
-    extremes[0], extremes[1] = least, most
-
-
-@kernel
-def count_weighted_ints(values: Int64s, weights: Int64s, bins: Int64s, used: U64, facts: Int64s) -> None:
-    """`count_ints` where values[i] occurs weights[i] times, 0 to 2^WEIGHT_BITS; facts: [WEIGHTED_INT_FACTS]."""
-    least, most = facts[9], facts[10]
-    for i in range(len(values)):
-        value, weight = int(values[i]), weights[i]
-        least, most = min(least, value), max(most, value)
-        _weigh(float_bits(np.float64(value)), weight, bins, used)
-        if value == 0:
-            facts[8] += weight
-        sign = value >> 63
-        _add_product((value ^ sign) - sign, sign, weight, facts)
-    facts[9], facts[10] = least, most
-
-
 @kernel
 def merge_bins(
-    bins: Counts,
+    bins: Counts32,
     used: U64,
     keys: Counts32,
     counts: Int64s,
@@ -302,7 +225,7 @@ def merge_bins(
 
 @inlined
 def _merged(
-    bins: Counts,
+    bins: Counts32,
     used: U64,
     keys: Counts32,
     counts: Int64s,

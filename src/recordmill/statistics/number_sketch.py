@@ -14,10 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.arrays import Int64s
-from recordmill.base.errors import DataError
 from recordmill.statistics import number_kernels as k
-
-MOST_COUNTED = 1 << 62  # so that counts of two sketches add up
 
 _UNIT = 1074  # sums of floats are whole multiples of 2^-1074, their squares' of 2^-2148
 _NO_INT = np.iinfo(np.int64)
@@ -31,8 +28,6 @@ class _Scratch(threading.local):
         self.bins = np.zeros(1 << k.KEY_BITS, np.uint32)
         self.used = np.zeros(k.USED_WORDS, np.uint64)
         self.limbs = np.zeros((k.LIMBS, k.EXPONENTS), np.int64)
-        self.weights = np.zeros(1 << k.KEY_BITS, np.int64)
-        self.weighted_limbs = np.zeros((k.EXPONENTS, k.WEIGHTED_LIMBS), np.int64)
 
 
 _scratch = _Scratch()
@@ -63,16 +58,8 @@ class NumberSketch:
     def count(self) -> int:
         return self.finite + self.nans + self.plus_infinities + self.minus_infinities
 
-    def add(self, values: npt.NDArray[Any], weights: Int64s | None = None) -> None:
-        """Count these numbers, [values] of any dtype that features have. weights: [values] how often each of them is
-        counted, 1 to 2^40.
-
-        Raises:
-            DataError: it has counted more than MOST_COUNTED.
-        """
-        if weights is not None:
-            self._add_weighted(values, weights)
-            return
+    def add(self, values: npt.NDArray[Any]) -> None:
+        """Counts these numbers, [values] of any dtype that features have."""
         if values.dtype == np.uint8 or (values.dtype == np.uint64 and len(values) and values.max() >> np.uint64(63)):
             found, counts = np.unique(values, return_counts=True) if values.dtype == np.uint64 else _bytes(values)
             self._add_counted(found, counts)
@@ -86,45 +73,6 @@ class NumberSketch:
         most = k.MOST_SINGLES if is_single else k.MOST_AT_ONCE
         for first in range(0, len(values), most):
             count(np.ascontiguousarray(values[first : first + most]))
-
-    def _add_weighted(self, values: npt.NDArray[Any], weights: Int64s) -> None:
-        if values.dtype == np.uint64 and len(values) and values.max() >> np.uint64(63):
-            found, where = np.unique(values, return_inverse=True)
-            counts = np.zeros(len(found), np.int64)
-            np.add.at(counts, where, weights)
-            self._add_counted(found, counts)
-            return
-        values = values.astype(np.int64 if self.is_int else np.float64, copy=False)
-        count = self._add_weighted_ints if self.is_int else self._add_weighted_floats
-        for first in range(0, len(values), k.MOST_AT_ONCE):
-            part = slice(first, first + k.MOST_AT_ONCE)
-            count(np.ascontiguousarray(values[part]), np.ascontiguousarray(weights[part]))
-            self._fold(_scratch.weights)
-
-    def _add_weighted_floats(self, values: npt.NDArray[Any], weights: Int64s) -> None:
-        limbs = _scratch.weighted_limbs
-
-        self._count_floats(
-            lambda facts, ends: k.count_weighted_floats(
-                values, weights, _scratch.weights, _scratch.used, limbs, facts, ends
-            )
-        )
-        for exponent in np.flatnonzero(limbs.any(axis=1)).tolist():
-            shift = max(exponent, 1) - 1  # of 2^-1074
-            total, squares = _weighted_sums(limbs[exponent].tolist())
-            self.total += total << shift
-            self.squares += squares << (2 * shift)
-            limbs[exponent] = 0
-
-    def _add_weighted_ints(self, values: Int64s, weights: Int64s) -> None:
-        facts = np.zeros(k.WEIGHTED_INT_FACTS, np.int64)
-        facts[-2:] = _NO_INT.max, _NO_INT.min
-        k.count_weighted_ints(values, weights, _scratch.weights, _scratch.used, facts)
-        *limbs, zeros, least, most = facts.tolist()
-        total, squares = _weighted_sums(limbs)
-        self.total, self.squares, self.zeros = self.total + total, self.squares + squares, self.zeros + zeros
-        if len(values):
-            self._widen(least, most)
 
     def _count_floats(self, count: Callable[[Int64s, npt.NDArray[np.float64]], None]) -> None:
         """Take over what a pass says of the values: facts, and [2] the least and the most."""
@@ -189,18 +137,12 @@ class NumberSketch:
         self.least = least if self.least is None else min(self.least, least)
         self.most = most if self.most is None else max(self.most, most)
 
-    def _fold(self, bins: k.Counts | None = None) -> None:
+    def _fold(self) -> None:
         """Add what a pass has counted to the bins."""
-        bins = _scratch.bins if bins is None else bins
         keys, counts = np.empty(self.most_bins, np.uint32), np.empty(self.most_bins, np.int64)
-        found = int(k.merge_bins(bins, _scratch.used, self.keys, self.counts, self.level, keys, counts))
+        found = int(k.merge_bins(_scratch.bins, _scratch.used, self.keys, self.counts, self.level, keys, counts))
         size, self.level = found & 0xFFFFFFFF, found >> 32
         self.keys, self.counts = keys[:size].copy(), counts[:size].copy()
-        self._check_room()
-
-    def _check_room(self) -> None:
-        if self.counts.sum(dtype=np.float64) > MOST_COUNTED:
-            raise DataError("the weights of all records add up to too much: divide them by a thousand, or by a million")
 
     def _merge_bins(self, keys: npt.NDArray[Any], counts: Int64s, level: int) -> None:
         level, before = max(level, self.level), level
@@ -213,7 +155,6 @@ class NumberSketch:
         total = np.zeros(len(merged), np.int64)
         np.add.at(total, where, np.concatenate([counts, self.counts]))
         self.keys, self.counts, self.level = merged.astype(np.uint32), total, level
-        self._check_room()
 
     def merge(self, other: NumberSketch) -> None:
         """Add what another one has counted."""
@@ -320,12 +261,6 @@ class NumberSketch:
         self.most = None if fields["most"] is None else read(fields["most"])
         self.total, self.squares = int(fields["total"], 16), int(fields["squares"], 16)
         self.level, self.keys, self.counts = fields["level"], fields["keys"], fields["counts"]
-
-
-def _weighted_sums(limbs: Sequence[int]) -> tuple[int, int]:
-    """(the sum, that of the squares) of the limbs of 32 bits that a pass with weights gives."""
-    parts = [part << (32 * at) for at, part in enumerate(limbs[:3])], [p << (32 * at) for at, p in enumerate(limbs[3:])]
-    return sum(parts[0]), sum(parts[1])
 
 
 def _bytes(values: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int64], Int64s]:

@@ -14,7 +14,7 @@ from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.siphash import U64
 from recordmill.statistics.value_sketch import TEXT_BYTES, gather_texts
 
-CountTexts = Callable[..., None]  # hashes, keys, sizes, data, starts, ends, and weights if there are some
+CountTexts = Callable[..., None]  # hashes, keys, sizes, data, starts, ends
 
 
 class PendingNumbers:
@@ -24,11 +24,8 @@ class PendingNumbers:
         self._most, self._count, self._size = most, count, 0
         self._room: npt.NDArray[Any] | None = None
 
-    def add(self, values: npt.NDArray[Any], *weights: Int64s) -> None:
-        """Count these, [values], now or later; now if they have weights."""
-        if weights:
-            self._count(values, *weights)
-            return
+    def add(self, values: npt.NDArray[Any]) -> None:
+        """Counts these, [values], now or later."""
         if self._size + len(values) > self._most:
             self.flush()
         if len(values) >= self._most:
@@ -55,11 +52,8 @@ class PendingTexts:
         self._numbers: tuple[U64, U64, Int64s, Int64s] | None = None  # [most] hashes, keys, sizes; where texts begin
         self._data = np.empty(0, np.uint8)
 
-    def add(self, hashes: U64, keys: U64, data: Bytes, starts: Int64s, ends: Int64s, *weights: Int64s) -> None:
-        """Count the texts data[starts[i]:ends[i]], now or later; now if they have weights. hashes, keys: [texts]."""
-        if weights:
-            self._count(hashes, keys, ends - starts, data, starts, ends, *weights)
-            return
+    def add(self, hashes: U64, keys: U64, data: Bytes, starts: Int64s, ends: Int64s) -> None:
+        """Counts the texts data[starts[i]:ends[i]], now or later. hashes, keys: [texts]."""
         count = len(hashes)
         if self._size + count > self._most:
             self.flush()

@@ -4,9 +4,8 @@ shows and compares: one `DatasetFeatureStatistics` a split. Equal sketches give 
 What that message has no field for stands in `custom_stats`: `variance`, `distinct` of numbers, `distinct_error` and
 `quantile_error` (the share by which they may differ; 0: exact), `top_values` of integers, `top_values_are_estimates`,
 infinities, `min` and `max` of integers that no float64 holds, `lengths` of lists in more buckets than
-`num_values_histogram`, `weight`, the feature by which records were weighed, with `unweighed`, how many have no weight
-that counts, and `weighted_top_values` of integers, and of images `decoded_images` and `decoded_pixels` with `mean_red`,
-`std_dev_red` and so on of these.
+`num_values_histogram` and, of images,
+`decoded_images` and `decoded_pixels` with `mean_red`, `std_dev_red` and so on of these.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import numpy as np
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from recordmill.records.images.pixels import CHANNELS
-from recordmill.statistics.dataset_sketch import WEIGHT_UNITS, DatasetSketch, FeatureSketch
+from recordmill.statistics.dataset_sketch import DatasetSketch, FeatureSketch
 from recordmill.statistics.number_sketch import NumberSketch
 from recordmill.statistics.pixel_sketch import PixelTotal
 from recordmill.statistics.value_kernels import unmixed
@@ -47,13 +46,6 @@ def to_proto(sketch: DatasetSketch) -> Any:
         dataset = found.datasets.add(name=sketch.splits[number], num_examples=sketch.records[number])
         for feature in features:
             _put_feature(dataset.features.add(), feature, feature.feature.name == sketch.schema.label)
-        if sketch.weight is None:
-            continue
-        dataset.weighted_num_examples = sketch.weights[number] / WEIGHT_UNITS
-        for one, weighted in zip(dataset.features, sketch.weighted[number], strict=True):
-            _put_weighted(one, weighted, weighted.feature.name == sketch.schema.label)
-            one.custom_stats.add(name="weight", str=sketch.weight)
-            _put_custom(one, "unweighed", sketch.unweighed[number])
     return found
 
 
@@ -88,36 +80,6 @@ def _put_common(proto: Any, common: Any, feature: FeatureSketch) -> None:
     if feature.present and feature.lengths is not None:
         _put_quantiles(common.num_values_histogram, feature.lengths)
         _put_quantiles(proto.custom_stats.add(name="lengths").histogram, feature.lengths, _LENGTH_BUCKETS)
-
-
-def _put_weighted(proto: Any, feature: FeatureSketch, is_label: bool) -> None:
-    """The figures of records that are counted as often as they weigh."""
-    stats = getattr(proto, proto.WhichOneof("stats"))
-    common = stats.common_stats.weighted_common_stats
-    common.num_non_missing, common.num_missing = feature.present / WEIGHT_UNITS, feature.missing / WEIGHT_UNITS
-    if feature.lengths is None:
-        length = feature.feature.inner_size
-        common.avg_num_values, common.tot_num_values = length, length * feature.present / WEIGHT_UNITS
-    elif feature.present:
-        common.avg_num_values, common.tot_num_values = feature.lengths.mean, feature.lengths.total / WEIGHT_UNITS
-    numbers, values = feature.numbers, feature.values
-    if feature.is_text and values is not None:
-        ranked = _ranked_texts(values, is_label)
-        top = [(_shown(text), count / WEIGHT_UNITS) for text, count in _top_texts(feature)[:ranked]]
-        for value, count in top[:_TOP_VALUES]:
-            stats.weighted_string_stats.top_values.add(value=value, frequency=count)
-        _put_ranks(stats.weighted_string_stats.rank_histogram, top, ranked)
-    if numbers is None or numbers.least is None:
-        return
-    weighted = stats.weighted_numeric_stats
-    weighted.mean, weighted.std_dev, weighted.median = numbers.mean, numbers.standard_deviation, numbers.quantile(0.5)
-    nans = round(numbers.nans / WEIGHT_UNITS)
-    _put_equal_widths(weighted.histograms.add(num_nan=nans), numbers, WEIGHT_UNITS)
-    _put_quantiles(weighted.histograms.add(num_nan=nans), numbers, unit=WEIGHT_UNITS)
-    if numbers.is_int and values is not None and values.is_whole:
-        ranks = ((value, count / WEIGHT_UNITS) for value, count in _of_ints(values))
-        found = proto.custom_stats.add(name="weighted_top_values").rank_histogram
-        _put_ranks(found, ranks, None if is_label else values.most // _RANKED)
 
 
 def _ranked_texts(values: ValueSketch, is_label: bool) -> int | None:
@@ -246,15 +208,15 @@ def _error(values: ValueSketch) -> float:
     return 0.0 if values.is_whole else 1 / math.sqrt(values.most)
 
 
-def _put_quantiles(histogram: Any, numbers: NumberSketch, count: int = _BUCKETS, unit: int = 1) -> None:
-    """So many buckets of as many values each, of which `unit` were counted as one."""
+def _put_quantiles(histogram: Any, numbers: NumberSketch, count: int = _BUCKETS) -> None:
+    """So many buckets of as many values each."""
     histogram.type = statistics_pb2.Histogram.QUANTILES
     edges = numbers.quantiles([Fraction(number, count) for number in range(count + 1)])
-    _put_buckets(histogram, edges, [numbers.finite / count / unit] * count)
+    _put_buckets(histogram, edges, [numbers.finite / count] * count)
 
 
-def _put_equal_widths(histogram: Any, numbers: NumberSketch, unit: int = 1) -> None:
-    """Buckets as wide as each other; what a bin holds is spread evenly within it, and `unit` were counted as one."""
+def _put_equal_widths(histogram: Any, numbers: NumberSketch) -> None:
+    """Buckets as wide as each other; what a bin holds is spread evenly within it."""
     histogram.type = statistics_pb2.Histogram.STANDARD
     assert numbers.least is not None
     assert numbers.most is not None
@@ -275,7 +237,7 @@ def _put_equal_widths(histogram: Any, numbers: NumberSketch, unit: int = 1) -> N
         shares = (numbers.counts[divided] * part[divided]).tolist()
         below.append(math.fsum([int(numbers.counts[part >= 1].sum()), *shares]))
     below.append(float(numbers.finite))
-    _put_buckets(histogram, edges, [(after - before) / unit for before, after in itertools.pairwise(below)])
+    _put_buckets(histogram, edges, [after - before for before, after in itertools.pairwise(below)])
 
 
 def _put_buckets(histogram: Any, edges: Sequence[float], counts: Sequence[float]) -> None:

@@ -116,7 +116,6 @@ def hash_occurrences(hashes: U64, keys: U64, out: U64) -> None:
 @kernel
 def count_hashes(
     hashes: U64,
-    weights: Int64s,
     first: int,
     threshold: np.uint64,
     used: int,
@@ -124,14 +123,14 @@ def count_hashes(
     counts: Int64s,
     firsts: Int32s,
 ) -> int:
-    """Count the hashes from the first one on that are at most the threshold, in a table with open addresses; weights:
-    how often each of them is counted, or [0]: once. firsts: where a hash that was not in the table stands.
+    """Count the hashes from the first one on that are at most the threshold, in a table with open addresses.
+    firsts: where a hash that was not in the table stands.
 
     Gives used << 32 | how many were looked at: all of them, or as many as the table had room for. It has room for three
     quarters of its slots, whose number is a power of two.
     """
     mask, most = len(slots) - 1, len(slots) // 4 * 3
-    bound, is_weighted = np.uint64(threshold), len(weights) > 0
+    bound = np.uint64(threshold)
     for i in range(first, len(hashes)):
         one = hashes[i]
         if one > bound:
@@ -144,7 +143,7 @@ def count_hashes(
                 return (used << 32) | i
             slots[at], firsts[at] = one, np.int32(i)
             used += 1
-        counts[at] += weights[i] if is_weighted else 1
+        counts[at] += 1
     return (used << 32) | len(hashes)
 
 

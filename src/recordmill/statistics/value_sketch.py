@@ -17,7 +17,6 @@ from recordmill.base.siphash import U64
 from recordmill.statistics import value_kernels as k
 
 _ALL = (1 << 64) - 1
-_ONCE = np.empty(0, np.int64)
 _LEAST_SLOTS = 64
 _MOST_PARTS = 16  # of texts, which come ever fewer at once
 TEXT_BYTES = 100  # of a text that are kept; all of it is counted
@@ -41,15 +40,13 @@ class ValueSketch:
         self._counts = np.zeros(slots, np.int64)
         self._places = np.full(slots, -1, np.int32)
 
-    def add(self, hashes: U64, weights: Int64s = _ONCE) -> tuple[U64, npt.NDArray[np.int32]]:
-        """Count the values of these hashes, each so often as weights, [hashes], say, or once; gives the hashes that are
-        new and kept, and where each stands first.
-        """
+    def add(self, hashes: U64) -> tuple[U64, npt.NDArray[np.int32]]:
+        """Counts the values of these hashes; gives the hashes that are new and kept, and where each stands first."""
         at = 0
         while True:
             found = int(
                 k.count_hashes(
-                    hashes, weights, at, np.uint64(self.threshold), self._used, self._slots, self._counts, self._places
+                    hashes, at, np.uint64(self.threshold), self._used, self._slots, self._counts, self._places
                 )
             )
             self._used, at = found >> 32, found & 0xFFFFFFFF

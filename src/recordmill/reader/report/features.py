@@ -139,24 +139,12 @@ def _shapes(feature: Feature, found: Sequence[FeatureStatistics]) -> Iterator[tu
         f"{infinite:,} infinite" if (infinite := _infinite(first)) else "",
         f"{first.zeros:,} zero{'' if first.zeros == 1 else 's'}" if first.zeros and feature.classes is None else "",
         "" if first.colours is None else f"red, green, blue of {first.colours.images:,} images decoded",
-        _weighted(first, feature.classes is not None),
     ]
     yield from (("", note) for note in notes if note)
 
 
 def _infinite(one: FeatureStatistics) -> int:
     return one.values - one.finite - one.nans
-
-
-def _weighted(one: FeatureStatistics, is_class: bool) -> str:
-    """What it is like where records are weighed."""
-    weighted = one.weighted
-    if weighted is None or weighted.mean is None or is_class:
-        return ""
-    return (
-        f"as {markup_text(one.weight)} weighs: mean {number(weighted.mean)}, deviation {number(weighted.std_dev)}, "
-        f"median {number(weighted.median)}"
-    )
 
 
 def _value_buckets(found: Sequence[FeatureStatistics]) -> list[HistogramBuckets]:

@@ -140,19 +140,17 @@ def _classes(dataset: Dataset, statistics: DatasetStatistics) -> str:
     feature = dataset.schema[label]
     most = max(max(of.values()) for of in counts.values())
     ordered = sorted(counts, key=lambda value: (-sum(counts[value].values()), class_name(feature, value)))
-    weighed = {split: one.weighted.top_values for split, one in found.items() if one.weighted is not None}
     rows = [
         (
             markup_text(class_name(feature, value)),
             *(number(counts[value].get(split, 0)) for split in found),
-            *(f"{weights.get(value, 0):,.6g}" for weights in weighed.values()),
             "<br>".join(bar(counts[value].get(split, 0) / most, at % COLOURS) for at, split in enumerate(found)),
         )
         for value in ordered[:_CLASSES]
     ]
     more = f"<p>{len(ordered) - _CLASSES:,} more classes</p>" if len(ordered) > _CLASSES else ""
     estimated = "" if all(one.top_values_are_exact for one in found.values()) else "<p>counts are estimates</p>"
-    header = ("class", *map(markup_text, found), *(f"weight of {markup_text(split)}" for split in weighed), "")
+    header = ("class", *map(markup_text, found), "")
     return (
         f"<h3>{len(ordered):,} classes of {markup_text(label)}</h3>"
         + estimated
