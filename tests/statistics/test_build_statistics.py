@@ -269,3 +269,19 @@ def test_of_many_rare_texts_none_is_called_frequent(tmp_path: Path) -> None:
     assert not found.frequent_values
     assert found.row()[-1] == ""
     assert found.to_json()["top_values"] == {}
+
+
+@pytest.mark.parametrize("label", [None, "n"])
+def test_a_feature_of_integers_may_have_no_value_in_a_split(
+    tmp_path: Path, label: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = pa.table({"part": ["a"] * 20 + ["b"] * 20, "n": pa.array([None] * 20 + [*range(20)], pa.int64())})
+    recordmill.build(rows, tmp_path / "out", splits="train=0.5,test=0.5", split_by="part", label=label)
+    found = recordmill.open(tmp_path / "out").statistics
+    (empty,) = (features["n"] for features in found.values() if not features["n"].present)
+    assert (empty.missing, empty.min, empty.top_values, empty.frequent_values) == (20, None, {}, {})
+    assert empty.row()[2] == "100 %"
+    for command in (["stats"], ["stats", "--json"], ["inspect"], ["report", "-o", str(tmp_path / "report.html")]):
+        assert run([command[0], str(tmp_path / "out"), *command[1:], "--quiet"]) == 0
+    assert run(["check", str(tmp_path / "out"), "--quiet"]) in (0, 1)
+    assert "Traceback" not in capsys.readouterr().err

@@ -64,7 +64,7 @@ class FeatureStatistics:
 
     @cached_property
     def _custom(self) -> dict[str, Any]:
-        return {one.name: getattr(one, one.WhichOneof("val") or "num") for one in self.proto.custom_stats}
+        return {one.name: getattr(one, kind) for one in self.proto.custom_stats if (kind := one.WhichOneof("val"))}
 
     @property
     def present(self) -> int:
