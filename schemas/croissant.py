@@ -1,7 +1,6 @@
 """What people say of a data set (its licence, who made it, how to cite it), and `croissant.json`, by which search
 engines and loaders of data sets find it: a `Schema` and the shards' names as JSON-LD of Croissant 1.1
-(https://docs.mlcommons.org/croissant/docs/croissant-spec-1.1.html); and what is wrong with such a file, also where
-`mlcroissant` finds nothing.
+(https://docs.mlcommons.org/croissant/docs/croissant-spec-1.1.html).
 
 The shards are a FileSet by pattern: a FileObject needs a SHA-256 or MD5, and digests of shards are BLAKE3, which
 Croissant does not know. Nor has it a type for Examples: fields name the features, which readers of TFRecord decode.
@@ -10,7 +9,6 @@ Croissant does not know. Nor has it a type for Examples: fields name the feature
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -22,13 +20,6 @@ from recordmill.schemas.feature import PAYLOAD, Feature, Schema
 
 CROISSANT_NAME = "croissant.json"
 CONFORMS_TO = "http://mlcommons.org/croissant/1.1"
-REQUIRED = ("conformsTo", "name", "description", "license", "url", "creator", "datePublished")
-_BESIDE_BESIDE_URL = (
-    "description",
-    "license",
-    "creator",
-)  # what Croissant requires beside a page and what a build knows
-_SHARDS, _RECORDS, _SPLITS = "shards", "records", "splits"  # the ids of what it describes
 _SPDX = re.compile(  # of https://spdx.org/licenses those that data sets have
     r"CC0-1\.0|CC-BY(-NC)?(-ND|-SA)?-[1-4]\.[05]|ODbL-1\.0|ODC-By-1\.0|PDDL-1\.0|CDLA-Permissive-[12]\.0|"
     r"CDLA-Sharing-1\.0|[CO]-UDA-1\.0|MIT|Apache-2\.0|BSD-[23]-Clause|[AL]?GPL-[23]\.[01]-(only|or-later)|MPL-2\.0"
@@ -138,45 +129,6 @@ def croissant_json(
     ]
     info["recordSet"] = [_splits(patterns), _records(schema, patterns, images)]
     return info
-
-
-def croissant_faults(document: Any) -> list[str]:
-    """What is wrong with the content of a `croissant.json`, one sentence each: what Croissant 1.1 requires and is not
-    there, an id or a field that is there twice, a field or a set of files that says nothing of where it lies.
-    """
-    if not isinstance(document, Mapping):
-        return ["it is no JSON object"]
-    found = [f"it has no {name}, which Croissant requires" for name in REQUIRED if not document.get(name)]
-    if not isinstance(document.get("url") or "", str) or (document.get("url") and not _URL.fullmatch(document["url"])):
-        found.append("url is no address of a page")
-    files, sets = _objects(document, "distribution"), _objects(document, "recordSet")
-    if not files:
-        found.append("it has no distribution, which Croissant requires")
-    ids = Counter(
-        str(node.get("@id")) for node in (*files, *sets, *(one for a_set in sets for one in _objects(a_set, "field")))
-    )
-    found += [f"the id {name!r} is there {count} times" for name, count in ids.items() if count > 1]
-    for node in files:
-        if node.get("@type") == "cr:FileSet" and not (node.get("includes") and node.get("encodingFormat")):
-            found.append(f"the files {node.get('@id')!r} have no pattern or no encodingFormat")
-    for a_set in sets:
-        names = Counter(str(one.get("name")) for one in _objects(a_set, "field"))
-        found += [
-            f"the field {name!r} is {count} times in {a_set.get('@id')!r}" for name, count in names.items() if count > 1
-        ]
-        if not a_set.get("data"):
-            found += [
-                f"the field {one.get('@id')!r} has no source"
-                for one in _objects(a_set, "field")
-                if not one.get("source")
-            ]
-    return found
-
-
-def _objects(node: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    """The objects of that name, one or many."""
-    value = node.get(name, [])
-    return [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, Mapping)]
 
 
 def _license(text: str) -> Any:

@@ -25,7 +25,6 @@ from recordmill.shards.manifest import Manifest, Part, ShardInfo
 FOLDER = "data-test"
 PACK: dict[str, Callable[[bytes], bytes]] = {
     "gzip": lambda data: gzip.compress(data, mtime=0),
-    "zstd": lambda data: bytes(pa.compress(data, codec="zstd", asbytes=True)),
 }
 
 MIXED = Schema(

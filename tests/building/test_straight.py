@@ -93,7 +93,7 @@ def write_documents(folder: Path, seed: int, files: int, bad: int, size: int) ->
     ),
     splits=st.sampled_from([{}, {"splits": {"train": 0.7, "test": 0.3}}]),
     shuffle=st.booleans(),
-    compression=st.sampled_from(["none", "none", "none", "gzip", "zstd"]),
+    compression=st.sampled_from(["none", "none", "none", "gzip"]),
     max_rejects=st.sampled_from([0, "100%", "100%"]),
 )
 def test_the_outcome_is_that_of_the_build_that_sorts(

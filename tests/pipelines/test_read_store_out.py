@@ -66,7 +66,7 @@ def test_a_read_into_a_store_is_the_local_one(
     store: Store, out: str, source: str, tmp_path: Path, to: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = f"{out}-{to}"
-    options = ["--to", to, *(["--columns", "id,name"] if to in ("csv", "orc") else [])]
+    options = ["--to", to, *(["--columns", "id,name"] if to == "csv" else [])]
     assert main(["read", source, "--out", str(tmp_path / "near"), *options, "--quiet"]) == 0
     assert main(["read", source, "--out", out, *options, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
@@ -84,7 +84,7 @@ def test_a_read_into_a_store_is_the_local_one(
 
 
 @pytest.mark.parametrize(
-    "to", ["parquet", *(pytest.param(to, marks=pytest.mark.sweep) for to in ("arrow", "orc", "jsonl", "csv"))]
+    "to", ["parquet", *(pytest.param(to, marks=pytest.mark.sweep) for to in ("arrow", "jsonl", "csv"))]
 )
 def test_what_is_put_while_it_is_made_is_the_local_file(
     store: Store, out: str, large: str, tmp_path: Path, to: str, monkeypatch: pytest.MonkeyPatch

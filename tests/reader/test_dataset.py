@@ -31,7 +31,7 @@ PLAIN = ["id", "name", "maybe", "tokens"]  # of which one record is parsed witho
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(kind, marks=pytest.mark.sweep if kind == "zstd" else ()) for kind in SHARD_SUFFIXES],
+    params=list(SHARD_SUFFIXES),
 )
 def out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_data_set(

@@ -26,9 +26,7 @@ ROWS = 500
 COLUMNS = ["id", "name", "tokens", "nested", "maybe", "matrix"]
 
 
-@pytest.fixture(
-    scope="module", params=["none", "gzip", pytest.param("zstd", marks=pytest.mark.sweep), "foreign", "streamed"]
-)
+@pytest.fixture(scope="module", params=["none", "gzip", "foreign", "streamed"])
 def ds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     folder = tmp_path_factory.mktemp("ds")
     kind = request.param if request.param in SHARD_SUFFIXES else "none"

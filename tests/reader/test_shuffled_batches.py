@@ -22,7 +22,7 @@ ROWS = 2000
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(kind, marks=pytest.mark.sweep if kind == "zstd" else ()) for kind in SHARD_SUFFIXES],
+    params=list(SHARD_SUFFIXES),
 )
 def ds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     out = write_data_set(

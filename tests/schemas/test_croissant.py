@@ -1,15 +1,11 @@
-"""`croissant.json`: mlcroissant takes it without a word, it says what Croissant 1.1 requires, and what mlcroissant lets
-pass is found.
-"""
+"""`croissant.json`: mlcroissant takes it without a word, and it describes the shards and their features."""
 
 from __future__ import annotations
 
-import copy
 import fnmatch
 import io
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +16,7 @@ from PIL import Image
 import recordmill
 from recordmill.base.errors import UsageError
 from recordmill.commands.main import run
-from recordmill.schemas.croissant import REQUIRED, Description, croissant_faults, croissant_json
+from recordmill.schemas.croissant import Description, croissant_json
 from recordmill.schemas.feature import DTYPES, Feature, Schema
 
 SAID = {
@@ -74,7 +70,6 @@ def test_mlcroissant_finds_nothing(tmp_path: Path) -> None:
 
 def test_each_feature_is_a_field_of_its_type() -> None:
     content = document()
-    assert croissant_faults(content) == []
     found = fields(content)
     assert found.keys() == {*SCHEMA.names, "split_"}
     assert found["uint16"]["dataType"] == "cr:UInt16"
@@ -88,50 +83,6 @@ def test_each_feature_is_a_field_of_its_type() -> None:
     assert all(re.fullmatch(r"records/[\w.%~-]+", found[name]["@id"]) for name in SCHEMA.names)
     assert all(found[name]["source"]["extract"] == {"column": name} for name in SCHEMA.names)
     assert re.match(found["split_"]["source"]["transform"]["regex"], "te.st-00001-of-00002.tfrecord")[1] == "te.st"  # type: ignore[index]
-
-
-def drop(name: str) -> Callable[[dict[str, Any]], Any]:
-    return lambda content: content.pop(name)
-
-
-def field_twice(content: dict[str, Any]) -> None:
-    records = content["recordSet"][1]["field"]
-    records.append({**copy.deepcopy(records[1]), "@id": "records/again"})
-
-
-def id_twice(content: dict[str, Any]) -> None:
-    content["recordSet"][1]["field"].append({**content["recordSet"][1]["field"][1], "name": "another"})
-
-
-@pytest.mark.parametrize(
-    ("damage", "fault"),
-    [
-        *((drop(name), f"it has no {name}, which Croissant requires") for name in (*REQUIRED, "distribution")),
-        (lambda content: content.update(url="here"), "url is no address of a page"),
-        (field_twice, "the field 'bool' is 2 times in 'records'"),
-        (id_twice, "the id 'records/bool' is there 2 times"),
-        (lambda content: content["recordSet"][1]["field"][2].pop("source"), "the field 'records/int8' has no source"),
-        (lambda content: content["distribution"][0].pop("includes"), "the files 'shards' have no pattern or no"),
-    ],
-    ids=[*REQUIRED, "distribution", "no web address", "field twice", "id twice", "no source", "no pattern"],
-)
-def test_what_is_missing_or_there_twice_is_found(damage: Callable[[dict[str, Any]], Any], fault: str) -> None:
-    content = document()
-    damage(content)
-    assert [found for found in croissant_faults(content) if found.startswith(fault)]
-
-
-@pytest.mark.parametrize("damage", [drop("name"), drop("url"), field_twice], ids=["no name", "no url", "field twice"])
-def test_mlcroissant_lets_that_pass(damage: Callable[[dict[str, Any]], Any], tmp_path: Path) -> None:
-    """When this fails, mlcroissant has become stricter, and one of our checks may go."""
-    content = document()
-    damage(content)
-    assert issues(content, tmp_path)[0] == []
-
-
-@pytest.mark.parametrize("content", [None, [], "x", {"recordSet": 3, "distribution": [1], "url": 7}, {"name": {}}])
-def test_anything_gets_a_list_of_faults(content: Any) -> None:
-    assert croissant_faults(content)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +110,6 @@ def test_a_build_writes_it_beside_the_data_set_and_one_without_a_page_removes_it
     options: dict[str, Any] = {"splits": "train=0.5,test=0.5", "num_shards": 2, "compression": "gzip"}
     first = recordmill.build(tmp_path / "in", out, **SAID, **options)
     content = json.loads((out / "croissant.json").read_text())
-    assert croissant_faults(content) == []
     assert (content["name"], content["url"], content["citeAs"]) == ("out", SAID["url"], SAID["citation"])
     assert content["datePublished"] == first.manifest.run["finished"][:10]
     assert fields(content)["image"]["dataType"] == "sc:ImageObject"
@@ -208,26 +158,6 @@ def test_workers_that_share_nothing_but_out_write_the_same(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        (lambda text: text.replace('"url"', '"address"'), "it has no url, which Croissant requires"),
-        (lambda text: text.replace("data-", "data-0"), "it names other files than those of data-"),
-        (lambda text: text[:-9], "is no JSON"),
-        (lambda text: "[" * 100_000, "is no JSON"),
-    ],
-    ids=["url", "files", "cut", "deep"],
-)
-def test_verify_says_what_is_wrong_with_it(change: Callable[[str], str], problem: str, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    recordmill.build({"x": [1, 2]}, out, **SAID)
-    assert recordmill.verify(out) == []
-    (out / "croissant.json").write_text(change((out / "croissant.json").read_text()))
-    (found,) = recordmill.verify(out)
-    assert found.file == str(out / "croissant.json")
-    assert problem in found.problem
-
-
-@pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"url": "https://example.org"}, "url=.* needs creator="),
@@ -249,7 +179,7 @@ def test_the_command_and_tensorflow_datasets(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("x\n1\n2\n3\n")
     flags = [word for name, value in SAID.items() for word in (f"--{name}", value)]
     assert run(["build", str(tmp_path / "in.csv"), "--out", str(tmp_path / "out"), "--quiet", *flags]) == 0
-    assert croissant_faults(json.loads((tmp_path / "out" / "croissant.json").read_text())) == []
+    assert json.loads((tmp_path / "out" / "croissant.json").read_text())["license"].startswith("https://spdx.org")
     tfds = pytest.importorskip("tensorflow_datasets", reason="needs TensorFlow Datasets")
     info = tfds.builder_from_directory(tmp_path / "out").info
     assert (info.description, info.citation) == (SAID["description"], SAID["citation"])
@@ -260,5 +190,4 @@ def test_a_data_set_of_records_that_are_no_examples_has_one(tmp_path: Path) -> N
         "x", ABOUT, Schema((Feature("record", "bytes", (), True),), message="bytes"), PATTERNS, version="1.0.0",
         published="2026-01-02",
     )  # fmt: skip
-    assert croissant_faults(content) == []
     assert content["distribution"][0]["description"] == "TFRecord files whose records are bytes"

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from build_scaling import SKETCH_NUMBER_MEMORY, SKETCH_TEXT_MEMORY, Build
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +22,9 @@ from recordmill.statistics.value_kernels import hash_ints, hash_values, unmixed
 from recordmill.statistics.value_sketch import ValueSketch
 
 INTS = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-600, 600), max_size=60)
+# bytes of memory: of a sketch without values, and of each text and number that one keeps
+SKETCH_MEMORY, SKETCH_TEXT_MEMORY, SKETCH_NUMBER_MEMORY = 5_000, 800, 120
+SKETCH_FILE, SKETCH_TEXT_FILE = 2_000, 240  # the same of the arrays of `to_arrays`, for features that are texts
 FLOATS = st.lists(st.floats(width=64), max_size=60)
 SCHEMA = Schema(
     (
@@ -39,6 +41,12 @@ SCHEMA = Schema(
     ),
     label="i",
 )
+
+
+def most_memory(features: int) -> int:
+    """Bytes that sketches of so many features take at most."""
+    texts, numbers = most_values(features, True), most_values(features, False)
+    return features * (SKETCH_MEMORY + max(texts * SKETCH_TEXT_MEMORY, numbers * SKETCH_NUMBER_MEMORY))
 
 
 def number_sketch(values: Any, dtype: Any, most_bins: int = 8192) -> NumberSketch:
@@ -398,7 +406,7 @@ def _held_after_chunks(kinds: list[str], rows: int, chunks: int) -> list[int]:
 
 def test_memory_of_1000_features_is_bounded_over_many_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     part, rows, chunks = 25, 48, 24  # part: of the features, and of what a data set may keep
-    promised = Build(1, features=1000).sketch_memory
+    promised = most_memory(1000)
     for name, whole in (("_TEXTS_IN_ALL", 1 << 17), ("_NUMBERS_IN_ALL", 1 << 18)):
         monkeypatch.setattr(f"recordmill.statistics.dataset_sketch.{name}", whole // part)
     assert (most_values(1000 // part, True), most_values(1000 // part, False)) == (128, 256)
@@ -426,7 +434,7 @@ def test_few_texts_beside_many_numbers_keep_all_that_they_may(texts: int, number
 def test_memory_of_all_features_is_as_promised(columns: int) -> None:
     most = most_values(columns, True)
     held = _held_after_chunks(["words"] * columns, most // 4, 12)
-    promised = Build(1, features=columns).sketch_memory
+    promised = most_memory(columns)
     assert promised / 4 < max(held) < promised <= SKETCH_BYTES
 
 
@@ -436,7 +444,7 @@ def test_a_sketch_lies_in_as_many_bytes_as_is_said() -> None:
     for chunk in range(5):
         batch = pa.RecordBatch.from_arrays([_column("words", chunk, 2000)] * 3, names=schema.names)
         sketch.add(batch, np.arange(2000 * chunk, 2000 * (chunk + 1)).astype(np.uint64))
-    promised = Build(1, features=3).sketch_bytes
+    promised = 3 * (SKETCH_FILE + most_values(3, True) * SKETCH_TEXT_FILE)
     assert promised / 2 < sum(array.nbytes for array in sketch.to_arrays().values()) <= promised
 
 

@@ -202,7 +202,7 @@ _SHARDS: Options = (
     ),
     Option(
         "compression",
-        "of the shards; zstd is read by recordmill alone, not by TensorFlow itself",
+        "of the shards",
         default=NONE,
         choices=tuple(SHARD_SUFFIXES),
         group=SHARDS,

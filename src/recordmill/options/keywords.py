@@ -55,8 +55,8 @@ class BuildKeywords(TypedDict, total=False):
     shard_size: str | int | None
     # exactly N shards per split, instead
     num_shards: int | None
-    # of the shards; zstd is read by recordmill alone, not by TensorFlow itself (default: none)
-    compression: Literal["none", "gzip", "zstd"]
+    # of the shards (default: none)
+    compression: Literal["none", "gzip"]
     # of the data set (default: OUT's own name)
     name: str | None
     # what the data set is, in a sentence or two, for dataset_info.json and croissant.json
@@ -159,7 +159,7 @@ class ReadKeywords(TypedDict, total=False):
     """The options of `recordmill.read`."""
 
     # the format (default: parquet)
-    to: Literal["parquet", "npy", "npz", "arrow", "orc", "jsonl", "csv", "files"]
+    to: Literal["parquet", "npy", "npz", "arrow", "jsonl", "csv", "files"]
     # replace the result that OUT holds
     overwrite: bool
     # shards' bytes per Parquet or Arrow file (default: 512MiB)

@@ -51,14 +51,14 @@ from recordmill.storage.folders import exists, join
 from recordmill.storage.listing import list_inputs
 
 UNKNOWN_SPLIT = "data"  # the split of files whose names say none
-_PACKED = rf"(?:{'|'.join(re.escape(suffix.removeprefix('.tfrecord')) for suffix in SHARD_SUFFIXES.values())})"
+_PACKED = r"(?:\.gz|\.zst)?"
 _TFDS = re.compile(r"(?:.+-)?(?P<split>[A-Za-z0-9_]+)\.(?:tfrecords?|array_record)-\d{5,}-of-\d{5,}" + _PACKED)
 _TFX = re.compile(r"Split-(?P<split>[A-Za-z0-9_]+)")  # the folders in which TensorFlow Extended keeps splits
 _PLAIN = re.compile(
     r"(?P<split>train|validation|valid|val|dev|test|eval)(?:[-_.]\d[-_.\dof]*)?(?:\.(?:tfrecords?|tfr|records?))"
     + _PACKED
 )
-_EXTENSIONS = (*SHARD_SUFFIXES.values(), ".tfrecords", ".tfr", ".tfrecords.gz", ".tfrecords.zst")
+_EXTENSIONS = (*SHARD_SUFFIXES.values(), ".tfrecord.zst", ".tfrecords", ".tfr", ".tfrecords.gz", ".tfrecords.zst")
 _EMPTY_EXTENSIONS = ("tfrecord", "tfrecords", "tfr", "gz", "zst")  # an empty file of these is told of, not left out
 
 

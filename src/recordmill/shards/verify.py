@@ -9,7 +9,6 @@ MiB, so memory does not depend on their size.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +23,6 @@ from recordmill.base.threads import thread_map
 from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames
 from recordmill.records.tfrecord.stream import read_frames
 from recordmill.schemas import tfmd
-from recordmill.schemas.croissant import CROISSANT_NAME, croissant_faults
 from recordmill.shards.catalog import Inputs, ShardFile, of_data_set, of_files
 from recordmill.shards.checksums import add_sums, record_sum
 from recordmill.shards.dead_runs import committed_data
@@ -51,7 +49,6 @@ from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX, unfinished_in
 
 _BLOCK_BYTES = 8 << 20  # 8 MiB
 _ATTEMPTS = 5
-_MOST_JSON_BYTES = 64 << 20  # 64 MiB: what is parsed of a copy, some hundred thousand features
 _COMMIT_SEC = 0.3  # more than a commit takes behind the rename of its data
 
 
@@ -316,20 +313,4 @@ def _check_copies(out: str, manifest: Manifest, mend: bool) -> list[Problem]:
         tfmd.from_pbtxt(manifest.schema)
     except DataError as error:
         found.append(Problem(join(out, "schema.pbtxt"), "", f"the manifest's schema can't be read: {error}"))
-    return found + _check_croissant(join(out, CROISSANT_NAME), manifest)
-
-
-def _check_croissant(path: str, manifest: Manifest) -> list[Problem]:
-    """A `croissant.json`, where there is one: what it must say, and whether it is that of this generation."""
-    if not exists(path):
-        return []
-    if (size := stat(path).size_bytes) > _MOST_JSON_BYTES:
-        return [Problem(path, "", f"has {size:,} bytes, more than any description of a data set")]
-    try:
-        document = json.loads(read_range(path).tobytes())
-    except (ValueError, RecursionError) as error:
-        return [Problem(path, "", f"is no JSON: {error}")]
-    found = croissant_faults(document)
-    if not found and f'"{manifest.parts[-1].folder}/' not in json.dumps(document["distribution"]):
-        found.append(f"it names other files than those of {manifest.parts[-1].folder}; build again")
-    return [Problem(path, "", fault) for fault in found]
+    return found

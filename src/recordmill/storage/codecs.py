@@ -122,8 +122,7 @@ CODECS = (
     Codec(NONE, ".tfrecord", ""),
     # level 6: as gzip and TensorFlow have it
     Codec(GZIP, ".tfrecord.gz", "GZIP", "storage.deflate:Gzip", b"\x1f\x8b", 6),
-    # level 3: its own default, about the size of gzip's 6 in a tenth of the time
-    Codec(ZSTD, ".tfrecord.zst", None, "storage.zstd:Zstd", b"\x28\xb5\x2f\xfd", 3),
+    Codec(ZSTD, None, None, "storage.zstd:Zstd"),
     Codec(ZLIB, None, "ZLIB", "storage.deflate:Zlib"),  # the last: its two bytes are told with the least certainty
 )
 _BY_NAME = {codec.name: codec for codec in CODECS}

@@ -1,4 +1,4 @@
-"""zstd: files of any number of frames as streams, and the frames of shards, made and read one by one."""
+"""zstd: files of any number of frames as streams. They are read, not written."""
 
 from __future__ import annotations
 
@@ -8,19 +8,16 @@ import pyarrow as pa
 
 from recordmill.base.errors import DataError
 from recordmill.storage.arrow_files import range_file
-from recordmill.storage.codecs import ZSTD, MemberAlgorithm
+from recordmill.storage.codecs import ZSTD, Algorithm
 from recordmill.storage.compression import Ratio, truncated
-from recordmill.storage.files import Bytes, stat
+from recordmill.storage.files import stat
 
 _PIECE_BYTES = 1 << 20  # 1 MiB of what it becomes
-_MOST_RATIO = 1 << 15  # blocks of 128 KiB, each in no less than four bytes
 _MAGIC, _SKIPPABLE = 0xFD2FB528, 0x184D2A50
 
 
-class Zstd(MemberAlgorithm):
-    """RFC 8878, by the zstd that pyarrow has. A member is a frame that says its content's size; it has no checksum,
-    since records have theirs.
-    """
+class Zstd(Algorithm):
+    """RFC 8878, by the zstd that pyarrow has."""
 
     def is_head(self, head: bytes) -> bool:
         magic = int.from_bytes(head[:4], "little")
@@ -41,22 +38,6 @@ class Zstd(MemberAlgorithm):
 
     def pieces(self, path: str, source: str, max_ratio: int | None) -> Generator[bytes, None, None]:
         return _stream(path, source, max_ratio)
-
-    def pack(self, data: bytes | memoryview | Bytes, level: int) -> bytes:
-        view = memoryview(data).cast("B")
-        return bytes(pa.Codec(ZSTD, compression_level=level).compress(view, asbytes=True))
-
-    def unpack(self, data: memoryview, size: int) -> bytes:
-        try:
-            return bytes(pa.Codec(ZSTD).decompress(data, size, asbytes=True))
-        except OSError as error:
-            raise ValueError(f"is damaged, or does not end where the member table says: {error}") from None
-
-    def most_bytes(self, packed_bytes: int) -> int:
-        return _MOST_RATIO * packed_bytes
-
-    def library(self) -> str:
-        return f"pyarrow {pa.__version__}"
 
 
 def _stream(path: str, source: str, max_ratio: int | None) -> Generator[bytes, None, None]:

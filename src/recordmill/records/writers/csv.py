@@ -13,7 +13,6 @@ import pyarrow.csv
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.records.writers.outputs import OutputWriter, WriterSettings
-from recordmill.records.writers.years import TEXT_YEARS, check_years
 from recordmill.schemas.arrow import value_type
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.storage.files import create_file
@@ -31,7 +30,6 @@ class CsvWriter(OutputWriter):
         self._writer = pyarrow.csv.CSVWriter(self._file, arrow)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        check_years(batch, "csv", TEXT_YEARS)
         columns = [column.cast(field.type) for column, field in zip(batch.columns, self._arrow, strict=True)]
         self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._arrow))
         self.rows += batch.num_rows

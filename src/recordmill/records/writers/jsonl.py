@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.records.writers.outputs import OutputWriter, WriterSettings
-from recordmill.records.writers.years import TEXT_YEARS, check_years
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.storage.files import create_file, write_all
 
@@ -62,7 +61,6 @@ class JsonWriter(OutputWriter):
         self._file = create_file(path)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        check_years(batch, "jsonl", TEXT_YEARS)
         for start in range(0, batch.num_rows, ROWS_AT_ONCE):
             write_all(self._file, self._lines.encode(batch.slice(start, ROWS_AT_ONCE)))
         self.rows += batch.num_rows

@@ -171,15 +171,6 @@ OUTPUTS = (
     ),
     Output("arrow", "Arrow IPC files, which memory-map", "records.writers.arrow:open_arrow"),
     Output(
-        "orc",
-        "ORC files, for Hive, Spark and Trino: scalars, lists, tensors as lists; unsigned numbers and float16 are\n"
-        "refused by name",
-        "records.writers.orc:open_orc",
-        check="records.writers.orc:check_orc",
-        estimate="records.writers.orc:orc_column_bytes",
-        buffer_bytes=_GROUP_BYTES,
-    ),
-    Output(
         "jsonl",
         "a JSON object per line, for small sets: tensors as nested lists, bytes as base64, missing values as null",
         "records.writers.jsonl:open_jsonl",
