@@ -7,6 +7,11 @@ Under their bare names they would collide with folders of the user's own. The C+
 import sys
 from pathlib import Path
 
+if sys.platform == "win32":
+    raise SystemExit(
+        "recordmill does not run on Windows: its commit needs POSIX links and locks. Use WSL 2 or a container."
+    )
+
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
@@ -14,11 +19,6 @@ try:
     from setuptools.command.bdist_wheel import bdist_wheel
 except ImportError:  # before setuptools 70.1
     from wheel.bdist_wheel import bdist_wheel
-
-if sys.platform == "win32":
-    raise SystemExit(
-        "recordmill does not run on Windows: its commit needs POSIX links and locks. Use WSL 2 or a container."
-    )
 
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / "native"))

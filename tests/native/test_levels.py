@@ -11,7 +11,7 @@ import pytest
 
 from recordmill.base import library, native
 
-PORTABLE = library.load(0)
+PORTABLE = library.load_library(0)
 LENGTHS = [*range(400), 767, 768, 769, 1023, 1024, 1025, 3071, 3072, 3073, 5000, 99_999]
 DATA = np.random.default_rng(0).integers(0, 256, 100_007, dtype=np.uint8)
 MOST = 1 << 30

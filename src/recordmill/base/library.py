@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-FOLDER = Path(__file__).parent
+_FOLDER = Path(__file__).parent
 BOUNDS = -(1 << 63)  # RM_BOUNDS
 
-NUMBERS: dict[str, tuple[Any, tuple[type, ...]]] = {  # of C: the type of ctypes, and NumPy's that go as arrays of it
+_NUMBERS: dict[str, tuple[Any, tuple[type, ...]]] = {  # of C: the type of ctypes, and NumPy's that go as arrays of it
     "uint8_t": (ctypes.c_uint8, (np.uint8, np.bool_)),
     "int8_t": (ctypes.c_int8, (np.int8,)),
     "uint16_t": (ctypes.c_uint16, (np.uint16,)),
@@ -50,7 +50,7 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class Declaration:
+class NativeFunction:
     """A function of the header. name: without rm_. result: a number of C, or void."""
 
     name: str
@@ -64,7 +64,7 @@ class Header:
 
     constants: dict[str, int]
     structs: dict[str, list[tuple[str, str]]]
-    functions: list[Declaration]
+    functions: list[NativeFunction]
 
 
 def read_header(text: str) -> Header:
@@ -87,7 +87,7 @@ def read_header(text: str) -> Header:
         if name != "rm_bytes"
     }
     functions = [
-        Declaration(name, result, _parameters(arguments))
+        NativeFunction(name, result, _parameters(arguments))
         for result, name, arguments in re.findall(r"^(\w+)\s+rm_(\w+)\(([^)]*)\);", text, flags=re.M)
     ]
     return Header(constants, structs, functions)
@@ -115,22 +115,22 @@ def functions_of(library: ctypes.CDLL) -> dict[str, Any]:
     structs: dict[str, Any] = {}
     for name, fields in header.structs.items():
         structs[f"struct_{name}"] = type(
-            f"struct_{name}", (ctypes.Structure,), {"_fields_": [(field, NUMBERS[kind][0]) for field, kind in fields]}
+            f"struct_{name}", (ctypes.Structure,), {"_fields_": [(field, _NUMBERS[kind][0]) for field, kind in fields]}
         )
     functions = {declaration.name: _function(library, declaration) for declaration in header.functions}
     return {**header.constants, **structs, **functions}
 
 
-def _function(library: ctypes.CDLL, declaration: Declaration) -> Callable[..., Any]:
+def _function(library: ctypes.CDLL, declaration: NativeFunction) -> Callable[..., Any]:
     """A Python function that calls one of the library. The GIL is released during the call."""
     call = getattr(library, f"rm_{declaration.name}")
-    call.restype = NUMBERS[declaration.result][0]
+    call.restype = _NUMBERS[declaration.result][0]
     types: list[Any] = []
     for parameter in declaration.parameters:
         if parameter.is_array or parameter.is_list:
             types += [ctypes.c_void_p, ctypes.c_int64]
         else:
-            types.append(ctypes.c_void_p if parameter.is_struct else NUMBERS[parameter.kind][0])
+            types.append(ctypes.c_void_p if parameter.is_struct else _NUMBERS[parameter.kind][0])
     call.argtypes = types
     parameters = declaration.parameters
     may_fail = declaration.result == "int64_t"
@@ -166,7 +166,7 @@ def _put_array(arguments: list[Any], parameter: Parameter, value: Any) -> None:
         return
     interface = value.__array_interface__
     address, is_read_only = interface["data"]
-    if interface["strides"] is not None or value.dtype.type not in NUMBERS[parameter.kind][1]:
+    if interface["strides"] is not None or value.dtype.type not in _NUMBERS[parameter.kind][1]:
         raise TypeError(f"{parameter.name} is a C-contiguous array of {parameter.kind}, not {value.dtype}")
     if parameter.is_written and is_read_only:
         raise TypeError(f"{parameter.name} is written to, and this array is read-only")
@@ -183,10 +183,10 @@ def _place_of(array: npt.NDArray[Any]) -> tuple[int, int]:
 
 def library_file(level: int) -> Path:
     """Where the build put the library for an instruction set (0: any processor, 3: x86-64-v3)."""
-    return FOLDER / f"librecordmill{f'_v{level}' if level else ''}.so"
+    return _FOLDER / f"librecordmill{f'_v{level}' if level else ''}.so"
 
 
-def load(level: int | None = None) -> dict[str, Any]:
+def load_library(level: int | None = None) -> dict[str, Any]:
     """Loads the fastest library that this processor runs, or the one of a level.
 
     The environment variable RECORDMILL_NATIVE_LEVEL names a level, for tests; RECORDMILL_NATIVE another library, for
@@ -202,7 +202,7 @@ def load(level: int | None = None) -> dict[str, Any]:
             level = int(given)
         library = ctypes.CDLL(str(library_file(0)))
         level = int(library.rm_machine_level()) if level is None else level
-        if level > 0 and library_file(level).exists():
+        if level > 0:
             library = ctypes.CDLL(str(library_file(level)))
     except OSError as error:
         raise ImportError(
@@ -249,6 +249,6 @@ def _python_type(parameter: Parameter, python: dict[str, str]) -> str:
         return f"struct_{parameter.kind}"
     if not parameter.is_array:
         return python.get(parameter.kind, "int")
-    names: Sequence[str] = [kind.__name__.rstrip("_") for kind in NUMBERS[parameter.kind][1]]
+    names: Sequence[str] = [kind.__name__.rstrip("_") for kind in _NUMBERS[parameter.kind][1]]
     kinds = " | ".join(f"np.{'bool_' if name == 'bool' else name}" for name in names)
     return f"npt.NDArray[{kinds}] | None"

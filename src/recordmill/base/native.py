@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from recordmill.base.library import load
+from recordmill.base.library import load_library
 
-globals().update(load())
+globals().update(load_library())
