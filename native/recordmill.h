@@ -241,6 +241,25 @@ typedef struct {
 /* Rewrites an array's bytes as lines, an element a line; returns 0, JSON_NO_ELEMENT or JSON_AFTER_ARRAY. */
 int64_t rm_json_array_to_lines(uint8_t *data, int64_t data_size, rm_json_array *array);
 
+/* json_values.cpp: of values on a tape. What faults says stands at fields.cpp. */
+
+/* Writes the numbers at the entries, 0 for what is none, and faults: INEXACT where so many bits can't hold a whole
+   number, BEYOND_RANGE, UNDECIDED. */
+int64_t rm_parse_json_floats(const uint8_t *data, int64_t data_size, const int32_t *tape, int64_t tape_size,
+                             const int32_t *entries, int64_t entries_size, int64_t bits, double *values,
+                             int64_t values_size, uint8_t *faults, int64_t faults_size);
+/* The same of whole numbers of 64 bits, however they are written (5, 5.0, 5e0). A fault: BEYOND_RANGE. */
+int64_t rm_parse_json_integers(const uint8_t *data, int64_t data_size, const int32_t *tape, int64_t tape_size,
+                               const int32_t *entries, int64_t entries_size, int64_t is_unsigned, int64_t *values,
+                               int64_t values_size, uint8_t *faults, int64_t faults_size);
+/* Numbers that float32 changes, or can't hold, and whole ones beyond int64. */
+enum { RM_JSON_DECIMAL, RM_JSON_INTEGER, RM_JSON_BEYOND_INT64, RM_JSON_OVERFLOW, RM_JSON_LOSSES };
+/* Adds up, of each node, counts [nodes, JSON_KINDS], losses [nodes, JSON_LOSSES] and the classes [nodes] of strings that
+   have no escape (times, or text). first [nodes, JSON_KINDS]: the entry where a count became 1. */
+int64_t rm_count_json_values(const uint8_t *data, int64_t data_size, const int32_t *tape, int64_t tape_size,
+                             int64_t *counts, int64_t counts_size, int64_t *first, int64_t first_size, int64_t *losses,
+                             int64_t losses_size, int64_t *classes, int64_t classes_size);
+
 /* fields.cpp: columns of text fields. A field is data[start, start + length); an info is its length and flags. The texts
  * that stand for a null lie one after the other in tokens, token i ends at token_ends[i]. valid and fault come in as 1
  * and 0 in every row: valid becomes 0 where there is a null, fault says why a field has no value. */

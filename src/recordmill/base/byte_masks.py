@@ -9,7 +9,6 @@ so nothing here depends on the machine.
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -58,34 +57,6 @@ def leading_zeros(_context: Any, mask: Any) -> Any:
         return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0))
 
     return types.int64(types.uint64), generate
-
-
-@intrinsic
-def high_product(_context: Any, one: Any, other: Any) -> Any:
-    """uint64: the upper half of the 128-bit product of two uint64."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        wide = ir.IntType(128)
-        product = builder.mul(builder.zext(arguments[0], wide), builder.zext(arguments[1], wide))
-        return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
-
-    return types.uint64(types.uint64, types.uint64), generate
-
-
-@intrinsic
-def load_word(_context: Any, data: Any, at: Any) -> Any:
-    """uint64: data[at:at + 8], the first byte lowest.
-    data: C-contiguous uint8 with at least at + 8 bytes, which is not checked.
-    """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        word = builder.load(
-            builder.bitcast(builder.gep(array.data, [arguments[1]]), ir.IntType(64).as_pointer()), align=1
-        )
-        return word if sys.byteorder == "little" else builder.bswap(word)
-
-    return types.uint64(data, types.int64), generate
 
 
 @kernel

@@ -48,6 +48,11 @@ JSON_NO_ELEMENT: int
 JSON_AFTER_ARRAY: int
 JSON_MOST_DEPTH: int
 JSON_UNREADABLE: int
+JSON_DECIMAL: int
+JSON_INTEGER: int
+JSON_BEYOND_INT64: int
+JSON_OVERFLOW: int
+JSON_LOSSES: int
 FIELD_LENGTH: int
 FIELD_QUOTED: int
 BOOL_CLASS: int
@@ -289,6 +294,30 @@ def join_json_texts(
     offsets: npt.NDArray[np.int64] | None,
 ) -> int: ...
 def json_array_to_lines(data: npt.NDArray[np.uint8 | np.bool_] | None, array: struct_json_array) -> int: ...
+def parse_json_floats(
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    tape: npt.NDArray[np.int32] | None,
+    entries: npt.NDArray[np.int32] | None,
+    bits: int,
+    values: npt.NDArray[np.float64] | None,
+    faults: npt.NDArray[np.uint8 | np.bool_] | None,
+) -> int: ...
+def parse_json_integers(
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    tape: npt.NDArray[np.int32] | None,
+    entries: npt.NDArray[np.int32] | None,
+    is_unsigned: int,
+    values: npt.NDArray[np.int64] | None,
+    faults: npt.NDArray[np.uint8 | np.bool_] | None,
+) -> int: ...
+def count_json_values(
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    tape: npt.NDArray[np.int32] | None,
+    counts: npt.NDArray[np.int64] | None,
+    first: npt.NDArray[np.int64] | None,
+    losses: npt.NDArray[np.int64] | None,
+    classes: npt.NDArray[np.int64] | None,
+) -> int: ...
 def infer_fields(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
     starts: npt.NDArray[np.int32] | None,

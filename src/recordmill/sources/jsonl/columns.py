@@ -19,17 +19,14 @@ import pyarrow.compute as pc
 from recordmill.base import native
 from recordmill.base.arrays import Bools
 from recordmill.base.buffers import room
-from recordmill.base.kernels import kernel
 from recordmill.schemas.feature import Feature
 from recordmill.sources.jsonl.binary import decode_base64
 from recordmill.sources.jsonl.tape import Path, Tape
 from recordmill.sources.values.labels import to_classes
-from recordmill.sources.values.text_values import NOT_A_NUMBER, magnitude, scan_number, whole_value, word_number
+from recordmill.sources.values.text_columns import MANTISSA_BITS
 
 _INT, _FLOAT, _TEXT, _BOOL, _OTHER = 1, 2, 4, 8, 16  # which kinds of scalar a column has
 _GROUP = np.array([0, _BOOL, _BOOL, _INT, _FLOAT, _TEXT, _TEXT, _OTHER, _OTHER], np.uint8)  # by kind
-_JSON_INT, _JSON_FLOAT = native.JSON_INT, native.JSON_FLOAT
-_FLOAT_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 
 _SLACK = 16  # bytes of room after texts, so that short ones are copied by one move
 
@@ -224,93 +221,20 @@ def _numbers(scalars: Scalars, feature: Feature, bad: Bools | None) -> tuple[pa.
     tape, entries, size = scalars.tape, scalars.entries, len(scalars.entries)
     mask = _either(scalars.nulls(), bad)
     worse = np.zeros(size, np.bool_) if bad is None else bad
-    if feature.dtype in _FLOAT_BITS:
-        floats, doubt = room(size, np.float64), np.zeros(size, np.uint8)
-        _parse_floats(tape.data, tape.entries, entries, _FLOAT_BITS[feature.dtype], floats, doubt)
-        for at in np.flatnonzero(doubt == 2).tolist():
+    faults = room(size, np.uint8)
+    if feature.dtype in MANTISSA_BITS:
+        floats = room(size, np.float64)
+        native.parse_json_floats(tape.data, tape.entries, entries, MANTISSA_BITS[feature.dtype], floats, faults)
+        undecided = faults == native.UNDECIDED
+        for at in np.flatnonzero(undecided).tolist():
             floats[at] = float(_literal(tape, int(entries[at])))
-        return pa.array(floats, mask=mask), worse | (doubt == 1) | (np.isinf(floats) & (doubt == 2))
-    wholes, trouble = room(size, np.int64), np.zeros(size, np.bool_)
-    unsigned = feature.dtype == "uint64"
-    _parse_wholes(tape.data, tape.entries, entries, unsigned, wholes, trouble)
-    return pa.array(wholes.view(np.uint64) if unsigned else wholes, mask=mask), worse | trouble
+        wrong = np.where(undecided, np.isinf(floats), faults != native.FITS)
+        return pa.array(floats, mask=mask), worse | wrong
+    wholes, unsigned = room(size, np.int64), feature.dtype == "uint64"
+    native.parse_json_integers(tape.data, tape.entries, entries, unsigned, wholes, faults)
+    return pa.array(wholes.view(np.uint64) if unsigned else wholes, mask=mask), worse | (faults != native.FITS)
 
 
 def _literal(tape: Tape, entry: int) -> str:
     start, stop = tape.entries[entry, 2:].tolist()
     return tape.data[start:stop].tobytes().decode(errors="replace")
-
-
-@kernel
-def _parse_floats(
-    data: npt.NDArray[np.uint8],
-    tape: TapeEntries,
-    entries: TapeEntries,
-    bits: int,
-    values: npt.NDArray[np.float64],
-    trouble: npt.NDArray[np.uint8],
-) -> None:
-    """Write the values, and trouble where there is any: 1: a whole number that so many bits can't hold, or a decimal
-    beyond float64; 2: Python's float() must tell.
-    """
-    for i in range(len(entries)):
-        entry = entries[i]
-        values[i] = 0.0
-        kind = tape[entry, 0] & 15
-        if kind != _JSON_INT and kind != _JSON_FLOAT:
-            continue
-        start, stop = int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3]))
-        shape, _, negative, digits, power, _, cut = scan_number(data, start, stop)
-        if shape == NOT_A_NUMBER:
-            values[i] = word_number(data, start, stop)[1]
-            continue
-        value, decided = magnitude(digits, power, cut)
-        values[i] = -value if negative else value
-        if not decided:
-            trouble[i] = 2
-        elif np.isinf(value) or (kind == _JSON_INT and not _exact(digits, power, bits)):
-            trouble[i] = 1
-
-
-@kernel
-def _exact(digits: np.uint64, power: int, bits: int) -> bool:
-    """Whether digits * 10^power is a whole number of at most that many bits between its first and last set one."""
-    if power != 0:
-        return False  # 20 digits or more: beyond every integer dtype
-    while digits > np.uint64(1) << np.uint64(bits) and digits & np.uint64(1) == np.uint64(0):
-        digits >>= np.uint64(1)
-    return bool(digits <= np.uint64(1) << np.uint64(bits))
-
-
-@kernel
-def _parse_wholes(
-    data: npt.NDArray[np.uint8],
-    tape: TapeEntries,
-    entries: TapeEntries,
-    unsigned: bool,
-    values: npt.NDArray[np.int64],
-    trouble: npt.NDArray[np.bool_],
-) -> None:
-    """Write the values, of unsigned ones the bits, and which are no whole numbers of 64 bits. 1.0 and 1e3 are whole
-    numbers.
-    """
-    for i in range(len(entries)):
-        entry = entries[i]
-        values[i] = 0
-        kind = tape[entry, 0] & 15
-        if kind != _JSON_INT and kind != _JSON_FLOAT:
-            continue
-        _, _, negative, digits, power, _, cut = scan_number(
-            data, int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3]))
-        )
-        digits, power = whole_value(digits, power)
-        whole = power == 0 and not cut
-        if kind == _JSON_FLOAT and word_number(data, int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3])))[0]:
-            whole = False
-        if unsigned:
-            trouble[i] = not whole or (negative and digits > np.uint64(0))
-        else:
-            trouble[i] = not whole or digits > np.uint64((1 << 63) - 1) + np.uint64(negative)
-        values[i] = np.int64(digits)
-        if negative:
-            values[i] = -values[i]

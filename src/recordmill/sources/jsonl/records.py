@@ -132,9 +132,6 @@ def _explain(tape: Tape, entry: int, leaf: Leaf) -> tuple[str, str]:
     return reason, f"{feature.name}: {text[:60]} does not fit {feature.describe()}{remedy(value, feature)}"
 
 
-_BEYOND = 2  # in ValuesSeen.inexact: whole numbers beyond int64, which make text of a column
-
-
 @dataclass(frozen=True, eq=False)
 class RecordLayout:
     """How records become columns. paths: by feature, where in the record it stands. base64: the features whose strings
@@ -255,7 +252,8 @@ def layout_of(inferred: Inferred, common: PlanOptions, base64: frozenset[str]) -
 
 
 def _tells_more(seen: ValueCounts, known: ValueCounts | None) -> bool:
-    if known is None or seen.texts & ~known.texts or (seen.inexact[_BEYOND] and not known.inexact[_BEYOND]):
+    beyond = native.JSON_BEYOND_INT64
+    if known is None or seen.texts & ~known.texts or (seen.inexact[beyond] and not known.inexact[beyond]):
         return True
     return bool(((seen.counts != 0) & (known.counts == 0)).any())
 
@@ -263,7 +261,8 @@ def _tells_more(seen: ValueCounts, known: ValueCounts | None) -> bool:
 def _kinds_of(seen: ValueCounts) -> ValueCounts:
     """The same with 1 for each kind that there is, which is what a dtype depends on."""
     inexact = np.zeros_like(seen.inexact)
-    inexact[_BEYOND] = seen.inexact[_BEYOND] > 0
+    beyond = native.JSON_BEYOND_INT64
+    inexact[beyond] = seen.inexact[beyond] > 0
     counts = (seen.counts != 0).astype(np.int64)
     return ValueCounts(counts, [(0, 0) if count else None for count in counts.tolist()], inexact, seen.texts)
 

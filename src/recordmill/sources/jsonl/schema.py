@@ -20,24 +20,12 @@ import numpy.typing as npt
 
 from recordmill.base import native
 from recordmill.base.errors import DataError
-from recordmill.base.kernels import kernel
 from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.type_lattice import BOOL, FLOAT32, INT64_TYPE, TEXT_TYPE, resolve_dtype
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.jsonl.tape import Path, Tape, check_count
 from recordmill.sources.values.overrides import parse_dtype
-from recordmill.sources.values.text_values import (
-    DECIMAL,
-    INEXACT_DECIMAL,
-    OVERFLOW,
-    WHOLE,
-    decimal_loss,
-    exact_float32,
-    fits_int64,
-    scan_number,
-)
-from recordmill.sources.values.timestamp_text import classify_timestamp
 
 _FORMS: Mapping[str, tuple[int, ...]] = {
     "true or false": (native.JSON_FALSE, native.JSON_TRUE),
@@ -47,9 +35,7 @@ _FORMS: Mapping[str, tuple[int, ...]] = {
     "a list": (native.JSON_ARRAY,),
 }
 _SCALARS = ("true or false", "a number", "a string")
-_EXACT_DIGITS = 7  # every whole number of up to 7 digits (6 and a sign) is exact as float32
 _NEVER = np.iinfo(np.int64).max
-_JSON_INT, _JSON_FLOAT, _JSON_STRING = native.JSON_INT, native.JSON_FLOAT, native.JSON_STRING
 JsonPlace = tuple[int, int]  # (part of the input, line in it)
 
 
@@ -87,8 +73,8 @@ class Observed:
             return
         counts = np.zeros((len(paths), native.JSON_KINDS), np.int64)
         first = np.full((len(paths), native.JSON_KINDS), _NEVER, np.int64)
-        inexact, texts = np.zeros((len(paths), 4), np.int64), np.zeros(len(paths), np.int64)
-        _tally(tape.data, tape.entries, counts, first, inexact, texts)
+        inexact, texts = np.zeros((len(paths), native.JSON_LOSSES), np.int64), np.zeros(len(paths), np.int64)
+        native.count_json_values(tape.data, tape.entries, counts, first, inexact, texts)
         self.rows += tape.rows
         for node in range(1, len(paths)):
             if counts[node].any():
@@ -297,7 +283,7 @@ def _dtype(form: str | None, seen: ValueCounts) -> str:
     if form == "a number":
         wholes = INT64_TYPE if seen.counts[native.JSON_INT] else 0
         decimals = FLOAT32 if seen.counts[native.JSON_FLOAT] else 0
-        return resolve_dtype(wholes | decimals | (TEXT_TYPE if seen.inexact[2] else 0))
+        return resolve_dtype(wholes | decimals | (TEXT_TYPE if seen.inexact[native.JSON_BEYOND_INT64] else 0))
     if form == "a string" and not seen.counts[native.JSON_ESCAPED]:
         return resolve_dtype(seen.texts)
     return resolve_dtype(BOOL if form == "true or false" else TEXT_TYPE)
@@ -329,35 +315,3 @@ def _losses(name: str, seen: ValueCounts, dtype: str) -> list[str]:
             f"{option('dtypes', {name: 'float64'})} keeps them"
         )
     return notes
-
-
-@kernel
-def _tally(
-    data: npt.NDArray[np.uint8],
-    tape: npt.NDArray[np.int32],
-    counts: npt.NDArray[np.int64],
-    first: npt.NDArray[np.int64],
-    inexact: npt.NDArray[np.int64],
-    texts: npt.NDArray[np.int64],
-) -> None:
-    """Counts per node and kind, the first entry of each, what float32 would change, and what the strings are."""
-    for entry in range(len(tape)):
-        node, kind = tape[entry, 0] >> 4, tape[entry, 0] & 15
-        if counts[node, kind] == 0:
-            first[node, kind] = entry
-        counts[node, kind] += 1
-        if kind == _JSON_FLOAT or (kind == _JSON_INT and tape[entry, 3] - tape[entry, 2] > _EXACT_DIGITS):
-            start, stop = int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3]))
-            shape, _, negative, digits, power, long, cut = scan_number(data, start, stop)
-            loss = decimal_loss(digits, power, cut) if shape == DECIMAL else 0
-            if loss == INEXACT_DECIMAL:
-                inexact[node, 0] += 1
-            elif loss == OVERFLOW:
-                inexact[node, 3] += 1
-            elif shape == WHOLE and not fits_int64(negative, digits, long):
-                inexact[node, 2] += 1
-            elif shape == WHOLE and not exact_float32(digits):
-                inexact[node, 1] += 1
-        elif kind == _JSON_STRING and texts[node] & TEXT_TYPE == 0:
-            moment = classify_timestamp(data, int(np.int64(tape[entry, 2])), int(np.int64(tape[entry, 3])))
-            texts[node] |= moment if moment != 0 else TEXT_TYPE
