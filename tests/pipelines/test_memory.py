@@ -56,14 +56,6 @@ def build(tmp_path: Path, name: str, *options: object) -> tuple[int, int]:
     return taken.code, taken.bytes
 
 
-def test_a_parquet_file_of_a_text_that_each_row_repeats(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"text": ["x" * (1 << 20)] * 300}), tmp_path / "a.parquet", compression="zstd")
-    pq.write_table(pa.table(SMALL), tmp_path / "small.parquet")
-    assert (tmp_path / "a.parquet").stat().st_size < 2000
-    code, taken = build(tmp_path, "a.parquet")
-    assert (code, taken < SLACK * MEMORY) == (0, True), taken
-
-
 @pytest.mark.sweep
 def test_a_parquet_file_of_one_row_group_that_is_larger_than_the_memory(tmp_path: Path) -> None:
     numbers = np.random.default_rng(0).random((9, 2_000_000))
@@ -158,15 +150,6 @@ def test_a_large_record_is_held_once(tmp_path: Path, command: str, numbers: int,
     write_records(tmp_path / "small.tfrecord", *[example(3, 2)] * 5)
     taken = peak_memory([command, tmp_path / "small.tfrecord"], [command, tmp_path / "a.tfrecord"])
     assert (taken.code, taken.bytes < READ_MEMORY) == (0, True), taken.bytes
-
-
-def test_a_parquet_row_of_very_many_empty_texts(tmp_path: Path) -> None:
-    texts = pa.array([""]).take(pa.array(np.zeros(20_000_000, np.int32)))
-    lists = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
-    pq.write_table(pa.table({"text": lists}), tmp_path / "a.parquet", compression="zstd")
-    pq.write_table(pa.table({"text": [["a"], []]}), tmp_path / "small.parquet")
-    code, taken = build(tmp_path, "a.parquet")
-    assert (code, taken < SLACK * MEMORY) == (1, True), taken
 
 
 def test_a_record_that_repeats_one_name(tmp_path: Path) -> None:

@@ -12,28 +12,23 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from recordmill.base.errors import BEYOND_MEMORY, DataError, Reject, UsageError
-from recordmill.base.machine import DEFAULT_MEMORY_BYTES
+from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.suggestions import there_are
 from recordmill.base.threads import thread_map
-from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.sources.arrow.footer import check_footer, null_counts
-from recordmill.sources.arrow.page_sizes import PageSizes, page_sizes
 from recordmill.sources.arrow.partitions import partition_fields, partition_values, with_partitions
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit, packed
 from recordmill.sources.common.scan_cache import CachedRecords, ScanCache
 from recordmill.sources.values.conform import conform
-from recordmill.sources.values.flatten import check_names, flatten, flatten_schema, map_as_list, nest_tensors
+from recordmill.sources.values.flatten import check_names, flatten, flatten_schema, nest_tensors
 from recordmill.sources.values.overrides import declared_columns, finish_parts
 from recordmill.sources.values.unify import Unifier
 from recordmill.storage.arrow_files import range_file
@@ -44,8 +39,6 @@ from recordmill.storage.files import Bytes, check_unchanged, is_remote, read_ran
 ALL_COLUMNS, SAME_COLUMNS = "union", "strict"
 COLUMNS = "columns"
 _HELD_SHARE = 4  # a fourth of the memory, at most, for files that are held whole
-_ROW_SHARE = 8  # an eighth of it for one row, which stands there read, fitted, encoded and in a run
-_PAGE_SHARE = 4  # a fourth of it for one page, which stands there decompressed, and its values
 _DISK_READ_BYTES = 64 << 10  # 64 KiB of a column at once: what is larger makes nothing quicker
 _STORE_READ_BYTES = 1 << 20  # 1 MiB: there each read waits for a request
 _AHEAD_BATCHES = 4  # what may be read ahead of a store, in the size of batches: a unit, with enough memory
@@ -53,9 +46,6 @@ _AHEAD_BATCHES = 4  # what may be read ahead of a store, in the size of batches:
 # once more in a run
 _BATCH_SHARE = 64
 _LEAST_BATCH_BYTES = 1 << 20  # 1 MiB: smaller ones save no memory, since pages of columns take as much
-_UNLOOKED_BYTES = 4 * BATCH_BYTES  # what texts may become at worst, and are read without a look at how long they are
-# of a value in memory, by how Parquet stores it; of texts their offset, of others the length that the schema says
-_VALUE_BYTES = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8, "BYTE_ARRAY": 8}
 
 
 @dataclass(frozen=True)
@@ -104,7 +94,6 @@ class ParquetSource:
     plan_rejects: tuple[Reject, ...] = ()
     named: str | None = None
     kept: ScanCache[WholeFile] = field(default_factory=ScanCache, compare=False, repr=False)
-    memory_bytes: int = DEFAULT_MEMORY_BYTES
     batch_bytes: int = BATCH_BYTES
     kind: str = "parquet"
 
@@ -121,14 +110,7 @@ class ParquetSource:
         data = range_file(file.path) if whole is None else pa.BufferReader(pa.py_buffer(whole))
         columns = self.files.take((ordinal,), (COLUMNS,))[COLUMNS][0].as_py()
         said = partition_values(self.files, (ordinal,), self._partition_fields)
-        reader = _Rows(file, data, columns, self.memory_bytes, self.batch_bytes, said)
-        for part in reader.batches(range(unit.start, unit.stop)):
-            if isinstance(part, LargeRows):
-                places = (f"row {row + at}" for at in range(part.rows))
-                rejects = tuple(Reject(file.name, place, BEYOND_MEMORY, part.reason) for place in places)
-                yield Chunk(_no_rows(self.schema), np.empty(0, np.uint32), np.empty(0, np.int64), rejects, digests)
-                row += part.rows
-                continue
+        for part in _batches(file, data, columns, range(unit.start, unit.stop), self.batch_bytes, said):
             fitted = conform(nest_tensors(flatten(part), self.schema), self.schema, self.named)
             rejects = tuple(Reject(file.name, f"row {row + at}", reason, message) for at, reason, message in fitted.bad)
             files = np.full(len(fitted.good), ordinal, np.uint32)
@@ -178,8 +160,8 @@ def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: Pl
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
     files = files.with_column(COLUMNS, columns)
-    source = ParquetSource(schema, files, units, digests, notes, named=named, kept=kept)
-    return replace(source, memory_bytes=common.memory_bytes, batch_bytes=_batch_bytes(common))
+    batch_bytes = _batch_bytes(common)
+    return ParquetSource(schema, files, units, digests, notes, named=named, kept=kept, batch_bytes=batch_bytes)
 
 
 def _batch_bytes(common: PlanOptions) -> int:
@@ -216,7 +198,7 @@ class _Footer:
     """What the plan needs of one file's footer, so that no file stays open.
 
     names: of its top-level columns. columns: those that are read. flat: their flattened schema. nulls: see _nulls.
-    groups: by row group (rows, bytes as it is stored, or decoded if that is more).
+    groups: by row group (rows, see _group_bytes).
     """
 
     names: tuple[str, ...]
@@ -243,20 +225,14 @@ def _footer(file: InputFile, options: ParquetOptions, made: Mapping[str, pa.Fiel
     for group in groups:  # of a column that is not there Arrow reads what lies behind
         if group.num_columns != about.num_columns or group.num_rows < 0:
             raise DataError("is damaged: a row group has not the columns or rows of the file", source=file.name)
-    leaves = _Leaves(about)
-    sizes = [(group.num_rows, max(group.total_byte_size, leaves.decoded_bytes(group))) for group in groups]
+    sizes = [(group.num_rows, _group_bytes(group, parquet.schema_arrow)) for group in groups]
     return _Footer(tuple(whole.names), columns, flat, _nulls(about, flat), sizes)
 
 
 def _open(
-    file: InputFile,
-    data: pa.NativeFile,
-    about: pq.FileMetaData | None = None,
-    coded: Sequence[str] = (),
-    *,
-    ahead: bool = False,
+    file: InputFile, data: pa.NativeFile, about: pq.FileMetaData | None = None, *, ahead: bool = False
 ) -> pq.ParquetFile:
-    """about: its footer, if that was read. coded: columns, by their paths, that are given as Arrow's dictionaries.
+    """Opens a file, or opens it again; about: its footer then.
 
     Each column is read by pieces; ahead: all row groups that are asked for at once, and held as they are stored.
     """
@@ -266,7 +242,6 @@ def _open(
         parquet = pq.ParquetFile(
             data,
             metadata=about,
-            read_dictionary=list(coded) or None,
             pre_buffer=ahead,
             buffer_size=0 if in_memory or ahead else at_once,
         )
@@ -285,235 +260,50 @@ def _with_said(batch: pa.RecordBatch, columns: Sequence[str], said: pa.RecordBat
     return batch
 
 
-@dataclass(frozen=True)
-class LargeRows:
-    """So many rows that take more memory than there is for one."""
-
-    rows: int
-    reason: str
-
-
-class _Leaves:
-    """What the columns of a file, nested ones each by itself, become in memory."""
-
-    def __init__(self, about: pq.FileMetaData) -> None:
-        columns = [about.schema.column(at) for at in range(about.num_columns)]
-        widths = [_VALUE_BYTES.get(one.physical_type, one.length) for one in columns]
-        self.paths = [str(one.path) for one in columns]
-        self._row_bytes = sum(width for width, one in zip(widths, columns, strict=True) if not one.max_repetition_level)
-        self._lists = [(at, widths[at]) for at, one in enumerate(columns) if one.max_repetition_level]
-        self._texts = [at for at, one in enumerate(columns) if one.physical_type == "BYTE_ARRAY"]
-
-    def decoded_bytes(self, group: pq.RowGroupMetaData) -> int:
-        """Of a row group at least: its numbers, however few bytes they are stored in, and where its texts are."""
-        lists = sum(int(group.column(at).num_values) * width for at, width in self._lists)
-        return int(group.num_rows * self._row_bytes + lists)
-
-    def repeated(self, group: pq.RowGroupMetaData) -> list[tuple[str, int]]:
-        """(path, values) of texts that may become more than they are stored in, since each stands there once; no more
-        than what they might become at worst counts.
-        """
-        found = []
-        for at in self._texts:
-            column = group.column(at)
-            values = min(int(column.num_values), BATCH_ROWS * max(int(column.num_values) // max(group.num_rows, 1), 1))
-            if column.has_dictionary_page and values * int(column.total_uncompressed_size) > _UNLOOKED_BYTES:
-                found.append((self.paths[at], values))
-        return found
-
-
-class _Rows:
-    """The rows of a file's row groups, in batches that are bounded by what they become in memory: a text that is stored
-    once may be that of each row, and a number that is repeated takes no room in the file.
-
-    Groups with texts that might become too much are read as dictionaries, whose codes tell the size of each row before
-    it is made.
+def _group_bytes(group: pq.RowGroupMetaData, schema: pa.Schema) -> int:
+    """Bytes of a row group in memory, roughly: as its footer says, but no fewer than its numbers take, which may be
+    stored in less where they are repeated.
     """
-
-    def __init__(
-        self,
-        file: InputFile,
-        data: pa.NativeFile,
-        columns: Sequence[str],
-        memory_bytes: int,
-        batch_bytes: int,
-        said: pa.RecordBatch,
-    ) -> None:
-        """said: what the file's folders say, of columns that it lacks."""
-        self._file, self._data, self._asked, self._said = file, data, list(columns), said
-        self._parquet = _open(file, data)
-        own = set(self._parquet.schema_arrow.names)
-        self._columns = [name for name in columns if name in own]
-        self._about, self._leaves = self._parquet.metadata, _Leaves(self._parquet.metadata)
-        self._most_bytes, self._memory_bytes = memory_bytes // _ROW_SHARE, memory_bytes
-        self._most_page_bytes = memory_bytes // _PAGE_SHARE
-        self._batch_bytes = batch_bytes
-
-    def batches(self, groups: range) -> Iterator[pa.RecordBatch | LargeRows]:
-        """The rows of these groups, in order.
-
-        Raises:
-            DataError: the file is damaged.
-        """
-        whole = len(self._asked) == len(self._columns)
-        for part in self._parts(groups):
-            yield part if whole or isinstance(part, LargeRows) else _with_said(part, self._asked, self._said)
-
-    def _parts(self, groups: range) -> Iterator[pa.RecordBatch | LargeRows]:
-        try:
-            held: list[int] = []  # groups that are read together
-            row_bytes = 1
-            for group in groups:
-                stored = self._stored(group)
-                if stored.largest > self._most_page_bytes:
-                    yield from self._read(held, row_bytes)
-                    held, row_bytes = [], 1
-                    yield from self._without(group, stored)
-                    continue
-                size = self._row_bytes(group, stored)
-                coded = self._coded(group) if size <= self._most_bytes else []  # else none of its rows is read
-                if coded or size > self._most_bytes:
-                    yield from self._read(held, row_bytes)
-                    held, row_bytes = [], 1
-                    yield from self._read_apart(group, coded, size)
-                else:
-                    held, row_bytes = [*held, group], max(row_bytes, size)
-            yield from self._read(held, row_bytes)
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(
-                f"damaged: {str(error).splitlines()[0]}",
-                source=self._file.name,
-                place=f"row groups {groups.start} to {groups.stop - 1}",
-            ) from None
-
-    def _stored(self, group: int) -> PageSizes:
-        """What the pages of the columns that are read become. Those of a store are looked at in columns that one
-        request reads, others are taken at the footer's word.
-        """
-        about = self._about.row_group(group)
-        paths = enumerate(self._leaves.paths)
-        wanted = [about.column(at) for at, path in paths if path.partition(".")[0] in self._columns]
-        if is_remote(self._file.path) and not isinstance(self._data, pa.BufferReader):
-            wanted = [one for one in wanted if one.total_compressed_size <= _STORE_READ_BYTES]
-        sizes = [page_sizes(self._data, one) for one in wanted]
-        return PageSizes(sum(one.total for one in sizes), max((one.largest for one in sizes), default=0))
-
-    def _row_bytes(self, group: int, stored: PageSizes) -> int:
-        """The mean of a group's rows."""
-        about = self._about.row_group(group)
-        size = max(int(about.total_byte_size), stored.total, self._leaves.decoded_bytes(about))
-        return max(1, size // max(int(about.num_rows), 1))
-
-    def _coded(self, group: int) -> list[str]:
-        """The paths of texts that might become too much."""
-        repeated = self._leaves.repeated(self._about.row_group(group))
-        paths = [path for path, _ in repeated]
-        if not paths:
-            return []
-        parquet = _open(self._file, self._data, self._about, paths)
-        whole = [name for name in self._columns if any(f"{path}.".startswith(f"{name}.") for path in paths)]
-        first = next(parquet.iter_batches(1, row_groups=[group], columns=whole, use_threads=False), None)
-        longest = {} if first is None else dict(_longest(first))
-        return [path for path, values in repeated if longest.get(path, 0) * values > _UNLOOKED_BYTES]
-
-    def _read(self, groups: list[int], row_bytes: int) -> Iterator[pa.RecordBatch | LargeRows]:
-        rows = max(1, min(BATCH_ROWS, self._batch_bytes // row_bytes))
-        size = sum(int(self._about.row_group(group).total_byte_size) for group in groups)
-        ahead = is_remote(self._file.path) and size <= _AHEAD_BATCHES * self._batch_bytes
-        parquet = _open(self._file, self._data, self._about, ahead=True) if ahead else self._parquet
-        for batch in self._iter(parquet, groups, rows) if groups else ():
-            yield from self._bounded(batch, batch.nbytes * np.ones(1, np.int64) // max(batch.num_rows, 1))
-
-    def _read_apart(self, group: int, coded: list[str], row_bytes: int) -> Iterator[pa.RecordBatch | LargeRows]:
-        if row_bytes > self._most_bytes:
-            yield self._too_large(int(self._about.row_group(group).num_rows), row_bytes)
-            return
-        rows = max(1, min(BATCH_ROWS, self._batch_bytes // row_bytes))
-        schema = pa.schema([self._parquet.schema_arrow.field(name) for name in self._columns])
-        for batch in self._iter(_open(self._file, self._data, self._about, coded), [group], rows):
-            sizes = batch.nbytes // max(batch.num_rows, 1) + sum(map(_text_bytes, batch.columns))
-            for part in self._bounded(batch, np.broadcast_to(sizes, batch.num_rows)):
-                if isinstance(part, LargeRows):
-                    yield part
-                else:  # copied, since a cast makes the values of a whole list, not those of a slice of it
-                    rows_of_part = part.take(pa.array(np.arange(part.num_rows)))
-                    yield rows_of_part.cast(schema.with_metadata(part.schema.metadata))
-
-    def _iter(self, parquet: pq.ParquetFile, groups: list[int], rows: int) -> Iterator[pa.RecordBatch]:
-        return iter(parquet.iter_batches(rows, row_groups=groups, columns=self._columns, use_threads=False))
-
-    def _bounded(self, batch: pa.RecordBatch, sizes: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatch | LargeRows]:
-        """Slices of about batch_bytes; sizes: [rows], or [1] of each. A row beyond the memory is none."""
-        rows = batch.num_rows
-        ends = np.cumsum(np.broadcast_to(sizes, rows))
-        start = 0
-        while start < rows:
-            before = int(ends[start - 1]) if start else 0
-            if (size := int(ends[start]) - before) > self._most_bytes:
-                yield self._too_large(1, size)
-                start += 1
-                continue
-            stop = max(int(np.searchsorted(ends, before + self._batch_bytes, "right")), start + 1)
-            yield batch.slice(start, stop - start)
-            start = stop
-
-    def _without(self, group: int, stored: PageSizes) -> Iterator[LargeRows]:
-        """The rows of a group with a page that the memory can't hold."""
-        rows = int(self._about.row_group(group).num_rows)
-        enough = max(_PAGE_SHARE * stored.largest, _ROW_SHARE * self._row_bytes(group, stored))
-        reason = self._beyond(f"is stored in a page of {(stored.largest >> 20) + 1} MiB", "a page", enough)
-        for first in range(0, rows, BATCH_ROWS):
-            yield LargeRows(min(BATCH_ROWS, rows - first), reason)
-
-    def _too_large(self, rows: int, size: int) -> LargeRows:
-        return LargeRows(rows, self._beyond(f"takes {(size >> 20) + 1} MiB", "one row", _ROW_SHARE * size))
-
-    def _beyond(self, takes: str, one: str, enough_bytes: int) -> str:
-        memory = option("memory", f"{self._memory_bytes >> 20}MiB")
-        enough = option("memory", f"{(9 * enough_bytes // 8 >> 20) + 1}MiB")  # with what lies beside the values
-        return f"{takes}, more than {memory} leaves for {one}; {enough} is enough"
+    widths = (kind.bit_width // 8 if pa.types.is_primitive(kind) else 8 for kind in schema.types)
+    return int(max(group.total_byte_size, group.num_rows * sum(widths)))
 
 
-def _no_rows(schema: Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([], schema=to_arrow(schema))
+def _batches(
+    file: InputFile, data: pa.NativeFile, columns: Sequence[str], groups: range, batch_bytes: int, said: pa.RecordBatch
+) -> Iterator[pa.RecordBatch]:
+    """Gives the rows of a file's row groups, in batches of about batch_bytes.
 
+    Args:
+        file: The file.
+        data: Its bytes.
+        columns: The top-level columns to give; what the file lacks of them stands in `said`.
+        groups: The row groups.
+        batch_bytes: Bytes of a batch, as the row groups' sizes promise it.
+        said: What the file's folders say, one row.
 
-def _longest(batch: pa.RecordBatch) -> Iterator[tuple[str, int]]:
-    """(path, bytes of the longest text of its dictionary) of each column that has one."""
-
-    def of(path: str, kind: pa.DataType, column: pa.Array) -> Iterator[tuple[str, int]]:
-        if pa.types.is_dictionary(kind):
-            yield path, int(pc.max(pc.binary_length(column.dictionary)).as_py() or 0)
-        elif pa.types.is_struct(kind):
-            for at in range(kind.num_fields):
-                yield from of(f"{path}.{kind.field(at).name}", kind.field(at).type, column.field(at))
-        elif pa.types.is_map(kind):
-            yield from of(f"{path}.key_value.key", kind.key_type, column.keys)
-            yield from of(f"{path}.key_value.value", kind.item_type, column.items)
-        elif pa.types.is_nested(kind):
-            yield from of(f"{path}.list.{kind.value_field.name}", kind.value_type, column.values)
-
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        yield from of(name, column.type, column)
-
-
-def _text_bytes(column: pa.Array) -> npt.NDArray[np.int64]:
-    """[rows] the bytes of texts that stand in dictionaries, as they are in each row."""
-    column = map_as_list(column)
-    kind = column.type
-    found: npt.NDArray[np.int64] = np.zeros(len(column), np.int64)
-    if pa.types.is_dictionary(kind):
-        lengths = pc.binary_length(column.dictionary).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-        codes = column.indices.fill_null(len(lengths)).to_numpy(zero_copy_only=False)
-        return np.asarray(found + np.append(lengths, 0)[codes], np.int64)
-    if pa.types.is_struct(kind):
-        return sum((_text_bytes(part) for part in column.flatten()), found)
-    if not pa.types.is_nested(kind):
-        return found
-    counts = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
-    ends = np.concatenate([[0], np.cumsum(counts)])
-    inner = np.concatenate([[0], np.cumsum(_text_bytes(column.flatten()))])
-    return np.asarray(found + np.diff(inner[ends]), np.int64)
+    Raises:
+        DataError: The file is damaged.
+    """
+    parquet = _open(file, data)
+    about, schema = parquet.metadata, parquet.schema_arrow
+    stated = [about.row_group(group) for group in groups]
+    row_bytes = max((_group_bytes(group, schema) // max(group.num_rows, 1) for group in stated), default=0)
+    rows = max(1, min(BATCH_ROWS, batch_bytes // max(row_bytes, 1)))
+    if is_remote(file.path) and sum(group.total_byte_size for group in stated) <= _AHEAD_BATCHES * batch_bytes:
+        parquet = _open(file, data, about, ahead=True)
+    own = [name for name in columns if name in schema.names]
+    try:
+        for batch in parquet.iter_batches(rows, row_groups=list(groups), columns=own, use_threads=False):
+            # Texts that are stored once, and are those of many rows, may make more of it than was said.
+            fit = max(1, batch.num_rows * batch_bytes // max(batch.nbytes, 1))
+            for start in range(0, batch.num_rows, fit):
+                yield _with_said(batch.slice(start, fit), columns, said)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"damaged: {str(error).splitlines()[0]}",
+            source=file.name,
+            place=f"row groups {groups.start} to {groups.stop - 1}",
+        ) from None
 
 
 def _chosen(file: InputFile, names: Sequence[str], options: ParquetOptions) -> tuple[str, ...]:
@@ -572,7 +362,5 @@ def _labels(files: FileTable, footers: Sequence[_Footer], common: PlanOptions) -
         tops = [name for name in footer.columns if label == name or (label or "").startswith(f"{name}.")]
         if tops:
             said = partition_values(files, (at,), fields)
-            reader = _Rows(file, range_file(file.path), tops, common.memory_bytes, _batch_bytes(common), said)
-            for part in reader.batches(range(len(footer.groups))):
-                if not isinstance(part, LargeRows):
-                    yield flatten(part)
+            data, groups = range_file(file.path), range(len(footer.groups))
+            yield from map(flatten, _batches(file, data, tops, groups, _batch_bytes(common), said))

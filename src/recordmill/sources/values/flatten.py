@@ -106,15 +106,15 @@ def _parts(name: str, column: pa.Array) -> Iterator[tuple[str, pa.Array]]:
         for field, member in zip(column.type, column.flatten(), strict=True):
             yield from _parts(f"{name}.{field.name}", member)
     else:
-        lengths = pc.fill_null(pc.list_value_length(map_as_list(column)), 0)
+        lengths = pc.fill_null(pc.list_value_length(_map_as_list(column)), 0)
         offsets = np.zeros(len(column) + 1, np.int64)
         np.cumsum(lengths.to_numpy(zero_copy_only=False), out=offsets[1:])
         missing = column.is_null() if column.null_count else None
-        for part, values in _parts(name, map_as_list(column).flatten()):
+        for part, values in _parts(name, _map_as_list(column).flatten()):
             yield part, pa.LargeListArray.from_arrays(pa.array(offsets), values, mask=missing)
 
 
-def map_as_list(column: pa.Array) -> pa.Array:
+def _map_as_list(column: pa.Array) -> pa.Array:
     """A map as a list of `key` and `value`; any other column as it is."""
     if not pa.types.is_map(column.type):
         return column
