@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 
-from recordmill.base.errors import UsageError
+from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.records.writers.outputs import OutputWriter, WriterSettings
 from recordmill.schemas.arrow import value_type
@@ -30,7 +32,19 @@ class CsvWriter(OutputWriter):
         self._writer = pyarrow.csv.CSVWriter(self._file, arrow)
 
     def write(self, batch: pa.RecordBatch) -> None:
+        """Appends rows.
+
+        Raises:
+            DataError: A time is outside of the years 1 to 9999, for which pyarrow writes words.
+        """
         columns = [column.cast(field.type) for column, field in zip(batch.columns, self._arrow, strict=True)]
+        for field, column in zip(self._arrow, columns, strict=True):
+            if (at := _beyond_years(column)) is not None:
+                raise DataError(
+                    f"feature {field.name!r}: the time of row {self.rows + at:,} is outside of the years 1 to 9999, "
+                    f"which {option('to', 'csv')} can hold; use {option('to', 'parquet')}, or choose records with "
+                    f"{option('where')}"
+                )
         self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._arrow))
         self.rows += batch.num_rows
 
@@ -60,6 +74,16 @@ def check_csv(schema: Schema) -> None:
         )
     if not schema.features:
         raise UsageError(f"{option('to', 'csv')}: there is no feature to write")
+
+
+def _beyond_years(column: pa.Array) -> int | None:
+    """The first row with a time outside of the years 1 to 9999; nanoseconds reach from 1677 to 2262 only."""
+    if not pa.types.is_timestamp(column.type) or column.type.unit == "ns":
+        return None
+    first, end = (np.datetime64(year, column.type.unit).astype(int) for year in ("0001", "10000"))
+    times = column.cast(pa.int64())
+    beyond = pc.or_(pc.less(times, first), pc.greater_equal(times, end))
+    return int(pc.index(beyond, True).as_py()) if pc.any(beyond).as_py() else None
 
 
 def _csv_type(feature: Feature) -> pa.DataType:
