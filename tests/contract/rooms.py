@@ -28,7 +28,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "statistics": "base records.example records.images schemas",
     "checks": "base records.images schemas statistics storage",
     "sources": "base records.images",
-    "sources.common": "base records.images schemas sources storage",
+    "sources.common": "base schemas sources storage",
     "shards": "base records.tfrecord records.writers schemas sources.common storage",
     "shards.loading": "base records.columns records.example records.inference records.tfrecord schemas shards storage",
     "sources.values": "base schemas sources.common",

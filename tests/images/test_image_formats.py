@@ -13,13 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recordmill.base.magic import sniff_foreign, sniff_image
 from recordmill.records.images.check import (
     IMAGE_FORMATS,
     check_decode,
     check_each,
     check_structure,
-    sniff_foreign,
-    sniff_image,
 )
 from recordmill.records.images.header import BadImage, ImageHeader
 from recordmill.records.images.tiff import read_tiff

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from recordmill.base.arrays import Bytes, Int64s
+from recordmill.base.magic import IMAGE_HEAD_BYTES, sniff_image
 from recordmill.base.siphash import U64
-from recordmill.records.images.check import IMAGE_HEAD_BYTES, sniff_image
 from recordmill.records.images.pixels import SUMS, PixelSums, decode_pixels
 
 SHARE = 256  # one of so many: decoding takes five times as long as all else that a build does with an image

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base.errors import DataError
-from recordmill.records.images.check import IMAGE_HEAD_BYTES, check_structure, sniff_foreign, sniff_image
+from recordmill.base.magic import IMAGE_HEAD_BYTES, sniff_foreign, sniff_format, sniff_image
+from recordmill.records.images.check import check_structure
 from recordmill.records.images.header import BadImage
 from recordmill.records.inference.infer import infer
 from recordmill.records.protobuf.tensor_proto import BROKEN, PLAIN_DTYPES, TENSOR_DTYPES, read_headers, typed_values
@@ -31,11 +32,6 @@ LOOKS_LIKE_EXAMPLE, LOOKS_LIKE_SEQUENCE_EXAMPLE, ELWC, TENSOR = (
 
 _PER_BATCH = 24  # values looked at, evenly spaced: enough to see a mixture, and a batch has cost milliseconds before
 _CHECKED_BYTES = 1 << 20  # 1 MiB of a value is enough to see whether its numbers are plausible
-_STARTS = (
-    (b"\x93NUMPY", "npy"), (b"fLaC", "FLAC"), (b"OggS", "Ogg"), (b"ID3", "MP3"), (b"\x1f\x8b\x08", "gzip"),
-    (b"PK\x03\x04", "zip"), (b"%PDF", "PDF"), (b"\x89HDF\r\n\x1a\n", "HDF5"), (b"PAR1", "Parquet"),
-    (b"\x28\xb5\x2f\xfd", "zstd"),
-)  # fmt: skip
 _TOO_SHORT = ("PNM", "ICO", "JPEG XL")  # formats whose first bytes arrays have too
 _CHANNELS = (3, 1, 4)
 _STRINGS = 7  # DT_STRING in TensorFlow's types.proto
@@ -128,11 +124,10 @@ def _look(value: bytes) -> Contents:
 
 
 def _known_start(value: bytes) -> str | None:
-    if value[:4] == b"RIFF" and value[8:12] == b"WAVE":
-        return "WAV"
     if (foreign := sniff_foreign(value[:IMAGE_HEAD_BYTES])) is not None and foreign not in _TOO_SHORT:
         return foreign
-    return next((name for start, name in _STARTS if value.startswith(start)), None)
+    found = sniff_format(value)
+    return None if found is None else found.name
 
 
 def _text(value: bytes) -> str | None:

@@ -18,9 +18,10 @@ import pyarrow as pa
 
 from recordmill.base.arrays import Int64s
 from recordmill.base.errors import UsageError
+from recordmill.base.magic import IMAGE_HEAD_BYTES, sniff_image
 from recordmill.base.option_names import option
 from recordmill.records.columns.numpy_arrays import take_apart
-from recordmill.records.images.check import IMAGE_HEAD_BYTES, check_structure, open_image, sniff_image
+from recordmill.records.images.check import check_structure, open_image
 from recordmill.records.images.header import DECODE_FAILED, BadImage, ImageHeader
 from recordmill.records.images.orientation import load_stored
 from recordmill.records.images.pixels import in_colours

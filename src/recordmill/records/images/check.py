@@ -8,19 +8,19 @@ no other format than these six.
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from recordmill.base.magic import IMAGE_HEAD_BYTES, sniff_foreign, sniff_image
 from recordmill.base.option_names import option
 from recordmill.records.images.bmp import read_bmp
 from recordmill.records.images.gif import read_gif
 from recordmill.records.images.header import DECODE_FAILED, FORMAT, SIZE_FAULT, TRUNCATED, BadImage, ImageHeader
 from recordmill.records.images.jpeg import read_jpeg, read_jpegs
-from recordmill.records.images.png import SIGNATURE, read_png
+from recordmill.records.images.png import read_png
 from recordmill.records.images.tiff import read_tiff
 from recordmill.records.images.webp import read_webp
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 # where Pillow raises: twice the 89,478,485 pixels (a quarter of a GiB at 3 bytes each) above which it warns
 MAX_PIXELS = 178_956_970
 MAX_SCANS = 500  # of a JPEG: real ones have about ten, and each takes as long as decoding a JPEG of one
-IMAGE_HEAD_BYTES = 16  # what `sources.common.content` needs
 
 _PARSERS: Mapping[str, Callable[[npt.NDArray[np.uint8]], ImageHeader]] = {
     "JPEG": read_jpeg,
@@ -41,60 +40,6 @@ _PARSERS: Mapping[str, Callable[[npt.NDArray[np.uint8]], ImageHeader]] = {
     "TIFF": read_tiff,
 }
 IMAGE_FORMATS = tuple(_PARSERS)
-_STARTS = (
-    *((b"\xff\xd8\xff", "JPEG"), (SIGNATURE, "PNG"), (b"GIF87a", "GIF"), (b"GIF89a", "GIF"), (b"BM", "BMP")),
-    *((b"II*\0", "TIFF"), (b"MM\0*", "TIFF"), (b"II+\0", "TIFF"), (b"MM\0+", "TIFF")),
-)
-_FOREIGN_STARTS = (
-    *(
-        (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000"),
-        (b"\xff\x4f\xff\x51", "JPEG 2000"),
-        (b"\xff\x0a", "JPEG XL"),
-        (b"\0\0\0\x0cJXL \r\n\x87\n", "JPEG XL"),
-    ),
-    *(
-        (b"\0\0\1\0", "ICO"),
-        (b"8BPS", "PSD"),
-        (b"%!PS", "EPS"),
-        (b"\xc5\xd0\xd3\xc6", "EPS"),
-        (b"DDS ", "DDS"),
-        (b"qoif", "QOI"),
-        (b"v/1\1", "OpenEXR"),
-    ),
-)
-_HEIF_BRANDS = {b"avif": "AVIF", b"avis": "AVIF", b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIF", b"msf1": "HEIF"}
-# a header, or as much of it as there is: tables may begin with P1 as well, but not go on like this
-_PNM = re.compile(rb"P([1-6][ \r\n]+(#|\d+[ \r\n]+\d+[ \r\n]|\d*[ \r\n]*\d*$)|7[\r\n]|[fF][ \r\n]+\d)")
-_PLAIN_PNM = re.compile(rb"P.\s+(#|[\d\s]*$)")
-_MOST_PLAIN_BYTES = 512  # of pixels written as numbers: enough to see that they are
-
-
-def sniff_image(head: bytes) -> str | None:
-    """Which of the six formats the first IMAGE_HEAD_BYTES bytes say.
-
-    >>> sniff_image(b"GIF89a\\x01\\x00"), sniff_image(b"<html>")
-    ('GIF', None)
-    """
-    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-        return "WebP"
-    for start, name in _STARTS:
-        if head.startswith(start):
-            return name if name != "BMP" or head[6:10] == b"\0\0\0\0" or head[14:16] in _BMP_HEADERS else None
-    return None
-
-
-# text may start with BM, but then not like this
-_BMP_HEADERS = frozenset(bytes((size, 0)) for size in (12, 16, 40, 52, 56, 64, 108, 124))
-
-
-def sniff_foreign(head: bytes) -> str | None:
-    """Which image format outside the allow-list the first IMAGE_HEAD_BYTES bytes say."""
-    for start, name in _FOREIGN_STARTS:
-        if head.startswith(start):
-            return name
-    if _PNM.match(head) and (head[1:2] not in b"123" or _PLAIN_PNM.match(head[:_MOST_PLAIN_BYTES])):
-        return "PNM"
-    return _HEIF_BRANDS.get(head[8:12]) if head[4:8] == b"ftyp" else None
 
 
 def check_structure(data: npt.NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> ImageHeader:

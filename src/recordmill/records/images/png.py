@@ -11,6 +11,7 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
+from recordmill.base.magic import PNG_SIGNATURE
 from recordmill.records.images.header import (
     CORRUPT,
     CRC,
@@ -24,7 +25,6 @@ from recordmill.records.images.header import (
     ImageHeader,
 )
 
-SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _COLOURS = {0: (GRAY, 1), 2: (RGB, 3), 3: (PALETTE, 3), 4: (GRAY_ALPHA, 2), 6: (RGBA, 4)}
 _DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
 _LENGTH = struct.Struct(">I")
@@ -40,7 +40,7 @@ def read_png(data: npt.NDArray[np.uint8]) -> ImageHeader:
             standard forbids.
     """
     view = data.data
-    size, at = len(view), len(SIGNATURE)
+    size, at = len(view), len(PNG_SIGNATURE)
     header, palette, alpha, pixels, animated, frames = None, False, False, False, False, 0
     while True:
         if at + 12 > size:

@@ -87,7 +87,7 @@ BYTES_VALUES, TEXTS, LEAST_BYTES, MOST_LOOKED_AT_BYTES, LEAST_INT, MOST_INT, SUM
 RECORD_COUNT, LEAST_STEPS, MOST_STEPS, LAST_ROW = range(15, 19)
 KIND = 19  # 3 fields: how many Features of kind 1, 2, 3 (bytes, float, int64)
 FIRST_OF_KIND = 22  # 3 fields: the first record of each
-IMAGE_VALUES = 25  # one field per format of records.magic
+IMAGE_VALUES = 25  # one field per format of MAGIC_FORMATS
 CENSUS_FIELDS = IMAGE_VALUES + len(MAGIC_FORMATS)
 CENSUS_FULL = 30  # a status: there is no room for another name
 ABSENT_VALUE = (1 << 63) - 1  # no record number; also the identity of a minimum

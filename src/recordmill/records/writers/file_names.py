@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from recordmill.records.images.check import IMAGE_HEAD_BYTES, sniff_image
+from recordmill.base.magic import IMAGE_HEAD_BYTES, sniff_image
 from recordmill.records.images.header import EXTENSIONS
 from recordmill.schemas.splits import SPLIT_WORDS, split_of
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.errors import RecordmillError
-from recordmill.records.images.check import IMAGE_HEAD_BYTES
+from recordmill.base.magic import IMAGE_HEAD_BYTES
 from recordmill.records.writers.file_names import another_name, extension_of, numbered_name, safe_name, with_extension
 from recordmill.records.writers.jsonl import ROWS_AT_ONCE, JsonLines
 from recordmill.records.writers.outputs import OutputWriter, WriterSettings

@@ -12,10 +12,12 @@ import json
 from collections import Counter
 from typing import NamedTuple
 
+import numpy as np
+
+from recordmill.base import native
 from recordmill.base.errors import UsageError
-from recordmill.records.images import check as image_check
+from recordmill.base.magic import sniff_foreign, sniff_format, sniff_image
 from recordmill.sources.common.encoding import UTF8_ENCODING, resolve_compression, resolve_encoding
-from recordmill.sources.common.magic import foreign_format
 from recordmill.sources.registry import COMPRESSED_EXTENSIONS, KIND_OF_EXTENSION, KINDS
 from recordmill.storage.codecs import NONE, find_codec
 from recordmill.storage.file_table import InputFile
@@ -53,8 +55,8 @@ _PAPERS = frozenset(
     )
 )
 _DELIMITERS = ",\t;|"
+_HEADER_BYTES, _FRAME_BYTES = 12, 16  # of a record of TFRecord, beside its payload
 _MIN_ROWS = 3  # lines below which commas that happen to agree prove no table
-_CRC32C = 0x82F63B78  # Castagnoli's polynomial, reflected
 
 
 class Content(NamedTuple):
@@ -155,14 +157,14 @@ def _foreign(head: bytes) -> Content | None:
     """What it is, if it is of a format that holds no records; what is packed may be data, which its kind then refuses
     by name.
     """
-    foreign = foreign_format(head)
-    packed = head.startswith((b"BZh", b"\xfd7zXZ"))
-    return Content(BINARY_CONTENT, foreign.partition(";")[0]) if foreign and not packed else None
+    found = sniff_format(head)
+    is_foreign = found is not None and found.about and found.name not in ("bzip2", "xz")
+    return Content(BINARY_CONTENT, found.about.partition(";")[0]) if is_foreign else None
 
 
 def tell_image(sample: ContentSample) -> str:
     """By the first bytes, of the formats that we read and of those that we only know."""
-    known = image_check.sniff_image(sample.head) or image_check.sniff_foreign(sample.head)
+    known = sniff_image(sample.head) or sniff_foreign(sample.head)
     return "" if known is None else f"a {known} image"
 
 
@@ -173,21 +175,9 @@ def tell_parquet(sample: ContentSample) -> str:
 
 def tell_tfrecord(sample: ContentSample) -> str:
     """By the first record's header: its CRC is right, and the file can hold the record."""
-    head = sample.head
-    is_header = len(head) >= 12 and int.from_bytes(head[8:12], "little") == _masked_crc(head[:8])
-    fits = int.from_bytes(head[:8], "little") + 16 <= sample.size_bytes
-    return "a TFRecord file" if is_header and fits else ""
-
-
-def _masked_crc(data: bytes) -> int:
-    """TFRecord's CRC-32C of the length field, bit by bit: eight bytes of one file in a sample need no table."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (_CRC32C if crc & 1 else 0)
-    crc ^= 0xFFFFFFFF
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    most_bytes = sample.size_bytes - _FRAME_BYTES
+    fault = native.frame_fault(np.frombuffer(sample.head, np.uint8), 0, most_bytes, False)
+    return "a TFRecord file" if len(sample.head) >= _HEADER_BYTES and fault in (native.GOOD, native.MORE) else ""
 
 
 def _compression(head: bytes) -> str:

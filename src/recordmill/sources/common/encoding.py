@@ -16,9 +16,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.magic import may_be_text, sniff_foreign, sniff_format, sniff_image
 from recordmill.base.option_names import option
 from recordmill.sources.common.contract import BATCH_BYTES
-from recordmill.sources.common.magic import LOOKED_AT, refusal
 from recordmill.storage.codecs import NONE, ZLIB, find_codec
 from recordmill.storage.compression import AUTO_COMPRESSION, COMPRESSED_HEAD_BYTES, MAX_RATIO, detect, open_blocks
 from recordmill.storage.file_table import InputFile
@@ -92,13 +92,21 @@ def resolve_compression(head: bytes) -> str:
     return found
 
 
+def refusal(head: bytes) -> str:
+    """For people: what a file that begins so is, if that is surely no text; "" if it may be text."""
+    if (found := sniff_format(head)) is not None:
+        return found.about
+    image = None if may_be_text(head) else sniff_image(head) or sniff_foreign(head)
+    return f"a {image} image; use `build images`" if image else ""
+
+
 def is_plain(file: InputFile, declared: str) -> bool:
     """Whether the file's bytes are its UTF-8 text, so that it can be cut into ranges.
 
     Raises:
         DataError: it is no text at all, by its magic.
     """
-    head = read_range(file.path, 0, max(COMPRESSED_HEAD_BYTES, LOOKED_AT)).tobytes()
+    head = read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()
     if what := refusal(head):
         raise DataError(f"this is no text but {what}", source=file.name)
     return resolve_compression(head) == NONE and resolve_encoding(head, declared) == UTF8_ENCODING

@@ -22,11 +22,11 @@ from recordmill.schemas.feature import MAX_FEATURES
 from recordmill.sources.common.encoding import (
     UTF8_ENCODING,
     encoding_hint,
+    refusal,
     resolve_compression,
     resolve_encoding,
     utf8_blocks,
 )
-from recordmill.sources.common.magic import LOOKED_AT, refusal
 from recordmill.sources.common.tables import Alike
 from recordmill.sources.csv.dialect import DELIMITERS, TOLD, CsvOptions, Dialect
 from recordmill.sources.csv.fields import TokenizedRows, Tokenizer, cut_sample
@@ -129,7 +129,7 @@ def read_head(file: InputFile, options: CsvOptions) -> Head:
     """
     if file.stat.size_bytes == 0:
         raise DataError("the file is empty (0 bytes): not even a header", source=file.name)
-    raw = read_range(file.path, 0, max(COMPRESSED_HEAD_BYTES, LOOKED_AT)).tobytes()
+    raw = read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()
     compression = resolve_compression(raw)
     if what := refusal(raw):
         raise DataError(f"this is no CSV but {what}", source=file.name)

@@ -20,8 +20,9 @@ import pyarrow as pa
 
 from recordmill.base.errors import Reject, UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
+from recordmill.base.magic import IMAGE_HEAD_BYTES, sniff_foreign, sniff_image
 from recordmill.base.option_names import option
-from recordmill.records.images.check import IMAGE_HEAD_BYTES, MAX_PIXELS, sniff_foreign, sniff_image
+from recordmill.records.images.check import MAX_PIXELS
 from recordmill.records.images.header import EXTENSIONS, SIZE_FAULT
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common import layout

@@ -30,6 +30,7 @@ from recordmill.sources.common.encoding import (
     check_encoding,
     encoding_hint,
     has_mark,
+    refusal,
     resolve_compression,
     utf8_blocks,
     utf8_of,
@@ -45,7 +46,6 @@ from recordmill.sources.common.layout import (
     without_unlabelled_files,
 )
 from recordmill.sources.common.lines import MAX_LINE_BYTES, STREAMED, file_lines, stream_lines
-from recordmill.sources.common.magic import LOOKED_AT, refusal
 from recordmill.sources.common.tables import batch_of
 from recordmill.sources.text.line_records import TextColumns, count_lines, line_chunks
 from recordmill.storage.codecs import NONE
@@ -56,7 +56,6 @@ from recordmill.storage.files import Bytes, check_unchanged, read_each, read_ran
 from recordmill.storage.listing import Listing
 
 _MARKED = "documents with a byte order mark, which their texts don't have"
-_HEAD_BYTES = max(COMPRESSED_HEAD_BYTES, LOOKED_AT)
 
 
 def read_documents(
@@ -130,7 +129,7 @@ class _Held:
 
 def _document(file: InputFile, data: Bytes | None, encoding: str, max_bytes: int) -> Bytes | Reject:
     """The file's text as UTF-8, without its byte order mark, or why it is none. data: all its bytes, or None."""
-    head = (read_range(file.path, 0, _HEAD_BYTES) if data is None else data[:_HEAD_BYTES]).tobytes()
+    head = (read_range(file.path, 0, COMPRESSED_HEAD_BYTES) if data is None else data[:COMPRESSED_HEAD_BYTES]).tobytes()
     if what := refusal(head):
         return Reject(file.name, "", "binary", f"is no text but {what}")
     plain = data if resolve_compression(head) == NONE else None

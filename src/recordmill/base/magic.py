@@ -1,0 +1,119 @@
+"""The first bytes of a file, or of a value, to the format that they say: of the images that are read here
+(`sniff_image`), of other images (`sniff_foreign`), and of all else that begins in a known way (`sniff_format`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+IMAGE_HEAD_BYTES = 16  # in which an image's format stands
+FORMAT_HEAD_BYTES = 512  # those of a tar header
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_IMAGES = (
+    *((b"\xff\xd8\xff", "JPEG"), (PNG_SIGNATURE, "PNG"), (b"GIF87a", "GIF"), (b"GIF89a", "GIF"), (b"BM", "BMP")),
+    *((b"II*\0", "TIFF"), (b"MM\0*", "TIFF"), (b"II+\0", "TIFF"), (b"MM\0+", "TIFF")),
+)
+# text may start with BM, but then not like this
+_BMP_HEADERS = frozenset(bytes((size, 0)) for size in (12, 16, 40, 52, 56, 64, 108, 124))
+_FOREIGN_IMAGES = (
+    (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000"), (b"\xff\x4f\xff\x51", "JPEG 2000"), (b"\xff\x0a", "JPEG XL"),
+    (b"\0\0\0\x0cJXL \r\n\x87\n", "JPEG XL"), (b"\0\0\1\0", "ICO"), (b"8BPS", "PSD"), (b"%!PS", "EPS"),
+    (b"\xc5\xd0\xd3\xc6", "EPS"), (b"DDS ", "DDS"), (b"qoif", "QOI"), (b"v/1\1", "OpenEXR"),
+)  # fmt: skip
+_HEIF_BRANDS = {b"avif": "AVIF", b"avis": "AVIF", b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIF", b"msf1": "HEIF"}
+# a header, or as much of it as there is: tables may begin with P1 as well, but not go on like this
+_PNM = re.compile(rb"P([1-6][ \r\n]+(#|\d+[ \r\n]+\d+[ \r\n]|\d*[ \r\n]*\d*$)|7[\r\n]|[fF][ \r\n]+\d)")
+_PLAIN_PNM = re.compile(rb"P.\s+(#|[\d\s]*$)")
+_NO_TEXT = bytes({*range(32)} - {*b"\t\n\r\f\x1a\x1b"})  # control characters that text lacks
+
+
+class FileFormat(NamedTuple):
+    """A format that is no image.
+
+    Attributes:
+        name: How it is called.
+        mark: The bytes that stand at `at`.
+        about: For people: what a file of it is, and what helps; "" for what is read here.
+        at: Where they stand.
+        is_sure: Nothing else begins so, even where all that follows could be text.
+    """
+
+    name: str
+    mark: bytes
+    about: str = ""
+    at: int = 0
+    is_sure: bool = False
+
+
+_FORMATS = (
+    FileFormat("gzip", b"\x1f\x8b\x08", is_sure=True),
+    FileFormat("zstd", b"\x28\xb5\x2f\xfd", is_sure=True),
+    FileFormat("PDF", b"%PDF-", "a PDF document; take its text out first", is_sure=True),
+    FileFormat(
+        "zip", b"PK\x03\x04", "a ZIP archive or an Office document; unpack it, or save it as CSV or text", 0, True
+    ),
+    FileFormat("Office", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Office document; save it as CSV or text"),
+    FileFormat("Parquet", b"PAR1", "a Parquet file; use `build parquet`", is_sure=True),
+    FileFormat("Arrow", b"ARROW1", "an Arrow file; give its table to recordmill.build", is_sure=True),
+    FileFormat("SQLite", b"SQLite format 3\0", "an SQLite database; export its tables as CSV", is_sure=True),
+    FileFormat("ELF", b"\x7fELF", "a program (ELF)"),
+    FileFormat("Mach-O", b"\xcf\xfa\xed\xfe", "a program (Mach-O)"),
+    FileFormat("Java or Mach-O", b"\xca\xfe\xba\xbe", "a program (Java or Mach-O)"),
+    FileFormat("HDF5", b"\x89HDF\r\n\x1a\n", "an HDF5 file; give its arrays to recordmill.build"),
+    FileFormat("npy", b"\x93NUMPY", "a NumPy array; give it to recordmill.build"),
+    FileFormat("Avro", b"Obj\x01", "an Avro file; convert it to Parquet"),
+    FileFormat("ORC", b"ORC", "an ORC file; convert it to Parquet"),
+    FileFormat("bzip2", b"BZh", "bzip2; decompress it first, or use gzip or zstd"),
+    FileFormat("xz", b"\xfd7zXZ\0", "xz; decompress it first, or use gzip or zstd"),
+    FileFormat("7-Zip", b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive; unpack it"),
+    FileFormat("RAR", b"Rar!\x1a\x07", "a RAR archive; unpack it"),
+    FileFormat("Ogg", b"OggS", "an Ogg recording"),
+    FileFormat("FLAC", b"fLaC", "a FLAC recording"),
+    FileFormat("MP3", b"ID3", "an MP3 recording"),
+    FileFormat("Matroska", b"\x1aE\xdf\xa3", "a Matroska or WebM film"),
+    FileFormat("MP4", b"ftyp", "an MP4 film", 4),
+    FileFormat("tar", b"ustar", "a tar archive; unpack it", 257),
+    FileFormat("WAV", b"WAVE", "a WAVE recording", 8),
+)
+
+
+def sniff_image(head: bytes) -> str | None:
+    """The one of the six formats that are read here, by the first IMAGE_HEAD_BYTES.
+
+    >>> sniff_image(b"GIF89a\\x01\\x00"), sniff_image(b"<html>")
+    ('GIF', None)
+    """
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "WebP"
+    for start, name in _IMAGES:
+        if head.startswith(start):
+            return name if name != "BMP" or head[6:10] == b"\0\0\0\0" or head[14:16] in _BMP_HEADERS else None
+    return None
+
+
+def sniff_foreign(head: bytes) -> str | None:
+    """An image format beside these, by the first IMAGE_HEAD_BYTES; more tell numbers in text from the pixels of PNM."""
+    for start, name in _FOREIGN_IMAGES:
+        if head.startswith(start):
+            return name
+    if _PNM.match(head) and (head[1:2] not in b"123" or _PLAIN_PNM.match(head[:FORMAT_HEAD_BYTES])):
+        return "PNM"
+    return _HEIF_BRANDS.get(head[8:12]) if head[4:8] == b"ftyp" else None
+
+
+def sniff_format(head: bytes) -> FileFormat | None:
+    """Any other format, by the first FORMAT_HEAD_BYTES; None where it is not known, or may be text.
+
+    >>> sniff_format(b"%PDF-1.7\\n").about, sniff_format(b"ORCHID\\n")
+    ('a PDF document; take its text out first', None)
+    """
+    head = head[:FORMAT_HEAD_BYTES]
+    found = next((one for one in _FORMATS if head.startswith(one.mark, one.at)), None)
+    return None if found is None or (not found.is_sure and may_be_text(head)) else found
+
+
+def may_be_text(head: bytes) -> bool:
+    """Whether its first FORMAT_HEAD_BYTES hold no control character that text of any 8-bit encoding lacks."""
+    head = head[:FORMAT_HEAD_BYTES]
+    return len(head.translate(None, _NO_TEXT)) == len(head)
