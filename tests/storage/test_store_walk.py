@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recordmill.storage.files import stat
-from recordmill.storage.walk import FileEntry, Ignored, Walk, walk_store
+from recordmill.storage.walk import Ignored, walk_disk, walk_store
 
 PARTS = ["a", "b.csv", "c.txt", ".hid", "_SUCCESS", "d~", "e[1]", "x.CSV"]
 PATTERNS = [
@@ -44,10 +44,7 @@ def test_both_walks_agree(files: list[tuple[str, int]], pattern: str | None) -> 
                 made[name] = stat(str(path))
         patched.setattr("recordmill.storage.walk.below", lambda _: iter(made.items()))
         near, far = Ignored({"csv"}), Ignored({"csv"})
-        here: dict[str, FileEntry] = {}
-        walk = Walk(folder, False, near, lambda one: here.update({one.name: one}))
-        walk.everything() if pattern is None else walk.matching(pattern)
-        walk.finish()
+        here = {one.name for one in walk_disk(folder, pattern, False, near)}
         found = list(walk_store("s3://bucket/in", pattern, far))
         assert sorted(one.name for one in found) == sorted(here)
         assert all(one.path == f"s3://bucket/in/{one.name}" for one in found)

@@ -10,27 +10,25 @@ from __future__ import annotations
 import contextlib
 import os
 import stat as modes
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.errors import UsageError
-from recordmill.storage.external_sort import Row, Sorter
 from recordmill.storage.file_table import FileTable, InputFile
-from recordmill.storage.files import Stat, input_path, is_remote, plain_name, read_blocks, stat, stat_of
+from recordmill.storage.files import input_path, is_remote, plain_name, read_blocks, stat, stat_of
 from recordmill.storage.folders import is_folder, real_path
 from recordmill.storage.walk import (
     UNFINISHED,
     FileEntry,
     Ignored,
-    Walk,
     has_magic,
     look_for_runs,
     no_data_set,
-    shared_content,
     unfinished_in,
+    walk_disk,
     walk_store,
     within,
 )
@@ -111,8 +109,8 @@ def list_inputs(
     - A link out of its root, and what lies behind it, is read only with follow_links. A link to a file inside the root
       is a file of its own; a link to a folder inside the root is not followed without follow_links, since that folder
       is walked anyway.
-    - A file that two INPUTs name, by itself or by a link, is refused: its records would be there twice, under two
-      identities. Of several names of one file within an INPUT a note tells.
+    - A file that two INPUTs name, by itself or by a symbolic link, is refused: its records would be there twice, under
+      two identities.
     - What builds and reads at work have written, and killed ones left, is left out; an INPUT that is all of that kind
       is refused, and so is such a file that was named.
 
@@ -124,174 +122,99 @@ def list_inputs(
         inputs = [os.fspath(inputs)]
     if not inputs:
         raise UsageError("no INPUT: name files, folders, a quoted glob or @list.txt")
-    ignored = Ignored(data_extensions, folder)
+    ignored = Ignored(data_extensions)
     roots: list[Root] = []
     named, all_named = set[str](), set[int]()
-    found = _Gathered(folder)
+    found: list[list[FileEntry]] = []  # [INPUT], those of a list in the order of its lines
     for ordinal, given in enumerate(map(os.fspath, inputs)):
-        root, by_name = _resolve(given, follow_links, ignored, found, ordinal)
+        root, files, by_name = _resolve(given, follow_links, ignored)
         roots.append(root)
+        found.append(files)
         if by_name is None:
             all_named.add(ordinal)
         else:
             named.update(by_name)
-    files = found.files(roots, _Unfinished(ignored, named, all_named))
-    said = dict(ignored.count), (*ignored.notes(), *found.linked(files, roots))
-    return Listing(files, tuple(roots), *said, frozenset(named), frozenset(all_named), data_extensions)
+    _leave_out_unfinished(found, ignored, named, all_named)
+    for files in found:
+        files.sort(key=lambda file: file.name)  # code points sort as their UTF-8 bytes do
+    _check_names([file for files in found for file in files])
+    if len(roots) > 1 or not roots[0].folder:  # else each name is a path of its own
+        _check_once(found, roots)
+    each = (InputFile(root, one.name, one.path, one.stat) for root, files in enumerate(found) for one in files)
+    return Listing(
+        FileTable.of(each, folder),
+        tuple(roots),
+        ignored.count,
+        tuple(ignored.notes()),
+        frozenset(named),
+        frozenset(all_named),
+        data_extensions,
+    )
 
 
-class _Unfinished:
-    """What runs have put where the INPUTs lie that is no result, or not yet. named, all_named: paths of files, and
-    numbers of INPUTs all of whose files, were given by their own names.
+def _leave_out_unfinished(
+    found: list[list[FileEntry]], ignored: Ignored, named: Collection[str], all_named: Collection[int]
+) -> None:
+    """Takes out what runs have put where the INPUTs lie that is no result, or not yet.
+
+    Args:
+        found: The files of each INPUT.
+        ignored: What was left out.
+        named: Paths of files that were given by their own names.
+        all_named: Numbers of INPUTs all of whose files were.
+
+    Raises:
+        UsageError: A file that was given by its own name is among them, or all that an INPUT names.
     """
-
-    def __init__(self, ignored: Ignored, named: Collection[str], all_named: Collection[int]) -> None:
-        self._folders = [path for folder in sorted(ignored.runs_in) for path in unfinished_in(folder)]
-        self._named, self._all_named = named, all_named
-        for folder in self._folders:
-            ignored.add(UNFINISHED, folder, folder)
-
-    def without(self, rows: Iterable[Row]) -> Iterable[Row]:
-        """The rows (root, name, path, ...) of other files.
-
-        Raises:
-            UsageError: a file that was given by its own name is among them, or all that an INPUT names.
-        """
-        return self._others(rows) if self._folders else rows
-
-    def _others(self, rows: Iterable[Row]) -> Iterator[Row]:
-        beginnings = tuple(f"{folder}/" for folder in self._folders)
-        left_out, roots = dict[int, str](), set[int]()
-        for row in rows:
-            path = real_path(row[2])
-            if not path.startswith(beginnings):
-                roots.add(row[0])
-                yield row
-                continue
-            left_out[row[0]] = folder = next(one for one in self._folders if path.startswith(f"{one}/"))
-            if row[0] in self._all_named or row[2] in self._named:
+    unfinished = [path for folder in sorted(ignored.runs_in) for path in unfinished_in(folder)]
+    for folder in unfinished:
+        ignored.add(UNFINISHED, folder, folder)
+    for root, files in enumerate(found) if unfinished else ():
+        kept = []
+        for file in files:
+            path = real_path(file.path)
+            folder = next((one for one in unfinished if path.startswith(f"{one}/")), "")
+            if folder and (root in all_named or file.path in named):
                 raise no_data_set(folder)
-        for root, folder in left_out.items():
-            if root not in roots:
-                raise no_data_set(folder)
+            kept += [] if folder else [file]
+        if not kept:
+            raise no_data_set(folder)
+        found[root] = kept
 
 
-class _Gathered:
-    """What the INPUTs name, as it is found, to files in order, each once."""
-
-    def __init__(self, folder: str | None) -> None:
-        self.folder, self._rows = folder, Sorter(folder)
-        self._contents, self._has_links = Sorter(folder), False
-
-    def of(self, root: int) -> Callable[[FileEntry], None]:
-        """What takes the files of that INPUT, of which a pattern may find one in two ways."""
-        return lambda file: self.add(root, file, 0)
-
-    def add(self, root: int, file: FileEntry, line: int) -> None:
-        """line: of a list, two of which must not name the same file."""
-        about = file.stat
-        if file.content:
-            self._contents.add((file.content, file.path, root, file.name))
-            self._has_links = self._has_links or file.content == os.path.abspath(file.content)
-        known = about.size_bytes, about.mtime_ns, about.etag, about.ctime_ns
-        self._rows.add((root, file.name, line, file.path, *known))
-
-    def files(self, roots: Sequence[Root], unfinished: _Unfinished) -> FileTable:
-        """All of them, but what is unfinished.
-
-        Raises:
-            UsageError: a name is not UTF-8, or a file is named twice, or unfinished.
-        """
-        rows = _named_well(
-            unfinished.without(_each_once(self._rows.sorted()))
-        )  # code points sort as their UTF-8 bytes do
-        found = (InputFile(root, name, path, Stat(*about)) for root, name, path, *about in rows)
-        files = FileTable.of(found, self.folder)
-        if len(roots) > 1 or not roots[0].folder:  # else each name is a path of its own
-            by_path = Sorter(self.folder)
-            for number, file in enumerate(files):
-                by_path.add((file.path, file.root, file.name, number))
-            _check_once(by_path.sorted(), roots)
-        return files
-
-    def linked(self, files: FileTable, roots: Sequence[Root]) -> list[str]:
-        """Notes of files that have several names among these.
-
-        Raises:
-            UsageError: two INPUTs name them.
-        """
-        for file in files if self._has_links else ():  # what links lead to
-            self._contents.add((file.path, file.path, file.root, file.name))
-        count, shown, first = 0, list[str](), ("", "", 0, "")
-        for content, path, root, name in self._contents.sorted():
-            if content != first[0]:
-                first = content, path, root, name
-            elif path != first[1]:
-                if root != first[2]:
-                    both = f"{roots[first[2]].given!r} and {roots[root].given!r}"
-                    raise UsageError(
-                        f"{path} is {first[1]} by a link, so {both} name one file: its records would be there twice; "
-                        "leave one out"
-                    )
-                count += 1
-                shown += [f"{name} is {first[3]}"] if count <= _SHOWN else []
-        names = ", ".join(shown) + (", ..." if count > _SHOWN else "")
-        return [f"{count:,} file(s) are others by a link, so their records are there twice: {names}"] if count else []
-
-
-def _each_once(rows: Iterable[Row]) -> Iterator[Row]:
-    """(root, name, path, size, mtime, etag, ctime) of sorted rows that have the line behind the name."""
-    last: Row = ()
-    for row in rows:
-        if row[:4] != last[:4]:
-            yield (*row[:2], *row[3:])
-        last = row
-
-
-def _resolve(
-    given: str, follow_links: bool, ignored: Ignored, found: _Gathered, ordinal: int
-) -> tuple[Root, Iterable[str] | None]:
-    """The root, and which of its files were given by their own names; None: all of them."""
+def _resolve(given: str, follow_links: bool, ignored: Ignored) -> tuple[Root, list[FileEntry], Iterable[str] | None]:
+    """(the root, its files, which of them were given by their own names; None: all of them)."""
     path = input_path(given)
     if path[0] == "@" and not os.path.lexists(path):
-        return _read_list(given, input_path(path[1:]), follow_links, ignored, found, ordinal)
-    base, single = _expand(path, given, follow_links, ignored, found.of(ordinal))
-    return Root(given, base, single is None and is_folder(path)), () if single is None else None
+        return _read_list(given, input_path(path[1:]), follow_links, ignored)
+    base, files, is_single = _expand(path, given, follow_links, ignored)
+    return Root(given, base, not is_single and is_folder(path)), files, None if is_single else ()
 
 
-def _expand(
-    path: str, given: str, follow_links: bool, ignored: Ignored, take: Callable[[FileEntry], None]
-) -> tuple[str, str | None]:
-    """The real folder that names are relative to, and the file that the path is, if it is no folder and no glob."""
-    count = 0
-
-    def counted(file: FileEntry) -> None:
-        nonlocal count
-        count += 1
-        take(file)
-
+def _expand(path: str, given: str, follow_links: bool, ignored: Ignored) -> tuple[str, list[FileEntry], bool]:
+    """(the real folder that names are relative to, the files, whether the path is that of the one file)."""
     look_for_runs(real_path(path), ignored)
     if is_remote(path):
-        return _of_store(path, given, ignored, take)
-    if os.path.isdir(path):
-        walk = Walk(path, follow_links, ignored, counted)
-        walk.everything()
-    elif os.path.lexists(path):
+        return _of_store(path, given, ignored)
+    if os.path.lexists(path) and not os.path.isdir(path):
         base, single = _single(path)
-        take(single)
-        return base, single.path
-    elif has_magic(path):
-        fixed, pattern = _split_glob(path)
-        if not os.path.isdir(fixed):
-            raise UsageError(f"{given}: there is no folder {fixed}")
-        walk = Walk(fixed, follow_links, ignored, counted)
-        walk.matching(pattern)
-    else:
-        raise UsageError(f"{given}: no such file or folder{_hint(path)}")
-    walk.finish()
-    if not count:
-        raise _nothing(given, has_magic(path) and not os.path.isdir(path), ignored)
-    return walk.root, None
+        return base, [single], True
+    root, pattern = path, None
+    if not os.path.isdir(path):
+        if not has_magic(path):
+            raise UsageError(f"{given}: no such file or folder{_hint(path)}")
+        root, pattern = _split_glob(path)
+        if not os.path.isdir(root):
+            raise UsageError(f"{given}: there is no folder {root}")
+    files = _each_once(walk_disk(root, pattern, follow_links, ignored))
+    if not files:
+        raise _nothing(given, pattern is not None, ignored)
+    return os.path.realpath(root), files, False
+
+
+def _each_once(files: Iterable[FileEntry]) -> list[FileEntry]:
+    """A pattern may find a file in two ways."""
+    return list({file.name: file for file in files}.values())
 
 
 def _nothing(given: str, is_glob: bool, ignored: Ignored) -> UsageError:
@@ -302,25 +225,20 @@ def _nothing(given: str, is_glob: bool, ignored: Ignored) -> UsageError:
     return UsageError(f"{given}: no file {'matches' if is_glob else 'in this folder'}{left_out}")
 
 
-def _of_store(path: str, given: str, ignored: Ignored, take: Callable[[FileEntry], None]) -> tuple[str, str | None]:
-    path, is_glob = path.rstrip("/"), False
+def _of_store(path: str, given: str, ignored: Ignored) -> tuple[str, list[FileEntry], bool]:
+    path = path.rstrip("/")
     try:
         with contextlib.suppress(FileNotFoundError):
             about, (base, _, name) = stat(path), path.rpartition("/")
-            take(FileEntry(plain_name(name, path), path, about))
-            return base, path
-        base, pattern = path, None
-        if has_magic(path) and not is_folder(path):
-            (base, pattern), is_glob = _split_glob(path), True
-        is_empty = True
-        for file in walk_store(base, pattern, ignored):
-            take(file)
-            is_empty = False
+            return base, [FileEntry(plain_name(name, path), path, about)], True
+        is_glob = has_magic(path) and not is_folder(path)
+        base, pattern = _split_glob(path) if is_glob else (path, None)
+        files = list(walk_store(base, pattern, ignored))
     except OSError as error:
         raise UsageError(f"{given}: {error.strerror}") from error
-    if is_empty:
+    if not files:
         raise _nothing(given, is_glob, ignored)
-    return base, None
+    return base, files, False
 
 
 def _single(path: str) -> tuple[str, FileEntry]:
@@ -334,7 +252,7 @@ def _single(path: str) -> tuple[str, FileEntry]:
         raise UsageError(f"{path}: neither a file nor a folder (a pipe or a device); write it to a file first")
     base = os.path.realpath(folder or ".")
     path = os.path.join(base, name)
-    return base, FileEntry(name, path, stat_of(about), shared_content(path, about, os.path.islink(path)))
+    return base, FileEntry(name, path, stat_of(about), os.path.realpath(path) if os.path.islink(path) else "")
 
 
 def _split_glob(path: str) -> tuple[str, str]:
@@ -351,69 +269,34 @@ def _split_glob(path: str) -> tuple[str, str]:
 
 
 def _read_list(
-    given: str, list_path: str, follow_links: bool, ignored: Ignored, found: _Gathered, ordinal: int
-) -> tuple[Root, Iterable[str] | None]:
-    """As `_resolve`. What its lines name waits on a disk until all are known, and with them the folder that names are
-    relative to.
-    """
+    given: str, list_path: str, follow_links: bool, ignored: Ignored
+) -> tuple[Root, list[FileEntry], Iterable[str] | None]:
+    """As `_resolve`. Names are relative to the list's folder, if all files lie there."""
     folder = real_path(os.path.dirname(list_path) or ".")
-    about, rows, named, is_empty = _About(folder), Sorter(found.folder), list[str](), True
-    for row in _entries(given, list_path, folder, follow_links, ignored, about):
-        rows.add(row)
-        is_empty = False
-    if is_empty:
-        raise UsageError(f"{given}: the list is empty; it needs one path a line")
-    if about.stores and about.disks:
-        raise UsageError(f"{given}: some of its files are on a disk and others in a store; make a list of each")
-    base = folder if about.all_within else about.above
-    for line, is_named, path, content, *rest in rows.sorted():
-        named += [path] if is_named and about.has_patterns else []
-        name = plain_name(os.path.relpath(path, base), path)
-        found.add(ordinal, FileEntry(name, path, Stat(*rest), content), line)
-    return Root(given, base, False), named if about.has_patterns else None
-
-
-class _About:
-    """What is known of all files that the lines of a list name. above: the deepest folder that holds them; stores,
-    disks: how many lie there; has_patterns: some were not given by their own names.
-    """
-
-    def __init__(self, folder: str) -> None:
-        self._folder, self.all_within, self.above, self.has_patterns = folder, True, "", False
-        self.stores = self.disks = 0
-
-    def add(self, path: str, is_named: bool) -> None:
-        remote, is_first = is_remote(path), not self.stores + self.disks
-        self.stores, self.disks = self.stores + remote, self.disks + (not remote)
-        self.has_patterns = self.has_patterns or not is_named
-        self.all_within = self.all_within and within(path, self._folder)
-        if not (self.stores and self.disks):
-            above = os.path.dirname(path)
-            self.above = os.path.commonpath([above] if is_first else [self.above, above])
-
-
-def _entries(
-    given: str, list_path: str, folder: str, follow_links: bool, ignored: Ignored, about: _About
-) -> Iterator[Row]:
-    """(number, whether its own name was given, path, what it shares, size in bytes, mtime_ns, etag, ctime_ns) of each
-    file that the lines name, in their order.
-    """
+    found, named, has_patterns = list[FileEntry](), list[str](), False
     for number, line in enumerate(_lines(given, list_path), 1):
         entry = os.fsdecode(line)
         if not entry.strip():
             continue
         path = _beside(folder, input_path(entry), list_path)
-        by_name: dict[str, FileEntry] = {}  # a pattern may find a file in two ways
         try:
-            _, single = _expand(path, entry, follow_links, ignored, _into(by_name))
+            _, files, is_single = _expand(path, entry, follow_links, ignored)
         except UsageError as error:
             raise UsageError(
                 f"{list_path}, line {number}: {error} (paths are relative to the list's folder, {folder})"
             ) from error
-        for file in by_name.values():
-            about.add(file.path, single is not None)
-            known = file.stat.size_bytes, file.stat.mtime_ns, file.stat.etag, file.stat.ctime_ns
-            yield number, single is not None, file.path, file.content, *known
+        found += files
+        named += [files[0].path] if is_single else []
+        has_patterns = has_patterns or not is_single
+    if not found:
+        raise UsageError(f"{given}: the list is empty; it needs one path a line")
+    if len({is_remote(file.path) for file in found}) > 1:
+        raise UsageError(f"{given}: some of its files are on a disk and others in a store; make a list of each")
+    base = folder
+    if not all(within(file.path, folder) for file in found):
+        base = os.path.commonpath({os.path.dirname(file.path) for file in found})
+    found = [replace(file, name=plain_name(os.path.relpath(file.path, base), file.path)) for file in found]
+    return Root(given, base, False), found, named if has_patterns else None
 
 
 def _lines(given: str, list_path: str) -> Iterator[bytes]:
@@ -428,13 +311,6 @@ def _lines(given: str, list_path: str) -> Iterator[bytes]:
     yield rest.rstrip(b"\r")
 
 
-def _into(by_name: dict[str, FileEntry]) -> Callable[[FileEntry], None]:
-    def take(file: FileEntry) -> None:
-        by_name[file.name] = file
-
-    return take
-
-
 def _beside(folder: str, entry: str, list_path: str) -> str:
     """The path, or URI, that a line of a list names."""
     if is_remote(entry) or not is_remote(folder):
@@ -444,17 +320,13 @@ def _beside(folder: str, entry: str, list_path: str) -> str:
     return f"{folder}/{entry.removeprefix('./')}"
 
 
-def _named_well(rows: Iterable[Row]) -> Iterator[Row]:
-    """The rows; raises UsageError behind the last one if names are not UTF-8."""
-    bad, shown = 0, list[str]()
-    for row in rows:
-        if not row[1].isascii() and not _is_utf8(row[1]):
-            bad += 1
-            shown += [ascii(os.fsencode(row[2]))[1:]] if bad <= _SHOWN else []
-        yield row
+def _check_names(files: Iterable[FileEntry]) -> None:
+    """Raises UsageError if names are not UTF-8."""
+    bad = [file.path for file in files if not file.name.isascii() and not _is_utf8(file.name)]
     if bad:
+        shown = ", ".join(ascii(os.fsencode(path))[1:] for path in bad[:_SHOWN])
         raise UsageError(
-            f"{bad} file name(s) are not UTF-8, so no manifest can hold them: {', '.join(shown)}; rename them "
+            f"{len(bad)} file name(s) are not UTF-8, so no manifest can hold them: {shown}; rename them "
             "(convmv does) and build again"
         )
 
@@ -467,17 +339,17 @@ def _is_utf8(name: str) -> bool:
     return True
 
 
-def _check_once(rows: Iterable[Row], roots: Sequence[Root]) -> None:
-    """Refuse a path that stands in two rows (path, root, name, number), which come in order, but for links to a folder
-    within a root.
-    """
-    last: Row = ("", 0, "", 0)
-    for row in rows:
-        if row[0] == last[0] and (row[1] != last[1] or row[2] == last[2]):
-            both = roots[last[1]].given, roots[row[1]].given
-            where = f"by {both[0]!r} and {both[1]!r}" if last[1] != row[1] else f"twice by {both[0]!r}"
-            raise UsageError(f"{row[0]} is named {where}: its records would be there twice; leave one out")
-        last = row
+def _check_once(found: Sequence[Sequence[FileEntry]], roots: Sequence[Root]) -> None:
+    """Raises UsageError for a file that is named twice, but for links to a folder, or to the file, within a root."""
+    known: dict[str, tuple[int, FileEntry]] = {}
+    for root, files in enumerate(found):
+        for file in files:
+            for path in (file.path, file.target or file.path):
+                first, other = known.setdefault(path, (root, file))
+                if other is not file and (first != root or other.name == file.name):
+                    both = roots[first].given, roots[root].given
+                    where = f"by {both[0]!r} and {both[1]!r}" if first != root else f"twice by {both[0]!r}"
+                    raise UsageError(f"{path} is named {where}: its records would be there twice; leave one out")
 
 
 def _hint(path: str) -> str:

@@ -1,6 +1,6 @@
-"""A folder, or a glob below it, to the files in it: `Walk` finds them, counts what it leaves out and refuses what it
-can't answer for. The same rules hold for the objects below a name in a store, which lists all that lies there in one
-answer.
+"""A folder, or a glob below it, to the files in it: `walk_disk` finds them, counts what it leaves out and refuses what
+it can't answer for. The same rules hold for the objects below a name in a store, which lists all that lies there in one
+answer: `walk_store`.
 
 What builds and reads at work have written, or killed ones have left, is no file of any of these: `unfinished_in`.
 """
@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import heapq
 import os
 import re
 import stat as modes
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
-from recordmill.storage.external_sort import Sorter
 from recordmill.storage.files import Stat, below, read_range, stat_of
 from recordmill.storage.folders import join, names_if_there
 
@@ -43,73 +44,56 @@ _SHOWN = 3  # names of each reason, the first ones, whatever order the folders g
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """A file: its name relative to the walk's root, with `/`, and where to open it. content: what it shares with other
-    names of the same file, as `shared_content` says it.
+    """A file.
+
+    Attributes:
+        name: Its name relative to the walk's root, with `/`.
+        path: Where to open it.
+        stat: What it is now.
+        target: The real path that it leads to, if it is a link.
     """
 
     name: str
     path: str
     stat: Stat
-    content: str = ""
-
-
-def shared_content(path: str, about: os.stat_result, is_link: bool) -> str:
-    """What other names of this file on a disk have in common with it: its number, or the path that a link leads to;
-    empty if it has none but by links to it.
-    """
-    if about.st_nlink > 1:
-        return f"{about.st_dev}:{about.st_ino}"
-    return os.path.realpath(path) if is_link else ""
+    target: str = ""
 
 
 @dataclass
 class Ignored:
-    """What was left out: how many per reason, and the first names of each, for people.
-    data_extensions: an empty file of these is not left out. folder: where the paths of very many wait on a disk.
-    runs_in: folders in which runs are at work, or may be; what they have made there is known to `unfinished_in`.
+    """What was left out.
+
+    Attributes:
+        data_extensions: An empty file of these is not left out.
+        runs_in: Folders in which runs are at work, or may be; what they have made there is known to `unfinished_in`.
     """
 
     data_extensions: Collection[str] = ()
-    folder: str | None = None
     runs_in: set[str] = field(default_factory=set)
-    _rows: Sorter = field(init=False)
-    _told: dict[str, tuple[int, list[str]]] | None = field(default=None, init=False)
-
-    def __post_init__(self) -> None:
-        self._rows = Sorter(self.folder)
+    _found: dict[str, tuple[str, str]] = field(default_factory=dict, init=False)  # path to (reason, name)
 
     def add(self, reason: str, name: str, path: str) -> None:
         """Where patterns overlap, a name may come by more than once."""
-        self._rows.add((path, reason, name))
+        self._found[path] = reason, name
 
     @property
     def count(self) -> dict[str, int]:
-        """How many, by reason, of all that were added before this is asked for the first time."""
-        return {reason: count for reason, (count, _) in self._tell().items()}
+        """How many, by reason."""
+        return dict(Counter(reason for reason, _ in self._found.values()))
 
     def notes(self) -> list[str]:
-        """One line per reason, likewise.
+        """A line for each reason, with the first names.
 
         >>> ignored = Ignored()
         >>> ignored.add("hidden", "a/.DS_Store", "/data/a/.DS_Store")
         >>> ignored.notes()
         ['ignored 1 hidden: a/.DS_Store']
         """
-        return [
-            f"ignored {count} {reason}: {', '.join(names)}{', ...' if count > len(names) else ''}"
-            for reason, (count, names) in sorted(self._tell().items())
-        ]
-
-    def _tell(self) -> dict[str, tuple[int, list[str]]]:
-        """Reason to how many there are, and the first names."""
-        if self._told is None:
-            self._told, last = {}, ""
-            for path, reason, name in self._rows.sorted():
-                if path != last:
-                    count, names = self._told.get(reason, (0, []))
-                    self._told[reason] = count + 1, sorted((*names, name))[:_SHOWN]
-                last = path
-        return self._told
+        found = []
+        for reason, count in sorted(self.count.items()):
+            names = heapq.nsmallest(_SHOWN, (name for why, name in self._found.values() if why == reason))
+            found.append(f"ignored {count} {reason}: {', '.join(names)}{', ...' if count > len(names) else ''}")
+        return found
 
 
 def clutter(name: str) -> str | None:
@@ -190,60 +174,58 @@ class _Folder:
     above: tuple[str, ...] = ()  # the real paths of the linked folders it lies under, and of what holds those links
 
 
-class Walk:
-    """Everything below one root. take: is given each file as it is found; where a pattern finds one in two ways (`**`),
-    it comes twice.
-    """
+def walk_disk(root: str, pattern: str | None, follow_links: bool, ignored: Ignored) -> Iterator[FileEntry]:
+    """The files below a folder, or those that match, and all below the folders that match: `*`, `?`, `[a-z]` within a
+    name, `**` any folders, by which a file may come twice.
 
-    def __init__(self, root: str, follow_links: bool, ignored: Ignored, take: Callable[[FileEntry], None]) -> None:
+    Raises:
+        UsageError: A folder can't be listed, or links or special files were met that are not for it, after all files.
+    """
+    walk = _Walk(root, follow_links, ignored)
+    top = _Folder(walk.root, "")
+    yield from walk.descend(top) if pattern is None else walk.match(top, pattern.split("/"))
+    if walk.problems:
+        more = f" (and {len(walk.problems) - 3} more)" if len(walk.problems) > 3 else ""
+        raise UsageError("; ".join(walk.problems[:3]) + more)
+
+
+class _Walk:
+    def __init__(self, root: str, follow_links: bool, ignored: Ignored) -> None:
         self.root, self.follow_links, self.ignored = os.path.realpath(root), follow_links, ignored
-        self._take_found = take
         self.problems: list[str] = []
 
-    def everything(self) -> None:
-        """All files below the root."""
-        self._descend(_Folder(self.root, ""))
-
-    def matching(self, pattern: str) -> None:
-        """The files that match, and all files below the folders that match:
-        `*`, `?`, `[a-z]` within a name, `**` any folders.
-        """
-        self._match(_Folder(self.root, ""), pattern.split("/"))
-
-    def finish(self) -> None:
-        """Raises UsageError with what is wrong about the links and special files met."""
-        if self.problems:
-            more = f" (and {len(self.problems) - 3} more)" if len(self.problems) > 3 else ""
-            raise UsageError("; ".join(self.problems[:3]) + more)
-
-    def _descend(self, top: _Folder) -> None:
+    def descend(self, top: _Folder) -> Iterator[FileEntry]:
         pending = [top]
         while pending:
             folder = pending.pop()
-            entries = self._entries(folder)
-            pending.extend(inner for entry in entries if (inner := self._take(folder, entry)) is not None)
+            for entry in self._entries(folder):
+                found = self._take(folder, entry)
+                if isinstance(found, _Folder):
+                    pending.append(found)
+                elif found is not None:
+                    yield found
 
-    def _match(self, top: _Folder, pattern: Sequence[str]) -> None:
+    def match(self, top: _Folder, pattern: Sequence[str]) -> Iterator[FileEntry]:
         pending = [(top, pattern)]
         while pending:
             folder, parts = pending.pop()
             part, rest = parts[0], parts[1:]
             if part == "**":
                 if not rest:
-                    self._descend(folder)
+                    yield from self.descend(folder)
                     continue
                 pending.append((folder, rest))
             matches = re.compile(fnmatch.translate("*" if part == "**" else part)).match
             for entry in self._entries(folder):
                 if not matches(entry.name) or (entry.name[0] == "." and part[0] != "."):
                     continue
-                inner = self._take(folder, entry, keep_files=not rest, wanted=part[0] == ".")
-                if inner is None:
-                    continue
-                if rest:
-                    pending.append((inner, parts if part == "**" else rest))
-                else:
-                    self._descend(inner)
+                found = self._take(folder, entry, keep_files=not rest, wanted=part[0] == ".")
+                if isinstance(found, FileEntry):
+                    yield found
+                elif found is not None and rest:
+                    pending.append((found, parts if part == "**" else rest))
+                elif found is not None:
+                    yield from self.descend(found)
 
     def _entries(self, folder: _Folder) -> Iterator[os.DirEntry[str]]:
         for entry in _entries(folder.path):
@@ -253,8 +235,8 @@ class Walk:
 
     def _take(
         self, folder: _Folder, entry: os.DirEntry[str], *, keep_files: bool = True, wanted: bool = False
-    ) -> _Folder | None:
-        """Notes the file, or gives the folder to go on with; wanted: a hidden name that the pattern spells out."""
+    ) -> FileEntry | _Folder | None:
+        """The file, or the folder to go on with; wanted: a hidden name that the pattern spells out."""
         name = folder.prefix + entry.name
         if (reason := clutter(entry.name)) is not None and not (wanted and reason == HIDDEN):
             if keep_files:
@@ -264,18 +246,21 @@ class Walk:
         elif entry.is_dir():
             return _Folder(entry.path, name + "/", folder.above)
         elif keep_files:
-            self._take_file(name, entry.path, entry.stat())
+            return self._take_file(name, entry.path, entry.stat())
         return None
 
-    def _take_file(self, name: str, path: str, about: os.stat_result, is_link: bool = False) -> None:
+    def _take_file(self, name: str, path: str, about: os.stat_result, target: str = "") -> FileEntry | None:
         if not modes.S_ISREG(about.st_mode):
             self.ignored.add(SPECIAL, name, path)
         elif about.st_size == 0 and file_extension(name) not in self.ignored.data_extensions:
             self.ignored.add(EMPTY_FILE, name, path)
         else:
-            self._take_found(FileEntry(name, path, stat_of(about), shared_content(path, about, is_link)))
+            return FileEntry(name, path, stat_of(about), target)
+        return None
 
-    def _take_link(self, folder: _Folder, entry: os.DirEntry[str], name: str, keep_files: bool) -> _Folder | None:
+    def _take_link(
+        self, folder: _Folder, entry: os.DirEntry[str], name: str, keep_files: bool
+    ) -> FileEntry | _Folder | None:
         target = os.path.realpath(entry.path)
         try:
             about = os.stat(entry.path)
@@ -292,7 +277,7 @@ class Walk:
             )
         elif not modes.S_ISDIR(about.st_mode):
             if keep_files:
-                self._take_file(name, entry.path, about, is_link=True)
+                return self._take_file(name, entry.path, about, target)
         elif not self.follow_links:
             self.ignored.add(LINKED_FOLDER, name, entry.path)
         elif within(folder.path, target) or any(within(above, target) for above in folder.above):
