@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from recordmill.base.threads import interrupted_later, one_ahead, run_in_order, thread_map
+from recordmill.base.threads import interrupted_later, one_ahead, thread_map
 
 LEFT_OPEN = """
 import ctypes, sys
-from recordmill.base.threads import one_ahead, run_in_order, thread_map
-in_order = run_in_order(abs, range(3), lambda run: run(), 2)
-for left in (thread_map(abs, iter(range(100)), 2), one_ahead(iter(range(9))), in_order):
+from recordmill.base.threads import one_ahead, thread_map
+for left in (thread_map(abs, iter(range(100)), 2), one_ahead(iter(range(9)))):
     next(left)
     setattr(sys.modules["__main__"], f"left_{left.__name__}", left)
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(sys.modules["__main__"]))  # it goes last, as where TensorFlow is imported
@@ -111,32 +108,6 @@ def test_a_consumer_that_stops_leaves_no_thread() -> None:
     found.close()  # type: ignore[attr-defined]
     assert not made[0].is_alive()
     assert len(made) <= 2
-
-
-def test_what_is_done_in_turn_is_given_in_order() -> None:
-    done: list[int] = []
-    with ThreadPoolExecutor(4) as pool:
-        given = [len(done) for _ in run_in_order(done.append, range(500), pool.submit, 4)]
-        assert sorted(done) == list(range(500))
-        assert all(there > number for number, there in enumerate(given))
-        assert list(run_in_order(done.append, [], pool.submit, 4)) == []
-
-
-def test_an_error_of_what_is_done_in_turn_stands_in_its_place_and_ends_the_rest() -> None:
-    done: list[int] = []
-
-    def work(item: int) -> None:
-        if item == 7:
-            raise ValueError(item)
-        done.append(item)
-
-    with ThreadPoolExecutor(1) as pool:
-        turns = run_in_order(work, range(1_000_000), pool.submit, 1)
-        assert len(list(itertools.islice(turns, 7))) == 7
-        with pytest.raises(ValueError, match="7"):
-            next(turns)
-    assert done[:7] == list(range(7))
-    assert len(done) < 999_999
 
 
 def test_a_signal_is_heard_later_and_a_second_one_at_once() -> None:

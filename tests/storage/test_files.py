@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from recordmill.base.errors import DataError
-from recordmill.storage.files import Stat, read_all, stat
+from recordmill.storage.files import Stat, read_files, stat
 
 Listed = list[tuple[str, Stat, str]]
 
@@ -32,7 +32,8 @@ def listed(folder: Path) -> Listed:
 def outcome(files: Listed) -> bytes | str:
     into = np.zeros(sum(about.size_bytes for _, about, _ in files), np.uint8)
     try:
-        read_all(files, into)
+        for _ in read_files(files, into):
+            pass
     except DataError as error:
         return str(error)
     return into.tobytes()

@@ -21,14 +21,11 @@ from recordmill.storage.files import (
     begin_range,
     blocks_within,
     check_unchanged,
-    expect,
     map_file,
     read_blocks,
-    read_each,
-    read_exactly,
-    read_into,
+    read_files,
     read_range,
-    read_scattered,
+    read_ranges,
     stat,
 )
 from recordmill.storage.listing import list_inputs
@@ -86,13 +83,14 @@ def test_all_ways_to_read(web: WebFiles) -> None:
     assert map_file(f"{web.url}/empty").tobytes() == read_range(f"{web.url}/empty").tobytes() == b""
     assert digest_file(url) == digest_file(str(web.folder / "a"))
     into = np.empty(100, np.uint8)
-    read_exactly(url, 50, into)
+    read_ranges(url, [(50, into)])
     assert into.tobytes() == data[50:150]
     with pytest.raises(DataError, match="ends at byte 60000, where 60050 are needed"):
-        read_exactly(url, SIZE - 50, into)
-    starts = [0, 100, 160, 5000, 59_000]
-    found, places = read_scattered(url, starts, [start + 30 for start in starts])
-    assert [found[at : at + 30].tobytes() for at in places] == [data[start : start + 30] for start in starts]
+        read_ranges(url, [(SIZE - 50, into)])
+    for starts in [0, 100, 160, 5000, 59_000], [160, 5000, 0, 100, 110, 59_000]:
+        found = np.empty((len(starts), 30), np.uint8)
+        read_ranges(url, list(zip(starts, found, strict=True)))
+        assert [part.tobytes() for part in found] == [data[start : start + 30] for start in starts]
 
 
 def test_small_reads_share_requests(web: WebFiles) -> None:
@@ -102,7 +100,7 @@ def test_small_reads_share_requests(web: WebFiles) -> None:
     assert len([said for said in web.requests if said.startswith("GET")]) == SIZE // 1000
     assert len(web.requests) == SIZE // 1000 + 1  # and one that asks how long it is
     web.requests.clear()
-    read_scattered(url, [0, 40, 90, 5000], [30, 70, 120, 5030])
+    read_ranges(url, [(start, np.empty(30, np.uint8)) for start in (0, 40, 90, 5000)])
     assert sorted(web.requests) == ["GET /a bytes=0-119", "GET /a bytes=5000-5029"]
 
 
@@ -112,21 +110,17 @@ def test_what_is_expected_is_asked_for_at_once(web: WebFiles) -> None:
     urls = [f"{web.url}/f{at}" for at in range(20)]
     found = [(url, stat(url)) for url in urls]
     web.requests.clear()
-    expect(found)
-    into = np.empty(500, np.uint8)
-    for at, (url, about) in enumerate(found):
-        read_into(url, into, about, url)
-        assert into.tobytes() == bytes([at]) * 500
+    assert whole_files(found) == [bytes([at]) * 500 for at in range(20)]
     assert sorted(web.requests) == sorted(f"GET /f{at} bytes=0-499" for at in range(20))
 
 
-def read_all(found: list[tuple[str, Stat]]) -> list[bytes]:
+def whole_files(found: list[tuple[str, Stat]]) -> list[bytes]:
     into = np.empty(sum(about.size_bytes for _, about in found), np.uint8)
-    return [data.tobytes() for data in read_each([(path, about, f"name of {path}") for path, about in found], into)]
+    return [data.tobytes() for data in read_files([(path, about, f"name of {path}") for path, about in found], into)]
 
 
 @pytest.mark.parametrize("fault", ["", FAIL, CUT, SLOW])
-def test_whole_files_are_a_request_each(web: WebFiles, tmp_path: Path, fault: str) -> None:
+def test_whole_files_are_read_in_order(web: WebFiles, tmp_path: Path, fault: str) -> None:
     sizes = [5, 0, 700, 1000, 40_000, 1]
     for at, size in enumerate(sizes):
         (web.folder / f"f{at}").write_bytes(bytes([at]) * size)
@@ -138,15 +132,16 @@ def test_whole_files_are_a_request_each(web: WebFiles, tmp_path: Path, fault: st
     web.requests.clear()
     web.faults = {2: fault}
     web.slow.set()
-    assert read_all(found) == wanted
+    assert whole_files(found) == wanted
     if not fault:
-        assert sorted(web.requests) == [f"GET /f{at} bytes=0-{size - 1}" for at, size in enumerate(sizes) if size]
-    (web.folder / "f3").write_bytes(b"x" * 1000)
-    with pytest.raises(DataError, match=r"name of .*f3: changed while it was read"):
-        read_all(found)
-    (web.folder / "f3").unlink()
-    with pytest.raises(DataError, match=r"name of .*f3: can't be read: no such object"):
-        read_all(found)
+        small = [said for said in web.requests if "/f4" not in said]
+        assert sorted(small) == [f"GET /f{at} bytes=0-{sizes[at] - 1}" for at in (0, 2, 3, 5)]  # a request each
+    (web.folder / "f4").write_bytes(b"x" * 40_000)
+    with pytest.raises(DataError, match=r"name of .*f4: changed while it was read"):
+        whole_files(found)
+    (web.folder / "f4").unlink()
+    with pytest.raises(DataError, match=r"name of .*f4: can't be read: no such object"):
+        whole_files(found)
 
 
 def test_ranges_that_were_asked_for_are_the_files(web: WebFiles) -> None:
@@ -198,7 +193,7 @@ def test_an_object_that_changes_is_told_to_who_planned_with_it(web: WebFiles) ->
     with pytest.raises(DataError, match="a: changed while it was read"):
         check_unchanged(url, planned, "a")
     with pytest.raises(DataError, match="changed while it was read"):
-        read_into(url, np.empty(SIZE, np.uint8), planned, "a")
+        list(read_files([(url, planned, "a")], np.empty(SIZE, np.uint8)))
 
 
 def test_a_range_is_of_one_content(web: WebFiles, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
 """The ways to use threads: `thread_map` keeps every core busy on work that releases the GIL,
-with results in order and bounded; `run_in_order` has very many small things done; `both` does two things at once;
+with results in order and bounded; `both` does two things at once;
 `interrupted_later` lets what is within end; `shared_context` sets something for the process while anybody needs it;
 `closed_at_exit` ends what a script leaves open; a `Budget` is memory that threads share;
 a `ProcessLock` is free in a forked process.
@@ -11,13 +11,12 @@ import atexit
 import contextlib
 import ctypes
 import functools
-import itertools
 import os
 import signal
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
@@ -103,60 +102,6 @@ def thread_map(
             future.cancel()
         with contextlib.suppress(RuntimeError):
             pool.shutdown(wait=True)
-
-
-@closed_at_exit
-def run_in_order(
-    work: Callable[[_Item], object],
-    items: Sequence[_Item],
-    submit: Callable[[Callable[[], None]], object],
-    at_once: int,
-) -> Iterator[None]:
-    """Have work(item) done for each item by so many threads, which `submit` gives, as soon as they can, and yield once
-    for each, in the items' order, when it is done. Nothing is made for an item, of which there may be very many.
-
-    An item's error is raised where it would be given; what has not begun then, or when the consumer stops, is not
-    begun.
-    """
-    turns = _Turns(work, items)
-    for _ in range(min(at_once, len(items))):
-        submit(turns.run)
-    try:
-        for number in range(len(items)):
-            turns.wait(number)
-            yield
-    finally:
-        turns.stop()
-
-
-class _Turns:
-    def __init__(self, work: Callable[[Any], object], items: Sequence[Any]) -> None:
-        self._work, self._items = work, items
-        self._next, self._changed = itertools.count(), threading.Condition()
-        self._ended: list[BaseException | None] = [_END] * len(items)
-        self._is_stopped = False
-
-    def run(self) -> None:
-        """Do items until none is left; several threads at once."""
-        while not self._is_stopped and (number := next(self._next)) < len(self._items):
-            error = None
-            try:
-                self._work(self._items[number])
-            except BaseException as raised:
-                error = raised
-            with self._changed:
-                self._ended[number] = error
-                self._changed.notify_all()
-
-    def wait(self, number: int) -> None:
-        if self._ended[number] is _END:
-            with self._changed:
-                self._changed.wait_for(lambda: self._ended[number] is not _END)
-        if (error := self._ended[number]) is not None:
-            raise error
-
-    def stop(self) -> None:
-        self._is_stopped = True
 
 
 _END: Any = object()

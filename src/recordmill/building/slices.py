@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from recordmill.building.cuts import BY_RECORDS, Cuts, ShardRange
 from recordmill.building.run_file import ENTRY_DTYPE, MARKED, RunEntries, RunFile
-from recordmill.storage.files import Bytes, read_exactly
+from recordmill.storage.files import Bytes, read_ranges
 
 # records, bytes: how much of the run lies before the slice, and before its end; skipped: of the former, what lies in
 # the slice's first bucket, as (records, bytes)
@@ -38,12 +38,12 @@ class RunSlice:
     def entries(self, first: int, last: int) -> RunEntries:
         """Entries [first, last) of the slice."""
         raw = np.empty((last - first) * ENTRY_DTYPE.itemsize, np.uint8)
-        read_exactly(self.path, self.entries_at + first * ENTRY_DTYPE.itemsize, raw)
+        read_ranges(self.path, [(self.entries_at + first * ENTRY_DTYPE.itemsize, raw)])
         return raw.view(ENTRY_DTYPE)
 
     def read_frames(self, start: int, into: Bytes) -> None:
         """Fill the array with the frames from byte `start` on."""
-        read_exactly(self.path, self.frames_at + start, into)
+        read_ranges(self.path, [(self.frames_at + start, into)])
 
 
 def offsets(run: RunFile, cuts: npt.NDArray[np.void]) -> Offsets:

@@ -30,7 +30,15 @@ from recordmill.records.tfrecord.frames import (
 )
 from recordmill.records.tfrecord.recovery import Gap, read_good_frames, resume_after_damage, with_skipped
 from recordmill.shards.catalog import ShardFile, check_size
-from recordmill.shards.index import INDEX_DTYPE, INDEX_FRAME_BYTES, FarIndex, Index, locate_entries, map_table
+from recordmill.shards.index import (
+    INDEX_DTYPE,
+    INDEX_FRAME_BYTES,
+    FarIndex,
+    Index,
+    locate_entries,
+    map_table,
+    read_scattered,
+)
 from recordmill.shards.manifest import named_by_manifest
 from recordmill.shards.pieces import (
     PIECE_BYTES,
@@ -41,7 +49,7 @@ from recordmill.shards.pieces import (
     read_piece_bytes,
     stream,
 )
-from recordmill.storage.files import Bytes, is_remote, map_file, read_range, read_scattered, stat
+from recordmill.storage.files import Bytes, is_remote, map_file, read_range, stat
 from recordmill.storage.mapped_files import MAPPED_FILES
 
 # 2^21 offsets, 16 MiB, of all files of a data set that have no index: of two million records where each begins, of a
@@ -290,9 +298,7 @@ class FileAccess:
         if self.file.codec.is_plain and is_remote(self.file.path):
             stops = offsets + lengths + INDEX_FRAME_BYTES
             check_range(self.file, int(offsets.min()), int(stops.max()), 0)
-            with named_by_manifest(self.file.path):
-                data, places = read_scattered(self.file.path, offsets.tolist(), stops.tolist())
-            return data, np.array(places, np.int64)
+            return read_scattered(self.file.path, offsets, stops)
         if self.file.codec.is_plain:
             return self.mapped, offsets
         start, data = self._inflated(int(offsets[0]))
@@ -415,9 +421,8 @@ class _Offsets:
         if is_remote(access.file.path):
             groups, which = np.unique(records // self.stride, return_inverse=True)
             starts, stops = self.marks[groups], self.marks[groups + 1]
-            with named_by_manifest(access.file.path):
-                data, places = read_scattered(access.file.path, starts.tolist(), stops.tolist())
-            shifts = (np.array(places, np.int64) - starts)[which.reshape(-1)]
+            data, places = read_scattered(access.file.path, starts, stops)
+            shifts = (places - starts)[which.reshape(-1)]
         else:
             data = access.mapped
         offsets, lengths = np.empty(len(records), np.int64), np.empty(len(records), np.int64)

@@ -16,7 +16,7 @@ from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.errors import DataError
 from recordmill.records.writers.npy_file import npy_header
 from recordmill.shards.manifest import named_by_manifest
-from recordmill.storage.files import last_seen, map_file, read_ranges, read_scattered
+from recordmill.storage.files import last_seen, map_file, read_ranges
 
 # offset: of the frame's first byte in the uncompressed shard; length: of the payload, so a frame is length + 16 bytes;
 # key: its place in the global order
@@ -77,9 +77,8 @@ class FarIndex:
         size = INDEX_DTYPE.itemsize
         behind = np.minimum(records + 2, self.records)
         starts, stops = (self._header_bytes + size * numbers for numbers in (records, behind))
-        with named_by_manifest(self.path):
-            data, places = read_scattered(self.path, starts.tolist(), stops.tolist())
-        return _located(data, np.array(places, np.int64), records, self.records, self.end, self.path)
+        data, places = read_scattered(self.path, starts, stops)
+        return _located(data, places, records, self.records, self.end, self.path)
 
     def _block_of(self, number: int) -> int:
         return max(min(number - PROBED_ENTRIES // 2, self.records - PROBED_ENTRIES), 0)
@@ -104,6 +103,16 @@ class FarIndex:
                         place=f"record {first + len(block) - 1}",
                     )
         self._blocks |= blocks
+
+
+def read_scattered(path: str, starts: Int64s, stops: Int64s) -> tuple[Bytes, Int64s]:
+    """(bytes, [ranges] where in them each begins) of ranges of a file that a manifest names."""
+    ends = np.cumsum(stops - starts)
+    data, places = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8), ends - (stops - starts)
+    parts = zip(starts.tolist(), places.tolist(), ends.tolist(), strict=True)
+    with named_by_manifest(path):
+        read_ranges(path, [(start, data[place:end]) for start, place, end in parts])
+    return data, places
 
 
 def locate_entries(index: Index, records: Int64s, end: int, source: str) -> tuple[Int64s, Int64s]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -187,43 +186,25 @@ def begin_range(path: str, start: int, stop: int) -> Callable[[], Bytes]:
     return read
 
 
-def read_each(files: Sequence[tuple[str, Stat, str]], into: Bytes) -> Iterator[Bytes]:
-    """The whole files, (path, state when they were planned, source) each, one behind the other in the array; each is
-    given when it is there. All that are in stores are asked for at once.
+def read_files(files: Sequence[tuple[str, Stat, str]], into: Bytes) -> Iterator[Bytes]:
+    """The whole files, (path, state when they were planned, source) each, one after the other in the array; each is
+    given when it is there. Those in stores are asked for while others come.
 
     Raises:
-        DataError: a file changed, or can't be read; it names the source.
+        DataError: A file changed, or can't be read; it names the source.
     """
-    places = _places(files, into)
-    far = [(path, about, place) for place, (path, about, _) in zip(places, files, strict=True) if is_remote(path)]
-    arriving = _OBJECTS.read_each(far)
-    for place, (path, about, source) in zip(places, files, strict=True):
-        if is_remote(path):
-            _arrive(arriving, path, about, source)
-        else:
-            read_into(path, place, about, source)
+    at = 0
+    for path, before, source in ahead(files, lambda file: file[:2]):
+        place = into[at : at + before.size_bytes]
+        at += before.size_bytes
+        try:
+            with open_reader(path) as reader:
+                done, now = len(reader.fill(place, 0)), reader.stat()
+        except OSError as error:
+            raise DataError(f"can't be read: {error.strerror}", source=source) from error
+        if done < len(place) or before.is_changed(now):
+            raise _changed(before, now, source)
         yield place
-
-
-def read_all(files: Sequence[tuple[str, Stat, str]], into: Bytes) -> None:
-    """Fill the array with the whole files, as `read_each`; those in stores are asked for while others come."""
-    expect((path, about) for path, about, _ in files)
-    for place, (path, about, source) in zip(_places(files, into), files, strict=True):
-        read_into(path, place, about, source)
-
-
-def _places(files: Sequence[tuple[str, Stat, str]], into: Bytes) -> list[Bytes]:
-    ends = list(itertools.accumulate(about.size_bytes for _, about, _ in files))
-    return [into[end - about.size_bytes : end] for end, (_, about, _) in zip(ends, files, strict=True)]
-
-
-def _arrive(arriving: Iterator[None], path: str, about: Stat, source: str) -> None:
-    try:
-        next(arriving)
-    except ReplacedError:
-        raise _changed(about, last_seen(path), source) from None
-    except OSError as error:
-        raise DataError(f"can't be read: {error.strerror}", source=source) from error
 
 
 def read_whole(path: str, most_bytes: int) -> bytes:
@@ -234,18 +215,6 @@ def read_whole(path: str, most_bytes: int) -> bytes:
 def below(folder: str) -> Iterator[tuple[str, Stat]]:
     """(name relative to it, state) of all objects below a folder of a store."""
     return _OBJECTS.below(folder)
-
-
-def read_scattered(path: str, starts: list[int], stops: list[int]) -> tuple[Bytes, list[int]]:
-    """(bytes, where in them each begins) of ascending ranges of an object; those close together come at once."""
-    return _OBJECTS.read_scattered(path, starts, stops)
-
-
-def expect(files: Iterable[tuple[str, Stat]]) -> None:
-    """These files are about to be read from their starts: what is in a store is asked for before."""
-    for path, about in files:
-        if is_remote(path):
-            _OBJECTS.expect(path, about)
 
 
 def ahead(items: Iterable[_Item], of: Callable[[_Item], tuple[str, Stat] | None]) -> Iterator[_Item]:
@@ -268,49 +237,20 @@ def ahead(items: Iterable[_Item], of: Callable[[_Item], tuple[str, Stat] | None]
     yield from waiting
 
 
-def read_into(path: str, into: Bytes, before: Stat, source: str) -> None:
-    """Fill `into` with the file's first bytes, and make sure that it is still the file that was planned.
-
-    Raises:
-        DataError: the file changed, or can't be read; it names the source.
-    """
-    try:
-        with open_reader(path) as reader:
-            done, now = len(reader.fill(into, 0)), reader.stat()
-    except OSError as error:
-        raise DataError(f"can't be read: {error.strerror}", source=source) from error
-    if done < len(into) or before.is_changed(now):
-        raise _changed(before, now, source)
-
-
-def read_exactly(path: str, start: int, into: Bytes) -> None:
-    """Fill the array with the file's bytes from start on; DataError if the file ends before it is full."""
-    with open_reader(path) as reader:
-        got = len(reader.fill(into, start))
-    if got != len(into):
-        raise DataError(f"ends at byte {start + got}, where {start + len(into)} are needed", source=path)
-
-
 def read_ranges(path: str, ranges: Sequence[tuple[int, Bytes]]) -> None:
-    """Fill each (start, array) with what lies in the file from there on, and ask for nothing beside it.
+    """Fill each (start, array) with what lies in the file from there on. In a store, ranges that are close together
+    come by one request.
 
     Raises:
-        DataError: the file ends before that.
+        DataError: The file ends before that.
     """
-    if not is_remote(path):
-        for start, into in ranges:
-            read_exactly(path, start, into)
+    if is_remote(path):
+        _OBJECTS.read_ranges(path, ranges)
         return
-    address = Address.parse(path)
-    assert address is not None
-    end = max((start + len(into) for start, into in ranges), default=0)
-
-    def read(about: Stat) -> None:
-        if end > about.size_bytes:
-            raise DataError(f"ends at byte {about.size_bytes}, where {end} are needed", source=path)
-        _OBJECTS.requests.read_parts(address, about, [one for one in ranges if len(one[1])])
-
-    _OBJECTS.requests.of_one_content(address, read)
+    with open_reader(path) as reader:
+        for start, into in ranges:
+            if (got := len(reader.fill(into, start))) != len(into):
+                raise DataError(f"ends at byte {start + got}, where {start + len(into)} are needed", source=path)
 
 
 def read_blocks(path: str, block_bytes: int, start: int = 0, stop: int | None = None) -> Iterator[Bytes]:

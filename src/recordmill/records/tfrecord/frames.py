@@ -18,7 +18,7 @@ from recordmill.base.errors import DataError
 from recordmill.base.kernels import kernel
 from recordmill.base.pointers import store32, store64
 from recordmill.records.tfrecord.crc32c import extend, masked, of_word
-from recordmill.storage.files import read_exactly, read_range, stat
+from recordmill.storage.files import read_range, read_ranges, stat
 
 HEADER_BYTES, FOOTER_BYTES = 12, 4
 FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES  # what a frame has beside its payload
@@ -292,7 +292,7 @@ def frame_end(path: str, start: int) -> int:
         DataError: the file has become shorter, or another one, since.
     """
     header = np.empty(1, np.int64)
-    read_exactly(path, start, header.view(np.uint8))
+    read_ranges(path, [(start, header.view(np.uint8))])
     if not 0 <= header[0] <= MAX_RECORD_BYTES:
         raise DataError("changed while it was read", source=path, place=f"byte {start}")
     return start + int(header[0]) + FRAME_BYTES

@@ -28,7 +28,7 @@ from recordmill.sources.values.conform import conform
 from recordmill.sources.values.labels import ClassNames
 from recordmill.storage.digest import chunk_digests, combine
 from recordmill.storage.file_table import FileTable, InputFile, coded, nothing
-from recordmill.storage.files import Bytes, read_all
+from recordmill.storage.files import Bytes, read_files
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -177,7 +177,8 @@ class _Batch:
         # that is a third of the time of reading.
         self._buffer = pa.allocate_buffer(size_bytes)
         self._bytes = np.frombuffer(self._buffer, np.uint8) if size_bytes else np.empty(0, np.uint8)
-        read_all([(file.path, file.stat, file.name) for file in files], self._bytes)
+        for _ in read_files([(file.path, file.stat, file.name) for file in files], self._bytes):
+            pass
         self._listed = list(zip(ordinals, files, strict=True))
         self._ends = np.cumsum([file.stat.size_bytes for file in files], dtype=np.int64)
         self._headers: list[ImageHeader] = []

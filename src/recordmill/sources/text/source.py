@@ -52,7 +52,7 @@ from recordmill.storage.codecs import NONE
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
 from recordmill.storage.digest import chunk_digests, combine, digest_file
 from recordmill.storage.file_table import FileTable, InputFile, where_none
-from recordmill.storage.files import Bytes, check_unchanged, read_each, read_range
+from recordmill.storage.files import Bytes, check_unchanged, read_files, read_range
 from recordmill.storage.listing import Listing
 
 _MARKED = "documents with a byte order mark, which their texts don't have"
@@ -84,7 +84,7 @@ def _contents(files: Sequence[InputFile], size: int) -> Iterator[Bytes | None]:
         DataError: a file changed since it was listed, or can't be read.
     """
     if size <= BATCH_BYTES:
-        yield from read_each([(file.path, file.stat, file.name) for file in files], np.empty(size, np.uint8))
+        yield from read_files([(file.path, file.stat, file.name) for file in files], np.empty(size, np.uint8))
         return
     for file in files:
         check_unchanged(file.path, file.stat, file.name)

@@ -17,7 +17,6 @@ import numpy as np
 
 from recordmill.base.arrays import Bytes
 from recordmill.base.errors import DataError
-from recordmill.base.threads import run_in_order
 from recordmill.storage.stores import downloads
 from recordmill.storage.stores.address import WEB, Address
 from recordmill.storage.stores.cache import Blocks, DiskCache
@@ -227,51 +226,42 @@ class ObjectStorage:
         if self.last_seen(address.uri) != about:
             raise ReplacedError
 
-    def read_each(self, files: Sequence[tuple[str, Stat, Bytes]]) -> Iterator[None]:
-        """Fill each array with its whole object, (path, content, array), in order; small ones are a request each, many
-        of which are under way.
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, Bytes]]) -> None:
+        """Fill each (start, array) with what lies in the object from there on; those close to each other are one
+        request.
 
-        Raises: as what `begin` gives.
+        Raises:
+            DataError: The object ends before that.
         """
-
-        def read(one: tuple[str, Stat, Bytes]) -> None:
-            path, about, into = one
-            address = _address(path)
-            if self.is_cached(address) or not len(into):
-                self._filled(address, about, into, 0)
-            else:
-                self.requests.fetch(address, about, 0, into)
-
-        return run_in_order(read, files, self.requests.submit, REQUEST_LIMIT.most)
-
-    def read_scattered(self, path: str, starts: list[int], stops: list[int]) -> tuple[Bytes, list[int]]:
-        """(bytes, where in them each range begins) of ascending ranges; ranges close to each other are one request."""
         address = _address(path)
-        runs: list[list[int]] = []  # [start, stop, where it begins in the result]
-        places = []
-        for start, stop in zip(starts, stops, strict=True):
+        runs: list[tuple[int, int, list[tuple[int, Bytes]]]] = []  # (start, stop, ranges)
+        for start, into in sorted((one for one in ranges if len(one[1])), key=lambda one: one[0]):
+            stop = start + len(into)
             if runs and start - runs[-1][1] <= _GAP_BYTES:
-                runs[-1][1] = max(runs[-1][1], stop)
+                runs[-1] = runs[-1][0], max(runs[-1][1], stop), [*runs[-1][2], (start, into)]
             else:
-                runs.append([start, stop, runs[-1][2] + runs[-1][1] - runs[-1][0] if runs else 0])
-            places.append(runs[-1][2] + start - runs[-1][0])
-        data = np.empty(sum(stop - start for start, stop, _ in runs), np.uint8)
+                runs.append((start, stop, [(start, into)]))
 
         def read(about: Stat) -> None:
             if runs and runs[-1][1] > about.size_bytes:
                 raise DataError(f"ends at byte {about.size_bytes}, where {runs[-1][1]} are needed", source=path)
-            wanted = [(start, data[at : at + stop - start]) for start, stop, at in runs]
+            wanted = [
+                (start, parts[0][1] if len(parts) == 1 else np.empty(stop - start, np.uint8))
+                for start, stop, parts in runs
+            ]
             if not self.is_cached(address, whole=True):
                 self.requests.read_parts(address, about, wanted)
-                return
-            for start, into in wanted:
-                for number in range(start // STORE_BLOCK_BYTES, -(-(start + len(into)) // STORE_BLOCK_BYTES)):
-                    self._begin(address, about, number)
-            for start, into in wanted:
-                self.read_blocks(address, about, into, start)
+            else:
+                for start, data in wanted:
+                    for number in range(start // STORE_BLOCK_BYTES, -(-(start + len(data)) // STORE_BLOCK_BYTES)):
+                        self._begin(address, about, number)
+                for start, data in wanted:
+                    self.read_blocks(address, about, data, start)
+            for (first, data), (_, _, parts) in zip(wanted, runs, strict=True):
+                for start, into in parts if len(parts) > 1 else ():
+                    into[:] = data[start - first : start - first + len(into)]
 
         self.requests.of_one_content(address, read)
-        return data, places
 
     def read_blocks(self, address: Address, about: Stat, into: Bytes, start: int) -> None:
         """Fill the array, all of which the object has, by blocks; the next ones are asked for where it is read on."""
