@@ -385,7 +385,7 @@ def _result(out: str, manifest: Manifest, plan: BuildPlan, seconds: float) -> Bu
         records=manifest.records,
         read=part.records_read,
         rejected=part.records_rejected,
-        shards=tuple(path(part.folder, shard.name) for _, part, shard in manifest.each_shard()),
+        shards=tuple(path(part.folder, shard.name) for _, part, shard in manifest.shards()),
         rejects=tuple(path(name) for name in manifest.rejects["files"]),
         notes=tuple(spelled(marked.get(note, note)) for note in manifest.statistics.get("notes", ())),
         seconds=seconds,

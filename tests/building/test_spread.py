@@ -35,7 +35,7 @@ from recordmill.building.workers.shards import make_shard
 from recordmill.building.workers.shared_files import NotSharedError, SharedFolder, _loaded, _unpickled
 from recordmill.pipelines.build import make_plan
 from recordmill.pipelines.build_options import make_options
-from recordmill.shards import run, store_run
+from recordmill.shards import store_run
 from recordmill.shards.manifest import generations, load
 from recordmill.shards.rejects import TooManyRejects
 from recordmill.shards.run import RunFolder
@@ -365,38 +365,6 @@ def test_digests_in_many_files_are_those_of_one_mapping(found: dict[int, int], d
         assert (dict(listed), dict(both), len(both)) == (rest, told, len(told))
         assert {file: both.get(file) for file in range(-1, 43)} == {file: told.get(file) for file in range(-1, 43)}
     assert put_digests(place, {}) is None
-
-
-def test_pages_of_a_manifest_are_there_before_it_and_go_with_the_build(
-    source: str, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = of_one_machine(source, tmp_path)
-    monkeypatch.setattr("recordmill.shards.manifest.MOST_NAMED", 7)
-    monkeypatch.setattr("recordmill.shards.manifest.PAGE_SHARDS", 3)
-    dead, first, second = (begin(source, out, tmp_path) for _ in range(3))
-
-    def die(*_: object) -> bool:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(store_run if "://" in out else run, "put_if_absent", die)
-        with pytest.raises(KeyboardInterrupt):
-            dead.all()
-    assert f"{dead.job_folder.folder}/pages/train-00001.json" in files_below(out)
-    assert generations(out) == []
-    manifest = first.all()
-    with pytest.raises(CommitConflict, match="another build committed"):
-        second.all()
-    for lost in (dead, second):
-        discard(lost.job_folder)
-    first.job_folder.attach().clear()
-    assert load(out) == manifest
-    assert list(manifest.shards()) == [(split, manifest.parts[0], shard) for split, _, shard in one.manifest.shards()]
-    assert manifest.fingerprint == one.manifest.fingerprint
-    there = {name for name in files_below(out) if "/pages/" in name}
-    names = ("train-00000", "train-00001", "test-00000", "test-00001")
-    assert there == {f"{first.job_folder.folder}/pages/{name}.json" for name in names}
-    assert recordmill.verify(out) == []
 
 
 def test_what_a_dead_build_left_is_removed_when_its_lease_is_over(

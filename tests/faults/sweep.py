@@ -2,8 +2,8 @@
 
     LD_PRELOAD=shim.so python sweep.py JOB HOW FOLDER [STEP]
 
-JOB: `build`, `rebuild` (over a data set), `repaged-build` (whose manifests name pages of entries), `files-build` (of
-files that are a record each), `read-TO`, `reread-TO` (over a result). HOW: kill, EIO, ENOSPC. This process has imported
+JOB: `build`, `rebuild` (over a data set), `files-build` (of files that are a record
+each), `read-TO`, `reread-TO` (over a result). HOW: kill, EIO, ENOSPC. This process has imported
 everything; each case is a fork of it. STEP: only every so many. Prints what is wrong, a JSON object a line, and at last
 {"cases": N}.
 """
@@ -25,7 +25,6 @@ from typing import Any
 
 import recordmill
 from recordmill.base.errors import RecordmillError, UsageError
-from recordmill.shards import manifest
 from recordmill.storage.listing import list_inputs
 
 CODES = {"kill": 0, "EIO": errno.EIO, "ENOSPC": errno.ENOSPC}
@@ -39,8 +38,6 @@ def make_job(job: str, root: Path) -> tuple[Callable[[Path], object], Callable[[
     rows, others = root / "rows.csv", root / "others.csv"
     rows.write_text("a,b\n" + "".join(f"{i},x{i}\n" for i in range(40)))
     others.write_text("a,b\n" + "".join(f"{i},y{i}\n" for i in range(30)))
-    if "paged" in job:
-        manifest.MOST_NAMED, manifest.PAGE_SHARDS = 0, 1
     if job.endswith("build"):
         options: dict[str, Any] = {"splits": "train=0.5,test=0.5", "threads": 1, "name": "x"}
         if job == "files-build":

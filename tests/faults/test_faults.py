@@ -25,7 +25,6 @@ SAMPLE = [
     ("read-jsonl", "ENOSPC", 11),
     ("rebuild", "kill", 31),
     ("files-build", "EIO", 19),
-    ("repaged-build", "kill", 13),
 ]
 WHOLE = [
     (job, how, 1)
@@ -33,7 +32,6 @@ WHOLE = [
         "build",
         "files-build",
         "rebuild",
-        "repaged-build",
         *(f"{read}-{to}" for read in ("read", "reread") for to in ("parquet", "npy", "npz")),
     )
     for how in ("kill", "EIO", "ENOSPC")

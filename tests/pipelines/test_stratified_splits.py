@@ -145,7 +145,7 @@ def test_workers_that_share_nothing_but_out_give_the_same_bytes(tmp_path: Path) 
     one = recordmill.build(tmp_path / "in", tmp_path / "one", label="label", **WAY)
     out = tmp_path / "many"
     manifest = Steps.begin(tmp_path / "in", str(out), tmp_path / "private", label="label", **WAY).all()
-    assert [(out / part.folder / shard.name).read_bytes() for _, part, shard in manifest.each_shard()] == bytes_of(one)
+    assert [(out / part.folder / shard.name).read_bytes() for _, part, shard in manifest.shards()] == bytes_of(one)
     assert manifest.statistics["notes"] == one.manifest.statistics["notes"]
     assert manifest.fingerprint == one.manifest.fingerprint
 

@@ -27,7 +27,6 @@ from recordmill.shards.manifest import (
     Manifest,
     generations,
     manifest_path,
-    totals,
 )
 from recordmill.shards.run import Run, RunFolder
 from recordmill.shards.store_run import objects_of
@@ -88,7 +87,7 @@ def _is_whole(run: Run, manifest: Manifest) -> bool:
     made = [shards for part in manifest.parts if part.folder == run.data_name for shards in part.splits.values()]
     there = listed_objects(f"{run.out}/{run.data_name}")
     sizes = [item.size_bytes for item in there if "/" not in item.name and item.name not in _BESIDE]
-    return (len(sizes), sum(sizes)) == (sum(map(len, made)), sum(totals(shards)[1] for shards in made))
+    return (len(sizes), sum(sizes)) == (sum(map(len, made)), sum(shard.bytes for shards in made for shard in shards))
 
 
 def publish_files(run: Run, rejects: Sequence[str]) -> list[str]:

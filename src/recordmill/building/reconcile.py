@@ -31,20 +31,13 @@ from recordmill.schemas.tfmd import to_pbtxt
 from recordmill.shards.checksums import add_sums
 from recordmill.shards.grammar import ShardName
 from recordmill.shards.manifest import (
-    FORMAT_VERSION,
     INDEX_FOLDER,
     INPUTS_NAME,
-    PAGED_VERSION,
-    PAGES_FOLDER,
     STATISTICS_NAME,
     Manifest,
-    Page,
-    Paged,
     Part,
     ShardInfo,
     shard_name,
-    totals,
-    write_pages,
 )
 from recordmill.shards.rejects import Rejected, RejectWriter
 from recordmill.shards.run import RunFolder
@@ -55,8 +48,8 @@ from recordmill.statistics.dataset_statistics import DatasetStatistics
 from recordmill.storage.codecs import SHARD_SUFFIXES
 from recordmill.storage.digest import DIGESTED_BYTES, Digest, chunk_digests, combine
 from recordmill.storage.file_table import InputFile
-from recordmill.storage.files import atomic_write, check_unchanged, is_remote, put_bytes, read_blocks, write_all
-from recordmill.storage.folders import exists, is_file, join, make_folder, paths_in, remove_file, rename
+from recordmill.storage.files import atomic_write, check_unchanged, put_bytes, read_blocks, write_all
+from recordmill.storage.folders import exists, is_file, join, paths_in, remove_file, rename
 
 TFDS_VERSION = "1.0.0"  # TensorFlow Datasets wants one; a data set's generations are in its manifests
 
@@ -97,11 +90,10 @@ def conclude(
     rejected.check_some_left(read)
     reconcile(read, rejected.total, ingested, shards)
     parts = _number(plan, shards, folder.data)
-    pages = put_pages_of_splits(parts, str(folder.data))
     inputs = write_inputs(plan, merged_digests(ingested), folder.data)
     counts = sum((Counter(one.counts) for one in ingested), Counter[str]())
     statistics = write_statistics(plan, sketch, str(folder.data))
-    outcome = Outcome(plan.out, parts, pages, inputs, read, rejected, counts, folder.id, statistics)
+    outcome = Outcome(plan.out, parts, inputs, read, rejected, counts, folder.id, statistics)
     files = sorted(rejected.files)
     if not plan.store:
         return commit(
@@ -123,14 +115,21 @@ def committed_by(plan: BuildPlan) -> Manifest | None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a build came to. out: where the data set will be. parts: split to its shards, in order. pages: of these, if
-    they are many. inputs: as `write_inputs` says it. counts: what was counted while the records were read. run: the
-    build's id. statistics: as `write_statistics` gives them.
+    """The result of a build.
+
+    Attributes:
+        out: Where the data set will be.
+        parts: Split to its shards, in order.
+        inputs: As `write_inputs` gives it.
+        read: How many records the inputs held.
+        rejected: The records that were left out.
+        counts: What was counted while the records were read.
+        run: The build's id.
+        statistics: As `write_statistics` gives them.
     """
 
     out: str
     parts: Mapping[str, tuple[ShardInfo, ...]]
-    pages: Mapping[str, tuple[Page, ...]]
     inputs: Mapping[str, Any]
     read: int
     rejected: Rejected
@@ -145,9 +144,7 @@ def describe_data_set(
     """The manifest, and name to content of the files beside it. folder: of the shards; reject_files: below OUT."""
     kind = plan.source.kind if plan.source else "pipeline"
     rejected = outcome.rejected
-    part = Part(
-        folder, kind, _splits_of(outcome, folder, plan.compression), outcome.inputs, outcome.read, rejected.total
-    )
+    part = Part(folder, kind, outcome.parts, outcome.inputs, outcome.read, rejected.total)
     rejects = {"count": rejected.total, "reasons": dict(sorted(rejected.counts.items())), "files": list(reject_files)}
     noted = [
         *(plan.source.notes if plan.source else ()),
@@ -166,7 +163,6 @@ def describe_data_set(
         {"notes": [in_flags(note) for note in noted], **_about_statistics(outcome.statistics)},
         _run(plan, outcome.run),
         {} if plan.transform is None else plan.transform.about,
-        PAGED_VERSION if outcome.pages else FORMAT_VERSION,
     )
     copies: dict[str, str | bytes] = {**description_files(manifest, outcome.parts, plan)}
     if outcome.statistics is not None:
@@ -201,24 +197,6 @@ def _about_statistics(statistics: DatasetStatistics | None) -> dict[str, Any]:
     return about
 
 
-def _splits_of(outcome: Outcome, folder: str, compression: str) -> Mapping[str, Sequence[ShardInfo]]:
-    where = join(outcome.out, folder)
-    paged = {split: Paged(where, split, compression, pages) for split, pages in outcome.pages.items()}
-    return paged or outcome.parts
-
-
-def put_pages_of_splits(parts: Mapping[str, Sequence[ShardInfo]], folder: str) -> dict[str, tuple[Page, ...]]:
-    """Write the pages of very many shards into the folder where these lie; see `write_pages`."""
-    pages = join(folder, PAGES_FOLDER)
-
-    def put(name: str, data: bytes) -> None:
-        if not is_remote(folder):
-            make_folder(pages, exist_ok=True)
-        put_bytes(join(pages, name), data)
-
-    return write_pages(parts, put)
-
-
 def reconcile(read: int, rejected: int, ingested: Sequence[Ingested], shards: Sequence[WrittenShard]) -> None:
     """Raises AccountsError unless read = written + rejected,
     and runs and shards hold the same records by count and sum.
@@ -249,7 +227,9 @@ def description_files(manifest: Manifest, parts: Mapping[str, Sequence[ShardInfo
     part = manifest.parts[-1]
     template = f"{part.folder}/{{SPLIT}}-{{SHARD_X_OF_Y}}.{{FILEFORMAT}}"
     splits = {
-        name: TfdsSplit(shard_lengths=[shard.records for shard in shards], num_bytes=totals(shards)[1])
+        name: TfdsSplit(
+            shard_lengths=[shard.records for shard in shards], num_bytes=sum(shard.bytes for shard in shards)
+        )
         for name, shards in parts.items()
     }
     info = dataset_info_json(manifest.name, TFDS_VERSION, splits, template, schema=plan.schema, about=plan.about)

@@ -210,7 +210,7 @@ def _files_of(out: str, manifest: Manifest, lenient: bool, missing_ok: bool) -> 
     folders = {part.folder: join(out, part.folder) for part in manifest.parts}
     for folder in folders.values():
         refresh_listing(folder)
-    for split, part, info in manifest.each_shard():
+    for split, part, info in manifest.shards():
         name, folder = shard_name(info), folders[part.folder]
         path = f"{folder}/{info.name}"  # `join` takes twice as long as all else here, and there may be very many
         about = Stat(0, 0) if missing_ok and not exists(path) else check_size(path, info, lenient=lenient)

@@ -1,58 +1,119 @@
 """The manifest: what a data set consists of, as JSON; the one file that makes shards a data set. With it the account of
-a
-shard, and pages: files that hold the entries of very many shards in place of the manifest.
+a shard. What each field may hold stands beside it, and is checked where a manifest is loaded.
 """
 
 from __future__ import annotations
 
-import bisect
 import contextlib
-import functools
-import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
-from recordmill.base.errors import DataError
-from recordmill.shards.grammar import (
-    PAGE_FORMAT,
-    PAGED,
-    ShardName,
-    check_entry,
-    check_manifest,
-    check_version,
-    is_data_folder,
-    known_fields,
-    page_name,
-)
-from recordmill.storage.digest import Digest
+from recordmill.base.errors import DataError, UsageError
+from recordmill.records.tfrecord.frames import FRAME_BYTES
+from recordmill.schemas.splits import check_split_name
+from recordmill.shards.grammar import DATA_FOLDER, PLAIN_TEXT, ShardName, is_data_folder, is_name_below
+from recordmill.storage.codecs import SHARD_SUFFIXES, find_codec
+from recordmill.storage.digest import BLAKE3, Digest
 from recordmill.storage.folders import join, names_if_there
-from recordmill.storage.json_fields import Fields, parse, read_bounded
-from recordmill.storage.lazy_table import Table
+from recordmill.storage.json_fields import (
+    MOST_COUNT,
+    Check,
+    Count,
+    between,
+    convert,
+    matches,
+    parse,
+    read_bounded,
+    show,
+)
 from recordmill.storage.walk import MANIFESTS, no_data_set, unfinished_in
+
+# (major, minor): a reader refuses an unknown major and ignores fields that a minor added.
+FORMAT_VERSION = (2, 0)
+_OLD = (1, 3)  # majors of earlier releases; the manifests of 3 named files with the entries of very many shards
+INDEX_FOLDER = "index"
+INPUTS_NAME = "inputs.jsonl"
+STATISTICS_NAME = "statistics.pb"
+TRANSFORM_FOLDER = "transform"
+_MOST_STATISTICS_BYTES = 1 << 30  # 1 GiB: of 10,000 features a build writes 50 MiB
+_NUMBER = re.compile(r"([0-9]{8})\.json")
+
+_Line = Annotated[str, matches(PLAIN_TEXT, "a line of text")]
+_Sha256 = Annotated[str, matches(r"[0-9a-f]{64}", "64 hexadecimal digits")]
+_Digest = Annotated[str, matches(BLAKE3 + r":[0-9a-f]{64}", f"{BLAKE3}, `:` and 64 hexadecimal digits")]
+_RejectFile = Annotated[
+    str, matches(r"rejects/[0-9a-z]{1,64}(?:-[0-9]{1,9})?\.[0-9]{5,9}\.jsonl", "the name of a file in rejects/")
+]
+
+
+class _Rejects(TypedDict, total=False):
+    count: Count
+    reasons: Mapping[str, Count]
+    files: Sequence[_RejectFile]
+
+
+class _StatisticsFile(TypedDict):
+    name: Annotated[str, Check(STATISTICS_NAME.__eq__, STATISTICS_NAME)]
+    bytes: Annotated[int, between(0, _MOST_STATISTICS_BYTES)]
+    digest: _Digest
+
+
+class _Statistics(TypedDict, total=False):
+    notes: Sequence[str]
+    file: _StatisticsFile
+    splits: Mapping[str, Mapping[str, Mapping[str, Any]]]
+
+
+class _Run(TypedDict, total=False):
+    id: _Line
+
+
+class _TransformFile(TypedDict):
+    bytes: Count
+    sha256: _Sha256
+
+
+class _Transform(TypedDict):
+    digest: _Sha256
+    fitted_on: _Line
+    raw_schema: str
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    kept: Sequence[Any]
+    needs: Mapping[str, Any]
+    found: Mapping[str, Any]
+    files: Mapping[Annotated[str, Check(is_name_below, "a name below the transform's folder")], _TransformFile]
+
+
+class _Head(TypedDict):
+    format: Annotated[str, Check("recordmill".__eq__, "'recordmill'")]
+    version: Annotated[Sequence[int], Check(lambda said: len(said) == 2 and min(said) >= 0, "[major, minor]")]
 
 
 @dataclass(frozen=True)
 class ShardInfo:
-    """One shard. bytes: the file's size; framed_bytes: uncompressed; digest: of the file, `blake3:<hex>`; sum: of
-    mix64(key, payload CRC) mod 2^64, in hex.
+    """The account of one shard.
+
+    Attributes:
+        name: Of the file, in the folder of its part.
+        records: How many it holds.
+        bytes: The file's size.
+        framed_bytes: Its size uncompressed.
+        digest: Of the file, `blake3:<hex>`.
+        sum: Of mix64(key, payload CRC) of all records mod 2^64, in hex.
     """
 
     name: str
-    records: int
-    bytes: int
-    framed_bytes: int
-    digest: str
-    sum: str
-
-
-def info_of(document: Mapping[str, Any]) -> ShardInfo:
-    """The account that a checked entry says."""
-    return ShardInfo(**known_fields(document, ShardInfo.__dataclass_fields__))
+    records: Count
+    bytes: Count
+    framed_bytes: Count
+    digest: _Digest
+    sum: Annotated[str, matches(r"[0-9a-f]{16}", "16 hexadecimal digits")]
 
 
 def shard_name(shard: ShardInfo) -> ShardName:
@@ -63,184 +124,57 @@ def shard_name(shard: ShardInfo) -> ShardName:
     return name
 
 
-MOST_NAMED = 8_192  # shards that a manifest names itself: some 2 MiB of text, of which parsing makes 7 MiB
-PAGE_SHARDS = 4_096  # of a page: 1 MiB, a request's worth
-PAGES_FOLDER = "pages"
-_KEPT = 2  # pages that a process holds
-
-
-@dataclass(frozen=True)
-class Page:
-    """A page, as the manifest has it. name: below `pages/`; bytes, digest: of the file; shards: how many it lists;
-    records, shard_bytes: of all these.
-    """
-
-    name: str
-    bytes: int
-    digest: str
-    shards: int
-    records: int
-    shard_bytes: int
-
-
-class Paged(Table[ShardInfo]):
-    """The shards of a split, in order, read page by page as they are asked for. folder: `data-<id>`, where it lies.
-
-    Raises:
-        DataError: as soon as a page is read that is missing, or not what the manifest says.
-    """
-
-    def __init__(self, folder: str, split: str, compression: str, pages: Sequence[Page]) -> None:
-        self.folder, self.split, self.compression, self.pages = folder, split, compression, tuple(pages)
-        self._ends = list(itertools.accumulate(page.shards for page in self.pages))
-
-    @property
-    def records(self) -> int:
-        return sum(page.records for page in self.pages)
-
-    @property
-    def bytes(self) -> int:
-        """Of all shards."""
-        return sum(page.shard_bytes for page in self.pages)
-
-    def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
-
-    def _item(self, at: int) -> ShardInfo:
-        page = bisect.bisect_right(self._ends, at)
-        return self._entries(page)[at - self._ends[page] + self.pages[page].shards]
-
-    def __iter__(self) -> Iterator[ShardInfo]:
-        for page in range(len(self.pages)):
-            yield from self._entries(page)
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, Paged):
-            return (self.split, self.compression, self.pages) == (other.split, other.compression, other.pages)
-        return super().__eq__(other)
-
-    def __hash__(self) -> int:
-        return hash((self.split, self.pages))
-
-    def _entries(self, page: int) -> tuple[ShardInfo, ...]:
-        about = self.pages[page]
-        path = join(self.folder, PAGES_FOLDER, about.name)
-        return _read(path, about, self.split, self.compression, self._ends[page] - about.shards, len(self))
-
-
-def totals(shards: Sequence[ShardInfo]) -> tuple[int, int]:
-    """(records, bytes) of these shards; no page is read for it."""
-    if isinstance(shards, Paged):
-        return shards.records, shards.bytes
-    return sum(shard.records for shard in shards), sum(shard.bytes for shard in shards)
-
-
-def write_pages(
-    splits: Mapping[str, Sequence[ShardInfo]], put: Callable[[str, bytes], None]
-) -> dict[str, tuple[Page, ...]]:
-    """Split to its pages; none where the manifest names the shards itself. put: is given each name and its bytes."""
-    if sum(map(len, splits.values())) <= MOST_NAMED:
-        return {}
-    return {split: tuple(_write(split, shards, put)) for split, shards in splits.items()}
-
-
-def _write(split: str, shards: Sequence[ShardInfo], put: Callable[[str, bytes], None]) -> Iterator[Page]:
-    for number, first in enumerate(range(0, len(shards), PAGE_SHARDS)):
-        some = shards[first : first + PAGE_SHARDS]
-        name, data = page_name(split, number), _text(split, some)
-        put(name, data)
-        yield Page(name, len(data), _digest(data), len(some), *totals(some))
-
-
-def _text(split: str, shards: Sequence[ShardInfo]) -> bytes:
-    """A shard a line, for people."""
-    lines = ",\n".join(json.dumps(asdict(shard)) for shard in shards)
-    return f'{{"format": "{PAGE_FORMAT}", "split": {json.dumps(split)}, "shards": [\n{lines}\n]}}\n'.encode()
-
-
-def _digest(data: bytes) -> str:
-    digest = Digest()
-    digest.update(data)
-    return digest.text()
-
-
-def pages_of(document: Mapping[str, Any]) -> tuple[Page, ...]:
-    """The pages that a checked manifest names for a split."""
-    return tuple(Page(**known_fields(page, Page.__dataclass_fields__)) for page in document["pages"])
-
-
-@functools.lru_cache(maxsize=_KEPT)
-def _read(path: str, page: Page, split: str, compression: str, first: int, of: int) -> tuple[ShardInfo, ...]:
-    """The entries of a page whose first shard has that number, of so many in the split."""
-    try:
-        data = read_bounded(path, page.bytes)  # which the manifest can say of 16 MiB at most
-    except FileNotFoundError:
-        raise missing_error(path) from None
-    if len(data) != page.bytes or _digest(data) != page.digest:
-        raise DataError("is not what the manifest says it is: its size or its digest differs", source=path)
-    fields = Fields(parse(data, path), path)
-    fields.text("format", PAGE_FORMAT, f"{PAGE_FORMAT!r}")
-    if len(fields.items("shards")) != page.shards:
-        fields.refuse(f"are {len(fields.items('shards'))} where the manifest says {page.shards}", "shards")
-    for number, entry in enumerate(fields.objects("shards"), first):
-        check_entry(entry, split, compression)
-        if entry.text("name") != (name := str(ShardName(split, number, of, compression))):
-            entry.refuse(f"is not {name}, whose place it has", "name")
-    found = tuple(info_of(entry) for entry in fields.items("shards"))
-    if totals(found) != (page.records, page.shard_bytes):
-        fields.refuse("hold other records or bytes than the manifest says", "shards")
-    return found
-
-
-# (major, minor): a reader refuses an unknown major and ignores fields that a minor added. Version 3 is that of very
-# many shards: it names pages of their entries.
-FORMAT_VERSION, PAGED_VERSION = (2, 0), (PAGED, 0)
-_READ = (2, PAGED)  # majors
-INDEX_FOLDER = "index"
-INPUTS_NAME = "inputs.jsonl"
-STATISTICS_NAME = "statistics.pb"
-TRANSFORM_FOLDER = "transform"
-
-_NUMBER = re.compile(r"([0-9]{8})\.json")
-
-
 @dataclass(frozen=True)
 class Part:
-    """The shards that one build wrote into one folder: split name to shards, in order.
+    """The shards that one build wrote into one folder.
 
-    folder: `data-<id>`, relative to OUT. splits: of very many shards, they are read as they are asked for. inputs: how
-    many files and bytes it was built from; the list is `folder/inputs.jsonl`.
+    Attributes:
+        folder: `data-<id>`, relative to OUT.
+        kind: Of its inputs.
+        splits: Split name to shards, in order.
+        inputs: How many files and bytes it was built from; the list is `folder/inputs.jsonl`.
+        records_read: How many records the inputs held.
+        records_rejected: How many of these were left out.
     """
 
-    folder: str
-    kind: str
+    folder: Annotated[str, matches(DATA_FOLDER, "the name of a data folder (data-<id>)")]
+    kind: _Line
     splits: Mapping[str, Sequence[ShardInfo]]
     inputs: Mapping[str, Any]
-    records_read: int
-    records_rejected: int
+    records_read: Count
+    records_rejected: Count
 
 
 @dataclass(frozen=True)
 class Manifest:
     """A committed data set.
 
-    version: of the format, (major, minor). name: what the user calls it. options: what decides the bytes (seed, splits,
-    shards, ...). fingerprint: SHA-256 over everything that must be equal for two builds to be equal. schema: the text
-    of schema.pbtxt. run: facts of this run alone (times, versions, threads). transform: what made the records of what
-    was read, see docs/transform.md; empty, and left out of the file, where nothing did.
+    Attributes:
+        name: What the user calls it.
+        compression: Of its shards.
+        options: What decides the bytes (seed, splits, shards, ...).
+        schema: The text of schema.pbtxt.
+        parts: What it consists of.
+        rejects: Of the records left out the count, the reasons and the files that list them.
+        fingerprint: SHA-256 over everything that must be equal for two builds to be equal.
+        statistics: Notes, the file of the statistics, and a summary.
+        run: Facts of this run alone (times, versions, threads).
+        transform: What made the records of what was read, see docs/transform.md; empty, and left out of the file,
+            where nothing did.
+        version: Of the format, (major, minor).
     """
 
-    name: str
-    compression: str
+    name: _Line
+    compression: Annotated[str, Check(SHARD_SUFFIXES.__contains__, " or ".join(SHARD_SUFFIXES))]
     options: Mapping[str, Any]
     schema: str
     parts: tuple[Part, ...]
     rejects: Mapping[str, Any]
-    fingerprint: str = ""
+    fingerprint: Annotated[str, matches(r"[0-9a-f]{0,64}", "hexadecimal digits")] = ""
     statistics: Mapping[str, Any] = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)
     transform: Mapping[str, Any] = field(default_factory=dict)
-    version: tuple[int, int] = FORMAT_VERSION
+    version: tuple[int, ...] = FORMAT_VERSION
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -249,81 +183,100 @@ class Manifest:
 
     def shards(self, split: str | None = None) -> list[tuple[str, Part, ShardInfo]]:
         """(split, part, shard) of all shards, or of one split's, in reading order."""
-        return list(self.each_shard(split))
-
-    def each_shard(self, split: str | None = None) -> Iterator[tuple[str, Part, ShardInfo]]:
-        """The same one by one, of which pages are read as they are come to."""
-        for name in self.splits if split is None else (split,):
-            for part in self.parts:
-                for shard in part.splits.get(name, ()):
-                    yield name, part, shard
+        return [
+            (name, part, shard)
+            for name in (self.splits if split is None else (split,))
+            for part in self.parts
+            for shard in part.splits.get(name, ())
+        ]
 
     @property
     def records(self) -> dict[str, int]:
         """Split to number of records."""
-        return {split: sum(totals(shards)[0] for shards in self._each(split)) for split in self.splits}
+        return {split: sum(shard.records for *_, shard in self.shards(split)) for split in self.splits}
 
     @property
     def shard_counts(self) -> dict[str, int]:
         """Split to number of shards."""
-        return {split: sum(map(len, self._each(split))) for split in self.splits}
+        return {split: len(self.shards(split)) for split in self.splits}
 
     @property
     def size_bytes(self) -> int:
         """Of all shards."""
-        return sum(totals(shards)[1] for split in self.splits for shards in self._each(split))
-
-    def _each(self, split: str) -> list[Sequence[ShardInfo]]:
-        return [part.splits[split] for part in self.parts if split in part.splits]
+        return sum(shard.bytes for *_, shard in self.shards())
 
     def to_json(self) -> str:
         """The text of the file, one trailing newline."""
-        document = {"format": "recordmill", "version": self.version, **asdict(replace(self, parts=()))}
-        document["parts"] = [_document(part) for part in self.parts]
+        document = {"format": "recordmill", "version": self.version, **asdict(self)}
         if not self.transform:
             del document["transform"]
         return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
     @classmethod
-    def from_json(cls, text: bytes | str, source: str = "manifest", out: str = "") -> Manifest:
-        """The manifest of that text. out: the data set's folder, from which pages are read when they are asked for.
+    def from_json(cls, text: bytes | str, source: str = "manifest") -> Manifest:
+        """The manifest of that text.
 
-        Raises DataError, with file, field and reason, for text that is no manifest, or of a later format."""
-        fields = Fields(parse(text, source), source)
-        version = check_version(fields)
-        if version[0] not in _READ:
-            what_to_do = "build the data set anew" if version[0] < _READ[0] else "install a newer one"
+        Raises:
+            DataError: It is no manifest, or of another format; the error names file, field and reason.
+        """
+        document = parse(text, source)
+        version = convert(_Head, document, source)["version"]
+        if version[0] != FORMAT_VERSION[0]:
+            what_to_do = "build the data set anew" if version[0] in _OLD else "install a newer one"
             raise DataError(
-                f"has format version {version[0]}; this recordmill reads {' and '.join(map(str, _READ))}: {what_to_do}",
+                f"has format version {version[0]}; this recordmill reads {FORMAT_VERSION[0]}: {what_to_do}",
                 source=source,
             )
-        check_manifest(fields, version[0])
-        document = fields.value
-        compression = document["compression"]
-        parts = tuple(_part(part, version[0], out, compression) for part in document["parts"])
-        return cls(**{**known_fields(document, cls.__dataclass_fields__), "parts": parts, "version": version})
+        manifest: Manifest = convert(cls, document, source)
+        for name, kind in (("rejects", _Rejects), ("statistics", _Statistics), ("run", _Run)):
+            convert(kind, getattr(manifest, name), source, name)
+        if manifest.transform:
+            convert(_Transform, manifest.transform, source, "transform")
+        for place, reason in _faults(manifest):
+            raise DataError(reason, source=source, place=place)
+        return manifest
 
 
-def _part(document: Mapping[str, Any], major: int, out: str, compression: str) -> Part:
-    folder = join(out, document["folder"])
-    known = known_fields(document, Part.__dataclass_fields__)
-    known["splits"] = {
-        split: Paged(folder, split, compression, pages_of(said)) if major == PAGED else tuple(map(info_of, said))
-        for split, said in document["splits"].items()
-    }
-    return Part(**known)
+def _faults(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """(field, reason) of what no build writes though every field has its type."""
+    if not manifest.parts:
+        yield "parts", "is empty; a data set has one"
+    folders = set[str]()
+    for number, part in enumerate(manifest.parts):
+        if part.folder in folders:
+            yield f"parts[{number}].folder", f"is {part.folder!r}, which another part has"
+        folders.add(part.folder)
+        for split, shards in part.splits.items():
+            try:
+                check_split_name(split)
+            except UsageError as error:
+                yield f"parts[{number}].splits", str(error)
+            names = set[str]()
+            for at, shard in enumerate(shards):
+                for name, reason in _shard_faults(shard, split, manifest.compression, names):
+                    yield f"parts[{number}].splits.{split}[{at}].{name}", reason
+                names.add(shard.name)
+    if (total := sum(manifest.records.values())) > MOST_COUNT:
+        yield "parts", f"hold {total} records together, more than {MOST_COUNT}"
 
 
-def _document(part: Part) -> dict[str, Any]:
-    """The part as JSON has it."""
-    splits = {split: _said(shards) for split, shards in part.splits.items()}
-    return {**asdict(replace(part, splits={})), "splits": splits}
-
-
-def _said(shards: Sequence[ShardInfo]) -> Any:
-    if isinstance(shards, Paged):
-        return {"pages": [asdict(page) for page in shards.pages]}
-    return [asdict(shard) for shard in shards]
+def _shard_faults(shard: ShardInfo, split: str, compression: str, names: set[str]) -> Iterator[tuple[str, str]]:
+    """(field, reason). names: of the shards before it."""
+    name = ShardName.parse(shard.name)
+    if (
+        name is None
+        or (name.split, name.compression) != (split, compression)
+        or name.index >= name.of
+        or str(name) != shard.name
+    ):
+        yield "name", f"is {show(shard.name)}, no shard of this split (compression {compression})"
+    if shard.name in names:
+        yield "name", f"is {show(shard.name)}, which another shard has"
+    most_bytes = find_codec(compression).most_bytes(shard.bytes)
+    if shard.framed_bytes > most_bytes:
+        yield "framed_bytes", f"is {shard.framed_bytes}, not from 0 to {most_bytes}"
+    if shard.records > shard.framed_bytes // FRAME_BYTES:
+        yield "records", f"is {shard.records}, not from 0 to {shard.framed_bytes // FRAME_BYTES}"
 
 
 def generations(out: str | os.PathLike[str]) -> list[int]:
@@ -348,7 +301,7 @@ def load(out: str | os.PathLike[str], generation: int | None = None) -> Manifest
     if generation is None:
         return load_newest(out)[1]
     path = join(out, MANIFESTS, manifest_path("", generation).name)
-    return Manifest.from_json(read_bounded(path), path, os.fspath(out))
+    return Manifest.from_json(read_bounded(path), path)
 
 
 def load_newest(out: str | os.PathLike[str], known: Sequence[int] = ()) -> tuple[int, Manifest]:
@@ -402,7 +355,9 @@ def read_statistics(manifest: Manifest, out: str | os.PathLike[str]) -> bytes | 
     path = join(out, manifest.parts[-1].folder, said["name"])
     with named_by_manifest(path):
         data = read_bounded(path, said["bytes"])
-    if _digest(data) != said["digest"]:
+    digest = Digest()
+    digest.update(data)
+    if digest.text() != said["digest"]:
         raise DataError("is not what the manifest says it is: its digest differs", source=path)
     return data
 

@@ -30,11 +30,9 @@ from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, Index, map_table
 from recordmill.shards.manifest import (
     INDEX_FOLDER,
     INPUTS_NAME,
-    PAGES_FOLDER,
     STATISTICS_NAME,
     TRANSFORM_FOLDER,
     Manifest,
-    Paged,
     Part,
     generations,
     is_data_set,
@@ -259,12 +257,10 @@ def _expected(part: Part, transform: bool, statistics: bool) -> dict[tuple[str, 
     shards = [info for shards in part.splits.values() for info in shards]
     names = [shard_name(info) for info in shards]
     indexes = {name.index_name for name in names} | {name.members_name for name in names if name.has_members}
-    pages = {page.name for shards in part.splits.values() if isinstance(shards, Paged) for page in shards.pages}
-    folders = {INDEX_FOLDER} | ({TRANSFORM_FOLDER} if transform else set()) | ({PAGES_FOLDER} if pages else set())
+    folders = {INDEX_FOLDER} | ({TRANSFORM_FOLDER} if transform else set())
     return {
         (): {info.name for info in shards} | {INPUTS_NAME} | ({STATISTICS_NAME} if statistics else set()) | folders,
         (INDEX_FOLDER,): indexes,
-        (PAGES_FOLDER,): pages,
     }
 
 

@@ -1,17 +1,20 @@
 """A file of JSON that anybody may have written, to its value: bounded in size, UTF-8, no key twice, no number that JSON
-lacks; and `Fields`, by which the value's types and ranges are checked.
+lacks; and `convert`, which checks a value against a type and makes its dataclasses.
 
 Everything that can be wrong is a `DataError` that names the file, the field and the reason.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 import stat as modes
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from types import UnionType
+from typing import Annotated, Any, NoReturn, get_args, get_origin, get_type_hints
 
 from recordmill.base.errors import DataError
 from recordmill.storage.files import is_remote, read_whole
@@ -78,6 +81,97 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is no number of JSON")
+
+
+@dataclass(frozen=True)
+class Check:
+    """A condition on a value, in `Annotated[type, Check(...)]`.
+
+    Attributes:
+        holds: Says whether a value of the type is allowed.
+        says: What is allowed, as "not ..." continues.
+    """
+
+    holds: Callable[[Any], object]
+    says: str
+
+
+def matches(pattern: str, says: str) -> Check:
+    """A check that a regular expression of ASCII matches all of a text."""
+    return Check(re.compile(pattern, re.ASCII).fullmatch, says)
+
+
+def between(least: int, most: int) -> Check:
+    """A check that a number is in that range, both ends included."""
+    return Check(lambda value: least <= value <= most, f"from {least} to {most}")
+
+
+Count = Annotated[int, between(0, MOST_COUNT)]
+_KINDS = {str: "a string", int: "a whole number"}
+
+
+def convert(kind: Any, value: Any, source: str, place: str = "") -> Any:
+    """Checks a value of JSON against a type, and gives it as that type.
+
+    Args:
+        kind: `Any`, a plain type, `T | None`, a sequence or a mapping of such types, `Annotated` with
+            `Check`s, a TypedDict, whose values are only checked, or a dataclass. Fields that neither names are ignored.
+        value: As `parse` gives it.
+        source: The file, for errors.
+        place: The field that holds the value, for errors.
+
+    Raises:
+        DataError: The value is of another type, fails a check, or lacks a field; the error names file and field.
+    """
+    if kind is Any:
+        return value
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        found = convert(inner[0], value, source, place)
+        for check in inner[1:]:
+            if not check.holds(found):
+                _refuse(f"is {show(value)}, not {check.says}", source, place)
+        return found
+    if origin is UnionType:
+        return None if value is None else convert(inner[0], value, source, place)
+    if kind in _KINDS:
+        if type(value) is not kind:
+            _refuse(f"is {show(value)}, not {_KINDS[kind]}", source, place)
+        return value
+    if origin is Sequence or origin is tuple:
+        if not isinstance(value, list):
+            _refuse(f"is {show(value)}, not a list", source, place)
+        return tuple([convert(inner[0], item, source, f"{place}[{at}]") for at, item in enumerate(value)])
+    if not isinstance(value, dict):
+        _refuse(f"is {show(value)}, not an object", source, place)
+    if origin is Mapping:
+        return {
+            convert(inner[0], name, source, at := _below(place, name)): convert(inner[1], item, source, at)
+            for name, item in value.items()
+        }
+    types, required = _fields(kind)
+    if missing := next((name for name in types if name in required and name not in value), None):
+        _refuse("is missing", source, _below(place, missing))
+    found = {name: convert(types[name], value[name], source, _below(place, name)) for name in types if name in value}
+    return kind(**found) if isinstance(kind, type) and is_dataclass(kind) else value
+
+
+@functools.cache
+def _fields(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
+    """(name to type, the names that must be there) of a dataclass or a TypedDict."""
+    types = get_type_hints(kind, include_extras=True)
+    if not is_dataclass(kind):
+        return types, kind.__required_keys__
+    return types, frozenset(one.name for one in fields(kind) if one.default is one.default_factory is MISSING)
+
+
+def _below(place: str, name: str) -> str:
+    shown = name if name.isprintable() else ascii(name)[1:-1]
+    return f"{place}.{shown[:_SHOWN]}" if place else shown[:_SHOWN]
+
+
+def _refuse(reason: str, source: str, place: str) -> NoReturn:
+    raise DataError(reason, source=source, place=place)
 
 
 class Fields:

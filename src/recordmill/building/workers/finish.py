@@ -20,7 +20,6 @@ from recordmill.building.reconcile import (
     describe_data_set,
     description_files,
     digest_unchanged,
-    put_pages_of_splits,
     write_inputs,
     write_statistics,
 )
@@ -73,14 +72,12 @@ def finish(plan: SharedPlan, survey: Survey, placed: Iterable[FinalShard], diges
             hand_over(str(Path(bench.folder, "data", INPUTS_NAME)), job_folder.data(INPUTS_NAME))
         by_split = itertools.groupby(shards, lambda one: bench.splits[one.split])  # they are in the order of the splits
         splits = {name: tuple(one.info for one in each) for name, each in by_split}
-        pages = put_pages_of_splits(splits, job_folder.data())
         sketch = None if survey.sketch is None else survey.sketch.read()
         statistics = write_statistics(bench, sketch, job_folder.data())
         rejects = publish_files(run, survey.rejected.files)
         outcome = Outcome(
             job_folder.out,
             splits,
-            pages,
             inputs,
             survey.read,
             survey.rejected,
