@@ -1,8 +1,7 @@
-"""Classes divided among the splits: the cuts are those of a sort of all records in memory, whatever is on a disk."""
+"""Classes divided among the splits: each split has its share of each class, in the order of the hashes."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recordmill.base.errors import DataError
-from recordmill.building.hash_rows import HashRows
 from recordmill.building.strata import (
     GROUP_DTYPE,
     RECORD_DTYPE,
@@ -35,13 +33,6 @@ def records(random: np.random.Generator, count: int, classes: int, hashes: int) 
     return rows
 
 
-def put(folder: Path, rows: Any, most_bytes: int, **more: Any) -> HashRows:
-    found = HashRows(str(folder), rows.dtype, most_bytes, **more)
-    for part in np.array_split(rows, 13):
-        found.add(part)
-    return found
-
-
 def splits_of(begins: Any, rows: Any, is_grouped: bool) -> np.ndarray:
     """As a build decides it, whose column holds the classes' numbers and nulls."""
     values = pa.array(np.arange(1, len(begins)))
@@ -54,17 +45,14 @@ def splits_of(begins: Any, rows: Any, is_grouped: bool) -> np.ndarray:
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 1000), hashes=st.sampled_from([2, 3, 2**20]), most_bytes=st.sampled_from([700, 1 << 20]))
-def test_each_class_is_cut_to_one_record_and_by_hash(
-    tmp_path_factory: pytest.TempPathFactory, seed: int, hashes: int, most_bytes: int
-) -> None:
+@given(seed=st.integers(0, 1000), hashes=st.sampled_from([2, 3, 2**20]))
+def test_each_class_is_cut_to_one_record_and_by_hash(seed: int, hashes: int) -> None:
     random = np.random.default_rng(seed)
     rows = records(random, int(random.integers(1, 300)), 5, hashes)
     fractions = [0.7, 0.2, 0.1]
     counts = np.bincount(rows["stratum"], minlength=5)
     wanted = due(counts.tolist(), fractions)
-    found = put(tmp_path_factory.mktemp("rows") / "files", rows, most_bytes)
-    splits = splits_of(begins_of_records(found, wanted), rows, is_grouped=False)
+    splits = splits_of(begins_of_records(rows, wanted), rows, is_grouped=False)
     for stratum in range(5):
         mine = np.flatnonzero(rows["stratum"] == stratum)
         shares = np.bincount(splits[mine], minlength=3)
@@ -72,22 +60,18 @@ def test_each_class_is_cut_to_one_record_and_by_hash(
         assert (np.abs(shares - counts[stratum] * np.array(fractions)) < 1).all()
         in_order = mine[np.lexsort((rows["position"][mine], rows["file"][mine], rows["hash"][mine]))]
         assert (np.diff(splits[in_order].astype(int)) >= 0).all()
-    found.close()
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 1000), most_bytes=st.sampled_from([300, 1 << 20]))
-def test_groups_are_cut_at_the_nearest_edge(
-    tmp_path_factory: pytest.TempPathFactory, seed: int, most_bytes: int
-) -> None:
+@given(seed=st.integers(0, 1000))
+def test_groups_are_cut_at_the_nearest_edge(seed: int) -> None:
     random = np.random.default_rng(seed)
     hashes = random.integers(0, 2**64, 40, np.uint64)
     groups = random.integers(0, 40, 300)
     rows = np.zeros(300, GROUP_DTYPE)
     rows["hash"], rows["records"], rows["stratum"] = hashes[groups], 1, groups % 3
     wanted = due(np.bincount(rows["stratum"], minlength=3).tolist(), [0.6, 0.25, 0.15])
-    found = put(tmp_path_factory.mktemp("rows") / "files", rows, most_bytes, compact=add_groups)
-    cuts = begins_of_groups(found, wanted)
+    cuts = begins_of_groups(add_groups(rows), wanted)
     assert (cuts.groups, cuts.mixed) == (len(np.unique(groups)), 0)
     splits = splits_of(cuts.begins, rows, is_grouped=True)
     for stratum in range(3):
@@ -98,12 +82,11 @@ def test_groups_are_cut_at_the_nearest_edge(
         nearest = [edges[np.argmin(np.abs(edges - rank))] for rank in np.cumsum(wanted[stratum])[:-1]]
         assert np.cumsum(cuts.counts[stratum])[:-1].tolist() == nearest
     assert all(len(set(splits[groups == group])) == 1 for group in set(groups))
-    found.close()
 
 
-def test_groups_of_several_classes_are_counted(tmp_path: Path) -> None:
+def test_groups_of_several_classes_are_counted() -> None:
     rows = np.array([(1, 1, 1), (1, 1, 2), (2, 1, 1), (1, 1, 1)], GROUP_DTYPE)
-    cuts = begins_of_groups(put(tmp_path, rows, 1 << 20, compact=add_groups), due([0, 3, 1], [0.5, 0.5]))
+    cuts = begins_of_groups(add_groups(rows), due([0, 3, 1], [0.5, 0.5]))
     assert (cuts.groups, cuts.mixed) == (2, 1)
 
 
@@ -119,25 +102,6 @@ def test_decimal_fractions_are_exact() -> None:
     assert due([100, 1000], [0.29, 0.71]).tolist() == [[29, 71], [290, 710]]
     assert due([10], [0.1, 0.2, 0.7]).tolist() == [[1, 2, 7]]
     assert due([1, 1, 2], [0.5, 0.5]).tolist() == [[1, 0], [1, 0], [1, 1]]
-
-
-def test_what_is_in_memory_is_bounded_however_many_rows_there_are(tmp_path: Path) -> None:
-    most_bytes, random = 1 << 20, np.random.default_rng(5)
-    rows = HashRows(str(tmp_path / "files"), RECORD_DTYPE, most_bytes)
-    held = 0
-    for _ in range(40):
-        rows.add(records(random, 20_000, 9, 2**40))
-        held = max(held, sum(part.nbytes for part in rows._held))
-    assert held <= most_bytes
-    assert rows.files >= 40 * 20_000 * RECORD_DTYPE.itemsize // (2 * most_bytes)
-    last, total = -1, 0
-    for some in rows.ranges():
-        assert 0 < some.nbytes <= most_bytes
-        assert int(some["hash"].min()) > last
-        last, total = int(some["hash"].max()), total + len(some)
-    assert total == 800_000
-    rows.close()
-    assert not (tmp_path / "files").exists()
 
 
 def test_a_class_that_nobody_has_counted_is_an_error() -> None:

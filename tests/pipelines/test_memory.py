@@ -160,13 +160,3 @@ def test_a_record_that_repeats_one_name(tmp_path: Path) -> None:
         code, taken = build(tmp_path, "a.tfrecord", "--overwrite")
         assert (code, taken < SLACK * MEMORY) == (0, True), taken
         assert len(recordmill.open(tmp_path / "out")) == 2
-
-
-@pytest.mark.sweep
-def test_classes_that_are_counted_before_the_build(tmp_path: Path) -> None:
-    rows = "".join(f"c{at % 10},{at / 7:.12f},{at / 3:.12f},{'word ' * 12}\n" for at in range(100_000))
-    (tmp_path / "a.csv").write_text("label,x,y,text\n" + 12 * rows)
-    (tmp_path / "small.csv").write_text("label,x,y,text\n" + rows[:1000].rpartition("\n")[0])
-    options = ["--num-shards", 3000, "--splits", "train=0.8,test=0.2", "--stratify", "label"]
-    code, taken = build(tmp_path, "a.csv", *options)
-    assert (code, taken < SLACK * MEMORY) == (0, True), taken

@@ -23,8 +23,8 @@ from recordmill.base.arrays import Int64s
 from recordmill.base.errors import DataError
 from recordmill.base.option_names import option
 from recordmill.base.siphash import U64
-from recordmill.building.hash_rows import HashRows, Rows
 
+Rows = npt.NDArray[np.void]
 # a record, where each has a place of its own; groups: records of a class whose column has one value
 RECORD_DTYPE = np.dtype([("hash", "<u8"), ("position", "<i8"), ("file", "<u4"), ("stratum", "<u4")])
 GROUP_DTYPE = np.dtype([("hash", "<u8"), ("records", "<i8"), ("stratum", "<u4")])
@@ -125,20 +125,16 @@ def due(records: Sequence[int], fractions: Sequence[float]) -> Int64s:
     return found
 
 
-def begins_of_records(rows: HashRows, wanted: Int64s) -> npt.NDArray[np.void]:
+def begins_of_records(rows: Rows, wanted: Int64s) -> npt.NDArray[np.void]:
     """BEGIN_DTYPE [classes, splits - 1], from all records, RECORD_DTYPE. wanted: as `due` gives it."""
+    order = np.lexsort((rows["position"], rows["file"], rows["hash"], rows["stratum"]))
+    sizes = wanted.sum(axis=1, keepdims=True)
     ranks = np.cumsum(wanted, axis=1)[:, :-1]
+    is_there = ranks < sizes
+    found = rows[order[(np.cumsum(sizes)[:, None] - sizes + ranks)[is_there]]]
     begins = np.full(ranks.shape, _BEHIND)
-    before = np.zeros((len(wanted), 1), np.int64)  # of each class, in ranges that were looked at
-    for some in rows.ranges():
-        some = some[np.lexsort((some["position"], some["file"], some["hash"], some["stratum"]))]
-        edges = np.searchsorted(some["stratum"], np.arange(len(wanted) + 1))
-        inside = ranks - before
-        here = (inside >= 0) & (inside < np.diff(edges)[:, None])
-        found = some[(edges[:-1, None] + inside)[here]]
-        for name in BEGIN_DTYPE.names or ():
-            begins[name][here] = found[name]
-        before += np.diff(edges)[:, None]
+    for name in BEGIN_DTYPE.names or ():
+        begins[name][is_there] = found[name]
     return begins
 
 
@@ -154,34 +150,29 @@ class GroupCuts:
     mixed: int
 
 
-def begins_of_groups(rows: HashRows, wanted: Int64s) -> GroupCuts:
+def begins_of_groups(rows: Rows, wanted: Int64s) -> GroupCuts:
     """The cuts from all groups, GROUP_DTYPE; each at the edge of a group that is nearest to where it is due, of two as
     near ones at the first.
     """
+    _, classes = np.unique(rows["hash"], return_counts=True)
+    rows = rows[np.lexsort((rows["hash"], rows["stratum"]))]
+    ends = np.cumsum(rows["records"])
+    sizes = wanted.sum(axis=1, keepdims=True)
+    before = np.cumsum(sizes)[:, None] - sizes  # records of the classes before each
     ranks = np.cumsum(wanted, axis=1)[:, :-1]
-    begins, edges_at = np.full(ranks.shape, _BEHIND), np.broadcast_to(wanted.sum(axis=1)[:, None], ranks.shape).copy()
-    before = np.zeros((len(wanted), 1), np.int64)
-    groups = mixed = 0
-    for some in rows.ranges():
-        hashes, classes = np.unique(some["hash"], return_counts=True)
-        groups, mixed = groups + len(hashes), mixed + int(np.sum(classes > 1))
-        some = some[np.lexsort((some["hash"], some["stratum"]))]
-        edges = np.searchsorted(some["stratum"], np.arange(len(wanted) + 1))
-        ends = np.cumsum(some["records"])
-        passed = np.concatenate([[0], ends])
-        inside = ranks - before + passed[edges[:-1], None]
-        here = (ranks >= before) & (ranks < before + (passed[edges[1:]] - passed[edges[:-1]])[:, None])
-        at = np.searchsorted(ends, inside[here], side="right")
-        first, last = passed[at], ends[at]
-        is_first = inside[here] - first <= last - inside[here]
-        cut = np.empty(len(at), BEGIN_DTYPE)
-        cut["hash"] = some["hash"][at]  # the group is the first of the next split, or the last of this one
-        cut["file"], cut["position"] = (np.where(is_first, 0, _BEHIND[name]) for name in ("file", "position"))
-        begins[here] = cut
-        edges_at[here] = (np.where(is_first, first, last) - inside[here]) + ranks[here]
-        before += (passed[edges[1:]] - passed[edges[:-1]])[:, None]
-    edges_at = np.hstack([np.zeros((len(wanted), 1), np.int64), edges_at, wanted.sum(axis=1)[:, None]])
-    return GroupCuts(begins, np.diff(edges_at, axis=1), groups, mixed)
+    is_there = ranks < sizes
+    due_at = (before + ranks)[is_there]
+    at = np.searchsorted(ends, due_at, side="right")
+    first, last = ends[at] - rows["records"][at], ends[at]
+    is_first = due_at - first <= last - due_at
+    cuts = np.empty(len(at), BEGIN_DTYPE)
+    cuts["hash"] = rows["hash"][at]  # the group is the first of the next split, or the last of this one
+    cuts["file"], cuts["position"] = (np.where(is_first, 0, _BEHIND[name]) for name in ("file", "position"))
+    begins, edges = np.full(ranks.shape, _BEHIND), np.broadcast_to(sizes, ranks.shape).copy()
+    begins[is_there] = cuts
+    edges[is_there] = (np.where(is_first, first, last) - due_at) + ranks[is_there]
+    counts = np.diff(np.hstack([np.zeros_like(sizes), edges, sizes]), axis=1)
+    return GroupCuts(begins, counts, len(classes), int(np.sum(classes > 1)))
 
 
 def describe_counts(column: str, names: Sequence[str], splits: Sequence[str], counts: Int64s) -> list[str]:

@@ -1,14 +1,12 @@
 """The pass that a stratified build makes before it is one: all records are read, and of each its class and the hash of
 its split are kept, so that each class can be cut exactly. `building.strata` says how.
 
-With n records 24 * n bytes lie in files of the run meanwhile, if they are more than a 32nd of the memory. So much is
-held at once, and six times as much while it is sorted: 94 MiB for 10^8 records where 16 MiB are held, 83 MiB for 10^7.
-Classes are at most MOST_STRATA.
+These lie in memory: 24 bytes for each record, and as much again while they are sorted, whatever `--memory` says. Where
+groups stay together it is as much for each group. Classes are at most MOST_STRATA.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from dataclasses import replace
 
@@ -22,13 +20,13 @@ from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
-from recordmill.building.hash_rows import HashRows
 from recordmill.building.ingest import deciding_columns, read_unit
 from recordmill.building.plan import BuildPlan
 from recordmill.building.strata import (
     GROUP_DTYPE,
     RECORD_DTYPE,
     GroupCuts,
+    Rows,
     Strata,
     add_groups,
     begins_of_groups,
@@ -42,7 +40,6 @@ from recordmill.schemas.feature import Feature
 from recordmill.sources.common.tables import table_rows
 
 MOST_STRATA = 1 << 15  # 32,768, half as many again as ImageNet has: where their splits begin goes to each worker
-_SHARE = 32  # of the memory: what of the rows is held
 _TOLERATED = 10  # a split of whole groups may have a tenth more or less of a class than its share, or one record
 
 
@@ -71,13 +68,11 @@ def count_strata(plan: BuildPlan, progress: Progress) -> BuildPlan:
         return plan
     progress.begin("classes", None if plan.source is None else table_rows(plan.source.units))
     counted = _Counted(plan)
-    try:
-        for _ in thread_map(lambda group: counted.read(group, progress), range(len(plan.groups)), plan.threads):
-            pass
-        return replace(plan, strata=counted.strata())
-    finally:
-        counted.rows.close()
-        give_back(heap=True)
+    for _ in thread_map(lambda group: counted.read(group, progress), range(len(plan.groups)), plan.threads):
+        pass
+    strata = counted.strata()
+    give_back(heap=True)
+    return replace(plan, strata=strata)
 
 
 class _Counted:
@@ -91,12 +86,7 @@ class _Counted:
         self._values = pa.array([], to_arrow(plan.source.schema).field(self._column).type)
         self._counts = np.zeros(1, np.int64)
         self._is_grouped = plan.order.group_by is not None
-        folder, most_bytes = os.path.join(plan.folder, "classes"), plan.memory_bytes // _SHARE
-        self.rows = (
-            HashRows(folder, GROUP_DTYPE, most_bytes, add_groups)
-            if self._is_grouped
-            else HashRows(folder, RECORD_DTYPE, most_bytes)
-        )
+        self._rows: list[Rows] = [np.empty(0, GROUP_DTYPE if self._is_grouped else RECORD_DTYPE)]
 
     def read(self, group: int, progress: Progress) -> None:
         """Count the records of a group of units."""
@@ -114,7 +104,7 @@ class _Counted:
                 rows = add_groups(rows)
             else:
                 rows["file"], rows["position"] = chunk.file, chunk.position
-            self.rows.add(rows)
+            self._rows.append(rows)
             del chunk, batch, hashes, rows  # before the next ones are read
         give_back(heap=True)
 
@@ -139,12 +129,13 @@ class _Counted:
         """Where the splits of each class begin."""
         order = self._plan.order
         wanted = due(self._counts.tolist(), [fraction for _, fraction in order.splits])
+        rows, self._rows = np.concatenate(self._rows), []
         if self._is_grouped:
-            cuts = begins_of_groups(self.rows, wanted)
+            cuts = begins_of_groups(add_groups(rows), wanted)
             self._check(cuts, wanted)
             begins, counts = cuts.begins, cuts.counts
         else:
-            begins, counts = begins_of_records(self.rows, wanted), wanted
+            begins, counts = begins_of_records(rows, wanted), wanted
         by_value = np.asarray(pc.sort_indices(self._values)) + 1
         numbers = [0, *by_value.tolist()]
         names = [self._name(number) for number in numbers]
