@@ -37,10 +37,8 @@ from recordmill.preprocessing.analysis_cache import (
 )
 from recordmill.preprocessing.metadata import Fit
 from recordmill.schemas.tfmd import to_pbtxt
-from recordmill.sources.arrow.partitions import PartitionedSource
-from recordmill.sources.common.contract import Source
+from recordmill.sources.common.contract import RepeatableSource, Source
 from recordmill.sources.common.lines import STREAMED
-from recordmill.sources.common.user_source import CheckedSource
 from recordmill.storage.digest import digest_file
 from recordmill.storage.file_table import SPLIT_COLUMN
 from recordmill.storage.folders import make_folder, real_path
@@ -56,16 +54,6 @@ _DERIVED = (
     "shard",
 )  # columns of files that don't decide what their records hold, or that their content tells
 _PACKAGES = ("recordmill", "tensorflow", "tensorflow-transform", "tfx-bsl")
-# kind to the fields of its Source that decide how all files are read; what else decides it are columns of the files
-READ_BY: dict[str, tuple[str, ...]] = {
-    "csv": ("dialect", "null_tokens"),
-    "images": ("options", "memory_bytes"),
-    "jsonl": ("options", "paths", "base64", "texts", "memory_bytes"),
-    "memory": ("named",),
-    "parquet": ("named", "memory_bytes"),
-    "text": ("options", "mode"),
-    "tfrecord": ("held", "bounded", "memory_bytes"),
-}
 
 
 @dataclass(frozen=True)
@@ -109,7 +97,7 @@ class FitCache:
 def check_cache(folder: str, plan: BuildPlan) -> None:
     """Raises UsageError for a folder that can't be, or would become part of what is read or written."""
     assert plan.source is not None
-    if plan.source.kind not in READ_BY or isinstance(plan.source, CheckedSource):
+    if not isinstance(plan.source, RepeatableSource):
         raise UsageError(f"{option('transform_cache')}: a Source of your own may read otherwise each time; drop it")
     out = Path(plan.folder).parent
     if within(real_path(folder), real_path(out)):
@@ -193,8 +181,9 @@ def _facts(source: Source) -> Iterator[tuple[str, ...]]:
 
 def _context(plan: BuildPlan, fit: Fit, function_digest: str) -> str:
     """What all files have in common, as a digest."""
-    assert plan.source is not None
-    own = plan.source.own if isinstance(plan.source, PartitionedSource) else plan.source
+    source = plan.source
+    assert source is not None
+    settings = source.read_settings if isinstance(source, RepeatableSource) else ()
     facts = {
         "versions": {name: _version(name) for name in _PACKAGES},
         "python": sys.version_info[:2],
@@ -205,8 +194,8 @@ def _context(plan: BuildPlan, fit: Fit, function_digest: str) -> str:
         "splits": plan.order.splits,
         "split_seed": plan.order.split_seed,
         "split_by": plan.order.split_by or plan.order.key,
-        "kind": plan.source.kind,
-        "read": [_said(getattr(own, name)) for name in READ_BY[own.kind]],
+        "kind": source.kind,
+        "read": [_said(value) for value in settings],
         "told": plan.source_options,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=repr).encode()).hexdigest()

@@ -97,6 +97,11 @@ class ParquetSource:
     batch_bytes: int = BATCH_BYTES
     kind: str = "parquet"
 
+    @property
+    def read_settings(self) -> tuple[object, ...]:
+        """See RepeatableSource."""
+        return (self.named,)
+
     @functools.cached_property
     def _partition_fields(self) -> dict[str, pa.Field]:
         return partition_fields(self.files)
