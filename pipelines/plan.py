@@ -139,7 +139,10 @@ def _plan(kind: Kind, listing: Listing, options: Any, common: PlanOptions) -> So
     files, notes = _tables(kind.name, listing, split_from)
     own_options = _options(kind, options)
     if kind.partitioned:
-        planned = plan_with_partitions(files, common, lambda files, common: kind.planner(files, own_options, common))
+        columns = getattr(own_options, "columns", None)
+        planned = plan_with_partitions(
+            files, common, lambda files, common: kind.planner(files, own_options, common), columns
+        )
     else:
         planned = kind.planner(files, own_options, common)
     notes = (*notes, *planned.notes, *note_partitions(files, planned.schema.names))

@@ -101,6 +101,7 @@ KINDS = (
         "sources.common.content:tell_parquet",
         "sources.arrow.parquet:ParquetOptions",
         "sources.arrow.parquet:plan_parquet",
+        partitioned=True,
     ),
     Kind(
         "tfrecord",

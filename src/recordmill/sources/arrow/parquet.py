@@ -3,13 +3,11 @@
 The footers tell types, rows and nulls, so the plan reads no data but the label's column, and the bytes of large files
 for their digests; these are kept for the units as far as there is room. A file of one unit is read whole by that, which
 digests it. A record's position is its row number in the file. Files of one input may lack columns (null there) or, with
-`strict`, must agree. What folders called `NAME=VALUE` say is a column of int64 or text, unless a file has one of that
-name.
+`strict`, must agree.
 """
 
 from __future__ import annotations
 
-import functools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +22,6 @@ from recordmill.base.suggestions import there_are
 from recordmill.base.threads import thread_map
 from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.sources.arrow.footer import check_footer, null_counts
-from recordmill.sources.arrow.partitions import partition_fields, partition_values, with_partitions
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit, packed
 from recordmill.sources.common.scan_cache import CachedRecords, ScanCache
 from recordmill.sources.values.conform import conform
@@ -102,10 +99,6 @@ class ParquetSource:
         """See RepeatableSource."""
         return (self.named,)
 
-    @functools.cached_property
-    def _partition_fields(self) -> dict[str, pa.Field]:
-        return partition_fields(self.files)
-
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """The rows of the unit's row groups, in batches of bounded size however large a row group is."""
         ordinal, row = unit.first_file, unit.first_row
@@ -114,8 +107,7 @@ class ParquetSource:
         whole, digests = self._whole(unit)
         data = range_file(file.path) if whole is None else pa.BufferReader(pa.py_buffer(whole))
         columns = self.files.take((ordinal,), (COLUMNS,))[COLUMNS][0].as_py()
-        said = partition_values(self.files, (ordinal,), self._partition_fields)
-        for part in _batches(file, data, columns, range(unit.start, unit.stop), self.batch_bytes, said):
+        for part in _batches(file, data, columns, range(unit.start, unit.stop), self.batch_bytes):
             fitted = conform(nest_tensors(flatten(part), self.schema), self.schema, self.named)
             rejects = tuple(Reject(file.name, f"row {row + at}", reason, message) for at, reason, message in fitted.bad)
             files = np.full(len(fitted.good), ordinal, np.uint32)
@@ -140,14 +132,13 @@ def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: Pl
         DataError: no Parquet file, a column that can't be a feature, files that don't go together, no rows.
         UsageError: an option names a column that is not there.
     """
-    files = with_partitions(FileTable.of(files))
-    made = partition_fields(files)
-    footers = list(thread_map(lambda file: _footer(file, options, made, common.memory_bytes), files, common.threads))
+    files = FileTable.of(files)
+    footers = list(thread_map(lambda file: _footer(file, options, common), files, common.threads))
     chosen = {footer.columns: 0 for footer in footers}
     chosen = {names: number for number, names in enumerate(chosen)}
     numbers = np.array([chosen[footer.columns] for footer in footers], np.uint32)
     columns = coded(numbers, pa.array([list(names) for names in chosen], pa.list_(pa.string())))
-    _check_select(options, [footer.names for footer in footers])
+    _check_select(options, [footer.names for footer in footers], common.may_lack)
     unifier = Unifier(declared_columns(common))
     for file, footer in zip(files, footers, strict=True):
         if options.differing_columns == SAME_COLUMNS:
@@ -217,15 +208,13 @@ class _Footer:
         return sum(rows for rows, _ in self.groups)
 
 
-def _footer(file: InputFile, options: ParquetOptions, made: Mapping[str, pa.Field], memory_bytes: int) -> _Footer:
+def _footer(file: InputFile, options: ParquetOptions, common: PlanOptions) -> _Footer:
     with _open(file, range_file(file.path)) as parquet:
         whole, about = parquet.schema_arrow, parquet.metadata
     check_names(whole.names, file.name)
-    for name, said in made.items():
-        whole = whole if name in whole.names else whole.append(said)
-    columns = _chosen(file, whole.names, options)
+    columns = _chosen(file, whole.names, options, common.may_lack)
     flat = flatten_schema(pa.schema([whole.field(name) for name in columns], metadata=whole.metadata))
-    check_feature_count(len(flat), memory_bytes, file.name)
+    check_feature_count(len(flat), common.memory_bytes, file.name)
     groups = [about.row_group(at) for at in range(about.num_row_groups)]
     for group in groups:  # of a column that is not there Arrow reads what lies behind
         if group.num_columns != about.num_columns or group.num_rows < 0:
@@ -257,14 +246,6 @@ def _open(
         raise DataError(f"is no Parquet file, or damaged: {str(error).splitlines()[0]}", source=file.name) from None
 
 
-def _with_said(batch: pa.RecordBatch, columns: Sequence[str], said: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with a column for each value that folders say."""
-    for at, name in enumerate(columns):
-        if name not in batch.schema.names:
-            batch = batch.add_column(at, name, pa.repeat(said.column(name)[0], batch.num_rows))
-    return batch
-
-
 def _group_bytes(group: pq.RowGroupMetaData, schema: pa.Schema) -> int:
     """Bytes of a row group in memory, roughly: as its footer says, but no fewer than its numbers take, which may be
     stored in less where they are repeated.
@@ -274,17 +255,16 @@ def _group_bytes(group: pq.RowGroupMetaData, schema: pa.Schema) -> int:
 
 
 def _batches(
-    file: InputFile, data: pa.NativeFile, columns: Sequence[str], groups: range, batch_bytes: int, said: pa.RecordBatch
+    file: InputFile, data: pa.NativeFile, columns: Sequence[str], groups: range, batch_bytes: int
 ) -> Iterator[pa.RecordBatch]:
     """Gives the rows of a file's row groups, in batches of about batch_bytes.
 
     Args:
         file: The file.
         data: Its bytes.
-        columns: The top-level columns to give; what the file lacks of them stands in `said`.
+        columns: The top-level columns to give.
         groups: The row groups.
         batch_bytes: Bytes of a batch, as the row groups' sizes promise it.
-        said: What the file's folders say, one row.
 
     Raises:
         DataError: The file is damaged.
@@ -296,13 +276,11 @@ def _batches(
     rows = max(1, min(BATCH_ROWS, batch_bytes // max(row_bytes, 1)))
     if is_remote(file.path) and sum(group.total_byte_size for group in stated) <= _AHEAD_BATCHES * batch_bytes:
         parquet = _open(file, data, about, ahead=True)
-    own = [name for name in columns if name in schema.names]
     try:
-        for batch in parquet.iter_batches(rows, row_groups=list(groups), columns=own, use_threads=False):
+        for batch in parquet.iter_batches(rows, row_groups=list(groups), columns=list(columns), use_threads=False):
             # Texts that are stored once, and are those of many rows, may make more of it than was said.
             fit = max(1, batch.num_rows * batch_bytes // max(batch.nbytes, 1))
-            for start in range(0, batch.num_rows, fit):
-                yield _with_said(batch.slice(start, fit), columns, said)
+            yield from (batch.slice(start, fit) for start in range(0, batch.num_rows, fit))
     except (pa.ArrowException, OSError) as error:
         raise DataError(
             f"damaged: {str(error).splitlines()[0]}",
@@ -311,19 +289,21 @@ def _batches(
         ) from None
 
 
-def _chosen(file: InputFile, names: Sequence[str], options: ParquetOptions) -> tuple[str, ...]:
+def _chosen(
+    file: InputFile, names: Sequence[str], options: ParquetOptions, may_lack: frozenset[str]
+) -> tuple[str, ...]:
     if options.columns is None:
         return tuple(names)
-    absent = [name for name in options.columns if name not in names]
+    absent = [name for name in options.columns if name not in names and name not in may_lack]
     if absent and options.differing_columns == SAME_COLUMNS:
         raise UsageError(f"{file.name} has no column {absent[0]!r}; {there_are(absent[0], names)}")
     return tuple(name for name in options.columns if name in names)
 
 
-def _check_select(options: ParquetOptions, names: Sequence[Sequence[str]]) -> None:
+def _check_select(options: ParquetOptions, names: Sequence[Sequence[str]], may_lack: frozenset[str]) -> None:
     known = list(dict.fromkeys(name for some in names for name in some))
     for name in options.columns or ():
-        if name not in known:
+        if name not in known and name not in may_lack:
             raise UsageError(f"no file has a column {name!r}; their columns are {', '.join(known)}")
 
 
@@ -362,10 +342,9 @@ def _units(files: Sequence[Sequence[tuple[int, int]]]) -> tuple[Unit, ...]:
 
 def _labels(files: FileTable, footers: Sequence[_Footer], common: PlanOptions) -> Iterator[pa.RecordBatch]:
     """The rows of all files with the label's column alone, or the struct in which it stands."""
-    fields, label = partition_fields(files), common.label
-    for at, (file, footer) in enumerate(zip(files, footers, strict=True)):
+    label = common.label
+    for file, footer in zip(files, footers, strict=True):
         tops = [name for name in footer.columns if label == name or (label or "").startswith(f"{name}.")]
         if tops:
-            said = partition_values(files, (at,), fields)
             data, groups = range_file(file.path), range(len(footer.groups))
-            yield from map(flatten, _batches(file, data, tops, groups, _batch_bytes(common), said))
+            yield from map(flatten, _batches(file, data, tops, groups, _batch_bytes(common)))

@@ -1,7 +1,7 @@
 """Columns that folders called `NAME=VALUE` make, as Hive, Spark and Arrow write tables: `dt=2024-01-01/country=JP/`.
 
-They are kept as columns of the files. Of a kind whose files hold no such columns, a `PartitionedSource` adds them to
-what the kind reads; a column of the files' own stands before what a folder says.
+They are kept as columns of the files, and a `PartitionedSource` adds them to what a kind reads; a column of the files'
+own stands before what a folder says.
 """
 
 from __future__ import annotations
@@ -122,15 +122,18 @@ def _by_name(schema: Schema, batch: pa.RecordBatch) -> dict[str, pa.Array]:
 
 
 def plan_with_partitions(
-    files: FileTable, common: PlanOptions, plan: Callable[[FileTable, PlanOptions], Source]
+    files: FileTable,
+    common: PlanOptions,
+    plan: Callable[[FileTable, PlanOptions], Source],
+    columns: Sequence[str] | None = None,
 ) -> Source:
-    """What plan makes of the files, with the columns that their folders make.
+    """What plan makes of the files, with the columns that their folders make; of these `columns`, unless that is None.
 
     Raises:
         UsageError, DataError: as plan does, and as it would of such columns of the files.
     """
     files = with_partitions(files)
-    fields = partition_fields(files)
+    fields = {name: one for name, one in partition_fields(files).items() if columns is None or name in columns}
     if not fields:
         return plan(files, common)
     own = plan(files, _apart(common, fields, fields))

@@ -158,8 +158,9 @@ def _foreign(head: bytes) -> Content | None:
     by name.
     """
     found = sniff_format(head)
-    is_foreign = found is not None and found.about and found.name not in ("bzip2", "xz")
-    return Content(BINARY_CONTENT, found.about.partition(";")[0]) if is_foreign else None
+    if found is None or not found.about or found.name in ("bzip2", "xz"):
+        return None
+    return Content(BINARY_CONTENT, found.about.partition(";")[0])
 
 
 def tell_image(sample: ContentSample) -> str:
