@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from recordmill.records.tfrecord.frames import frame
-from recordmill.records.tfrecord.recovery import DATA_GAP, FRAME, STREAM, Gap, read_good_frames
+from recordmill.records.tfrecord.recovery import DATA_GAP, FRAME, STREAM, Gap
+from recordmill.records.tfrecord.stream import read_good_frames
 
 PAYLOADS = [bytes([65 + number]) * (number * 7 % 40) for number in range(12)]
 RAW = frame(np.frombuffer(b"".join(PAYLOADS), np.uint8), np.cumsum([0, *map(len, PAYLOADS)])).data.tobytes()

@@ -2,12 +2,13 @@
 memory is bounded by the batch and the largest record.
 
 Compression is told by content. The uncompressed reading comes first: where the first 12 bytes are a TFRecord header
-whose CRC is right, they are that, although a record of 35,615 bytes begins with gzip's magic number.
+whose CRC is right, they are that, although a record of 35,615 bytes begins with gzip's magic number. `read_good_frames`
+reads on after what is damaged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ from recordmill.base import native
 from recordmill.base.arrays import Bytes
 from recordmill.base.errors import DataError
 from recordmill.records.tfrecord.frames import FRAME_BYTES, HEADER_BYTES, MAX_RECORD_BYTES, Frames, try_scan
+from recordmill.records.tfrecord.recovery import DATA_GAP, FRAME, STREAM, Gap, frame_bytes, resume_after_damage
 from recordmill.storage.codecs import NONE, find_codec
 from recordmill.storage.compression import (
     AUTO_COMPRESSION,
@@ -80,56 +82,117 @@ def read_frames(
     source = path if source is None else source
     if compression == AUTO_COMPRESSION:
         compression = detect_tfrecord(read_range(path, 0, COMPRESSED_HEAD_BYTES).tobytes())
-    options = _Options(source, batch_bytes, max_record_bytes, check, compression)
+    search = _Search(source, max_record_bytes, check, compression)
     with open_stream(path, compression=compression, source=source, max_ratio=max_ratio) as stream:
-        yield from _batches(stream, 0, 0, options)
+        for part in _parts(stream, search, batch_bytes):
+            assert isinstance(part, FrameBatch)
+            yield part
 
 
-@dataclass(frozen=True)
-class _Options:
-    source: str
-    batch_bytes: int
-    max_record_bytes: int
-    check: bool
-    compression: str
+def read_good_frames(
+    path: str, *, compression: str, batch_bytes: int = READ_BATCH_BYTES, max_record_bytes: int = MAX_RECORD_BYTES
+) -> Iterator[FrameBatch | Gap]:  # fmt: skip
+    """The file's good frames in order, and each gap where it stands.
 
-
-def _batches(stream: Stream, record: int, offset: int, options: _Options) -> Iterator[FrameBatch]:
-    """Fill a buffer, scan it, and take what is left of a frame over into the next;
-    twice the room where not one frame is whole.
+    Raises:
+        OSError: as the operating system says it.
     """
-    rest, room = np.empty(0, np.uint8), options.batch_bytes
-    while True:
+    with open_stream(path, compression=compression, source=path) as stream:
+        yield from _parts(stream, _Search(path, max_record_bytes, True, compression, lenient=True), batch_bytes)
+
+
+def _parts(stream: Stream, search: _Search, batch_bytes: int) -> Iterator[FrameBatch | Gap]:
+    """Fills a buffer, scans it, and takes what is left of a frame over into the next; twice the room where not one
+    frame is whole: a length is only believed as far as bytes arrive for it.
+    """
+    rest, room, ended = np.empty(0, np.uint8), batch_bytes, False
+    while not ended:
         buffer = np.empty(room, np.uint8)
         buffer[: len(rest)] = rest
         count = stream.fill(buffer[len(rest) :])
-        final = count < room - len(rest)
+        ended = count < room - len(rest)
         data = buffer[: len(rest) + count]
-        frames, consumed, error = try_scan(
-            data, source=options.source, first_record=record, first_offset=offset,
-            max_record_bytes=options.max_record_bytes, final=final and stream.error is None, check=options.check,
-        )  # fmt: skip
-        if len(frames):
-            yield FrameBatch(data, frames.starts, frames.lengths, frames.crcs, record, offset)
-        if error is not None:
-            raise error if find_codec(options.compression).is_plain else _uncompressed(error)
-        if stream.error is not None:
-            raise stream.error
-        if final:
-            return
-        record, offset, rest = record + len(frames), offset + consumed, data[consumed:]
-        # A length is only believed as far as bytes arrive for it: doubling keeps the room within twice what is there.
-        room = options.batch_bytes if consumed else min(max(2 * room, FRAME_BYTES), max(frame_bytes(rest), FRAME_BYTES))
+        consumed = yield from search.through(data, final=ended and stream.error is None)
+        rest = data[consumed:]
+        short = consumed == 0 and not search.searching
+        room = (
+            min(max(2 * room, FRAME_BYTES), max(frame_bytes(rest), FRAME_BYTES))
+            if short
+            else max(batch_bytes, 2 * HEADER_BYTES)
+        )
+    if stream.error is not None:
+        yield from search.lost(len(rest), stream.error)
 
 
-def frame_bytes(rest: Bytes) -> int:
-    """The bytes of the frame that begins with rest, or of its header while not even that is there;
-    the header has been checked.
+class _Search:
+    """Where the stream has been looked through to, and the gap that is open there, if one is; not lenient: the first
+    fault is raised.
     """
-    if len(rest) < HEADER_BYTES:
-        return HEADER_BYTES
-    return int.from_bytes(rest[:8].tobytes(), "little") + FRAME_BYTES
 
+    def __init__(
+        self, source: str, max_record_bytes: int, check: bool, compression: str, *, lenient: bool = False
+    ) -> None:
+        self._source, self._max, self._check, self._lenient = source, max_record_bytes, check, lenient
+        self._is_plain = find_codec(compression).is_plain
+        self._record = self._offset = 0  # of the next frame
+        self._gap: tuple[int, str] | None = None  # where it begins, and why
 
-def _uncompressed(error: DataError) -> DataError:
-    return DataError(error.reason, source=error.source, place=f"{error.place} of the uncompressed data")
+    @property
+    def searching(self) -> bool:
+        return self._gap is not None
+
+    def through(self, data: Bytes, final: bool) -> Generator[FrameBatch | Gap, None, int]:
+        """What stands in data; returns how many of its bytes are done with."""
+        at, begin = 0, self._offset
+        found = native.next_frame(data, 0, self._max, final) if self._gap is not None else 0
+        while True:
+            if self._gap is not None:
+                if found == len(data):
+                    at = len(data) if final else max(len(data) - HEADER_BYTES + 1, at)  # a header may be cut in two
+                    self._offset = begin + at
+                    if final:
+                        yield self._close()
+                    return at
+                at, self._offset = found, begin + found
+                yield self._close()
+            frames, consumed, error = try_scan(
+                data[at:],
+                source=self._source,
+                first_record=self._record,
+                first_offset=self._offset,
+                max_record_bytes=self._max,
+                final=final,
+                check=self._check,
+            )
+            if len(frames):
+                yield FrameBatch(frames.data, frames.starts, frames.lengths, frames.crcs, self._record, self._offset)
+            self._record, at, self._offset = self._record + len(frames), at + consumed, self._offset + consumed
+            if error is None:
+                return at
+            if not self._lenient:
+                place = error.place if self._is_plain else f"{error.place} of the uncompressed data"
+                raise DataError(error.reason, source=error.source, place=place)
+            kind, found = resume_after_damage(data, at, max_record_bytes=self._max, whole=final)
+            if kind == DATA_GAP:
+                yield Gap(self._record, self._offset, found - at, DATA_GAP, error.reason)
+                self._record, at, self._offset = self._record + 1, found, begin + found
+            else:
+                self._gap = self._offset, error.reason
+
+    def _close(self) -> Gap:
+        """The open gap, which ends here."""
+        assert self._gap is not None
+        first, reason = self._gap
+        gap = Gap(self._record, first, self._offset - first, FRAME, reason)
+        self._record, self._gap = self._record + 1, None
+        return gap
+
+    def lost(self, size: int, error: DataError) -> Iterator[Gap]:
+        """The end of a stream that broke, with `size` bytes of a frame that is not whole."""
+        if not self._lenient:
+            raise error
+        if self._gap is not None:
+            self._offset, size = self._offset + size, 0
+            yield self._close()
+        reason = f"{error.place}: {error.reason}; what is behind it is lost"
+        yield Gap(self._record, self._offset, size, STREAM, reason)
