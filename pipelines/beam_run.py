@@ -38,11 +38,9 @@ def check_runner(runner: str | None, beam_args: Sequence[str]) -> None:
         raise MissingExtraError("build" if runner is None else option("runner"), "beam", "apache_beam")
     if runner is not None and not is_local(runner):
         check_name(runner)
-    if beam_args:  # the flags themselves only Beam knows, which takes seconds to import
-        from apache_beam.options.pipeline_options import PipelineOptions
-
+    if beam_args:
         named = None if is_local(runner) else runner
-        check_flags([*([] if named is None else [f"--runner={named}"]), *beam_args], named, PipelineOptions)
+        check_flags([*([] if named is None else [f"--runner={named}"]), *beam_args], named)
 
 
 def sent_plan(plan: BuildPlan, beam_args: Sequence[str]) -> SentPlan:

@@ -79,8 +79,6 @@ class Display:
         shown = time.monotonic()
         while not self._stop.wait(_LOOK_SEC):
             self._tell_of_compiling()
-            for saying in self._progress.take_sayings():
-                self.say(saying)
             if self._moving or time.monotonic() - shown >= _PLAIN_SEC:
                 shown = time.monotonic()
                 self._update(describe_progress(self._progress))

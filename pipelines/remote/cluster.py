@@ -19,12 +19,8 @@ from recordmill.storage.folders import exists
 
 def parallelism_of(options: Any) -> int | None:
     """What `--parallelism` says; None where it is not given."""
-    for index, word in enumerate(options._flags):
-        if word.startswith("--parallelism="):
-            return int(word.partition("=")[2])
-        if word == "--parallelism" and index + 1 < len(options._flags):
-            return int(options._flags[index + 1])
-    return None
+    given = options.get_all_options(drop_default=True, retain_unknown_options=True).get("parallelism")
+    return None if given is None else int(given)
 
 
 def with_parallelism(runner: str, beam_args: Sequence[str], options: Any) -> tuple[str, ...]:

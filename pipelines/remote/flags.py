@@ -1,16 +1,20 @@
 """Flags for Beam and for an engine's job server: what passes, and what is a slip; with those that job servers of Beam
-2.62 know and Beam's Python side does not, for where no server can be asked.
+2.62 know and Beam's Python side does not.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, Protocol
+import contextlib
+import io
+import re
+from collections.abc import Sequence
+from typing import Any
 
 from recordmill.base.errors import UsageError
 from recordmill.base.suggestions import there_are
 from recordmill.options.commands import about_unknown, flags_of
+from recordmill.transforms.local_run import no_log_of_beam
 
 BOTH = """
     app_name bundle_processor_cache_timeout credential_factory_class dataflow_kms_key default_environment_config
@@ -62,20 +66,12 @@ def known_flags(runner: str) -> dict[str, str]:
     return {word.rstrip("?*#"): word[len(word.rstrip("?*#")) :] for word in words}
 
 
-_ASKING_SEC = 10.0
 _FORMS: dict[str, dict[str, Any]] = {
     "": {},
     "#": {"type": int},
     "?": {"action": "store_true"},
     "*": {"action": "append"},
 }
-
-
-class _Options(Protocol):
-    """A class of Beam's options, which adds its flags to a parser."""
-
-    @classmethod
-    def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None: ...
 
 
 def as_flags(given: Sequence[str]) -> tuple[str, ...]:
@@ -89,66 +85,36 @@ def as_flags(given: Sequence[str]) -> tuple[str, ...]:
     return tuple(given)
 
 
-def check_flags(arguments: Sequence[str], runner: str | None, options: type[_Options]) -> None:
-    """That Beam or the runner's job server knows these flags.
+def check_flags(arguments: Sequence[str], runner: str | None) -> None:
+    """Checks that Beam or the runner's job server knows these flags. Beam passes over those that nobody knows.
 
     Raises:
-        UsageError: a flag is unknown, or its value can't be; or the job server that is named does not answer.
+        UsageError: a flag is unknown, or its value can't be.
     """
-    parser = _Parser(add_help=False, allow_abbrev=False)
-    for known in options.__subclasses__():
-        if known.__module__.startswith("apache_beam"):
-            known._add_argparse_args(parser)
+    from apache_beam.options.pipeline_options import PipelineOptions
+
     given = [argument for argument in arguments if argument]
-    of_beam, unknown = parser.parse_known_args(given)
-    # a server is asked only where there is something to ask
-    for name, form in _of_server(runner, getattr(of_beam, "job_endpoint", None) if unknown else None).items():
-        parser.add_argument(f"--{name}", **_FORMS[form])
-    _, unknown = parser.parse_known_args(given)
+    names = known_flags(runner or "")
+    unknown: list[str] = []
+    known: list[str] = []
+
+    def look(parser: argparse.ArgumentParser) -> None:
+        for name, form in names.items():
+            with contextlib.suppress(argparse.ArgumentError):  # Beam has it as well
+                parser.add_argument(f"--{name}", **_FORMS[form])
+        unknown.extend(parser.parse_known_args(given)[1])
+        known.extend(re.findall(r"--\w+", parser.format_help()))
+
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), no_log_of_beam():
+            PipelineOptions(given).get_all_options(add_extra_args_fn=look)
+    except SystemExit:
+        raise UsageError(said.getvalue().rpartition("error: ")[2].strip()) from None
     if unknown:
-        raise UsageError(_unknown(unknown, [word for action in parser._actions for word in action.option_strings]))
-
-
-def _unknown(unknown: Sequence[str], known: Sequence[str]) -> str:
-    own = [flag for name in ("build", "read") for option in flags_of(name) for flag in option.all_flags]
-    meant = about_unknown(unknown, "build", [*own, *known])
-    return f"unknown option {' '.join(unknown)}: neither recordmill nor Apache Beam has it{meant}"
-
-
-def _of_server(runner: str | None, endpoint: str | None) -> Mapping[str, str]:
-    """Name to form of what the runner's job server knows."""
-    if runner is None:
-        return {}
-    listed = known_flags(runner)
-    if not endpoint or endpoint == "embed":
-        return listed
-    return {**listed, **ask_server(endpoint)}
-
-
-def ask_server(endpoint: str) -> dict[str, str]:
-    """Name to form of the flags that a running job server tells; none where it tells nothing of its flags.
-
-    Raises:
-        UsageError: nobody answers there.
-    """
-    import grpc
-    from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
-
-    with grpc.insecure_channel(endpoint) as channel:
-        try:
-            grpc.channel_ready_future(channel).result(timeout=_ASKING_SEC)
-        except grpc.FutureTimeoutError:
-            raise UsageError(
-                f"--job_endpoint {endpoint}: no job server answers there; start it, or name another HOST:PORT"
-            ) from None
-        try:
-            request = beam_job_api_pb2.DescribePipelineOptionsRequest()
-            told = beam_job_api_pb2_grpc.JobServiceStub(channel).DescribePipelineOptions(request, timeout=_ASKING_SEC)
-        except grpc.RpcError:  # Prism has no such call
-            return {}
-    kinds = beam_job_api_pb2.PipelineOptionType
-    forms = {kinds.BOOLEAN: "?", kinds.INTEGER: "#", kinds.ARRAY: "*"}
-    return {option.name: forms.get(option.type, "") for option in told.options}
+        own = [flag for name in ("build", "read") for option in flags_of(name) for flag in option.all_flags]
+        meant = about_unknown(unknown, "build", [*own, *dict.fromkeys(known)])
+        raise UsageError(f"unknown option {' '.join(unknown)}: neither recordmill nor Apache Beam has it{meant}")
 
 
 def check_name(runner: str) -> None:
@@ -162,16 +128,3 @@ def check_name(runner: str) -> None:
         raise UsageError(f"--runner {runner}: can't be imported: {error}") from None
     except ValueError:
         raise UsageError(f"--runner {runner}: {there_are(runner, StandardOptions.KNOWN_RUNNER_NAMES)}") from None
-
-
-class _Parser(argparse.ArgumentParser):
-    """Lets two option classes define the same flag, as Beam's own do, and raises what is wrong."""
-
-    def add_argument(self, *names: Any, **settings: Any) -> Any:
-        try:
-            return super().add_argument(*names, **settings)
-        except argparse.ArgumentError:
-            return None
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)

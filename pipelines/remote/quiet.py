@@ -22,7 +22,7 @@ def quiet() -> Iterator[None]:
     """Beam logs an engine's whole trace, and its warnings of what it starts: not meanwhile, until the last of those
     who ask for it has ended. What others log in this process is not touched.
     """
-    with _no_threads_of_grpc(), _no_prints_of_workers(), _with_handler(), _without_logs_of_beam():
+    with _no_threads_of_grpc(), _with_handler(), _without_logs_of_beam():
         yield
 
 
@@ -62,18 +62,6 @@ def _with_handler() -> Iterator[None]:
         yield
     finally:
         root.removeHandler(handler)
-
-
-@contextlib.contextmanager
-def _no_prints_of_workers() -> Iterator[None]:
-    """Of what a worker that is a thread here prints of an error; the error itself is raised."""
-    from apache_beam.runners.worker import sdk_worker
-
-    sdk_worker.print = lambda *words, **options: None
-    try:
-        yield
-    finally:
-        del sdk_worker.print
 
 
 @contextlib.contextmanager

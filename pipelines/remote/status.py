@@ -135,7 +135,6 @@ def _told(note: JobNote, state: str) -> str:
             return "the engine knows nothing of it any more"
         if job.ended:
             return job.state.lower() + (f": {sentence(flink.reason(job.id))}" if job.state == "FAILED" else "")
-        done, total = job.tasks.get("FINISHED", 0), sum(job.tasks.values())
-        return "waits for slots" if job.waits_for_slots else f"{done} of {total} tasks finished"
+        return job.progress
     except (EngineGone, AttributeError, KeyError, TypeError, ValueError) as error:
         return str(error)

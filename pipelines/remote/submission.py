@@ -22,7 +22,6 @@ from recordmill.pipelines.remote.child_process import end_with_parent
 from recordmill.pipelines.remote.cluster import with_parallelism
 from recordmill.pipelines.remote.job_error import EngineError, error_sentence
 from recordmill.pipelines.remote.quiet import quiet
-from recordmill.pipelines.remote.watch import Watch
 from recordmill.shards.engine_jobs import JOB_NAME, EngineGone, Flink, JobNote
 from recordmill.storage.files import put_bytes
 from recordmill.storage.folders import is_folder
@@ -78,13 +77,13 @@ def _run(construct: Callable[[Pipeline], None], job: Submission, progress: Progr
     given = options.view_as(GoogleCloudOptions)
     given.job_name = given.job_name or job.name
     job = replace(job, name=given.job_name)
-    runner, servers = own_runner(job.runner)
-    engine = _Engine(job, options, servers)
+    engine = _Engine(job, options)
     if job.detach:
         engine.check_can_detach()
     try:
         engine.note()
-        pipeline = beam.Pipeline(runner=runner, options=options)
+        engine.start_server(options)
+        pipeline = beam.Pipeline(runner=job.runner, options=options)
         construct(pipeline)
         engine.submit(pipeline)
         if job.detach:
@@ -120,49 +119,48 @@ def pipeline_options(runner: str, beam_args: Sequence[str]) -> Any:
     return PipelineOptions([f"--runner={runner}", *own, *beam_args])
 
 
-def own_runner(name: str) -> tuple[Any, list[Any]]:
-    """(Beam's runner of that name, the job servers that it will have started). Beam's own would set signal handlers,
-    which is possible in the main thread only and ends the server before its job can be cancelled.
+def start_job_server(runner: str, options: Any) -> Any | None:
+    """Starts the job server that Beam's runner would start, and names it in `options`; None where there is none.
+
+    Beam's own way sets signal handlers, which is possible in the main thread only and ends the server before its job
+    can be cancelled.
     """
-    from apache_beam.runners.portability import job_server, spark_runner
-    from apache_beam.runners.runner import create_runner
+    from apache_beam.options.pipeline_options import FlinkRunnerOptions, PortableOptions, SparkRunnerOptions
+    from apache_beam.runners.portability.flink_runner import FlinkJarJobServer, FlinkRunner
+    from apache_beam.runners.portability.spark_runner import SparkJarJobServer
 
-    runner = create_runner(name)
-    servers: list[Any] = []
-    if hasattr(runner, "default_job_server"):
-        begin = runner.default_job_server
+    portable, flink = options.view_as(PortableOptions), options.view_as(FlinkRunnerOptions)
+    if portable.job_endpoint:
+        return None
+    kind: Any
+    if "flink" in runner.lower() and not flink.flink_submit_uber_jar:
+        flink.flink_master = FlinkRunner.add_http_scheme(flink.flink_master)
+        kind = FlinkJarJobServer
+    elif "spark" in runner.lower() and not options.view_as(SparkRunnerOptions).spark_submit_uber_jar:
+        kind = SparkJarJobServer
+    else:
+        return None
 
-        def default_job_server(options: Any) -> Any:
-            spark_runner.JOB_SERVER_CACHE.clear()
-            server = begin(options)
-            if isinstance(server, job_server.StopOnExitJobServer):
-                server = server._job_server
-                servers.append(server)
-                _tie(server)
-            return server
+    class Server(kind):  # type: ignore[misc]
+        """Ends with this process, also with one that is killed."""
 
-        runner.default_job_server = default_job_server
-    return runner, servers
+        def subprocess_cmd_and_endpoint(self) -> tuple[list[str], str]:
+            command, endpoint = super().subprocess_cmd_and_endpoint()
+            return end_with_parent([str(word) for word in command]), endpoint
 
-
-def _tie(server: Any) -> None:
-    """Have a job server end with this process, also with one that is killed."""
-    begin = server.subprocess_cmd_and_endpoint
-
-    def subprocess_cmd_and_endpoint() -> tuple[list[str], str]:
-        command, endpoint = begin()
-        return end_with_parent([str(word) for word in command]), endpoint
-
-    server.subprocess_cmd_and_endpoint = subprocess_cmd_and_endpoint
+    server = Server(options)
+    portable.job_endpoint = server.start()
+    return server
 
 
 class _Engine:
     """The job at hand, from before it is submitted until nothing of it is left."""
 
-    def __init__(self, job: Submission, options: Any, servers: list[Any]) -> None:
+    def __init__(self, job: Submission, options: Any) -> None:
         from apache_beam.options.pipeline_options import FlinkRunnerOptions, PortableOptions, SparkRunnerOptions
 
-        self._job, self._servers = job, servers
+        self._job = job
+        self._server: Any = None
         portable = options.view_as(PortableOptions)
         is_flink = any(word in job.runner.lower() for word in ("flink", "portable"))
         self.flink = Flink.of_master(options.view_as(FlinkRunnerOptions).flink_master) if is_flink else None
@@ -210,6 +208,10 @@ class _Engine:
         text = JobNote(self._job.runner, self._job.name, url, self.id, time.time(), self._job.detach).to_json()
         put_bytes(f"{self._job.folder}/{JOB_NAME}", text)
 
+    def start_server(self, options: Any) -> None:
+        """Starts a job server for this job alone, where it needs one."""
+        self._server = start_job_server(self._job.runner, options)
+
     def submit(self, pipeline: Any) -> None:
         """Hand the pipeline over."""
         self._handed_over = True
@@ -245,19 +247,24 @@ class _Engine:
         Raises:
             EngineError: it failed, or somebody cancelled it.
         """
-        watch = Watch(self.flink, self._job.name, progress)
-        looked, begun = 0.0, time.monotonic()
+        looked = begun = time.monotonic()
         while not self._ended.wait(0.2):
-            if self._job.within_sec and time.monotonic() - begun > self._job.within_sec:
+            now = time.monotonic()
+            if self._job.within_sec and now - begun > self._job.within_sec:
                 raise TimeoutError(f"{self._job.name} has not ended within {self._job.within_sec:.0f} s")
-            if time.monotonic() - looked < _LOOK_SEC:
+            if self.flink is None or now - looked < _LOOK_SEC:
                 continue
-            looked = time.monotonic()
-            found = watch.look(self.id)
-            if found is not None and not self.id:
-                self.id = found.id
+            looked = now
+            job = None
+            with contextlib.suppress(EngineGone):
+                job = self.flink.job(self.id) if self.id else self.flink.named(self._job.name)
+            if job is None:
+                continue
+            if not self.id:
+                self.id = job.id
                 self.note()
-            if found is not None and found.ended:
+            progress.elsewhere = f"on Flink: {job.progress}, {self.flink.url}/#/job/running/{job.id}"
+            if job.ended:
                 self._ended.wait(5.0)  # its messages, which come a little later
                 break
         self._judge(progress)
@@ -324,7 +331,7 @@ class _Engine:
         server that stays is waited for.
         """
         if not self.id:
-            self._stop_servers()
+            self._stop_server()
             self.id = self._coming(flink)
             if not self.id:
                 return
@@ -354,9 +361,9 @@ class _Engine:
         canceller = threading.Thread(target=self._ask_to_cancel, daemon=True)
         canceller.start()
         before = time.monotonic()
-        while not self._ended.wait(0.2) and time.monotonic() - before < (10.0 if self._servers else _CANCEL_SEC):
+        while not self._ended.wait(0.2) and time.monotonic() - before < (10.0 if self._server else _CANCEL_SEC):
             pass
-        if not self._ended.is_set() and not self._servers:
+        if not self._ended.is_set() and self._server is None:
             raise TimeoutError(f"it did not end within {_CANCEL_SEC:.0f} s")
 
     def _ask_to_cancel(self) -> None:
@@ -364,18 +371,18 @@ class _Engine:
             self.result.cancel()
 
     def close(self) -> None:
-        """End what was started here: job servers, and workers that are threads of this process."""
+        """End what was started here: a job server, and workers that are threads of this process."""
         for callback in getattr(self.result, "_cleanup_callbacks", ()):
             with contextlib.suppress(Exception):
                 callback()
-        self._stop_servers()
+        self._stop_server()
         if self._loopback:
             for thread in threading.enumerate():
                 if thread.name.startswith("run_worker_"):
                     thread.join(_WORKERS_SEC)
 
-    def _stop_servers(self) -> None:
-        for server in self._servers:
+    def _stop_server(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
             with contextlib.suppress(Exception):
                 server.stop()
-        self._servers.clear()

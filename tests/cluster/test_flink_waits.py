@@ -1,10 +1,8 @@
-"""What a user is told while a job on Flink gets no slot, or does not move."""
+"""What a user is told while a job on Flink gets no slot."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,9 +16,6 @@ from flink_hosts import FlinkHosts
 from hosts import ENDS_WITH_US, wait
 
 pytestmark = pytest.mark.cluster
-
-# all that differs from `recordmill` as it is: seconds, where it waits for minutes
-SOON = "from recordmill.pipelines.remote import watch\nwatch._NO_SLOT_SEC, watch._STILL_SEC = 5.0, 10.0"
 
 
 @contextlib.contextmanager
@@ -46,34 +41,9 @@ def test_a_job_without_a_slot_is_told_so_and_goes_on_when_there_is_one(
         code, err = Driver("build", *options).end()
         assert code == 2
         assert f"slots: 2 are needed, 0 of 4 free, on 2 TaskManagers; more TaskManagers, or an end of the jobs that hold them ({flink.url}" in err  # fmt: skip # noqa: E501
-        driver = Driver("build", *options, "--no-preflight", before=SOON)
-        driver.wait_for(lambda: "the job has waited for" in driver.said())
-        assert "of which 0 of 4 are free (less --parallelism, or more TaskManagers" in driver.said()
+        driver = Driver("build", *options, "--no-preflight")
+        driver.wait_for(lambda: "on Flink: waits for slots" in driver.said())
         assert f"{flink.url}/#/job/running/" in driver.said()
-    code, err = driver.end()
-    assert code == 0, err
-    assert shards(out) == shards(built)
-
-
-def test_a_job_that_does_not_move_is_told_so(flink: FlinkHosts, table: Path, built: Path, tmp_path: Path) -> None:
-    """Its Python workers are stopped, and go on after that."""
-    out = tmp_path / "out"
-    options = ("csv", table, "--out", out, "--num-shards=6", "--splits=train=0.8,test=0.2", *flink.flags)
-    driver = Driver("build", *options, "--no-preflight", before=SOON)
-    driver.wait_for(lambda: any(flink.workers()))
-    stopped = set()
-
-    def is_told() -> bool:
-        for pid in set(flink.workers()) - stopped:
-            os.kill(pid, signal.SIGSTOP)
-            stopped.add(pid)
-        return "nothing has moved for" in driver.said()
-
-    driver.wait_for(is_told)
-    assert f"what holds it is told at {flink.url}/#/job/running/" in driver.said()
-    assert "for slots" not in driver.said()
-    for pid in stopped:
-        os.kill(pid, signal.SIGCONT)
     code, err = driver.end()
     assert code == 0, err
     assert shards(out) == shards(built)

@@ -77,11 +77,3 @@ def test_flags_that_are_one_text_are_refused(tmp_path: Path) -> None:
 def test_flags_of_one_engine_are_none_of_anothers() -> None:
     with pytest.raises(UsageError, match="unknown option --object_reuse"):
         check_runner("SparkRunner", ["--object_reuse"])
-
-
-def test_a_job_server_that_does_not_answer_is_said_when_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    from recordmill.pipelines.remote import flags
-
-    monkeypatch.setattr(flags, "_ASKING_SEC", 0.5)
-    with pytest.raises(UsageError, match="no job server answers there"):
-        check_runner("PortableRunner", ["--job_endpoint=localhost:9", "--whatever=1"])

@@ -27,7 +27,6 @@ class _Other:
 def of_the_process() -> dict[str, Any]:
     """What others in this process would notice if it stayed changed."""
     from apache_beam import pipeline
-    from apache_beam.runners.worker import sdk_worker
     from apache_beam.utils import interactive_utils
 
     root, beam = logging.getLogger(), logging.getLogger("apache_beam")
@@ -37,7 +36,6 @@ def of_the_process() -> dict[str, Any]:
         "the log": (root.level, tuple(root.handlers), tuple(root.filters), logging.root.manager.disable),
         "sampler": statesampler.StateSampler.__init__.__defaults__,
         "notebooks": (pipeline.is_in_ipython, interactive_utils.is_in_ipython),
-        "prints": sdk_worker.__dict__.get("print"),
     }
 
 

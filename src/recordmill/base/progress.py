@@ -66,18 +66,6 @@ class Progress:
         self.stage_started = time.monotonic()
         self.error: BaseException | None = None
         self.elsewhere = ""  # what an engine does, where the counters are not in this process
-        self._sayings: list[str] = []
-
-    def say(self, text: str) -> None:
-        """A line for people that stays, such as that an engine gives no slot."""
-        with self._lock:
-            self._sayings.append(text)
-
-    def take_sayings(self) -> list[str]:
-        """What was said since the last call."""
-        with self._lock:
-            sayings, self._sayings = self._sayings, []
-            return sayings
 
     def begin(self, stage: str, total: int | None = None) -> None:
         """Start a stage of the job with fresh counters; repeated calls for the same stage change nothing."""

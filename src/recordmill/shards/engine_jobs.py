@@ -45,15 +45,12 @@ class Overview:
 
 @dataclass(frozen=True)
 class FlinkJob:
-    """A job. state: Flink's own word. tasks: a state of its tasks to how many are in it. moved: a number that changes
-    as long as anything is done.
-    """
+    """A job. state: Flink's own word. tasks: a state of its tasks to how many are in it."""
 
     id: str
     name: str
     state: str
     tasks: Mapping[str, int]
-    moved: int = 0
 
     @property
     def ended(self) -> bool:
@@ -65,6 +62,13 @@ class FlinkJob:
         """Whether none of its tasks has been given a slot."""
         begun = any(count for state, count in self.tasks.items() if state not in _WAITING)
         return not self.ended and not begun
+
+    @property
+    def progress(self) -> str:
+        """How far it is, for people: `12 of 40 tasks finished`, or `waits for slots`."""
+        if self.waits_for_slots:
+            return "waits for slots"
+        return f"{self.tasks.get('FINISHED', 0)} of {sum(self.tasks.values())} tasks finished"
 
 
 @dataclass(frozen=True)
@@ -116,12 +120,9 @@ class Flink:
             raise
         vertices = found.get("vertices", [])
         tasks: Counter[str] = Counter()
-        moved = 0
         for vertex in vertices:
             tasks.update({state: int(count) for state, count in (vertex.get("tasks") or {}).items() if count})
-            metrics = vertex.get("metrics") or {}
-            moved += sum(int(metrics.get(name) or 0) for name in ("read-bytes", "write-bytes", "read-records"))
-        return FlinkJob(job_id, str(found.get("name", "")), str(found.get("state", "")), tasks, moved)
+        return FlinkJob(job_id, str(found.get("name", "")), str(found.get("state", "")), tasks)
 
     def reason(self, job_id: str) -> str:
         """The whole text of what made a job fail; empty where Flink keeps none."""
