@@ -1,4 +1,4 @@
-"""What a driver holds of very many input files, and how large they are as the list that workers read slices of.
+"""What a driver holds of very many input files, and how large they are as what workers read.
 
 python benchmarks/listing.py [FILES]            empty files on a disk, 1,000,000 unless told, listed as for a build
 python benchmarks/listing.py [FILES] --names    a server of S3 that has names only, in a process of its own: its
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import socket
 import sys
 import tempfile
@@ -23,7 +24,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
-from recordmill.building.workers.plan_files import BLOCK_ITEMS
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.common.tables import with_unit_table
 from recordmill.sources.csv.dialect import CsvOptions
@@ -117,8 +117,8 @@ def entry(at: int, count: int) -> str:
 
 def show_size(listing: Listing) -> None:
     some = FileTable.of(listing.files[:SAMPLE])
-    size = sum(batch.nbytes for batch in some.rebatched(BLOCK_ITEMS))
-    print(f"as a list of columns, of which workers read slices: {size / len(some):.0f} bytes a file")
+    size = len(pickle.dumps(some))
+    print(f"as workers read it: {size / len(some):.0f} bytes a file")
 
 
 def make_files(folder: Path, count: int, data: bytes = b"") -> None:

@@ -15,11 +15,12 @@ from recordmill.base.errors import MissingExtraError
 from recordmill.base.option_names import option
 from recordmill.base.progress import Progress, job
 from recordmill.building.plan import BuildPlan
-from recordmill.building.workers.shared_files import SentPlan, SharedFolder
+from recordmill.building.workers.shared_files import SHARED, SentPlan, SharedFolder
 from recordmill.options.option import is_local
 from recordmill.pipelines.remote.flags import check_flags, check_name
 from recordmill.pipelines.remote.submission import Submission, run_on_engine
 from recordmill.shards.run import RunFolder
+from recordmill.storage.folders import make_folder
 from recordmill.storage.walk import RUN_PREFIX
 from recordmill.transforms.local_run import own_run, run_locally
 
@@ -46,7 +47,9 @@ def check_runner(runner: str | None, beam_args: Sequence[str]) -> None:
 def sent_plan(plan: BuildPlan, beam_args: Sequence[str]) -> SentPlan:
     """The plan as the stages of a job on this machine get it: in this process, unless Beam was told to have others."""
     if any("multi_processing" in arg for arg in beam_args):
-        return SharedFolder(plan.out, RunFolder.attach(plan.folder).id).broadcast(plan)
+        job_folder = SharedFolder(os.path.dirname(plan.folder), RunFolder.attach(plan.folder).id)
+        make_folder(job_folder.run(SHARED), exist_ok=True)
+        return job_folder.broadcast(plan)
     return plan.reference()
 
 

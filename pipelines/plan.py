@@ -57,12 +57,7 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
         from recordmill.sources.arrow.memory import spool
 
         return spool(source, folder.spool, common)
-    listing = list_inputs(
-        inputs,
-        follow_links=settings.follow_links,
-        data_extensions=DATA_EXTENSIONS,
-        folder=os.fspath(folder.path),
-    )
+    listing = list_inputs(inputs, follow_links=settings.follow_links, data_extensions=DATA_EXTENSIONS)
     _check_apart(listing, out)
     name, reason = (settings.kind, "") if settings.kind is not None else kind_of(listing)
     planned = _plan(find_kind(name), listing, settings.kind_options, common)

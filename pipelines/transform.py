@@ -20,8 +20,7 @@ from recordmill.base.progress import Progress
 from recordmill.base.suggestions import there_are
 from recordmill.base.system_limits import limit_reached
 from recordmill.building.plan import BuildPlan
-from recordmill.building.workers.plan_files import share_plan
-from recordmill.building.workers.shared_files import SharedFolder
+from recordmill.building.workers.shared_files import SharedFolder, share_plan
 from recordmill.options.option import is_local
 from recordmill.pipelines.analysis_cache import FitCache, open_cache
 from recordmill.pipelines.beam_run import run_pipeline, sent_plan

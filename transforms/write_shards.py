@@ -25,9 +25,8 @@ from recordmill.building.ingest import Ingested, KeyedChunk, count_values, find_
 from recordmill.building.order import DEFAULT_SPLIT, OrderOptions, assign_payloads
 from recordmill.building.plan import BuildPlan
 from recordmill.building.run_file import KeyBuckets, RunFile, RunWriter
-from recordmill.building.workers.plan_files import begin_build
 from recordmill.building.workers.runs import Account, handed_over
-from recordmill.building.workers.shared_files import SharedFolder, SharedPlan, workbench
+from recordmill.building.workers.shared_files import SharedFolder, SharedPlan, begin_build, workbench
 from recordmill.records.example.encode import encode
 from recordmill.records.tfrecord.frames import FRAME_BYTES
 from recordmill.schemas.arrow import classes_in_metadata

@@ -24,27 +24,21 @@ from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.progress import Progress
 from recordmill.building.commit import CommitConflict
 from recordmill.building.reconcile import AccountsError
-from recordmill.building.workers import plan_files
 from recordmill.building.workers import survey as surveys
 from recordmill.building.workers.finish import finish
-from recordmill.building.workers.input_digests import DigestList, Either, PlannedDigests, put_digests, with_digests
-from recordmill.building.workers.plan_files import SharedBatches, _batch, share_files
-from recordmill.building.workers.plan_files import begin_build as start
+from recordmill.building.workers.input_digests import DigestList, Either, put_digests
 from recordmill.building.workers.runs import slices
 from recordmill.building.workers.shards import make_shard
 from recordmill.building.workers.shared_files import NotSharedError, SharedFolder, _loaded, _unpickled
+from recordmill.building.workers.shared_files import begin_build as start
 from recordmill.pipelines.build import make_plan
 from recordmill.pipelines.build_options import make_options
 from recordmill.shards import store_run
 from recordmill.shards.manifest import generations, load
 from recordmill.shards.rejects import TooManyRejects
 from recordmill.shards.run import RunFolder
-from recordmill.storage import external_sort
-from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import put_bytes, read_range
 from recordmill.storage.folders import exists, files_below, join
-from recordmill.storage.lazy_table import FileBatches
-from recordmill.storage.stores.protocol import Stat
 
 OPTIONS: dict[str, Any] = {"num_shards": 4, "splits": "train=0.7,test=0.3", "name": "same", "max_rejects": 3}
 
@@ -183,9 +177,8 @@ def test_what_a_worker_hides_is_told_and_nothing_is_committed(
             store.client.delete(f"{out.partition('bucket/')[2]}/{key}")
 
     if what == "plan":
-        hide("-files")
-        for cache in (_unpickled, _batch):
-            cache.cache_clear()
+        hide(steps.plan.arrays.name)
+        _unpickled.cache_clear()
         with pytest.raises(NotSharedError, match=r"can't be seen on the worker .*: all workers must share"):
             steps.ingest(0)
         return
@@ -220,13 +213,10 @@ def test_what_has_another_size_or_sum_is_not_committed(source: str, out: str, tm
     assert not [name for name in files_below(out) if exists(out)] or not exists(out)
 
 
-def test_a_list_that_was_replaced_is_not_read(source: str, out: str, tmp_path: Path) -> None:
+def test_a_plan_or_list_that_was_replaced_is_not_read(source: str, out: str, tmp_path: Path) -> None:
     steps = begin(source, out, tmp_path)
-    files: Any = steps.plan.load().source.files  # type: ignore[union-attr]
-    path = steps.job_folder.run("shared", files._stored.name)
-    put_bytes(path, b"x" * int(files._stored.starts[-1]))
-    for cache in (_unpickled, _batch):
-        cache.cache_clear()
+    put_bytes(steps.job_folder.run("shared", steps.plan.arrays.name), b"cos\nsystem\n(S'false'\ntR.")
+    _unpickled.cache_clear()
     with pytest.raises(DataError, match="is not what this build has written there"):
         steps.ingest(0)
     found = begin(source, f"{out}-2", tmp_path).survey()
@@ -257,6 +247,8 @@ def test_a_class_that_a_worker_does_not_have_is_told_of(out: str, monkeypatch: p
     OfAScript.__qualname__ = "OfAScript"
     monkeypatch.setitem(globals(), "OfAScript", OfAScript)
     place = SharedFolder(out, "0" * 12)
+    if not place.is_remote:
+        Path(place.run("shared")).mkdir(parents=True)
     shared = place.broadcast(OfAScript())
     monkeypatch.delitem(globals(), "OfAScript")
     with pytest.raises(RecordmillError, match=r"'OfAScript'.* must stand in a module that is installed there"):
@@ -304,9 +296,7 @@ def in_classes(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["csv", "text", "documents", "labels"])
-def test_inputs_that_are_listed_to_a_disk_are_built_as_those_in_memory(
-    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_the_plan_of_workers_has_the_files_and_units_of_one_process(source: str, tmp_path: Path, kind: str) -> None:
     options = {"kind": {"documents": "text", "labels": "images"}.get(kind, kind), **OPTIONS}
     if kind not in ("csv", "text"):
         source = str(tmp_path / "classes")
@@ -314,19 +304,14 @@ def test_inputs_that_are_listed_to_a_disk_are_built_as_those_in_memory(
         options |= {} if kind == "labels" else {"unlabelled": "keep"}
     if kind == "labels":
         options |= {"labels": f"{source}/labels.csv", "max_rejects": 9}
-    monkeypatch.setattr(plan_files, "BLOCK_ITEMS", 4)
     one = recordmill.build(source, tmp_path / "one", **options)
-    monkeypatch.setattr(external_sort, "HELD_ROWS", 5)
     out = str(tmp_path / "out")
     folder = RunFolder.create(out)
     plan = make_plan(source, folder, out, 0, make_options(out, runner="PortableRunner", **options))
     given: Any = plan.source
-    assert isinstance(given.files._stored, FileBatches)
     shared = start(plan, SharedFolder(out, folder.id))
     far: Any = shared.load().source
-    assert isinstance(far.files._stored, SharedBatches)
-    assert far.files._added == {}  # what is known of each file lies there, too
-    assert set(given.files.columns) == set(far.files.columns) - {"digest"}
+    assert set(given.files.columns) == set(far.files.columns)
     known = {"csv": {"head"}, "documents": {"class_name", "split"}, "labels": {"feature/word", "feature/label"}}
     assert known.get(kind, set()) - {"split"} <= set(far.files.columns)
     assert list(far.files) == list(given.files)
@@ -335,10 +320,7 @@ def test_inputs_that_are_listed_to_a_disk_are_built_as_those_in_memory(
     assert (list(far.units), list(far.plan_rejects)) == (list(given.units), list(given.plan_rejects))
     assert dict(far.digests) == dict(given.digests)
     assert list(shared.load().groups) == list(plan.groups)
-    assert not [name for name in files_below(out) if b"pickle" in read_range(join(out, name)).tobytes()[:4096]]
-    assert {name.rpartition(".")[2] for name in files_below(join(out, f"_run-{folder.id}", "shared"))}.isdisjoint(
-        {"pickle", "pkl"}
-    )
+    assert {name.rpartition(".")[2] for name in files_below(join(out, f"_run-{folder.id}", "shared"))} == {"npz"}
     check_same(out, Steps(shared, Progress()).all(), one)
     folder.release()
 
@@ -357,11 +339,8 @@ def test_digests_in_many_files_are_those_of_one_mapping(found: dict[int, int], d
             parts.append(put_digests(place, {file: rest[file] for file in files[:size]}))
             del files[:size]
         listed = DigestList(part for part in reversed(parts) if part is not None)
-        listing = FileTable.of(InputFile(0, f"{at}", f"/{at}", Stat(at, at)) for at in range(41))
-        far = PlannedDigests(share_files(place, with_digests(listing, planned)), len(planned)) if planned else {}
-        assert (dict(far), len(far), far.get(41), far.get(-1)) == (planned, len(planned), None, None)
-        assert list(listed.without(41, far)) == [file for file in range(41) if file not in told]
-        both = Either(listed, far)
+        assert list(listed.without(41, planned)) == [file for file in range(41) if file not in told]
+        both = Either(listed, planned)
         assert (dict(listed), dict(both), len(both)) == (rest, told, len(told))
         assert {file: both.get(file) for file in range(-1, 43)} == {file: told.get(file) for file in range(-1, 43)}
     assert put_digests(place, {}) is None

@@ -23,7 +23,6 @@ from recordmill.building.file_records import SequentialShards
 from recordmill.building.order import OrderOptions
 from recordmill.pipelines.build import BuildResult
 from recordmill.shards import rejects
-from recordmill.storage import external_sort
 
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
 
@@ -150,26 +149,6 @@ def test_only_the_budget_ends_a_build_early(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(RecordmillError, match=r"at least \d+ records were rejected .* so the rest was not looked at"):
         recordmill.build(tmp_path / "in", tmp_path / "out", kind="text", mode="documents", max_rejects=3)
     assert not (tmp_path / "out").exists()
-
-
-def test_rejects_wait_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_documents(tmp_path / "in", 1, 40, 30, 20)
-    held: list[int] = []
-    take = file_records.FileAccounts.take
-
-    def watched(accounts: Any, ready: Any) -> Any:
-        yield from take(accounts, ready)
-        held.append(len(accounts._rejects._held))
-
-    monkeypatch.setattr(external_sort, "HELD_ROWS", 4)
-    monkeypatch.setattr(file_records, "BATCH_FILES", 2)
-    monkeypatch.setattr(file_records, "_WRITTEN_AT_ONCE", 7)
-    monkeypatch.setattr(file_records.FileAccounts, "take", watched)
-    found = both(tmp_path / "in", tmp_path, kind="text", mode="documents", max_rejects="100%", threads=2, name="set")
-    assert isinstance(found, dict)
-    assert found["rejects"].count(b"\n") == 30
-    assert len(held) >= 20
-    assert max(held) < 4
 
 
 @pytest.mark.parametrize("threads", [1, 2, 7])

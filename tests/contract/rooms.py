@@ -42,7 +42,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "preprocessing": "base schemas shards storage",
     "building": "base checks preprocessing records.example records.tfrecord records.writers schemas shards "
     "sources.common statistics storage",
-    "building.workers": "base building preprocessing shards sources.common statistics storage",
+    "building.workers": "base building preprocessing shards statistics storage",
     "exporting": "base building.workers records.columns records.example records.inference records.protobuf "
     "records.tfrecord records.writers schemas shards shards.loading storage",
     "options": "base records.writers schemas sources storage",

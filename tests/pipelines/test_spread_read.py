@@ -17,7 +17,6 @@ import pytest
 import recordmill
 from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.progress import Progress
-from recordmill.building.workers.plan_files import _batch
 from recordmill.building.workers.shared_files import NotSharedError, SharedFolder, _unpickled
 from recordmill.exporting.job import OutputAccount
 from recordmill.exporting.plan import plan_read
@@ -130,8 +129,8 @@ def test_what_is_hidden_is_told_and_nothing_gets_its_name(damaged: Path, tmp_pat
         if what in ("plan", "folder"):
             run = read.run
             if what == "plan":
-                Path(run.job_folder.run("shared", run.load().jobs._stored.name)).unlink()  # type: ignore[attr-defined]
-                _batch.cache_clear()
+                Path(run.job_folder.run("shared", run.arrays.name)).unlink()
+                _unpickled.cache_clear()
             else:
                 run.load()
                 run = replace(run, job_folder=replace(run.job_folder, id="000000000000"))

@@ -35,12 +35,10 @@ from recordmill.sources.common.contract import BATCH_BYTES, BATCH_FILES, Chunk, 
 from recordmill.statistics.dataset_sketch import SketchPool
 from recordmill.storage.codecs import NONE, find_codec
 from recordmill.storage.direct_io import DirectFiles
-from recordmill.storage.external_sort import Sorter
 
 _COPIES = (
     3  # of a file_batch's bytes that are in memory at once: what was read, its frames, and what is decoded to check it
 )
-_WRITTEN_AT_ONCE = 1 << 10  # rejects
 
 
 @dataclass(frozen=True)
@@ -141,7 +139,7 @@ class FileAccounts:
 
     def __init__(self, plan: BuildPlan, progress: Progress) -> None:
         self._plan, self._progress = plan, progress
-        self._rejects = Sorter(plan.folder)  # (ordinal of the file, why): files come by their keys
+        self._rejects: list[tuple[int, Reject]] = []  # ordinal of the file, and why: files come by their keys
         self._rejected = Rejected.zero()
         self._lost: Counter[int] = Counter()  # by split
         self._read, self._records, self._bytes, self._sum = 0, 0, 0, 0
@@ -158,8 +156,7 @@ class FileAccounts:
         self._digests.update(ready.digests)
         self._counts.update(ready.counts)
         if ready.rejects:
-            for file, reject in ready.rejects:
-                self._rejects.add((file, reject.source, reject.place, reject.reason, reject.message))
+            self._rejects += ready.rejects
             found = [reject for _, reject in ready.rejects]
             self._rejected += Rejected(Counter(reject.reason for reject in found), tuple(found))
             self._lost[ready.file_batch.split] += len(found)
@@ -180,9 +177,7 @@ class FileAccounts:
     def ingested(self) -> Ingested:
         """The accounts as any other build has them; the rejects are listed in the order of their files."""
         writer = RejectWriter(Path(self._plan.folder, "rejects", "files.jsonl"))
-        rejects = self._rejects.sorted()
-        while some := list(itertools.islice(rejects, _WRITTEN_AT_ONCE)):
-            writer.write(Reject(*about) for _, *about in some)
+        writer.write(reject for _, reject in sorted(self._rejects, key=lambda one: one[0]))
         run = RunFile("", self._records, self._bytes, 0, 0, self._sum)
         return Ingested(0, (run,), self._read, writer.close(), self._digests, self._counts)
 

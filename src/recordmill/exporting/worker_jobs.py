@@ -15,16 +15,13 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import pyarrow as pa
 
 from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
-from recordmill.building.workers.plan_files import share_batches, share_table
 from recordmill.building.workers.shared_files import (
     ATTEMPTS_FOLDER,
     SHARED,
@@ -38,14 +35,12 @@ from recordmill.exporting.plan import Job, ReadPlan
 from recordmill.exporting.resume import ACCOUNT_SUFFIX, finished_digest, holds, remove_unfinished
 from recordmill.records.writers.outputs import Output, find_output
 from recordmill.shards.catalog import ShardFile
-from recordmill.shards.pieces import PIECE_COLUMNS, PieceTable
 from recordmill.shards.run import RunFolder
-from recordmill.storage.files import StoreSettings, give_name, put_bytes, put_if_absent, read_range, stat
+from recordmill.storage.files import give_name, put_bytes, put_if_absent, read_range, stat
 from recordmill.storage.folders import exists, fetch_file, join, make_folder, names_if_there, rename
 from recordmill.storage.json_fields import Fields, load_fields, parse
-from recordmill.storage.lazy_table import BlockTable, Table, TableBatches
+from recordmill.storage.lazy_table import TextTable
 
-JOBS_AT_ONCE = 64  # jobs of 512 MiB are about 200 KiB of pieces, or 20 KiB of spans
 _LOOKS = 32  # files whose sizes are asked for at once: on a network's disk each is a wait
 _NAME = r"[0-9a-f]{12}-[^/\x00]+"
 
@@ -113,109 +108,27 @@ class ReadRun:
 SharedRun = Broadcast[ReadRun]
 
 
-class ShardTable(BlockTable[ShardFile]):
-    """The files of a read, as JSON each. store_settings: on which all of them are read."""
-
-    def __init__(self, stored: TableBatches, store_settings: StoreSettings | None) -> None:
-        self._stored, self._store_settings = stored, store_settings
-
-    @classmethod
-    def share(cls, job_folder: SharedFolder, files: Sequence[ShardFile]) -> ShardTable:
-        """The same files in OUT."""
-        texts = pa.array(map(ShardFile.to_json, files), pa.large_string())
-        stored = share_table(job_folder, "files", TableBatches(pa.RecordBatch.from_arrays([texts], ["shard"])))
-        return cls(stored, files[0].store_settings if files else None)
-
-    def __len__(self) -> int:
-        return self._stored.length
-
-    def some(self, places: Sequence[int]) -> list[ShardFile]:
-        texts = self._stored.take(places).column(0).to_pylist()
-        return [ShardFile.from_json(text, self._store_settings) for text in texts]
-
-
-_JOB_SCHEMA = pa.schema(
-    {
-        "split": pa.string(),
-        "index": pa.int64(),
-        "of": pa.int64(),
-        "limit": pa.int64(),
-        "pieces": pa.large_binary(),  # [pieces, 5] int64
-        "faults": pa.string(),
-    }
-)
-
-
-class SharedJobs(Table[Job]):
-    """The jobs of a read."""
-
-    def __init__(self, stored: TableBatches) -> None:
-        self._stored = stored
-
-    @classmethod
-    def share(cls, job_folder: SharedFolder, jobs: Sequence[Job]) -> SharedJobs:
-        """The same jobs in OUT."""
-        parts = (jobs[at : at + JOBS_AT_ONCE] for at in range(0, len(jobs), JOBS_AT_ONCE))
-        return cls(share_batches(job_folder, "jobs", _JOB_SCHEMA, map(_job_batch, parts), JOBS_AT_ONCE))
-
-    def __len__(self) -> int:
-        return self._stored.length
-
-    def _item(self, at: int) -> Job:
-        (row,) = self._stored.take((at,)).to_pylist()
-        values = np.frombuffer(row["pieces"], np.int64).reshape(-1, PIECE_COLUMNS)
-        faults = [(number, (fault, kind)) for number, fault, kind in json.loads(row["faults"])]
-        return Job(row["split"], row["index"], row["of"], PieceTable(values, faults), row["limit"])
-
-
-def _job_batch(jobs: Sequence[Job]) -> pa.RecordBatch:
-    tables = [PieceTable.of(job.pieces) for job in jobs]
-    rows = [
-        (job.split, job.index, job.of, job.limit, pieces.values.tobytes(), json.dumps(pieces.listed_faults))
-        for job, pieces in zip(jobs, tables, strict=True)
-    ]
-    columns = zip(*rows, strict=True)
-    return pa.RecordBatch.from_pydict(dict(zip(_JOB_SCHEMA.names, map(list, columns), strict=True)), _JOB_SCHEMA)
-
-
-class FinishedJobTable(Table[FinishedJob | None]):
-    """Of each job what an earlier attempt at the read has made, as JSON."""
-
-    def __init__(self, stored: TableBatches, jobs: Sequence[Job], output: Output) -> None:
-        self._stored, self._jobs, self._output = stored, jobs, output
-
-    @classmethod
-    def share(
-        cls, job_folder: SharedFolder, kept: Sequence[FinishedJob | None], jobs: Sequence[Job], output: Output
-    ) -> FinishedJobTable:
-        """The same in OUT."""
-        texts = pa.array([None if one is None else json.dumps(one.to_json()) for one in kept], pa.large_string())
-        held = TableBatches(pa.RecordBatch.from_arrays([texts], ["kept"]))
-        return cls(share_table(job_folder, "kept", held), jobs, output)
-
-    def __len__(self) -> int:
-        return self._stored.length
-
-    def _item(self, at: int) -> FinishedJob | None:
-        text = self._stored.take((at,)).column(0)[0].as_py()
-        return (
-            None
-            if text is None
-            else FinishedJob.from_json(Fields(parse(text, "kept"), "kept"), self._jobs, self._output)
-        )
-
-
 def begin_read(job_folder: SharedFolder, run: ReadRun) -> SharedRun:
-    """Make the folders that workers write to, and put there what they need; gives that as it travels: the files and the
-    jobs are lists that workers read by slice, and the plan has none of the jobs.
-    """
+    """Makes the folders that workers write to, and puts there what they need; the plan has none of the jobs."""
     for part in () if job_folder.is_remote else (SHARED, ATTEMPTS_FOLDER):
         make_folder(job_folder.run(part), exist_ok=True)
-    files, jobs = ShardTable.share(job_folder, run.plan.files), SharedJobs.share(job_folder, run.jobs)
-    finished = FinishedJobTable.share(job_folder, run.finished, jobs, run.output) if any(run.finished) else ()
-    plan = replace(run.plan, files=files, jobs=(), wholes=())
     results = f"results-{uuid.uuid4().hex}.json"  # an earlier attempt at the read may have left another list
-    return job_folder.broadcast(replace(run, plan=plan, jobs=jobs, finished=finished, results=results))
+    settings = run.plan.files[0].store_settings if run.plan.files else None
+    files = TextTable.of(run.plan.files, ShardFile.to_json, partial(ShardFile.from_json, store_settings=settings))
+    finished: Sequence[FinishedJob | None] = ()
+    if any(run.finished):
+        finished = TextTable.of(run.finished, _finished_text, partial(_finished_of, run.jobs, run.output))
+    plan = replace(run.plan, files=files, jobs=(), wholes=())
+    return job_folder.broadcast(replace(run, plan=plan, finished=finished, results=results))
+
+
+def _finished_text(job: FinishedJob | None) -> str:
+    return json.dumps(None if job is None else job.to_json())
+
+
+def _finished_of(jobs: Sequence[Job], output: Output, text: str) -> FinishedJob | None:
+    known = json.loads(text)
+    return None if known is None else FinishedJob.from_json(Fields(known, "finished"), jobs, output)
 
 
 def find_finished(

@@ -276,7 +276,7 @@ def _member(data: memoryview, file: ShardFile, at: int, size: int) -> Bytes:
 
 
 Fault = tuple[str, str]  # as of a Piece
-PIECE_COLUMNS = 5
+_COLUMNS = 5
 _NONE = -1  # of records and stop: None; of first_record: a span
 
 
@@ -300,7 +300,7 @@ class PieceTable(Table[Piece | Span]):
             held.extend((one.file, first, records, one.start, stop))
             if isinstance(one, Piece) and one.fault:
                 faults.append((number, (one.fault, one.fault_kind)))
-        return cls(np.frombuffer(held, np.int64).reshape(-1, PIECE_COLUMNS), faults)
+        return cls(np.frombuffer(held, np.int64).reshape(-1, _COLUMNS), faults)
 
     @classmethod
     def of_spans(cls, files: Int64s, starts: Int64s, stops: Int64s, records: Int64s) -> PieceTable:
@@ -324,11 +324,6 @@ class PieceTable(Table[Piece | Span]):
         if (stops == _NONE).any() or (counted == _NONE).sum() > len(self._faults):
             return None
         return int(counted[counted != _NONE].sum()) + len(self._faults)
-
-    @property
-    def listed_faults(self) -> list[tuple[int, str, str]]:
-        """(number, what is wrong, of which kind) of those that have one, ascending."""
-        return [(number, *fault) for number, fault in self._faults]
 
     def digest(self) -> str:
         """The same, in hex, for the same pieces."""

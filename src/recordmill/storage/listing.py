@@ -92,12 +92,10 @@ def list_inputs(
     *,
     follow_links: bool = False,
     data_extensions: Collection[str] = (),
-    folder: str | None = None,
 ) -> Listing:
     """The files that the INPUTs name.
 
-    data_extensions: lower-case, without dots; they promise data, so an empty file of these is kept. folder: where very
-    many files are sorted and kept; None: among the system's temporary files.
+    data_extensions: lower-case, without dots; they promise data, so an empty file of these is kept.
 
     - A path that exists is taken by its own name, whatever characters it holds; a glob (`*`, `?`, `[a-z]`, `**`) is
       what doesn't exist.
@@ -142,7 +140,7 @@ def list_inputs(
         _check_once(found, roots)
     each = (InputFile(root, one.name, one.path, one.stat) for root, files in enumerate(found) for one in files)
     return Listing(
-        FileTable.of(each, folder),
+        FileTable.of(each),
         tuple(roots),
         ignored.count,
         tuple(ignored.notes()),

@@ -12,15 +12,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from recordmill.building.workers.shared_files import Shared, SharedFolder
 from recordmill.storage.digest import BLAKE3
-from recordmill.storage.file_table import FileTable
 
 _BYTES = 32
 _KEPT = 4  # parts in each process
-_COLUMN = "digest"
 
 
 class Digests(Mapping[int, str]):
@@ -138,38 +135,3 @@ class Either(Mapping[int, str]):
 
     def __len__(self) -> int:
         return len(self.one) + len(self.other)
-
-
-def with_digests(files: FileTable, digests: Mapping[int, str]) -> FileTable:
-    """The files with those digests that a plan has as a column."""
-    if not digests:
-        return files
-    told = (digests.get(at) for at in range(len(files)))
-    return files.with_column(_COLUMN, pa.array([None if one is None else _packed(one) for one in told], pa.binary()))
-
-
-def _packed(digest: str) -> bytes:
-    return bytes.fromhex(digest.removeprefix(f"{BLAKE3}:"))
-
-
-@dataclass(frozen=True, eq=False)
-class PlannedDigests(Mapping[int, str]):
-    """Digests of a plan that are a column of its files, of which `count` are known."""
-
-    files: FileTable
-    count: int
-
-    def __getitem__(self, at: int) -> str:
-        packed = self.files.take((at,), (_COLUMN,))[_COLUMN][0].as_py() if 0 <= at < len(self.files) else None
-        if packed is None:
-            raise KeyError(at)
-        return f"{BLAKE3}:{packed.hex()}"
-
-    def __iter__(self) -> Iterator[int]:
-        first = 0
-        for batch in self.files.batches((_COLUMN,)):
-            yield from (np.flatnonzero(batch.column(0).is_valid()) + first).tolist()
-            first += batch.num_rows
-
-    def __len__(self) -> int:
-        return self.count

@@ -1,7 +1,7 @@
-"""Where a build by many workers has its files, all of them below OUT; what passes between workers is a `Shared`: the
-name of such a file, with its digest. No file there holds code: they are Arrow record batches (`tables`), NumPy arrays
-and JSON. What is neither, the plan with a Source that may be a user's own, is a `Broadcast`: Beam carries it to workers
-in the graph, as it does the functions that they call.
+"""The files of a build by many workers, all of them below OUT, and how it begins. What passes between workers is a
+`Shared`: the name of such a file, with its digest. No file there holds code: they are NumPy arrays and JSON. What is
+neither, the plan with a Source that may be a user's own, is a `Broadcast`: its tables of files and units lie in one
+file, and Beam carries the rest to workers in the graph, as it does the functions that they call.
 
 `OUT/_run-<id>/` holds what the build alone needs: `shared/` (lists), `runs/`, `made/` (shards under names of
 the attempt that made them), `rejects/`, and on a disk `data/` until the last step. `OUT/data-<id>/` holds what the
@@ -19,26 +19,35 @@ import os
 import pickle
 import socket
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.base.errors import DataError, RecordmillError
+from recordmill.base.errors import DataError, RecordmillError, Reject
 from recordmill.base.option_names import option, speak_flags, speaks_flags
 from recordmill.building.plan import BuildPlan, PlanReference
 from recordmill.preprocessing.metadata import check_files
-from recordmill.shards.manifest import INDEX_FOLDER
+from recordmill.shards.manifest import INDEX_FOLDER, TRANSFORM_FOLDER
 from recordmill.shards.run import Run
 from recordmill.shards.store_run import run_at
 from recordmill.storage.codecs import find_codec
-from recordmill.storage.files import StoreSettings, hand_over, is_remote, put_bytes, read_range
+from recordmill.storage.files import (
+    StoreSettings,
+    check_uploaded,
+    hand_over,
+    is_remote,
+    put_bytes,
+    read_range,
+    upload_all,
+)
 from recordmill.storage.folders import (
     fetch_tree,
+    files_below,
     is_folder,
     join,
     make_folder,
@@ -47,6 +56,7 @@ from recordmill.storage.folders import (
     remove_tree,
     rename,
 )
+from recordmill.storage.lazy_table import TextTable
 from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX
 
 SHARED, RUNS, ATTEMPTS_FOLDER, REJECTS_FOLDER, DATA = "shared", "runs", "made", "rejects", "data"
@@ -133,8 +143,10 @@ class SharedFolder:
         return Shared(self, name, hashlib.sha256(data).hexdigest(), type(value))
 
     def broadcast(self, value: _Value) -> Broadcast[_Value]:
-        """The value as it travels in the graph; what of it may be long is in OUT, so that it is small."""
-        return Broadcast(self, pickle.dumps(value))
+        """Puts the arrays of the value where every worker can load them; the rest of it travels in the graph."""
+        buffers = list[pickle.PickleBuffer]()
+        data = pickle.dumps(value, 5, buffer_callback=buffers.append)
+        return Broadcast(self, data, self.share("arrays", _Buffers([np.frombuffer(one, np.uint8) for one in buffers])))
 
 
 class SharedArrays(Protocol):
@@ -148,26 +160,49 @@ class SharedArrays(Protocol):
 
 
 @dataclass(frozen=True)
+class _Buffers:
+    """Memory of arrays, each as bytes."""
+
+    arrays: Sequence[npt.NDArray[np.uint8]]
+
+    def to_arrays(self) -> Mapping[str, npt.NDArray[Any]]:
+        return {str(at): one for at, one in enumerate(self.arrays)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], job_folder: SharedFolder) -> _Buffers:
+        return cls([arrays[str(at)] for at in range(len(arrays))])
+
+
+@dataclass(frozen=True)
 class Broadcast(Generic[_Value]):
-    """A value that goes to every worker with what Beam sends them."""
+    """A value that every worker loads.
+
+    Attributes:
+        job_folder: Where its arrays lie.
+        data: The value without them, pickled.
+        arrays: The memory of each of them.
+    """
 
     job_folder: SharedFolder
     data: bytes = field(repr=False)
+    arrays: Shared[_Buffers]
 
     def load(self) -> _Value:
         """The value, loaded once in each process.
 
         Raises:
-            RecordmillError: this worker lacks the module of a class of the user's own.
+            NotSharedError: It is not there.
+            RecordmillError: This worker lacks the module of a class of the user's own.
         """
-        value: _Value = _unpickled(self.data)
+        value: _Value = _unpickled(self)
         return value
 
 
 @functools.lru_cache(maxsize=8)
-def _unpickled(data: bytes) -> Any:
+def _unpickled(value: Broadcast[Any]) -> Any:
+    arrays = value.arrays.read().arrays
     try:
-        return pickle.loads(data)
+        return pickle.loads(value.data, buffers=arrays)
     except (AttributeError, ModuleNotFoundError) as error:
         raise RecordmillError(
             f"the worker on {socket.gethostname()} can't load what was planned ({error}): a class of your own, as of a "
@@ -222,6 +257,40 @@ def _read(shared: Shared[Any]) -> Any:
 
 SharedPlan = Broadcast[BuildPlan]
 SentPlan = PlanReference | SharedPlan  # to stages of this process, or of others
+
+
+def begin_build(plan: BuildPlan, job_folder: SharedFolder) -> SharedPlan:
+    """Makes the build's folders, and puts there what workers need.
+
+    On a disk that workers share, OUT and the build's own folder are there already.
+    """
+    job_folder.attach().renew()  # from here on the build can be seen to be alive
+    saved = plan.transform
+    if saved is not None and job_folder.is_remote:  # on a disk it lies there already
+        found = {f"{TRANSFORM_FOLDER}/{name}": path for name, path in files_below(saved.folder).items()}
+        upload_all(job_folder.data(), found, plan.memory_bytes)
+        check_uploaded(job_folder.data(), found)
+        plan = replace(plan, transform=replace(saved, folder=job_folder.data(TRANSFORM_FOLDER)))
+    return share_plan(plan, job_folder)
+
+
+def share_plan(plan: BuildPlan, job_folder: SharedFolder) -> SharedPlan:
+    """Puts the plan where workers load it."""
+    if not job_folder.is_remote:
+        job_folder.make_folders()
+    source = plan.source
+    if is_dataclass(source) and "files" in {one.name for one in fields(source)}:  # else a user's own
+        rejects = TextTable.of(source.plan_rejects, _reject_text, _reject_of)
+        source = replace(source, files=source.files.for_other_hosts(), plan_rejects=rejects)
+    return job_folder.broadcast(plan.moved(folder=job_folder.run(), source=source))
+
+
+def _reject_text(reject: Reject) -> str:
+    return json.dumps(astuple(reject))
+
+
+def _reject_of(text: str) -> Reject:
+    return Reject(*json.loads(text))
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from recordmill.sources.common.contract import Source, Unit
 from recordmill.storage.digest import BLAKE3, combine
 from recordmill.storage.file_table import FileTable, InputFile
-from recordmill.storage.lazy_table import BlockTable, Item, Table, TableBatches
+from recordmill.storage.lazy_table import Item, Table
 
 _SCHEMA = pa.schema(
     {
@@ -35,29 +35,32 @@ _SCHEMA = pa.schema(
 )
 
 
-class UnitTable(BlockTable[Unit]):
+class UnitTable(Table[Unit]):
     """The units of a plan, a column for each of their fields."""
 
-    def __init__(self, stored: TableBatches) -> None:
-        self.stored = stored
+    def __init__(self, rows: pa.RecordBatch) -> None:
+        self._rows = rows
 
     @classmethod
     def of(cls, units: Sequence[Unit]) -> UnitTable:
         """The same units in the same order."""
         values = ([getattr(unit, name) for unit in units] for name in _SCHEMA.names)
         columns = [pa.array(some, kind) for some, kind in zip(values, _SCHEMA.types, strict=True)]
-        return cls(TableBatches(pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)))
+        return cls(pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
 
     def __len__(self) -> int:
-        return int(self.stored.length)
+        return int(self._rows.num_rows)
 
     def some(self, places: Sequence[int]) -> list[Unit]:
-        columns = (column.to_pylist() for column in self.stored.take(places).columns)
-        return [Unit(*values) for values in zip(*columns, strict=True)]
+        if isinstance(places, range) and places.step == 1:
+            rows = self._rows.slice(places.start, len(places))
+        else:
+            rows = self._rows.take(pa.array(places, pa.int64()))
+        return [Unit(*values) for values in zip(*(column.to_pylist() for column in rows.columns), strict=True)]
 
-    def column(self, name: str) -> pa.ChunkedArray:
+    def column(self, name: str) -> pa.Array:
         """That field of all units."""
-        return pa.chunked_array([batch.column(name) for batch in self.stored.passed()], _SCHEMA.field(name).type)
+        return self._rows.column(name)
 
 
 def batch_of(files: FileTable, ordinals: Sequence[int], most_bytes: int) -> tuple[Sequence[InputFile], int]:

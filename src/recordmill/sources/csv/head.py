@@ -48,7 +48,7 @@ from recordmill.storage.codecs import NONE
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, open_blocks
 from recordmill.storage.file_table import FileTable, InputFile, coded
 from recordmill.storage.files import read_range
-from recordmill.storage.lazy_table import BlockTable
+from recordmill.storage.lazy_table import Table
 
 SAMPLE_BYTES = 64 << 10  # 64 KiB: some hundred rows, from which the delimiter is told
 SAMPLE_ROWS = 100
@@ -98,7 +98,7 @@ def with_heads(files: FileTable, heads: Alike[Head]) -> FileTable:
     return files.with_column("head", coded(heads.which, shared))
 
 
-class Heads(BlockTable[Head]):
+class Heads(Table[Head]):
     """The heads of files, by their columns."""
 
     def __init__(self, files: FileTable) -> None:

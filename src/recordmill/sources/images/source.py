@@ -272,7 +272,7 @@ def _bounded(files: FileTable, memory_bytes: int) -> tuple[FileTable, list[Rejec
     """Files that fit into one record and a quarter of memory; each is held whole."""
     limit = min(MAX_IMAGE_BYTES, memory_bytes // 4)
     message = f"bytes are more than one record may have ({limit}, a quarter of {option('memory')} and at most 2 GiB)"
-    keep = np.concatenate([np.empty(0, np.bool_), *(sizes <= limit for sizes in files.sizes_in_parts())])
+    keep = files.sizes <= limit
     large = (files[at] for at in np.flatnonzero(~keep).tolist())
     rejects = [Reject(file.name, "", SIZE_FAULT, f"{file.stat.size_bytes} {message}") for file in large]
     return files.filter(keep), rejects
@@ -306,5 +306,5 @@ def _schema(files: FileTable, moments: Mapping[str, str], common: PlanOptions) -
 
 
 def _units(files: FileTable) -> tuple[Unit, ...]:
-    sizes = (size for some in files.sizes_in_parts() for size in some.tolist())
+    sizes = files.sizes.tolist()
     return packed_files(sizes, IMAGE_UNIT_BYTES, IMAGE_UNIT_FILES)

@@ -352,4 +352,4 @@ def _check_given(given: Feature, own: Feature) -> None:
 
 
 def _document_units(files: FileTable) -> tuple[Unit, ...]:
-    return packed_files((size for some in files.sizes_in_parts() for size in some.tolist()), UNIT_BYTES)
+    return packed_files(files.sizes.tolist(), UNIT_BYTES)

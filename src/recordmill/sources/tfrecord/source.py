@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import pyarrow as pa
 
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
@@ -49,11 +48,10 @@ from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import check_unchanged, read_range
 from recordmill.storage.folders import is_file, real_path
 from recordmill.storage.json_fields import read_bounded
-from recordmill.storage.lazy_table import BlockTable
+from recordmill.storage.lazy_table import TextTable
 
 SCHEMA_FILE = "schema.pbtxt"
 SHARD = "shard"
-_AT_ONCE = 64  # texts of shards that are Python's
 
 
 @dataclass(frozen=True)
@@ -83,9 +81,9 @@ class TfrecordSource:
         return self.held, self.bounded, self.memory_bytes
 
     @functools.cached_property
-    def shards(self) -> Shards:
+    def shards(self) -> Sequence[ShardFile]:
         """The files as the readers of shards have them."""
-        return Shards(self.files)
+        return TextTable(self.files.column(SHARD), ShardFile.from_json)
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """The unit's payloads, CRCs checked; a unit without a stop is a whole file, read as a stream."""
@@ -105,24 +103,6 @@ class TfrecordSource:
         records = unit.rows if self.shards[ordinal].info else None
         piece = Piece(ordinal, unit.first_row, records, unit.start, unit.stop or None)
         return (within_memory(load, self.memory_bytes) for load in loads(self.shards, [piece], lenient=True))
-
-
-def _as_json(shards: Sequence[ShardFile]) -> pa.Array:
-    parts = (shards[at : at + _AT_ONCE] for at in range(0, len(shards), _AT_ONCE))
-    return pa.concat_arrays([pa.array([shard.to_json() for shard in part], pa.large_string()) for part in parts])
-
-
-class Shards(BlockTable[ShardFile]):
-    """The files as their column SHARD has them."""
-
-    def __init__(self, files: FileTable) -> None:
-        self._files = files
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def some(self, places: Sequence[int]) -> list[ShardFile]:
-        return list(map(ShardFile.from_json, self._files.take(places, (SHARD,))[SHARD].to_pylist()))
 
 
 def _chunks(found: Recovered, ordinal: int) -> Iterator[Chunk]:
@@ -168,7 +148,7 @@ def plan_tfrecord(files: Sequence[InputFile], options: TfrecordOptions, common: 
     schema, said, told = _schema(shards, paths, common, count_records(shards, looked, common) if counting else None)
     held, bounded = schema.message != PAYLOAD and not told, common.schema is not None
     digests = {ordinal: one.digest for ordinal, one in enumerate(looked)}
-    table = FileTable.of(files).with_column(SHARD, _as_json(shards))
+    table = FileTable.of(files).with_column(SHARD, TextTable.of(shards, ShardFile.to_json, ShardFile.from_json).texts)
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
     source = TfrecordSource(schema, table, units, digests, (*notes, *said), held=held, bounded=bounded, kept=kept)
