@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from image_samples import samples
 
 from recordmill.base.errors import RecordmillError, Reject
-from recordmill.exporting.job import OutputAccount
+from recordmill.exporting.job import JobAccount, OutputAccount
 from recordmill.exporting.plan import Job
 from recordmill.preprocessing.graph import check_graph
 from recordmill.reader.inspect.contents import Contents
@@ -46,7 +46,7 @@ from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import plan_csv
 from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
-from recordmill.storage.json_fields import load_fields
+from recordmill.storage.json_fields import load_as
 from recordmill.storage.listing import list_inputs
 
 pytestmark = pytest.mark.sweep
@@ -226,7 +226,7 @@ def parse_saved_model(data: bytes) -> object:
 
 
 def parse_account(path: str) -> OutputAccount:
-    return OutputAccount.from_json(load_fields(path), Job("train", 0, 1, ()), find_output("parquet"))
+    return load_as(JobAccount, path).of(Job("train", 0, 1, ()), find_output("parquet"))
 
 
 PARSERS: dict[str, Callable[[bytes], object]] = {

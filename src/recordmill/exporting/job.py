@@ -25,7 +25,7 @@ from recordmill.records.writers.outputs import Output, OutputWriter, WriterSetti
 from recordmill.shards.rejects import RejectBudget, Rejected, RejectWriter
 from recordmill.storage.files import sync_file
 from recordmill.storage.folders import is_folder, paths_in, remove_file, remove_tree, rename
-from recordmill.storage.json_fields import Fields
+from recordmill.storage.json_fields import Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +57,24 @@ class OutputAccount:
             "digest": self.digest,
         }
 
-    @classmethod
-    def from_json(cls, fields: Fields, job: Job, output: Output) -> OutputAccount:
-        """That of the job, without files of rejects; raises DataError for what no read writes."""
-        reasons = fields.object("counts")
-        first = (
-            Reject(*(reject.text(name) for name in ("source", "place", "reason", "message")))
-            for reject in fields.objects("first")
-        )
-        return cls(
-            job.split,
-            output_name(job, output),
-            fields.count("read"),
-            fields.count("written"),
-            Rejected(Counter({reason: reasons.count(reason) for reason in reasons.value}), tuple(first)),
-            fields.count("filtered"),
-            tuple(fields.texts("notes")),
-            fields.text("digest"),
-        )
+
+@dataclass(frozen=True)
+class JobAccount:
+    """What the file of an `OutputAccount` says: all but what the job does, and the files of rejects."""
+
+    read: Count
+    written: Count
+    filtered: Count
+    counts: Mapping[str, Count]
+    first: Sequence[Reject]
+    notes: Sequence[str]
+    digest: str
+
+    def of(self, job: Job, output: Output) -> OutputAccount:
+        """The account of that job."""
+        rejected = Rejected(Counter(self.counts), tuple(self.first))
+        names = (job.split, output_name(job, output))
+        return OutputAccount(*names, self.read, self.written, rejected, self.filtered, tuple(self.notes), self.digest)
 
 
 def _nobody(path: Path, name: str) -> AbstractContextManager[None]:

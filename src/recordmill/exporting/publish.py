@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option
@@ -42,13 +42,22 @@ from recordmill.storage.folders import (
     remove_file,
     rename,
 )
-from recordmill.storage.json_fields import load_fields
+from recordmill.storage.json_fields import Check, load_as
 from recordmill.storage.locks import lock_folder, locked_by_name
 from recordmill.storage.removal import Folder, exchange
 from recordmill.storage.walk import RUN_PREFIX, SUMMARY_NAME
 
 RESULT_REJECTS = "rejects"
 _UNABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EXDEV, errno.ENAMETOOLONG, errno.EBUSY)
+
+
+class _Summary(TypedDict):
+    files: Sequence[_OutputName]
+
+
+class _Intent(TypedDict):
+    names: Sequence[_OutputName]
+    old: Sequence[_OutputName]
 
 
 def replace_result(folder: RunFolder, old: Sequence[str], rejects: bool, summary: bytes) -> bool:
@@ -151,9 +160,9 @@ def mend(out: Path) -> None:
                 if now.is_folder(run.path.name) and not exists(run.data):
                     _put_back(run, beside, name)
                     continue
-                old: list[str] = []
+                old: Sequence[str] = ()
                 if found.inode(SUMMARY_NAME) is not None:
-                    old = load_fields(SUMMARY_NAME, dir_fd=found.descriptor).texts("files", is_output, "an output")
+                    old = load_as(_Summary, SUMMARY_NAME, dir_fd=found.descriptor)["files"]
                 elif not found.is_folder(run.path.name) and found.names():
                     continue  # nothing says that it is a read's
                 _remove_old(beside, found, now, name, old, match[1])
@@ -171,6 +180,9 @@ def is_output(name: str) -> bool:
         and not set(last) & set("/\0")
         and not last.startswith((RUN_PREFIX, "."))
     )
+
+
+_OutputName = Annotated[str, Check(is_output, "the name of what a read writes")]
 
 
 def _new_name(name: str, run: str) -> str:
@@ -303,9 +315,8 @@ def _undo(folder: RunFolder) -> None:
     """
     out, intent = folder.out, folder.path / _INTENT
     with contextlib.suppress(FileNotFoundError, DataError):
-        fields = load_fields(intent)
-        names = fields.texts("names", is_output, "the name of an output")
-        old = fields.texts("old", is_output, "the name of an output")
+        known = load_as(_Intent, intent)
+        names, old = known["names"], known["old"]
         aside = folder.path / _ASIDE
         if not exists(out / SUMMARY_NAME) and folder.is_sound and not is_link(aside):
             for name in names:
@@ -326,7 +337,7 @@ def _undo(folder: RunFolder) -> None:
 def _published(out: Path) -> list[str] | None:
     """The names that the result in DIR consists of; None if there is none."""
     try:
-        return load_fields(out / SUMMARY_NAME).texts("files", is_output, "the name of what a read writes")
+        return list(load_as(_Summary, out / SUMMARY_NAME)["files"])
     except FileNotFoundError:
         return None
     except DataError as error:

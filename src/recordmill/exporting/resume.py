@@ -17,12 +17,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.threads import thread_map
 from recordmill.exporting.input_digest import digest_bytes, digest_frames
-from recordmill.exporting.job import OutputAccount, output_name, rejects_name
+from recordmill.exporting.job import JobAccount, OutputAccount, output_name, rejects_name
 from recordmill.exporting.plan import Job, ReadPlan, sizes_of
 from recordmill.shards.cutting import pieces_of
 from recordmill.shards.dead_runs import READ_NOTE_NAME
@@ -30,7 +30,7 @@ from recordmill.shards.pieces import PieceTable
 from recordmill.shards.run import RunFolder
 from recordmill.storage.files import atomic_write, stat, sync_file, write_all
 from recordmill.storage.folders import inode, is_folder, is_link, make_folder, names_if_there, paths_in
-from recordmill.storage.json_fields import Fields, load_fields, parse, read_bounded
+from recordmill.storage.json_fields import Count, convert, load_as, matches, parse, read_bounded
 from recordmill.storage.removal import Folder
 from recordmill.storage.walk import RUN_PREFIX
 
@@ -117,10 +117,20 @@ def accounts_in(run: Path) -> list[Path]:
     return [*paths_in(run / ACCOUNTS_FOLDER, "[!.]*.json"), *paths_in(run / "made", f"*{ACCOUNT_SUFFIX}")]
 
 
+class _Note(TypedDict):
+    fingerprint: Annotated[str, matches("[0-9a-f]{64}", "a SHA-256")]
+
+
+class _FileAccount(TypedDict):
+    identity: Sequence[int]
+    reject_bytes: Count
+
+
 def read_fingerprint(run: Path) -> str | None:
     """The fingerprint of the read whose run folder this is; None if it says none."""
     with contextlib.suppress(OSError, DataError):
-        return load_fields(run / READ_NOTE_NAME).text("fingerprint", "[0-9a-f]{64}", "a SHA-256")
+        fingerprint: str = load_as(_Note, run / READ_NOTE_NAME)["fingerprint"]
+        return fingerprint
     return None
 
 
@@ -269,12 +279,11 @@ def _found(run: RunFolder, plan: ReadPlan, job: Job) -> OutputAccount | None:
     """The account of the job, if what it speaks of is there as it was."""
     output, rejects = run.data / output_name(job, plan.options.output), run.rejects / rejects_name(job)
     with contextlib.suppress(OSError, DataError):
-        said = Fields(
-            parse(read_bounded(run.path / ACCOUNTS_FOLDER / account_name(job)), ACCOUNTS_FOLDER), ACCOUNTS_FOLDER
-        )
-        account = OutputAccount.from_json(said, job, plan.options.output)
+        value = parse(read_bounded(run.path / ACCOUNTS_FOLDER / account_name(job)), ACCOUNTS_FOLDER)
+        known = convert(_FileAccount, value, ACCOUNTS_FOLDER)
+        account: OutputAccount = convert(JobAccount, value, ACCOUNTS_FOLDER).of(job, plan.options.output)
         reject_bytes = stat(str(rejects)).size_bytes if account.rejected.total else 0
-        whole = [*read_identity(output)] == [*said.items("identity")] and reject_bytes == said.count("reject_bytes")
+        whole = [*read_identity(output)] == [*known["identity"]] and reject_bytes == known["reject_bytes"]
         if whole and not is_link(output) and not is_link(rejects):
             files = (str(rejects),) if account.rejected.total else ()
             return replace(account, rejected=replace(account.rejected, files=files))

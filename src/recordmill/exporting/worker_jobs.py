@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.progress import Progress
@@ -30,7 +30,7 @@ from recordmill.building.workers.shared_files import (
     SharedFolder,
     scratch,
 )
-from recordmill.exporting.job import OutputAccount, rejects_name, run_job
+from recordmill.exporting.job import JobAccount, OutputAccount, rejects_name, run_job
 from recordmill.exporting.plan import Job, ReadPlan
 from recordmill.exporting.resume import ACCOUNT_SUFFIX, finished_digest, holds, remove_unfinished
 from recordmill.records.writers.outputs import Output, find_output
@@ -38,7 +38,7 @@ from recordmill.shards.catalog import ShardFile
 from recordmill.shards.run import RunFolder
 from recordmill.storage.files import give_name, put_bytes, put_if_absent, read_range, stat
 from recordmill.storage.folders import exists, fetch_file, join, make_folder, names_if_there, rename
-from recordmill.storage.json_fields import Fields, load_fields, parse
+from recordmill.storage.json_fields import Count, convert, matches, parse, read_bounded
 from recordmill.storage.lazy_table import TextTable
 
 _LOOKS = 32  # files whose sizes are asked for at once: on a network's disk each is a wait
@@ -49,8 +49,8 @@ _NAME = r"[0-9a-f]{12}-[^/\x00]+"
 class AttemptFile:
     """A file of an attempt: its name in the folder of these, and its size."""
 
-    name: str
-    size_bytes: int
+    name: Annotated[str, matches(_NAME, "the name of a file")]
+    size_bytes: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,20 @@ class FinishedJob:
         }  # fmt: skip
 
     @classmethod
-    def from_json(cls, fields: Fields, jobs: Sequence[Job], output: Output) -> FinishedJob:
+    def from_json(cls, value: Any, source: str, jobs: Sequence[Job], output: Output) -> FinishedJob:
         """Raises DataError for what no read writes."""
-        number = fields.count("number", 0, len(jobs) - 1)
-        rejects = None if fields.any("rejects") is None else _file(fields.object("rejects"))
-        account = OutputAccount.from_json(fields, jobs[number], output)
-        return cls(number, _file(fields.object("output")), rejects, account)
+        known = convert(_Attempt, value, source)
+        if known.number >= len(jobs):
+            raise DataError(f"is {known.number}, not from 0 to {len(jobs) - 1}", source=source, place="number")
+        account = convert(JobAccount, value, source).of(jobs[known.number], output)
+        return cls(known.number, known.output, known.rejects, account)
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    number: Count
+    output: AttemptFile
+    rejects: AttemptFile | None
 
 
 @dataclass(frozen=True)
@@ -128,7 +136,7 @@ def _finished_text(job: FinishedJob | None) -> str:
 
 def _finished_of(jobs: Sequence[Job], output: Output, text: str) -> FinishedJob | None:
     known = json.loads(text)
-    return None if known is None else FinishedJob.from_json(Fields(known, "finished"), jobs, output)
+    return None if known is None else FinishedJob.from_json(known, "finished", jobs, output)
 
 
 def find_finished(
@@ -142,7 +150,8 @@ def find_finished(
 
     def load(name: str) -> FinishedJob | None:
         with contextlib.suppress(OSError, DataError):
-            return FinishedJob.from_json(load_fields(join(folder, name)), jobs, output)
+            path = join(folder, name)
+            return FinishedJob.from_json(parse(read_bounded(path), path), path, jobs, output)
         return None
 
     found: list[FinishedJob | None] = [None] * len(jobs)
@@ -292,11 +301,6 @@ def _listed(job_folder: SharedFolder, run: ReadRun) -> list[FinishedJob]:
     except DataError:
         listed = None
     try:
-        return [FinishedJob.from_json(Fields(one, path), run.jobs, run.output) for one in listed]
+        return [FinishedJob.from_json(one, path, run.jobs, run.output) for one in listed]
     except (TypeError, DataError):
         raise DataError("is not what this read has written there", source=path) from None
-
-
-def _file(fields: Fields) -> AttemptFile:
-    name = fields.text("name", _NAME, "the name of a file")
-    return AttemptFile(name, fields.count("size_bytes"))

@@ -14,14 +14,15 @@ import hashlib
 import logging
 import socket
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from recordmill.base.errors import DataError
 from recordmill.shards.engine_jobs import JOB_NAME, RUNNING, UNHEARD_SEC, UNKNOWN_STATE, JobNote, read_note, state_of
 from recordmill.shards.grammar import is_data_folder
 from recordmill.shards.manifest import Manifest, generations, load
-from recordmill.storage.json_fields import Fields, parse, read_bounded, show
+from recordmill.storage.json_fields import Count, convert, parse, read_bounded, show
 from recordmill.storage.locks import LockFile, lock_folder
 from recordmill.storage.removal import Folder
 from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX
@@ -92,24 +93,26 @@ def _judge(above: Folder, folder: Folder, name: str) -> tuple[bool, LockFile | N
 
 def _is_dead(folder: Folder, lock: LockFile, name: str) -> bool:
     owner = _owner(lock)
-    unsigned = not owner.value and _is_made_here(name)  # a start that was killed before it wrote whose it is
+    unsigned = not owner and _is_made_here(name)  # a start that was killed before it wrote whose it is
     # Where it doesn't tell, or after a restart, the lock only excludes those who would claim the folder as well.
     lock.take()
     if not (unsigned or _is_of_here(owner)) and _silent_sec(folder, lock) <= UNHEARD_SEC:
         return False
-    lease = owner.count("lease_sec") if "lease_sec" in owner and owner.value.get("boot") == machine()["boot"] else 0
+    has_lease = "lease_sec" in owner and owner.get("boot") == machine()["boot"]
+    lease = convert(Count, owner["lease_sec"], LOCK_NAME, "lease_sec") if has_lease else 0
     note = read_note(folder.descriptor) if folder.is_mine(JOB_NAME) else None
     return is_dead(name, lambda: _silent_sec(folder, lock), lease, note, asks=True)
 
 
-def _owner(lock: LockFile) -> Fields:
-    return Fields(parse(lock.read(_OWNER_BYTES) or b"{}", LOCK_NAME), LOCK_NAME)
+def _owner(lock: LockFile) -> Mapping[str, Any]:
+    owner: Mapping[str, Any] = convert(Mapping[str, Any], parse(lock.read(_OWNER_BYTES) or b"{}", LOCK_NAME), LOCK_NAME)
+    return owner
 
 
-def _is_of_here(owner: Fields) -> bool:
+def _is_of_here(owner: Mapping[str, Any]) -> bool:
     """Whether its processes are, or were, this machine's: the same start of it, or the same name of a host."""
     here = machine()
-    return (here["boot"] != "" and owner.value.get("boot") == here["boot"]) or owner.value.get("host") == here["host"]
+    return (here["boot"] != "" and owner.get("boot") == here["boot"]) or owner.get("host") == here["host"]
 
 
 def other_host(run: Path) -> str:
@@ -118,7 +121,7 @@ def other_host(run: Path) -> str:
         with contextlib.closing(LockFile.open(folder, LOCK_NAME)) as lock:
             owner = _owner(lock)
         if not _is_of_here(owner):
-            return show(owner.value.get("host", "of no name"))
+            return show(owner.get("host", "of no name"))
     return ""
 
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from recordmill.base.errors import DataError
-from recordmill.storage.json_fields import Fields, load_fields
+from recordmill.storage.json_fields import load_as
 
 _TIMEOUT_SEC = 10.0
 _MOST_BYTES = 16 << 20  # 16 MiB: the plan of a job of thousands of tasks is far below
@@ -200,15 +200,6 @@ class JobNote:
         """The note as it is written."""
         return json.dumps({**asdict(self), "started": self.started or time.time()}).encode()
 
-    @classmethod
-    def from_fields(cls, found: Fields) -> JobNote:
-        """The note that was read; DataError if it is none."""
-        texts = {name: found.text(name) for name in ("runner", "name", "url", "job")}
-        started: Any = found.value.get("started", 0.0)
-        if isinstance(started, bool) or not isinstance(started, int | float):
-            raise DataError("'started' is no time", source=JOB_NAME)
-        return cls(**texts, started=float(started), detached=found.value.get("detached") is True)
-
     @property
     def where(self) -> str:
         """The job, for people: its name, and where it can be looked at."""
@@ -223,9 +214,9 @@ class JobNote:
 def read_note(folder: int | str) -> JobNote | None:
     """The note in a run's folder, given as a descriptor or a path; None if there is none that can be read."""
     with contextlib.suppress(OSError, DataError):
-        if isinstance(folder, int):
-            return JobNote.from_fields(load_fields(JOB_NAME, dir_fd=folder))
-        return JobNote.from_fields(load_fields(f"{folder}/{JOB_NAME}"))
+        path, above = (JOB_NAME, folder) if isinstance(folder, int) else (f"{folder}/{JOB_NAME}", None)
+        note: JobNote = load_as(JobNote, path, dir_fd=above)
+        return note
     return None
 
 

@@ -23,6 +23,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Annotated, TypedDict
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
@@ -50,7 +51,7 @@ from recordmill.storage.folders import (
     paths_in,
     private_folder,
 )
-from recordmill.storage.json_fields import load_fields
+from recordmill.storage.json_fields import load_as, matches
 from recordmill.storage.walk import DATA_PREFIX, RESULTS, RUN_PREFIX
 
 __all__ = ["LEASE_SEC", "StoreRun", "clean", "results", "run_at", "work_folder"]
@@ -61,6 +62,10 @@ _REMOVED, _REMOVED_AT_ONCE = 1_000, 32  # objects that are removed one after the
 _NUMBER = re.compile(r"([0-9]{8})\.json")
 
 _log = logging.getLogger(__name__)
+
+
+class _Result(TypedDict):
+    folder: Annotated[str, matches(f"{DATA_PREFIX}[0-9a-f]{{12}}", "the folder of a result")]
 
 
 def work_folder(out: str) -> Path:
@@ -85,8 +90,8 @@ def results(out: str, known: Mapping[int, str] | None = None) -> dict[int, str]:
         if known and number in known:
             return known[number]
         with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-            fields = load_fields(join(out, result_name(number)))
-            return fields.text("folder", f"{DATA_PREFIX}[0-9a-f]{{12}}", "the folder of a result")
+            folder: str = load_as(_Result, join(out, result_name(number)))["folder"]
+            return folder
         return ""
 
     numbers = result_numbers(out)

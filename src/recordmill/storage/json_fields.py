@@ -11,7 +11,7 @@ import json
 import os
 import re
 import stat as modes
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from types import UnionType
 from typing import Annotated, Any, NoReturn, get_args, get_origin, get_type_hints
@@ -64,12 +64,6 @@ def parse(data: bytes | str, source: str) -> Any:
         raise DataError(f"is no JSON: {str(error)[:200]}", source=source) from None
 
 
-def load_fields(path: str | os.PathLike[str], *, dir_fd: int | None = None) -> Fields:
-    """The object that a file holds; see `read_bounded` and `parse` for what is raised."""
-    name = os.fspath(path)
-    return Fields(parse(read_bounded(path, dir_fd=dir_fd), name), name)
-
-
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
@@ -107,7 +101,7 @@ def between(least: int, most: int) -> Check:
 
 
 Count = Annotated[int, between(0, MOST_COUNT)]
-_KINDS = {str: "a string", int: "a whole number"}
+_KINDS = {str: "a string", int: "a whole number", bool: "true or false"}
 
 
 def convert(kind: Any, value: Any, source: str, place: str = "") -> Any:
@@ -115,7 +109,7 @@ def convert(kind: Any, value: Any, source: str, place: str = "") -> Any:
 
     Args:
         kind: `Any`, a plain type, `T | None`, a sequence or a mapping of such types, `Annotated` with
-            `Check`s, a TypedDict, whose values are only checked, or a dataclass. Fields that neither names are ignored.
+            `Check`s, a TypedDict or a dataclass. Fields that neither names are left out.
         value: As `parse` gives it.
         source: The file, for errors.
         place: The field that holds the value, for errors.
@@ -138,6 +132,10 @@ def convert(kind: Any, value: Any, source: str, place: str = "") -> Any:
         if type(value) is not kind:
             _refuse(f"is {show(value)}, not {_KINDS[kind]}", source, place)
         return value
+    if kind is float:
+        if type(value) not in (int, float) or abs(value) > MOST_COUNT:
+            _refuse(f"is {show(value)}, not a number", source, place)
+        return float(value)
     if origin is Sequence or origin is tuple:
         if not isinstance(value, list):
             _refuse(f"is {show(value)}, not a list", source, place)
@@ -153,7 +151,13 @@ def convert(kind: Any, value: Any, source: str, place: str = "") -> Any:
     if missing := next((name for name in types if name in required and name not in value), None):
         _refuse("is missing", source, _below(place, missing))
     found = {name: convert(types[name], value[name], source, _below(place, name)) for name in types if name in value}
-    return kind(**found) if isinstance(kind, type) and is_dataclass(kind) else value
+    return kind(**found)
+
+
+def load_as(kind: Any, path: str | os.PathLike[str], *, dir_fd: int | None = None) -> Any:
+    """The value that a file holds, as that type; see `read_bounded`, `parse` and `convert` for what is raised."""
+    name = os.fspath(path)
+    return convert(kind, parse(read_bounded(path, dir_fd=dir_fd), name), name)
 
 
 @functools.cache
@@ -172,72 +176,6 @@ def _below(place: str, name: str) -> str:
 
 def _refuse(reason: str, source: str, place: str) -> NoReturn:
     raise DataError(reason, source=source, place=place)
-
-
-class Fields:
-    """An object of JSON whose fields are asked for by name and type; every error names file and field."""
-
-    def __init__(self, value: Any, source: str, place: str = "") -> None:
-        self.source, self.place = source, place
-        if not isinstance(value, dict):
-            self.refuse(f"is {show(value)}, not an object")
-        self.value: Mapping[str, Any] = value
-
-    def refuse(self, reason: str, name: str = "") -> NoReturn:
-        """Raise the error of a field, or of the object itself."""
-        raise DataError(reason, source=self.source, place=self._at(name))
-
-    def _at(self, name: str) -> str:
-        shown = name if name.isprintable() else ascii(name)[1:-1]
-        return ".".join(part for part in (self.place, shown[:_SHOWN]) if part)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.value
-
-    def any(self, name: str) -> Any:
-        if name not in self.value:
-            self.refuse("is missing", name)
-        return self.value[name]
-
-    def text(self, name: str, pattern: str | None = None, says: str = "") -> str:
-        """A string, all of which the regular expression matches; says: what the pattern allows, for people."""
-        value = self.any(name)
-        if not isinstance(value, str):
-            self.refuse(f"is {show(value)}, not a string", name)
-        if pattern is not None and not re.fullmatch(pattern, value, re.ASCII):
-            self.refuse(f"is {show(value)}, not {says}", name)
-        return value
-
-    def count(self, name: str, least: int = 0, most: int = MOST_COUNT) -> int:
-        """A whole number in that range."""
-        value = self.any(name)
-        if not isinstance(value, int) or isinstance(value, bool):
-            self.refuse(f"is {show(value)}, not a whole number", name)
-        if not least <= value <= most:
-            self.refuse(f"is {show(value)}, not from {least} to {most}", name)
-        return value
-
-    def items(self, name: str) -> list[Any]:
-        value = self.any(name)
-        if not isinstance(value, list):
-            self.refuse(f"is {show(value)}, not a list", name)
-        return value
-
-    def texts(self, name: str, check: Callable[[str], bool] | None = None, says: str = "") -> list[str]:
-        """A list of strings for each of which `check` holds; says: what that means, for people."""
-        for at, value in enumerate(found := self.items(name)):
-            if not isinstance(value, str):
-                self.refuse(f"is {show(value)}, not a string", f"{name}[{at}]")
-            if check is not None and not check(value):
-                self.refuse(f"is {show(value)}, not {says}", f"{name}[{at}]")
-        return found
-
-    def object(self, name: str) -> Fields:
-        return Fields(self.any(name), self.source, self._at(name))
-
-    def objects(self, name: str) -> Iterator[Fields]:
-        for at, value in enumerate(self.items(name)):
-            yield Fields(value, self.source, self._at(f"{name}[{at}]"))
 
 
 def show(value: Any) -> str:

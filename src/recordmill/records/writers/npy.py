@@ -19,7 +19,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 from urllib.parse import quote
 
 import numpy as np
@@ -34,11 +34,16 @@ from recordmill.schemas.arrow import from_arrow, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.storage.files import create_file, local_path, write_all
 from recordmill.storage.folders import make_folder
-from recordmill.storage.json_fields import load_fields
+from recordmill.storage.json_fields import Count, load_as
 
 COLUMNS_NAME = "_columns.json"
 _VERSION = 1
 _NAME_BYTES = 200  # file systems allow 255 bytes; the rest is for `.row_splits_1.npy`
+
+
+class _Columns(TypedDict):
+    arrow_schema: str
+    rows: Count
 
 
 def file_stem(feature_name: str) -> str:
@@ -176,9 +181,9 @@ def open_columns(folder: str | Path, mmap: bool = True) -> dict[str, Array | Rag
     """
     folder = Path(local_path(folder))
     try:
-        about = load_fields(folder / COLUMNS_NAME)
-        schema = from_arrow(pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(about.text("arrow_schema")))))
-        rows = about.count("rows")
+        about = load_as(_Columns, folder / COLUMNS_NAME)
+        schema = from_arrow(pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(about["arrow_schema"]))))
+        rows = about["rows"]
         return {feature.name: _load(folder, feature, rows, mmap) for feature in schema}
     except DataError:
         raise
