@@ -228,7 +228,7 @@ def _prepare(
         seen = ProbeResult(_place(folder, out, settings).run(), some_of(plan.files))
         preflight(settings.runner, settings.beam_args, seen, progress)
     progress.begin("resume")
-    folder, finished = go_on(folder, plan, settings.threads, engine=settings.runner is not None)
+    folder, finished = go_on(folder, plan, engine=settings.runner is not None)
     if finished is not None and settings.runner is not None:
         from recordmill.pipelines.read_beam import finished_by_workers
 

@@ -6,7 +6,6 @@ whole; a second attempt at the same job replaces it with the same bytes.
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,8 +31,7 @@ from recordmill.storage.json_fields import Count
 class OutputAccount:
     """What became of the records of a job: read = written + rejected.total + filtered.
 
-    output: its name in the data folder. notes: for people. digest: of what was read, where all of it was checked,
-    else "".
+    output: its name in the data folder. notes: for people.
     """
 
     split: str
@@ -43,7 +41,6 @@ class OutputAccount:
     rejected: Rejected
     filtered: int = 0
     notes: tuple[str, ...] = ()
-    digest: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """All but the names, which the job says."""
@@ -54,7 +51,6 @@ class OutputAccount:
             "counts": dict(self.rejected.counts),
             "first": [asdict(reject) for reject in self.rejected.first],
             "notes": self.notes,
-            "digest": self.digest,
         }
 
 
@@ -68,13 +64,12 @@ class JobAccount:
     counts: Mapping[str, Count]
     first: Sequence[Reject]
     notes: Sequence[str]
-    digest: str
 
     def of(self, job: Job, output: Output) -> OutputAccount:
         """The account of that job."""
         rejected = Rejected(Counter(self.counts), tuple(self.first))
         names = (job.split, output_name(job, output))
-        return OutputAccount(*names, self.read, self.written, rejected, self.filtered, tuple(self.notes), self.digest)
+        return OutputAccount(*names, self.read, self.written, rejected, self.filtered, tuple(self.notes))
 
 
 def _nobody(path: Path, name: str) -> AbstractContextManager[None]:
@@ -198,14 +193,12 @@ def run_job(
     reject_file = rejects / rejects_name(job)
     reject_writer = RejectWriter(rejects / f".{job.name}.{attempt}.tmp", most=plan.most_rejects, work=job.name)
     read = filtered = 0
-    seen = hashlib.sha256()
 
     def good() -> Iterator[pa.RecordBatch]:
         nonlocal read, filtered
         for part in read_parts(plan, job, threads):
             read += part.records
             filtered += part.filtered
-            seen.update(part.seen)
             reject_writer.write(part.rejects)
             progress.advance(records=part.records, rejects=len(part.rejects))
             yield from part.batches
@@ -224,8 +217,7 @@ def run_job(
             f"{name}: {read} records were read, but {written} written, {rejected.total} rejected and "
             f"{filtered} filtered; nothing was kept"
         )
-    digest = seen.hexdigest() if plan.options.checks_all else ""
-    return OutputAccount(job.split, name, read, writer.rows, rejected, filtered, writer.notes, digest)
+    return OutputAccount(job.split, name, read, writer.rows, rejected, filtered, writer.notes)
 
 
 def write_output(

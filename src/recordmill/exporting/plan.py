@@ -223,14 +223,9 @@ class ReadOptions:
         return self.where is not None or self.sample is not None
 
     @property
-    def checks_all(self) -> bool:
-        """Whether every record is read, and a damaged one is an error."""
-        return not self.lenient and self.limit is None
-
-    @property
     def decodes_all(self) -> bool:
         """Whether every record is decoded, and a damaged one is an error."""
-        return self.checks_all and not self.filters
+        return not (self.lenient or self.filters) and self.limit is None
 
     def __post_init__(self) -> None:
         find_output(self.to)

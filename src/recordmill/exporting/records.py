@@ -18,7 +18,6 @@ from recordmill.base.errors import DataError, Reject
 from recordmill.base.option_names import option, shortened
 from recordmill.base.siphash import derive_key, hash_positions
 from recordmill.base.threads import thread_map
-from recordmill.exporting.input_digest import frame_digests
 from recordmill.exporting.plan import Job, ReadPlan
 from recordmill.records.columns.convert import DecodeTensor, convert_column
 from recordmill.records.columns.decode_images import DecodeImages
@@ -49,12 +48,11 @@ _SAMPLE = b"recordmill-sampl"
 
 @dataclass(frozen=True)
 class Slice:
-    """Frames of one file, whose offsets in it are found.starts + first_offset. seen: as of `Salvaged`."""
+    """Frames of one file, whose offsets in it are found.starts + first_offset."""
 
     found: Recovered
     first_offset: int
     file: ShardFile
-    seen: bytes = b""
 
     def location(self, row: int) -> str:
         """Where one of the frames stands."""
@@ -79,14 +77,13 @@ class SelectedRecords:
         record goes with it.
         """
         start = low = 0
-        part, rejects, filtered = self.part, self.rejects, self.filtered
+        rejects, filtered = self.rejects, self.filtered
         for stop in stops.tolist():
             high = int(self.rows[stop]) if stop < len(self.rows) else len(self.part.found.starts)
             bad = tuple(one for one in self.bad if low <= one[0] < high)
-            yield SelectedRecords(
-                part, self.batch.slice(start, stop - start), self.rows[start:stop], bad, rejects, filtered
-            )
-            start, low, part, rejects, filtered = stop, high, replace(part, seen=b""), (), 0
+            batch, rows = self.batch.slice(start, stop - start), self.rows[start:stop]
+            yield SelectedRecords(self.part, batch, rows, bad, rejects, filtered)
+            start, low, rejects, filtered = stop, high, (), 0
 
 
 def frames_in(load: Load, lenient: bool) -> Slice:
@@ -99,21 +96,19 @@ def frames_in(load: Load, lenient: bool) -> Slice:
         Recovered(frames.data, frames.starts, frames.lengths, np.arange(len(frames)) + block.first_record),
         block.first_offset,
         load.file,
-        frame_digests(load.piece.file, [block]),
     )
 
 
 def cut_rows(whole: Slice, rows: int) -> Iterator[Slice]:
-    """Slices of at most so many records; the rejects, and what was seen, go with the first one."""
-    found, rejects, seen = whole.found, whole.found.rejects, whole.seen
+    """Slices of at most so many records; the rejects go with the first one."""
+    found, rejects = whole.found, whole.found.rejects
     for start in range(0, max(len(found.starts), 1), rows):
         part = slice(start, start + rows)
         yield replace(
             whole,
             found=Recovered(found.data, found.starts[part], found.lengths[part], found.numbers[part], rejects),
-            seen=seen,
         )
-        rejects, seen = (), b""
+        rejects = ()
 
 
 def select_matching(plan: ReadPlan, part: Slice) -> SelectedRecords:
@@ -170,7 +165,7 @@ def convert_selected(plan: ReadPlan, kept: SelectedRecords) -> Salvaged:
             raise DataError(message, source=kept.part.file.path, place=kept.part.location(row))
         rejects.append(Reject(kept.part.file.name, kept.part.location(row), reason, message))
     batches = (converted.batch,) if converted.batch.num_rows else ()
-    return Salvaged(batches, tuple(rejects), kept.filtered, seen=kept.part.seen)
+    return Salvaged(batches, tuple(rejects), kept.filtered)
 
 
 def sampled(file: bytes, numbers: Int64s, share: float, seed: int) -> npt.NDArray[np.bool_]:
@@ -370,12 +365,11 @@ def _decoded(plan: ReadPlan, load: Load) -> Salvaged:
     if plan.options.lenient:
         return salvage(load, plan.schema)
     blocks = blocks_of(load)
-    seen = frame_digests(load.piece.file, blocks)
     if plan.guess is not None:
         batches = tuple(selected(confirm_block(block, plan.guess), plan.schema) for block in blocks)
     else:
         batches = tuple(decode_block(block, plan.schema, load.file.path) for block in blocks)
-    return Salvaged(batches, (), seen=seen)
+    return Salvaged(batches, ())
 
 
 def _limited(parts: Iterator[Salvaged], limit: int) -> Iterator[Salvaged]:

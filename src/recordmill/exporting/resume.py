@@ -1,10 +1,11 @@
 """What a read has finished, said by an account beside each output, so that the same command goes on from there after a
 kill; and what makes two reads the same.
 
-A job's output is kept whole or not at all. Its account is written when the output has its name and is on disk, with the
-digest of the input that it was made of, and it holds as long as that input has the digest and the output is there as it
-was. A read of one output, or of no more than --file-size, writes none: to begin anew costs less. Of a read by an
-engine's workers the accounts lie beside their files (`exporting.worker_jobs`).
+A job's output is kept whole or not at all. Its account is written when the output has its name and is on disk, and
+holds as long as the output is there as it was. Two reads are the same only if their inputs have the same sizes and
+times, in a store the same ETags: a read of files that were written to since begins anew. A read of one output, or of
+no more than --file-size, writes no accounts: to begin anew costs less. Of a read by an engine's workers they lie beside
+their files (`exporting.worker_jobs`).
 """
 
 from __future__ import annotations
@@ -19,12 +20,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from recordmill.base.errors import DataError, RecordmillError
-from recordmill.base.threads import thread_map
-from recordmill.exporting.input_digest import digest_bytes, digest_frames
+from recordmill.base.errors import DataError
 from recordmill.exporting.job import JobAccount, OutputAccount, output_name, rejects_name
 from recordmill.exporting.plan import Job, ReadPlan, sizes_of
-from recordmill.shards.cutting import pieces_of
 from recordmill.shards.dead_runs import READ_NOTE_NAME
 from recordmill.shards.pieces import PieceTable
 from recordmill.shards.run import RunFolder
@@ -36,13 +34,13 @@ from recordmill.storage.walk import RUN_PREFIX
 
 ACCOUNTS_FOLDER = "accounts"  # in the run folder: a file for each finished output
 ACCOUNT_SUFFIX = ".account.json"  # of those that workers of an engine leave beside their files
-_VERSION = 4  # of the accounts, and of how a read cuts its work: others are not gone on from
+_VERSION = 5  # of the accounts, and of how a read cuts its work: others are not gone on from
 
 
 @dataclass(frozen=True)
 class Finished:
     """The accounts in a run folder. path: where they are. kept: name of a job to what an earlier process has made of it
-    and still holds. by_workers: of each job what workers of an engine have made, who look at its input themselves.
+    and still holds. by_workers: of each job what workers of an engine have made.
     """
 
     path: Path
@@ -66,12 +64,12 @@ class Finished:
         """Say that the job's output is finished, and its file of rejects; not if its input is another one than when the
         read was planned.
         """
-        if (digest := finished_digest(plan, job, account)) is None:
+        if not inputs_stand(plan, job):
             return
         for path in account.rejected.files:
             sync_file(path)
         said = {
-            **replace(account, digest=digest).to_json(),
+            **account.to_json(),
             "identity": read_identity(data / account.output),
             "reject_bytes": sum(stat(path).size_bytes for path in account.rejected.files),
         }
@@ -79,32 +77,13 @@ class Finished:
             write_all(file, json.dumps(said).encode())
 
 
-def finished_digest(plan: ReadPlan, job: Job, account: OutputAccount) -> str | None:
-    """The digest of what the job was made of; None if that is not what was planned any more."""
-    with contextlib.suppress(OSError, DataError):
-        digest = account.digest or digest_inputs(plan, job)
-        if all(stat(plan.files[file].path) == plan.files[file].stat for file in {piece.file for piece in job.pieces}):
-            return digest
-    return None
-
-
-def holds(plan: ReadPlan, job: Job, account: OutputAccount) -> bool:
-    """Whether the job would be made of what the account speaks of."""
-    with contextlib.suppress(OSError, RecordmillError):
-        return digest_inputs(plan, job) == account.digest
+def inputs_stand(plan: ReadPlan, job: Job) -> bool:
+    """Returns True if the files that the job was made of are still as they were planned."""
+    with contextlib.suppress(OSError):
+        return all(
+            stat(plan.files[file].path) == plan.files[file].stat for file in {piece.file for piece in job.pieces}
+        )
     return False
-
-
-def digest_inputs(plan: ReadPlan, job: Job) -> str:
-    """The digest, in hex, of what the job is made of.
-
-    Raises:
-        OSError: a file is gone. DataError: it is damaged.
-    """
-    pieces = list(pieces_of(plan.files, job.pieces, lenient=plan.options.lenient))
-    if plan.options.checks_all:
-        return digest_frames(plan.files, pieces)
-    return digest_bytes(plan.files, pieces, lenient=plan.options.lenient)
 
 
 def account_name(job: Job) -> str:
@@ -149,8 +128,8 @@ def is_noted(plan: ReadPlan, engine: bool = False) -> bool:
 
 
 def fingerprint(plan: ReadPlan, engine: bool = False) -> str:
-    """The same for two reads that end with the same files if their inputs hold the same bytes, and keep what they
-    finish in the same places. engine: its workers make the outputs.
+    """The same for two reads of the same files, not written to in between, that end with the same files and keep what
+    they finish in the same places. engine: its workers make the outputs.
     """
     options = replace(plan.options, where=None)
     predicate = plan.options.where.predicate if plan.options.where is not None else None
@@ -162,7 +141,11 @@ def fingerprint(plan: ReadPlan, engine: bool = False) -> str:
         else repr(pickle.dumps(predicate, protocol=4)),  # only hashed: its text leaves long lists out
         *map(repr, [options, plan.schema, plan.decoded, plan.selected, plan.steps, plan.layout]),
         *(f"{whole.split} {whole.limit} {PieceTable.of(whole.pieces).digest()}" for whole in plan.wholes),
-        *(f"{file.name} {file.split} {file.compression} {file.stat.size_bytes} {file.info}" for file in plan.files),
+        *(
+            f"{file.name} {file.split} {file.compression} {file.stat.size_bytes} {file.stat.mtime_ns} {file.stat.etag} "
+            f"{file.info}"
+            for file in plan.files
+        ),
     ]:
         whole.update(text.encode(errors="surrogateescape") + b"\0")
     return whole.hexdigest()
@@ -180,13 +163,11 @@ def may_go_on(out: Path) -> bool:
     return any(is_resumable(run) and accounts_in(run) for run in paths_in(out, f"{RUN_PREFIX}*"))
 
 
-def go_on(
-    folder: RunFolder, plan: ReadPlan, threads: int, *, engine: bool = False
-) -> tuple[RunFolder, Finished | None]:
+def go_on(folder: RunFolder, plan: ReadPlan, *, engine: bool = False) -> tuple[RunFolder, Finished | None]:
     """The run folder of a dead read of the same plan, where there is one, else `folder`; and the accounts that hold,
     None if the read is too small for them.
 
-    Dead reads of other plans are removed. engine: its workers make the outputs, and look at what they have left.
+    Dead reads of other plans are removed. engine: its workers make the outputs.
     """
     mark = fingerprint(plan, engine) if is_noted(plan, engine) else None
     taken = _take(folder.out, mark)
@@ -195,7 +176,7 @@ def go_on(
     if taken is None:
         return folder, Finished.begin(folder.path, mark)
     try:
-        finished = Finished(taken.path / ACCOUNTS_FOLDER) if engine else _checked(taken, plan, threads)
+        finished = Finished(taken.path / ACCOUNTS_FOLDER) if engine else _checked(taken, plan)
     except BaseException:
         taken.release()  # what is finished there stays
         raise
@@ -240,13 +221,12 @@ def _take(out: Path, mark: str | None) -> RunFolder | None:
     return found
 
 
-def _checked(run: RunFolder, plan: ReadPlan, threads: int) -> Finished:
+def _checked(run: RunFolder, plan: ReadPlan) -> Finished:
     """The accounts that hold; everything that they do not speak of is removed, the other accounts first, so that none
     is left that speaks of what is gone.
     """
-    found = [(job, account) for job in plan.jobs if (account := _found(run, plan, job)) is not None]
-    good = thread_map(lambda item: holds(plan, *item), found, threads)
-    kept = {job.name: (job, account) for (job, account), holding in zip(found, good, strict=True) if holding}
+    found = ((job, _found(run, plan, job)) for job in plan.jobs)
+    kept = {job.name: (job, account) for job, account in found if account is not None}
     remove_unfinished(
         run,
         {account_name(job) for job, _ in kept.values()},

@@ -5,7 +5,7 @@ one that was given up, and goes on writing, changes nothing that others read: ou
 that publishes, for the attempts that the engine accounted for.
 
 Beside its files an attempt leaves its account, so that the same read, when its driver or its job was killed, takes them
-for its own: whoever gets the job then looks whether its input is still the same.
+for its own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from recordmill.building.workers.shared_files import (
 )
 from recordmill.exporting.job import JobAccount, OutputAccount, rejects_name, run_job
 from recordmill.exporting.plan import Job, ReadPlan
-from recordmill.exporting.resume import ACCOUNT_SUFFIX, finished_digest, holds, remove_unfinished
+from recordmill.exporting.resume import ACCOUNT_SUFFIX, inputs_stand, remove_unfinished
 from recordmill.records.writers.outputs import Output, find_output
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.run import RunFolder
@@ -179,7 +179,7 @@ def make_job(run: SharedRun, number: int, progress: Progress) -> FinishedJob:
     """
     known, job_folder = run.load(), run.job_folder
     job, finished = known.jobs[number], known.finished[number] if known.finished else None
-    if finished is not None and not _missing(job_folder, finished.files) and holds(known.plan, job, finished.account):
+    if finished is not None and not _missing(job_folder, finished.files):
         return finished
     with scratch(job_folder) as folder:
         data, rejects = Path(folder, "data"), Path(folder, "rejects")
@@ -190,12 +190,10 @@ def make_job(run: SharedRun, number: int, progress: Progress) -> FinishedJob:
         listed = [_hand_over(job_folder, Path(path)) for path in account.rejected.files]
     account = replace(account, rejected=replace(account.rejected, files=()))
     made = FinishedJob(number, output, listed[0] if listed else None, account)
-    if known.noted and (digest := finished_digest(known.plan, job, account)) is not None:
-        noted = replace(made, account=replace(account, digest=digest))
-        put_bytes(
-            job_folder.run(ATTEMPTS_FOLDER, f"{output.name}{ACCOUNT_SUFFIX}"), json.dumps(noted.to_json()).encode()
-        )
-    return replace(made, account=replace(account, digest=""))
+    if known.noted and inputs_stand(known.plan, job):
+        path = job_folder.run(ATTEMPTS_FOLDER, f"{output.name}{ACCOUNT_SUFFIX}")
+        put_bytes(path, json.dumps(made.to_json()).encode())
+    return made
 
 
 def _hand_over(job_folder: SharedFolder, path: Path) -> AttemptFile:

@@ -216,16 +216,6 @@ def _whole(data: Bytes, file: ShardFile, piece: Piece, stop: int) -> Bytes:
     return data
 
 
-def raw_range(file: ShardFile, piece: Piece) -> tuple[int, int]:
-    """Which bytes of the file as it lies on disk hold the piece: [first, behind)."""
-    if piece.stop is None:
-        return 0, file.stat.size_bytes
-    if file.codec.is_plain:
-        return piece.start, piece.stop
-    bounds = _members_of(file, load_members(file), piece.start, piece.stop)[0]
-    return bounds[0], bounds[-1]
-
-
 def _members_of(file: ShardFile, members: Index, start: int, stop: int) -> tuple[list[int], list[int]]:
     """Where the members that hold uncompressed bytes [start, stop) begin and the last one ends: in the file, and
     uncompressed.

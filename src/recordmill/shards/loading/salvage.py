@@ -33,15 +33,13 @@ PARSE, MISSING_RECORDS = "record", "truncated"
 @dataclass(frozen=True)
 class Salvaged:
     """Of consecutive records: the good ones as batches, the bad ones as rejects, and how many were filtered out, though
-    nothing was wrong with them. numbers: of the good ones of one load, in their file. seen: digests of the frames that
-    they were, where the reader wants them.
+    nothing was wrong with them. numbers: of the good ones of one load, in their file.
     """
 
     batches: tuple[pa.RecordBatch, ...]
     rejects: tuple[Reject, ...]
     filtered: int = 0
     numbers: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
-    seen: bytes = b""
 
     @property
     def rows(self) -> int:
