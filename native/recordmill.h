@@ -260,6 +260,31 @@ int64_t rm_count_json_values(const uint8_t *data, int64_t data_size, const int32
                              int64_t *counts, int64_t counts_size, int64_t *first, int64_t first_size, int64_t *losses,
                              int64_t losses_size, int64_t *classes, int64_t classes_size);
 
+/* csv.cpp */
+
+enum { RM_CSV_TOO_LONG = -1, RM_CSV_STRAY_QUOTE = -2 }; /* widths of bad rows: longer than max_row_bytes, or a quote is
+                                                          never closed; a field goes on after its closing quote */
+/* The bytes that mean something: each is a byte, or 256 where there is none. columns: 0 if only rows are wanted, not
+ * their fields. is_ragged: rows with fewer fields are no bad ones. */
+typedef struct {
+  int64_t delimiter, quote, is_doubled, escape, comment, trim, max_row_bytes, columns, is_ragged, is_lenient;
+} rm_csv_dialect;
+/* at: where a row starts, or is_skipping: in a line to skip; then where the next row starts. line: the physical line
+ * there. limit: the first byte where no row is to start. is_final: the data ends with a row or the file. The others are
+ * results: rows, bad ones, blank lines that are no rows; of the rows, the fields in quotes, the rows that needed
+ * them, since their lines would be no rows without; the rows across lines of which each would be one, and the first of
+ * their lines. */
+typedef struct {
+  int64_t at, line, limit, is_final, is_skipping, rows, bad, blanks, quoted_fields, needed, across, first_across;
+} rm_csv_scan;
+/* Reads rows until the arrays are full, a row starts at the limit or later, or the data ends; unescapes fields in
+ * place. starts, infos: [columns, n], of fields as in fields.cpp. rows: [3, n], fields, ordinal and line. bad: [m, 6],
+ * ordinal, line, start, fields or CSV_TOO_LONG ..., the start of the field that is wrong, and 1 if the row's lines would
+ * be rows without quotes. */
+int64_t rm_scan_csv(uint8_t *data, int64_t data_size, const rm_csv_dialect *dialect, rm_csv_scan *scan, int32_t *starts,
+                    int64_t starts_size, int32_t *infos, int64_t infos_size, int64_t *rows, int64_t rows_size,
+                    int64_t *bad, int64_t bad_size);
+
 /* fields.cpp: columns of text fields. A field is data[start, start + length); an info is its length and flags. The texts
  * that stand for a null lie one after the other in tokens, token i ends at token_ends[i]. valid and fault come in as 1
  * and 0 in every row: valid becomes 0 where there is a null, fault says why a field has no value. */

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from recordmill.base import native
 from recordmill.sources.csv.dialect import CsvOptions, Dialect
 from recordmill.sources.csv.fields import BAD_ROWS, TokenizedRows, Tokenizer, read_rows
-from recordmill.sources.csv.tokenize import FIELD_TOO_LONG, STRAY_QUOTE
 
 COLUMNS = 5
 LONG = b"x" * 61  # pushes what follows across the 64-byte blocks
@@ -43,9 +42,9 @@ def to_oracle(
     its good rows don't know their first byte, so the oracle's stands in.
     """
     for ordinal, line, start, width, _, _ in rows.bad.tolist():
-        assert width in (FIELD_TOO_LONG, STRAY_QUOTE) or width > COLUMNS
+        assert width in (native.CSV_TOO_LONG, native.CSV_STRAY_QUOTE) or width > COLUMNS
         fields = (b"",) * width if width > 0 else None
-        yield first + ordinal, Row(start, line, fields, stray=width == STRAY_QUOTE)
+        yield first + ordinal, Row(start, line, fields, stray=width == native.CSV_STRAY_QUOTE)
     for row, (ordinal, line, width) in enumerate(
         zip(rows.ordinals.tolist(), rows.lines.tolist(), rows.widths.tolist(), strict=True)
     ):

@@ -15,9 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from recordmill.base.errors import DataError
-from recordmill.sources.csv.automaton import COMMENT, NOT_ENDED, RECORD, STATE_COUNT, Automaton
 from recordmill.sources.csv.dialect import CsvOptions, Dialect
-from recordmill.sources.csv.fields import Tokenizer
+from recordmill.sources.csv.fields import Tokenizer, find_row_end
 from recordmill.sources.csv.head import Head
 from recordmill.sources.csv.ranges import Scan, ScannedRange, scan_files
 from recordmill.storage.digest import chunk_digests
@@ -139,20 +138,6 @@ def test_a_file_that_shrinks_is_an_error(tmp_path: Path) -> None:
         list(scan_files([file], [head], scan, 2))
 
 
-def row_ends(automaton: Automaton, data: np.ndarray) -> list[int]:
-    """Where each row that ends in data does, by the table; blank lines and comments are no rows."""
-    ends, at = [], 0
-    while at < len(data):
-        state = int(automaton.table.reshape(STATE_COUNT, 256)[RECORD, data[at]])
-        end = at + 1 if state == RECORD else automaton.row_end(data, at + 1, state)
-        if end == NOT_ENDED:
-            break
-        if state not in (RECORD, COMMENT):
-            ends.append(end)
-        at = end
-    return ends
-
-
 @settings(max_examples=400, deadline=None)
 @given(noisy, dialects, delimiters)
 @example(b'"a"\\"b\n",c\n', CsvOptions(escape="\\"), ",")
@@ -160,49 +145,38 @@ def row_ends(automaton: Automaton, data: np.ndarray) -> list[int]:
 @example(b'"a""\nb"\n', CsvOptions(), ",")
 @example(b' "a\nb" \nc\n', CsvOptions(trim=True), ",")
 @example(b"a\\\r\nb\r\n", CsvOptions(escape="\\"), ",")
-def test_table_and_tokenizer_agree_on_every_row_end(content: bytes, options: CsvOptions, delimiter: str) -> None:
+def test_row_ends_are_those_of_the_tokenizer(content: bytes, options: CsvOptions, delimiter: str) -> None:
     """Ranges are cut by the one and read by the other."""
     dialect = Dialect.of(replace(options, max_row_bytes=1 << 20, lenient_quotes=True), delimiter)
     data = np.frombuffer(bytearray(content), np.uint8)
-    expected = row_ends(Automaton.of(dialect), data.copy())
-    tokenizer, ends, at = Tokenizer(dialect, 256, 1, ragged=True), [], 0
-    while (rows := tokenizer.read(data, at, len(data), final=False)).count:
-        assert (rows.count, len(rows.bad)) == (1, 0)
-        at = rows.stop
-        ends.append(at)
-    assert ends == expected
+    tokenizer, at = Tokenizer(dialect, 256, 1, ragged=True), 0
+    ends = [0]
+    for final in (False, True):
+        while True:
+            found = find_row_end(data, dialect, at, at + 1, final=final)
+            rows = tokenizer.read(data.copy(), at, at + 1, final=final)
+            assert (found.stop, found.skipping, found.too_long) == (rows.stop, rows.skipping, len(rows.bad) > 0)
+            if rows.stop == at or rows.skipping or len(rows.bad):
+                break
+            at = rows.stop
+            ends.append(at)
+    for limit in range(1, len(data) + 1):
+        found = find_row_end(data, dialect, 0, limit, final=True)
+        assert found.too_long or found.skipping or found.stop == next(end for end in ends if end >= limit)
 
 
-@settings(max_examples=200, deadline=None)
-@given(contents, dialects)
-def test_transitions_equal_the_table_walked_byte_by_byte(content: bytes, options: CsvOptions) -> None:
-    automaton = Automaton.of(Dialect.of(options, ","))
-    data = np.frombuffer(bytearray(content), np.uint8)
-    exits, longest = automaton.transitions(data)
-    table = automaton.table.reshape(STATE_COUNT, 256)
-    for start in range(STATE_COUNT):
-        state, row, most = start, 0, 0
-        for at, byte in enumerate(content):
-            state = int(table[state, byte])
-            if state == RECORD:
-                most, row = max(most, at - row), at + 1
-        assert exits[start] == state
-        assert longest[start] >= max(most, len(content) - row)
-        assert automaton.follow(data, start)[0] == state
-
-
-def test_long_ranges_merge_their_lanes() -> None:
-    automaton = Automaton.of(Dialect.of(CsvOptions(), ","))
-    data = np.frombuffer(bytearray(b'a,"b\n",c\n' * 50_000), np.uint8)
-    exits, longest = automaton.transitions(data)
-    assert exits[RECORD] == RECORD
-    assert longest[RECORD] <= 64  # what is within a block is not measured finer
-    assert len(set(exits)) <= 2
-
-
-def test_row_end_sees_half_a_line_end() -> None:
-    automaton = Automaton.of(Dialect.of(CsvOptions(), ","))
-    data = np.frombuffer(b'x"\r\ny', np.uint8)
-    assert automaton.row_end(data, 0, 3) == 4
-    assert automaton.row_end(data[:3], 0, 3) == NOT_ENDED
-    assert automaton.row_end(data, 4, RECORD) == 4
+@settings(max_examples=400, deadline=None)
+@given(noisy, dialects)
+def test_long_blocks_without_quotes_are_passed_over(content: bytes, options: CsvOptions) -> None:
+    dialect = Dialect.of(replace(options, lenient_quotes=True), ",")
+    data = np.frombuffer(bytearray(content + b"x,y,z\r\n" * 30 + content + b"x" * 200 + b"\n" + content), np.uint8)
+    tokenizer, at, starts, skipping = Tokenizer(dialect, 256, 100, ragged=True), 0, [], False
+    read = data.copy()
+    while at < len(data) and (rows := tokenizer.read(read, at, len(data), final=True, skipping=skipping)):
+        if len(rows.bad):
+            assert find_row_end(data, dialect, at, len(data), final=True).too_long
+            return
+        at, skipping = rows.stop, rows.skipping
+        starts.append(at)
+    for limit in starts:
+        assert find_row_end(data, dialect, 0, limit, final=True).stop == limit

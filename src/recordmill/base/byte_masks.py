@@ -4,18 +4,13 @@ It is plain vector IR (compare, bitcast), which LLVM lowers to whatever the proc
 so nothing here depends on the machine.
 """
 
-# mypy: disable-error-code="arg-type,assignment,return-value,no-any-return"
-# In compiled code NumPy's scalars and Python's are the same.
-
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 
-from recordmill.base.arrays import Bytes
-from recordmill.base.kernels import intrinsic, kernel, types
+from recordmill.base.kernels import intrinsic, types
 
 LANES = 64  # bytes per mask: the bits of one uint64
 
@@ -47,29 +42,3 @@ def first_bit(_context: Any, mask: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
 
     return types.int64(types.uint64), generate
-
-
-@intrinsic
-def leading_zeros(_context: Any, mask: Any) -> Any:
-    """int64: how many bits above the highest set one are clear; 64 if there is none."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0))
-
-    return types.int64(types.uint64), generate
-
-
-@kernel
-def byte_mask(data: Bytes, at: int, stop: int, byte: int) -> np.uint64:
-    """uint64: bit i says whether data[at + i] == byte, for at + i < stop;
-    no bit for a byte of 256, which stands for "none".
-    """
-    if byte > 255:
-        return np.uint64(0)
-    if at + LANES <= stop:
-        return equal_mask(data, at, np.uint8(byte))
-    mask = np.uint64(0)
-    for index in range(stop - at):
-        if data[at + index] == byte:
-            mask |= np.uint64(1) << np.uint64(index)
-    return mask

@@ -53,6 +53,8 @@ JSON_INTEGER: int
 JSON_BEYOND_INT64: int
 JSON_OVERFLOW: int
 JSON_LOSSES: int
+CSV_TOO_LONG: int
+CSV_STRAY_QUOTE: int
 FIELD_LENGTH: int
 FIELD_QUOTED: int
 BOOL_CLASS: int
@@ -137,6 +139,34 @@ class struct_json_array:
     is_escaped: int
     is_filled: int
     elements: int
+    def __init__(self, *args: float, **fields: float) -> None: ...
+
+class struct_csv_dialect:
+    delimiter: int
+    quote: int
+    is_doubled: int
+    escape: int
+    comment: int
+    trim: int
+    max_row_bytes: int
+    columns: int
+    is_ragged: int
+    is_lenient: int
+    def __init__(self, *args: float, **fields: float) -> None: ...
+
+class struct_csv_scan:
+    at: int
+    line: int
+    limit: int
+    is_final: int
+    is_skipping: int
+    rows: int
+    bad: int
+    blanks: int
+    quoted_fields: int
+    needed: int
+    across: int
+    first_across: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 class struct_field_totals:
@@ -317,6 +347,15 @@ def count_json_values(
     first: npt.NDArray[np.int64] | None,
     losses: npt.NDArray[np.int64] | None,
     classes: npt.NDArray[np.int64] | None,
+) -> int: ...
+def scan_csv(
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    dialect: struct_csv_dialect,
+    scan: struct_csv_scan,
+    starts: npt.NDArray[np.int32] | None,
+    infos: npt.NDArray[np.int32] | None,
+    rows: npt.NDArray[np.int64] | None,
+    bad: npt.NDArray[np.int64] | None,
 ) -> int: ...
 def infer_fields(
     data: npt.NDArray[np.uint8 | np.bool_] | None,

@@ -43,7 +43,6 @@ from recordmill.sources.csv.sniff_dialect import (
     describe_cut,
 )
 from recordmill.sources.csv.sniff_header import DATA_ROW, UNSURE, FirstRow, HeaderGuess, guess_header
-from recordmill.sources.csv.tokenize import FIELD_TOO_LONG, STRAY_QUOTE
 from recordmill.storage.codecs import NONE
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, open_blocks
 from recordmill.storage.file_table import FileTable, InputFile, coded
@@ -248,7 +247,7 @@ class _Reader:
             return False
         dialect, data = Dialect.of(self._options, cut.delimiter, cut.quote), self._sample[start:].copy()
         rows = Tokenizer(dialect, MAX_FEATURES, 1, ragged=True).read(data, 0, len(data), final=self._complete)
-        return any(width == STRAY_QUOTE for width in rows.bad[:1, 3])
+        return any(width == native.CSV_STRAY_QUOTE for width in rows.bad[:1, 3])
 
     def _check_escapes(self, start: int, cut: DialectCut) -> None:
         """Refuses quotes that are escaped by a backslash, which only the user can say: they are text otherwise."""
@@ -310,12 +309,12 @@ class _Reader:
             rows = tokenizer.read(data, start, len(data), final=self._complete, line=line)
             if len(rows.bad):
                 width, place = int(rows.bad[0, 3]), f"line {int(rows.bad[0, 1])}"
-                if width == STRAY_QUOTE:
+                if width == native.CSV_STRAY_QUOTE:
                     shown = first_line(data[rows.bad[0, 4] :])
                     raise DataError(f"{STRAY_FIELD} {shown}; say {STRAY_REMEDIES}", source=self._source, place=place)
                 what = (
                     f"longer than {dialect.max_row_bytes:,} bytes, or a quote in it is never closed"
-                    if width == FIELD_TOO_LONG
+                    if width == native.CSV_TOO_LONG
                     else f"of {width:,} fields; the most is {MAX_FEATURES:,}"
                 )
                 raise DataError(f"the first row is {what}", source=self._source, place=place)

@@ -10,7 +10,6 @@ from recordmill.base import native
 from recordmill.base.arrays import Bytes
 from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature
-from recordmill.sources.csv.tokenize import FIELD_TOO_LONG, STRAY_QUOTE
 from recordmill.sources.values.casting import EXAMPLE_LIMIT
 
 _SHOWN_CHARACTERS = 60  # of a value: enough to find it, short enough for a line
@@ -44,7 +43,7 @@ def explain_row(width: int, columns: int, shown: str, max_row_bytes: int) -> tup
 
     shown: the first line of what is wrong, as `first_line` gives it.
     """
-    if width == FIELD_TOO_LONG:
+    if width == native.CSV_TOO_LONG:
         what = (
             f"the row is longer than {max_row_bytes:,} bytes, or a quote that it opens is never closed; its "
             f"first line is {shown}"
@@ -54,7 +53,7 @@ def explain_row(width: int, columns: int, shown: str, max_row_bytes: int) -> tup
             f"{what}; reading goes on at the next line; mend the quote, or use {option('quote', 'none')} if quotes are "
             f"text, or {option('max_row_bytes')}",
         )
-    if width == STRAY_QUOTE:
+    if width == native.CSV_STRAY_QUOTE:
         return "quotes", f"{STRAY_FIELD} {shown}; mend it, or use {STRAY_REMEDIES}"
     what = (
         f"{width:,} field{'s' * (width != 1)}, {'more' if width > columns else 'fewer'} than the {columns:,} "

@@ -1,10 +1,10 @@
 """The scan of the CSV files: every byte of every file read once, by ranges in parallel, for digests, row counts, cuts
 and what the columns hold.
 
-A range of 32 MiB is simulated from all states it may start in (csv_scan) while the ranges before it are at work; as
-soon as the one before says where its own last row ends, it passes on where this one's does, and only then looks at its
-rows. So the file is read once, in parallel, and a row belongs to the range it starts in. A row that is too long changes
-where rows start, so its range is tokenized before it passes anything on.
+A row belongs to the range of 32 MiB that it starts in. As soon as the range before says where its last row stops, a
+range finds where its own does, at some GB/s and without a look at fields, passes that on, and only then looks at its
+rows. So the file is read once, in parallel. A row that is too long changes where rows start, so its range is tokenized
+before it passes anything on.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from recordmill.base import native
 from recordmill.base.arrays import Bytes
 from recordmill.base.errors import DataError
 from recordmill.base.threads import one_ahead, thread_map
@@ -22,22 +23,12 @@ from recordmill.schemas.type_lattice import TextCounts
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS
 from recordmill.sources.common.encoding import utf8_blocks
 from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
-from recordmill.sources.csv.automaton import (
-    COMMENT,
-    ESCAPED_INSIDE,
-    ESCAPED_STATE,
-    INSIDE_STATE,
-    NOT_ENDED,
-    RECORD,
-    Automaton,
-)
 from recordmill.sources.csv.dialect import Dialect
-from recordmill.sources.csv.fields import TokenizedRows, Tokenizer, read_rows
+from recordmill.sources.csv.fields import TokenizedRows, Tokenizer, find_row_end, read_rows
 from recordmill.sources.csv.head import Head
 from recordmill.sources.csv.infer import ColumnCounts, Expects, RowKeeper, UnexpectedValue
 from recordmill.sources.csv.messages import first_line
 from recordmill.sources.csv.sniff_dialect import QuoteEvidence
-from recordmill.sources.csv.tokenize import STRAY_QUOTE
 from recordmill.sources.values.labels import ClassNames
 from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, file_chunk_digests
 from recordmill.storage.file_table import InputFile
@@ -47,8 +38,6 @@ RANGE_BYTES = 4 * DIGESTED_BYTES  # 32 MiB: whole digest chunks, and a unit's wo
 TAIL_BYTES = 64 << 10  # 64 KiB read beyond a range: enough to end its last row nearly always
 STREAM_BLOCK_BYTES = 4 << 20  # 4 MiB of decoded content at once
 _FIELDS = 1 << 20  # so many fields at once: 8 MiB of places, and a chunk of a few MiB
-
-UNKNOWN_ROWS = -1  # instead of a state: none can be told, since the row that crosses the range's start was rejected
 
 
 @dataclass(frozen=True)
@@ -130,15 +119,15 @@ def most_rows(columns: int) -> int:
 
 @dataclass(frozen=True)
 class _Range:
-    """One task: bytes [start, stop) of the file. entry: (where its first row starts, the state at `start`), known once
-    the range before is scanned.
+    """One task: bytes [start, stop) of the file. entry: where its first row starts, known once the range before knows
+    where its last one stops.
     """
 
     file: int
     start: int
     stop: int
-    entry: Future[tuple[int, int]]
-    following: Future[tuple[int, int]]
+    entry: Future[int]
+    following: Future[int]
 
 
 def scan_files(files: Sequence[InputFile], heads: Sequence[Head], scan: Scan, threads: int) -> Iterator[ScannedRange]:
@@ -147,13 +136,12 @@ def scan_files(files: Sequence[InputFile], heads: Sequence[Head], scan: Scan, th
     Raises:
         DataError: a file is damaged, can't be decoded, or changed since it was listed.
     """
-    automaton = Automaton.of(scan.dialect)
 
     def work(task: _Range | int) -> ScannedRange:
         if isinstance(task, int):
             return _scan_stream(task, files[task], heads[task], scan)
         try:
-            return _RangeScan(task, files[task.file], heads[task.file], scan, automaton).run()
+            return _RangeScan(task, files[task.file], heads[task.file], scan).run()
         except BaseException as error:
             if not task.following.done():
                 task.following.set_exception(error)
@@ -167,10 +155,10 @@ def _tasks(files: Sequence[InputFile], heads: Sequence[Head], range_bytes: int) 
         if head.streamed:
             yield ordinal
             continue
-        entry: Future[tuple[int, int]] = Future()
-        entry.set_result((head.start, UNKNOWN_ROWS))
+        entry: Future[int] = Future()
+        entry.set_result(head.start)
         for start in range(0, file.stat.size_bytes, range_bytes):
-            following: Future[tuple[int, int]] = Future()
+            following: Future[int] = Future()
             yield _Range(ordinal, start, min(start + range_bytes, file.stat.size_bytes), entry, following)
             entry = following
 
@@ -196,7 +184,7 @@ def _scan_stream(ordinal: int, file: InputFile, head: Head, scan: Scan) -> Scann
 def _quote_evidence(data: Bytes, rows: TokenizedRows) -> QuoteEvidence:
     """What these rows say of the quote."""
     fields, needed, across, line = rows.quotes
-    unexpected = rows.bad[rows.bad[:, 3] == STRAY_QUOTE]
+    unexpected = rows.bad[rows.bad[:, 3] == native.CSV_STRAY_QUOTE]
     broken = int(rows.bad[:, 5].sum())
     return QuoteEvidence(
         *(fields, needed, across, len(unexpected), broken, len(rows.bad) - broken),
@@ -223,8 +211,8 @@ class _Counted:
 class _RangeScan:
     """The scan of one range; holds its bytes and what it found so far."""
 
-    def __init__(self, task: _Range, file: InputFile, head: Head, scan: Scan, automaton: Automaton) -> None:
-        self._task, self._file, self._scan, self._automaton = task, file, scan, automaton
+    def __init__(self, task: _Range, file: InputFile, head: Head, scan: Scan) -> None:
+        self._task, self._file, self._scan = task, file, scan
         self._collector, self._columns = scan.collector(head.names), len(head.names)
         self._keeper = scan.keeper(head.names)
         self._data = read_range(file.path, task.start, task.stop + scan.tail_bytes)
@@ -236,22 +224,18 @@ class _RangeScan:
         self._quotes = QuoteEvidence()
 
     def run(self) -> ScannedRange:
-        task = self._task
-        exits: tuple[list[int], list[int]] | None = None
-        if not task.entry.done():  # what takes long is done before the wait
-            exits = self._automaton.transitions(self._data[: self._size])
-        first, state = task.entry.result()
+        task, first = self._task, self._task.entry.result()
         if first >= task.stop < self._file.stat.size_bytes:
-            task.following.set_result((first, UNKNOWN_ROWS))
+            task.following.set_result(first)
             return self._part(first, first)
-        after = self._row_end(first, state, exits)
-        if after is None:
+        end = self._row_end(first - task.start)
+        if end is None:
             stop = self._tokenize_until_stop(first - task.start)
-            task.following.set_result((stop, UNKNOWN_ROWS))
+            task.following.set_result(stop)
         else:
-            stop, exit_state = after
-            task.following.set_result((stop, exit_state))
-            self._tokenize_all(first - task.start, stop - task.start)
+            stop = task.start + end
+            task.following.set_result(stop)
+            self._tokenize_all(first - task.start, end)
         check_unchanged(self._file.path, self._file.stat, self._file.name)
         return self._part(first, stop)
 
@@ -265,41 +249,21 @@ class _RangeScan:
             quotes=self._quotes,
         )
 
-    def _row_end(self, first: int, state: int, exits: tuple[list[int], list[int]] | None) -> tuple[int, int] | None:
-        """(where the row that crosses the range's end stops, the state at that end);
-        None if a row may be too long or is never closed.
+    def _row_end(self, at: int) -> int | None:
+        """Where in the data the row stops that crosses the range's end; None if a row is too long or never closed, or
+        a comment is longer than the tail.
         """
-        if exits is None or state == UNKNOWN_ROWS:
-            exit_state, longest = self._automaton.follow(self._data[first - self._task.start : self._size], RECORD)
-        else:
-            exit_state, longest = exits[0][state], exits[1][state]
-        most = self._scan.dialect.max_row_bytes
-        if longest > most:
-            return None
-        at = self._size
-        if exit_state == RECORD:
-            if at == len(self._data) and at > 0 and self._data[at - 1] == 13 and not self._at_end():
-                self._extend()  # whether the LF of this CR follows
-            if at < len(self._data) and at > 0 and self._data[at - 1] == 13 and self._data[at] == 10:
-                at += 1
-            return self._task.start + at, exit_state
-        while True:
-            end = self._automaton.row_end(self._data, at, exit_state)
-            size = (len(self._data) if end == NOT_ENDED else end) - at
-            if longest + size > most and exit_state != COMMENT:
+        while at < self._size:
+            final = self._at_end()
+            end = find_row_end(self._data, self._scan.dialect, at, self._size, final=final)
+            if end.too_long or (end.skipping and not final):
                 return None
-            if end != NOT_ENDED:
-                return self._task.start + end, exit_state
-            if self._at_end():
-                return self._end_of_file(at, exit_state)
-            self._extend()
-
-    def _end_of_file(self, at: int, state: int) -> tuple[int, int] | None:
-        """The file ends within the row: fine, unless quotes are open or an escape escapes nothing."""
-        final, _ = self._automaton.follow(self._data[at:], state)
-        if final in (INSIDE_STATE, ESCAPED_STATE, ESCAPED_INSIDE):
-            return None
-        return self._file.stat.size_bytes, state
+            at = end.stop
+            if final:
+                break
+            if at < self._size:
+                self._extend()
+        return at
 
     def _at_end(self) -> bool:
         return self._task.start + len(self._data) >= self._file.stat.size_bytes
@@ -366,9 +330,9 @@ class _RangeScan:
             block = read_range(self._file.path, at, at + STREAM_BLOCK_BYTES)
             if len(block) == 0:
                 raise self._shrunk()
-            end = self._automaton.row_end(block, 0, COMMENT)
-            if end != NOT_ENDED:
+            end = find_row_end(block, self._scan.dialect, 0, 1, final=at + len(block) >= size, skipping=True)
+            if not end.skipping:
                 self._lines += 1
-                return at + end
+                return at + end.stop
             at += max(len(block) - 1, 1)  # the CR of a CRLF may be the last byte
         return size

@@ -1,0 +1,446 @@
+// Where each field of each row of a CSV file lies. Masks of 64 bytes find the delimiters, line ends, quotes and escapes;
+// only those are looked at. A row that ends inside the buffer is committed: its fields are unescaped *in place* (the text
+// never grows), so that what comes after sees plain text. The modes are the states of Python's `_csv.c`.
+#include "masks.h"
+
+namespace rm {
+namespace {
+
+enum Mode {
+  PLAIN,   // in an unquoted field
+  INSIDE,  // quotes are open
+  CLOSED,  // after what may be the closing quote
+  REST,    // in unquoted text after it
+  SKIP     // in a comment, or in what remains of the line of a row that was too long
+};
+enum Then { GO_ON, RESCAN, FULL };
+enum { DIRTY = 1 << 30, STRAY = 1 << 28 };  // in an info before its row is committed: to be unescaped; goes on after quotes
+
+struct BadRow {
+  int64_t ordinal, line, start, width, field, are_rows;
+};
+
+// Where the scan stands. block: the next 64 bytes. opened: fields in quotes of this row, inner: delimiters in them.
+// literal: where the byte after the last escape is.
+struct State {
+  rm_csv_scan scan;
+  int64_t block, row_start, row_line, column, field_start, literal, closed_at, opened, inner;
+  int32_t mode, dirty_row, dirty_field;
+};
+
+struct Field {
+  int64_t start;
+  int32_t info;
+};
+
+struct Scanner {
+  Span<uint8_t> data;
+  const rm_csv_dialect dialect;
+  int32_t *starts, *infos;  // [columns, room]
+  int64_t *rows;            // [3, room]
+  int64_t room;
+  Span<BadRow> bad;
+  State state;
+
+  uint64_t mask(int64_t base, int64_t byte) const {
+    return byte > 255 ? 0 : byte_mask(data.data, base, data.size, static_cast<uint8_t>(byte));
+  }
+  uint64_t special(int64_t base) const { return mask(base, dialect.escape) | mask(base, dialect.comment); }
+  uint64_t ends(int64_t base) const { return mask(base, '\n') | mask(base, '\r'); }
+  uint64_t marks(int64_t base) const { return mask(base, dialect.delimiter) | mask(base, dialect.quote) | ends(base); }
+
+  static bool is_line_end(uint8_t byte) { return byte == '\n' || byte == '\r'; }
+  bool is_blank(uint8_t byte) const { return byte == ' ' || (byte == '\t' && dialect.delimiter != '\t'); }
+  // 1 if the CR or LF at `at` ends a physical line that was not counted yet: not the LF of a CRLF.
+  int64_t lines(int64_t at) const { return !(data[at] == '\n' && at > 0 && data[at - 1] == '\r'); }
+  int64_t after_line(int64_t at) const {
+    return at + 1 + (data[at] == '\r' && at + 1 < data.size && data[at + 1] == '\n');
+  }
+  // Whether only the bytes that follow the buffer tell if an LF belongs to this CR.
+  bool is_half_crlf(int64_t at) const {
+    return data[at] == '\r' && at + 1 == data.size && !state.scan.is_final;
+  }
+  bool is_usual(int64_t base) const { return state.mode != SKIP && state.literal < base && !dialect.trim; }
+
+  void run() {
+    if (state.block >= state.scan.limit) return;
+    do {
+      while (state.block < data.size) {
+        if (dialect.columns && is_usual(state.block) && usual_blocks() == FULL) return;
+        if (state.block < data.size && any_blocks() == FULL) return;
+      }
+    } while (at_end() == RESCAN);
+  }
+
+  // A quote at `at`, in a field that began with one.
+  RM_INLINE void at_quote(State &here, int64_t at) const {
+    if (here.mode == INSIDE) {
+      here.mode = dialect.is_doubled ? CLOSED : REST;
+      here.closed_at = at;
+    } else if (here.mode == CLOSED) {
+      here.mode = at == here.closed_at + 1 ? INSIDE : REST;
+      here.dirty_field = DIRTY;
+    }
+  }
+
+  // The field [start, stop): without its quotes, unless it has to be unescaped.
+  static RM_INLINE Field field(const State &here, int64_t start, int64_t stop) {
+    const int32_t length = static_cast<int32_t>(stop - start);
+    if (here.mode == PLAIN) return {start, length | here.dirty_field};
+    if (stop != here.closed_at + 1) return {start, length | RM_FIELD_QUOTED | DIRTY | STRAY};
+    if (here.dirty_field) return {start, length | RM_FIELD_QUOTED | DIRTY};
+    return {start + 1, (length - 2) | RM_FIELD_QUOTED};
+  }
+
+  RM_INLINE void put(int64_t column, int64_t row, Field field) const {
+    starts[column * room + row] = static_cast<int32_t>(field.start);
+    infos[column * room + row] = field.info;
+  }
+
+  // Blocks without escape and comment, up to one that has any: where nearly all time is spent, so the state is a local
+  // copy and rows end inline.
+  Then usual_blocks() {
+    State here = state;
+    const int64_t columns = dialect.columns, last_start = min(here.scan.limit, data.size) - 2;
+    for (; here.block < data.size && !special(here.block); here.block += BLOCK) {
+      for (uint64_t events = marks(here.block); events; events &= events - 1) {
+        const int64_t at = here.block + first_bit(events);
+        const uint8_t byte = data[at];
+        if (byte == dialect.quote) {
+          if (here.mode != PLAIN) {
+            at_quote(here, at);
+          } else if (at == here.field_start) {
+            here.mode = INSIDE;
+            here.opened++;
+          }
+        } else if (here.mode == INSIDE) {
+          if (byte == dialect.delimiter) here.inner++;
+          else here.scan.line += lines(at);
+        } else if (byte == dialect.delimiter) {
+          const Field ended = field(here, here.field_start, at);
+          if (here.column < columns) put(here.column, here.scan.rows, ended);
+          here.dirty_row |= ended.info & (DIRTY | STRAY);
+          here.field_start = at + 1;
+          here.column++;
+          here.mode = PLAIN;
+          here.dirty_field = 0;
+        } else if (at < here.row_start) {
+          continue;  // the LF of a CRLF
+        } else if (!(here.dirty_row | here.dirty_field) && (here.mode == PLAIN || at == here.closed_at + 1) &&
+                   (here.scan.line == here.row_line ||
+                    (columns > 1 && (here.inner == 0 || here.inner % (columns - 1) != 0))) &&
+                   here.column + 1 == columns && here.row_start < at && at - here.row_start <= dialect.max_row_bytes &&
+                   here.scan.rows < room - 1 && at < last_start) {
+          put(here.column, here.scan.rows, field(here, here.field_start, at));
+          put_row(here, columns);
+          // Lines that would all be rows have as many delimiters each.
+          here.scan.quoted_fields += here.opened;
+          here.scan.needed += here.inner > 0 || here.scan.line > here.row_line;
+          here.opened = here.inner = here.column = 0;
+          here.mode = PLAIN;
+          here.row_line = ++here.scan.line;
+          here.scan.at = here.row_start = here.field_start = after_line(at);
+        } else {
+          state = here;
+          if (const Then then = line_end(at)) return then;
+          here = state;
+        }
+      }
+    }
+    state = here;
+    return GO_ON;
+  }
+
+  // Blocks in any state, up to one that can go the usual way. Where fields are not wanted, blocks without quotes are
+  // looked at for line ends alone.
+  Then any_blocks() {
+    do {
+      const int64_t base = state.block;
+      uint64_t events = marks(base) | special(base);
+      const uint64_t quotes = mask(base, dialect.quote);
+      const bool by_lines = !dialect.columns && is_usual(base) && !quotes && !special(base);
+      const uint64_t borders = by_lines && state.mode != INSIDE ? events : 0;
+      if (by_lines) events = ends(base);
+      for (; events; events &= events - 1)
+        if (const Then then = event(base + first_bit(events))) return then;
+      if (borders) {
+        state.field_start = max(state.field_start, base + BLOCK - leading_zeros(borders));
+        state.mode = PLAIN;
+        state.dirty_field = 0;
+      }
+      state.block = base + BLOCK;
+    } while (state.block < data.size &&
+             !(dialect.columns && is_usual(state.block) && !special(state.block)));
+    return GO_ON;
+  }
+
+  // One delimiter, line end, quote, escape or comment sign.
+  Then event(int64_t at) {
+    const uint8_t byte = data[at];
+    const bool newline = is_line_end(byte);
+    if (at == state.literal || (state.mode == INSIDE && newline)) {
+      if (newline) state.scan.line += lines(at);
+    } else if (state.mode == SKIP) {
+      if (!newline) return GO_ON;
+      if (is_half_crlf(at)) {
+        state.scan.at = at;
+        return FULL;
+      }
+      state.scan.line += lines(at);
+      state.mode = PLAIN;
+      return new_row(after_line(at));
+    } else if (state.mode == INSIDE) {
+      inside(byte, at);
+    } else if (byte == dialect.delimiter) {
+      end_field(at);
+    } else if (newline) {
+      return line_end(at);
+    } else {
+      outside(byte, at);
+    }
+    return GO_ON;
+  }
+
+  // A quote, an escape or a delimiter inside quotes.
+  void inside(uint8_t byte, int64_t at) {
+    if (byte == dialect.quote) {
+      at_quote(state, at);
+    } else if (byte == dialect.escape) {
+      state.literal = at + 1;
+      state.dirty_field = DIRTY;
+    } else if (byte == dialect.delimiter) {
+      state.inner++;
+    }
+  }
+
+  // A quote, an escape or a comment outside quotes or after them.
+  void outside(uint8_t byte, int64_t at) {
+    if (state.mode == CLOSED) {
+      state.mode = REST;
+      if (at == state.closed_at + 1) {  // _csv.c looks for a quote here, not for an escape
+        if (byte == dialect.quote) state.mode = INSIDE;
+        state.dirty_field = DIRTY;
+        return;
+      }
+    }
+    if (byte == dialect.escape) {
+      state.literal = at + 1;
+      state.dirty_field = DIRTY;
+    } else if (byte == dialect.quote) {
+      if (state.mode == PLAIN && are_blanks(state.field_start, at)) {
+        state.field_start = at;
+        state.mode = INSIDE;
+        state.opened++;
+      }
+    } else if (at == state.row_start) {
+      state.mode = SKIP;
+    }
+  }
+
+  // Whether nothing, or with trim nothing but blanks, stands in [start, stop).
+  bool are_blanks(int64_t start, int64_t stop) const {
+    while (dialect.trim && start < stop && is_blank(data[start])) start++;
+    return start == stop;
+  }
+
+  // The field ends before `at`: notes where it lies.
+  void end_field(int64_t at) {
+    int64_t start = state.field_start, stop = at;
+    if (dialect.trim) {
+      while (stop > start && stop - 1 != state.literal && is_blank(data[stop - 1])) stop--;
+      while (state.mode == PLAIN && start < stop && is_blank(data[start])) start++;
+    }
+    const Field ended = field(state, start, stop);
+    if (state.column < dialect.columns) put(state.column, state.scan.rows, ended);
+    state.dirty_row |= ended.info & (DIRTY | STRAY);
+    state.dirty_field = 0;
+    state.column++;
+    state.field_start = at + 1;
+    state.mode = PLAIN;
+  }
+
+  // A CR or LF outside quotes: the row ends. A blank line is a row of one empty field where rows have one column, as
+  // `csv.writer` writes a null there, and elsewhere no row, which is counted.
+  Then line_end(int64_t at) {
+    if (at < state.row_start) return GO_ON;
+    if (is_half_crlf(at)) return FULL;
+    const bool blank = at == state.row_start && lines(at);
+    const bool is_row = at > state.row_start || (blank && dialect.columns == 1);
+    state.scan.blanks += blank && !is_row;
+    if (is_row && end_row(at)) return RESCAN;
+    state.scan.line += lines(at);
+    return new_row(after_line(at));
+  }
+
+  // A row may start here; FULL if it has to wait for the next call.
+  Then new_row(int64_t start) {
+    state.row_start = state.field_start = state.scan.at = start;
+    state.row_line = state.scan.line;
+    const bool is_full = (dialect.columns && state.scan.rows == room) || state.scan.bad == bad.size;
+    return is_full || start >= state.scan.limit ? FULL : GO_ON;
+  }
+
+  RM_INLINE void put_row(State &here, int64_t width) const {
+    const int64_t row = here.scan.rows++;
+    rows[row] = width;
+    rows[room + row] = row + here.scan.bad;
+    rows[2 * room + row] = here.row_line;
+  }
+
+  // The row ends before `at`: commits it, or lists it as bad; true if it was too long, so that its lines are read anew.
+  bool end_row(int64_t at) {
+    if (at - state.row_start > dialect.max_row_bytes) {
+      read_anew();
+      return true;
+    }
+    end_field(at);
+    const int64_t width = state.column, columns = dialect.columns;
+    if (!columns) {
+      state.scan.rows++;
+    } else if ((state.dirty_row & STRAY) && !dialect.is_lenient) {
+      refuse(RM_CSV_STRAY_QUOTE, stray_field(min(width, columns)), are_rows(state.row_start, at));
+    } else if (width == columns || (dialect.is_ragged && width < columns)) {
+      count_quotes(at);
+      for (int64_t column = 0; state.dirty_row && column < width; column++) {
+        const int64_t place = column * room + state.scan.rows;
+        if (infos[place] & DIRTY)
+          infos[place] = unescape(starts[place], infos[place] & RM_FIELD_LENGTH) | (infos[place] & RM_FIELD_QUOTED);
+      }
+      put_row(state, width);
+    } else {
+      refuse(width, state.row_start, are_rows(state.row_start, at));
+    }
+    state.column = state.dirty_row = state.opened = state.inner = 0;
+    return false;
+  }
+
+  // Where the first field that goes on after its closing quote starts; the row, if it is none of these columns.
+  int64_t stray_field(int64_t columns) const {
+    for (int64_t column = 0; column < columns; column++)
+      if (infos[column * room + state.scan.rows] & STRAY) return starts[column * room + state.scan.rows];
+    return state.row_start;
+  }
+
+  // Counts what the quotes of a row hold, before it is unescaped.
+  void count_quotes(int64_t stop) {
+    rm_csv_scan &scan = state.scan;
+    scan.quoted_fields += state.opened;
+    if (scan.line == state.row_line) {
+      scan.needed += state.inner > 0;
+    } else if (!are_rows(state.row_start, stop)) {
+      scan.needed++;
+    } else if (scan.across++ == 0) {
+      scan.first_across = state.row_line;
+    }
+  }
+
+  // Whether each line in [start, stop) would be a row if there were no quotes.
+  bool are_rows(int64_t start, int64_t stop) const {
+    int64_t at = start, line = start, fields = 1;
+    for (; at <= stop; at++) {
+      const uint8_t byte = at == stop ? '\n' : data[at];
+      if (is_line_end(byte)) {
+        if (at > line && data[line] != dialect.comment && fields != dialect.columns) return false;
+        line = at + 1;
+        fields = 1;
+      } else if (byte == dialect.delimiter) {
+        fields++;
+      } else if (byte == dialect.escape) {
+        at++;
+      }
+    }
+    return at == stop + 1;  // no escape makes the line end a part of a field
+  }
+
+  void refuse(int64_t width, int64_t field, bool is_row) {
+    bad[state.scan.bad] = {state.scan.rows + state.scan.bad, state.row_line, state.row_start, width, field, is_row};
+    state.scan.bad++;
+    state.column = state.opened = state.inner = 0;
+    state.dirty_row = state.dirty_field = 0;
+  }
+
+  // The row is too long: lists it as bad, and goes on at its second physical line.
+  void read_anew() {
+    const int64_t start = state.row_start, last = start + min(dialect.max_row_bytes, data.size - start);
+    int64_t end = start;
+    while (end < last && !is_line_end(data[end])) end++;
+    const bool is_whole = end < last || (state.scan.is_final && end == data.size);
+    refuse(RM_CSV_TOO_LONG, start, is_whole && are_rows(start, end));
+    state.mode = SKIP;
+    state.literal = -1;
+    state.scan.line = state.row_line;
+    state.block = start;
+  }
+
+  // The data ends: takes the last row if it is complete or can't be completed.
+  Then at_end() {
+    rm_csv_scan &scan = state.scan;
+    if (state.mode == SKIP) scan.at = data.size;
+    if (state.mode == SKIP || state.row_start >= data.size) return FULL;
+    const bool is_open = state.mode == INSIDE || state.literal == data.size;
+    if (scan.is_final ? is_open : data.size - state.row_start > dialect.max_row_bytes) {
+      read_anew();
+      return RESCAN;
+    }
+    if (scan.is_final) {
+      if (end_row(data.size)) return RESCAN;
+      scan.at = state.row_start = data.size;
+    }
+    return FULL;
+  }
+
+  // Writes the text that the raw field [start, start + length) stands for over it; returns its length.
+  int32_t unescape(int64_t start, int64_t length) const {
+    int64_t into = start, at = start;
+    const int64_t stop = start + length;
+    int mode = PLAIN;
+    if (at < stop && data[at] == dialect.quote) {
+      mode = INSIDE;
+      at++;
+    }
+    while (at < stop) {
+      uint8_t byte = data[at++];
+      if (mode == CLOSED) {
+        mode = byte == dialect.quote ? INSIDE : REST;
+      } else if (byte == dialect.escape) {
+        if (at == stop) break;
+        byte = data[at++];
+      } else if (mode == INSIDE && byte == dialect.quote) {
+        mode = dialect.is_doubled ? CLOSED : REST;
+        continue;
+      }
+      data[into++] = byte;
+    }
+    return static_cast<int32_t>(into - start);
+  }
+};
+
+}  // namespace
+}  // namespace rm
+
+RM_EXPORT int64_t rm_scan_csv(uint8_t *data, int64_t data_size, const rm_csv_dialect *dialect, rm_csv_scan *scan,
+                              int32_t *starts, int64_t starts_size, int32_t *infos, int64_t infos_size, int64_t *rows,
+                              int64_t rows_size, int64_t *bad, int64_t bad_size) {
+  using namespace rm;
+  const int64_t room = rows_size / 3, columns = dialect->columns, bad_room = bad_size / 6;
+  if (data_size > INT32_MAX || scan->at < 0 || scan->at > data_size || bad_room < 1) return RM_BOUNDS;
+  if (columns < 0 || dialect->max_row_bytes < 0 || dialect->max_row_bytes > RM_FIELD_LENGTH + 1) return RM_BOUNDS;
+  if (columns && (room < 1 || room > INT32_MAX || columns > INT32_MAX || starts_size < columns * room ||
+                  infos_size < columns * room))
+    return RM_BOUNDS;
+  Scanner scanner{{data, data_size}, *dialect, starts, infos, rows, room, {reinterpret_cast<BadRow *>(bad), bad_room},
+                  {}};
+  State &state = scanner.state;
+  state.scan = {};
+  state.scan.at = state.block = state.row_start = state.field_start = scan->at;
+  state.scan.line = state.row_line = scan->line;
+  state.scan.limit = scan->limit;
+  state.scan.is_final = scan->is_final;
+  state.mode = scan->is_skipping ? SKIP : PLAIN;
+  state.literal = state.closed_at = -1;
+  scanner.run();
+  state.scan.line = state.row_line;
+  state.scan.is_skipping = state.mode == SKIP;
+  *scan = state.scan;
+  return 0;
+}
