@@ -57,7 +57,6 @@ class BuildOptions:
     follow_links: bool = False
     transform: Any = None
     transform_from: str | None = None
-    transform_cache: str | None = None
     trust_graph: bool = False
     fit_on: str = DEFAULT_SPLIT
     keep_raw: bool = False
@@ -117,7 +116,6 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
         follow_links=values.follow_links,
         transform=local_path(values.transform) if isinstance(values.transform, str) else values.transform,
         transform_from=None if values.transform_from is None else output_path(values.transform_from),
-        transform_cache=None if values.transform_cache is None else local_path(values.transform_cache),
         trust_graph=values.trust_graph,
         fit_on=DEFAULT_SPLIT if values.fit_on is None else values.fit_on,
         keep_raw=values.keep_raw,

@@ -5,7 +5,6 @@ A plan in, the same plan with the transform, and the schema of what it makes, ou
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import os
 import re
@@ -22,7 +21,6 @@ from recordmill.base.system_limits import limit_reached
 from recordmill.building.plan import BuildPlan
 from recordmill.building.workers.shared_files import SharedFolder, share_plan
 from recordmill.options.option import is_local
-from recordmill.pipelines.analysis_cache import FitCache, open_cache
 from recordmill.pipelines.beam_run import run_pipeline, sent_plan
 from recordmill.pipelines.build_options import BuildOptions
 from recordmill.preprocessing.declaration import declare_transform, read_declaration
@@ -76,20 +74,14 @@ def with_transform(
     if settings.transform is None and settings.transform_from is None:
         return plan
     target = os.path.join(plan.folder, "data", TRANSFORM_FOLDER)
-    notes: tuple[str, ...] = ()
     if settings.transform_from is not None:
         saved = _take_over(find_transform(settings.transform_from), plan, target, settings.trust_graph)
     else:
-        saved, notes = _fit(plan, settings, target, progress, job_folder)
+        saved = _fit(plan, settings, target, progress, job_folder)
+        source: Any = plan.source
+        plan = replace(plan, source=replace(source, notes=(*source.notes, *fit_notes(saved))))
     _sync(Path(target))
-    return replace(_noted(plan, notes), transform=saved, schema=saved.schema)
-
-
-def _noted(plan: BuildPlan, notes: tuple[str, ...]) -> BuildPlan:
-    if not notes:
-        return plan
-    source: Any = plan.source
-    return replace(plan, source=replace(source, notes=(*source.notes, *notes)))
+    return replace(plan, transform=saved, schema=saved.schema)
 
 
 def _sync(folder: Path) -> None:
@@ -130,8 +122,8 @@ def _check_same(before: SavedBefore, given: Schema) -> None:
 
 def _fit(
     plan: BuildPlan, settings: BuildOptions, target: str, progress: Progress, job_folder: SharedFolder | None
-) -> tuple[SavedTransform, tuple[str, ...]]:
-    """(the transform that was fitted, notes of what was analysed)."""
+) -> SavedTransform:
+    """Fits the transform on the records of its split."""
     assert plan.source is not None
     raw = plan.source.schema
     if settings.fit_on not in plan.splits:
@@ -148,31 +140,16 @@ def _fit(
 
         fit = Fit(raw, _inputs(raw, declaration.inputs), declaration, _plain(given), settings.fit_on, settings.keep_raw)
         function: PreprocessingFn = DeclaredFunction(declaration)
-        digest = hashlib.sha256(repr(declaration).encode()).hexdigest()
     else:
         _check_installed()
-        function, name, digest = _function(given, is_cached=settings.transform_cache is not None)
+        function, name = _function(given)
         fit = Fit(raw, _inputs(raw, raw.names), None, name, settings.fit_on, settings.keep_raw)
-    cache = None
-    if settings.transform_cache is not None and job_folder is not None and job_folder.is_remote:
-        raise UsageError(
-            f"{option('transform_cache')}: workers of an engine that fit into a store don't keep one; drop it"
-        )
-    if settings.transform_cache is not None:
-        cache = open_cache(settings.transform_cache, plan, fit, digest)
     if job_folder is not None and job_folder.is_remote:
         _fit_in_parts(plan, settings, fit, function, target, progress, job_folder)
     else:
-        try:
-            _run_fit(plan, settings, fit, function, target, progress, cache, job_folder)
-        except FitError:
-            if cache is None or not cache.groups.known:
-                raise
-            cache = cache.anew(plan)  # what it holds may be of anybody, and be nothing that an analyser kept
-            _run_fit(plan, settings, fit, function, target, progress, cache, job_folder)
+        _run_fit(plan, settings, fit, function, target, progress, job_folder)
     with _told(fit):
-        saved = describe(target, fit)
-    return saved, (*fit_notes(saved), *(() if cache is None else cache.keep(plan.folder)))
+        return describe(target, fit)
 
 
 def _inputs(raw: Schema, names: tuple[str, ...]) -> Schema:
@@ -182,8 +159,8 @@ def _inputs(raw: Schema, names: tuple[str, ...]) -> Schema:
     return replace(raw.select(names), label=None)
 
 
-def _function(given: Any, is_cached: bool) -> tuple[PreprocessingFn, str, str]:
-    """(the guarded function, what to call it, a digest of it)."""
+def _function(given: Any) -> tuple[PreprocessingFn, str]:
+    """(the guarded function, what to call it)."""
     from recordmill.transforms.tft.user_function import GuardedFunction, load_function, send_by_value
 
     if isinstance(given, str | os.PathLike):
@@ -192,7 +169,8 @@ def _function(given: Any, is_cached: bool) -> tuple[PreprocessingFn, str, str]:
         function, name = given, getattr(given, "__name__", type(given).__name__)
     else:
         raise UsageError(f"transform: {type(given).__name__} is neither a path, nor a function, nor a dict of steps")
-    return GuardedFunction(function, is_cached), name, send_by_value(function)
+    send_by_value(function)
+    return GuardedFunction(function), name
 
 
 def _run_fit(
@@ -202,7 +180,6 @@ def _run_fit(
     function: PreprocessingFn,
     target: str,
     progress: Progress,
-    cache: FitCache | None,
     job_folder: SharedFolder | None,
 ) -> None:
     sent = sent_plan(plan, settings.beam_args) if job_folder is None else share_plan(plan, job_folder)
@@ -211,10 +188,9 @@ def _run_fit(
     def construct(pipeline: Any) -> None:
         import apache_beam as beam
 
-        from recordmill.transforms.tft.analysis import FitTransform, FitWithCache, temporary
+        from recordmill.transforms.tft.analysis import FitTransform, temporary
 
-        fields = (sent, fit.split, fit.inputs, function, target)
-        step = FitTransform(*fields) if cache is None else FitWithCache(*fields, plan.folder, cache.groups)
+        step = FitTransform(sent, fit.split, fit.inputs, function, target)
         groups = range(len(plan.groups))
         packs = pipeline | "Groups" >> beam.Create([tuple(groups)] if local else [(group,) for group in groups])
         with temporary(plan.folder):
@@ -239,26 +215,25 @@ def _fit_in_parts(
     """
     from recordmill.transforms.beam_types import Create
     from recordmill.transforms.build_stages import ElementNumbers
-    from recordmill.transforms.tft.analysis import FitWithCache, temporary
-    from recordmill.transforms.tft.worker_analysis import FitParts, fetch_parts
+    from recordmill.transforms.tft.analysis import temporary
+    from recordmill.transforms.tft.worker_analysis import AnalyzeGroups, FitFound, fetch_found
 
     def construct_parts(pipeline: Any) -> None:
-        step = FitParts(shared, fit.split, fit.inputs, function)
+        step = AnalyzeGroups(shared, fit.split, fit.inputs, function)
         _ = pipeline | "Groups" >> ElementNumbers(len(plan.groups)) | "Fit" >> step
 
     def construct(pipeline: Any) -> None:
-        step = FitWithCache(plan.reference(), fit.split, fit.inputs, function, target, plan.folder, found)
+        step = FitFound(plan.reference(), fit.split, fit.inputs, function, target, found)
         packs = pipeline | "Groups" >> Create([tuple(range(len(plan.groups)))])
         with temporary(plan.folder):
             _ = packs | "Fit" >> step
 
-    assert plan.source is not None
     progress.begin("fit", None)
     with _told(fit):
         shared = share_plan(plan, job_folder)
         run_pipeline(construct_parts, settings.runner, settings.beam_args, job_folder.run(), progress, kind="fit")
-        found = fetch_parts(job_folder, len(plan.source.files), os.path.join(plan.folder, "known"))
-        if not found.known:
+        found = fetch_found(job_folder, os.path.join(plan.folder, "found"))
+        if not found:
             raise DataError(f"the transform can't be fitted on split {fit.split!r}: there is no record in it")
         run_pipeline(construct, None, (), plan.folder, progress)
 
@@ -270,18 +245,14 @@ def _told(fit: Fit) -> Iterator[None]:
         with _without_warnings():
             yield
     except GraphError as error:  # of the graph that was made just now
-        raise FitError(_reason(error.__cause__ or error, fit)) from None
+        raise DataError(_reason(error.__cause__ or error, fit)) from None
     except (RecordmillError, KeyboardInterrupt):
         raise
     except Exception as error:
         is_system = isinstance(error, OSError) and not _NODE.search(str(error))  # and not one of the graph's operations
         if is_system or limit_reached(error) is not None:
             raise
-        raise FitError(_reason(error, fit)) from None
-
-
-class FitError(DataError):
-    """The analysis failed: by what the function does, the records, or what a cache holds."""
+        raise DataError(_reason(error, fit)) from None
 
 
 @contextlib.contextmanager

@@ -66,7 +66,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "records.images schemas shards sources statistics storage",
     "transforms": "base building building.workers exporting records.example records.tfrecord schemas shards "
     "sources.arrow sources.values statistics storage",
-    "transforms.tft": "base building building.workers preprocessing schemas shards sources.common storage transforms",
+    "transforms.tft": "base building building.workers preprocessing schemas storage transforms",
     "pipelines.remote": "base building.workers options shards sources storage transforms",
     "pipelines": "base building building.workers checks exporting options pipelines.remote preprocessing "
     "records.columns records.inference records.writers schemas shards shards.loading sources "

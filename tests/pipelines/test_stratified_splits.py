@@ -179,7 +179,6 @@ def test_columns_of_whole_numbers_truth_values_and_texts_are_classes(
         ({"stratify": "t"}, r"stratify=\"t\": it holds timestamp.*name a column of texts, whole numbers"),
         ({"stratify": "l"}, r"stratify=\"l\": it holds int64 \[.*name a column of single values"),
         ({"stratify": "x", "splits": None}, "stratify=.* needs splits="),
-        ({"stratify": "x", "transform": "t.yaml", "transform_cache": "c"}, "stratify=.*transform_cache=.* exclude"),
     ],
     ids=str,
 )

@@ -22,7 +22,7 @@ from recordmill.shards.manifest import TRANSFORM_FOLDER, load
 OLD, NEW = {"age": "minmax"}, {"age": "zscore", "kind": "vocabulary"}
 CHILD = """
 import os, sys
-when, path, out, cache = sys.argv[1:]
+when, path, out = sys.argv[1:]
 def kill(*args, **named):
     os.kill(os.getpid(), 9)
 if when == "before a record is analysed":
@@ -31,9 +31,6 @@ if when == "before a record is analysed":
 elif when == "before the transform is saved":
     from recordmill.transforms.tft import analysis
     analysis.make_portable = kill
-elif when == "while a group is kept":
-    from recordmill.preprocessing import analysis_cache
-    analysis_cache.write_all = kill
 elif when == "between the jobs":
     from recordmill.pipelines import build as module
     module.run_build = kill
@@ -45,7 +42,7 @@ else:
     run.put_if_absent = kill
 from recordmill.pipelines.build import build
 build(path, out, splits="train=0.8,validation=0.2", transform={"age": "zscore", "kind": "vocabulary"},
-      overwrite=True, transform_cache=cache)
+      overwrite=True)
 """
 
 
@@ -68,7 +65,6 @@ def transform_of(out: Path) -> Path:
     [
         "before a record is analysed",
         "before the transform is saved",
-        "while a group is kept",
         "between the jobs",
         "before a record is transformed",
         "before the manifest",
@@ -76,9 +72,9 @@ def transform_of(out: Path) -> Path:
 )
 def test_the_old_data_set_and_its_transform_stay_whole(old: Path, tmp_path: Path, when: str) -> None:
     shutil.copytree(old, tmp_path / "here")
-    path, out, cache = (tmp_path / "here" / name for name in ("rides.csv", "out", "cache"))
+    path, out = (tmp_path / "here" / name for name in ("rides.csv", "out"))
     before, manifest = recordmill.open(out).to_table(), load(out)
-    child = [sys.executable, "-c", CHILD, when, str(path), str(out), str(cache)]
+    child = [sys.executable, "-c", CHILD, when, str(path), str(out)]
     assert subprocess.run(child, capture_output=True, timeout=900, check=False).returncode == -9
     assert load(out) == manifest
     assert recordmill.open(out).to_table().equals(before)
@@ -89,8 +85,6 @@ def test_the_old_data_set_and_its_transform_stay_whole(old: Path, tmp_path: Path
     build(path, out, splits=SPLITS, overwrite=True)
     assert not list(out.glob("_run-*"))
     assert recordmill.verify(out) == []
-    kept = [file for file in cache.iterdir() if file.suffix == ".known"] if cache.exists() else []
-    assert len(kept) == (when in ("between the jobs", "before a record is transformed", "before the manifest"))
 
 
 @pytest.mark.sweep

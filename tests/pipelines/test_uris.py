@@ -59,7 +59,6 @@ COMMANDS = {
     "clean": ["clean", "URI"],
     "transform --with": ["transform", "rows.csv", "--with", "URI", "--out", "new"],
     "build --transform": ["build", "rows.csv", "--out", "new", "--transform", "URI"],
-    "build --transform-cache": ["build", "rows.csv", "--out", "new", "--transform", "t", "--transform-cache", "URI"],
 }
 CALLS: dict[str, Callable[[str], Any]] = {
     "build": lambda path: recordmill.build({"x": [1]}, path),

@@ -111,16 +111,3 @@ def test_the_same_shards_from_workers(folder: Path, tmp_path: Path) -> None:
     one = recordmill.build(folder, tmp_path / "one", label="country", num_shards=2)
     workers = recordmill.build(folder, tmp_path / "workers", label="country", num_shards=2, runner="DirectRunner")
     assert [Path(path).read_bytes() for path in one.shards] == [Path(path).read_bytes() for path in workers.shards]
-
-
-@pytest.mark.sweep
-def test_a_fit_is_not_taken_from_a_cache_when_folders_are_renamed(folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("tensorflow_transform", reason="fits a transform")
-    (tmp_path / "transform.yaml").write_text("n: minmax\nx: keep\n")
-    options: dict[str, Any] = {"transform": tmp_path / "transform.yaml", "transform_cache": tmp_path / "cache"}
-    recordmill.build(folder, tmp_path / "out", shuffle=False, **options)
-    assert sorted(table(tmp_path / "out")["n"]) == [0, 0, 0.5, 0.5, 1, 1]
-    (renamed,) = folder.rglob("n=2")
-    renamed.rename(renamed.with_name("n=4"))
-    recordmill.build(folder, tmp_path / "out", shuffle=False, overwrite=True, **options)
-    assert sorted(table(tmp_path / "out")["n"]) == [0, 0, 0.25, 0.25, 1, 1]

@@ -4,7 +4,6 @@ line, and sent to workers by value.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import linecache
 import os
@@ -72,12 +71,10 @@ def own_line(error: BaseException, path: str) -> str:
 class GuardedFunction:
     """Calls the user's function; what it raises or returns amiss becomes a UsageError that shows the user's own line.
 
-    Whole numbers come out as int64 and other numbers as float32, which is what tf.Transform describes. is_cached:
-    what is found is kept, so that the graph must be all that decides it.
+    Whole numbers come out as int64 and other numbers as float32, which is what tf.Transform describes.
     """
 
     function: Callable[[dict[str, Any]], dict[str, Any]]
-    is_cached: bool = False
 
     def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
         path = self._code.co_filename if self._code else "<transform>"
@@ -88,13 +85,6 @@ class GuardedFunction:
             raise UsageError(f"transform: {os.path.basename(path)}, {own_line(error, path)}") from error
         except KeyboardInterrupt:  # which threads of a runner would not hand on
             raise Cancelled("stopped") from None
-        if self.is_cached and (outer := _outer_operations()):
-            raise UsageError(
-                f"transform: {self._place}: its graph has {', '.join(outer)}: it calls Python (tft.apply_pyfunc, "
-                "tf.py_function) or reads a file (of a table, tf.io.read_file), and what that gives may change without "
-                f"a trace; {option('transform_cache')} keeps nothing of it: drop the option, or use TensorFlow's "
-                "operations and constants"
-            )
         if not isinstance(outputs, dict) or not outputs:
             raise UsageError(f"transform: {self._place}: it returns {_kind(outputs)}, not a dict of tensors")
         return {self._name(name): self._output(name, tensor) for name, tensor in outputs.items()}
@@ -132,33 +122,12 @@ class GuardedFunction:
         )
 
 
-_OUTER_OPS = frozenset(
-    {"PyFunc", "PyFuncStateless", "EagerPyFunc", "ReadFile", "MatchingFiles", "RestoreV2", "InitializeTableFromDataset"}
-)
-
-
-def _outer_operations() -> list[str]:
-    """The operations that call Python or read a file, of the graph that is being made and of the functions that it
-    calls; a table's file is the user's where the graph has its name as a constant, and else an analyser's vocabulary.
-    """
-    import tensorflow as tf
-
-    graph = tf.compat.v1.get_default_graph()
-    definition = graph.as_graph_def()
-    every = (definition.node, *(one.node_def for one in definition.library.function))
-    found = _OUTER_OPS & {node.op for nodes in every for node in nodes}
-    files = graph.get_collection(tf.compat.v1.GraphKeys.ASSET_FILEPATHS)
-    own = [name for name in files if tf.is_symbolic_tensor(name) and name.op.type == "Const"]
-    return sorted(found | {"InitializeTableFromTextFileV2"} if own else found)
-
-
 def _kind(value: Any) -> str:
     return "an empty dict" if value == {} and isinstance(value, dict) else f"a {type(value).__name__}"
 
 
-def send_by_value(function: Callable[[dict[str, Any]], dict[str, Any]]) -> str:
-    """Have Beam's pickler carry the function's module as it is, since workers have no such module; gives a digest of
-    the function with all that it uses of its module.
+def send_by_value(function: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Have Beam's pickler carry the function's module as it is, since workers have no such module.
 
     Raises:
         UsageError: it holds something that can't be pickled; it names what.
@@ -169,10 +138,8 @@ def send_by_value(function: Callable[[dict[str, Any]], dict[str, Any]]) -> str:
     module = sys.modules.get(getattr(function, "__module__", "") or "")
     if module is not None and module.__name__.startswith("recordmill_transform_"):
         cloudpickle.register_pickle_by_value(module)
-    # without the random numbers by which classes are told apart, and without folders: the same in each process
-    plain = cloudpickle.CloudPickleConfig(id_generator=None, filepath_interceptor=os.path.basename)
     try:
-        return hashlib.sha256(cloudpickle_pickler.dumps(function, config=plain)).hexdigest()
+        cloudpickle_pickler.dumps(function)
     except Exception as error:
         culprit = _unpicklable(function, pickler)
         raise UsageError(

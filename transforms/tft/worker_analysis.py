@@ -1,8 +1,12 @@
-"""The analysis by workers that share nothing but OUT, in a store, too: each finds what is in a group of units by a
-pipeline of its own process, and what it found, which is small, goes to OUT as a file of a known group.
+"""The analysis by workers that share nothing but OUT, in a store, too: each analyses a group of units by a pipeline of
+its own process, and what its analysers found, which is small, goes to OUT as a file.
 
-tf.Transform itself keeps graphs and vocabularies in a folder that all workers must see as one on a disk. What is known
-of all groups becomes the transform where the files are fetched.
+tf.Transform itself keeps graphs and vocabularies in a folder that all workers must see as one on a disk. What was found
+in all groups becomes the transform where the files are fetched. A file holds
+
+    length of the list (4 bytes), keys of tf.Transform's cache in hex as a JSON list, elements
+
+and an element is the number of its key, its length (4 bytes each, little-endian) and its bytes.
 """
 
 from __future__ import annotations
@@ -10,42 +14,57 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from recordmill.base.errors import DataError
 from recordmill.base.progress import progress_of
-from recordmill.building.plan import BuildPlan
 from recordmill.building.workers.shared_files import (
     ATTEMPTS_FOLDER,
     SHARED,
     NotSharedError,
+    SentPlan,
     SharedFolder,
     SharedPlan,
     workbench,
 )
-from recordmill.preprocessing.analysis_cache import KNOWN, CachedGroup, Groups, open_group, write_group
 from recordmill.schemas.feature import Schema
-from recordmill.shards.manifest import TRANSFORM_FOLDER
-from recordmill.storage.files import put_if_absent, read_range, stat
-from recordmill.storage.folders import fetch_file, join, make_folder, paths_in
-from recordmill.transforms.beam_types import AsIter, Create, FlatMap, Map, PCollection, Pipeline, PTransform, Reshuffle
+from recordmill.storage.files import create_file, open_file, put_if_absent, read_range, stat, write_all
+from recordmill.storage.folders import fetch_file, join, make_folder
+from recordmill.transforms.beam_types import (
+    AsIter,
+    Create,
+    FlatMap,
+    Flatten,
+    Map,
+    PCollection,
+    Pipeline,
+    PTransform,
+    Reshuffle,
+    TaggedOutput,
+)
 from recordmill.transforms.local_run import run_locally
-from recordmill.transforms.tft.analysis import FitWithCache, read_report, split_batches, temporary
+from recordmill.transforms.tft.analysis import adapter, publish, read_split, split_batches, temporary
 
 _LIST = "fit.json"
-_NAME = re.compile(r"[0-9a-f]{12}-[0-9a-f]{32}-[0-9a-f]{32}\.known", re.ASCII)
+_NAME = re.compile(r"[0-9a-f]{12}-analysis\.found", re.ASCII)
+_DATASET = "split"  # of tf.Transform's caches
+_SIZE, _ELEMENT = struct.Struct("<I"), struct.Struct("<II")
 
 PreprocessingFunction = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class AnalysisPart:
-    """What an attempt found in a group of units: the file's name below the run's folder, and its size."""
+    """A file of what an attempt found in a group of units.
+
+    Attributes:
+        group: The group's number.
+        name: The file's name below the run's folder.
+        size_bytes: Its size.
+    """
 
     group: int
     name: str
@@ -53,7 +72,7 @@ class AnalysisPart:
 
 
 @dataclass
-class FitParts(PTransform):
+class AnalyzeGroups(PTransform):
     """Numbers of groups of units to files in OUT, of which a list is put there: a PCollection with their number.
 
     plan: as it lies in OUT. split, inputs, function: as in `FitTransform`.
@@ -78,35 +97,103 @@ class FitParts(PTransform):
 def analyse_group(
     group: int, plan: SharedPlan, split: str, inputs: Schema, function: PreprocessingFunction
 ) -> Iterator[AnalysisPart]:
-    """What tf.Transform's analysers find in a group of units; nothing where it has no record of the split."""
+    """Analyses a group of units; gives nothing where it has no record of the split."""
     job_folder = plan.job_folder
     with job_folder.attach().alive(), workbench(plan) as bench:
         if next(split_batches((group,), bench.reference(), split, inputs), None) is None:
             return
-        _analyse(bench, group, split, inputs, function)
-        (entries,) = read_report(bench.folder)[0].values()
-        write_group(bench.folder, _context(job_folder), (), entries)
-        (found,) = paths_in(Path(bench.folder), "*.known")
-        size = stat(str(found)).size_bytes
-        yield AnalysisPart(group, os.path.basename(job_folder.hand_over(str(found), ATTEMPTS_FOLDER)), size)
+        path = join(bench.folder, "analysis.found")
+
+        def construct(pipeline: Pipeline) -> None:
+            with temporary(bench.folder):
+                batches = read_split(pipeline | "Group" >> Create([(group,)]), bench.reference(), split, inputs)
+                keep_found(batches, inputs, function, path)
+
+        run_locally(construct, (), bench.folder, progress_of(bench.folder))
+        size = stat(path).size_bytes
+        yield AnalysisPart(group, os.path.basename(job_folder.hand_over(path, ATTEMPTS_FOLDER)), size)
 
 
-def _analyse(bench: BuildPlan, group: int, split: str, inputs: Schema, function: PreprocessingFunction) -> None:
-    assert bench.source is not None
-    groups = Groups(np.zeros(len(bench.source.files), np.int16), ())
-    target = os.path.join(bench.folder, "data", TRANSFORM_FOLDER)  # a transform of this group alone, which nobody wants
+def keep_found(batches: PCollection, inputs: Schema, function: PreprocessingFunction, path: str) -> None:
+    """What tf.Transform's analysers find in the batches, to a file; what they make of it is left where it is."""
+    import tensorflow_transform.beam as tft_beam
+    from tensorflow_transform.beam.analyzer_cache import DatasetKey
 
-    def construct(pipeline: Pipeline) -> None:
-        fit = FitWithCache(bench.reference(), split, inputs, function, target, bench.folder, groups)
-        with temporary(bench.folder):
-            _ = pipeline | "Group" >> Create([(group,)]) | "Fit" >> fit
+    pipeline = batches.pipeline
+    analysis = "Analyze" >> tft_beam.AnalyzeDatasetWithCache(function, pipeline)
+    _, caches = ({DatasetKey(_DATASET): batches}, {}, adapter(inputs)) | analysis
+    found = dict(sorted((key, elements) for cache in caches.values() for key, elements in cache.cache_dict.items()))
+    numbered: Any = (
+        pipeline | "None" >> Create([]),
+        *(each | f"Number{number}" >> Map(_numbered, number) for number, each in enumerate(found.values())),
+    )
+    _ = pipeline | "Once" >> Create([path]) | "Keep" >> Map(write_found, list(found), AsIter(numbered | Flatten()))
 
-    run_locally(construct, (), bench.folder, progress_of(bench.folder))
+
+def _numbered(element: bytes, number: int) -> tuple[int, bytes]:
+    return number, element
 
 
-def _context(job_folder: SharedFolder) -> str:
-    """What the files of this build have in common, and no others."""
-    return job_folder.id.ljust(32, "0")
+def write_found(path: str, keys: Sequence[bytes], elements: Iterable[tuple[int, bytes]]) -> None:
+    """Write a file of what was found. elements: each with the number of its key."""
+    header = json.dumps([key.hex() for key in keys]).encode()
+    with create_file(path) as file:
+        write_all(file, _SIZE.pack(len(header)) + header)
+        for number, element in elements:
+            write_all(file, _ELEMENT.pack(number, len(element)) + element)
+
+
+def read_keys(path: str) -> list[bytes]:
+    """The keys of a file of what was found."""
+    with open_file(path) as file:
+        (size,) = _SIZE.unpack(file.read(_SIZE.size))
+        return [bytes.fromhex(key) for key in json.loads(file.read(size))]
+
+
+def read_found(path: str) -> Iterator[Any]:
+    """The elements of such a file, each under the number of its key."""
+    with open_file(path) as file:
+        file.read(*_SIZE.unpack(file.read(_SIZE.size)))
+        while head := file.read(_ELEMENT.size):
+            number, size = _ELEMENT.unpack(head)
+            yield TaggedOutput(str(number), file.read(size))
+
+
+@dataclass
+class FitFound(PTransform):
+    """Packs of group numbers to the folder that then holds the saved transform, as `FitTransform` does it, of files of
+    what was found. Records are read for analysers that need what others find, or that tf.Transform keeps nothing of.
+
+    found: paths of the files. The other fields are as in `FitTransform`.
+    """
+
+    plan: SentPlan
+    split: str
+    inputs: Schema
+    function: PreprocessingFunction
+    target: str
+    found: Sequence[str]
+
+    def expand(self, packs: PCollection) -> PCollection:  # (group, ...) -> path
+        import tensorflow_transform.beam as tft_beam
+        from tensorflow_transform.beam.analysis_graph_builder import get_analysis_dataset_keys
+        from tensorflow_transform.beam.analyzer_cache import DatasetCache, DatasetKey
+        from tfx_bsl.tfxio.tensor_adapter import TensorAdapter
+
+        dataset, config = DatasetKey(_DATASET), adapter(self.inputs)
+        tags = {key: str(number) for number, key in enumerate(read_keys(self.found[0]))}
+        elements: Any = (
+            packs.pipeline
+            | "Found" >> Create(self.found)
+            | "Elements" >> FlatMap(read_found).with_output_types(bytes).with_outputs(*tags.values())
+        )
+        known = {dataset: DatasetCache({key: elements[tag] for key, tag in tags.items()}, None)}
+        specs = TensorAdapter(config).OriginalTypeSpecs()
+        is_read = get_analysis_dataset_keys(self.function, specs, {dataset}, known, False)
+        batches = read_split(packs, self.plan, self.split, self.inputs) if is_read else None
+        analysis = "Analyze" >> tft_beam.AnalyzeDatasetWithCache(self.function, packs.pipeline)
+        (model, metadata), _ = ({dataset: batches}, known, config) | analysis
+        return publish(packs.pipeline, self.target, model, metadata)
 
 
 def list_parts(_: None, made: Iterable[AnalysisPart], plan: SharedPlan) -> int:
@@ -116,20 +203,24 @@ def list_parts(_: None, made: Iterable[AnalysisPart], plan: SharedPlan) -> int:
     return len(listed)
 
 
-def fetch_parts(job_folder: SharedFolder, files: int, folder: str) -> Groups:
-    """What the workers found, copied into a folder of this machine. files: how many inputs there are.
+def fetch_found(job_folder: SharedFolder, folder: str) -> list[str]:
+    """Copies what the workers found into a folder of this machine.
+
+    Returns:
+        Paths of the copies.
 
     Raises:
-        NotSharedError: a file is not there. DataError: one is not what a worker writes.
+        NotSharedError: A file is not there.
+        DataError: One is not what a worker wrote.
     """
     make_folder(folder)
-    known = tuple(_fetch(job_folder, part, folder) for part in _listed(job_folder))
-    if any(group.entries.keys() != known[0].entries.keys() for group in known):
+    found = [_fetch(job_folder, part, folder) for part in _listed(job_folder)]
+    if any(read_keys(path) != read_keys(found[0]) for path in found):
         raise DataError("workers were given another transform than others", source=job_folder.run(ATTEMPTS_FOLDER))
-    return Groups(np.full(files, KNOWN, np.int16), known)
+    return found
 
 
-def _fetch(job_folder: SharedFolder, part: AnalysisPart, folder: str) -> CachedGroup:
+def _fetch(job_folder: SharedFolder, part: AnalysisPart, folder: str) -> str:
     path, copy = job_folder.run(ATTEMPTS_FOLDER, part.name), join(folder, part.name)
     try:
         if (size := stat(path).size_bytes) != part.size_bytes:
@@ -137,7 +228,7 @@ def _fetch(job_folder: SharedFolder, part: AnalysisPart, folder: str) -> CachedG
         fetch_file(path, copy)
     except FileNotFoundError:
         raise NotSharedError(path, job_folder.out, "this machine,") from None
-    return open_group(copy, _context(job_folder))
+    return copy
 
 
 def _listed(job_folder: SharedFolder) -> list[AnalysisPart]:

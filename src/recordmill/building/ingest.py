@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from recordmill.records.tfrecord.frames import FRAME_BYTES, MAX_RECORD_BYTES, Fr
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import PAYLOAD
 from recordmill.shards.rejects import Rejected, RejectWriter
-from recordmill.sources.common.contract import BATCH_BYTES, Chunk, Payloads, RecordLocator, Source, Unit
+from recordmill.sources.common.contract import BATCH_BYTES, Chunk, Payloads, RecordLocator, Source
 from recordmill.statistics.dataset_sketch import SketchPool, payload_flat
 
 _LEFT_OUT = {
@@ -112,15 +112,11 @@ def ingest(
     return Ingested(group, tuple(runs), count, rejects.close(), digests, counts), writer.histogram
 
 
-def read_unit(plan: BuildPlan, group: int, wanted: Callable[[Unit], bool] = lambda unit: True) -> Iterator[Chunk]:
-    """The records of a group's units as the source gives them; a chunk without rows may carry rejects.
-
-    wanted: of units that are to be read.
-    """
+def read_unit(plan: BuildPlan, group: int) -> Iterator[Chunk]:
+    """The records of a group's units as the source gives them; a chunk without rows may carry rejects."""
     source = _source(plan)
     for number in plan.groups[group]:
-        if wanted(source.units[number]):
-            yield from source.read(source.units[number])
+        yield from source.read(source.units[number])
 
 
 def assign_keys(plan: BuildPlan, chunk: Chunk) -> KeyedChunk:

@@ -166,7 +166,6 @@ _ORDER: Options = (
         common=True,
         decides=True,
         needs=("splits",),
-        excludes=(("transform_cache", None),),
     ),
     Option(
         "split_seed",
@@ -345,14 +344,6 @@ _TRANSFORM: Options = (
         default=False,
         group=TRANSFORM,
         decides=True,
-        needs=("transform",),
-    ),
-    Option(
-        "transform_cache",
-        "a folder of what was found in which files, so that only new ones are analysed; it may be removed at any time",
-        metavar="DIR",
-        annotation="str | os.PathLike[str]",
-        group=TRANSFORM,
         needs=("transform",),
     ),
     Option(
@@ -570,7 +561,7 @@ _RUN: Options = (
 BUILD: Options = (*_RECORDS, *_ORDER, *_SHARDS, *_DESCRIPTION, *_TRANSFORM, *_IMAGE, *_FOLDERS, *_TABLE, *_TEXT, *_RUN)
 
 
-_FIT = ("transform", "transform_from", "transform_cache", "fit_on", "keep_raw")
+_FIT = ("transform", "transform_from", "fit_on", "keep_raw")
 
 APPLY: Options = (
     Option(

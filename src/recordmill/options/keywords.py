@@ -76,8 +76,6 @@ class BuildKeywords(TypedDict, total=False):
     fit_on: str | None
     # keep the features as they were, too, as raw/NAME
     keep_raw: bool
-    # a folder of what was found in which files, so that only new ones are analysed; it may be removed at any time
-    transform_cache: str | os.PathLike[str] | None
     # take the transform of that data set as it is
     transform_from: str | os.PathLike[str] | None
     # take the transform even if its graph may touch files or run code

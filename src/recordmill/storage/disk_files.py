@@ -58,18 +58,9 @@ def replace_file(path: str | Path) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666), "wb", buffering=0)
 
 
-def open_file(path: str | os.PathLike[str], *, follow_links: bool = True) -> BinaryIO:
-    """A regular file to read from its start. follow_links: False refuses a link."""
-    return os.fdopen(open_regular(path, 0 if follow_links else os.O_NOFOLLOW), "rb")
-
-
-def has_hole(file: BinaryIO) -> bool:
-    """Whether a part of the file was never written: it reads as zeros, however large it is, and takes no room."""
-    size, at = os.fstat(file.fileno()).st_size, file.tell()
-    try:
-        return size > 0 and os.lseek(file.fileno(), 0, os.SEEK_HOLE) < size
-    finally:
-        file.seek(at)
+def open_file(path: str | os.PathLike[str]) -> BinaryIO:
+    """A regular file to read from its start."""
+    return os.fdopen(open_regular(path), "rb")
 
 
 def reopen_file(path: str | Path, size_bytes: int) -> BinaryIO:

@@ -49,11 +49,6 @@ class MemorySource:
     named: str | None = None
     kind: str = MEMORY_NAME
 
-    @property
-    def read_settings(self) -> tuple[object, ...]:
-        """See RepeatableSource."""
-        return (self.named,)
-
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """The unit's batches, each as one chunk."""
         row = unit.first_row

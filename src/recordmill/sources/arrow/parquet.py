@@ -94,11 +94,6 @@ class ParquetSource:
     batch_bytes: int = BATCH_BYTES
     kind: str = "parquet"
 
-    @property
-    def read_settings(self) -> tuple[object, ...]:
-        """See RepeatableSource."""
-        return (self.named,)
-
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """The rows of the unit's row groups, in batches of bounded size however large a row group is."""
         ordinal, row = unit.first_file, unit.first_row

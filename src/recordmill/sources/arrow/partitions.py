@@ -17,7 +17,7 @@ import pyarrow as pa
 from recordmill.base.errors import Reject
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
-from recordmill.sources.common.contract import Chunk, PlanOptions, RecordLocator, RepeatableSource, Source, Unit
+from recordmill.sources.common.contract import Chunk, PlanOptions, RecordLocator, Source, Unit
 from recordmill.sources.common.layout import partitions
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.overrides import declared_columns, finish_parts
@@ -73,11 +73,6 @@ class PartitionedSource:
     @property
     def kind(self) -> str:
         return self.own.kind
-
-    @property
-    def read_settings(self) -> tuple[object, ...]:
-        """See RepeatableSource."""
-        return self.own.read_settings if isinstance(self.own, RepeatableSource) else ()
 
     @functools.cached_property
     def _reader(self) -> Source:

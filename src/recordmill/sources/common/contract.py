@@ -139,15 +139,6 @@ class RecordLocator(Protocol):
         """Of the records at these positions of a file, which may be read for it."""
 
 
-@runtime_checkable
-class RepeatableSource(Protocol):
-    """What a Source may offer beside: that it reads the same files in the same way each time."""
-
-    @property
-    def read_settings(self) -> tuple[object, ...]:
-        """What decides how all files are read, beside the schema; what else decides it are columns of the files."""
-
-
 @dataclass(frozen=True)
 class PlanOptions:
     """What all kinds share.

@@ -80,11 +80,6 @@ class CsvSource:
     kept: ScanCache[CachedPiece] = field(default_factory=ScanCache, compare=False, repr=False)
     kind: str = field(default="csv", init=False)
 
-    @property
-    def read_settings(self) -> tuple[object, ...]:
-        """See RepeatableSource."""
-        return self.dialect, self.null_tokens
-
     @functools.cached_property
     def heads(self) -> Heads:
         """For each file where its rows start and what its columns are."""

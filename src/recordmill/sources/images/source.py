@@ -151,11 +151,6 @@ class ImageSource:
     statistics: bool = False
 
     @property
-    def read_settings(self) -> tuple[object, ...]:
-        """See RepeatableSource."""
-        return self.options, self.memory_bytes
-
-    @property
     def kind(self) -> str:
         return "images"
 

@@ -73,11 +73,6 @@ class JsonlSource:
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     kind: str = "jsonl"
 
-    @property
-    def read_settings(self) -> tuple[object, ...]:
-        """See RepeatableSource."""
-        return self.options, self.paths, self.base64, self.texts, self.memory_bytes
-
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """The unit's records in order; a unit without a stop is whole files."""
         for ordinal in self._coming(unit):

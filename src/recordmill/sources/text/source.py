@@ -215,11 +215,6 @@ class TextSource:
     plan_rejects: tuple[Reject, ...] = ()
     kind: str = "text"
 
-    @property
-    def read_settings(self) -> tuple[object, ...]:
-        """See RepeatableSource."""
-        return self.options, self.mode
-
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """The unit's records in order; a unit without a stop is whole files."""
         if self.mode == DOCUMENTS:

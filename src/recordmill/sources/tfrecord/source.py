@@ -75,11 +75,6 @@ class TfrecordSource:
     kept: ScanCache[CachedLoad] = field(default_factory=ScanCache, compare=False, repr=False)
     kind: str = "tfrecord"
 
-    @property
-    def read_settings(self) -> tuple[object, ...]:
-        """See RepeatableSource."""
-        return self.held, self.bounded, self.memory_bytes
-
     @functools.cached_property
     def shards(self) -> Sequence[ShardFile]:
         """The files as the readers of shards have them."""
