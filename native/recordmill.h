@@ -388,6 +388,43 @@ int64_t rm_count_texts(const uint8_t *data, int64_t data_size, const int32_t *st
                        const int64_t *token_ends, int64_t token_ends_size, int64_t *first, int64_t first_size,
                        int64_t *counts, int64_t counts_size, rm_text_totals *totals);
 
+/* statistics.cpp */
+
+/* The digits of sums of floats and of their squares, in two's complement; in units of 2^-1074 and 2^-2148. */
+enum { RM_SUM_DIGITS = 70, RM_SQUARE_DIGITS = 138 };
+/* least, most: of the finite values; they and the counts go on from what they are. */
+typedef struct {
+  int64_t zeros, nans, plus_infinities, minus_infinities;
+  double least, most;
+} rm_float_facts;
+/* Adds up the finite values and makes their keys, 64 bits that are in the order of the values; gives how many. */
+int64_t rm_count_floats(const double *values, int64_t values_size, rm_float_facts *facts, uint32_t *sum,
+                        int64_t sum_size, uint32_t *squares, int64_t squares_size, uint64_t *keys, int64_t keys_size);
+/* Adds up integers and their squares: sum [4 or more], squares [6 or more]. */
+int64_t rm_sum_integers(const uint64_t *values, int64_t values_size, int64_t is_signed, uint32_t *sum,
+                        int64_t sum_size, uint32_t *squares, int64_t squares_size);
+int64_t rm_sort_keys(uint64_t *keys, int64_t keys_size, uint64_t *room, int64_t room_size);
+/* Merges two ascending lists of keys with their counts (of the others: 1 each without other_counts). `level` low bits
+ * of all keys are 0: as given, or more, as few as leave at most `most` keys. Gives size << 6 | level. */
+int64_t rm_merge_bins(const uint64_t *keys, int64_t keys_size, const int64_t *counts, int64_t counts_size,
+                      const uint64_t *others, int64_t others_size, const int64_t *other_counts,
+                      int64_t other_counts_size, int64_t most, int64_t level, uint64_t *out, int64_t out_size,
+                      int64_t *out_counts, int64_t out_counts_size);
+/* Hashes of which none is 0; that of a number says which it is. */
+int64_t rm_hash_numbers(const uint64_t *bits, int64_t bits_size, uint64_t *out, int64_t out_size);
+int64_t rm_hash_texts(const uint8_t *data, int64_t data_size, const int64_t *starts, int64_t starts_size,
+                      const int64_t *ends, int64_t ends_size, uint64_t *out, int64_t out_size);
+/* Counts hashes from the first one on that are at most the threshold, in a table with open addresses; places: where a
+ * hash that was not in the table stands. Gives used << 32 | how many were looked at: all, or as many as three quarters
+ * of the slots have room for. */
+int64_t rm_count_hashes(const uint64_t *hashes, int64_t hashes_size, int64_t first, uint64_t threshold, int64_t used,
+                        uint64_t *slots, int64_t slots_size, int64_t *counts, int64_t counts_size, int32_t *places,
+                        int64_t places_size);
+/* Puts hashes that are not in the table into it. */
+int64_t rm_put_hashes(const uint64_t *hashes, int64_t hashes_size, const int64_t *some, int64_t some_size,
+                      const int32_t *firsts, int64_t firsts_size, uint64_t *slots, int64_t slots_size,
+                      int64_t *counts, int64_t counts_size, int32_t *places, int64_t places_size);
+
 #ifdef __cplusplus
 }
 #endif

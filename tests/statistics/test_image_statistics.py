@@ -20,7 +20,7 @@ from recordmill.commands.main import run
 from recordmill.records.images.pixels import SUMS, decode_pixels
 from recordmill.statistics import pixel_sketch
 from recordmill.statistics.pixel_sketch import PixelSketch
-from recordmill.statistics.value_kernels import hash_values
+from recordmill.statistics.value_sketch import hash_texts
 
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
 
@@ -144,9 +144,7 @@ def test_a_layer_that_normalizes_has_a_mean_for_each_channel(folder: Path, tmp_p
 
 
 def _hash(data: bytes) -> int:
-    out = np.empty(1, np.uint64)
-    hash_values(np.frombuffer(data, np.uint8), np.array([0]), np.array([len(data)]), out)
-    return int(out[0])
+    return int(hash_texts(np.frombuffer(data, np.uint8), np.array([0]), np.array([len(data)]))[0])
 
 
 VALUES = [encoded(number) for number in range(20)] + [b"none", b"\x89PNG\r\n\x1a\n", b"GIF89a"]

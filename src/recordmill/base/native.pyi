@@ -79,6 +79,8 @@ TOO_FINE: int
 FIELD_NOT_UTF8: int
 NO_CLASS: int
 NO_VALUE: int
+SUM_DIGITS: int
+SQUARE_DIGITS: int
 
 class struct_frame_scan:
     at: int
@@ -188,6 +190,15 @@ class struct_text_totals:
     values: int
     classes: int
     different: int
+    def __init__(self, *args: float, **fields: float) -> None: ...
+
+class struct_float_facts:
+    zeros: int
+    nans: int
+    plus_infinities: int
+    minus_infinities: int
+    least: float
+    most: float
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 def built_level() -> int: ...
@@ -476,4 +487,52 @@ def count_texts(
     first: npt.NDArray[np.int64] | None,
     counts: npt.NDArray[np.int64] | None,
     totals: struct_text_totals,
+) -> int: ...
+def count_floats(
+    values: npt.NDArray[np.float64] | None,
+    facts: struct_float_facts,
+    sum: npt.NDArray[np.uint32] | None,
+    squares: npt.NDArray[np.uint32] | None,
+    keys: npt.NDArray[np.uint64] | None,
+) -> int: ...
+def sum_integers(
+    values: npt.NDArray[np.uint64] | None,
+    is_signed: int,
+    sum: npt.NDArray[np.uint32] | None,
+    squares: npt.NDArray[np.uint32] | None,
+) -> int: ...
+def sort_keys(keys: npt.NDArray[np.uint64] | None, room: npt.NDArray[np.uint64] | None) -> int: ...
+def merge_bins(
+    keys: npt.NDArray[np.uint64] | None,
+    counts: npt.NDArray[np.int64] | None,
+    others: npt.NDArray[np.uint64] | None,
+    other_counts: npt.NDArray[np.int64] | None,
+    most: int,
+    level: int,
+    out: npt.NDArray[np.uint64] | None,
+    out_counts: npt.NDArray[np.int64] | None,
+) -> int: ...
+def hash_numbers(bits: npt.NDArray[np.uint64] | None, out: npt.NDArray[np.uint64] | None) -> int: ...
+def hash_texts(
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    starts: npt.NDArray[np.int64] | None,
+    ends: npt.NDArray[np.int64] | None,
+    out: npt.NDArray[np.uint64] | None,
+) -> int: ...
+def count_hashes(
+    hashes: npt.NDArray[np.uint64] | None,
+    first: int,
+    threshold: int,
+    used: int,
+    slots: npt.NDArray[np.uint64] | None,
+    counts: npt.NDArray[np.int64] | None,
+    places: npt.NDArray[np.int32] | None,
+) -> int: ...
+def put_hashes(
+    hashes: npt.NDArray[np.uint64] | None,
+    some: npt.NDArray[np.int64] | None,
+    firsts: npt.NDArray[np.int32] | None,
+    slots: npt.NDArray[np.uint64] | None,
+    counts: npt.NDArray[np.int64] | None,
+    places: npt.NDArray[np.int32] | None,
 ) -> int: ...

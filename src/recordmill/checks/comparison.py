@@ -27,8 +27,7 @@ from recordmill.statistics.dataset_statistics import DatasetStatistics, FeatureS
 
 DRIFT, SKEW = "drift", "skew"
 _CATEGORIES = 100  # distinct integers that are compared one by one; a label's always are
-_EXACT_INTS = 512  # below which integers are counted one by one
-_BINS_BETWEEN = 20  # bins of what a build counts, between the first decile and the last one
+_FINE = 0.02  # the error of quantiles' ranks, with which they are compared
 
 _REMEDIES = {
     DRIFT: "look at both by `recordmill stats`; train anew, mend the source, or allow it in the rules (drift)",
@@ -184,14 +183,8 @@ def _is_whole(one: FeatureStatistics) -> bool:
 
 
 def _has_fine_quantiles(one: FeatureStatistics) -> bool:
-    """Whether quantiles tell values apart that lie between them: not those of numbers that are large beside their span,
-    as times are, of which histograms of equal widths tell more.
-    """
-    quantiles, error = one.quantiles, one.quantile_error
-    if not quantiles or not error or (one.type == "INT" and max(map(abs, quantiles)) < _EXACT_INTS):
-        return True
-    low, high = quantiles[1], quantiles[-2]
-    return error * max(abs(low), abs(high)) <= (high - low) / _BINS_BETWEEN
+    """Whether quantiles are known well enough; else histograms of equal widths tell more."""
+    return (one.quantile_error or 0) <= _FINE
 
 
 def _size(one: FeatureStatistics) -> float:

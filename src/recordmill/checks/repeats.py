@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.siphash import U64, hash_bytes
-from recordmill.statistics.value_kernels import hash_values
+from recordmill.statistics.value_sketch import hash_texts
 from recordmill.storage.files import create_file, map_file, write_all
 from recordmill.storage.folders import join, make_scratch, remove_tree
 
@@ -74,9 +74,8 @@ class ContentDigests:
         """Rows of `add` for data[starts[i]:ends[i]], without their places; on any thread."""
         rows = np.empty(len(starts), _ROW)
         starts, ends = np.ascontiguousarray(starts), np.ascontiguousarray(ends)
-        low = np.empty(len(starts), np.uint64)
-        hash_values(np.ascontiguousarray(data), starts, ends, low)
-        rows["low"], rows["high"] = low, hash_bytes(self._key, data, starts, ends - starts)
+        rows["low"] = hash_texts(np.ascontiguousarray(data), starts, ends)
+        rows["high"] = hash_bytes(self._key, data, starts, ends - starts)
         return rows
 
     def add(self, rows: npt.NDArray[np.void], numbers: Int64s, split: int) -> None:

@@ -27,8 +27,7 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.statistics.number_sketch import NumberSketch
 from recordmill.statistics.pending_values import PendingNumbers, PendingTexts
 from recordmill.statistics.pixel_sketch import PixelSketch
-from recordmill.statistics.value_kernels import hash_floats, hash_ints, hash_occurrences, hash_values
-from recordmill.statistics.value_sketch import ValueSketch, ValueTexts
+from recordmill.statistics.value_sketch import ValueSketch, ValueTexts, hash_numbers, hash_texts
 
 MOST_KEPT, FEWEST_KEPT = 4096, 64  # that a feature keeps with their counts, and as many occurrences of texts
 LABELS_KEPT = 1 << 16  # values of a label that are all kept
@@ -47,7 +46,7 @@ _NO_PIXELS: Mapping[str, PixelSums] = {}
 _NUMBERS = pa.struct([
     ("zeros", pa.int64()), ("nans", pa.int64()), ("plus_infinities", pa.int64()), ("minus_infinities", pa.int64()),
     ("least", pa.string()), ("most", pa.string()), ("total", pa.string()), ("squares", pa.string()),
-    ("level", pa.int64()), ("keys", pa.list_(pa.uint32())), ("counts", pa.list_(pa.int64())),
+    ("level", pa.int64()), ("keys", pa.list_(pa.uint64())), ("counts", pa.list_(pa.int64())),
 ])  # fmt: skip
 _VALUES = pa.struct([
     ("hashes", pa.list_(pa.uint64())), ("counts", pa.list_(pa.int64())), ("is_whole", pa.bool_()),
@@ -151,20 +150,15 @@ class FeatureSketch:
         self.numbers.add(numbers)
         if self.values is None:
             return
-        numbers = np.ascontiguousarray(numbers)
-        hashes = np.empty(len(numbers), np.uint64)
         if self.is_float:
-            hashes = hashes[: hash_floats(numbers if numbers.dtype != np.float16 else numbers.astype("f4"), hashes)]
-        else:
-            hash_ints(numbers.astype(np.int64, copy=False), hashes)
-        self.values.add(hashes)
+            numbers = numbers[~np.isnan(numbers)].astype(np.float64) + 0.0  # -0.0 becomes 0.0
+        self.values.add(hash_numbers(numbers))
 
     def _add_texts(self, flat: Flat, chosen: slice | Int64s, keys: U64 | None, to_decode: bool) -> None:
         assert flat.value_splits is not None
         starts = np.ascontiguousarray(flat.value_splits[:-1][chosen])
         ends = np.ascontiguousarray(flat.value_splits[1:][chosen])
-        hashes = np.empty(len(starts), np.uint64)
-        hash_values(flat.values, starts, ends, hashes)
+        hashes = hash_texts(flat.values, starts, ends)
         if keys is not None:
             self._pending_texts.add(hashes, keys, flat.values, starts, ends)
             return
@@ -178,8 +172,7 @@ class FeatureSketch:
         assert self.values is not None
         assert self.sample is not None
         self.sizes.add(sizes)
-        occurrences = np.empty(len(hashes), np.uint64)
-        hash_occurrences(hashes, np.ascontiguousarray(keys), occurrences)
+        occurrences = hash_numbers(hashes ^ hash_numbers(keys))
         for name, sketch, some in (("values", self.values, hashes), ("sample", self.sample, occurrences)):
             new, places = sketch.add(some)
             if len(new):

@@ -153,7 +153,7 @@ class FeatureStatistics:
 
     @property
     def quantiles(self) -> tuple[float, ...]:
-        """The values at 0, 1/10, ... and 1 of the finite numbers, each within `quantile_error` of itself."""
+        """The values at 0, 1/10, ... and 1 of the finite numbers, whose ranks are within `quantile_error`."""
         return _quantiles(self._stats.histograms) if self._kind == _NUMBERS else ()
 
     def histogram(self, of_quantiles: bool) -> Any | None:
@@ -167,7 +167,7 @@ class FeatureStatistics:
 
     @property
     def quantile_error(self) -> float | None:
-        """A share of the value."""
+        """By how large a share of the values the rank of a quantile may differ."""
         return self._custom.get("quantile_error")
 
     @property

@@ -1,43 +1,40 @@
 """`NumberSketch`: what the numbers of a feature are like. It is a function of the multiset of the values alone, and two
 of them add up to that of all values, bit by bit: sums are exact integers, and values are counted in bins.
+
+A bin is a value while there are at most `most_bins` of them, so that quantiles and histograms are exact. Beyond that,
+values that agree in all but their `level` lowest bits are one bin: bins are as fine as the values' own spread allows.
 """
 
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from recordmill.base import native
 from recordmill.base.arrays import Int64s
-from recordmill.statistics import number_kernels as k
+from recordmill.base.siphash import U64
 
 _UNIT = 1074  # sums of floats are whole multiples of 2^-1074, their squares' of 2^-2148
-_NO_INT = np.iinfo(np.int64)
-_SIGN = 1 << (k.KEY_BITS - 1)
-
-
-class _Scratch(threading.local):
-    """What a pass counts in, of each thread: all zero between passes; some 12 MiB, touched where values lie."""
-
-    def __init__(self) -> None:
-        self.bins = np.zeros(1 << k.KEY_BITS, np.uint32)
-        self.used = np.zeros(k.USED_WORDS, np.uint64)
-        self.limbs = np.zeros((k.LIMBS, k.EXPONENTS), np.int64)
-
-
-_scratch = _Scratch()
+_AT_ONCE = 1 << 16  # values
+_SIGN = np.uint64(1 << 63)
 
 
 class NumberSketch:
-    """Counts of numbers. is_int: they are integers, whose sums are exact integers too; most_bins: how many bins are
-    kept: while more are used, the lowest bit of all keys is dropped (`level` counts these).
+    """Counts of numbers.
 
-    total, squares: the sums of the finite values and of their squares, in units of 2^-1074 and 2^-2148 for floats.
+    Attributes:
+        is_int: The values are integers, whose sums are integers too.
+        most_bins: How many bins are kept.
+        total: The sum of the finite values, in units of 2^-1074 for floats.
+        squares: The sum of their squares, in units of 2^-2148 for floats.
+        level: How many low bits of the keys are dropped; 0: each bin is one value.
+        keys: [bins] ascending, the bits of float64 values in the order of these.
+        counts: [bins].
     """
 
     def __init__(self, is_int: bool, most_bins: int = 8192) -> None:
@@ -46,7 +43,7 @@ class NumberSketch:
         self.least: int | float | None = None  # of the finite values
         self.most: int | float | None = None
         self.total = self.squares = self.level = 0
-        self.keys = np.empty(0, np.uint32)
+        self.keys = np.empty(0, np.uint64)
         self.counts = np.empty(0, np.int64)
 
     @property
@@ -56,108 +53,71 @@ class NumberSketch:
 
     @property
     def count(self) -> int:
+        """How many values there are."""
         return self.finite + self.nans + self.plus_infinities + self.minus_infinities
 
     def add(self, values: npt.NDArray[Any]) -> None:
         """Counts these numbers, [values] of any dtype that features have."""
-        if values.dtype == np.uint8 or (values.dtype == np.uint64 and len(values) and values.max() >> np.uint64(63)):
-            found, counts = np.unique(values, return_counts=True) if values.dtype == np.uint64 else _bytes(values)
-            self._add_counted(found, counts)
+        for first in range(0, len(values), _AT_ONCE):
+            some = values[first : first + _AT_ONCE]
+            if self.is_int:
+                self._add_ints(some)
+            else:
+                self._add_floats(np.ascontiguousarray(some, np.float64))
+
+    def _add_floats(self, values: npt.NDArray[np.float64]) -> None:
+        facts = native.struct_float_facts(least=math.inf, most=-math.inf)
+        keys = np.empty(len(values), np.uint64)
+        sums, squares = np.empty(native.SUM_DIGITS, np.uint32), np.empty(native.SQUARE_DIGITS, np.uint32)
+        finite = native.count_floats(values, facts, sums, squares, keys)
+        self._add_sums(sums, squares)
+        self.zeros, self.nans = self.zeros + facts.zeros, self.nans + facts.nans
+        self.plus_infinities += facts.plus_infinities
+        self.minus_infinities += facts.minus_infinities
+        if finite:
+            self._widen(facts.least, facts.most)
+            self._add_keys(keys[:finite])
+
+    def _add_ints(self, values: npt.NDArray[Any]) -> None:
+        self._widen(int(values.min()), int(values.max()))
+        self.zeros += len(values) - int(np.count_nonzero(values))
+        if values.dtype.itemsize == 1:  # pixels, mostly
+            counts = np.bincount(values.astype(np.int64) + 128)
+            numbers = np.flatnonzero(counts) - 128
+            counts = counts[numbers + 128]
+            self.total += int(numbers @ counts)
+            self.squares += int(numbers**2 @ counts)
+            self._merge_bins(_keys(numbers.astype(np.float64)), counts.astype(np.int64, copy=False))
             return
-        if values.dtype.kind in "iu":
-            values = values.astype(np.int64, copy=False)
-        elif values.dtype == np.float16:
-            values = values.astype(np.float32)
-        is_single = values.dtype == np.float32
-        count = self._add_ints if self.is_int else self._add_singles if is_single else self._add_floats
-        most = k.MOST_SINGLES if is_single else k.MOST_AT_ONCE
-        for first in range(0, len(values), most):
-            count(np.ascontiguousarray(values[first : first + most]))
+        is_signed = values.dtype.kind != "u"
+        wide = np.ascontiguousarray(values, np.int64 if is_signed else np.uint64)
+        sums, squares = np.empty(4, np.uint32), np.empty(6, np.uint32)
+        native.sum_integers(wide.view(np.uint64), is_signed, sums, squares)
+        self._add_sums(sums, squares)
+        self._add_keys(_keys(wide.astype(np.float64)))
 
-    def _count_floats(self, count: Callable[[Int64s, npt.NDArray[np.float64]], None]) -> None:
-        """Take over what a pass says of the values: facts, and [2] the least and the most."""
-        facts, extremes = np.zeros(k.FLOAT_FACTS, np.int64), np.array([np.inf, -np.inf])
-        count(facts, extremes)
-        nans, plus, minus, zeros = facts.tolist()
-        self.nans, self.plus_infinities = self.nans + nans, self.plus_infinities + plus
-        self.minus_infinities, self.zeros = self.minus_infinities + minus, self.zeros + zeros
-        if extremes[0] <= extremes[1]:
-            self._widen(*extremes.tolist())
-
-    def _add_singles(self, values: npt.NDArray[Any]) -> None:
-        limbs = _scratch.limbs
-        self._count_floats(
-            lambda facts, ends: k.count_singles(values, _scratch.bins, _scratch.used, limbs, facts, ends)
-        )
-        for exponent in np.flatnonzero(limbs[1]).tolist():
-            total, squares = limbs[:2, exponent].tolist()
-            shift = exponent - 1 + 29
-            self.total += total << shift
-            self.squares += (squares & 0xFFFFFFFFFFFFFFFF) << (2 * shift)
-            limbs[:2, exponent] = 0
-        self._fold()
-
-    def _add_floats(self, values: npt.NDArray[Any]) -> None:
-        limbs = _scratch.limbs
-        self._count_floats(lambda facts, ends: k.count_floats(values, _scratch.bins, _scratch.used, limbs, facts, ends))
-        is_used = limbs[4] != 0  # squares of normal numbers have an upper half
-        is_used[1] = True  # those of subnormal ones may not
-        for exponent in np.flatnonzero(is_used).tolist():
-            low, high, square_0, square_1, square_2 = limbs[:, exponent].tolist()
-            shift = exponent - 1  # of 2^-1074
-            self.total += (low + (high << 27)) << shift
-            self.squares += (square_0 + (square_1 << 32) + (square_2 << 64)) << (2 * shift)
-            limbs[:, exponent] = 0
-        self._fold()
-
-    def _add_ints(self, values: Int64s) -> None:
-        facts = np.zeros(k.INT_FACTS, np.int64)
-        facts[-2:] = _NO_INT.max, _NO_INT.min
-        k.count_ints(values, _scratch.bins, _scratch.used, facts)
-        low, high, *squares, zeros, least, most = facts.tolist()
-        self.total += low + (high << 32)
-        self.squares += sum(part << (32 * at) for at, part in enumerate(squares))
-        self.zeros += zeros
-        if len(values):
-            self._widen(least, most)
-        self._fold()
-
-    def _add_counted(self, values: npt.NDArray[Any], counts: Int64s) -> None:
-        """Count integers, each so often; they are ascending."""
-        for value, count in zip(values.tolist(), counts.tolist(), strict=True):
-            self.total += value * count
-            self.squares += value * value * count
-            if value == 0:
-                self.zeros += count
-        if len(values):
-            self._widen(int(values[0]), int(values[-1]))
-        self._merge_bins(_keys(values.astype(np.float64)), counts.astype(np.int64), 0)
+    def _add_sums(self, sums: npt.NDArray[np.uint32], squares: npt.NDArray[np.uint32]) -> None:
+        self.total += int.from_bytes(sums.tobytes(), "little", signed=True)
+        self.squares += int.from_bytes(squares.tobytes(), "little")
 
     def _widen(self, least: float, most: float) -> None:
         self.least = least if self.least is None else min(self.least, least)
         self.most = most if self.most is None else max(self.most, most)
 
-    def _fold(self) -> None:
-        """Add what a pass has counted to the bins."""
-        keys, counts = np.empty(self.most_bins, np.uint32), np.empty(self.most_bins, np.int64)
-        found = int(k.merge_bins(_scratch.bins, _scratch.used, self.keys, self.counts, self.level, keys, counts))
-        size, self.level = found & 0xFFFFFFFF, found >> 32
-        self.keys, self.counts = keys[:size].copy(), counts[:size].copy()
+    def _add_keys(self, keys: U64) -> None:
+        native.sort_keys(keys, np.empty_like(keys))
+        self._merge_bins(keys, None)
 
-    def _merge_bins(self, keys: npt.NDArray[Any], counts: Int64s, level: int) -> None:
-        level, before = max(level, self.level), level
-        while True:
-            every = np.concatenate([keys >> (level - before), self.keys >> (level - self.level)])
-            merged, where = np.unique(every, return_inverse=True)
-            if len(merged) <= self.most_bins:
-                break
-            level += 1
-        total = np.zeros(len(merged), np.int64)
-        np.add.at(total, where, np.concatenate([counts, self.counts]))
-        self.keys, self.counts, self.level = merged.astype(np.uint32), total, level
+    def _merge_bins(self, keys: U64, counts: Int64s | None) -> None:
+        """Adds bins, of which the keys are ascending; counts: None of 1 each."""
+        room = len(self.keys) + len(keys)
+        merged, total = np.empty(room, np.uint64), np.empty(room, np.int64)
+        found = native.merge_bins(self.keys, self.counts, keys, counts, self.most_bins, self.level, merged, total)
+        size, self.level = found >> 6, found & 63
+        self.keys, self.counts = merged[:size].copy(), total[:size].copy()
 
     def merge(self, other: NumberSketch) -> None:
-        """Add what another one has counted."""
+        """Adds what another one has counted."""
         assert (self.is_int, self.most_bins) == (other.is_int, other.most_bins)
         self.zeros, self.nans = self.zeros + other.zeros, self.nans + other.nans
         self.plus_infinities += other.plus_infinities
@@ -165,8 +125,8 @@ class NumberSketch:
         self.total, self.squares = self.total + other.total, self.squares + other.squares
         if other.least is not None and other.most is not None:
             self._widen(other.least, other.most)
-        if len(other.keys):
-            self._merge_bins(other.keys, other.counts, other.level)
+        self.level = max(self.level, other.level)
+        self._merge_bins(other.keys, other.counts)
 
     @property
     def sum(self) -> Fraction:
@@ -200,41 +160,34 @@ class NumberSketch:
         """[bins] where each bin begins and ends, none of them outside of the finite values."""
         if self.least is None or self.most is None:
             return np.empty(0), np.empty(0)
-        low, high = _bounds(self.keys, self.level)
-        return np.clip(low, float(self.least), float(self.most)), np.clip(high, float(self.least), float(self.most))
+        ends = (_numbers(self.keys), _numbers(self.keys | np.uint64((1 << self.level) - 1)))
+        low, high = (np.clip(np.nan_to_num(end), float(self.least), float(self.most)) for end in ends)
+        if self.is_int and self.level:
+            low, high = np.ceil(low), np.floor(high)
+        return low, high
 
     def quantile(self, share: float) -> float:
-        """A value that stands in the same bin as the one at ceil(share * count) in the order of the finite values; NaN
-        of none. It is the one itself for integers below 512, while no bit is dropped.
-        """
+        """The value at ceil(share * count) in the order of the finite values, or one of its bin; NaN of none."""
         return self.quantiles([share])[0]
 
     def quantiles(self, shares: Sequence[float | Fraction]) -> list[float]:
         """Several of them."""
         if self.least is None or self.most is None:
             return [math.nan] * len(shares)
-        finite = self.finite
+        finite, (low, high) = self.finite, self.edges()
+        middle = low + (high - low) / 2 if not self.is_int else np.floor(low + (high - low) / 2)
+        middle[(low <= 0) & (high >= 0)] = 0.0  # which is more likely than the least numbers that there are
         ranks = [min(max(math.ceil(share * finite), 1), finite) for share in shares]
-        at = np.searchsorted(np.cumsum(self.counts), ranks)
-        found = [self._within(*bounds) for bounds in np.stack(_bounds(self.keys[at], self.level), 1).tolist()]
+        found = middle[np.searchsorted(np.cumsum(self.counts), ranks)].tolist()
         ends = float(self.least), float(self.most)
         return [
             ends[0] if share <= 0 else ends[1] if share >= 1 else one for share, one in zip(shares, found, strict=True)
         ]
 
-    def _within(self, low: float, high: float) -> float:
-        """The middle of what there may be of a bin."""
-        assert self.least is not None
-        assert self.most is not None
-        if self.is_int:  # the middle one of the integers in the bin
-            return float((max(math.ceil(low), int(self.least)) + min(math.floor(high), int(self.most))) // 2)
-        low, high = max(low, self.least), min(high, self.most)
-        return low + (high - low) / 2
-
     @property
     def quantile_error(self) -> float:
-        """The most by which a quantile differs, as a share of its value."""
-        return 2.0 ** (self.level - 9)
+        """The largest share of the values by which the rank of a quantile may differ: 0 while each bin is one value."""
+        return float(self.counts.max()) / self.finite if self.level and self.finite else 0.0
 
     def to_fields(self) -> dict[str, Any]:
         """All that it has counted."""
@@ -253,7 +206,7 @@ class NumberSketch:
         }
 
     def set_fields(self, fields: Mapping[str, Any]) -> None:
-        """Count what `to_fields` gave."""
+        """Counts what `to_fields` gave."""
         self.zeros, self.nans = fields["zeros"], fields["nans"]
         self.plus_infinities, self.minus_infinities = fields["plus_infinities"], fields["minus_infinities"]
         read = int if self.is_int else float.fromhex
@@ -263,33 +216,14 @@ class NumberSketch:
         self.level, self.keys, self.counts = fields["level"], fields["keys"], fields["counts"]
 
 
-def _bytes(values: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int64], Int64s]:
-    counts = np.bincount(values, minlength=256)
-    found = np.flatnonzero(counts)
-    return found, counts[found]
+def _keys(values: npt.NDArray[np.float64]) -> U64:
+    bits = values.view(np.uint64)
+    return np.where(bits & _SIGN, ~bits, bits | _SIGN)
 
 
-def _keys(values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """[values] the key of each one's bin."""
-    bits = (values + 0.0).view(np.int64)
-    top = (bits >> (64 - k.KEY_BITS)) & ((1 << k.KEY_BITS) - 1)
-    return np.where(bits < 0, top ^ ((1 << k.KEY_BITS) - 1), top | _SIGN)
-
-
-def _bounds(keys: npt.NDArray[Any], level: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """The least and the greatest float64 of each bin."""
-    first = keys.astype(np.int64) << level
-    last = first + (1 << level) - 1
-    rest = (1 << (64 - k.KEY_BITS)) - 1
-
-    def number(key: npt.NDArray[np.int64], is_greatest: bool) -> npt.NDArray[np.float64]:
-        is_positive = key >= _SIGN
-        top = np.where(is_positive, key ^ _SIGN, key ^ ((1 << k.KEY_BITS) - 1))
-        low = np.where(is_positive, rest if is_greatest else 0, 0 if is_greatest else rest)
-        bits = (top.astype(np.uint64) << np.uint64(64 - k.KEY_BITS)) | low.astype(np.uint64)
-        return np.asarray(bits.view(np.float64))
-
-    return np.nan_to_num(number(first, False)), np.nan_to_num(number(last, True))
+def _numbers(keys: U64) -> npt.NDArray[np.float64]:
+    """The values of these keys."""
+    return np.where(keys & _SIGN, keys ^ _SIGN, ~keys).view(np.float64)
 
 
 def _rounded(value: Fraction) -> float:

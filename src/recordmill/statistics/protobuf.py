@@ -1,11 +1,11 @@
 """A sketch as TensorFlow Metadata's `DatasetFeatureStatisticsList`, the message that TensorFlow Data Validation writes,
 shows and compares: one `DatasetFeatureStatistics` a split. Equal sketches give equal bytes.
 
-What that message has no field for stands in `custom_stats`: `variance`, `distinct` of numbers, `distinct_error` and
-`quantile_error` (the share by which they may differ; 0: exact), `top_values` of integers, `top_values_are_estimates`,
-infinities, `min` and `max` of integers that no float64 holds, `lengths` of lists in more buckets than
-`num_values_histogram` and, of images,
-`decoded_images` and `decoded_pixels` with `mean_red`, `std_dev_red` and so on of these.
+What that message has no field for stands in `custom_stats`: `variance`, `distinct` of numbers, `distinct_error` (the
+share by which that may differ; 0: exact), `quantile_error` (the same of the ranks of quantiles), `top_values` of
+integers, `top_values_are_estimates`, infinities, `min` and `max` of integers that no float64 holds, `lengths` of lists
+in more buckets than `num_values_histogram` and, of images, `decoded_images` and `decoded_pixels` with `mean_red`,
+`std_dev_red` and so on of these.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from recordmill.records.images.pixels import CHANNELS
 from recordmill.statistics.dataset_sketch import DatasetSketch, FeatureSketch
 from recordmill.statistics.number_sketch import NumberSketch
 from recordmill.statistics.pixel_sketch import PixelTotal
-from recordmill.statistics.value_kernels import unmixed
-from recordmill.statistics.value_sketch import TEXT_BYTES, ValueSketch
+from recordmill.statistics.value_sketch import TEXT_BYTES, ValueSketch, unmixed
 
 _BUCKETS = 10  # of a histogram
 _LENGTH_BUCKETS = 120  # of that of lengths, so that it can be cut into up to 6, 8, 10, 12, 15, 20, ... equal parts
@@ -225,8 +224,6 @@ def _put_equal_widths(histogram: Any, numbers: NumberSketch) -> None:
         return
     edges = [least + (most - least) * number / _BUCKETS for number in range(_BUCKETS)] + [most]
     low, high = numbers.edges()
-    if numbers.is_int:  # an integer's bin is as wide as the integers that it has
-        low, high = np.ceil(low), np.floor(high)
     widths = np.where(
         high - low > (most - least) / 2**40, high - low, 0
     )  # what is narrower lies on one side of an edge

@@ -7,14 +7,15 @@ al., "On synopses for distinct-value estimation", 2007: the standard error is 1 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from recordmill.base import native
 from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.siphash import U64
-from recordmill.statistics import value_kernels as k
 
 _ALL = (1 << 64) - 1
 _LEAST_SLOTS = 64
@@ -44,11 +45,7 @@ class ValueSketch:
         """Counts the values of these hashes; gives the hashes that are new and kept, and where each stands first."""
         at = 0
         while True:
-            found = int(
-                k.count_hashes(
-                    hashes, at, np.uint64(self.threshold), self._used, self._slots, self._counts, self._places
-                )
-            )
+            found = native.count_hashes(hashes, at, self.threshold, self._used, self._slots, self._counts, self._places)
             self._used, at = found >> 32, found & 0xFFFFFFFF
             if at == len(hashes):
                 break
@@ -86,7 +83,7 @@ class ValueSketch:
     def _fill(self, hashes: U64, counts: Int64s, places: npt.NDArray[np.int32]) -> None:
         size = max(_LEAST_SLOTS, 1 << (3 * len(hashes)).bit_length())  # a third of them, or less
         self._new_table(min(size, self._most_slots))
-        k.put_hashes(hashes, counts, places, self._slots, self._counts, self._places)
+        native.put_hashes(hashes, counts, places, self._slots, self._counts, self._places)
         self._used = len(hashes)
 
     def smallest(self) -> tuple[U64, Int64s]:
@@ -126,6 +123,32 @@ class ValueSketch:
         hashes, counts = self.smallest()
         order = np.argsort(-counts, kind="stable")
         yield from zip(hashes[order].tolist(), counts[order].tolist(), strict=True)
+
+
+def hash_numbers(values: npt.NDArray[Any]) -> U64:
+    """[values] the hashes of float64 numbers or integers; that of a number says which it is."""
+    bits = np.ascontiguousarray(values if values.dtype in (np.float64, np.uint64) else values.astype(np.int64))
+    hashes = np.empty(len(bits), np.uint64)
+    native.hash_numbers(bits.view(np.uint64), hashes)
+    return hashes
+
+
+def unmixed(hashes: U64) -> Int64s:
+    """The bits of the numbers whose hashes these are."""
+    first, second = (pow(factor, -1, 1 << 64) for factor in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+    word = hashes ^ (hashes >> np.uint64(31)) ^ (hashes >> np.uint64(62))
+    word = word * np.uint64(second)
+    word = word ^ (word >> np.uint64(27)) ^ (word >> np.uint64(54))
+    word = word * np.uint64(first)
+    word = word ^ (word >> np.uint64(30)) ^ (word >> np.uint64(60))
+    return np.asarray((word - np.uint64(0x9E3779B97F4A7C15)).view(np.int64))
+
+
+def hash_texts(data: Bytes, starts: Int64s, ends: Int64s) -> U64:
+    """[texts] the hashes of data[starts[i]:ends[i]]."""
+    hashes = np.empty(len(starts), np.uint64)
+    native.hash_texts(data, starts, ends, hashes)
+    return hashes
 
 
 def gather_texts(data: Bytes, starts: Int64s, ends: Int64s) -> tuple[Int64s, Bytes]:
