@@ -183,11 +183,14 @@ class _Reader:
             )
         start, line = self._skip_lines()
         cut, told = self._dialect(start)
-        if self._options.quote == TOLD and self._begins_stray(start, cut):
+        rows, data = self._first_row(start, line, cut)
+        if self._options.quote == TOLD and any(width == native.CSV_STRAY_QUOTE for width in rows.bad[:1, 3]):
             plain = self._cut(start, cut.delimiter, None)
             if plain.share == 1.0:
                 cut, told = plain, "quotes are text: the first row goes on behind its closing quote"
-        rows, data = self._first_row(start, line, Dialect.of(self._options, cut.delimiter, cut.quote))
+                rows, data = self._first_row(start, line, cut)
+        if len(rows.bad):
+            raise self._refuse(data, rows)
         names, blanks = self._names(data, rows)
         first = self._guess(cut) if self._options.header is None else None
         before = 0
@@ -241,14 +244,6 @@ class _Reader:
         dialect = replace(Dialect.of(self._options, delimiter, quote), lenient_quotes=True)
         return cut_sample(self._sample[start:], dialect, SAMPLE_ROWS, self._complete)
 
-    def _begins_stray(self, start: int, cut: DialectCut) -> bool:
-        """Whether the header, as that quote reads it, has a field that goes on behind its closing quote."""
-        if self._options.header is False or cut.quote is None:
-            return False
-        dialect, data = Dialect.of(self._options, cut.delimiter, cut.quote), self._sample[start:].copy()
-        rows = Tokenizer(dialect, MAX_FEATURES, 1, ragged=True).read(data, 0, len(data), final=self._complete)
-        return any(width == native.CSV_STRAY_QUOTE for width in rows.bad[:1, 3])
-
     def _check_escapes(self, start: int, cut: DialectCut) -> None:
         """Refuses quotes that are escaped by a backslash, which only the user can say: they are text otherwise."""
         options = self._options
@@ -300,29 +295,31 @@ class _Reader:
             at, left = end.end(), left - 1
         return at, 1 + self._options.skip_lines
 
-    def _first_row(self, start: int, line: int, dialect: Dialect) -> tuple[TokenizedRows, Bytes]:
-        if self._options.header is False:  # what it holds is not asked here
-            dialect = replace(dialect, lenient_quotes=True)
-        tokenizer = Tokenizer(dialect, MAX_FEATURES, 1, ragged=True)
+    def _first_row(self, start: int, line: int, cut: DialectCut) -> tuple[TokenizedRows, Bytes]:
+        """The first row, or the bad one that stands there. Where it is no header, what it holds is not asked here."""
+        dialect = Dialect.of(self._options, cut.delimiter, cut.quote)
+        lenient = dialect.lenient_quotes or self._options.header is False
+        tokenizer = Tokenizer(replace(dialect, lenient_quotes=lenient), MAX_FEATURES, 1, ragged=True)
         while True:
             data = self._sample.copy()
             rows = tokenizer.read(data, start, len(data), final=self._complete, line=line)
-            if len(rows.bad):
-                width, place = int(rows.bad[0, 3]), f"line {int(rows.bad[0, 1])}"
-                if width == native.CSV_STRAY_QUOTE:
-                    shown = first_line(data[rows.bad[0, 4] :])
-                    raise DataError(f"{STRAY_FIELD} {shown}; say {STRAY_REMEDIES}", source=self._source, place=place)
-                what = (
-                    f"longer than {dialect.max_row_bytes:,} bytes, or a quote in it is never closed"
-                    if width == native.CSV_TOO_LONG
-                    else f"of {width:,} fields; the most is {MAX_FEATURES:,}"
-                )
-                raise DataError(f"the first row is {what}", source=self._source, place=place)
             if rows.count:
                 return rows, data
             if self._complete:
                 raise DataError("it holds no rows, not even a header", source=self._source)
             self._grow()
+
+    def _refuse(self, data: Bytes, rows: TokenizedRows) -> DataError:
+        """The error about a first row that is bad."""
+        _, line, _, width, field, _ = rows.bad[0].tolist()
+        if width == native.CSV_STRAY_QUOTE:
+            what = f"{STRAY_FIELD} {first_line(data[field:])}; say {STRAY_REMEDIES}"
+        elif width == native.CSV_TOO_LONG:
+            most = self._options.max_row_bytes
+            what = f"the first row is longer than {most:,} bytes, or a quote in it is never closed"
+        else:
+            what = f"the first row is of {width:,} fields; the most is {MAX_FEATURES:,}"
+        return DataError(what, source=self._source, place=f"line {line}")
 
     def _names(self, data: Bytes, rows: TokenizedRows) -> tuple[tuple[str, ...], tuple[str, ...]]:
         width, place = int(rows.widths[0]), f"line {int(rows.lines[0])}"
@@ -344,10 +341,9 @@ class _Reader:
         ]
         try:
             names = tuple(field.decode() for field in fields)
-        except UnicodeDecodeError:
-            bad = next(field for field in fields if not _is_utf8(field))
+        except UnicodeDecodeError as error:
             raise DataError(
-                f"the column name {quoted_bytes(bad)} is no UTF-8; "
+                f"the column name {quoted_bytes(error.object)} is no UTF-8; "
                 f"declare the file's {option('encoding')}{encoding_hint(self._file)}",
                 source=self._source,
                 place=place,
@@ -365,14 +361,6 @@ class _Reader:
                 place=place,
             )
         return named, tuple(number for name, number in zip(names, numbered, strict=True) if not name)
-
-
-def _is_utf8(field: bytes) -> bool:
-    try:
-        field.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _padded(row: list[str], width: int) -> list[str]:
