@@ -43,8 +43,9 @@ from recordmill.pipelines.remote.submission import MayBeRunning
 from recordmill.pipelines.transform import find_transform, with_transform
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
+from recordmill.shards.dead_runs import LEASE_SEC
 from recordmill.shards.manifest import Manifest
-from recordmill.shards.run import LEASE_SEC, Run, RunFolder, check_out
+from recordmill.shards.run import Run, RunFolder, check_out
 from recordmill.shards.store_run import StoreRun, run_at, work_folder
 from recordmill.sources.common.contract import Source
 from recordmill.sources.common.tables import table_rows, unit_sizes, with_unit_table

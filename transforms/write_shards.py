@@ -31,9 +31,10 @@ from recordmill.records.example.encode import encode
 from recordmill.records.tfrecord.frames import FRAME_BYTES
 from recordmill.schemas.arrow import classes_in_metadata
 from recordmill.schemas.feature import Schema
+from recordmill.shards.dead_runs import LEASE_SEC
 from recordmill.shards.manifest import Manifest
 from recordmill.shards.rejects import RejectBudget, Rejected, RejectWriter
-from recordmill.shards.run import LEASE_SEC, RunFolder, check_out
+from recordmill.shards.run import RunFolder, check_out
 from recordmill.sources.arrow.python_rows import batches_of_rows
 from recordmill.sources.values.conform import conform
 from recordmill.storage.files import is_remote, output_path

@@ -13,10 +13,9 @@ from typing import Any
 from recordmill.base.errors import UsageError
 from recordmill.base.sizes import show_duration
 from recordmill.pipelines.remote.job_error import sentence
-from recordmill.shards.dead_runs import claimed, other_host
+from recordmill.shards.dead_runs import LEASE_SEC, claimed, other_host
 from recordmill.shards.engine_jobs import ENDED, JOB_NAME, RUNNING, EngineGone, Flink, JobNote, read_note, state_of
 from recordmill.shards.manifest import generations, load
-from recordmill.shards.run import LEASE_SEC
 from recordmill.shards.store_run import TOMBSTONE
 from recordmill.storage.files import bound_requests, is_remote, listed_objects, output_path
 from recordmill.storage.folders import is_folder, join, paths_in

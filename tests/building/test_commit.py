@@ -22,8 +22,7 @@ import recordmill
 from recordmill.base.errors import DataError, UsageError
 from recordmill.building.commit import CommitConflict, commit, publish_files, tidy
 from recordmill.shards import run
-from recordmill.shards.dead_runs import LOCK_NAME, clean_dead
-from recordmill.shards.engine_jobs import UNHEARD_SEC
+from recordmill.shards.dead_runs import LEASE_SEC, LOCK_NAME, clean_dead
 from recordmill.shards.manifest import Manifest, Part, ShardInfo, generations, is_data_set, load, manifest_path
 from recordmill.shards.run import RunFolder, check_out
 from recordmill.storage.removal import Folder
@@ -366,7 +365,7 @@ def test_whose_lock_tells_and_whose_silence(tmp_path: Path, caplog: pytest.LogCa
         (tmp_path / name / "data").mkdir(parents=True)
         if about is not None:
             (tmp_path / name / LOCK_NAME).write_text(json.dumps(about))
-    long_ago = time.time() - UNHEARD_SEC - 60
+    long_ago = time.time() - LEASE_SEC - 60
     for part in ("data", LOCK_NAME):
         os.utime(tmp_path / "_run-long-silent" / part, (long_ago, long_ago))
     dead = ["_run-before-a-reboot", "_run-long-silent", "_run-restarted-container"]

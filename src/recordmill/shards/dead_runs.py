@@ -2,9 +2,9 @@
 with what else has the run's name in its own.
 
 A lock tells of processes that one kernel runs: of this start of this machine, by whatever name of a host (a container
-may have another one each time), or before it restarted. Of any other host nobody here can know, but each run renews its
-lock, so one that has been silent for a day is dead. Nothing that stands in a folder is taken for a path, and links are
-left alone.
+may have another one each time), or before it restarted. Of another host, or of an engine's job that outlives the
+process which submitted it, nobody here can know: but each run renews its lock, so one that has been silent for
+LEASE_SEC is dead. Nothing that stands in a folder is taken for a path, and links are left alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import DataError
-from recordmill.shards.engine_jobs import JOB_NAME, RUNNING, UNHEARD_SEC, UNKNOWN_STATE, JobNote, read_note, state_of
+from recordmill.shards.engine_jobs import JOB_NAME
 from recordmill.shards.grammar import is_data_folder
 from recordmill.shards.manifest import Manifest, generations, load
 from recordmill.storage.json_fields import Count, convert, parse, read_bounded, show
@@ -27,6 +27,7 @@ from recordmill.storage.locks import LockFile, lock_folder
 from recordmill.storage.removal import Folder
 from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX
 
+LEASE_SEC = 900  # a run that was not heard of for 15 minutes is dead
 LOCK_NAME = "lock"
 READ_NOTE_NAME = "read.json"  # which read it is that could go on in this folder
 _OWNER_BYTES = 4096
@@ -78,7 +79,7 @@ def _judge(above: Folder, folder: Folder, name: str) -> tuple[bool, LockFile | N
         if not name.startswith("."):
             return not folder.names(), None
         with contextlib.suppress(OSError):
-            return _is_made_here(name) or above.now() - above.changed(name) > UNHEARD_SEC, None
+            return _is_made_here(name) or above.now() - above.changed(name) > LEASE_SEC, None
         return False, None
     except OSError:
         _log.warning("%s: its lock is a link or no file; it was left alone", name)
@@ -96,12 +97,13 @@ def _is_dead(folder: Folder, lock: LockFile, name: str) -> bool:
     unsigned = not owner and _is_made_here(name)  # a start that was killed before it wrote whose it is
     # Where it doesn't tell, or after a restart, the lock only excludes those who would claim the folder as well.
     lock.take()
-    if not (unsigned or _is_of_here(owner)) and _silent_sec(folder, lock) <= UNHEARD_SEC:
-        return False
+    if unsigned:
+        return True
     has_lease = "lease_sec" in owner and owner.get("boot") == machine()["boot"]
     lease = convert(Count, owner["lease_sec"], LOCK_NAME, "lease_sec") if has_lease else 0
-    note = read_note(folder.descriptor) if folder.is_mine(JOB_NAME) else None
-    return is_dead(name, lambda: _silent_sec(folder, lock), lease, note, asks=True)
+    if not _is_of_here(owner) or folder.inode(JOB_NAME) is not None:
+        lease = LEASE_SEC
+    return not lease or _silent_sec(folder, lock) > lease
 
 
 def _owner(lock: LockFile) -> Mapping[str, Any]:
@@ -123,30 +125,6 @@ def other_host(run: Path) -> str:
         if not _is_of_here(owner):
             return show(owner.get("host", "of no name"))
     return ""
-
-
-def is_dead(name: str, silent_sec: Callable[[], float], lease_sec: float, note: JobNote | None, *, asks: bool) -> bool:
-    """Whether a run is dead that no process holds, as far as that can be seen: its lease is over, or, where an engine's
-    job is noted, that has ended, whatever became of the process that started it.
-
-    silent_sec: for how long nobody has heard of it. lease_sec: for how long it is alive so; 0: not at all. asks: the
-    engine; a job about which none can be asked, or is, may be at work for a day after its last word.
-    """
-    if note is None:
-        return not lease_sec or silent_sec() > lease_sec
-    state = state_of(note) if asks else UNKNOWN_STATE
-    if state == RUNNING:
-        _log.warning("%s: its job %s is at work; it was left alone", name, note.where)
-        return False
-    if state == UNKNOWN_STATE and silent_sec() <= UNHEARD_SEC:
-        _log.warning(
-            "%s: its job %s can't be asked about, and may be at work; it was left alone (for a day after its "
-            "last word)",
-            name,
-            note.where,
-        )
-        return False
-    return True
 
 
 def _silent_sec(folder: Folder, lock: LockFile) -> float:

@@ -1,6 +1,5 @@
-"""What is noted of an engine's job in the folder of its run, `_run-<id>/job.json`, so that others can tell whether the
-run is alive although the process that started it is gone; and a Flink cluster by its REST interface: what is free, what
-a job does, and its end.
+"""What is noted of an engine's job in the folder of its run, `_run-<id>/job.json`, by which `status` finds it; and a
+Flink cluster by its REST interface: what is free, what a job does, and its end.
 """
 
 from __future__ import annotations
@@ -180,7 +179,6 @@ class Flink:
 
 JOB_NAME = "job.json"
 RUNNING, ENDED, UNKNOWN_STATE = "running", "ended", "unknown"
-UNHEARD_SEC = 24 * 3600  # a day: a job that nobody can be asked about is alive so long after anything was written
 
 
 @dataclass(frozen=True)
@@ -211,11 +209,10 @@ class JobNote:
         return f"{self.url}/#/job/running/{self.job}" if self.url.startswith("http") and self.job else self.url
 
 
-def read_note(folder: int | str) -> JobNote | None:
-    """The note in a run's folder, given as a descriptor or a path; None if there is none that can be read."""
+def read_note(folder: str) -> JobNote | None:
+    """The note in a run's folder; None if there is none that can be read."""
     with contextlib.suppress(OSError, DataError):
-        path, above = (JOB_NAME, folder) if isinstance(folder, int) else (f"{folder}/{JOB_NAME}", None)
-        note: JobNote = load_as(JobNote, path, dir_fd=above)
+        note: JobNote = load_as(JobNote, f"{folder}/{JOB_NAME}")
         return note
     return None
 

@@ -64,7 +64,7 @@ from recordmill.storage.walk import DATA_PREFIX, MANIFESTS, RUN_PREFIX
 
 __all__ = ["READ_NOTE_NAME", "Run", "RunFolder", "check_out"]
 
-RENEW_SEC, LEASE_SEC = 60, 900  # a run that was not heard of for 15 minutes is dead
+RENEW_SEC = 30  # a run is dead after LEASE_SEC
 # rewritten after each commit; more may follow by `*.labels.txt`
 COPIES = ("manifest.json", "schema.pbtxt", "dataset_info.json", "features.json", "croissant.json")
 _OURS = (MANIFESTS, "rejects", *COPIES)

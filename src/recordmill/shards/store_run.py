@@ -6,9 +6,6 @@ nothing committed names, may be removed. Who removes them first puts a tombstone
 has committed; who commits looks behind that whether there is one: so of a put that took longer than a lease, and a
 removal, at least one knows of the other. The tombstone goes last, so that a removal that is stopped is taken up by the
 next.
-
-A run of which an engine's job is noted may wait for that engine without a word, and is dead after a day; `clean` asks
-the engine. A build does not, since whoever can write to OUT may have written the note.
 """
 
 from __future__ import annotations
@@ -28,10 +25,9 @@ from typing import Annotated, TypedDict
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.threads import both, thread_map
-from recordmill.shards.dead_runs import claimed, clean_dead, committed_data, data_of, is_dead, machine, other_host
-from recordmill.shards.engine_jobs import JOB_NAME, JobNote, read_note
+from recordmill.shards.dead_runs import LEASE_SEC, claimed, clean_dead, committed_data, data_of, machine, other_host
 from recordmill.shards.grammar import is_data_folder
-from recordmill.shards.run import LEASE_SEC, Run, RunFolder
+from recordmill.shards.run import Run, RunFolder
 from recordmill.storage.files import (
     bound_requests,
     is_remote,
@@ -233,8 +229,8 @@ class StoreRun(Run):
         """The folders of data that something committed names."""
         return committed_data(self.out) | {*results(self.out).values()}
 
-    def left_by_dead(self, *, asks: bool = False) -> dict[str, list[str]]:
-        """Name of each dead run's folder to the names of what it left. asks: engines, about the jobs that are noted."""
+    def left_by_dead(self) -> dict[str, list[str]]:
+        """Name of each dead run's folder to the names of what it left."""
         runs: dict[str, list[str]] = {}
         seen: dict[str, float] = {}  # when something was put into the folder last: its lease, or what workers made
         for item in listed_objects(self.out):
@@ -247,15 +243,6 @@ class StoreRun(Run):
         buried = {name for name in silent if f"{name}/{TOMBSTONE}" in runs[name]}
         dead = {name for name in silent if silent[name] > LEASE_SEC} | buried
         kept = self._committed_by_all() if dead else set()
-
-        def note_of(name: str) -> JobNote | None:
-            has_note = f"{name}/{JOB_NAME}" in runs[name] and data_of(name) not in kept
-            return read_note(join(self.out, name)) if has_note else None
-
-        def is_gone(name: str) -> bool:
-            return name in buried or is_dead(name, lambda: silent[name], LEASE_SEC, note_of(name), asks=asks)
-
-        dead = set(filter(is_gone, dead))
         return {name: [*self._of(name, kept), *runs[name]] for name in sorted(dead)}
 
     def _of(self, name: str, kept: set[str]) -> list[str]:
@@ -296,10 +283,9 @@ def clean(
     """Name of each dead run's folder in OUT to the paths of what it left, which no data set consists of.
 
     remove: remove it. A dead `read` that could go on is among them. On a disk a run of this machine is dead when no
-    process holds its lock, one of another host when it was silent for a day; in a store, when its lease was not renewed
-    for 15 minutes. One that works on an engine is
-    dead when the engine says so, or where that can't be asked a day after its last word. Of an OUT in a store, what its
-    runs left among the temporary files of this machine is named, too, by its whole path.
+    process holds its lock; one of another host or of an engine, and any in a store, when it was not heard of for 15
+    minutes. Of an OUT in a store, what its runs left among the temporary files of this machine is named, too, by its
+    whole path.
 
     Raises:
         UsageError: there is no such folder.
@@ -326,7 +312,7 @@ def _on_disk(place: Path, remove: bool) -> dict[str, list[str]]:
         if path.name not in names and (host := other_host(path)):
             _log.warning(
                 "%s: a run of host %s, where `recordmill clean` knows whether it is dead; here it is when it has been "
-                "silent for a day",
+                "silent for 15 minutes",
                 path,
                 host,
             )
@@ -352,7 +338,7 @@ def _in_store(out: str, remove: bool) -> dict[str, list[str]]:
     if not is_folder(out):
         return {}
     with StoreRun(out, uuid.uuid4().hex[:12]) as run:
-        dead = run.left_by_dead(asks=True)
+        dead = run.left_by_dead()
         older = {name: left for name in list(results(out).values())[:-1] if (left := objects_of(out, name))}
         if remove and dead:
             run.remove(dead)

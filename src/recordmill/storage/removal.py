@@ -69,13 +69,6 @@ class Folder:
             os.close(descriptor)
             os.unlink(name, dir_fd=self.descriptor)
 
-    def is_mine(self, name: str) -> bool:
-        """Whether a name in it is a regular file of this user's, and no link."""
-        with contextlib.suppress(OSError):
-            about = os.stat(_single(name), dir_fd=self.descriptor, follow_symlinks=False)
-            return stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid()
-        return False
-
     def take_mode_of(self, other: Folder) -> None:
         """Who may use it: as of the other."""
         os.fchmod(self.descriptor, stat.S_IMODE(os.fstat(other.descriptor).st_mode))
