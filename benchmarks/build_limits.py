@@ -11,8 +11,8 @@ from build_jobs import SHARDS, Work, fresh
 
 def limit(kind: str, source: str, out: str) -> Work:
     """What any way must do at least: pyarrow's reader, then the kernels alone, on all threads and in memory: Examples
-    encoded with CRCs, keys hashed and sorted, frames gathered, checked once more, digested, written and synced, and the
-    input digested. No plan, no exact inference, no rejects, no notes, no accounts, no Beam, no commit; all in memory.
+    encoded with CRCs, keys hashed and sorted, frames gathered, checked once more, digested, written and synced. No
+    plan, no exact inference, no rejects, no notes, no accounts, no Beam, no commit; all in memory.
     """
     import numpy as np
     import pyarrow as pa
@@ -27,16 +27,10 @@ def limit(kind: str, source: str, out: str) -> Work:
     from recordmill.records.example.encode import encode
     from recordmill.records.tfrecord.frames import FRAME_BYTES, scan
     from recordmill.schemas.feature import Feature, Schema
-    from recordmill.storage.digest import DIGESTED_BYTES, Digest, chunk_digests, combine
-    from recordmill.storage.files import read_range
+    from recordmill.storage.digest import Digest
 
     threads = core_count()
     keys_of = [np.array([half], np.uint64) for half in derive_key(0, b"limit")]
-
-    def digested() -> str:
-        places = range(0, os.path.getsize(source), DIGESTED_BYTES)
-        parts = thread_map(lambda at: [*chunk_digests(read_range(source, at, at + DIGESTED_BYTES))], places, threads)
-        return combine([digest for part in parts for digest in part])
 
     def schema_of(table: pa.Table) -> Schema:
         dtypes = {"double": "float32", "string": "string", "int64": "int64", "timestamp[s]": "timestamp[s]"}
@@ -56,7 +50,6 @@ def limit(kind: str, source: str, out: str) -> Work:
     os.makedirs(fresh(out))
 
     def work() -> None:
-        digested()
         table = pyarrow.csv.read_csv(source) if kind == "csv" else pyarrow.json.read_json(source)
         schema, batches = schema_of(table), table.to_batches(max_chunksize=1 << 16)
         firsts = np.cumsum([0, *(batch.num_rows for batch in batches)]).tolist()
@@ -84,7 +77,7 @@ def limit(kind: str, source: str, out: str) -> Work:
 
 
 def limit_images(source: str, out: str) -> Work:
-    """What any way must do at least with images: each file read, its structure checked, digested, encoded with CRCs,
+    """What any way must do at least with images: each file read, its structure checked, encoded with CRCs,
     hashed to a key; in the order of the keys the frames are checked once more, digested, written and synced, on all
     threads. No plan, no listing but the glob, no rejects, no accounts, no index, no Beam, no commit.
     """
@@ -100,7 +93,7 @@ def limit_images(source: str, out: str) -> Work:
     from recordmill.records.images.check import check_structure
     from recordmill.records.tfrecord.frames import scan
     from recordmill.schemas.feature import Feature, Schema
-    from recordmill.storage.digest import Digest, chunk_digests, combine
+    from recordmill.storage.digest import Digest
     from recordmill.storage.files import read_range
 
     threads = core_count()
@@ -110,8 +103,6 @@ def limit_images(source: str, out: str) -> Work:
 
     def batch_of(paths: list[str]) -> Any:
         data = [read_range(path) for path in paths]
-        for one in data:
-            combine(chunk_digests(one))
         headers = [check_structure(one, 1 << 30) for one in data]
         offsets = np.cumsum([0, *map(len, data)])
         whole = pa.py_buffer(np.concatenate(data))

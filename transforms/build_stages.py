@@ -13,8 +13,7 @@ from typing import Any
 from recordmill.base.progress import progress_of
 from recordmill.base.threads import thread_map
 from recordmill.building.run_file import Histogram
-from recordmill.building.workers.finish import digest_files, finish, without_digest
-from recordmill.building.workers.input_digests import DigestPart
+from recordmill.building.workers.finish import finish
 from recordmill.building.workers.runs import Account, Runs, ingest_group
 from recordmill.building.workers.shards import FinalShard, ShardAttempt, gap_of, give_final_name, make_shard
 from recordmill.building.workers.shared_files import Broadcast, SharedPlan
@@ -154,23 +153,10 @@ def name_shard(made: ShardAttempt, gaps: Iterable[tuple[int, int]], plan: Shared
         yield placed
 
 
-def digest_some(ordinals: tuple[int, ...], plan: SharedPlan) -> DigestPart:
-    """The digests of inputs that no worker has read whole."""
-    with plan.job_folder.attach().alive():
-        return digest_files(plan, ordinals, progress_of(plan.job_folder.run()))
-
-
-def undigested(found: Survey, plan: SharedPlan) -> Iterator[tuple[int, ...]]:
-    """Inputs that no worker has read whole."""
-    return without_digest(plan, found)
-
-
-def finish_build_stage(
-    found: Survey, placed: Iterable[FinalShard], digests: Iterable[DigestPart], plan: SharedPlan
-) -> Manifest:
+def finish_build_stage(found: Survey, placed: Iterable[FinalShard], plan: SharedPlan) -> Manifest:
     """Look, reconcile, commit."""
     with plan.job_folder.attach().alive():
-        return finish(plan, found, placed, digests)
+        return finish(plan, found, placed)
 
 
 def release(manifest: Manifest, plan: SharedPlan) -> Manifest:
@@ -216,14 +202,8 @@ class ShardStages(PTransform):
         )
         gaps = made | "Gaps" >> FlatMap(gaps_of)
         placed = made | "PlaceShards" >> FlatMap(name_shard, AsIter(gaps), plan)
-        digests = (
-            listed
-            | "Undigested" >> FlatMap(undigested, plan)
-            | "SpreadDigests" >> Reshuffle()
-            | "DigestInputs" >> Map(digest_some, plan)
-        )
         # One element, also of no records: with it the last step runs once, when what it looks at is there.
-        manifest = listed | "Finish" >> Map(finish_build_stage, AsIter(placed), AsIter(digests), plan)
+        manifest = listed | "Finish" >> Map(finish_build_stage, AsIter(placed), plan)
         released: PCollection = manifest | "Release" >> Map(release, plan)
         return released
 

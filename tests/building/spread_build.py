@@ -11,7 +11,7 @@ from recordmill.base.progress import Progress
 from recordmill.building.plan import BuildPlan
 from recordmill.building.run_file import Histogram
 from recordmill.building.strata_count import count_strata
-from recordmill.building.workers.finish import digest_files, finish, without_digest
+from recordmill.building.workers.finish import finish
 from recordmill.building.workers.runs import Account, ingest_group
 from recordmill.building.workers.shards import FinalShard, ShardAttempt, gap_of, give_final_name, make_shard
 from recordmill.building.workers.shared_files import SharedFolder, SharedPlan, begin_build
@@ -77,8 +77,7 @@ class Steps:
         return [placed for one in made if (placed := give_final_name(self.job_folder, one, gaps)) is not None]
 
     def finish(self, found: Survey, placed: list[FinalShard]) -> Manifest:
-        missing = [digest_files(self.plan, some, self.progress) for some in without_digest(self.plan, found)]
-        return finish(self.plan, found, placed, missing)
+        return finish(self.plan, found, placed)
 
     def all(self, between: Callable[[Survey], None] = lambda found: None) -> Manifest:
         found = self.merged(self.survey())

@@ -6,14 +6,11 @@ from __future__ import annotations
 
 import resource
 import socket
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from image_samples import encoded
 from PIL import Image
 from spread_build import Steps
@@ -26,7 +23,6 @@ from recordmill.building.commit import CommitConflict
 from recordmill.building.reconcile import AccountsError
 from recordmill.building.workers import survey as surveys
 from recordmill.building.workers.finish import finish
-from recordmill.building.workers.input_digests import DigestList, Either, put_digests
 from recordmill.building.workers.runs import slices
 from recordmill.building.workers.shards import make_shard
 from recordmill.building.workers.shared_files import NotSharedError, SharedFolder, _loaded, _unpickled
@@ -157,7 +153,7 @@ def test_every_step_twice_and_a_zombie_after_the_end(source: str, out: str, tmp_
     _loaded.cache_clear()
     with pytest.raises((NotSharedError, FileNotFoundError)):
         make_shard(steps.plan, again, 0, steps.progress)
-    assert finish(steps.plan, again, placed, []) == manifest  # repeated when all is removed
+    assert finish(steps.plan, again, placed) == manifest  # repeated when all is removed
     check_same(out, manifest, of_one_machine(source, tmp_path, overwrite=True))
 
 
@@ -318,32 +314,10 @@ def test_the_plan_of_workers_has_the_files_and_units_of_one_process(source: str,
     for name in given.files.columns:
         assert far.files.column(name).to_pylist() == given.files.column(name).to_pylist()
     assert (list(far.units), list(far.plan_rejects)) == (list(given.units), list(given.plan_rejects))
-    assert dict(far.digests) == dict(given.digests)
     assert list(shared.load().groups) == list(plan.groups)
     assert {name.rpartition(".")[2] for name in files_below(join(out, f"_run-{folder.id}", "shared"))} == {"npz"}
     check_same(out, Steps(shared, Progress()).all(), one)
     folder.release()
-
-
-@given(found=st.dictionaries(st.integers(0, 40), st.integers(0, 2**256 - 1), max_size=25), data=st.data())
-def test_digests_in_many_files_are_those_of_one_mapping(found: dict[int, int], data: Any) -> None:
-    told = {file: f"blake3:{value:064x}" for file, value in found.items()}
-    rest = dict(told)
-    planned = {file: rest.pop(file) for file in list(rest) if data.draw(st.booleans())}
-    with tempfile.TemporaryDirectory() as out:
-        place = SharedFolder(out, "0" * 12)
-        (Path(out) / f"_run-{place.id}" / "shared").mkdir(parents=True)
-        parts, files = [], sorted(rest)
-        while files:
-            size = data.draw(st.integers(1, len(files)))
-            parts.append(put_digests(place, {file: rest[file] for file in files[:size]}))
-            del files[:size]
-        listed = DigestList(part for part in reversed(parts) if part is not None)
-        assert list(listed.without(41, planned)) == [file for file in range(41) if file not in told]
-        both = Either(listed, planned)
-        assert (dict(listed), dict(both), len(both)) == (rest, told, len(told))
-        assert {file: both.get(file) for file in range(-1, 43)} == {file: told.get(file) for file in range(-1, 43)}
-    assert put_digests(place, {}) is None
 
 
 def test_what_a_dead_build_left_is_removed_when_its_lease_is_over(

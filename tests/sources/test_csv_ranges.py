@@ -19,7 +19,6 @@ from recordmill.sources.csv.dialect import CsvOptions, Dialect
 from recordmill.sources.csv.fields import Tokenizer, find_row_end
 from recordmill.sources.csv.head import Head
 from recordmill.sources.csv.ranges import Scan, ScannedRange, scan_files
-from recordmill.storage.digest import chunk_digests
 from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import stat
 
@@ -118,13 +117,6 @@ def test_ranges_are_scanned_at_once(tmp_path: Path) -> None:
         for part in parts[1:]:
             total = tuple(one + other for one, other in zip(total, part.seen, strict=True))
         assert total == sequential[0].seen
-
-
-def test_digests_are_those_of_the_bytes_before_unescaping(tmp_path: Path) -> None:
-    content = b'"a""b","c""",d\n' * 100
-    (tmp_path / "in.csv").write_bytes(content)
-    (part,) = scanned(tmp_path / "in.csv", CsvOptions(), 1 << 20, 10, 1)
-    assert list(part.digests) == chunk_digests(np.frombuffer(content, np.uint8))
 
 
 def test_a_file_that_shrinks_is_an_error(tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ from recordmill.sources.common.contract import BATCH_BYTES, Chunk, PlanOptions, 
 from recordmill.sources.images import source as images
 from recordmill.sources.images.source import ImageOptions, ImageSource, plan_images
 from recordmill.sources.registry import DATA_EXTENSIONS
-from recordmill.storage.digest import digest_file
 from recordmill.storage.listing import list_inputs
 
 PNG, JPEG, GIF = (
@@ -160,13 +159,6 @@ def test_rejects_leave_no_gap(tmp_path: Path) -> None:
 def test_only_rejects_still_make_a_chunk(tmp_path: Path) -> None:
     rows, rejects = drain(plan(write(tmp_path, {"a.png": b"x", "b.png": b"y"})))
     assert (rows, len(rejects)) == ([], 2)
-
-
-def test_digests_are_those_of_the_files(tmp_path: Path) -> None:
-    big = PNG + os.urandom(9 << 20)  # two chunks of the digest
-    source = plan(write(tmp_path, {"a.png": big, "b.png": PNG, "c.png": b"bad"}))
-    found = {ordinal: digest for chunk in chunks(source) for ordinal, digest in chunk.digests.items()}
-    assert found == {ordinal: digest_file(file.path) for ordinal, file in enumerate(source.files)}
 
 
 def test_content_decides_the_format(tmp_path: Path) -> None:

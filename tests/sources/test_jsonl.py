@@ -25,8 +25,6 @@ from recordmill.sources.jsonl import plan as json_plan
 from recordmill.sources.jsonl import tape as json_tape
 from recordmill.sources.jsonl.source import JsonlOptions, JsonlSource, plan_jsonl
 from recordmill.sources.jsonl.tape import VALUE_SHARE
-from recordmill.storage import digest
-from recordmill.storage.digest import digest_file
 
 
 def write(path: Path, *rows: Any) -> Path:
@@ -100,7 +98,6 @@ def test_types(tmp_path: Path) -> None:
             "p.r": ["v", "w"], "n": None, "e": None, "nn": [[1], [], [2, 3]],
         },
     ]  # fmt: skip
-    assert source.digests == {0: digest_file(str(path))}
 
 
 def test_position_is_the_line_and_blank_lines_are_none(tmp_path: Path) -> None:
@@ -360,12 +357,9 @@ def test_units_and_blocks_change_nothing(tmp_path: Path, monkeypatch: pytest.Mon
         assert [row[1:] for row in read_all(plan(tmp_path / packed))[0]] == [row[1:] for row in expected[0]]
     monkeypatch.setattr(json_plan, "cut_regions", lambda size: lines.cut_regions(size, 10_000))
     monkeypatch.setattr(json_tape, "_ERRORS", 1)
-    for module in (json_plan, digest):
-        monkeypatch.setattr(module, "DIGESTED_BYTES", 1000)
     source = plan(path, threads=3)
     assert len(source.units) > 5
     assert read_all(source) == expected
-    assert source.digests[0] == digest_file(str(path))
 
 
 def test_small_files_share_units(tmp_path: Path) -> None:

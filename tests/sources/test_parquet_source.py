@@ -23,8 +23,6 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.arrow import parquet as parquet_source
 from recordmill.sources.arrow.parquet import ParquetOptions, ParquetSource, plan_parquet
 from recordmill.sources.common.contract import PlanOptions
-from recordmill.storage.arrow_files import range_file
-from recordmill.storage.digest import digest_file
 
 
 def write(path: Path, table: pa.Table | dict[str, Any], **options: Any) -> Path:
@@ -55,24 +53,12 @@ def test_plain_columns_and_row_groups(tmp_path: Path, monkeypatch: pytest.Monkey
     expected = read_all(whole)
     assert values(expected[0]) == table.to_pylist()
     assert [row[1] for row in expected[0]] == list(range(1000))
-    assert whole.digests == {}  # reading the one unit digests the file
-    assert all(chunk.digests == {0: digest_file(str(path))} for chunk in whole.read(whole.units[0]))
-    assert plan(path, memory_bytes=path.stat().st_size).digests == {0: digest_file(str(path))}
     monkeypatch.setattr(parquet_source, "UNIT_BYTES", 3000)
     monkeypatch.setattr(parquet_source, "BATCH_BYTES", 700)
     source = plan(path)
     assert len(source.units) > 5
     assert max(chunk.rows for chunk in source.read(source.units[0])) < 70  # a row group is read in several batches
     assert read_all(source) == expected
-    assert source.digests == {0: digest_file(str(path))}
-    requests: list[str] = []
-    monkeypatch.setattr(parquet_source, "range_file", lambda of: requests.append(of) or range_file(of))
-    for cache_bytes in (path.stat().st_size, path.stat().st_size - 1):
-        kept = plan(path, cache_bytes=cache_bytes)
-        requests.clear()
-        assert (kept.units, kept.digests, read_all(kept)) == (source.units, source.digests, expected)
-        copies = len(source.units)  # read_all reads a copy, too, which has nothing of what was kept
-        assert len(requests) == copies + (0 if cache_bytes == path.stat().st_size else copies)
 
 
 def test_nested_and_other_types(tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as some
 
-from recordmill.sources.common.tables import Alike, ChunkDigests
-from recordmill.storage.digest import combine
+from recordmill.sources.common.tables import Alike
 
 
 @dataclass(frozen=True)
@@ -26,14 +25,3 @@ def test_items_that_are_alike_are_there_again(rows: list[Row]) -> None:
     table = Alike.of(iter(rows), ("at", "size"))
     assert list(table) == list(pickle.loads(pickle.dumps(table))) == rows
     assert table[1:] == tuple(rows[1:])
-
-
-@given(some.lists(some.lists(some.binary(min_size=32, max_size=32), min_size=1, max_size=3), max_size=9))
-def test_digests_of_files_are_those_of_their_chunks(files: list[list[bytes]]) -> None:
-    chunks = ChunkDigests()
-    for at, digests in enumerate(files):
-        for digest in digests:
-            chunks.add(at, [digest])
-    table = chunks.table()
-    assert dict(table) == dict(pickle.loads(pickle.dumps(table))) == {at: combine(one) for at, one in enumerate(files)}
-    assert (table.get(len(files)), table.get(-1), len(table)) == (None, None, len(files))

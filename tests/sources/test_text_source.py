@@ -20,8 +20,6 @@ from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.registry import DATA_EXTENSIONS
 from recordmill.sources.text import line_records as text_lines
 from recordmill.sources.text.source import TextOptions, TextSource, plan_text
-from recordmill.storage import digest
-from recordmill.storage.digest import digest_file
 from recordmill.storage.listing import list_inputs
 
 
@@ -48,7 +46,6 @@ def test_lines(tmp_path: Path) -> None:
     assert source.schema == Schema((Feature("text", "string", required=True),))
     rows, _ = read_all(source)
     assert [row[2]["text"] for row in rows] == ["one", "", " two\u2028\x0b\x85\rthree ", "\t", "last"]
-    assert source.digests == {0: digest_file(str(path))}
     rows, _ = read_all(plan(path, options=TextOptions(blank_lines=False)))
     assert [(row[1], row[2]["text"]) for row in rows] == [(0, "one"), (2, " two\u2028\x0b\x85\rthree "), (4, "last")]
 
@@ -97,13 +94,6 @@ def test_documents_with_classes(tmp_path: Path) -> None:
     assert [(reject.source, reject.place, reject.reason) for reject in rejects] == [
         ("neg/2.txt", "line 1, byte 0", "encoding")
     ]
-    digests = {
-        ordinal: digest
-        for unit in source.units
-        for chunk in source.read(unit)
-        for ordinal, digest in chunk.digests.items()
-    }
-    assert digests == {ordinal: digest_file(file.path) for ordinal, file in enumerate(source.files)}
     labelled = plan(tmp_path, options=TextOptions(mode="lines"))
     assert values(read_all(labelled)[0])[0] == {"text": "bad", "label": 0, "class_name": "neg"}
 
@@ -163,11 +153,8 @@ def test_any_cut_gives_the_same_lines(tmp_path: Path, content: str, region: int,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_lines, "cut_regions", lambda size: lines.cut_regions(size, region))
         patch.setattr(lines.file_lines, "__defaults__", (block,))
-        patch.setattr(text_lines, "DIGESTED_BYTES", region)
-        patch.setattr(digest, "DIGESTED_BYTES", region)
         source = plan(path)
         rows, rejects = read_all(source)
-        assert source.digests == {0: digest_file(str(path))}
     assert [row[2]["text"] for row in rows] == plain_lines(path.read_bytes())
     assert [row[1] for row in rows] == list(range(len(rows)))
     assert rejects == []

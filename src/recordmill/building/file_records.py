@@ -55,14 +55,13 @@ class FileBatch:
 class Ready:
     """A file_batch's records, and what was found out about its files.
 
-    pieces: frames and their keys, in order. rejects: ordinal of the file and why it is none of the records. digests,
-    counts: as in `Chunk`.
+    pieces: frames and their keys, in order. rejects: ordinal of the file and why it is none of the records. counts: as
+    in `Chunk`.
     """
 
     file_batch: FileBatch
     pieces: tuple[tuple[Frames, U64], ...]
     rejects: tuple[tuple[int, Reject], ...]
-    digests: Mapping[int, str]
     counts: Mapping[str, int]
 
 
@@ -104,7 +103,6 @@ def read_file_batch(plan: BuildPlan, file_batch: FileBatch, sketches: SketchPool
     assert isinstance(plan.source, FileRecords)
     pieces: list[tuple[Frames, U64]] = []
     rejects: list[Reject] = []
-    digests: dict[int, str] = {}
     counts: Counter[str] = Counter()
     is_good = np.zeros(len(file_batch.ordinals), np.bool_)
     done = 0
@@ -118,12 +116,11 @@ def read_file_batch(plan: BuildPlan, file_batch: FileBatch, sketches: SketchPool
             pieces.append((encode_chunk(plan, placed), keys))
             counts.update(count_values(plan, sketches, placed))
         rejects += chunk.rejects
-        digests.update(chunk.digests)
         counts.update(chunk.counts)
         done += len(rows) + len(chunk.rejects)
     bad = file_batch.ordinals[~is_good].tolist()
     assert done == len(file_batch.ordinals), "a file is one record or one reject"
-    return Ready(file_batch, tuple(pieces), tuple(zip(bad, rejects, strict=True)), digests, counts)
+    return Ready(file_batch, tuple(pieces), tuple(zip(bad, rejects, strict=True)), counts)
 
 
 def _rows(file_batch: FileBatch, chunk: Chunk, done: int) -> npt.NDArray[np.int64]:
@@ -143,7 +140,6 @@ class FileAccounts:
         self._rejected = Rejected.zero()
         self._lost: Counter[int] = Counter()  # by split
         self._read, self._records, self._bytes, self._sum = 0, 0, 0, 0
-        self._digests: dict[int, str] = {}
         self._counts: Counter[str] = Counter()
 
     def take(self, ready: Ready) -> Iterator[tuple[int, Frames, U64]]:
@@ -153,7 +149,6 @@ class FileAccounts:
             TooManyRejects: so many that the build need not go on. Cancelled: the user stopped it.
         """
         self._read += len(ready.file_batch.ordinals)
-        self._digests.update(ready.digests)
         self._counts.update(ready.counts)
         if ready.rejects:
             self._rejects += ready.rejects
@@ -179,7 +174,7 @@ class FileAccounts:
         writer = RejectWriter(Path(self._plan.folder, "rejects", "files.jsonl"))
         writer.write(reject for _, reject in sorted(self._rejects, key=lambda one: one[0]))
         run = RunFile("", self._records, self._bytes, 0, 0, self._sum)
-        return Ingested(0, (run,), self._read, writer.close(), self._digests, self._counts)
+        return Ingested(0, (run,), self._read, writer.close(), self._counts)
 
 
 class SequentialShards:

@@ -43,14 +43,13 @@ _THREADS_A_SKETCH = 4  # that wait for one of statistics: each counts for a tent
 class Ingested:
     """The runs of one group and its accounts: records read = written into runs + rejected.
 
-    digests: of the files it read whole. counts: what the source counted for the user to know (`Chunk.counts`).
+    counts: what the source counted for the user to know (`Chunk.counts`).
     """
 
     group: int
     runs: tuple[RunFile, ...]
     read: int
     rejected: Rejected
-    digests: Mapping[int, str] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -90,12 +89,10 @@ def ingest(
     writer = RunWriter(os.fspath(folder / "runs"), plan.buckets, _run_bytes(plan, group, run_bytes))
     runs: list[RunFile] = []
     count = 0
-    digests: dict[int, str] = {}
     counts: Counter[str] = Counter()
     for chunk in read_unit(plan, group):
         records, refused = transform(plan, assign_keys(plan, chunk))
         rejected = rejects.write((*chunk.rejects, *refused))
-        digests.update(chunk.digests)
         counts.update(chunk.counts)
         count += records.rows + rejected
         if records.rows:
@@ -109,7 +106,7 @@ def ingest(
     if not writer.empty:
         runs.append(writer.finish())
     give_back()
-    return Ingested(group, tuple(runs), count, rejects.close(), digests, counts), writer.histogram
+    return Ingested(group, tuple(runs), count, rejects.close(), counts), writer.histogram
 
 
 def read_unit(plan: BuildPlan, group: int) -> Iterator[Chunk]:

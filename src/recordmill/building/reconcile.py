@@ -17,7 +17,6 @@ from typing import Any
 
 from recordmill.base.errors import RecordmillError
 from recordmill.base.option_names import in_flags
-from recordmill.base.progress import Progress, progress_of
 from recordmill.base.threads import both
 from recordmill.building.commit import commit, publish_files, upload_files
 from recordmill.building.ingest import Ingested
@@ -46,9 +45,9 @@ from recordmill.sources.common.content import extension
 from recordmill.statistics.dataset_sketch import DatasetSketch
 from recordmill.statistics.dataset_statistics import DatasetStatistics
 from recordmill.storage.codecs import SHARD_SUFFIXES
-from recordmill.storage.digest import DIGESTED_BYTES, Digest, chunk_digests, combine
+from recordmill.storage.digest import Digest
 from recordmill.storage.file_table import InputFile
-from recordmill.storage.files import atomic_write, check_unchanged, put_bytes, read_blocks, write_all
+from recordmill.storage.files import atomic_write, put_bytes, write_all
 from recordmill.storage.folders import exists, is_file, join, paths_in, remove_file, rename
 
 TFDS_VERSION = "1.0.0"  # TensorFlow Datasets wants one; a data set's generations are in its manifests
@@ -90,7 +89,7 @@ def conclude(
     rejected.check_some_left(read)
     reconcile(read, rejected.total, ingested, shards)
     parts = _number(plan, shards, folder.data)
-    inputs = write_inputs(plan, merged_digests(ingested), folder.data)
+    inputs = write_inputs(plan, folder.data)
     counts = sum((Counter(one.counts) for one in ingested), Counter[str]())
     statistics = write_statistics(plan, sketch, str(folder.data))
     outcome = Outcome(plan.out, parts, inputs, read, rejected, counts, folder.id, statistics)
@@ -323,48 +322,24 @@ def planned_rejects(plan: BuildPlan, rejects: Sequence[Any]) -> Rejected:
     return writer.close()
 
 
-def merged_digests(ingested: Sequence[Ingested]) -> dict[int, str]:
-    """Ordinal to digest of all files that were read whole."""
-    digests: dict[int, str] = {}
-    for one in ingested:
-        digests.update(one.digests)
-    return digests
+def write_inputs(plan: BuildPlan, folder: Path) -> dict[str, Any]:
+    """Writes the list of inputs into that folder, one JSON object a line, and returns its totals.
 
-
-def write_inputs(plan: BuildPlan, read: Mapping[int, str], folder: Path) -> dict[str, Any]:
-    """Write the list of inputs into that folder, one JSON object a line, and say its totals and its digest.
-
-    read: ordinal to digest of files that were read whole; of what has none here, nor in the plan, it is made now.
+    A file is named with its size and when it was written, or of a store with its etag, as the plan saw them; whoever
+    read it has found it the same.
     """
     if plan.source is None:
-        return {"files": 0, "bytes": 0, "digest": ""}
-    planned = plan.source.digests
-    progress, whole = progress_of(plan.folder), Digest()
+        return {"files": 0, "bytes": 0}
 
-    def line(ordinal: int, file: InputFile) -> bytes:
-        digest = read.get(ordinal) or planned.get(ordinal) or digest_unchanged(file, progress)
-        about = {"root": file.root, "name": file.name, "bytes": file.stat.size_bytes, "digest": digest}
+    def line(file: InputFile) -> bytes:
+        about = {"root": file.root, "name": file.name, "bytes": file.stat.size_bytes}
+        about |= {"etag": file.stat.etag} if file.stat.etag else {"mtime_ns": file.stat.mtime_ns}
         return _JSON.encode(about).encode("utf-8", "surrogateescape") + b"\n"
 
     with atomic_write(folder / INPUTS_NAME) as list_file:
         for first in range(0, len(plan.source.files), _LISTED_AT_ONCE):
-            some = plan.source.files[first : first + _LISTED_AT_ONCE]
-            text = b"".join(line(first + at, file) for at, file in enumerate(some))
-            whole.update(text)
-            write_all(list_file, text)
-    size = plan.source.files.size_bytes
-    return {"files": len(plan.source.files), "bytes": size, "list": INPUTS_NAME, "digest": whole.text()}
-
-
-def digest_unchanged(file: InputFile, progress: Progress) -> str:
-    """Its digest; a stop is heard meanwhile, since nothing is committed yet."""
-    digests = []
-    for block in read_blocks(file.path, DIGESTED_BYTES):
-        progress.advance()
-        digests.extend(chunk_digests(block))
-    digest = combine(digests)
-    check_unchanged(file.path, file.stat, file.name)
-    return digest
+            write_all(list_file, b"".join(map(line, plan.source.files[first : first + _LISTED_AT_ONCE])))
+    return {"files": len(plan.source.files), "bytes": plan.source.files.size_bytes, "list": INPUTS_NAME}
 
 
 def _run(plan: BuildPlan, run: str) -> dict[str, Any]:
@@ -381,10 +356,10 @@ def _run(plan: BuildPlan, run: str) -> dict[str, Any]:
 
 
 def build_fingerprint(plan: BuildPlan, outcome: Outcome) -> str:
-    """Over all that must be equal for two builds to be equal: the shards' sums stand for what is no input file (a
-    labels file, a pipeline).
+    """Returns the digest of all that must be equal for two builds to be equal; the shards' sums stand for what the
+    inputs hold.
     """
     sums = [shard.sum for split in outcome.parts.values() for shard in split]
-    inputs = outcome.inputs["digest"]
+    inputs = [outcome.inputs["files"], outcome.inputs["bytes"]]
     document = {"format": 1, "options": plan.deciding, "schema": to_pbtxt(plan.schema), "inputs": inputs, "sums": sums}
     return hashlib.sha256(json.dumps(document, sort_keys=True, default=str).encode()).hexdigest()

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from recordmill.base.errors import RecordmillError
-from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
 from recordmill.building.commit import commit, publish_files, tidy
 from recordmill.building.reconcile import (
@@ -19,11 +18,9 @@ from recordmill.building.reconcile import (
     Outcome,
     describe_data_set,
     description_files,
-    digest_unchanged,
     write_inputs,
     write_statistics,
 )
-from recordmill.building.workers.input_digests import DigestList, DigestPart, Either, put_digests
 from recordmill.building.workers.runs import REQUESTS
 from recordmill.building.workers.shards import FinalShard
 from recordmill.building.workers.shared_files import NotSharedError, SharedFolder, SharedPlan, workbench
@@ -32,27 +29,8 @@ from recordmill.shards.checksums import add_sums
 from recordmill.shards.manifest import INPUTS_NAME, STATISTICS_NAME, Manifest, read_statistics
 from recordmill.storage.files import hand_over, listed_objects, stat
 
-DIGESTED = 64  # files that one piece of work reads
 
-
-def without_digest(plan: SharedPlan, survey: Survey) -> Iterator[tuple[int, ...]]:
-    """Ordinals of inputs that nobody has read whole, as pieces of work for `digest_files`."""
-    source = plan.load().source
-    missing = iter(()) if source is None else survey.digests.read().without(len(source.files), source.digests)
-    while some := tuple(itertools.islice(missing, DIGESTED)):
-        yield some
-
-
-def digest_files(plan: SharedPlan, ordinals: Sequence[int], progress: Progress) -> DigestPart:
-    """The digests of these inputs, of which there are some; DataError if one changed since it was planned."""
-    source = plan.load().source
-    assert source is not None
-    found = put_digests(plan.job_folder, {at: digest_unchanged(source.files[at], progress) for at in ordinals})
-    assert found is not None
-    return found
-
-
-def finish(plan: SharedPlan, survey: Survey, placed: Iterable[FinalShard], digests: Iterable[DigestPart]) -> Manifest:
+def finish(plan: SharedPlan, survey: Survey, placed: Iterable[FinalShard]) -> Manifest:
     """Look, reconcile and commit; may be called again, and by several at once.
 
     Raises:
@@ -67,7 +45,7 @@ def finish(plan: SharedPlan, survey: Survey, placed: Iterable[FinalShard], diges
     _reconcile(survey, shards)
     check_all_there(job_folder, [pair for one in shards for pair in one.sizes])
     with workbench(plan) as bench:
-        inputs = write_inputs(bench, Either(DigestList(digests), survey.digests.read()), Path(bench.folder, "data"))
+        inputs = write_inputs(bench, Path(bench.folder, "data"))
         if bench.source is not None:
             hand_over(str(Path(bench.folder, "data", INPUTS_NAME)), job_folder.data(INPUTS_NAME))
         by_split = itertools.groupby(shards, lambda one: bench.splits[one.split])  # they are in the order of the splits

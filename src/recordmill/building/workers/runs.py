@@ -20,7 +20,6 @@ from recordmill.building.cuts import CUT_DTYPE, Cuts, ShardRange
 from recordmill.building.ingest import Ingested, ingest, sketches_of
 from recordmill.building.run_file import ENTRY_DTYPE, Histogram, RunFile
 from recordmill.building.slices import OFFSETS_DTYPE, Offsets, RunSlice, offsets, skipped, slices_at
-from recordmill.building.workers.input_digests import DigestPart, put_digests
 from recordmill.building.workers.shared_files import (
     REJECTS_FOLDER,
     RUNS,
@@ -135,7 +134,7 @@ def gather(found: Sequence[RunSlice], path: str) -> list[RunSlice]:
 @dataclass(frozen=True)
 class Account:
     """What became of a group: records read = those in `runs` + rejected. sum: of the records in runs. runs: as they are
-    listed. digests: of the files that were read whole. counts: as `Ingested` has them. sketch: of the records in runs.
+    listed. counts: as `Ingested` has them. sketch: of the records in runs.
     """
 
     group: int
@@ -143,7 +142,6 @@ class Account:
     sum: int
     read: int
     rejected: Rejected
-    digests: DigestPart | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     sketch: Shared[DatasetSketch] | None = None
 
@@ -172,6 +170,5 @@ def handed_over(job_folder: SharedFolder, ingested: Ingested, sketches: SketchPo
         runs = np.concatenate([runs, hand_over_run(job_folder, run)])
     files = tuple(job_folder.hand_over(path, REJECTS_FOLDER) for path in ingested.rejected.files)
     rejected = replace(ingested.rejected, files=files)
-    digests = put_digests(job_folder, ingested.digests)
     sketch = None if sketches is None else job_folder.share("sketch", sketches.total())
-    return Account(ingested.group, runs, sums, ingested.read, rejected, digests, ingested.counts, sketch)
+    return Account(ingested.group, runs, sums, ingested.read, rejected, ingested.counts, sketch)

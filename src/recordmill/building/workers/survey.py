@@ -21,7 +21,6 @@ from recordmill.building.cuts import Cuts, cut_shards, with_splitters
 from recordmill.building.merge import at_most, fan_in, merged_into
 from recordmill.building.reconcile import AccountsError, planned_rejects
 from recordmill.building.run_file import Histogram, RunFile, RunIndex
-from recordmill.building.workers.input_digests import DigestList
 from recordmill.building.workers.runs import Account, Runs, gather, hand_over_run, listed, no_runs, requests_of, slices
 from recordmill.building.workers.shared_files import (
     REJECTS_FOLDER,
@@ -87,7 +86,6 @@ class Survey:
     shards: int
     merges: int
     layout: Shared[ShardLayout]
-    digests: Shared[DigestList]
     sketch: Shared[DatasetSketch] | None = None
 
 
@@ -138,7 +136,6 @@ def survey(plan: SharedPlan, accounts: Iterable[Account], histogram: Histogram |
         len(cuts),
         merges,
         plan.job_folder.share("layout", layout),
-        plan.job_folder.share("digests", DigestList(one.digests for one in held if one.digests is not None)),
         _all_counted(plan.job_folder, held),
     )
 

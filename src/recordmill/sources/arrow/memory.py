@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,6 @@ from recordmill.sources.values.flatten import flatten, nest_tensors
 from recordmill.sources.values.overrides import declared_columns, finish_parts
 from recordmill.sources.values.unify import Unifier
 from recordmill.storage.arrow_files import BatchWriter, open_batches
-from recordmill.storage.digest import combine, file_chunk_digests
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Stat, stat
 
@@ -44,7 +43,6 @@ class MemorySource:
     segments: tuple[str, ...]
     first_batches: tuple[int, ...]
     notes: tuple[str, ...] = ()
-    digests: Mapping[int, str] = field(default_factory=dict)
     plan_rejects: tuple[Reject, ...] = ()
     named: str | None = None
     kind: str = MEMORY_NAME
@@ -131,10 +129,9 @@ def spool(source: Any, folder: str | os.PathLike[str], common: PlanOptions) -> M
         raise DataError("there are no rows", source=MEMORY_NAME)
     schema, notes, named = finish_parts(unifier, _all_batches(files.segments), common, "the data")
     about = Stat(sum(stat(path).size_bytes for path in files.segments), 0)
-    digests = {0: combine(chunk for path in files.segments for chunk in file_chunk_digests(path))}
     inputs = FileTable.of([InputFile(0, MEMORY_NAME, files.segments[0], about)])
     return MemorySource(
-        *(schema, inputs, files.units(), tuple(files.segments), tuple(files.first_batches), notes, digests),
+        *(schema, inputs, files.units(), tuple(files.segments), tuple(files.first_batches), notes),
         named=named,
     )
 

@@ -1,16 +1,13 @@
 """Parquet files in, a `ParquetSource` out: columns and lists to features, row groups to units, structs by dotted path.
 
-The footers tell types, rows and nulls, so the plan reads no data but the label's column, and the bytes of large files
-for their digests; these are kept for the units as far as there is room. A file of one unit is read whole by that, which
-digests it. A record's position is its row number in the file. Files of one input may lack columns (null there) or, with
-`strict`, must agree.
+The footers tell types, rows and nulls, so the plan reads no data but the label's column. A record's position is its row
+number in the file. Files of one input may lack columns (null there) or, with `strict`, must agree.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -23,19 +20,16 @@ from recordmill.base.threads import thread_map
 from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.sources.arrow.footer import check_footer, null_counts
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit, packed
-from recordmill.sources.common.scan_cache import CachedRecords, ScanCache
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.flatten import check_names, flatten, flatten_schema, nest_tensors
 from recordmill.sources.values.overrides import declared_columns, finish_parts
 from recordmill.sources.values.unify import Unifier
 from recordmill.storage.arrow_files import range_file
-from recordmill.storage.digest import chunk_digests, combine, digest_file
 from recordmill.storage.file_table import FileTable, InputFile, coded
-from recordmill.storage.files import Bytes, check_unchanged, is_remote, read_range
+from recordmill.storage.files import check_unchanged, is_remote
 
 ALL_COLUMNS, SAME_COLUMNS = "union", "strict"
 COLUMNS = "columns"
-_HELD_SHARE = 4  # a fourth of the memory, at most, for files that are held whole
 _DISK_READ_BYTES = 64 << 10  # 64 KiB of a column at once: what is larger makes nothing quicker
 _STORE_READ_BYTES = 1 << 20  # 1 MiB: there each read waits for a request
 _AHEAD_BATCHES = 4  # what may be read ahead of a store, in the size of batches: a unit, with enough memory
@@ -66,31 +60,17 @@ class ParquetOptions:
 
 
 @dataclass(frozen=True)
-class WholeFile:
-    """A file's bytes, which all units of it share."""
-
-    data: Bytes
-
-    @property
-    def size_bytes(self) -> int:
-        """What it takes of the memory."""
-        return int(self.data.nbytes)
-
-
-@dataclass(frozen=True)
 class ParquetSource:
-    """files: with the top-level columns to read of each as a column COLUMNS. digests: of the files that are not read
-    whole, by one unit. named: the label, if its classes are texts of its values.
+    """files: with the top-level columns to read of each as a column COLUMNS. named: the label, if its
+    classes are texts of its values.
     """
 
     schema: Schema
     files: FileTable
     units: Sequence[Unit]
-    digests: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
     named: str | None = None
-    kept: ScanCache[WholeFile] = field(default_factory=ScanCache, compare=False, repr=False)
     batch_bytes: int = BATCH_BYTES
     kind: str = "parquet"
 
@@ -99,25 +79,15 @@ class ParquetSource:
         ordinal, row = unit.first_file, unit.first_row
         file = self.files[ordinal]
         check_unchanged(file.path, file.stat, file.name)
-        whole, digests = self._whole(unit)
-        data = range_file(file.path) if whole is None else pa.BufferReader(pa.py_buffer(whole))
         columns = self.files.take((ordinal,), (COLUMNS,))[COLUMNS][0].as_py()
+        data = range_file(file.path)
         for part in _batches(file, data, columns, range(unit.start, unit.stop), self.batch_bytes):
             fitted = conform(nest_tensors(flatten(part), self.schema), self.schema, self.named)
             rejects = tuple(Reject(file.name, f"row {row + at}", reason, message) for at, reason, message in fitted.bad)
             files = np.full(len(fitted.good), ordinal, np.uint32)
-            yield Chunk(fitted.batch, files, fitted.good + row, rejects, digests)
+            yield Chunk(fitted.batch, files, fitted.good + row, rejects)
             row += part.num_rows
         check_unchanged(file.path, file.stat, file.name)
-
-    def _whole(self, unit: Unit) -> tuple[Bytes | None, Mapping[int, str]]:
-        """The file's bytes, if they are in memory or all of them are the unit's; its digest, if the plan has none."""
-        ordinal = unit.first_file
-        if ordinal in self.digests:
-            kept = self.kept.take((ordinal, unit.start))
-            return None if kept is None else next(iter(kept)).data, {}
-        whole = read_range(self.files[ordinal].path)
-        return whole, {ordinal: combine(chunk_digests(whole))}
 
 
 def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: PlanOptions) -> ParquetSource:
@@ -145,43 +115,15 @@ def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: Pl
         raise DataError("there are no rows", source=files[0].name if files else "")
     labels = _labels(files, footers, common)
     schema, notes, named = finish_parts(unifier, labels, common, "the files")
-    kept = ScanCache[WholeFile](common.cache_bytes)
-    digests = _digests(files, units, common, kept)
-    kept.settle(lambda _: True)
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
     files = files.with_column(COLUMNS, columns)
-    batch_bytes = _batch_bytes(common)
-    return ParquetSource(schema, files, units, digests, notes, named=named, kept=kept, batch_bytes=batch_bytes)
+    return ParquetSource(schema, files, units, notes, named=named, batch_bytes=_batch_bytes(common))
 
 
 def _batch_bytes(common: PlanOptions) -> int:
     """Of a batch: all batches are the smaller, the less memory each thread has."""
     return min(BATCH_BYTES, max(common.memory_bytes // (_BATCH_SHARE * common.threads), _LEAST_BATCH_BYTES))
-
-
-def _digests(
-    files: Sequence[InputFile], units: Sequence[Unit], common: PlanOptions, kept: ScanCache[WholeFile]
-) -> dict[int, str]:
-    """The digests of files that no unit reads whole: those of no unit or of several, and those too large to be held."""
-    held = min(UNIT_BYTES, common.memory_bytes // (_HELD_SHARE * common.threads))
-    parts: dict[int, list[Unit]] = defaultdict(list)
-    for unit in units:
-        parts[unit.first_file].append(unit)
-    apart = [at for at, file in enumerate(files) if len(parts[at]) != 1 or file.stat.size_bytes > held]
-    found = thread_map(lambda at: _digest(files[at], parts[at], kept), apart, common.threads)
-    return dict(zip(apart, found, strict=True))
-
-
-def _digest(file: InputFile, units: Sequence[Unit], kept: ScanCache[WholeFile]) -> str:
-    """The file's digest; its bytes are kept for its units if there is room for them."""
-    size = file.stat.size_bytes
-    if not units or not kept.memory.take(size):
-        return digest_file(file.path)
-    whole = WholeFile(read_range(file.path, 0, size))
-    for unit in units:
-        kept.put((unit.first_file, unit.start), CachedRecords(None, [whole]))
-    return combine(chunk_digests(whole.data))
 
 
 @dataclass(frozen=True)

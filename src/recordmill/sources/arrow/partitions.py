@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -66,7 +66,6 @@ class PartitionedSource:
     own: Source
     said: Schema
     named: str | None = None
-    digests: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
 
@@ -156,9 +155,8 @@ def plan_with_partitions(
     names = features if schema is None else [name for name in schema.names if name in features]
     merged = replace(own.schema, features=tuple(features[name] for name in names), label=made.label or own.schema.label)
     no_files = files.filter(np.zeros(len(files), np.bool_))
-    bare: Source = replace(own, files=no_files, units=(), digests={}, plan_rejects=())  # type: ignore[type-var]
-    tables = own.digests, notes, tuple(own.plan_rejects)
-    return PartitionedSource(merged, own.files, own.units, bare, made, named, *tables)
+    bare: Source = replace(own, files=no_files, units=(), plan_rejects=())  # type: ignore[type-var]
+    return PartitionedSource(merged, own.files, own.units, bare, made, named, notes, tuple(own.plan_rejects))
 
 
 def _apart(

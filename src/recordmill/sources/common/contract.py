@@ -60,9 +60,8 @@ class Chunk:
 
     records: a RecordBatch of the source's Arrow schema, or Payloads.
     file: [rows] uint32, ordinals into Source.files. position: [rows] int64, row number in the decoded file, from 0;
-    rejected rows count. rejects: the records between them that can't be used. digests: file ordinal to digest
-    (storage.digest), for files read whole here whose digest the plan did not have. counts: what a user should know of
-    these records (`JPEG with CMYK`), to be added up over all chunks. pixels: feature to [rows, `SUMS`] as
+    rejected rows count. rejects: the records between them that can't be used. counts: what a user should know of these
+    records (`JPEG with CMYK`), to be added up over all chunks. pixels: feature to [rows, `SUMS`] as
     `records.images.pixels` adds them up, of images that were decoded for a check.
     """
 
@@ -70,7 +69,6 @@ class Chunk:
     file: npt.NDArray[np.uint32]
     position: npt.NDArray[np.int64]
     rejects: tuple[Reject, ...] = ()
-    digests: Mapping[int, str] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
     pixels: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
 
@@ -97,10 +95,6 @@ class Source(Protocol):
     @property
     def units(self) -> Sequence[Unit]:
         """In order of file and position; together they cover every record once."""
-
-    @property
-    def digests(self) -> Mapping[int, str]:
-        """File ordinal to digest, of the files that the plan has read whole."""
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.sources.common.contract import Source, Unit
-from recordmill.storage.digest import BLAKE3, combine
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.lazy_table import Item, Table
 
@@ -135,48 +134,6 @@ class Alike(Table[Item]):
         vars(item).update(vars(kind))
         vars(item).update(zip(self._names, self._numbers[at].tolist(), strict=True))
         return item
-
-
-class DigestTable(Mapping[int, str]):
-    """Ordinal of a file to its digest, of files [0, n) that all have one, 32 bytes each."""
-
-    def __init__(self, values: bytes) -> None:
-        self._values = values
-
-    def __getitem__(self, file: int) -> str:
-        if not 0 <= file < len(self):
-            raise KeyError(file)
-        return f"{BLAKE3}:{self._values[32 * file : 32 * file + 32].hex()}"
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(len(self)))
-
-    def __len__(self) -> int:
-        return len(self._values) // 32
-
-
-class ChunkDigests:
-    """Digests of the chunks of all files as they come, file by file and in order, to those of the files."""
-
-    def __init__(self) -> None:
-        self._values, self._file, self._held = bytearray(), -1, list[bytes]()
-
-    def add(self, file: int, digests: Iterable[bytes]) -> None:
-        """The next chunks, of the same file as before or the next one."""
-        if file != self._file:
-            self._end()
-        self._file = file
-        self._held.extend(digests)
-
-    def table(self) -> DigestTable:
-        """Those of the files, when all have come."""
-        self._end()
-        return DigestTable(bytes(self._values))
-
-    def _end(self) -> None:
-        if self._file >= 0:
-            self._values += bytes.fromhex(combine(self._held).removeprefix(f"{BLAKE3}:"))
-        self._file, self._held = -1, []
 
 
 class RangeTable(Table[range]):

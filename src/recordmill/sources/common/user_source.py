@@ -27,7 +27,6 @@ _PARTS: Mapping[str, tuple[type | tuple[type, ...], str]] = {  # what a Source m
     "schema": (Schema, "a recordmill.Schema: the features of every record"),
     "files": ((tuple, FileTable), "a tuple of recordmill.storage.listing.InputFile, or such a FileTable"),
     "units": (tuple, "a tuple of recordmill.sources.common.contract.Unit, in order of file and position"),
-    "digests": (Mapping, "a mapping of a file's ordinal to its digest, or {}"),
     "notes": (tuple, "a tuple of texts, or ()"),
     "plan_rejects": (tuple, "a tuple of recordmill.base.errors.Reject, or ()"),
 }
@@ -92,10 +91,6 @@ class CheckedSource:
     @property
     def units(self) -> Sequence[Unit]:
         return self.own.units
-
-    @property
-    def digests(self) -> Mapping[int, str]:
-        return self.own.digests
 
     @property
     def notes(self) -> tuple[str, ...]:

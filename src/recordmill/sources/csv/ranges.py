@@ -1,4 +1,4 @@
-"""The scan of the CSV files: every byte of every file read once, by ranges in parallel, for digests, row counts, cuts
+"""The scan of the CSV files: every byte of every file read once, by ranges in parallel, for row counts, cuts
 and what the columns hold.
 
 A row belongs to the range of 32 MiB that it starts in. As soon as the range before says where its last row stops, a
@@ -30,11 +30,11 @@ from recordmill.sources.csv.infer import ColumnCounts, Expects, RowKeeper, Unexp
 from recordmill.sources.csv.messages import first_line
 from recordmill.sources.csv.sniff_dialect import QuoteEvidence
 from recordmill.sources.values.labels import ClassNames
-from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, file_chunk_digests
 from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import check_unchanged, read_range
 
-RANGE_BYTES = 4 * DIGESTED_BYTES  # 32 MiB: whole digest chunks, and a unit's worth of rows
+RANGE_STEP_BYTES = 8 << 20  # 8 MiB: ranges are multiples of it
+RANGE_BYTES = 4 * RANGE_STEP_BYTES  # 32 MiB: a unit's worth of rows
 TAIL_BYTES = 64 << 10  # 64 KiB read beyond a range: enough to end its last row nearly always
 STREAM_BLOCK_BYTES = 4 << 20  # 4 MiB of decoded content at once
 _FIELDS = 1 << 20  # so many fields at once: 8 MiB of places, and a chunk of a few MiB
@@ -87,9 +87,9 @@ class ScannedRange:
     """What one range of a file, or a streamed file, holds.
 
     file: its ordinal. start, stop: where its rows lie, in bytes of the file (0 and 0 if it is streamed). rows: with the
-    bad ones. lines: physical lines in it. seen: per column of the file. labels: the label's values. digests: of its
-    chunks. size_bytes: of the decoded content. unexpected: by column, the first text; its line counts from
-    the range's own first one, unless the file is streamed. blank_lines: those that are no rows. quotes: what they say
+    bad ones. lines: physical lines in it. seen: per column of the file. labels: the label's values.
+    size_bytes: of the decoded content. unexpected: by column, the first text; its line counts from the range's own
+    first one, unless the file is streamed. blank_lines: those that are no rows. quotes: what they say
     of the quote; lines count alike.
     """
 
@@ -100,7 +100,6 @@ class ScannedRange:
     lines: int
     seen: tuple[TextCounts, ...]
     labels: ClassNames
-    digests: tuple[bytes, ...]
     size_bytes: int
     unexpected: Mapping[int, UnexpectedValue] = field(default_factory=dict)
     blank_lines: int = 0
@@ -174,11 +173,10 @@ def _scan_stream(ordinal: int, file: InputFile, head: Head, scan: Scan) -> Scann
         rows += found.count
         blanks += found.blanks
     size = blocks.size
-    digests = tuple(file_chunk_digests(file.path))
     check_unchanged(file.path, file.stat, file.name)
     keeper.put(ordinal, 0)
     seen, labels = tuple(collector.seen()), collector.labels
-    return ScannedRange(ordinal, 0, 0, rows, 0, seen, labels, digests, size, collector.unexpected, blanks, quotes)
+    return ScannedRange(ordinal, 0, 0, rows, 0, seen, labels, size, collector.unexpected, blanks, quotes)
 
 
 def _quote_evidence(data: Bytes, rows: TokenizedRows) -> QuoteEvidence:
@@ -219,7 +217,6 @@ class _RangeScan:
         self._size = task.stop - task.start
         if len(self._data) < self._size:
             check_unchanged(file.path, file.stat, file.name)
-        self._digests = tuple(chunk_digests(self._data[: self._size]))
         self._rows = self._lines = self._blanks = 0
         self._quotes = QuoteEvidence()
 
@@ -243,7 +240,7 @@ class _RangeScan:
         self._keeper.put(self._task.file, start)
         seen, labels = tuple(self._collector.seen()), self._collector.labels
         return ScannedRange(
-            *(self._task.file, start, stop, self._rows, self._lines, seen, labels, self._digests, stop - start),
+            *(self._task.file, start, stop, self._rows, self._lines, seen, labels, stop - start),
             unexpected=self._collector.unexpected,
             blank_lines=self._blanks,
             quotes=self._quotes,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -26,7 +26,7 @@ from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYT
 from recordmill.sources.common.encoding import utf8_blocks
 from recordmill.sources.common.lines import note_blank_lines, rejected
 from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
-from recordmill.sources.common.tables import Alike, ChunkDigests, DigestTable
+from recordmill.sources.common.tables import Alike
 from recordmill.sources.csv.dialect import TOLD, CsvOptions, Dialect
 from recordmill.sources.csv.fields import TokenizedRows, Tokenizer, read_rows
 from recordmill.sources.csv.head import HEAD_NUMBERS, Head, Heads, read_head, with_heads
@@ -34,6 +34,7 @@ from recordmill.sources.csv.infer import parse_piece
 from recordmill.sources.csv.parse import Parser
 from recordmill.sources.csv.ranges import (
     RANGE_BYTES,
+    RANGE_STEP_BYTES,
     STREAM_BLOCK_BYTES,
     RangeExtent,
     Scan,
@@ -57,7 +58,6 @@ from recordmill.sources.csv.schema import (
 from recordmill.sources.csv.sniff_header import FirstRows, agree_on_header
 from recordmill.sources.values.conform import with_classes
 from recordmill.sources.values.text_columns import NullTokens
-from recordmill.storage.digest import DIGESTED_BYTES
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Stat, ahead, check_unchanged, read_blocks, read_range
 
@@ -72,7 +72,6 @@ class CsvSource:
     schema: Schema
     files: FileTable
     units: Sequence[Unit]
-    digests: Mapping[int, str]
     notes: tuple[str, ...]
     dialect: Dialect
     null_tokens: tuple[str, ...]
@@ -225,7 +224,7 @@ def plan_csv(files: Sequence[InputFile], options: CsvOptions, common: PlanOption
     options = replace(options, max_row_bytes=common.most_line_bytes(options.max_row_bytes))
     # of memory, for the bytes of one range: what becomes of them takes the rest
     share = common.memory_bytes // (16 * max(common.threads, 1))
-    return _plan(files, options, common, min(max(share // DIGESTED_BYTES, 1) * DIGESTED_BYTES, RANGE_BYTES))
+    return _plan(files, options, common, min(max(share // RANGE_STEP_BYTES, 1) * RANGE_STEP_BYTES, RANGE_BYTES))
 
 
 def _plan(
@@ -252,7 +251,7 @@ def _plan(
         kept=kept,
     )
     totals = Totals(names, files, heads, label)
-    parts, digests = _all_of(scan_files(files, heads, scan, threads), totals)
+    parts = _all_of(scan_files(files, heads, scan, threads), totals)
     if not any(part.rows for part in parts):
         what = "no rows" if options.header is False else "a header and no rows"
         raise DataError(
@@ -279,7 +278,7 @@ def _plan(
         *notes,
     )
     return CsvSource(
-        *(schema, with_heads(files, heads), _units(heads, parts), digests, notes, dialect, options.null_tokens),
+        *(schema, with_heads(files, heads), _units(heads, parts), notes, dialect, options.null_tokens),
         kept=kept,
     )
 
@@ -302,17 +301,15 @@ def _settled_heads(heads: Iterable[Head], told: list[str], firsts: FirstRows) ->
         yield replace(head, names=names.setdefault(head.names, head.names), told="", first=None)
 
 
-def _all_of(scanned: Iterable[ScannedRange], totals: Totals) -> tuple[Sequence[RangeExtent], DigestTable]:
-    """What is kept of each part, and each file's digest; all else is added up."""
-    digests = ChunkDigests()
+def _all_of(scanned: Iterable[ScannedRange], totals: Totals) -> Sequence[RangeExtent]:
+    """Adds up the parts, and returns what is kept of each."""
 
     def each() -> Iterator[RangeExtent]:
         for part in scanned:
             totals.add(part)
-            digests.add(part.file, part.digests)
             yield part.extent
 
-    return Alike.of(each(), tuple(RangeExtent.__dataclass_fields__)), digests.table()
+    return Alike.of(each(), tuple(RangeExtent.__dataclass_fields__))
 
 
 def _empty_files(files: Sequence[InputFile], parts: Iterable[RangeExtent]) -> tuple[str, ...]:

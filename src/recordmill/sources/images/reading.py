@@ -1,4 +1,4 @@
-"""Image files to chunks: bytes straight into one Arrow buffer, checked where they lie, with the digest of each file;
+"""Image files to chunks: bytes straight into one Arrow buffer, checked where they lie;
 and the columns that come from an image's folder and the labels file.
 """
 
@@ -26,7 +26,6 @@ from recordmill.sources.common.layout import FolderLayout
 from recordmill.sources.common.tables import batch_of
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.labels import ClassNames
-from recordmill.storage.digest import chunk_digests, combine
 from recordmill.storage.file_table import FileTable, InputFile, coded, nothing
 from recordmill.storage.files import Bytes, read_files
 
@@ -186,17 +185,15 @@ class _Batch:
         self._names: list[str] = []
         self._offsets = [0]
         self._rejects: list[Reject] = []
-        self._digests: dict[int, str] = {}
         self._counts: Counter[str] = Counter()
         self._pixels: list[PixelSums] = []
 
     def check(self, decode_bytes: int | None, max_pixels: int, with_pixels: bool) -> None:
-        """Digest all files, and keep those that are whole images."""
+        """Keeps the files that are whole images."""
         headers = check_each(self._bytes, self._ends, max_pixels)
         starts = [0, *self._ends[:-1].tolist()]
         for (ordinal, file), header, start in zip(self._listed, headers, starts, strict=True):
             data = self._bytes[start : start + file.stat.size_bytes]
-            self._digests[ordinal] = combine(chunk_digests(data))
             try:
                 if isinstance(header, BadImage):
                     raise header
@@ -236,7 +233,6 @@ class _Batch:
             np.array(self._ordinals, np.uint32),
             np.zeros(rows, np.int64),
             tuple(self._rejects),
-            self._digests,
             dict(sorted(self._counts.items())),
             {"image": np.stack(self._pixels)} if self._pixels and "image" in schema else {},
         )

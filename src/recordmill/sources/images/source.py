@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -146,7 +146,6 @@ class ImageSource:
     options: ImageOptions
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
-    digests: Mapping[int, str] = field(default_factory=dict)
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     statistics: bool = False
 

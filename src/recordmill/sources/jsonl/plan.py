@@ -1,4 +1,4 @@
-"""Files of JSON lines in, what the plan needs to know of them out: types, rows, digests and where to cut, from one pass
+"""Files of JSON lines in, what the plan needs to know of them out: types, rows and where to cut, from one pass
 on all threads. A file that is one JSON array of objects is read as such lines, byte for byte in place.
 """
 
@@ -24,9 +24,8 @@ from recordmill.sources.jsonl.schema import Observed, feature_name
 from recordmill.sources.jsonl.tape import Tape, TapeScanner
 from recordmill.sources.values.labels import ClassNames
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
-from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, file_chunk_digests
 from recordmill.storage.file_table import InputFile
-from recordmill.storage.files import Bytes, Stat, ahead, check_unchanged, read_range
+from recordmill.storage.files import Bytes, Stat, ahead, check_unchanged
 
 _SPACE = b" \t\r\n"
 
@@ -109,7 +108,6 @@ class ScannedLines:
     observed: Observed = field(default_factory=Observed)
     classes: ClassNames = field(default_factory=lambda: ClassNames(""))
     strings: dict[str, StringCounts] = field(default_factory=dict)
-    digests: list[bytes] = field(default_factory=list)
 
     @property
     def extent(self) -> LineExtent:
@@ -152,12 +150,9 @@ def scan_parts(
         file = files[task.ordinal]
         part = ScannedLines(task)
         if task.streamed:
-            part.digests.extend(file_chunk_digests(file.path))
             blocks = stream_records(file, encoding, max_line_bytes)
         else:
             part.start, part.stop = map(line_starts(task.ordinal).at, (task.start, task.stop))
-            for at in range(task.start, task.stop, DIGESTED_BYTES):
-                part.digests.extend(chunk_digests(read_range(file.path, at, min(at + DIGESTED_BYTES, task.stop))))
             blocks = file_lines(file, part.start, part.stop, max_line_bytes)
         keeping = keeper()
         _scan(part, number, blocks, label, binary, keeping, common.memory_bytes, file.name)

@@ -1,6 +1,6 @@
 """JSON Lines in, a `JsonlSource` out: one object a line is one record; fields by name, nested ones by dotted path.
 
-The plan scans every line of every file once, on all threads, for types, rows and digests. A record's position is the
+The plan scans every line of every file once, on all threads, for types and rows. A record's position is the
 number of its line, from 0; blank lines are no records, leave a gap and are counted. A line that is no JSON
 object, has a key twice, or a value that is no such feature is a reject of its own. A literal dot in a key is kept:
 `{"a.b": 1}` and `{"a": {"b": 1}}` are both `a.b`, and refused together.
@@ -24,7 +24,7 @@ from recordmill.sources.common.contract import UNIT_BYTES, Chunk, PlanOptions, U
 from recordmill.sources.common.encoding import check_encoding
 from recordmill.sources.common.lines import MAX_LINE_BYTES, STREAMED, file_lines, note_blank_lines, rejected
 from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
-from recordmill.sources.common.tables import Alike, ChunkDigests, DigestTable
+from recordmill.sources.common.tables import Alike
 from recordmill.sources.jsonl.binary import StringCounts, declared_base64, tell_base64, untold_bytes
 from recordmill.sources.jsonl.columns import SCALARS, STRINGS
 from recordmill.sources.jsonl.plan import PLAN_COUNTS, LineExtent, ScannedLines, make_tasks, scan_parts, stream_records
@@ -64,7 +64,6 @@ class JsonlSource:
     units: Sequence[Unit]
     options: JsonlOptions
     paths: Mapping[str, Path]
-    digests: Mapping[int, str]
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
     base64: tuple[str, ...] = ()
@@ -145,7 +144,7 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
         keeper=lambda: LineKeeper(expected, kept),
     )
     found = JsonlPlan()
-    parts, digests = found.all_of(scanned)
+    parts = found.all_of(scanned)
     observed = found.observed
     if not observed.rows:
         raise _nothing(files, options, parts)
@@ -163,7 +162,7 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
     as_bytes, binary = tell_base64(found.strings)
     blank = note_blank_lines(_blank_lines(files, parts))
     told = (*_arrays(files, parts), *inferred.notes, *binary, *blank, *notes)
-    source = JsonlSource(schema, marked, _units(parts), options, final.paths, digests, told)
+    source = JsonlSource(schema, marked, _units(parts), options, final.paths, told)
     told_texts = {**named, **final.texts}
     source = replace(source, base64=tuple(sorted(base64 | as_bytes)), texts=told_texts, kept=kept)
     return replace(source, memory_bytes=common.memory_bytes)
@@ -186,17 +185,15 @@ class JsonlPlan:
         self.observed, self.strings = Observed(), dict[str, StringCounts]()
         self.classes = ClassNames("")
 
-    def all_of(self, parts: Iterable[ScannedLines]) -> tuple[Alike[LineExtent], DigestTable]:
-        """What is kept of each part, and each file's digest."""
-        digests = ChunkDigests()
+    def all_of(self, parts: Iterable[ScannedLines]) -> Alike[LineExtent]:
+        """Adds up the parts, and returns what is kept of each."""
 
         def each() -> Iterator[LineExtent]:
             for part in parts:
                 self._add(part)
-                digests.add(part.task.ordinal, part.digests)
                 yield part.extent
 
-        return Alike.of(each(), PLAN_COUNTS), digests.table()
+        return Alike.of(each(), PLAN_COUNTS)
 
     def _add(self, part: ScannedLines) -> None:
         self.observed.merge(part.observed)

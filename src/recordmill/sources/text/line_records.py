@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
@@ -28,11 +28,10 @@ from recordmill.sources.common.lines import (
     note_blank_lines,
     stream_lines,
 )
-from recordmill.sources.common.tables import Alike, ChunkDigests
+from recordmill.sources.common.tables import Alike
 from recordmill.sources.values.labels import to_classes
-from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, file_chunk_digests
 from recordmill.storage.file_table import FileTable, InputFile
-from recordmill.storage.files import Bytes, Stat, ahead, check_unchanged, read_range
+from recordmill.storage.files import Bytes, Stat, ahead, check_unchanged
 
 
 class TextColumns:
@@ -139,7 +138,6 @@ class TextParts:
     units: tuple[Unit, ...] = ()
     records: int = 0
     streamed: frozenset[int] = frozenset()
-    digests: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -170,7 +168,6 @@ class _Part:
     records: int = 0
     returns: int = 0
     size: int = 0
-    digests: list[bytes] = field(default_factory=list)
 
     @property
     def extent(self) -> _Extent:
@@ -187,11 +184,8 @@ def count_lines(
     def work(part: _Part) -> _Part:
         file = files[part.ordinal]
         if part.streamed:
-            part.digests.extend(file_chunk_digests(file.path))
             blocks = stream_lines(file, encoding, max_line_bytes)
         else:
-            for at in range(part.start, part.stop, DIGESTED_BYTES):
-                part.digests.extend(chunk_digests(read_range(file.path, at, min(at + DIGESTED_BYTES, part.stop))))
             part.start, part.stop = map(line_starts(part.ordinal).at, (part.start, part.stop))
             blocks = file_lines(file, part.start, part.stop, max_line_bytes)
         for block in blocks:
@@ -221,14 +215,7 @@ def _tasks(files: Sequence[InputFile], encoding: str) -> Iterator[_Part]:
 
 
 def _assemble(files: Sequence[InputFile], counted: Iterable[_Part]) -> TextParts:
-    digests = ChunkDigests()
-
-    def each() -> Iterator[_Extent]:
-        for part in counted:
-            digests.add(part.ordinal, part.digests)
-            yield part.extent
-
-    parts = Alike.of(each(), _COUNTS)
+    parts = Alike.of((part.extent for part in counted), _COUNTS)
     blank = Counter[str]()
     for part in parts:
         if part.lines > part.records:
@@ -237,7 +224,6 @@ def _assemble(files: Sequence[InputFile], counted: Iterable[_Part]) -> TextParts
         packed(_units(parts), UNIT_BYTES),
         sum(part.records for part in parts),
         frozenset(part.ordinal for part in parts if part.streamed),
-        digests.table(),
         (*_carriage_returns(files, parts), *note_blank_lines(blank)),
     )
 

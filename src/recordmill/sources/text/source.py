@@ -5,8 +5,8 @@ with the class that its folder says.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -50,7 +50,6 @@ from recordmill.sources.common.tables import batch_of
 from recordmill.sources.text.line_records import TextColumns, count_lines, line_chunks
 from recordmill.storage.codecs import NONE
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
-from recordmill.storage.digest import chunk_digests, combine, digest_file
 from recordmill.storage.file_table import FileTable, InputFile, where_none
 from recordmill.storage.files import Bytes, check_unchanged, read_files, read_range
 from recordmill.storage.listing import Listing
@@ -61,7 +60,7 @@ _MARKED = "documents with a byte order mark, which their texts don't have"
 def read_documents(
     files: FileTable, ordinals: Sequence[int], columns: TextColumns, encoding: str, max_bytes: int
 ) -> Iterator[Chunk]:
-    """The files of these ordinals, in this order, with their digests."""
+    """Reads the files of these ordinals, in this order."""
     first = 0
     while first < len(ordinals):
         taken, size = batch_of(files, ordinals[first : first + BATCH_FILES], BATCH_BYTES)
@@ -69,7 +68,6 @@ def read_documents(
         for ordinal, file, data in zip(ordinals[first:], taken, _contents(taken, size), strict=False):
             held.take(ordinal, file.name, _document(file, data, encoding, max_bytes))
             held.counts[_MARKED] += has_mark(read_range(file.path, 0, 4) if data is None else data[:4])
-            held.digests[ordinal] = digest_file(file.path) if data is None else combine(chunk_digests(data))
             if data is None:
                 check_unchanged(file.path, file.stat, file.name)
         yield held.chunk()
@@ -98,7 +96,6 @@ class _Held:
         self.ordinals: list[int] = []
         self.names: list[str] = []
         self.rejects: list[Reject] = []
-        self.digests: dict[int, str] = {}
         self.counts: Counter[str] = Counter()
 
     def take(self, ordinal: int, name: str, text: Bytes | Reject) -> None:
@@ -122,7 +119,6 @@ class _Held:
             files,
             np.zeros(len(files), np.int64),
             tuple(self.rejects),
-            self.digests,
             +self.counts,
         )
 
@@ -210,7 +206,6 @@ class TextSource:
     units: Sequence[Unit]
     options: TextOptions
     mode: str
-    digests: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
     kind: str = "text"
@@ -285,7 +280,7 @@ def plan_text(listing: Listing, options: TextOptions, common: PlanOptions) -> Te
     parts = count_lines(files, options.encoding, options.max_line_bytes, options.blank_lines, common.threads)
     if not parts.records:
         raise DataError("there are no lines", source=files[0].name if files else "")
-    source = TextSource(schema, files.marked(STREAMED, parts.streamed), parts.units, options, mode, parts.digests)
+    source = TextSource(schema, files.marked(STREAMED, parts.streamed), parts.units, options, mode)
     return replace(source, notes=(*notes, *parts.notes), plan_rejects=rejects)
 
 

@@ -1,5 +1,5 @@
-"""What the plan of a build learns of each TFRecord file in one pass: its units, its digest and, where they are to be
-told by the records, what these are; blocks of whole frames go to the threads that digest, check and count them.
+"""Plans TFRecord files in one pass: the units of each and, where they are to be told by the records, what these are;
+blocks of whole frames go to the threads that check and count them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from recordmill.shards.loading.salvage import frames_of, recovered
 from recordmill.shards.pieces import FrameBlock, Piece
 from recordmill.sources.common.contract import UNIT_BYTES, PlanOptions, Unit, packed
 from recordmill.sources.common.scan_cache import RecordKeeper, ScanCache
-from recordmill.storage.digest import DIGESTED_BYTES, chunk_digests, combine, digest_file
 from recordmill.storage.files import open_reader, read_range
 
+_BLOCK_BYTES = 8 << 20  # 8 MiB: blocks are multiples of it
 _SHARE = 8  # an eighth of the memory, at most, for the blocks of all threads; twice as many may be under way
 
 
@@ -36,15 +36,14 @@ class Block:
     """Some whole frames of file `ordinal`, the first of which is record first_record and stands at byte first_offset,
     as data begins.
 
-    data: None: all of the file, still to be read. fresh: where in data begins what no block before had. stop: behind
-    the last whole frame. is_sound: False: it can't be read in one pass from here on.
+    data: None: all of the file, still to be read. stop: after the last whole frame. is_sound: False: it can't be read
+    in one pass from here on.
     """
 
     ordinal: int
     first_record: int = 0
     first_offset: int = 0
     data: Bytes | None = None
-    fresh: int = 0
     stop: int = 0
     is_sound: bool = True
 
@@ -52,7 +51,7 @@ class Block:
 def block_bytes(common: PlanOptions) -> int:
     """What is read at once: about a unit, or less where the memory is small."""
     most = min(UNIT_BYTES, common.memory_bytes // (_SHARE * common.threads))
-    return max(most // DIGESTED_BYTES, 1) * DIGESTED_BYTES
+    return max(most // _BLOCK_BYTES, 1) * _BLOCK_BYTES
 
 
 def blocks(shards: Sequence[ShardFile], size: int) -> Iterator[Block]:
@@ -74,11 +73,11 @@ def _of_file(ordinal: int, shard: ShardFile, size: int) -> Iterator[Block]:
             data = room(len(rest) + size, np.uint8)
             data[: len(rest)] = rest
             found = reader.fill(data[len(rest) :], at)
-            data, fresh, at = data[: len(rest) + len(found)], len(rest), at + len(found)
+            data, at = data[: len(rest) + len(found)], at + len(found)
             final = at >= shard.stat.size_bytes or not len(found)
             frames, stop, error = try_scan(data, source=shard.path, final=final, check=False)
             sound = error is None and stop > 0 and len(found) > 0
-            yield Block(ordinal, record, offset, data, fresh, stop, sound)
+            yield Block(ordinal, record, offset, data, stop, sound)
             if not sound:
                 return
             record, offset, rest = record + len(frames), offset + stop, data[stop:]
@@ -131,7 +130,6 @@ class ScannedFile:
     """inference: what the records are; None where they were not counted on the way."""
 
     units: tuple[Unit, ...]
-    digest: str
     inference: Inference | None = None
 
 
@@ -141,7 +139,6 @@ class _Part:
 
     ordinal: int
     unit: Unit | None = None
-    digests: Sequence[bytes] = ()
     inference: Inference | None = None
 
 
@@ -198,7 +195,7 @@ def _look_at_block(
         keeping.put((ordinal, start))
     unit = Unit(ordinal, ordinal + 1, start, start + stop, block.first_record, len(frames), stop)
     inference = infer_frames(recovered(frames, block.first_record), shard.name, memory_bytes) if counting else None
-    return _Part(ordinal, unit, chunk_digests(block.data[block.fresh :]), inference)
+    return _Part(ordinal, unit, inference)
 
 
 def _kept_load(shard: ShardFile, block: Block, frames: Frames) -> CachedLoad:
@@ -223,7 +220,7 @@ def _together(parts: Sequence[_Part], counting: bool, kept: ScanCache[CachedLoad
         units = packed(units, UNIT_BYTES, parts=True)
     counts = (part.inference for part in parts if part.inference is not None)
     inference = reduce(lambda one, other: one + other, counts, Inference()) if counting else None
-    return ScannedFile(units, combine(digest for part in parts for digest in part.digests), inference)
+    return ScannedFile(units, inference)
 
 
 def _look_around(
@@ -240,7 +237,7 @@ def _look_around(
             size = piece.stop - piece.start
             unit = Unit(ordinal, ordinal + 1, piece.start, piece.stop, piece.first_record, records, size)
         units.append(unit)
-    return ScannedFile(tuple(units), digest_file(shard.path), inference)
+    return ScannedFile(tuple(units), inference)
 
 
 def _of_stream(

@@ -66,7 +66,6 @@ class TfrecordSource:
     schema: Schema
     files: FileTable
     units: Sequence[Unit]
-    digests: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
     held: bool = False
@@ -142,11 +141,10 @@ def plan_tfrecord(files: Sequence[InputFile], options: TfrecordOptions, common: 
         raise DataError("there are no records", source=files[0].name if files else "")
     schema, said, told = _schema(shards, paths, common, count_records(shards, looked, common) if counting else None)
     held, bounded = schema.message != PAYLOAD and not told, common.schema is not None
-    digests = {ordinal: one.digest for ordinal, one in enumerate(looked)}
     table = FileTable.of(files).with_column(SHARD, TextTable.of(shards, ShardFile.to_json, ShardFile.from_json).texts)
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
-    source = TfrecordSource(schema, table, units, digests, (*notes, *said), held=held, bounded=bounded, kept=kept)
+    source = TfrecordSource(schema, table, units, (*notes, *said), held=held, bounded=bounded, kept=kept)
     return replace(source, memory_bytes=common.memory_bytes)
 
 
