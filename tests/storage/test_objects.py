@@ -42,7 +42,6 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "STORE_BLOCK_BYTES", 1000)
     monkeypatch.setattr(downloads, "DOWNLOAD_PART_BYTES", 3000)
     monkeypatch.setattr(objects, "_GAP_BYTES", 50)
-    monkeypatch.setattr(downloads.time, "sleep", lambda _: None)
     monkeypatch.setattr(files, "_OBJECTS", ObjectStorage())
 
 

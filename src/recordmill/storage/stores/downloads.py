@@ -1,5 +1,5 @@
-"""Ranges of objects by requests, many at once, each repeated where it fails; and which content each object was seen to
-have.
+"""Ranges of objects by requests, many at once, which obstore repeats where they fail and goes on with where an answer
+ends early; and which content each object was seen to have.
 
 The content of an object is known by its etag. Each answer says which content it came from: where an object is replaced
 while a range of it is read, the range is read anew, and `last_seen` says what it was read from, so that who planned
@@ -9,9 +9,7 @@ with another content is told. Nothing is asked only to learn that.
 from __future__ import annotations
 
 import errno
-import random
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,11 +20,11 @@ import numpy as np
 from recordmill.base.arrays import Bytes
 from recordmill.base.errors import DataError
 from recordmill.storage.stores.address import Address
-from recordmill.storage.stores.client import REQUEST_LIMIT, ask, check_process, errors, store_error
-from recordmill.storage.stores.protocol import Stat
+from recordmill.storage.stores.client import REQUEST_LIMIT, ask, check_process
+from recordmill.storage.stores.protocol import Connection, Stat
 
 DOWNLOAD_PART_BYTES = 2 << 20  # 2 MiB: of a large range, so that it comes by several connections
-_ATTEMPTS = 4  # to go on with a body that ends early, or to read a range of an object that is replaced
+_ATTEMPTS = 4  # to read a range of an object that is replaced
 _SEEN = 1 << 17  # objects whose etags are remembered, some 40 MB
 _CHUNK_BYTES = 256 << 10  # 256 KiB: of an answer, copied as they come
 
@@ -112,35 +110,25 @@ class Fetching:
         return lambda: wait_for(waiting)
 
     def fetch(self, address: Address, about: Stat, start: int, into: Bytes) -> None:
-        """Fill the array by one request, or more where an answer ends early: each goes on where the last one ended."""
-        done = failed = 0
-        while True:
-            before = done
-            try:
-                with REQUEST_LIMIT.slots():
-                    for chunk in self._answer(address, about, start + done, start + len(into)):
-                        into[done : done + len(chunk)] = np.frombuffer(chunk, np.uint8)
-                        done += len(chunk)
-                if done == len(into):
-                    return
-            except errors() as error:
-                failed = failed + 1 if done == before else 1
-                if failed == _ATTEMPTS:
-                    raise store_error(error, address) from None
-                time.sleep(random.uniform(0.5, 1) * 0.2 * 2**failed)
-            else:
-                failed += 1
-                if failed == _ATTEMPTS:
-                    raise DataError(f"ends at byte {start + done}, before its length", source=address.uri)
+        """Fill the array with what the object has from there on, by one request; where the answer ends early, the
+        client goes on with the same content.
 
-    def _answer(self, address: Address, about: Stat, start: int, stop: int) -> Any:
-        """The bytes [start, stop) of an object that has more than start, as they come."""
-        answer = ask(address, lambda client: client.get(address.key, (start, stop)))
-        if self.see(address, answer.meta) != about:
-            raise ReplacedError
-        if stop - start <= _CHUNK_BYTES:
-            return (answer.bytes(),)
-        return answer.stream(min_chunk_size=_CHUNK_BYTES)
+        Raises:
+            ReplacedError: The object has another content.
+        """
+
+        def read(client: Connection) -> int:
+            answer = client.get(address.key, (start, start + len(into)))
+            if self.see(address, answer.meta) != about:
+                raise ReplacedError
+            done = 0
+            for chunk in (answer.bytes(),) if len(into) <= _CHUNK_BYTES else answer.stream(_CHUNK_BYTES):
+                into[done : done + len(chunk)] = np.frombuffer(chunk, np.uint8)
+                done += len(chunk)
+            return done
+
+        if (done := ask(address, read)) < len(into):
+            raise DataError(f"ends at byte {start + done}, before its length", source=address.uri)
 
     def submit(self, call: Any, *args: Any) -> Future[Any]:
         """Have it called by one of as many threads as there may be requests."""

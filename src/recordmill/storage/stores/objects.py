@@ -20,9 +20,9 @@ from recordmill.base.errors import DataError
 from recordmill.storage.stores import downloads
 from recordmill.storage.stores.address import WEB, Address
 from recordmill.storage.stores.cache import Blocks, DiskCache
-from recordmill.storage.stores.client import REQUEST_LIMIT, ask, errors, names, pages
+from recordmill.storage.stores.client import REQUEST_LIMIT, ask, names, pages
 from recordmill.storage.stores.downloads import Fetching, ReplacedError, wait_for
-from recordmill.storage.stores.protocol import Stat
+from recordmill.storage.stores.protocol import Connection, Stat
 
 _takers: list[Callable[[StoreSettings], None]] = []
 
@@ -139,15 +139,18 @@ class ObjectStorage:
         """The object as it is now, by one request where it is small; DataError if it has more bytes than that."""
         address = _address(path)
         _check_named(address)
-        answer = ask(address, lambda client: client.get(address.key))
-        size = self.requests.see(address, answer.meta).size_bytes
+
+        def read(client: Connection) -> tuple[int, bytes]:
+            answer = client.get(address.key)
+            size = self.requests.see(address, answer.meta).size_bytes
+            return size, bytes(answer.bytes()) if size <= min(STORE_BLOCK_BYTES, most_bytes) else b""
+
+        size, data = ask(address, read)
         if size > most_bytes:
             raise DataError(f"has {size:,} bytes, above the {most_bytes:,} allowed", source=path)
-        if size <= STORE_BLOCK_BYTES:
-            with contextlib.suppress(*errors()), REQUEST_LIMIT.slots():
-                if len(data := bytes(answer.bytes())) == size:
-                    return data
-        reader = self.open(path)  # it is large, or the answer ended early
+        if len(data) == size:
+            return data
+        reader = self.open(path)
         return reader.fill(np.empty(reader.stat().size_bytes, np.uint8), 0).tobytes()
 
     def map(self, path: str) -> Bytes:
