@@ -12,6 +12,7 @@ import pytest
 from recordmill.checks.comparison import drift, skew
 from recordmill.checks.rules import Rules, read_rules
 from recordmill.checks.violations import Violation
+from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.statistics.dataset_sketch import DatasetSketch
 from recordmill.statistics.dataset_statistics import DatasetStatistics
@@ -88,6 +89,54 @@ def test_chance_has_room_where_few_occurrences_are_sampled(monkeypatch: pytest.M
     one, _ = statistics({"train": first})
     assert one["train"]["x0"].sampled == 32
     assert list(map(str, found(first, second))) == []
+
+
+def awkward(rows: int, seed: int) -> Values:
+    """Columns of which clean splits were said to differ: mostly rare texts, zeros in a tenth more, few values."""
+    random = np.random.default_rng(seed)
+    names = np.array([f"name {number}" for number in random.integers(0, 10**9, rows)])
+    return {
+        "owner": np.where(random.random(rows) < 0.5, "Unknown", names),
+        "toll": np.where(random.random(rows) < 0.7, 0.0, random.lognormal(1, 1, rows)),
+        "rain": np.where(random.random(rows) < 0.9, 0.0, random.random(rows)),
+        "rating": random.integers(1, 6, rows).astype(np.float64),
+        "infinite": np.where(random.random(rows) < 0.1, np.inf, random.random(rows)),
+    }
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_clean_splits_of_awkward_columns_pass(seed: int) -> None:
+    one, other = awkward(6000, seed), awkward(2000 + 500 * seed, seed + 50)
+    assert list(map(str, found(one, other))) == []
+    assert list(map(str, found(other, one))) == []
+
+
+def test_infinities_and_shares_of_frequent_texts_drift() -> None:
+    one, other = awkward(6000, 1), awkward(6000, 2)
+    chosen = np.random.default_rng(3).random(6000)
+    changed = {
+        "owner": np.where(chosen < 0.5, "Unknown", other["owner"]),
+        "toll": np.where(chosen < 0.8, 0.0, other["toll"] + 1),
+        "rain": np.where(chosen < 0.5, 1.0, other["rain"]),
+        "rating": np.where(chosen < 0.3, 5.0, other["rating"]),
+        "infinite": np.full(6000, -np.inf),
+    }
+    assert {each.feature for each in found(changed, one)} == set(changed)
+    assert {each.feature for each in found(one, changed)} == set(changed)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float32", "string"])
+def test_lists_that_are_all_empty_drift(dtype: str) -> None:
+    schema, items = Schema((Feature("x", dtype, (None,)),)), np.arange(3).astype(dtype if dtype != "string" else "U")
+    read = []
+    for values in (items.tolist(), []):
+        sketch = DatasetSketch(schema, ["train"])
+        batch = pa.RecordBatch.from_pylist([{"x": values}] * 500, to_arrow(schema))
+        sketch.add(batch, np.arange(500).astype("u8"))
+        read.append(DatasetStatistics.of_sketch(sketch))
+    for first, second in ((read[0], read[1]), (read[1], read[0])):
+        (one,) = drift(first, second, schema, Rules(), "old")
+        assert "values in its lists" in str(one)
 
 
 def test_what_was_planted_is_found() -> None:

@@ -6,9 +6,25 @@ No styles, scripts or links: a name or a value that a file holds can't become an
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
+from html import escape as _escape
+from unicodedata import category
 
+_HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # categories of characters: control, format, line separators
+_KEPT = "\n\t\u200c\u200d"  # the last two join letters and emoji
 _LONGEST = 200  # characters of a cell: a page of text in one cell hides the others
+
+
+def escape(text: str) -> str:
+    r"""Text as HTML, in which nothing is invisible or turns what follows around.
+
+    >>> print(escape("<\u202e\a>"))
+    &lt;\u202e\x07&gt;
+    """
+    shown = [
+        char.encode("unicode_escape").decode() if category(char) in _HIDDEN and char not in _KEPT else char
+        for char in text
+    ]
+    return _escape("".join(shown))
 
 
 def cell(value: object) -> str:

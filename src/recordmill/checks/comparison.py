@@ -1,14 +1,16 @@
 """Two samples of statistics, to the `Violation`s of the thresholds between them: `drift`, a data set against another
 one, and `skew`, its splits against that for training.
 
-Categories, which are texts and integers of few values, are compared by the shares of their values, other numbers by the
-histograms of their quantiles, whatever their tails are, or, where all values lie close together, by those of equal
+Categories, which are texts and numbers of few values, are compared by the shares of their values, other numbers by the
+histograms of their quantiles, whatever their tails are, or, where quantiles are not known well, by those of equal
 widths; binary values by those of their sizes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+
+from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from recordmill.base.option_names import option
 from recordmill.checks.distance import (
@@ -80,6 +82,9 @@ def _compare(
         yield from pair.missing(known.missing)
         if not one.present or not others[name].present:
             continue
+        if not one.values or not others[name].values:
+            yield from pair.no_values(known.missing)
+            continue
         if one.type != others[name].type:
             yield pair.violation(f"is of type {one.type}, and in {called} {others[name].type}", one.type)
         elif pair.are_categories:
@@ -115,16 +120,23 @@ class _Pair:
                 )
                 yield self.violation(f"{what}: a difference above {percent(most)}", gap, most)
 
+    def no_values(self, limit: Threshold | None) -> Iterator[Violation]:
+        """All lists are empty in one of the samples alone."""
+        most = 1.0 if limit is None else _most(limit, share_allowance(self.counts))
+        if (self.one.values > 0) != (self.other.values > 0) and most < 1:
+            what = f"has {self.one.values:,} values in its lists, and in {self.called} {self.other.values:,}"
+            yield self.violation(what, 1.0, most)
+
     def categories(self, limit: Threshold | None) -> Iterator[Violation]:
-        found = l_infinity(self.one.top_values, self.other.top_values)
+        one, other = self.one, self.other
+        sizes = float(one.values), float(other.values)
+        found = l_infinity(one.top_values, other.top_values, sizes, (one.unlisted, other.unlisted))
         if limit is None or found is None:
             return
         figures = len({*self.one.top_values, *self.other.top_values})
         most = _most(limit, share_allowance(self.counts, figures))
         if found[1] > most:
-            shares = [
-                each.top_values.get(found[0], 0) / sum(each.top_values.values()) for each in (self.one, self.other)
-            ]
+            shares = [each.top_values.get(found[0], 0) / max(each.values, 1) for each in (one, other)]
             what = (
                 f"{value_name(self.feature, found[0])} is {percent(shares[0])} of the values, and in {self.called} "
                 f"{percent(shares[1])}: L-infinity distance {found[1]:.4g} above {most:.4g}"
@@ -149,10 +161,9 @@ class _Pair:
         """wanted: as `Rules.histogram`."""
         are_fine = all(map(_has_fine_quantiles, (self.one, self.other)))
         of_quantiles = are_fine if wanted is None else wanted == QUANTILE_BUCKETS
-        protos = [each.histogram(of_quantiles) for each in (self.one, self.other)]
-        if limit is None or protos[0] is None or protos[1] is None:
+        if limit is None:
             return
-        one, other = map(BucketHistogram.of_proto, protos)
+        one, other = (_histogram(each, of_quantiles) for each in (self.one, self.other))
         if wanted is None and of_quantiles:
             one, other = one.bounded(), other.bounded()
         found = jensen_shannon(one, other)
@@ -169,6 +180,13 @@ class _Pair:
     def _means(self) -> str:
         means = [each.mean for each in (self.one, self.other)]
         return "" if None in means else f" (mean {means[0]:.5g}, there {means[1]:.5g})"
+
+
+def _histogram(one: FeatureStatistics, of_quantiles: bool) -> BucketHistogram:
+    proto = one.histogram(of_quantiles)
+    found = BucketHistogram.of_proto(statistics_pb2.Histogram() if proto is None else proto)
+    are_positive = of_quantiles and one.type != "BYTES" and one.min is not None and one.min >= 0
+    return found.with_points(one.infinities, float(one.zeros), are_positive)
 
 
 def _is_category(one: FeatureStatistics, is_label: bool) -> bool:

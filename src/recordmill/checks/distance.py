@@ -59,6 +59,19 @@ class BucketHistogram:
         edges[-1, 1] = min(edges[-1, 1], high + (high - low))
         return replace(self, edges=edges)
 
+    def with_points(self, infinities: tuple[int, int], zeros: float, are_positive: bool) -> BucketHistogram:
+        """The same with infinite values as points, as these are alike, and the zeros of numbers from 0 on as well.
+
+        Buckets of quantiles have a tenth of the values each, so that nearly as many zeros as in another sample may be
+        one point fewer.
+        """
+        points, counts = dict(self.points), self.counts.copy()
+        if are_positive and zeros:
+            counts[self.edges[:, 0] == 0] -= zeros - points.get(0.0, 0.0)
+            points[0.0] = zeros
+        points |= {at: float(count) for at, count in zip((-math.inf, math.inf), infinities, strict=True) if count}
+        return replace(self, points=points, counts=np.maximum(counts, 0.0))
+
     def spread(self, edges: _Floats) -> _Floats:
         """What lies between each edge and the next one, [edges - 1], as if each bucket's values were spread evenly."""
         scale = 2.0**-2 if len(edges) and np.abs(edges).max() > _LARGE else 1.0  # so that no difference is infinite
@@ -94,16 +107,33 @@ def _divergence(first: _Floats, second: _Floats) -> float | None:
     return min(max(math.fsum(np.concatenate(terms).tolist()) / 2, 0.0), 1.0)
 
 
-def l_infinity(one: Mapping[str, float], other: Mapping[str, float]) -> tuple[str, float] | None:
-    """The value whose shares differ most, and by how much. None: one of them is empty."""
-    totals = math.fsum(one.values()), math.fsum(other.values())
-    if not min(totals) > 0:
-        return None
-    gaps = {
-        value: abs(one.get(value, 0.0) / totals[0] - other.get(value, 0.0) / totals[1])
-        for value in sorted({*one, *other})
-    }
-    return max(gaps.items(), key=lambda item: item[1])
+def l_infinity(
+    one: Mapping[str, float],
+    other: Mapping[str, float],
+    totals: tuple[float, float],
+    unlisted: tuple[float, float] = (0.0, 0.0),
+) -> tuple[str, float] | None:
+    """Finds the value whose shares differ most.
+
+    Args:
+        one: Value to how often it occurs, of the values that are listed.
+        other: The same of the other sample.
+        totals: How many values each sample has, listed or not.
+        unlisted: The most that the share of a value can be that each doesn't list.
+
+    Returns:
+        The value, and by how much its shares differ at least. None: no value is listed.
+    """
+
+    def gap(value: str) -> float:
+        shares = [
+            (each[value] / max(total, 1.0),) * 2 if value in each else (0.0, most)
+            for each, total, most in zip((one, other), totals, unlisted, strict=True)
+        ]
+        return max(shares[0][0] - shares[1][1], shares[1][0] - shares[0][1], 0.0)
+
+    gaps = {value: gap(value) for value in sorted({*one, *other})}
+    return max(gaps.items(), key=lambda item: item[1], default=None)
 
 
 def share_allowance(counts: tuple[float, float], figures: int = 1) -> float:

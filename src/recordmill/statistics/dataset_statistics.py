@@ -19,11 +19,10 @@ from recordmill.base.option_names import option
 from recordmill.base.suggestions import there_are
 from recordmill.records.images.pixels import CHANNELS
 from recordmill.statistics.dataset_sketch import MOST_KEPT, DatasetSketch
-from recordmill.statistics.protobuf import to_bytes, to_proto
+from recordmill.statistics.protobuf import LEAST_SAMPLED, to_bytes, to_proto
 
 _NUMBERS, _TEXTS, _BINARY = "num_stats", "string_stats", "bytes_stats"
 _SHOWN_VALUES, _SHOWN_TEXT, _LISTED_VALUES = 3, 24, 20
-_LEAST_SAMPLED = 16  # occurrences in a sample, by which a share is known to a quarter of itself
 
 
 @dataclass(frozen=True)
@@ -84,8 +83,12 @@ class FeatureStatistics:
     @property
     def finite(self) -> int:
         """How many values are neither NaN nor infinite."""
-        infinite = sum(int(self._custom.get(name, 0)) for name in ("plus_infinities", "minus_infinities"))
-        return self.values - self.nans - infinite
+        return self.values - self.nans - sum(self.infinities)
+
+    @property
+    def infinities(self) -> tuple[int, int]:
+        """How many values are minus infinity, and how many plus infinity."""
+        return int(self._custom.get("minus_infinities", 0)), int(self._custom.get("plus_infinities", 0))
 
     @property
     def lengths(self) -> tuple[int, float, int]:
@@ -184,7 +187,9 @@ class FeatureStatistics:
 
     @property
     def top_values(self) -> Mapping[str, int]:
-        """Value, as text, to how often it occurs, the most frequent first; of integers and texts."""
+        """Value, as text, to how often it occurs, the most frequent first; of integers, of texts and of floats of few
+        values. Of estimates only what the sample holds often enough to say how frequent it is.
+        """
         if self._kind == _TEXTS:
             ranks: Any = self._stats.rank_histogram
         else:
@@ -197,22 +202,21 @@ class FeatureStatistics:
         return "top_values_are_estimates" not in self._custom
 
     @property
+    def unlisted(self) -> float:
+        """The most that the share of a value can be that `top_values` doesn't list: 0 where it lists all."""
+        listed = self.top_values
+        if self.sampled is not None:
+            return min(LEAST_SAMPLED / self.sampled, 1.0)
+        if sum(listed.values()) == self.values:
+            return 0.0
+        return min(listed.values(), default=self.values) / max(self.values, 1)
+
+    @property
     def sampled(self) -> int | None:
         """Occurrences of texts of which `top_values` are estimated; None: these are exact."""
         if self.top_values_are_exact:
             return None
         return min(round(1 / (self.distinct_error or 1) ** 2), MOST_KEPT) // 2
-
-    @property
-    def frequent_values(self) -> Mapping[str, int]:
-        """`top_values`, but of estimates those that the sample holds often enough to say how frequent they are: of many
-        rare values the first ones are those that chance favours.
-        """
-        sampled = self.sampled
-        if sampled is None:
-            return self.top_values
-        least = self.values * _LEAST_SAMPLED / sampled
-        return {value: count for value, count in self.top_values.items() if count >= least}
 
     @property
     def colours(self) -> ColourStatistics | None:
@@ -231,7 +235,7 @@ class FeatureStatistics:
             "lengths": self.lengths, "sizes": self.sizes, "min": self.min, "max": self.max, "mean": self.mean,
             "std_dev": self.std_dev, "zeros": self.zeros, "nans": self.nans, "quantiles": list(self.quantiles),
             "quantile_error": self.quantile_error, "distinct": self.distinct, "distinct_error": self.distinct_error,
-            "top_values": dict(list(self.frequent_values.items())[:_LISTED_VALUES]),
+            "top_values": dict(list(self.top_values.items())[:_LISTED_VALUES]),
             "top_values_are_exact": self.top_values_are_exact,
             **more,
         }  # fmt: skip
@@ -265,7 +269,7 @@ class FeatureStatistics:
             f"{self.nans:,} NaN" if self.nans else "",
             "" if colours is None else f"colours of {colours.images:,} decoded",
         ]
-        top = list(self.frequent_values.items())[:_SHOWN_VALUES]
+        top = list(self.top_values.items())[:_SHOWN_VALUES]
         return (
             self.name,
             self.type.lower(),

@@ -3,7 +3,7 @@ shows and compares: one `DatasetFeatureStatistics` a split. Equal sketches give 
 
 What that message has no field for stands in `custom_stats`: `variance`, `distinct` of numbers, `distinct_error` (the
 share by which that may differ; 0: exact), `quantile_error` (the same of the ranks of quantiles), `top_values` of
-integers, `top_values_are_estimates`, infinities, `min` and `max` of integers that no float64 holds, `lengths` of lists
+numbers, `top_values_are_estimates`, infinities, `min` and `max` of integers that no float64 holds, `lengths` of lists
 in more buckets than `num_values_histogram` and, of images, `decoded_images` and `decoded_pixels` with `mean_red`,
 `std_dev_red` and so on of these.
 """
@@ -18,6 +18,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from recordmill.records.images.pixels import CHANNELS
@@ -29,6 +30,8 @@ from recordmill.statistics.value_sketch import TEXT_BYTES, ValueSketch, unmixed
 _BUCKETS = 10  # of a histogram
 _LENGTH_BUCKETS = 120  # of that of lengths, so that it can be cut into up to 6, 8, 10, 12, 15, 20, ... equal parts
 _TOP_VALUES = 20  # named at first
+LEAST_SAMPLED = 16  # occurrences of a text in a sample, by which its share is known to a quarter of itself
+_LISTED_FLOATS = 100  # distinct values of floats that are all listed: of more, hardly any is frequent
 _RANKED = 4  # a quarter of the values that are kept are ranked, those of a label all
 
 _INT, _FLOAT, _STRING, _BYTES = (
@@ -106,14 +109,15 @@ def _put_numbers(proto: Any, feature: FeatureSketch, numbers: NumberSketch, is_l
     if feature.values is not None:
         _put_custom(proto, "distinct", feature.values.distinct())
         _put_custom(proto, "distinct_error", _error(feature.values))
-        if numbers.is_int and feature.values.is_whole:
+        if feature.values.is_whole and (numbers.is_int or feature.values.distinct() <= _LISTED_FLOATS):
             ranks = proto.custom_stats.add(name="top_values").rank_histogram
-            _put_ranks(ranks, _of_ints(feature.values), None if is_label else feature.values.most // _RANKED)
+            listed = _of_numbers(feature.values, numbers.is_int)
+            _put_ranks(ranks, listed, None if is_label else feature.values.most // _RANKED)
 
 
-def _of_ints(values: ValueSketch) -> Iterator[tuple[str, int]]:
+def _of_numbers(values: ValueSketch, are_ints: bool) -> Iterator[tuple[str, int]]:
     hashes, counts = values.smallest()
-    numbers = unmixed(hashes)
+    numbers: npt.NDArray[Any] = unmixed(hashes) if are_ints else unmixed(hashes).view(np.float64)
     order = np.lexsort((numbers, -counts))
     for number, count in zip(numbers[order].tolist(), counts[order].tolist(), strict=True):
         yield str(number), count
@@ -178,12 +182,13 @@ def _top_texts(feature: FeatureSketch) -> list[tuple[bytes, int]]:
     assert feature.sample is not None
     texts = feature.texts("values")
     exact = {texts[one]: count for one, count in feature.values.most_frequent()}
-    if not feature.values.is_whole:
+    if not feature.values.is_whole:  # of many rare texts the first ones would be those that chance favours
         sampled, texts = Counter[bytes](), feature.texts("sample")
         for one, count in feature.sample.most_frequent():
             sampled[texts[one]] += count
         scale = feature.sizes.count / max(sampled.total(), 1)
-        exact = {text: round(count * scale) for text, count in sampled.items()} | exact
+        estimates = {text: count * scale for text, count in sampled.items() if count >= LEAST_SAMPLED} | exact
+        exact = {text: round(count) for text, count in estimates.items() if count >= LEAST_SAMPLED * scale}
     return sorted(exact.items(), key=lambda item: (-item[1], item[0]))
 
 

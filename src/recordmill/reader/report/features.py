@@ -112,7 +112,7 @@ def _frequent(feature: Feature, one: FeatureStatistics) -> str:
     about = "" if one.top_values_are_exact else "~"
     return "".join(
         frequent_value(markup_text(class_name(feature, value)), count / max(one.values, 1), f"{about}{count:,}")
-        for value, count in list(one.frequent_values.items())[:_FREQUENT]
+        for value, count in list(one.top_values.items())[:_FREQUENT]
     )
 
 
