@@ -122,6 +122,20 @@ int64_t rm_walk_frames(const uint8_t *data, int64_t data_size, const int64_t *ma
                        int64_t shifts_size, const int64_t *gaps, int64_t gaps_size, int64_t max_record_bytes,
                        int64_t *offsets, int64_t offsets_size, int64_t *lengths, int64_t lengths_size);
 
+/* keys.cpp */
+
+/* out[i] = SipHash-2-4 of positions[i] as 8 bytes, under (key0, key1)[which[i] - first]. */
+int64_t rm_hash_positions(const uint64_t *key0, int64_t key0_size, const uint64_t *key1, int64_t key1_size,
+                          const uint32_t *which, int64_t which_size, int64_t first, const int64_t *positions,
+                          int64_t positions_size, uint64_t *out, int64_t out_size);
+/* out[i] = SipHash-2-4 of data[starts[i] : starts[i] + lengths[i]] under (key0, key1). */
+int64_t rm_hash_spans(uint64_t key0, uint64_t key1, const uint8_t *data, int64_t data_size, const int64_t *starts,
+                      int64_t starts_size, const int64_t *lengths, int64_t lengths_size, uint64_t *out,
+                      int64_t out_size);
+/* Permutes each number within its stretch [edges[s], edges[s + 1]), which it lies in. stretches [n]: which one. */
+int64_t rm_permute(const int64_t *numbers, int64_t numbers_size, const int64_t *stretches, int64_t stretches_size,
+                   const int64_t *edges, int64_t edges_size, uint64_t key, int64_t *out, int64_t out_size);
+
 /* utf8.h, lines.cpp */
 
 /* The place of the first byte that begins no character of UTF-8; -1 if all do. */

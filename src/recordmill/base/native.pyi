@@ -264,6 +264,29 @@ def walk_frames(
     offsets: npt.NDArray[np.int64] | None,
     lengths: npt.NDArray[np.int64] | None,
 ) -> int: ...
+def hash_positions(
+    key0: npt.NDArray[np.uint64] | None,
+    key1: npt.NDArray[np.uint64] | None,
+    which: npt.NDArray[np.uint32] | None,
+    first: int,
+    positions: npt.NDArray[np.int64] | None,
+    out: npt.NDArray[np.uint64] | None,
+) -> int: ...
+def hash_spans(
+    key0: int,
+    key1: int,
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    starts: npt.NDArray[np.int64] | None,
+    lengths: npt.NDArray[np.int64] | None,
+    out: npt.NDArray[np.uint64] | None,
+) -> int: ...
+def permute(
+    numbers: npt.NDArray[np.int64] | None,
+    stretches: npt.NDArray[np.int64] | None,
+    edges: npt.NDArray[np.int64] | None,
+    key: int,
+    out: npt.NDArray[np.int64] | None,
+) -> int: ...
 def find_bad_utf8(data: npt.NDArray[np.uint8 | np.bool_] | None) -> int: ...
 def find_byte(data: npt.NDArray[np.uint8 | np.bool_] | None, at: int, byte: int) -> int: ...
 def last_line_end(data: npt.NDArray[np.uint8 | np.bool_] | None) -> int: ...

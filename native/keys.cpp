@@ -1,0 +1,132 @@
+// Hashes that order records (SipHash-2-4), and permutations of their numbers.
+#include "common.h"
+
+namespace rm {
+namespace {
+
+// Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012; v0 to v3 are its words.
+struct SipHash {
+  uint64_t v0, v1, v2, v3;
+
+  RM_INLINE SipHash(uint64_t k0, uint64_t k1)
+      : v0(k0 ^ 0x736F6D6570736575u), v1(k1 ^ 0x646F72616E646F6Du), v2(k0 ^ 0x6C7967656E657261u),
+        v3(k1 ^ 0x7465646279746573u) {}
+
+  static RM_INLINE uint64_t rotate(uint64_t word, int bits) { return word << bits | word >> (64 - bits); }
+
+  RM_INLINE void round() {
+    v0 += v1, v1 = rotate(v1, 13) ^ v0, v0 = rotate(v0, 32);
+    v2 += v3, v3 = rotate(v3, 16) ^ v2;
+    v0 += v3, v3 = rotate(v3, 21) ^ v0;
+    v2 += v1, v1 = rotate(v1, 17) ^ v2, v2 = rotate(v2, 32);
+  }
+
+  RM_INLINE void absorb(uint64_t word) {
+    v3 ^= word;
+    round(), round();
+    v0 ^= word;
+  }
+
+  RM_INLINE uint64_t finish() {
+    v2 ^= 0xFF;
+    round(), round(), round(), round();
+    return v0 ^ v1 ^ v2 ^ v3;
+  }
+};
+
+constexpr uint64_t STEP = 0x9E3779B97F4A7C15u;
+
+// The finaliser of SplitMix64 (Steele, Lea and Flood, 2014).
+RM_INLINE uint64_t mixed(uint64_t word) {
+  word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9u;
+  word = (word ^ word >> 27) * 0x94D049BB133111EBu;
+  return word ^ word >> 31;
+}
+
+// A Feistel network over the bits that `size` needs; where it leads out of the size it is followed until it is back.
+struct Permutation {
+  uint64_t key, size;
+  int low_bits;
+  uint64_t low, high;  // masks of the halves
+
+  Permutation(uint64_t key, uint64_t size) : key(key), size(size) {
+    constexpr int LEAST_BITS = 6;  // halves of 3 bits and more, so that sets of few numbers are mixed as well
+    int bits = LEAST_BITS;
+    while (bits < 63 && uint64_t{1} << bits < size) bits++;
+    low_bits = bits / 2;
+    low = (uint64_t{1} << low_bits) - 1;
+    high = (uint64_t{1} << (bits - low_bits)) - 1;
+  }
+
+  RM_INLINE uint64_t operator[](uint64_t at) const {
+    constexpr int ROUNDS = 3;  // of two half-rounds each; four of random functions are the least that is no weakness
+    do {
+      uint64_t left = at >> low_bits, right = at & low, word = key;
+      for (int round = 0; round < ROUNDS; round++) {
+        left = (left ^ mixed((word += STEP) ^ right)) & high;
+        right = (right ^ mixed((word += STEP) ^ left)) & low;
+      }
+      at = left << low_bits | right;
+    } while (at >= size);
+    return at;
+  }
+};
+
+}  // namespace
+}  // namespace rm
+
+using namespace rm;
+
+RM_EXPORT int64_t rm_hash_positions(const uint64_t *key0, int64_t key0_size, const uint64_t *key1, int64_t key1_size,
+                                    const uint32_t *which, int64_t which_size, int64_t first, const int64_t *positions,
+                                    int64_t positions_size, uint64_t *out, int64_t out_size) {
+  if (key1_size != key0_size || which_size != positions_size || out_size != positions_size) return RM_BOUNDS;
+  for (int64_t i = 0; i < positions_size; i++) {
+    const int64_t source = which[i] - first;
+    if (source < 0 || source >= key0_size) return RM_BOUNDS;
+    SipHash hash(key0[source], key1[source]);
+    hash.absorb(static_cast<uint64_t>(positions[i]));
+    hash.absorb(uint64_t{8} << 56);
+    out[i] = hash.finish();
+  }
+  return 0;
+}
+
+RM_EXPORT int64_t rm_hash_spans(uint64_t key0, uint64_t key1, const uint8_t *data, int64_t data_size,
+                                const int64_t *starts, int64_t starts_size, const int64_t *lengths,
+                                int64_t lengths_size, uint64_t *out, int64_t out_size) {
+  if (lengths_size != starts_size || out_size != starts_size) return RM_BOUNDS;
+  for (int64_t i = 0; i < starts_size; i++) {
+    const int64_t length = lengths[i];
+    if (!Span<const uint8_t>{data, data_size}.holds(starts[i], length)) return RM_BOUNDS;
+    const uint8_t *const bytes = data + starts[i];
+    SipHash hash(key0, key1);
+    int64_t at = 0;
+    for (; length - at >= 8; at += 8) hash.absorb(load<uint64_t>(bytes + at));
+    uint64_t word = static_cast<uint64_t>(length) << 56;
+    for (int shift = 0; at < length; at++, shift += 8) word |= uint64_t{bytes[at]} << shift;
+    hash.absorb(word);
+    out[i] = hash.finish();
+  }
+  return 0;
+}
+
+RM_EXPORT int64_t rm_permute(const int64_t *numbers, int64_t numbers_size, const int64_t *stretches,
+                             int64_t stretches_size, const int64_t *edges, int64_t edges_size, uint64_t key,
+                             int64_t *out, int64_t out_size) {
+  if (stretches_size != numbers_size || out_size != numbers_size) return RM_BOUNDS;
+  int64_t last = -1, start = 0;
+  Permutation permutation(key, 0);
+  for (int64_t i = 0; i < numbers_size; i++) {
+    const int64_t stretch = stretches[i];
+    if (stretch < 0 || stretch >= edges_size - 1) return RM_BOUNDS;
+    if (numbers[i] < edges[stretch] || numbers[i] >= edges[stretch + 1]) return RM_BOUNDS;
+    if (stretch != last) {
+      last = stretch, start = edges[stretch];
+      const uint64_t own = mixed(key + static_cast<uint64_t>(stretch + 1) * STEP);
+      permutation = Permutation(own, static_cast<uint64_t>(edges[stretch + 1] - start));
+    }
+    out[i] = start + static_cast<int64_t>(permutation[static_cast<uint64_t>(numbers[i] - start)]);
+  }
+  return 0;
+}
