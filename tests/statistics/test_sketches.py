@@ -169,6 +169,24 @@ def test_quantiles_and_histograms_of_numbers_large_beside_their_span_are_right(n
     assert name != "money" or sketch.quantile(0.2) == 0
 
 
+@pytest.mark.parametrize("name", ["one price", "zip codes of one town", "dates and junk"])
+def test_the_stated_error_holds_where_much_of_a_column_is_in_one_bin(name: str) -> None:
+    random, rows = np.random.default_rng(9), 200_000
+    is_common, spread = random.random(rows) < 0.5, np.round(random.lognormal(4, 1.5, rows), 2)
+    columns = {
+        "one price": np.where(is_common, 19.99, spread),
+        "zip codes of one town": np.where(
+            is_common, random.integers(10_001, 10_283, rows), random.integers(501, 99_951, rows)
+        ),
+        "dates and junk": np.where(is_common, 1.6e9 + random.integers(0, 10**7, rows), random.lognormal(0, 40, rows)),
+    }
+    values = columns[name]
+    sketch = number_sketch(values, values.dtype)
+    shares = [number / 100 for number in range(101)]
+    assert 0.005 < sketch.quantile_error < 0.6
+    assert max(map(rank_error, [values] * 101, shares, sketch.quantiles(shares))) <= sketch.quantile_error
+
+
 def test_quantiles_of_few_values_are_exact() -> None:
     values = np.random.default_rng(4).integers(-3000, 3000, 40_000)
     for scale, dtype in ((1, np.int64), (0.1, np.float64)):
