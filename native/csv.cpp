@@ -1,5 +1,5 @@
 // Where each field of each row of a CSV file lies. Masks of 64 bytes find the delimiters, line ends, quotes and escapes;
-// only those are looked at. A row that ends inside the buffer is committed: its fields are unescaped *in place* (the text
+// only these are looked at. A row that ends inside the buffer is committed: its fields are unescaped *in place* (a text
 // never grows), so that what comes after sees plain text. The modes are the states of Python's `_csv.c`.
 #include "masks.h"
 
@@ -14,7 +14,8 @@ enum Mode {
   SKIP     // in a comment, or in what remains of the line of a row that was too long
 };
 enum Then { GO_ON, RESCAN, FULL };
-enum { DIRTY = 1 << 30, STRAY = 1 << 28 };  // in an info before its row is committed: to be unescaped; goes on after quotes
+// In an info before its row is committed: the field has to be unescaped; it goes on after its closing quote.
+enum { DIRTY = 1 << 30, STRAY = 1 << 28 };
 
 struct BadRow {
   int64_t ordinal, line, start, width, field, are_rows;
@@ -45,9 +46,6 @@ struct Scanner {
   uint64_t mask(int64_t base, int64_t byte) const {
     return byte > 255 ? 0 : byte_mask(data.data, base, data.size, static_cast<uint8_t>(byte));
   }
-  uint64_t special(int64_t base) const { return mask(base, dialect.escape) | mask(base, dialect.comment); }
-  uint64_t ends(int64_t base) const { return mask(base, '\n') | mask(base, '\r'); }
-  uint64_t marks(int64_t base) const { return mask(base, dialect.delimiter) | mask(base, dialect.quote) | ends(base); }
 
   static bool is_line_end(uint8_t byte) { return byte == '\n' || byte == '\r'; }
   bool is_blank(uint8_t byte) const { return byte == ' ' || (byte == '\t' && dialect.delimiter != '\t'); }
@@ -57,125 +55,58 @@ struct Scanner {
     return at + 1 + (data[at] == '\r' && at + 1 < data.size && data[at + 1] == '\n');
   }
   // Whether only the bytes that follow the buffer tell if an LF belongs to this CR.
-  bool is_half_crlf(int64_t at) const {
-    return data[at] == '\r' && at + 1 == data.size && !state.scan.is_final;
-  }
-  bool is_usual(int64_t base) const { return state.mode != SKIP && state.literal < base && !dialect.trim; }
+  bool is_half_crlf(int64_t at) const { return data[at] == '\r' && at + 1 == data.size && !state.scan.is_final; }
 
   void run() {
     if (state.block >= state.scan.limit) return;
     do {
       while (state.block < data.size) {
-        if (dialect.columns && is_usual(state.block) && usual_blocks() == FULL) return;
-        if (state.block < data.size && any_blocks() == FULL) return;
+        const Then then = read_block();
+        if (then == FULL) return;
+        if (then == GO_ON) state.block += BLOCK;
       }
     } while (at_end() == RESCAN);
   }
 
   // A quote at `at`, in a field that began with one.
-  RM_INLINE void at_quote(State &here, int64_t at) const {
-    if (here.mode == INSIDE) {
-      here.mode = dialect.is_doubled ? CLOSED : REST;
-      here.closed_at = at;
-    } else if (here.mode == CLOSED) {
-      here.mode = at == here.closed_at + 1 ? INSIDE : REST;
-      here.dirty_field = DIRTY;
+  void at_quote(int64_t at) {
+    if (state.mode == INSIDE) {
+      state.mode = dialect.is_doubled ? CLOSED : REST;
+      state.closed_at = at;
+    } else if (state.mode == CLOSED) {
+      state.mode = at == state.closed_at + 1 ? INSIDE : REST;
+      state.dirty_field = DIRTY;
     }
   }
 
   // The field [start, stop): without its quotes, unless it has to be unescaped.
-  static RM_INLINE Field field(const State &here, int64_t start, int64_t stop) {
+  Field field(int64_t start, int64_t stop) const {
     const int32_t length = static_cast<int32_t>(stop - start);
-    if (here.mode == PLAIN) return {start, length | here.dirty_field};
-    if (stop != here.closed_at + 1) return {start, length | RM_FIELD_QUOTED | DIRTY | STRAY};
-    if (here.dirty_field) return {start, length | RM_FIELD_QUOTED | DIRTY};
+    if (state.mode == PLAIN) return {start, length | state.dirty_field};
+    if (stop != state.closed_at + 1) return {start, length | RM_FIELD_QUOTED | DIRTY | STRAY};
+    if (state.dirty_field) return {start, length | RM_FIELD_QUOTED | DIRTY};
     return {start + 1, (length - 2) | RM_FIELD_QUOTED};
   }
 
-  RM_INLINE void put(int64_t column, int64_t row, Field field) const {
-    starts[column * room + row] = static_cast<int32_t>(field.start);
-    infos[column * room + row] = field.info;
-  }
-
-  // Blocks without escape and comment, up to one that has any: where nearly all time is spent, so the state is a local
-  // copy and rows end inline.
-  Then usual_blocks() {
-    State here = state;
-    const int64_t columns = dialect.columns, last_start = min(here.scan.limit, data.size) - 2;
-    for (; here.block < data.size && !special(here.block); here.block += BLOCK) {
-      for (uint64_t events = marks(here.block); events; events &= events - 1) {
-        const int64_t at = here.block + first_bit(events);
-        const uint8_t byte = data[at];
-        if (byte == dialect.quote) {
-          if (here.mode != PLAIN) {
-            at_quote(here, at);
-          } else if (at == here.field_start) {
-            here.mode = INSIDE;
-            here.opened++;
-          }
-        } else if (here.mode == INSIDE) {
-          if (byte == dialect.delimiter) here.inner++;
-          else here.scan.line += lines(at);
-        } else if (byte == dialect.delimiter) {
-          const Field ended = field(here, here.field_start, at);
-          if (here.column < columns) put(here.column, here.scan.rows, ended);
-          here.dirty_row |= ended.info & (DIRTY | STRAY);
-          here.field_start = at + 1;
-          here.column++;
-          here.mode = PLAIN;
-          here.dirty_field = 0;
-        } else if (at < here.row_start) {
-          continue;  // the LF of a CRLF
-        } else if (!(here.dirty_row | here.dirty_field) && (here.mode == PLAIN || at == here.closed_at + 1) &&
-                   (here.scan.line == here.row_line ||
-                    (columns > 1 && (here.inner == 0 || here.inner % (columns - 1) != 0))) &&
-                   here.column + 1 == columns && here.row_start < at && at - here.row_start <= dialect.max_row_bytes &&
-                   here.scan.rows < room - 1 && at < last_start) {
-          put(here.column, here.scan.rows, field(here, here.field_start, at));
-          put_row(here, columns);
-          // Lines that would all be rows have as many delimiters each.
-          here.scan.quoted_fields += here.opened;
-          here.scan.needed += here.inner > 0 || here.scan.line > here.row_line;
-          here.opened = here.inner = here.column = 0;
-          here.mode = PLAIN;
-          here.row_line = ++here.scan.line;
-          here.scan.at = here.row_start = here.field_start = after_line(at);
-        } else {
-          state = here;
-          if (const Then then = line_end(at)) return then;
-          here = state;
-        }
-      }
+  // The next 64 bytes. Where fields are not wanted, those without quotes are looked at for line ends alone.
+  Then read_block() {
+    const int64_t base = state.block;
+    const uint64_t quotes = mask(base, dialect.quote), ends = mask(base, '\n') | mask(base, '\r');
+    const uint64_t special = mask(base, dialect.escape) | mask(base, dialect.comment);
+    const uint64_t borders = mask(base, dialect.delimiter) | ends;
+    const bool by_lines = !(dialect.columns | dialect.trim | quotes | special) && state.mode != SKIP &&
+                          state.mode != INSIDE && state.literal < base;
+    for (uint64_t events = by_lines ? ends : borders | quotes | special; events; events &= events - 1)
+      if (const Then then = event(base + first_bit(events))) return then;
+    if (by_lines && borders) {
+      state.field_start = max(state.field_start, base + BLOCK - leading_zeros(borders));
+      state.mode = PLAIN;
     }
-    state = here;
-    return GO_ON;
-  }
-
-  // Blocks in any state, up to one that can go the usual way. Where fields are not wanted, blocks without quotes are
-  // looked at for line ends alone.
-  Then any_blocks() {
-    do {
-      const int64_t base = state.block;
-      uint64_t events = marks(base) | special(base);
-      const uint64_t quotes = mask(base, dialect.quote);
-      const bool by_lines = !dialect.columns && is_usual(base) && !quotes && !special(base);
-      const uint64_t borders = by_lines && state.mode != INSIDE ? events : 0;
-      if (by_lines) events = ends(base);
-      for (; events; events &= events - 1)
-        if (const Then then = event(base + first_bit(events))) return then;
-      if (borders) {
-        state.field_start = max(state.field_start, base + BLOCK - leading_zeros(borders));
-        state.mode = PLAIN;
-        state.dirty_field = 0;
-      }
-      state.block = base + BLOCK;
-    } while (state.block < data.size &&
-             !(dialect.columns && is_usual(state.block) && !special(state.block)));
     return GO_ON;
   }
 
   // One delimiter, line end, quote, escape or comment sign.
-  Then event(int64_t at) {
+  RM_INLINE Then event(int64_t at) {
     const uint8_t byte = data[at];
     const bool newline = is_line_end(byte);
     if (at == state.literal || (state.mode == INSIDE && newline)) {
@@ -202,9 +133,9 @@ struct Scanner {
   }
 
   // A quote, an escape or a delimiter inside quotes.
-  void inside(uint8_t byte, int64_t at) {
+  RM_INLINE void inside(uint8_t byte, int64_t at) {
     if (byte == dialect.quote) {
-      at_quote(state, at);
+      at_quote(at);
     } else if (byte == dialect.escape) {
       state.literal = at + 1;
       state.dirty_field = DIRTY;
@@ -244,14 +175,17 @@ struct Scanner {
   }
 
   // The field ends before `at`: notes where it lies.
-  void end_field(int64_t at) {
+  RM_INLINE void end_field(int64_t at) {
     int64_t start = state.field_start, stop = at;
     if (dialect.trim) {
       while (stop > start && stop - 1 != state.literal && is_blank(data[stop - 1])) stop--;
       while (state.mode == PLAIN && start < stop && is_blank(data[start])) start++;
     }
-    const Field ended = field(state, start, stop);
-    if (state.column < dialect.columns) put(state.column, state.scan.rows, ended);
+    const Field ended = field(start, stop);
+    if (state.column < dialect.columns) {
+      starts[state.column * room + state.scan.rows] = static_cast<int32_t>(ended.start);
+      infos[state.column * room + state.scan.rows] = ended.info;
+    }
     state.dirty_row |= ended.info & (DIRTY | STRAY);
     state.dirty_field = 0;
     state.column++;
@@ -280,13 +214,6 @@ struct Scanner {
     return is_full || start >= state.scan.limit ? FULL : GO_ON;
   }
 
-  RM_INLINE void put_row(State &here, int64_t width) const {
-    const int64_t row = here.scan.rows++;
-    rows[row] = width;
-    rows[room + row] = row + here.scan.bad;
-    rows[2 * room + row] = here.row_line;
-  }
-
   // The row ends before `at`: commits it, or lists it as bad; true if it was too long, so that its lines are read anew.
   bool end_row(int64_t at) {
     if (at - state.row_start > dialect.max_row_bytes) {
@@ -306,7 +233,10 @@ struct Scanner {
         if (infos[place] & DIRTY)
           infos[place] = unescape(starts[place], infos[place] & RM_FIELD_LENGTH) | (infos[place] & RM_FIELD_QUOTED);
       }
-      put_row(state, width);
+      rows[state.scan.rows] = width;
+      rows[room + state.scan.rows] = state.scan.rows + state.scan.bad;
+      rows[2 * room + state.scan.rows] = state.row_line;
+      state.scan.rows++;
     } else {
       refuse(width, state.row_start, are_rows(state.row_start, at));
     }
@@ -324,9 +254,12 @@ struct Scanner {
   // Counts what the quotes of a row hold, before it is unescaped.
   void count_quotes(int64_t stop) {
     rm_csv_scan &scan = state.scan;
+    const int64_t delimiters = state.inner + state.column - 1, each = dialect.columns - 1;  // of a line that is a row
     scan.quoted_fields += state.opened;
     if (scan.line == state.row_line) {
       scan.needed += state.inner > 0;
+    } else if (each && dialect.comment > 255 && dialect.escape > 255 && (delimiters < 2 * each || delimiters % each)) {
+      scan.needed++;
     } else if (!are_rows(state.row_start, stop)) {
       scan.needed++;
     } else if (scan.across++ == 0) {
