@@ -60,6 +60,8 @@ def test_a_killed_driver_takes_nothing_from_its_job(
     assert any((folder / "shared").iterdir())
     wait(lambda: flink.live() == [], 240, "the end of the job")
     assert shards(out) == shards(built)  # it committed by itself
+    for path in folder.glob("*"):
+        os.utime(path, (1, 1))  # a lease later
     package.clean(out, remove=True)
     assert not folder.exists()
     assert package.verify(out) == []
