@@ -109,9 +109,8 @@ class Folder:
             if self._unlink(name):
                 return
             with self.enter(name) as folder:
-                while names := folder.names():
-                    for inner in names:
-                        folder._remove_flat(inner)
+                for inner in folder.names():
+                    folder.remove(inner)
             os.rmdir(name, dir_fd=self.descriptor)
 
     def _unlink(self, name: str) -> bool:
@@ -123,28 +122,6 @@ class Folder:
                 raise
             return False
         return True
-
-    def _remove_flat(self, name: str) -> None:
-        """Remove what has the name; the folders within a folder move into this one, so that folders of any depth take
-        two descriptors and no recursion.
-        """
-        with contextlib.suppress(FileNotFoundError):
-            if self._unlink(name):
-                return
-            with self.enter(name) as inner:
-                for below in inner.names():
-                    if not inner._unlink(below):
-                        inner._move_up(below, self)
-            os.rmdir(name, dir_fd=self.descriptor)
-
-    def _move_up(self, name: str, above: Folder) -> None:
-        """Remove a folder in it, or have it in the one above if there is something in it."""
-        try:
-            self.remove_empty(name)  # also one that must not be written to, and so can't be moved
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-            self.move(name, above, uuid.uuid4().hex)
 
     def clear(self, last: Callable[[str], int] = lambda name: 0) -> None:
         """Remove everything in it, by ascending `last` of the names."""
