@@ -14,7 +14,6 @@ from web_files import CUT, FAIL, SLOW, WebFiles, web_files
 from recordmill.base.errors import DataError, UsageError
 from recordmill.storage import files
 from recordmill.storage.compression import open_blocks
-from recordmill.storage.digest import digest_file
 from recordmill.storage.files import (
     Bytes,
     Stat,
@@ -80,7 +79,6 @@ def test_all_ways_to_read(web: WebFiles) -> None:
     assert b"".join(block.tobytes() for block in open_blocks(url, block_bytes=777)) == data
     assert map_file(url).tobytes() == data
     assert map_file(f"{web.url}/empty").tobytes() == read_range(f"{web.url}/empty").tobytes() == b""
-    assert digest_file(url) == digest_file(str(web.folder / "a"))
     into = np.empty(100, np.uint8)
     read_ranges(url, [(50, into)])
     assert into.tobytes() == data[50:150]
