@@ -93,7 +93,6 @@ ACCOUNT = OutputAccount(
     Rejected(Counter({"type": 1}), (Reject("a", "b", "type", "c"),)),
     0,
     ("n",),
-    "d" * 64,
 )
 
 
