@@ -100,6 +100,7 @@ def awkward(rows: int, seed: int) -> Values:
         "toll": np.where(random.random(rows) < 0.7, 0.0, random.lognormal(1, 1, rows)),
         "rain": np.where(random.random(rows) < 0.9, 0.0, random.random(rows)),
         "rating": random.integers(1, 6, rows).astype(np.float64),
+        "tract": np.where(random.random(rows) < 0.45, 17031.5, 17000 + np.round(random.lognormal(3, 0.7, rows)) % 180),
         "infinite": np.where(random.random(rows) < 0.1, np.inf, random.random(rows)),
     }
 
@@ -119,6 +120,7 @@ def test_infinities_and_shares_of_frequent_texts_drift() -> None:
         "toll": np.where(chosen < 0.8, 0.0, other["toll"] + 1),
         "rain": np.where(chosen < 0.5, 1.0, other["rain"]),
         "rating": np.where(chosen < 0.3, 5.0, other["rating"]),
+        "tract": other["tract"] + 60.0,
         "infinite": np.full(6000, -np.inf),
     }
     assert {each.feature for each in found(changed, one)} == set(changed)

@@ -16,6 +16,7 @@ from recordmill.base.option_names import option
 from recordmill.checks.distance import (
     BucketHistogram,
     divergence_allowance,
+    grouped_divergence,
     jensen_shannon,
     l_infinity,
     share_allowance,
@@ -29,6 +30,7 @@ from recordmill.statistics.dataset_statistics import DatasetStatistics, FeatureS
 
 DRIFT, SKEW = "drift", "skew"
 _CATEGORIES = 100  # distinct integers that are compared one by one; a label's always are
+_GROUPS = 10  # of about as many numbers each, where all are listed
 _FINE = 0.02  # the error of quantiles' ranks, with which they are compared
 
 _REMEDIES = {
@@ -163,11 +165,15 @@ class _Pair:
         of_quantiles = are_fine if wanted is None else wanted == QUANTILE_BUCKETS
         if limit is None:
             return
-        one, other = (_histogram(each, of_quantiles) for each in (self.one, self.other))
-        if wanted is None and of_quantiles:
-            one, other = one.bounded(), other.bounded()
-        found = jensen_shannon(one, other)
-        buckets = sum(len(each.edges) + len(each.points) + 1 for each in (one, other))
+        if wanted is None and all(map(_is_whole, (self.one, self.other))):
+            found: float | None
+            found, buckets = grouped_divergence(self.one.top_values, self.other.top_values, _GROUPS)
+        else:
+            one, other = (_histogram(each, of_quantiles) for each in (self.one, self.other))
+            if wanted is None and of_quantiles:
+                one, other = one.bounded(), other.bounded()
+            found = jensen_shannon(one, other)
+            buckets = sum(len(each.edges) + len(each.points) + 1 for each in (one, other))
         most = _most(limit, divergence_allowance(self.counts, buckets))
         if found is not None and found > most:
             of = "sizes in bytes" if self.one.type == "BYTES" else "values"

@@ -98,6 +98,25 @@ def jensen_shannon(one: BucketHistogram, other: BucketHistogram) -> float | None
     return _divergence(first, second)
 
 
+def grouped_divergence(one: Mapping[str, float], other: Mapping[str, float], groups: int) -> tuple[float, int]:
+    """Compares numbers of which all are listed.
+
+    Args:
+        one: Number, as text, to how often it occurs.
+        other: The same of the other sample.
+        groups: Into how many groups of about as many values each the numbers of both are cut, in their order.
+
+    Returns:
+        The Jensen-Shannon divergence in bits of what the samples have in each group, and how many groups there are.
+    """
+    values = sorted({*one, *other}, key=float)
+    counts = np.array([[each.get(value, 0.0) for value in values] for each in (one, other)], np.float64)
+    shares = (counts / counts.sum(1, keepdims=True)).mean(0)
+    group = np.minimum(groups * (np.cumsum(shares) - shares / 2), groups - 1).astype(np.int64)
+    first, second = (np.asarray(np.bincount(group, each), np.float64) for each in counts)
+    return _divergence(first, second) or 0.0, len(np.unique(group))
+
+
 def _divergence(first: _Floats, second: _Floats) -> float | None:
     if not (first.sum() > 0 and second.sum() > 0):
         return None

@@ -31,7 +31,7 @@ _BUCKETS = 10  # of a histogram
 _LENGTH_BUCKETS = 120  # of that of lengths, so that it can be cut into up to 6, 8, 10, 12, 15, 20, ... equal parts
 _TOP_VALUES = 20  # named at first
 LEAST_SAMPLED = 16  # occurrences of a text in a sample, by which its share is known to a quarter of itself
-_LISTED_FLOATS = 100  # distinct values of floats that are all listed: of more, hardly any is frequent
+_LISTED_FLOATS = 256  # distinct values of floats that are all listed: of more, hardly any is frequent
 _RANKED = 4  # a quarter of the values that are kept are ranked, those of a label all
 
 _INT, _FLOAT, _STRING, _BYTES = (
