@@ -3,8 +3,8 @@ and what anybody else wrote.
 
 Two passes: `records.example.locate` walks the records once and finds every wanted feature's values,
 `records.protobuf.wire` gathers them column by column. A record that is written in an unusual way, or that does not
-fit, is looked at again by `records.protobuf.canonical`, which knows all that protobuf allows: it is either brought into
-the plain form or refused, exactly where upb refuses it. Features that are not wanted are skipped unread.
+fit, is parsed by protobuf itself (`records.protobuf.plain_form`), which brings it into the plain form or refuses it.
+Features that are not wanted are skipped unread.
 """
 
 from __future__ import annotations
@@ -18,16 +18,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.arrays import Bytes, Int64s
-from recordmill.base.buffers import room
 from recordmill.base.errors import DataError
 from recordmill.base.pointers import address_of
 from recordmill.records.example import locate
 from recordmill.records.example.assemble import AssembledColumn, ColumnLayout, assemble, column_of, located_size
 from recordmill.records.example.locate import BadRecord, reason_of
-from recordmill.records.protobuf.canonical import check_rows, plain_rows
 from recordmill.records.protobuf.message import wrong_name
 from recordmill.records.protobuf.name_table import Names, add_name, new_names
-from recordmill.records.protobuf.wire import SLACK
+from recordmill.records.protobuf.plain_form import join_records, plain_form
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
 
@@ -109,7 +107,7 @@ def decode_lenient(
         for row in np.flatnonzero(status):
             feature = plan.owners[culprit[row, 0]] if culprit[row, 0] >= 0 else None
             reason = reason_of(int(status[row]), feature)
-            if status[row] < locate.UNUSUAL:
+            if status[row] < locate.UNUSUAL:  # a list that the plain path read
                 reason += f" (at byte {culprit[row, 1] - starts[good[row]]} of the record)"
             elif status[row] == locate.MISSING_VALUE and (
                 name := wrong_name(_record(data, starts, lengths, good[row]))
@@ -255,23 +253,14 @@ def _assembled(data: Bytes, starts: Int64s, plan: _Plan, cells: locate.Cells) ->
 def _read_unusual(
     data: Bytes, starts: Int64s, lengths: Int64s, plan: _Plan, names: Names, cells: locate.Cells
 ) -> Bytes:
-    """Check each record that has a status exactly, and read its plain form;
-    gives the buffer of plain forms, to which cells then refer.
-    """
+    """Reads each record that has a status in its plain form; returns the buffer of these, to which cells then refer."""
     odd = np.flatnonzero(cells.status)
-    counts, faults = np.empty(len(odd), np.int64), np.zeros((len(odd), 3), np.int64)
-    most = check_rows(data, starts[odd], lengths[odd], plan.parts, counts, faults)
-    plain, plain_starts, plain_lengths = (
-        room(most + SLACK, np.uint8),
-        np.zeros(len(starts), np.int64),
-        np.zeros(len(starts), np.int64),
-    )
-    at, size = np.empty(len(odd), np.int64), np.empty(len(odd), np.int64)
-    plain_rows(data, starts[odd], lengths[odd], plan.parts, counts, plain, at, size)
-    plain.flags.writeable = False
+    forms = [plain_form(_record(data, starts, lengths, int(row)), plan.parts) for row in odd]
+    plain, at, size = join_records([b"" if form is None else form.data for form in forms])
+    plain_starts, plain_lengths = np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
     plain_starts[odd], plain_lengths[odd] = at, size
-    refused = odd[counts < 0]
-    locate.forget(odd[counts >= 0], cells.status, cells.columns)
+    is_refused = np.array([form is None for form in forms], np.bool_)
+    locate.forget(odd[~is_refused], cells.status, cells.columns)
     locate.locate(
         plain,
         plain_starts,
@@ -283,8 +272,8 @@ def _read_unusual(
         cells.status,
         cells.culprit,
     )
-    cells.status[refused] = faults[counts < 0, 0]
-    cells.culprit[refused, 0], cells.culprit[refused, 1] = -1, faults[counts < 0, 1]
+    cells.status[odd[is_refused]] = locate.UNUSUAL
+    cells.culprit[odd[is_refused]] = -1
     return plain
 
 

@@ -22,7 +22,7 @@ from recordmill.schemas.feature import Feature
 # What a column of the Example holds in every record: one value, or a list that the second pass reads.
 ONE_INT, ONE_FLOAT, ONE_BYTES, INTS, FLOATS, BYTESES, STEP_KIND = range(7)
 
-# Why a record is not good; 1..10 are the reasons of records.wire.
+# Why a record is not good; 1 and 2 are the reasons of records.protobuf.wire.
 UNUSUAL, WRONG_KIND, WRONG_COUNT, MISSING_VALUE, OUT_OF_RANGE, VALUE_NOT_UTF8, WRONG_SIZE, RAGGED_VALUE = range(20, 28)
 UNREAD = 255
 
@@ -410,15 +410,7 @@ def forget(rows: Int64s, status: npt.NDArray[np.uint8], columns: Int64s) -> None
 _REASONS = {
     wire.PAST_END: "truncated: a field reaches past the end of its message",
     wire.LONG_VARINT: "a varint is longer than 10 bytes",
-    wire.BAD_TAG: "field number 0, or a tag of more than 32 bits",
-    wire.BAD_WIRE_TYPE: "wire type 6 or 7, which protobuf does not have",
-    wire.BAD_GROUP: "a group ends that did not begin",
-    wire.TOO_DEEP: "messages nested more than 100 deep",
-    wire.FIELD_TOO_LARGE: "a field of 2 GiB or more",
-    wire.KEY_NOT_UTF8: "a feature's name is not UTF-8",
-    wire.HALF_FLOAT: "a float_list whose bytes are no multiple of 4",
-    wire.MANY_ENTRIES: "more than 262,144 entries in its maps, written as only a reader that holds them all can tell",
-    UNUSUAL: "not an Example",
+    UNUSUAL: "not a tf.train.Example: protobuf refuses it",
     WRONG_KIND: "another kind of list than the schema's",
     WRONG_COUNT: "another number of values than the schema's",
     MISSING_VALUE: "missing, though the schema says that every record has it",

@@ -18,11 +18,10 @@ from recordmill.base.errors import DataError
 from recordmill.base.utf8 import NO_NAME, is_feature_name
 from recordmill.records.example.decode import decode
 from recordmill.records.example.encode import TAGS, encoded_varint
-from recordmill.records.example.locate import reason_of
+from recordmill.records.example.locate import UNUSUAL, reason_of
 from recordmill.records.example.python_values import feature_of, stored, unwrap
-from recordmill.records.protobuf.canonical import check_rows, plain_rows
 from recordmill.records.protobuf.message import parts, varints
-from recordmill.records.protobuf.wire import SLACK
+from recordmill.records.protobuf.plain_form import EXAMPLE_PARTS, plain_form
 from recordmill.schemas.feature import BYTES, EXAMPLE, FLOAT, Feature, Schema, Storage
 
 
@@ -107,23 +106,14 @@ def parse_example(data: bytes, schema: Schema | None = None) -> dict[str, Any]:
     Raises:
         DataError: no such message, or not what the schema says.
     """
-    array = np.frombuffer(data, np.uint8)
-    starts, lengths = np.zeros(1, np.int64), np.array([len(array)], np.int64)
     if schema is None:
-        return _parse_plain(_plain_form(array, starts, lengths))
-    batch = decode(array, starts, lengths, schema)
+        form = plain_form(data, EXAMPLE_PARTS)
+        if form is None:
+            raise DataError(reason_of(UNUSUAL))
+        return _parse_plain(form.data)
+    array = np.frombuffer(data, np.uint8)
+    batch = decode(array, np.zeros(1, np.int64), np.array([len(array)], np.int64), schema)
     return {feature.name: _value(batch.column(i), feature) for i, feature in enumerate(schema)}
-
-
-def _plain_form(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> bytes:
-    """The record as `records.protobuf.canonical` writes it: each name once, one list in a Feature, numbers packed."""
-    counts, faults = np.empty(1, np.int64), np.zeros((1, 3), np.int64)
-    room = check_rows(data, starts, lengths, 1, counts, faults)
-    if counts[0] < 0:
-        raise DataError(f"no Example: {reason_of(int(faults[0, 0]))}", place=f"byte {faults[0, 1]}")
-    into, at, size = np.empty(room + SLACK, np.uint8), np.empty(1, np.int64), np.empty(1, np.int64)
-    plain_rows(data, starts, lengths, 1, counts, into, at, size)
-    return into[: int(size[0])].tobytes()
 
 
 def _parse_plain(record: bytes) -> dict[str, Any]:

@@ -26,10 +26,9 @@ from recordmill.records.inference.census import (
     new_counts,
     take_census,
 )
-from recordmill.records.protobuf.canonical import check_rows, plain_rows
 from recordmill.records.protobuf.message import wrong_name
 from recordmill.records.protobuf.name_table import Names, new_names
-from recordmill.records.protobuf.wire import SLACK
+from recordmill.records.protobuf.plain_form import EXAMPLE_PARTS, SEQUENCE_PARTS, join_records, plain_form
 from recordmill.schemas.feature import (
     BYTES,
     EXAMPLE,
@@ -364,22 +363,22 @@ def _count(
     """
     status, parts = np.full(len(starts), locate.UNREAD, np.uint8), np.zeros(len(starts), np.int64)
     left = take_census(data, starts, lengths, first_record, names.address(), counts, status, parts)
-    for message in (1, 2):
+    for message in (EXAMPLE_PARTS, SEQUENCE_PARTS):
         if left <= 0:
             break
         odd = np.flatnonzero(status)
-        entries, faults = np.empty(len(odd), np.int64), np.zeros((len(odd), 3), np.int64)
-        room = check_rows(data, starts[odd], lengths[odd], message, entries, faults)
+        forms = [plain_form(data[starts[row] : starts[row] + lengths[row]].tobytes(), message) for row in odd]
         # Nearly any message parses as an Example of unknown fields: it must have features. An unknown field of the
         # message itself may be feature lists, so only the second round tolerates it.
-        good = (entries > 0) & ((faults[:, 2] == 0) | (message == 2))
-        entries[~good] = -1
-        plain, at, size = np.empty(room + SLACK, np.uint8), np.empty(len(odd), np.int64), np.empty(len(odd), np.int64)
-        plain_rows(data, starts[odd], lengths[odd], message, entries, plain, at, size)
+        kept = [
+            form is not None and form.entries > 0 and (message == SEQUENCE_PARTS or not form.has_unknown)
+            for form in forms
+        ]
+        good = np.array(kept, np.bool_)
+        plain, at, size = join_records([form.data if form is not None else b"" for form in forms])
         all_at, all_size = np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
         all_at[odd], all_size[odd] = at, size
         status[odd[good]] = locate.UNREAD
-        plain.flags.writeable = False
         counts[:, census.LAST_ROW] = -1
         left = take_census(plain, all_at, all_size, first_record, names.address(), counts, status, parts)
     return None if left < 0 else (status, parts)

@@ -13,15 +13,10 @@ from recordmill.base.byte_masks import first_bit
 from recordmill.base.kernels import inlined, kernel
 from recordmill.base.pointers import address, copy, copy_bytes, copy_chunk, load8, load64
 
-VARINT, I64, LEN, SGROUP, EGROUP, I32 = 0, 1, 2, 3, 4, 5  # the wire types; 6 and 7 mean nothing
-MAX_DEPTH = 100  # messages and groups inside each other, the outermost not counted
+VARINT, I64, LEN, I32 = 0, 1, 2, 5  # the wire types that have not gone out of use
 MAX_LENGTH = (1 << 31) - 1  # of a length-delimited field, in bytes
 
-# Reasons for which the encoding itself is broken; records.faults says them in words.
-PAST_END, LONG_VARINT, BAD_TAG, BAD_WIRE_TYPE, BAD_GROUP, TOO_DEEP, FIELD_TOO_LARGE, KEY_NOT_UTF8, HALF_FLOAT = range(
-    1, 10
-)
-MANY_ENTRIES = 10  # not broken, but more than are put into the plain form
+PAST_END, LONG_VARINT = 1, 2  # why a packed list is refused; records.example.locate says them in words
 
 # Masks for eight bytes at once, as int64.
 HIGH_BITS = -0x7F7F7F7F7F7F7F80  # 0x80 in every byte: the continuation bits, or what is not ASCII
@@ -108,43 +103,6 @@ def short_varint(at: int, end: int, limit: int) -> tuple[int, int]:
 
 
 @kernel
-def tag(data: Bytes, at: int, end: int, fault: Int64s) -> tuple[int, int, int]:
-    """(field number, wire type, position behind the tag).
-
-    "The “tag” of a record is encoded as a varint formed from the field number and the wire type via the formula
-    (field_number << 3) | wire_type." At most five bytes and 32 bits; field number 0 is reserved.
-    """
-    value = 0
-    for i in range(5):
-        if at + i >= end:
-            return 0, 0, refuse_field(fault, PAST_END, at)
-        byte = int(data[at + i])
-        value |= (byte & 0x7F) << (7 * i)
-        if byte < 0x80:
-            if value > 0xFFFFFFFF or value < 8:
-                return 0, 0, refuse_field(fault, BAD_TAG, at)
-            return value >> 3, value & 7, at + i + 1
-    return 0, 0, refuse_field(fault, BAD_TAG, at)
-
-
-@kernel
-def extent(data: Bytes, at: int, end: int, fault: Int64s) -> tuple[int, int]:
-    """(where the payload of a LEN field begins, where it ends), both negative if refused.
-
-    "The LEN wire type has a dynamic length, specified by a varint immediately after the tag, which is followed by the
-    payload as usual."
-    """
-    size, start = varint(data, at, end, fault)
-    if start < 0:
-        return -1, -1
-    if size > np.uint64(MAX_LENGTH):
-        return -1, refuse_field(fault, FIELD_TOO_LARGE, at)
-    if np.int64(size) > end - start:
-        return -1, refuse_field(fault, PAST_END, at)
-    return start, int(start + np.int64(size))
-
-
-@kernel
 def long_extent(at: int, end: int) -> tuple[int, int]:
     """short_extent() for a length of two to five bytes."""
     size, shift = 0, 0
@@ -170,43 +128,6 @@ def short_extent(at: int, end: int) -> tuple[int, int]:
         if size < end - at:
             return at + 1, at + 1 + size
     return -1, -1
-
-
-@kernel
-def skip(data: Bytes, at: int, end: int, field: int, wire: int, depth: int, groups: Int64s, fault: Int64s) -> int:
-    """The position behind the value of a field that nobody knows, whose tag stands before at;
-    groups is room for MAX_DEPTH numbers.
-
-    "SGROUP [and] EGROUP [...] are deprecated": a group runs to the EGROUP of its own field number and may hold others;
-    depth is that of the message in which the field stands (0 for the outermost).
-    """
-    opened = 0
-    while True:
-        if wire == VARINT:
-            _, at = varint(data, at, end, fault)
-        elif wire == LEN:
-            _, at = extent(data, at, end, fault)
-        elif wire in (I64, I32):
-            width = 8 if wire == I64 else 4
-            at = at + width if width <= end - at else refuse_field(fault, PAST_END, at)
-        elif wire == SGROUP:
-            if depth + opened >= MAX_DEPTH:
-                return refuse_field(fault, TOO_DEEP, at)
-            groups[opened] = field
-            opened += 1
-        elif wire == EGROUP:
-            if opened == 0 or groups[opened - 1] != field:
-                return refuse_field(fault, BAD_GROUP, at)
-            opened -= 1
-        else:
-            return refuse_field(fault, BAD_WIRE_TYPE, at)
-        if at < 0 or opened == 0:
-            return at
-        if at >= end:
-            return refuse_field(fault, PAST_END, at)
-        field, wire, at = tag(data, at, end, fault)
-        if at < 0:
-            return at
 
 
 @kernel
@@ -248,18 +169,6 @@ def is_utf8_text(at: int, end: int) -> bool:
                 return False
         at += more
     return True
-
-
-@kernel
-def put_padded(into: Bytes, to: int, value: int) -> int:
-    """Write value < 2^35 as a varint of exactly five bytes, whatever its size, so that it can be filled in afterwards;
-    gives to + 5.
-    """
-    for i in range(4):
-        into[to + i] = (value & 0x7F) | 0x80
-        value >>= 7
-    into[to + 4] = value
-    return to + 5
 
 
 SLACK = 16  # bytes of room that copy_spans wants behind its values

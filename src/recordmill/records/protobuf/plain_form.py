@@ -1,0 +1,109 @@
+"""Serialized Examples and SequenceExamples, however they are written, in the one form that `records.example.locate`
+reads: protobuf itself parses each, or refuses it, and writes it again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+
+from recordmill.base.arrays import Bytes, Int64s
+from recordmill.base.buffers import room
+from recordmill.records.protobuf.wire import SLACK
+
+EXAMPLE_PARTS, SEQUENCE_PARTS = 1, 2  # maps of a message: features; context and feature_lists
+
+_FIELD = descriptor_pb2.FieldDescriptorProto
+_FIELDS: dict[str, dict[str, Any]] = {  # of messages of tensorflow/core/example/*.proto, from number 1 on
+    "BytesList": {"*value": _FIELD.TYPE_BYTES},
+    "FloatList": {"*value": _FIELD.TYPE_FLOAT},
+    "Int64List": {"*value": _FIELD.TYPE_INT64},
+    "Feature": {"bytes_list": "BytesList", "float_list": "FloatList", "int64_list": "Int64List"},
+    "FeatureList": {"*feature": "Feature"},
+    "Features": {"*feature": "Features.FeatureEntry"},
+    "Features.FeatureEntry": {"key": _FIELD.TYPE_STRING, "value": "Feature"},
+    "FeatureLists": {"*feature_list": "FeatureLists.FeatureListEntry"},
+    "FeatureLists.FeatureListEntry": {"key": _FIELD.TYPE_STRING, "value": "FeatureList"},
+    "Example": {"features": "Features"},
+    "SequenceExample": {"context": "Features", "feature_lists": "FeatureLists"},
+}
+
+
+@dataclass(frozen=True)
+class PlainForm:
+    """A message as protobuf writes it: each name once, one list in a Feature, numbers packed, nothing unknown.
+
+    Attributes:
+        data: the bytes. entries: names in its maps. has_unknown: whether the message itself, as it was, had fields of
+            other numbers or types; those of what lies in it do not count.
+    """
+
+    data: bytes
+    entries: int
+    has_unknown: bool
+
+
+def plain_form(record: bytes, parts: int) -> PlainForm | None:
+    """Rewrites an Example (parts = 1) or SequenceExample (2); None where protobuf refuses it.
+
+    >>> plain_form(bytes.fromhex("0a0b0a090a017812041a020805"), 1).data.hex()  # a number that is not packed
+    '0a0c0a0a0a017812051a030a0105'
+    """
+    try:
+        message = _messages()[parts - 1].FromString(record)
+    except DecodeError:
+        return None
+    entries = len(message.features.feature) if parts == EXAMPLE_PARTS else _entries(message)
+    for _, part in message.ListFields():
+        part.DiscardUnknownFields()
+    with_unknown = message.ByteSize()  # an UnknownFieldSet would take 25 times the bytes of the record
+    message.DiscardUnknownFields()
+    data = message.SerializeToString(deterministic=True)
+    return PlainForm(data, entries, len(data) < with_unknown)
+
+
+def _entries(message: Any) -> int:
+    return len(message.context.feature) + len(message.feature_lists.feature_list)
+
+
+def join_records(records: Sequence[bytes]) -> tuple[Bytes, Int64s, Int64s]:
+    """Returns a read-only buffer of the records with SLACK bytes after them, and int64 [records] starts and lengths."""
+    lengths = np.array([len(record) for record in records], np.int64)
+    ends = np.cumsum(lengths)
+    buffer = room(int(lengths.sum()) + SLACK, np.uint8)
+    buffer[: len(buffer) - SLACK] = np.frombuffer(b"".join(records), np.uint8)
+    buffer.flags.writeable = False
+    return buffer, ends - lengths, lengths
+
+
+@functools.cache
+def _messages() -> tuple[type[Any], type[Any]]:
+    """The classes of Example and SequenceExample, in a pool of their own: TensorFlow's may be loaded beside them."""
+    file = descriptor_pb2.FileDescriptorProto(name="recordmill/example.proto", package="tensorflow", syntax="proto3")
+    made: dict[str, Any] = {}
+    for name, fields in _FIELDS.items():
+        outer, _, own = name.rpartition(".")
+        made[name] = made[outer].nested_type.add(name=own) if outer else file.message_type.add(name=own)
+        made[name].options.map_entry = bool(outer)
+        for number, (label, kind) in enumerate(fields.items(), 1):
+            field = made[name].field.add(name=label.lstrip("*"), number=number)
+            field.label = _FIELD.LABEL_REPEATED if label[0] == "*" else _FIELD.LABEL_OPTIONAL
+            field.type = _FIELD.TYPE_MESSAGE if isinstance(kind, str) else kind
+            if isinstance(kind, str):
+                field.type_name = f".tensorflow.{kind}"
+    made["Feature"].oneof_decl.add(name="kind")
+    for field in made["Feature"].field:
+        field.oneof_index = 0
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    example, sequence = (
+        message_factory.GetMessageClass(pool.FindMessageTypeByName(f"tensorflow.{name}"))
+        for name in ("Example", "SequenceExample")
+    )
+    return example, sequence
