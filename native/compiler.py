@@ -1,6 +1,6 @@
 """Compiles the library: `compile_library(sources, output, level=...)`. Standard library only; setup.py calls it.
 
-The compiler is `$CXX`, else c++, g++ or clang++ from PATH, else the `ziglang` package.
+The compiler is `$CXX`, else c++, g++ or clang++ from PATH, else the `ziglang` package; `$CXXFLAGS` are added.
 """
 
 from __future__ import annotations
@@ -74,12 +74,13 @@ def compile_library(sources: Sequence[str], output: str, *, level: int = 0, flag
             machine = ["-target", f"{target_machine()}-linux-gnu.2.17", *machine]  # manylinux_2_17
     if any(flag.startswith("-fsanitize") for flag in flags):
         linking = []
+    own = shlex.split(os.environ.get("CXXFLAGS", ""))
     with tempfile.TemporaryDirectory() as folder:
         sources = [*sources, _header_source(Path(sources[0]).with_name("recordmill.h"), Path(folder))]
         objects = [str(Path(folder) / f"{Path(source).stem}.o") for source in sources]
 
         def compiled(source: str, target: str) -> None:
-            subprocess.run([*command, *FLAGS, *machine, *flags, "-c", source, "-o", target], check=True)
+            subprocess.run([*command, *FLAGS, *machine, *flags, *own, "-c", source, "-o", target], check=True)
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(compiled, sources, objects))
