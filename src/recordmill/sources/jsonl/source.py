@@ -259,7 +259,7 @@ def _nothing(files: FileTable, options: JsonlOptions, parts: Sequence[LineExtent
     if ordinal is None:
         return DataError("there are no lines", source=files[0].name if files else "")
     marked = files.marked(STREAMED, (part.ordinal for part in parts if part.streamed))
-    empty = JsonlSource(Schema(()), marked, (), options, {}, {})
+    empty = JsonlSource(Schema(()), marked, (), options, {})
     first = next(reject for chunk in empty.read(Unit(ordinal, ordinal + 1)) for reject in chunk.rejects)
     return DataError(
         f"no line is a JSON object: {first.message} (JSON Lines has one object on each line)",
