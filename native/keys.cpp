@@ -1,4 +1,4 @@
-// Hashes that order records (SipHash-2-4), and permutations of their numbers.
+// Hashes that order records (SipHash-2-4), permutations of their numbers, and pairs of near hashes of images.
 #include "common.h"
 
 namespace rm {
@@ -72,6 +72,30 @@ struct Permutation {
   }
 };
 
+// The bits of a 256-bit hash that a portion takes: every RM_HASH_PORTIONS-th.
+struct PortionMasks {
+  uint64_t words[RM_HASH_PORTIONS][4];
+  constexpr PortionMasks() : words() {
+    for (int bit = 0; bit < 256; bit++) words[bit % RM_HASH_PORTIONS][bit / 64] |= uint64_t{1} << (bit % 64);
+  }
+};
+constexpr PortionMasks PORTIONS;
+constexpr uint64_t ALL_BITS[4] = {~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}};
+
+// How many of these bits of two hashes differ.
+RM_INLINE int64_t distance(const uint64_t *one, const uint64_t *other, const uint64_t *bits) {
+  int64_t count = 0;
+  for (int word = 0; word < 4; word++) count += __builtin_popcountll((one[word] ^ other[word]) & bits[word]);
+  return count;
+}
+
+// Whether a portion before this one differs in at most one bit, by which the pair was found.
+bool is_near_before(const uint64_t *one, const uint64_t *other, int64_t portion) {
+  for (int64_t before = 0; before < portion; before++)
+    if (distance(one, other, PORTIONS.words[before]) <= 1) return true;
+  return false;
+}
+
 }  // namespace
 }  // namespace rm
 
@@ -129,4 +153,43 @@ RM_EXPORT int64_t rm_permute(const int64_t *numbers, int64_t numbers_size, const
     out[i] = start + static_cast<int64_t>(permutation[static_cast<uint64_t>(numbers[i] - start)]);
   }
   return 0;
+}
+
+RM_EXPORT int64_t rm_take_portions(const uint64_t *hashes, int64_t hashes_size, int64_t portion, int32_t *out,
+                                   int64_t out_size) {
+  if (portion < 0 || portion >= RM_HASH_PORTIONS || hashes_size % 4 || hashes_size / 4 != out_size) return RM_BOUNDS;
+  for (int64_t i = 0; i < out_size; i++) {
+    uint32_t key = 0;
+    for (int64_t bit = portion; bit < 256; bit += RM_HASH_PORTIONS)
+      key = key << 1 | (hashes[4 * i + bit / 64] >> (bit % 64) & 1);
+    out[i] = static_cast<int32_t>(key);
+  }
+  return 0;
+}
+
+RM_EXPORT int64_t rm_find_near_pairs(const uint64_t *hashes, int64_t hashes_size, const int32_t *keys,
+                                     int64_t keys_size, const int32_t *starts, int64_t starts_size,
+                                     rm_pair_search *search, int64_t *one, int64_t one_size, int64_t *other,
+                                     int64_t other_size) {
+  if (hashes_size % 4 || hashes_size / 4 != keys_size || other_size != one_size || search->row < 0) return RM_BOUNDS;
+  if (search->portion < 0 || search->portion >= RM_HASH_PORTIONS || search->near < 0) return RM_BOUNDS;
+  const int64_t bits = (255 - search->portion) / RM_HASH_PORTIONS + 1;
+  int64_t count = 0;
+  for (; search->row < keys_size; search->row++, search->near = 0) {
+    const uint64_t *const hash = hashes + 4 * search->row;
+    for (; search->near <= bits; search->near++, search->at = 0) {
+      const int64_t key = keys[search->row] ^ (search->near ? int64_t{1} << (search->near - 1) : 0);
+      if (key < 0 || key >= starts_size - 1 || starts[key] < 0) return RM_BOUNDS;
+      const int64_t end = min<int64_t>(starts[key + 1], search->row);
+      for (search->at = max<int64_t>(search->at, starts[key]); search->at < end;) {
+        if (count == one_size) return count;
+        const int64_t at = search->at++;
+        if (distance(hash, hashes + 4 * at, ALL_BITS) > search->most_bits) continue;
+        if (is_near_before(hash, hashes + 4 * at, search->portion)) continue;
+        one[count] = at, other[count] = search->row;
+        count++;
+      }
+    }
+  }
+  return count;
 }

@@ -136,6 +136,21 @@ int64_t rm_hash_spans(uint64_t key0, uint64_t key1, const uint8_t *data, int64_t
 int64_t rm_permute(const int64_t *numbers, int64_t numbers_size, const int64_t *stretches, int64_t stretches_size,
                    const int64_t *edges, int64_t edges_size, uint64_t key, int64_t *out, int64_t out_size);
 
+/* A hash of an image, 4 words, is cut into so many portions; portion p has the bits p, p + RM_HASH_PORTIONS ... */
+enum { RM_HASH_PORTIONS = 13 };
+/* out[i] = a portion of hashes[i], its first bit the highest. */
+int64_t rm_take_portions(const uint64_t *hashes, int64_t hashes_size, int64_t portion, int32_t *out, int64_t out_size);
+/* row, near, at: where a search stands: the hash, the key among those near its own, the other hash. */
+typedef struct {
+  int64_t portion, most_bits, row, near, at;
+} rm_pair_search;
+/* Finds pairs of hashes that differ in at most most_bits bits, in the portion in at most 1, and in those before it in
+ * more; gives how many, at most as many as there is room for, and moves the search. hashes, keys [n]: in the order of
+ * the keys, their portions; starts [keys + 1]: where each key begins. */
+int64_t rm_find_near_pairs(const uint64_t *hashes, int64_t hashes_size, const int32_t *keys, int64_t keys_size,
+                           const int32_t *starts, int64_t starts_size, rm_pair_search *search, int64_t *one,
+                           int64_t one_size, int64_t *other, int64_t other_size);
+
 /* utf8.h, lines.cpp */
 
 /* The place of the first byte that begins no character of UTF-8; -1 if all do. */

@@ -16,6 +16,7 @@ SHORT_HEADER: int
 SHORT_PAYLOAD: int
 PAYLOAD_CRC: int
 MORE: int
+HASH_PORTIONS: int
 JSON_NULL: int
 JSON_FALSE: int
 JSON_TRUE: int
@@ -96,6 +97,14 @@ class struct_frame_hop:
     max_record_bytes: int
     at: int
     code: int
+    def __init__(self, *args: float, **fields: float) -> None: ...
+
+class struct_pair_search:
+    portion: int
+    most_bits: int
+    row: int
+    near: int
+    at: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 class struct_line_counts:
@@ -286,6 +295,15 @@ def permute(
     edges: npt.NDArray[np.int64] | None,
     key: int,
     out: npt.NDArray[np.int64] | None,
+) -> int: ...
+def take_portions(hashes: npt.NDArray[np.uint64] | None, portion: int, out: npt.NDArray[np.int32] | None) -> int: ...
+def find_near_pairs(
+    hashes: npt.NDArray[np.uint64] | None,
+    keys: npt.NDArray[np.int32] | None,
+    starts: npt.NDArray[np.int32] | None,
+    search: struct_pair_search,
+    one: npt.NDArray[np.int64] | None,
+    other: npt.NDArray[np.int64] | None,
 ) -> int: ...
 def find_bad_utf8(data: npt.NDArray[np.uint8 | np.bool_] | None) -> int: ...
 def find_byte(data: npt.NDArray[np.uint8 | np.bool_] | None, at: int, byte: int) -> int: ...
