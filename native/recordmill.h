@@ -417,6 +417,35 @@ int64_t rm_count_texts(const uint8_t *data, int64_t data_size, const int32_t *st
                        const int64_t *token_ends, int64_t token_ends_size, int64_t *first, int64_t first_size,
                        int64_t *counts, int64_t counts_size, rm_text_totals *totals);
 
+/* images.cpp */
+
+/* What the walk through a JPEG stopped at; RM_JPEG_OTHER: it does not begin as one. */
+enum {
+  RM_JPEG_GOOD,
+  RM_JPEG_CUT,
+  RM_JPEG_NO_END,
+  RM_JPEG_LENGTH,
+  RM_JPEG_TWICE,
+  RM_JPEG_NO_FRAME,
+  RM_JPEG_NO_SCAN,
+  RM_JPEG_FRAME,
+  RM_JPEG_OTHER
+};
+/* What is known of a JPEG; the place: of the marker where the walk stopped; the marker: that of the frame header. */
+enum {
+  RM_JPEG_HEIGHT,
+  RM_JPEG_WIDTH,
+  RM_JPEG_COMPONENTS,
+  RM_JPEG_BITS,
+  RM_JPEG_PLACE,
+  RM_JPEG_MARKER,
+  RM_JPEG_SCANS,
+  RM_JPEG_FACTS
+};
+/* Walks through images that stand one after the other. facts [n, RM_JPEG_FACTS]: 0 before; codes [n]. */
+int64_t rm_walk_jpegs(const uint8_t *data, int64_t data_size, const int64_t *ends, int64_t ends_size, int64_t *facts,
+                      int64_t facts_size, int64_t *codes, int64_t codes_size);
+
 /* statistics.cpp */
 
 /* The digits of sums of floats and of their squares, in two's complement; in units of 2^-1074 and 2^-2148. */

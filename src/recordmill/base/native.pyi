@@ -80,6 +80,23 @@ TOO_FINE: int
 FIELD_NOT_UTF8: int
 NO_CLASS: int
 NO_VALUE: int
+JPEG_GOOD: int
+JPEG_CUT: int
+JPEG_NO_END: int
+JPEG_LENGTH: int
+JPEG_TWICE: int
+JPEG_NO_FRAME: int
+JPEG_NO_SCAN: int
+JPEG_FRAME: int
+JPEG_OTHER: int
+JPEG_HEIGHT: int
+JPEG_WIDTH: int
+JPEG_COMPONENTS: int
+JPEG_BITS: int
+JPEG_PLACE: int
+JPEG_MARKER: int
+JPEG_SCANS: int
+JPEG_FACTS: int
 SUM_DIGITS: int
 SQUARE_DIGITS: int
 
@@ -528,6 +545,12 @@ def count_texts(
     first: npt.NDArray[np.int64] | None,
     counts: npt.NDArray[np.int64] | None,
     totals: struct_text_totals,
+) -> int: ...
+def walk_jpegs(
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    ends: npt.NDArray[np.int64] | None,
+    facts: npt.NDArray[np.int64] | None,
+    codes: npt.NDArray[np.int64] | None,
 ) -> int: ...
 def count_floats(
     values: npt.NDArray[np.float64] | None,
