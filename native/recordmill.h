@@ -446,6 +446,35 @@ enum {
 int64_t rm_walk_jpegs(const uint8_t *data, int64_t data_size, const int64_t *ends, int64_t ends_size, int64_t *facts,
                       int64_t facts_size, int64_t *codes, int64_t codes_size);
 
+/* A part of pixels: line numbers stand in each of their lines; the part has so many rows from top on, of so many columns
+ * (numbers) from start on. What is made of it goes to bytes, rounded, or to floats, as number * factor - offset: the
+ * other is NULL. factor, offset: for each number of a line wanted. room: for lines; as many numbers as are said. */
+typedef struct {
+  int64_t line, top, rows, start, columns;
+} rm_pixel_part;
+/* The part as it is. room: [a line wanted]. */
+int64_t rm_convert_pixels(const uint8_t *pixels, int64_t pixels_size, const rm_pixel_part *part, const float *factor,
+                          int64_t factor_size, const float *offset, int64_t offset_size, float *room,
+                          int64_t room_size, uint8_t *bytes, int64_t bytes_size, float *floats, int64_t floats_size);
+/* above, below: the rows on both sides of each row wanted, down: the weight of the one below; lower, upper, along: the
+ * same of each number of a line. room: [3 lines wanted, a line of the part]. */
+int64_t rm_resize_bilinear(const uint8_t *pixels, int64_t pixels_size, const rm_pixel_part *part,
+                           const uint32_t *above, int64_t above_size, const uint32_t *below, int64_t below_size,
+                           const float *down, int64_t down_size, const uint32_t *lower, int64_t lower_size,
+                           const uint32_t *upper, int64_t upper_size, const float *along, int64_t along_size,
+                           const float *factor, int64_t factor_size, const float *offset, int64_t offset_size,
+                           float *room, int64_t room_size, uint8_t *bytes, int64_t bytes_size, float *floats,
+                           int64_t floats_size);
+/* rows, row_weights [most, rows wanted], columns, column_weights [most, numbers of a line wanted]: of which source rows
+ * and numbers each one wanted is the sum. room: [a line wanted, a line of the part]. */
+int64_t rm_resize_antialiased(const uint8_t *pixels, int64_t pixels_size, const rm_pixel_part *part,
+                              const uint32_t *rows, int64_t rows_size, const float *row_weights,
+                              int64_t row_weights_size, const uint32_t *columns, int64_t columns_size,
+                              const float *column_weights, int64_t column_weights_size, const float *factor,
+                              int64_t factor_size, const float *offset, int64_t offset_size, float *room,
+                              int64_t room_size, uint8_t *bytes, int64_t bytes_size, float *floats,
+                              int64_t floats_size);
+
 /* statistics.cpp */
 
 /* The digits of sums of floats and of their squares, in two's complement; in units of 2^-1074 and 2^-2148. */

@@ -218,6 +218,14 @@ class struct_text_totals:
     different: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
+class struct_pixel_part:
+    line: int
+    top: int
+    rows: int
+    start: int
+    columns: int
+    def __init__(self, *args: float, **fields: float) -> None: ...
+
 class struct_float_facts:
     zeros: int
     nans: int
@@ -551,6 +559,43 @@ def walk_jpegs(
     ends: npt.NDArray[np.int64] | None,
     facts: npt.NDArray[np.int64] | None,
     codes: npt.NDArray[np.int64] | None,
+) -> int: ...
+def convert_pixels(
+    pixels: npt.NDArray[np.uint8 | np.bool_] | None,
+    part: struct_pixel_part,
+    factor: npt.NDArray[np.float32] | None,
+    offset: npt.NDArray[np.float32] | None,
+    room: npt.NDArray[np.float32] | None,
+    bytes: npt.NDArray[np.uint8 | np.bool_] | None,
+    floats: npt.NDArray[np.float32] | None,
+) -> int: ...
+def resize_bilinear(
+    pixels: npt.NDArray[np.uint8 | np.bool_] | None,
+    part: struct_pixel_part,
+    above: npt.NDArray[np.uint32] | None,
+    below: npt.NDArray[np.uint32] | None,
+    down: npt.NDArray[np.float32] | None,
+    lower: npt.NDArray[np.uint32] | None,
+    upper: npt.NDArray[np.uint32] | None,
+    along: npt.NDArray[np.float32] | None,
+    factor: npt.NDArray[np.float32] | None,
+    offset: npt.NDArray[np.float32] | None,
+    room: npt.NDArray[np.float32] | None,
+    bytes: npt.NDArray[np.uint8 | np.bool_] | None,
+    floats: npt.NDArray[np.float32] | None,
+) -> int: ...
+def resize_antialiased(
+    pixels: npt.NDArray[np.uint8 | np.bool_] | None,
+    part: struct_pixel_part,
+    rows: npt.NDArray[np.uint32] | None,
+    row_weights: npt.NDArray[np.float32] | None,
+    columns: npt.NDArray[np.uint32] | None,
+    column_weights: npt.NDArray[np.float32] | None,
+    factor: npt.NDArray[np.float32] | None,
+    offset: npt.NDArray[np.float32] | None,
+    room: npt.NDArray[np.float32] | None,
+    bytes: npt.NDArray[np.uint8 | np.bool_] | None,
+    floats: npt.NDArray[np.float32] | None,
 ) -> int: ...
 def count_floats(
     values: npt.NDArray[np.float64] | None,
