@@ -67,7 +67,7 @@ def test_a_finish_that_died_on_its_way_can_be_repeated(
         pass
 
     def twice(*args: Any) -> Any:
-        args = (*args[:2], list(args[2]), list(args[3]))
+        args = (*args[:2], list(args[2]))
         with monkeypatch.context() as patched:
             patched.setattr(
                 run if dies == "put_if_absent" else commit, dies, lambda *args: (_ for _ in ()).throw(DiedError())
