@@ -19,19 +19,6 @@ RM_INLINE uint64_t mixed_record(uint64_t key, uint32_t crc) {
   return mixed ^ (mixed >> 31);
 }
 
-// Copies short spans without a call, by two moves that overlap.
-RM_INLINE void copy(uint8_t *target, const uint8_t *source, int64_t size) {
-  if (size > 256) {
-    memcpy(target, source, static_cast<size_t>(size));
-  } else if (size >= 16) {
-    int64_t done = 0;
-    for (; done + 16 < size; done += 16) memcpy(target + done, source + done, 16);
-    memcpy(target + size - 16, source + size - 16, 16);
-  } else {
-    for (int64_t i = 0; i < size; i++) target[i] = source[i];
-  }
-}
-
 // The end of the gap that begins at `at`, or -1. gaps: first byte of each and the byte after it, in turn, ascending.
 int64_t gap_end(const Span<const int64_t> &gaps, int64_t at) {
   int64_t low = 0, high = gaps.size / 2;
@@ -58,7 +45,7 @@ RM_EXPORT int64_t rm_frame(const uint8_t *data, int64_t data_size, const int64_t
     const int64_t start = offsets[i], length = offsets[i + 1] - start;
     if (!Span<const uint8_t>{data, data_size}.holds(start, length)) return RM_BOUNDS;
     if (length > out_size - at - FRAME_BYTES) return RM_BOUNDS;
-    copy(out + at + HEADER_BYTES, data + start, length);
+    copy_short(out + at + HEADER_BYTES, data + start, length);
     starts[i] = at;
     lengths[i] = length;
     crcs[i] = put_frame(out + at, length);
@@ -177,7 +164,7 @@ RM_EXPORT int64_t rm_copy_spans(const rm_bytes *blocks, int64_t blocks_size, con
       for (int64_t line = 0; line < min(sizes[next], ASKED_BYTES); line += LINE_BYTES)
         __builtin_prefetch(reinterpret_cast<const void *>(address + static_cast<uintptr_t>(line)));
     }
-    copy(out + targets[i], blocks[block].data + starts[i], size);
+    copy_short(out + targets[i], blocks[block].data + starts[i], size);
   }
   return count;
 }

@@ -151,6 +151,33 @@ int64_t rm_find_near_pairs(const uint64_t *hashes, int64_t hashes_size, const in
                            const int32_t *starts, int64_t starts_size, rm_pair_search *search, int64_t *one,
                            int64_t one_size, int64_t *other, int64_t other_size);
 
+/* batches.cpp: a bitmap is blocks of 8 words; before [blocks + 1]: the bits before each block, and all of them. */
+
+/* Writes before; returns its last number. */
+int64_t rm_count_bits(const uint64_t *words, int64_t words_size, int64_t *before, int64_t before_size);
+int64_t rm_set_bits(const int64_t *numbers, int64_t numbers_size, uint64_t *words, int64_t words_size);
+/* How many bits are set before each of these; and which bit is set after so many others. */
+int64_t rm_rank_bits(const int64_t *numbers, int64_t numbers_size, const uint64_t *words, int64_t words_size,
+                     const int64_t *before, int64_t before_size, int64_t *out, int64_t out_size);
+int64_t rm_select_bits(const int64_t *numbers, int64_t numbers_size, const uint64_t *words, int64_t words_size,
+                       const int64_t *before, int64_t before_size, int64_t *out, int64_t out_size);
+/* Copies rows edges[i] to edges[i + 1] of the array's items to out, cut or padded to lengths[i] items each. What out
+ * holds is the padding. splits [rows + 1]: where each row begins; gives the bytes passed. */
+int64_t rm_pad_rows(const rm_bytes *values, int64_t values_size, const int64_t *splits, int64_t splits_size,
+                    const int64_t *edges, int64_t edges_size, const int64_t *lengths, int64_t lengths_size,
+                    int64_t item_bytes, uint8_t *out, int64_t out_size);
+/* Packs records into the first row of a step that has room for them. lengths [features, records]; limits [features]: of
+ * a row; left [rows, features]: scratch. places [records]: the row of each, counted over all steps; ends: the record
+ * after each step that is full, of which it gives the number. */
+int64_t rm_pack_rows(const int64_t *lengths, int64_t lengths_size, const int64_t *limits, int64_t limits_size,
+                     int64_t *left, int64_t left_size, int64_t *places, int64_t places_size, int64_t *ends,
+                     int64_t ends_size);
+/* Of each item of records bins[i] to bins[i + 1] of row i: which of the row's records it is of, from 1, and its place
+ * in it. numbers, positions [rows, length] */
+int64_t rm_number_items(const int64_t *splits, int64_t splits_size, const int64_t *bins, int64_t bins_size,
+                        int64_t length, int32_t *numbers, int64_t numbers_size, int32_t *positions,
+                        int64_t positions_size);
+
 /* utf8.h, lines.cpp */
 
 /* The place of the first byte that begins no character of UTF-8; -1 if all do. */

@@ -330,6 +330,42 @@ def find_near_pairs(
     one: npt.NDArray[np.int64] | None,
     other: npt.NDArray[np.int64] | None,
 ) -> int: ...
+def count_bits(words: npt.NDArray[np.uint64] | None, before: npt.NDArray[np.int64] | None) -> int: ...
+def set_bits(numbers: npt.NDArray[np.int64] | None, words: npt.NDArray[np.uint64] | None) -> int: ...
+def rank_bits(
+    numbers: npt.NDArray[np.int64] | None,
+    words: npt.NDArray[np.uint64] | None,
+    before: npt.NDArray[np.int64] | None,
+    out: npt.NDArray[np.int64] | None,
+) -> int: ...
+def select_bits(
+    numbers: npt.NDArray[np.int64] | None,
+    words: npt.NDArray[np.uint64] | None,
+    before: npt.NDArray[np.int64] | None,
+    out: npt.NDArray[np.int64] | None,
+) -> int: ...
+def pad_rows(
+    values: Sequence[npt.NDArray[Any]],
+    splits: npt.NDArray[np.int64] | None,
+    edges: npt.NDArray[np.int64] | None,
+    lengths: npt.NDArray[np.int64] | None,
+    item_bytes: int,
+    out: npt.NDArray[np.uint8 | np.bool_] | None,
+) -> int: ...
+def pack_rows(
+    lengths: npt.NDArray[np.int64] | None,
+    limits: npt.NDArray[np.int64] | None,
+    left: npt.NDArray[np.int64] | None,
+    places: npt.NDArray[np.int64] | None,
+    ends: npt.NDArray[np.int64] | None,
+) -> int: ...
+def number_items(
+    splits: npt.NDArray[np.int64] | None,
+    bins: npt.NDArray[np.int64] | None,
+    length: int,
+    numbers: npt.NDArray[np.int32] | None,
+    positions: npt.NDArray[np.int32] | None,
+) -> int: ...
 def find_bad_utf8(data: npt.NDArray[np.uint8 | np.bool_] | None) -> int: ...
 def find_byte(data: npt.NDArray[np.uint8 | np.bool_] | None, at: int, byte: int) -> int: ...
 def last_line_end(data: npt.NDArray[np.uint8 | np.bool_] | None) -> int: ...

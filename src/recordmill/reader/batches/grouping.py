@@ -20,8 +20,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recordmill.base import native
 from recordmill.base.arrays import Int32s, Int64s
-from recordmill.base.kernels import allocating, kernel
 from recordmill.reader.options.collation import Bucketed
 from recordmill.reader.prefetch.prefetcher import StepRows
 from recordmill.reader.sampling.permutation import key_of, permuted
@@ -128,11 +128,12 @@ class Packs:
         """
         lengths = np.stack([lengths_of(batch.column(at)) for at in self.columns])
         # An empty list takes a place as well, so that a step has an end.
-        lengths = np.clip(lengths, 1, np.array(self.limits)[:, None])
-        place, behind = np.empty(batch.num_rows, np.int64), np.empty(batch.num_rows, np.int64)
-        steps = _first_fit(lengths, np.array(self.limits), self.rows, place, behind)
-        ends = behind[:steps]
-        if final and batch.num_rows > (ends[-1] if steps else 0):
+        limits = np.array(self.limits, np.int64)
+        lengths = np.ascontiguousarray(np.clip(lengths, 1, limits[:, None]))
+        place, ends = np.empty(batch.num_rows, np.int64), np.empty(batch.num_rows, np.int64)
+        left = np.empty(self.rows * len(limits), np.int64)
+        ends = ends[: native.pack_rows(lengths, limits, left, place, ends)]
+        if final and batch.num_rows > (ends[-1] if len(ends) else 0):
             ends = np.append(ends, batch.num_rows)
         return place[: ends[-1] if len(ends) else 0], ends
 
@@ -168,45 +169,6 @@ def segments(records: Ragged, bins: Int64s, length: int) -> tuple[Int32s, Int32s
     """([rows, length] which of its row's records each item is of, from 1; its position in that record); 0 behind."""
     rows = len(bins) - 1
     numbers, positions = np.zeros((rows, length), np.int32), np.zeros((rows, length), np.int32)
-    _number(np.ascontiguousarray(records.row_splits), np.ascontiguousarray(bins), numbers, positions)
+    splits, bins = np.ascontiguousarray(records.row_splits, np.int64), np.ascontiguousarray(bins, np.int64)
+    native.number_items(splits, bins, length, numbers, positions)
     return numbers, positions
-
-
-@allocating
-def _first_fit(lengths: Int64s, limits: Int64s, rows: int, place: Int64s, behind: Int64s) -> int:
-    features, records = lengths.shape
-    left = np.empty((rows, features), np.int64)
-    for row in range(rows):
-        left[row] = limits
-    steps = 0
-    for record in range(records):
-        found = -1
-        while found < 0:
-            for row in range(rows):
-                fits = True
-                for feature in range(features):
-                    if left[row, feature] < lengths[feature, record]:
-                        fits = False
-                if fits:
-                    found = row
-                    break
-            if found < 0:
-                behind[steps] = record
-                steps += 1
-                for row in range(rows):
-                    left[row] = limits
-        for feature in range(features):
-            left[found, feature] -= lengths[feature, record]
-        place[record] = steps * rows + found
-    return steps
-
-
-@kernel
-def _number(splits: Int64s, bins: Int64s, numbers: Int32s, positions: Int32s) -> None:
-    for row in range(len(bins) - 1):
-        at = 0
-        for record in range(bins[row], bins[row + 1]):
-            for item in range(splits[record + 1] - splits[record]):
-                numbers[row, at] = record - bins[row] + 1
-                positions[row, at] = item
-                at += 1

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from recordmill.base import native
 from recordmill.base.arrays import Int64s
 from recordmill.base.buffers import again
-from recordmill.base.kernels import kernel
-from recordmill.base.pointers import address_of, copy, load64
 from recordmill.reader.options.collation import fill_of
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 
@@ -40,8 +39,8 @@ def padded_flat(column: Ragged, edges: Int64s, lengths: Int64s, value: Any) -> t
     out[...] = fill_of(value, values.dtype)
     if out.size:
         item = values.dtype.itemsize * int(np.prod(values.shape[1:]))
-        splits = np.ascontiguousarray(column.row_splits, np.int64)
-        _pad(address_of(values), address_of(splits), edges, lengths, item, address_of(out))
+        splits, edges, lengths = (np.ascontiguousarray(one, np.int64) for one in (column.row_splits, edges, lengths))
+        native.pad_rows([values], splits, edges, lengths, item, out.reshape(-1).view(np.uint8))
     return out, starts
 
 
@@ -55,15 +54,3 @@ def part(column: Any, begin: int, end: int) -> Any:
     if isinstance(column, Strings):
         return Strings(column.values[first:last], splits - first, column.text, valid)
     return Ragged(part(column.values, first, last), splits - first, valid)
-
-
-@kernel
-def _pad(values: int, splits: int, edges: Int64s, lengths: Int64s, item_bytes: int, out: int) -> None:
-    at = out
-    for step in range(len(lengths)):
-        row_bytes = lengths[step] * item_bytes
-        for row in range(edges[step], edges[step + 1]):
-            begin = load64(splits + 8 * row)
-            size = (load64(splits + 8 * row + 8) - begin) * item_bytes
-            copy(at, values + begin * item_bytes, min(size, row_bytes))
-            at += row_bytes

@@ -11,16 +11,12 @@ import hashlib
 import numpy as np
 import numpy.typing as npt
 
+from recordmill.base import native
 from recordmill.base.arrays import Int64s
-from recordmill.base.kernels import inlined, kernel
 
 Words = npt.NDArray[np.uint64]
 
 _WORDS = 8  # in a block with a count before it: 512 bits, one cache line
-_1, _2, _4, _56 = (np.uint64(bits) for bits in (1, 2, 4, 56))
-_M1, _M2, _M4, _H01 = (
-    np.uint64(mask) for mask in (0x5555555555555555, 0x3333333333333333, 0x0F0F0F0F0F0F0F0F, 0x0101010101010101)
-)
 
 
 class RecordBitmap:
@@ -34,7 +30,7 @@ class RecordBitmap:
     def of_numbers(cls, numbers: Int64s, total: int) -> RecordBitmap:
         """The records of these numbers, in any order, each in [0, total)."""
         words = empty_words(total)
-        _set(np.ascontiguousarray(numbers, np.int64), words)
+        native.set_bits(np.ascontiguousarray(numbers, np.int64), words)
         return cls(words, total)
 
     def __len__(self) -> int:
@@ -44,14 +40,14 @@ class RecordBitmap:
         """The numbers among all that these of the kept ones have, each in [0, len(self))."""
         numbers = np.ascontiguousarray(numbers, np.int64)
         out = np.empty_like(numbers)
-        _select(numbers, self._words, self._before, out)
+        native.select_bits(numbers, self._words, self._before, out)
         return out
 
     def below(self, numbers: Int64s) -> Int64s:
         """How many are kept of the records before each of these among all, each in [0, total]."""
         numbers = np.ascontiguousarray(numbers, np.int64)
         out = np.empty_like(numbers)
-        _rank(numbers, self._words, self._before, out)
+        native.rank_bits(numbers, self._words, self._before, out)
         return out
 
     def mask(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
@@ -77,7 +73,7 @@ class BitmapBuilder:
 
     def put(self, kept: npt.NDArray[np.bool_]) -> None:
         """[n] whether each of the next records is kept."""
-        _set(np.flatnonzero(kept) + self._at, self._words)
+        native.set_bits(np.flatnonzero(kept) + self._at, self._words)
         self._at += len(kept)
 
     def done(self) -> RecordBitmap:
@@ -91,68 +87,7 @@ def empty_words(total: int) -> Words:
 
 
 def _counts(words: Words) -> Int64s:
-    """[blocks + 1] the bits that are set before each block."""
-    counts = np.empty(len(words) // _WORDS, np.int64)
-    _count(words, counts)
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-
-
-@inlined
-def _ones(word: np.uint64) -> np.int64:
-    word = word - ((word >> _1) & _M1)
-    word = (word & _M2) + ((word >> _2) & _M2)
-    word = (word + (word >> _4)) & _M4
-    return np.int64((word * _H01) >> _56)
-
-
-@kernel
-def _count(words: Words, counts: Int64s) -> None:
-    for block in range(len(counts)):
-        found = np.int64(0)
-        for word in range(_WORDS):
-            found += _ones(words[block * _WORDS + word])
-        counts[block] = found
-
-
-@kernel
-def _set(numbers: Int64s, words: Words) -> None:
-    for i in range(len(numbers)):
-        number = numbers[i]
-        words[number >> 6] |= _1 << np.uint64(number & 63)
-
-
-@kernel
-def _rank(numbers: Int64s, words: Words, before: Int64s, out: Int64s) -> None:
-    for i in range(len(numbers)):
-        number = numbers[i]
-        at = number >> 6
-        block = at // _WORDS
-        found = before[block]
-        for word in range(block * _WORDS, at):
-            found += _ones(words[word])
-        if number & 63:
-            found += _ones(words[at] & ((_1 << np.uint64(number & 63)) - _1))
-        out[i] = found
-
-
-@kernel
-def _select(numbers: Int64s, words: Words, before: Int64s, out: Int64s) -> None:
-    for i in range(len(numbers)):
-        low, high = 0, len(before) - 1
-        while low < high - 1:  # the last block that begins at or before it
-            middle = (low + high) >> 1
-            if before[middle] <= numbers[i]:
-                low = middle
-            else:
-                high = middle
-        left = numbers[i] - before[low]
-        word = low * _WORDS
-        ones = _ones(words[word])
-        while ones <= left:
-            left -= ones
-            word += 1
-            ones = _ones(words[word])
-        bits = words[word]
-        for _ in range(left):
-            bits &= bits - _1
-        out[i] = word * 64 + _ones((bits & (~bits + _1)) - _1)
+    """[blocks + 1] the bits that are set before each block, and all of them."""
+    before = np.empty(len(words) // _WORDS + 1, np.int64)
+    native.count_bits(words, before)
+    return before
