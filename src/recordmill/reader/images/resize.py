@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,20 +31,23 @@ def resize_into(pixels: Pixels, box: Box, wanted: Images, out: npt.NDArray[np.ge
     wanted.
     """
     factor, offset = _arithmetic(wanted)
-    whole = (out if out.dtype != np.float16 else room(out.shape, np.float32)).reshape(wanted.height, -1)
+    whole: npt.NDArray[Any] = out if out.dtype != np.float16 else room(out.shape, np.float32)
     lines = np.ascontiguousarray(pixels).reshape(len(pixels), -1)
     columns = box.width * wanted.channels
     part = native.struct_pixel_part(lines.shape[1], box.top, box.height, box.left * wanted.channels, columns)
-    source, scratch = (lines, part), np.empty(3 * whole.shape[1] + columns, np.float32)
-    target = (factor, offset, scratch, *((whole, None) if whole.dtype == np.uint8 else (None, whole)))
+    scratch = np.empty(3 * len(factor) + columns, np.float32)
+    is_rounded = whole.dtype == np.uint8
+    target = (factor, offset, scratch, whole if is_rounded else None, None if is_rounded else whole)
     if box[2:] == out.shape[:2]:
-        native.convert_pixels(*source, *target)
+        native.convert_pixels(lines, part, *target)
     elif wanted.antialias:
-        across = _spans(box.width, wanted.width, wanted.channels)
-        native.resize_antialiased(*source, *_spans(box.height, wanted.height, 1), *across, *target)
+        rows, row_weights = _spans(box.height, wanted.height, 1)
+        numbers, weights = _spans(box.width, wanted.width, wanted.channels)
+        native.resize_antialiased(lines, part, rows, row_weights, numbers, weights, *target)
     else:
-        along = _taps(box.width, wanted.width, wanted.channels)
-        native.resize_bilinear(*source, *_taps(box.height, wanted.height, 1), *along, *target)
+        above, below, down = _taps(box.height, wanted.height, 1)
+        lower, upper, along = _taps(box.width, wanted.width, wanted.channels)
+        native.resize_bilinear(lines, part, above, below, down, lower, upper, along, *target)
     if out.dtype == np.float16:
         out[:] = whole.reshape(out.shape)
 
