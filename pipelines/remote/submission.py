@@ -146,10 +146,11 @@ def start_job_server(runner: str, options: Any) -> Any | None:
 
         def subprocess_cmd_and_endpoint(self) -> tuple[list[str], str]:
             command, endpoint = super().subprocess_cmd_and_endpoint()
+            portable.job_endpoint = endpoint
             return end_with_parent([str(word) for word in command]), endpoint
 
     server = Server(options)
-    portable.job_endpoint = server.start()
+    server.start()
     return server
 
 
