@@ -26,8 +26,8 @@ import numpy as np
 import pyarrow as pa
 from harness import machine
 
+from recordmill.base import native
 from recordmill.records.example.encode import encode
-from recordmill.records.tfrecord.crc32c import crc32c
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 
@@ -155,7 +155,7 @@ def physical_limit(case: Case) -> tuple[Callable[[], object], int]:
     data = encode(case[1], case[0]).data
 
     def work() -> None:
-        crc32c(data.copy())
+        native.crc32c(data.copy(), 0)
 
     return work, case[1].num_rows
 

@@ -40,14 +40,19 @@ RM_INLINE void store(uint8_t *at, T value) {
   memcpy(at, &value, sizeof value);
 }
 
-// Copies short spans without a call, by two moves that overlap.
+// Copies exactly that much, short spans without a call, by two moves that overlap.
 RM_INLINE void copy_short(uint8_t *target, const uint8_t *source, int64_t size) {
   if (size > 256) {
     memcpy(target, source, static_cast<size_t>(size));
   } else if (size >= 16) {
-    int64_t done = 0;
-    for (; done + 16 < size; done += 16) memcpy(target + done, source + done, 16);
+    for (int64_t done = 0; done + 16 < size; done += 16) memcpy(target + done, source + done, 16);
     memcpy(target + size - 16, source + size - 16, 16);
+  } else if (size >= 8) {
+    memcpy(target, source, 8);
+    memcpy(target + size - 8, source + size - 8, 8);
+  } else if (size >= 4) {
+    memcpy(target, source, 4);
+    memcpy(target + size - 4, source + size - 4, 4);
   } else {
     for (int64_t i = 0; i < size; i++) target[i] = source[i];
   }

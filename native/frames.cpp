@@ -54,6 +54,16 @@ RM_EXPORT int64_t rm_frame(const uint8_t *data, int64_t data_size, const int64_t
   return at;
 }
 
+RM_EXPORT int64_t rm_close_frames(uint8_t *data, int64_t data_size, const int64_t *starts, int64_t starts_size,
+                                  const int64_t *lengths, int64_t lengths_size, uint32_t *crcs, int64_t crcs_size) {
+  if (lengths_size != starts_size || crcs_size != starts_size) return RM_BOUNDS;
+  for (int64_t i = 0; i < starts_size; i++) {
+    if (!Span<uint8_t>{data, data_size - FRAME_BYTES}.holds(starts[i], lengths[i])) return RM_BOUNDS;
+    crcs[i] = put_frame(data + starts[i], lengths[i]);
+  }
+  return starts_size;
+}
+
 RM_EXPORT int64_t rm_frame_fault(const uint8_t *data, int64_t data_size, int64_t at, int64_t max_record_bytes,
                                  int64_t final) {
   if (at < 0 || at > data_size) return RM_BOUNDS;

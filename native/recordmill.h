@@ -67,6 +67,10 @@ int64_t rm_frame(const uint8_t *data, int64_t data_size, const int64_t *offsets,
                  int64_t out_size, int64_t *starts, int64_t starts_size, int64_t *lengths, int64_t lengths_size,
                  uint32_t *crcs, int64_t crcs_size);
 
+/* Writes header and footer around payloads that stand in their places already. starts, lengths, crcs [n]: as above. */
+int64_t rm_close_frames(uint8_t *data, int64_t data_size, const int64_t *starts, int64_t starts_size,
+                        const int64_t *lengths, int64_t lengths_size, uint32_t *crcs, int64_t crcs_size);
+
 /* What is wrong with the header at byte `at` of data, with which the file ends if final: one of the codes above. */
 int64_t rm_frame_fault(const uint8_t *data, int64_t data_size, int64_t at, int64_t max_record_bytes, int64_t final);
 
@@ -177,6 +181,33 @@ int64_t rm_pack_rows(const int64_t *lengths, int64_t lengths_size, const int64_t
 int64_t rm_number_items(const int64_t *splits, int64_t splits_size, const int64_t *bins, int64_t bins_size,
                         int64_t length, int32_t *numbers, int64_t numbers_size, int32_t *positions,
                         int64_t positions_size);
+
+/* examples.cpp */
+
+/* What a column of records is, and so how it is written. CONSTANT_SIZE: as many bytes in each record. */
+enum { RM_ONE_INT, RM_INTS, RM_CONSTANT_SIZE, RM_FLOATS, RM_ONE_TEXT, RM_TEXTS };
+
+/* An entry of tf.train.Example's map, in all records. length: of CONSTANT_SIZE the bytes in each record; else values,
+ * where there are no splits. head_bytes: of CONSTANT_SIZE all before the data; else the key, `0A length name 12`.
+ * Five arrays belong to it, empty where they are not wanted. valid: uint8 [rows], 0 where a record does not have it.
+ * splits: int64 [rows + 1], the values of each row. values: int64, float32 or uint8. value_splits: int64, the bytes of
+ * each text. heads: uint8, with room of 16 bytes each or a multiple: the key; of ONE_INT 11 heads, [v] before a varint
+ * of v bytes. */
+typedef struct {
+  int64_t way, length, head_bytes;
+} rm_example_column;
+
+/* Computes the frames of records. columns: of the structs above, seen as numbers, in the order of their names. kept
+ * [columns * rows]: is written for the next call. sizes, starts, lengths [rows]: of all entries, of the frame, of the
+ * payload. Gives the bytes of all frames. */
+int64_t rm_size_examples(const int64_t *columns, int64_t columns_size, const rm_bytes *parts, int64_t parts_size,
+                         int64_t *kept, int64_t kept_size, int64_t *sizes, int64_t sizes_size, int64_t *starts,
+                         int64_t starts_size, int64_t *lengths, int64_t lengths_size);
+/* Writes them. out: has 16 bytes more than they take. crcs [rows]: of the payloads. */
+int64_t rm_write_examples(const int64_t *columns, int64_t columns_size, const rm_bytes *parts, int64_t parts_size,
+                          const int64_t *kept, int64_t kept_size, const int64_t *sizes, int64_t sizes_size,
+                          const int64_t *starts, int64_t starts_size, const int64_t *lengths, int64_t lengths_size,
+                          uint8_t *out, int64_t out_size, uint32_t *crcs, int64_t crcs_size);
 
 /* utf8.h, lines.cpp */
 

@@ -4,6 +4,9 @@ CRC does.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -87,6 +90,9 @@ def _misfits() -> list[tuple[str, tuple[object, ...]]]:
         ("frame", (_bytes(4), _words(0, 4), _bytes(19), one, one, crcs)),
         ("frame", (_bytes(4), _words(0, 4), _bytes(99), one, none, crcs)),
         ("frame", (_bytes(4), _words(0), _bytes(99), one, one, crcs)),
+        ("close_frames", (_bytes(20), one, _words(5), crcs)),
+        ("close_frames", (_bytes(20), _words(-1), _words(4), crcs)),
+        ("close_frames", (_bytes(20), one, none, crcs)),
         ("frame_fault", (_bytes(4), 5, MOST, 1)),
         ("frame_fault", (_bytes(4), -1, MOST, 1)),
         ("scan_frames", (_bytes(8), scan, one, one, crcs)),
@@ -120,3 +126,81 @@ def test_what_a_damaged_index_says_leads_nowhere_else() -> None:
         assert native.locate_entries(_bytes(24), _words(place), _words(record), count, 16, *found) == 0
     for mark in (-1, 25, (1 << 63) - 1, -(1 << 63)):
         assert native.walk_frames(_bytes(24), _words(mark, 0), 9, _words(1), _words(0), _words(), MOST, *found) == 0
+
+
+def _encoded(functions: dict[str, Any], way: int, length: int, head_bytes: int, parts: list[Any], short: int) -> bytes:
+    """Two records of one column; short: bytes that out is too short by."""
+    column, sizes, starts, lengths, kept = _words(way, length, head_bytes), *(_words(0, 0) for _ in range(4))
+    total = functions["size_examples"](column, parts, kept, sizes, starts, lengths)
+    out, crcs = _bytes(total + 16 - short), np.zeros(2, np.uint32)
+    assert functions["write_examples"](column, parts, kept, sizes, starts, lengths, out, crcs) == 2
+    return out[:total].tobytes()
+
+
+def _columns() -> list[tuple[int, int, int, list[Any]]]:
+    key, none, heads = np.resize(np.frombuffer(b"\n\1a\x12", np.uint8), 16), _bytes(0), _bytes(11 * 16)
+    texts, numbers, splits = _bytes(7), _words(1, -1, 1 << 40), _words(0, 1, 3)
+    return [
+        (native.ONE_INT, 1, 4, [none, none, numbers, none, heads]),
+        (native.CONSTANT_SIZE, 3, 9, [none, none, texts, none, key]),
+        (native.INTS, 1, 4, [none, splits, numbers, none, key]),
+        (native.FLOATS, 1, 4, [none, splits, np.zeros(3, np.float32), none, key]),
+        (native.ONE_TEXT, 1, 4, [none, none, texts, _words(0, 5, 7), key]),
+        (native.TEXTS, 1, 4, [none, splits, texts, _words(0, 5, 5, 7), key]),
+    ]
+
+
+@pytest.mark.parametrize(("way", "length", "head_bytes", "parts"), _columns())
+def test_columns_that_do_not_fit_are_refused(way: int, length: int, head_bytes: int, parts: list[Any]) -> None:
+    assert _encoded(PORTABLE, way, length, head_bytes, parts, 0) == _encoded(
+        vars(native), way, length, head_bytes, parts, 0
+    )
+    wrong: list[tuple[int, int, int, list[Any], int]] = [
+        (-1, length, head_bytes, parts, 0),
+        (6, length, head_bytes, parts, 0),
+        (way, length, -1, parts, 0),
+        (way, length, 1 << 62, parts, 0),
+        (way, length, head_bytes, parts[:4], 0),
+        (way, length, head_bytes, [*parts[:4], parts[4][1:]], 0),
+        (way, length, head_bytes, [_bytes(1), *parts[1:]], 0),
+        (way, length, head_bytes, [*parts[:2], parts[2][:1], *parts[3:]], 0),
+        (way, length, head_bytes, parts, 17),
+    ]
+    if len(parts[1]):
+        changed = ((0, 1), (0, 1, 4), (-1, 1, 3), (0, 2, 1), (0, 1, -(1 << 63)), (0, -(1 << 63), (1 << 63) - 1))
+        wrong += [(way, length, head_bytes, [parts[0], _words(*splits), *parts[2:]], 0) for splits in changed]
+    else:
+        wrong += [(way, many, head_bytes, parts, 0) for many in (-1, 4, 1 << 62)]
+    for functions in (vars(native), PORTABLE):
+        for given in wrong:
+            with pytest.raises(IndexError):
+                _encoded(functions, *given)
+
+
+PROGRAM = """
+import hashlib, pyarrow as pa
+from recordmill.records.example.decode import decode
+from recordmill.records.example.encode import encode
+from recordmill.records.tfrecord.frames import scan
+from recordmill.schemas.feature import Feature, Schema
+schema = Schema((Feature("a", "int64"), Feature("b", "string"), Feature("c", "int64", (None,))))
+numbers = [[(i * 7919) ** (j % 5) % 2**40 for j in range(i % 50)] for i in range(500)]
+strings = pa.array([str(i) * i for i in range(500)], pa.large_string())
+batch = pa.RecordBatch.from_pydict({"a": range(500), "b": strings, "c": pa.array(numbers, pa.large_list(pa.int64()))})
+frames = encode(batch, schema)
+assert scan(frames.data, source="x", final=True)[1] == len(frames.data)
+assert decode(frames.data, frames.starts + 12, frames.lengths, schema).to_pydict() == batch.to_pydict()
+print(hashlib.sha256(frames.data).hexdigest())
+"""
+
+
+@pytest.mark.sweep
+def test_processors_without_the_instructions_write_and_read_the_same_bytes() -> None:
+    made = set()
+    for cpu in ({}, {"RECORDMILL_NATIVE_LEVEL": "0", "NUMBA_CPU_NAME": "generic"}):
+        made.add(
+            subprocess.run(
+                [sys.executable, "-c", PROGRAM], env={**os.environ, **cpu}, check=True, capture_output=True
+            ).stdout
+        )
+    assert len(made) == 1

@@ -1,27 +1,23 @@
-"""Lists of whole numbers to packed varints: byte by byte what a loop over the values writes, in words
-and one by one.
-"""
+"""Lists of whole numbers to packed varints: byte by byte what a loop over the values writes."""
 
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recordmill.base.pointers import address_of
+from recordmill.records.example.encode import encode
 from recordmill.records.example.encode import encoded_varint as varint
-from recordmill.records.protobuf.varints import OVERRUN_BYTES, SCRATCH_BYTES, put_varints, varints_bytes
-
-GUARD = 0xA5
+from recordmill.schemas.feature import Feature, Schema
 
 
 def packed(values: np.ndarray) -> bytes:
-    """What put_varints writes; what stands further behind it than it may write must stay."""
-    size = varints_bytes(address_of(values), len(values))
-    out, scratch = np.full(size + OVERRUN_BYTES + 32, GUARD, np.uint8), np.empty(SCRATCH_BYTES, np.uint8)
-    assert put_varints(address_of(out), address_of(values), len(values), address_of(scratch)) == address_of(out) + size
-    assert (out[size + OVERRUN_BYTES :] == GUARD).all()
-    return out[:size].tobytes()
+    """The packed field of a record's one list."""
+    column = pa.LargeListArray.from_arrays(pa.array([0, len(values)], pa.int64()), pa.array(values))
+    payload = encode(pa.record_batch([column], ["a"]), Schema((Feature("a", "int64", (None,)),))).payload(0).tobytes()
+    length = sum(len(varint(int(value) % 2**64)) for value in values)
+    return payload[len(payload) - length :]
 
 
 @settings(deadline=None, max_examples=150)

@@ -17,6 +17,12 @@ SHORT_PAYLOAD: int
 PAYLOAD_CRC: int
 MORE: int
 HASH_PORTIONS: int
+ONE_INT: int
+INTS: int
+CONSTANT_SIZE: int
+FLOATS: int
+ONE_TEXT: int
+TEXTS: int
 JSON_NULL: int
 JSON_FALSE: int
 JSON_TRUE: int
@@ -122,6 +128,12 @@ class struct_pair_search:
     row: int
     near: int
     at: int
+    def __init__(self, *args: float, **fields: float) -> None: ...
+
+class struct_example_column:
+    way: int
+    length: int
+    head_bytes: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 class struct_line_counts:
@@ -247,6 +259,12 @@ def frame(
     lengths: npt.NDArray[np.int64] | None,
     crcs: npt.NDArray[np.uint32] | None,
 ) -> int: ...
+def close_frames(
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    starts: npt.NDArray[np.int64] | None,
+    lengths: npt.NDArray[np.int64] | None,
+    crcs: npt.NDArray[np.uint32] | None,
+) -> int: ...
 def frame_fault(data: npt.NDArray[np.uint8 | np.bool_] | None, at: int, max_record_bytes: int, final: int) -> int: ...
 def scan_frames(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
@@ -365,6 +383,24 @@ def number_items(
     length: int,
     numbers: npt.NDArray[np.int32] | None,
     positions: npt.NDArray[np.int32] | None,
+) -> int: ...
+def size_examples(
+    columns: npt.NDArray[np.int64] | None,
+    parts: Sequence[npt.NDArray[Any]],
+    kept: npt.NDArray[np.int64] | None,
+    sizes: npt.NDArray[np.int64] | None,
+    starts: npt.NDArray[np.int64] | None,
+    lengths: npt.NDArray[np.int64] | None,
+) -> int: ...
+def write_examples(
+    columns: npt.NDArray[np.int64] | None,
+    parts: Sequence[npt.NDArray[Any]],
+    kept: npt.NDArray[np.int64] | None,
+    sizes: npt.NDArray[np.int64] | None,
+    starts: npt.NDArray[np.int64] | None,
+    lengths: npt.NDArray[np.int64] | None,
+    out: npt.NDArray[np.uint8 | np.bool_] | None,
+    crcs: npt.NDArray[np.uint32] | None,
 ) -> int: ...
 def find_bad_utf8(data: npt.NDArray[np.uint8 | np.bool_] | None) -> int: ...
 def find_byte(data: npt.NDArray[np.uint8 | np.bool_] | None, at: int, byte: int) -> int: ...

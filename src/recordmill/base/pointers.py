@@ -20,7 +20,7 @@ from recordmill.base.kernels import cgutils, inlined, intrinsic, types
 if sys.byteorder != "little":
     raise ImportError("recordmill's kernels need a little-endian machine")
 
-CHUNK_BYTES = 16  # what copy_chunks moves at once, and so by how much less than this it may write behind its end
+CHUNK_BYTES = 16  # what copy_chunk moves
 
 _WORD = ir.IntType(64)
 
@@ -65,31 +65,6 @@ load64 = _load(64)  # (address) -> int64
 store8 = _store(8)  # (address, int64): its lowest byte
 store32 = _store(32)
 store64 = _store(64)
-
-
-@intrinsic
-def item64(typing, base, index):  # type: ignore[no-untyped-def]
-    """(address, index) -> int64: item `index` behind an address,
-    said so that LLVM sees an array and makes vector code of a loop.
-    """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(builder.gep(builder.inttoptr(arguments[0], _WORD.as_pointer()), [arguments[1]]), align=1)
-
-    return types.int64(types.int64, types.int64), generate
-
-
-@intrinsic
-def put_item64(typing, base, index, value):  # type: ignore[no-untyped-def]
-    """(address, index, int64): the store that belongs to item64."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.store(
-            arguments[2], builder.gep(builder.inttoptr(arguments[0], _WORD.as_pointer()), [arguments[1]]), align=1
-        )
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), generate
 
 
 @intrinsic
@@ -153,15 +128,6 @@ def bit_length(typing, value):  # type: ignore[no-untyped-def]
         return builder.sub(ir.Constant(_WORD, 64), zeros)
 
     return types.int64(types.int64), generate
-
-
-@inlined
-def copy_chunks(target: int, source: int, length: int) -> None:
-    """Copy length bytes in whole chunks: reads and writes up to CHUNK_BYTES - 1 bytes behind the end."""
-    done = 0
-    while done < length:
-        copy_chunk(target + done, source + done)
-        done += 16
 
 
 @inlined

@@ -1,18 +1,19 @@
 """A RecordBatch to framed `tf.train.Example` or `tf.train.SequenceExample` records, column by column, with both CRCs,
-in one
-buffer: the way from batches to records. The way back is `records.example.decode`.
+in one buffer: the way from batches to records. The way back is `records.example.decode`.
 
-Flat arrays of all entries go through two passes of compiled code (`encode_kernels`): sizes, then bytes.
+Flat arrays of all entries go through two passes of the native library: sizes, then bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from recordmill.base import native
 from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.buffers import room
 from recordmill.base.errors import DataError
@@ -28,15 +29,15 @@ from recordmill.base.pointers import (
     store8,
     varint_bytes,
 )
-from recordmill.records.example import encode_kernels as k
 from recordmill.records.example.flat_arrays import Flat, to_flat
-from recordmill.records.protobuf.varints import SCRATCH_BYTES
 from recordmill.records.protobuf.wire import short_extent
-from recordmill.records.tfrecord.frames import Frames, frame, put_frame
+from recordmill.records.tfrecord.frames import Frames, frame
 from recordmill.schemas.arrow import arrow_type
 from recordmill.schemas.feature import BYTES, FLOAT, INT64, PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
 
 PROTOBUF_LIMIT_BYTES = 1 << 31  # protobuf refuses a message of 2 GiB and more, when it writes and when it reads
+
+_NOTHING = np.empty(0, np.uint8)  # in place of an array that a column does not have
 
 TAGS = {BYTES: b"\x0a", FLOAT: b"\x12", INT64: b"\x1a"}
 
@@ -44,63 +45,48 @@ TAGS = {BYTES: b"\x0a", FLOAT: b"\x12", INT64: b"\x1a"}
 def encode_flat(flats: Sequence[Flat], rows: int) -> Frames:
     """Framed Examples from the flat arrays of all their entries, in any order."""
     flats = sorted(flats, key=lambda flat: flat.storage.name.encode())
-    plan = np.zeros((len(flats), k.PLAN_FIELDS), np.int64)
-    kept: list[npt.NDArray[np.generic]] = []  # what the plan points to
-    for line, flat in zip(plan, flats, strict=True):
-        _plan_column(line, flat, kept)
+    planned = [_plan_column(flat) for flat in flats]
+    columns = np.array([column for column, _ in planned], np.int64).reshape(-1)
+    parts = [part for _, arrays in planned for part in arrays]
+    kept = room(len(flats) * rows, np.int64)
     sizes, starts, lengths = (room(rows, np.int64) for _ in range(3))
-    total = k.encode_sizes(plan, sizes, starts, lengths)
+    total = native.size_examples(columns, parts, kept, sizes, starts, lengths)
     if rows and (longest := int(lengths.max())) >= PROTOBUF_LIMIT_BYTES:
         raise DataError(
             f"the record has {longest} bytes and protobuf's limit is 2 GiB", place=f"row {int(lengths.argmax())}"
         )
     out = room(total + CHUNK_BYTES, np.uint8)
     crcs = room(rows, np.uint32)
-    k.encode_bytes(
-        plan, sizes, starts, lengths, out, crcs, np.empty(k.BLOCK_ROWS, np.int64), np.empty(SCRATCH_BYTES, np.uint8)
-    )
+    native.write_examples(columns, parts, kept, sizes, starts, lengths, out, crcs)
     return Frames(out[:total], starts, lengths, crcs)
 
 
-def _plan_column(line: npt.NDArray[np.int64], flat: Flat, kept: list[npt.NDArray[np.generic]]) -> None:
-    """Fill one row of the plan; what it points to goes into kept."""
-
-    def point(array: npt.NDArray[np.generic] | None) -> int:
-        if array is None:
-            return 0
-        kept.append(np.ascontiguousarray(array))
-        return address_of(kept[-1])
-
-    line[k.VALID_ADDRESS], line[k.SPLITS], line[k.VALUES_ADDRESS], line[k.VALUE_SPLITS] = (
-        point(a) for a in (flat.valid, flat.splits, flat.values, flat.value_splits)
-    )
-    line[k.LENGTH], line[k.WIDTH] = flat.length, flat.width
-    name = flat.storage.name.encode()
+def _plan_column(flat: Flat) -> tuple[tuple[int, int, int], list[npt.NDArray[Any]]]:
+    """The fields of an `example_column` of the native library, and its five arrays."""
+    name, kind, way, length = flat.storage.name.encode(), flat.storage.kind, _way(flat), flat.length
     key = b"\x0a" + encoded_varint(len(name)) + name + b"\x12"
-    line[k.KEY], line[k.KEY_BYTES] = point(_padded([key])), len(key)
-    line[k.OP] = _operation(flat)
-    if line[k.OP] == k.INT_ONE:
+    heads, head_bytes = [key], len(key)
+    if way == native.ONE_INT:
         heads = [_head(key, INT64, size) for size in range(11)]
-        line[k.SIZES :] = [len(head) + size for size, head in enumerate(heads)]
-        padded = _padded(heads)
-        line[k.ENTRY_HEADER_BYTES], line[k.HEAD_STRIDE] = point(padded), len(padded) // len(heads)
-    elif line[k.OP] == k.CONSTANT:
-        width = flat.width if flat.storage.kind == BYTES else flat.length * flat.values.dtype.itemsize
-        head = _head(key, flat.storage.kind, width)
-        line[k.WIDTH], line[k.ENTRY_HEADER_BYTES], line[k.SIZES] = width, point(_padded([head])), len(head) + width
-    elif line[k.OP] != k.BYTES_ONE:
-        line[k.KEPT_ROWS] = point(room(flat.rows, np.int64))
+    elif way == native.CONSTANT_SIZE:
+        length = flat.width if kind == BYTES else flat.length * flat.values.dtype.itemsize
+        heads = [_head(key, kind, length)]
+        head_bytes = len(heads[0])
+    arrays = (flat.valid, flat.splits, flat.values, flat.value_splits, _padded(heads))
+    return (way, length, head_bytes), [_NOTHING if a is None else np.ascontiguousarray(a) for a in arrays]
 
 
-def _operation(flat: Flat) -> int:
+def _way(flat: Flat) -> int:
     fixed = flat.splits is None
     if flat.storage.kind == INT64:
-        return k.CONSTANT if fixed and flat.length == 0 else k.INT_ONE if fixed and flat.length == 1 else k.INT_LIST
+        if not fixed or flat.length > 1:
+            return native.INTS
+        return native.ONE_INT if flat.length else native.CONSTANT_SIZE
     if flat.storage.kind == FLOAT:
-        return k.CONSTANT if fixed else k.FLOAT_LIST
+        return native.CONSTANT_SIZE if fixed else native.FLOATS
     if fixed and flat.length == 1:
-        return k.CONSTANT if flat.value_splits is None else k.BYTES_ONE
-    return k.BYTES_LIST
+        return native.CONSTANT_SIZE if flat.value_splits is None else native.ONE_TEXT
+    return native.TEXTS
 
 
 def _head(key: bytes, kind: str, data_bytes: int) -> bytes:
@@ -178,7 +164,8 @@ def encode_sequences(batch: pa.RecordBatch, schema: Schema) -> Frames:
             f"the record has {longest} bytes and protobuf's limit is 2 GiB", place=f"row {int(lengths.argmax())}"
         )
     out = np.empty(total + CHUNK_BYTES, np.uint8)
-    _put_records(plan, head.data, head.starts, head.lengths, starts, lengths, out, crcs)
+    _put_payloads(plan, head.data, head.starts, head.lengths, starts, out)
+    native.close_frames(out, starts, lengths, crcs)
     return Frames(out[:total], starts, lengths, crcs)
 
 
@@ -295,20 +282,12 @@ def _put_entry(plan: Int64s, line: int, row: int, to: int) -> int:
 
 
 @kernel
-def _put_records(
-    plan: Int64s,
-    head: Bytes,
-    head_starts: Int64s,
-    head_lengths: Int64s,
-    starts: Int64s,
-    lengths: Int64s,
-    out: Bytes,
-    crcs: npt.NDArray[np.uint32],
+def _put_payloads(
+    plan: Int64s, head: Bytes, head_starts: Int64s, head_lengths: Int64s, starts: Int64s, out: Bytes
 ) -> None:
-    """Write the records: the context as it was encoded, the feature lists, and the frame around them."""
+    """Write the records without their frames: the context as it was encoded, and the feature lists."""
     for row in range(len(starts)):
-        frame = address(out) + starts[row]
-        to = frame + 12
+        to = address(out) + starts[row] + 12
         copy(to, address(head) + head_starts[row] + 12, head_lengths[row])
         to += head_lengths[row]
         if len(plan):
@@ -317,7 +296,6 @@ def _put_records(
             for line in range(len(plan)):
                 if load8(plan[line, _VALID] + row):
                     to = _put_entry(plan, line, row, to)
-        crcs[row] = put_frame(frame, lengths[row])
 
 
 def encode(batch: pa.RecordBatch, schema: Schema) -> Frames:

@@ -15,9 +15,6 @@ from recordmill.base import native
 from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.buffers import room
 from recordmill.base.errors import DataError
-from recordmill.base.kernels import kernel
-from recordmill.base.pointers import store32, store64
-from recordmill.records.tfrecord.crc32c import extend, masked, of_word
 from recordmill.storage.files import read_range, read_ranges, stat
 
 HEADER_BYTES, FOOTER_BYTES = 12, 4
@@ -46,16 +43,6 @@ class Frames:
         """The payload of one record, as a view."""
         start = int(self.starts[index]) + HEADER_BYTES
         return self.data[start : start + int(self.lengths[index])]
-
-
-@kernel
-def put_frame(at: int, length: int) -> int:
-    """Write header and footer around a payload that stands at `at + 12`; gives the payload's CRC."""
-    store64(at, length)
-    store32(at + 8, masked(of_word(length)))
-    crc = extend(0, at + 12, length)
-    store32(at + 12 + length, masked(crc))
-    return crc
 
 
 def frame(data: Bytes, offsets: Int64s) -> Frames:

@@ -1,0 +1,286 @@
+// Columns to framed tf.train.Example records: first the sizes, then the bytes, block by block and column by column.
+//
+// An entry of the map is `0A entry_length | 0A name_length name 12 | feature_length kind list_length | list`. The middle
+// part is constant for a column: its key. Where all but the data is constant, or depends on the data's size alone, the
+// whole head is. Heads and keys go in chunks, so up to 15 bytes after an entry may be overwritten: there stand later
+// entries of the same record, or the 16 bytes of its CRC and of the next header, all of which are written later.
+#include "frames.h"
+#include "wire.h"
+
+namespace rm {
+namespace {
+
+constexpr int64_t CHUNK_BYTES = 16;
+constexpr int64_t BLOCK_BYTES = 16 << 10, BLOCK_ROWS = 256;  // half of a first-level cache; the rest is for the input
+constexpr int64_t INT_SIZES = 11;                            // a varint has 1 to 10 bytes
+constexpr uint8_t FIELD_1 = 0x0A;                            // the tag of field 1, of bytes
+constexpr int64_t PARTS = 5;                                 // arrays of a column
+
+// A run of values, or of bytes.
+struct Run {
+  int64_t start, size;
+};
+
+struct Words {
+  const uint8_t *data;
+  int64_t size;
+
+  RM_INLINE int64_t operator[](int64_t index) const { return load<int64_t>(data + 8 * index); }
+  RM_INLINE Run run(int64_t index) const { return {(*this)[index], (*this)[index + 1] - (*this)[index]}; }
+};
+
+// The bytes of a list's one byte string, or of its packed numbers, with tag and length.
+RM_INLINE int64_t field_bytes(int64_t size) { return 1 + varint_bytes(static_cast<uint64_t>(size)) + size; }
+
+struct Column {
+  int64_t way, length, head_bytes;
+  Span<const uint8_t> valid, values, heads;
+  Words splits, value_splits;
+  int64_t count;  // of values; of CONSTANT_SIZE, of bytes
+
+  Column(const rm_example_column &about, const rm_bytes *parts)
+      : way(about.way), length(about.length), head_bytes(about.head_bytes), valid{parts[0].data, parts[0].size},
+        values{parts[2].data, parts[2].size}, heads{parts[4].data, parts[4].size},
+        splits{parts[1].data, parts[1].size / 8}, value_splits{parts[3].data, parts[3].size / 8},
+        count{is_text() ? value_splits.size - 1
+                        : values.size / (way == RM_CONSTANT_SIZE ? 1 : way == RM_FLOATS ? 4 : 8)} {}
+
+  RM_INLINE bool has(int64_t row) const { return valid.size == 0 || valid[row] != 0; }
+  RM_INLINE int64_t number(int64_t index) const { return load<int64_t>(values.data + 8 * index); }
+  bool is_text() const { return way == RM_ONE_TEXT || way == RM_TEXTS; }
+  // The bytes of an entry, its own tag and length included.
+  RM_INLINE int64_t entry_bytes(int64_t list_bytes) const {
+    return field_bytes(head_bytes - 1 + field_bytes(field_bytes(list_bytes)));  // the key ends with the feature's tag
+  }
+  // The values of a row; size < 0: they are not there.
+  RM_INLINE Run values_of(int64_t row) const {
+    if (splits.size == 0) return {row * length, length};
+    const Run run = splits.run(row);
+    return Span<const uint8_t>{nullptr, count}.holds(run.start, run.size) ? run : Run{0, -1};
+  }
+  RM_INLINE Run text(int64_t index) const {
+    const Run run = value_splits.run(index);
+    return values.holds(run.start, run.size) ? run : Run{0, -1};
+  }
+  // Whether all rows without splits, and what is read in chunks, lie within their arrays.
+  bool fits(int64_t rows) const {
+    const int64_t copies = way == RM_ONE_INT ? INT_SIZES : 1;
+    const int64_t most = way == RM_ONE_INT ? entry_bytes(INT_SIZES + 1) - (INT_SIZES - 1) : head_bytes;
+    if (way < RM_ONE_INT || way > RM_TEXTS || head_bytes < 0 || head_bytes > heads.size) return false;
+    if (heads.size / copies < (most + CHUNK_BYTES - 1) / CHUNK_BYTES * CHUNK_BYTES) return false;
+    if ((valid.size != 0 && valid.size != rows) || (is_text() && value_splits.size == 0)) return false;
+    if (splits.size != 0) return splits.size == rows + 1 && way != RM_CONSTANT_SIZE && way != RM_ONE_INT;
+    if (length < 0 || ((way == RM_ONE_INT || way == RM_ONE_TEXT) && length != 1)) return false;
+    return rows == 0 || length <= count / rows;
+  }
+};
+
+// The bytes of a row's packed numbers, or of its texts with tags and lengths; -1: they are not there.
+template <int WAY>
+RM_INLINE int64_t data_bytes(const Column &column, int64_t row) {
+  const Run run = column.values_of(row);
+  if (run.size < 0) return -1;
+  if (WAY == RM_FLOATS) return 4 * run.size;
+  int64_t size = 0;
+  for (int64_t i = 0; WAY == RM_INTS && i < run.size; i += VarintRun::MOST)
+    size += VarintRun(column.values.data + 8 * (run.start + i), run.size - i).bytes();
+  for (int64_t i = 0; WAY != RM_INTS && i < run.size; i++) {
+    const Run text = column.text(run.start + i);
+    if (text.size < 0) return -1;
+    size += field_bytes(text.size);
+  }
+  return size;
+}
+
+// The bytes of the list that holds them; one without numbers is empty.
+template <int WAY>
+RM_INLINE int64_t list_bytes(int64_t data_bytes) {
+  return (WAY != RM_INTS && WAY != RM_FLOATS) || data_bytes == 0 ? data_bytes : field_bytes(data_bytes);
+}
+
+template <int WAY>
+bool add_sizes(const Column &column, int64_t first, int64_t last, int64_t *sizes, int64_t *kept) {
+  int64_t by_size[INT_SIZES] = {};
+  if (WAY == RM_ONE_INT)
+    for (int64_t size = 1; size < INT_SIZES; size++) by_size[size] = column.entry_bytes(2 + size);
+  for (int64_t row = first; row < last; row++) {
+    if (!column.has(row)) continue;
+    if (WAY == RM_ONE_INT) {
+      sizes[row] += by_size[varint_bytes(static_cast<uint64_t>(column.number(row)))];
+    } else if (WAY == RM_CONSTANT_SIZE) {
+      sizes[row] += column.head_bytes + column.length;
+    } else {
+      const int64_t size = data_bytes<WAY>(column, row);
+      if (size < 0) return false;
+      kept[row] = size;
+      sizes[row] += column.entry_bytes(list_bytes<WAY>(size));
+    }
+  }
+  return true;
+}
+
+// Writes whole chunks: up to 15 bytes more.
+RM_INLINE void copy_chunks(uint8_t *to, const uint8_t *from, int64_t size) {
+  for (int64_t i = 0; i < size; i += CHUNK_BYTES) memcpy(to + i, from + i, CHUNK_BYTES);
+}
+
+// Writes what stands in an entry before its list; gives the place after it, NULL where the entry does not fit. What is
+// written more than the entry, 15 bytes at most, fits then as well.
+RM_INLINE uint8_t *put_head(const Column &column, uint8_t *to, const uint8_t *end, uint8_t kind, int64_t list_bytes) {
+  const int64_t feature = field_bytes(list_bytes), entry = column.head_bytes - 1 + field_bytes(feature);
+  if (entry + 21 > end - to) return nullptr;
+  *to = FIELD_1;
+  to = put_varint(to + 1, static_cast<uint64_t>(entry));
+  copy_chunks(to, column.heads.data, column.head_bytes);
+  to = put_varint(to + column.head_bytes, static_cast<uint64_t>(feature));
+  *to = kind;
+  return put_varint(to + 1, static_cast<uint64_t>(list_bytes));
+}
+
+// Writes one column's entries of some records, each at its place, which moves on; `kept` as add_sizes wrote it.
+template <int WAY>
+bool put_entries(const Column &column, int64_t first, int64_t last, const int64_t *kept, const uint8_t *end,
+                 uint8_t **places) {
+  constexpr uint8_t KIND = WAY == RM_INTS ? 0x1A : WAY == RM_FLOATS ? 0x12 : 0x0A;
+  const uint8_t *const values = column.values.data;
+  int64_t head_bytes[INT_SIZES] = {};
+  if (WAY == RM_ONE_INT)
+    for (int64_t size = 1; size < INT_SIZES; size++) head_bytes[size] = column.entry_bytes(2 + size) - size;
+  const int64_t stride = column.heads.size / INT_SIZES;
+  for (int64_t row = first; row < last; row++) {
+    if (!column.has(row)) continue;
+    uint8_t *to = places[row - first];
+    if (WAY == RM_ONE_INT) {
+      const uint64_t value = static_cast<uint64_t>(column.number(row));
+      const int64_t size = varint_bytes(value), head = head_bytes[size];
+      if (head + size + CHUNK_BYTES > end - to) return false;
+      copy_chunks(to, column.heads.data + size * stride, head);
+      to = put_varint(to + head, value);
+    } else if (WAY == RM_CONSTANT_SIZE) {
+      const int64_t head = column.head_bytes, size = column.length;
+      if (size > end - to || head + size + CHUNK_BYTES > end - to) return false;
+      copy_chunks(to, column.heads.data, head);
+      if (size == 4) memcpy(to + head, values + 4 * row, 4);
+      else copy_short(to + head, values + size * row, size);
+      to += head + size;
+    } else {
+      const Run run = column.values_of(row);
+      const int64_t size = kept[row];
+      if (run.size < 0 || size < 0 || size > end - to) return false;
+      to = put_head(column, to, end, KIND, list_bytes<WAY>(size));
+      if (to == nullptr) return false;
+      if ((WAY == RM_INTS || WAY == RM_FLOATS) && size > 0) {
+        *to = FIELD_1;
+        to = put_varint(to + 1, static_cast<uint64_t>(size));
+      }
+      const uint8_t *const start = to;
+      if (WAY == RM_FLOATS) {
+        if (size != 4 * run.size) return false;
+        copy_short(to, values + 4 * run.start, size);
+        to += size;
+      }
+      for (int64_t i = 0; WAY == RM_INTS && i < run.size; i += VarintRun::MOST) {
+        const VarintRun part(values + 8 * (run.start + i), run.size - i);
+        if (10 * part.size + CHUNK_BYTES > end - to && part.bytes() + CHUNK_BYTES > end - to) return false;
+        to = part.put(to);
+      }
+      for (int64_t i = 0; (WAY == RM_TEXTS || WAY == RM_ONE_TEXT) && i < run.size; i++) {
+        const Run text = column.text(run.start + i);
+        if (text.size < 0 || text.size > end - to - CHUNK_BYTES) return false;
+        *to = FIELD_1;
+        to = put_varint(to + 1, static_cast<uint64_t>(text.size));
+        copy_short(to, values + text.start, text.size);
+        to += text.size;
+      }
+      if (to != start + size) return false;
+    }
+    places[row - first] = to;
+  }
+  return true;
+}
+
+struct Columns {
+  const rm_example_column *about;
+  const rm_bytes *parts;
+  int64_t count;
+
+  RM_INLINE Column operator[](int64_t index) const { return Column(about[index], parts + PARTS * index); }
+  // Whether there are parts of each column, as long as the records are many.
+  bool fit(int64_t rows) const {
+    for (int64_t i = 0; i < count; i++)
+      if (!(*this)[i].fits(rows)) return false;
+    return true;
+  }
+};
+
+#define RM_BY_WAY(way, function, ...)                                   \
+  (way == RM_ONE_INT         ? function<RM_ONE_INT>(__VA_ARGS__)        \
+   : way == RM_INTS          ? function<RM_INTS>(__VA_ARGS__)           \
+   : way == RM_CONSTANT_SIZE ? function<RM_CONSTANT_SIZE>(__VA_ARGS__)  \
+   : way == RM_FLOATS        ? function<RM_FLOATS>(__VA_ARGS__)         \
+   : way == RM_ONE_TEXT      ? function<RM_ONE_TEXT>(__VA_ARGS__)       \
+                             : function<RM_TEXTS>(__VA_ARGS__))
+
+}  // namespace
+}  // namespace rm
+
+using namespace rm;
+
+RM_EXPORT int64_t rm_size_examples(const int64_t *columns, int64_t columns_size, const rm_bytes *parts,
+                                   int64_t parts_size, int64_t *kept, int64_t kept_size, int64_t *sizes,
+                                   int64_t sizes_size, int64_t *starts, int64_t starts_size, int64_t *lengths,
+                                   int64_t lengths_size) {
+  const Columns all{reinterpret_cast<const rm_example_column *>(columns), parts, parts_size / PARTS};
+  const int64_t rows = sizes_size;
+  if (columns_size != 3 * all.count || parts_size != PARTS * all.count || starts_size != rows || lengths_size != rows ||
+      kept_size != all.count * rows || !all.fit(rows))
+    return RM_BOUNDS;
+  int64_t at = 0;
+  for (int64_t first = 0; first < rows; first += BLOCK_ROWS) {
+    const int64_t last = min(first + BLOCK_ROWS, rows);
+    for (int64_t row = first; row < last; row++) sizes[row] = 0;
+    for (int64_t i = 0; i < all.count; i++) {
+      const Column column = all[i];
+      if (!RM_BY_WAY(column.way, add_sizes, column, first, last, sizes, kept + i * rows)) return RM_BOUNDS;
+    }
+    for (int64_t row = first; row < last; row++) {
+      starts[row] = at;
+      lengths[row] = field_bytes(sizes[row]);
+      at += lengths[row] + FRAME_BYTES;
+    }
+  }
+  return at;
+}
+
+RM_EXPORT int64_t rm_write_examples(const int64_t *columns, int64_t columns_size, const rm_bytes *parts,
+                                    int64_t parts_size, const int64_t *kept, int64_t kept_size, const int64_t *sizes,
+                                    int64_t sizes_size, const int64_t *starts, int64_t starts_size,
+                                    const int64_t *lengths, int64_t lengths_size, uint8_t *out, int64_t out_size,
+                                    uint32_t *crcs, int64_t crcs_size) {
+  const Columns all{reinterpret_cast<const rm_example_column *>(columns), parts, parts_size / PARTS};
+  const int64_t rows = sizes_size;
+  if (columns_size != 3 * all.count || parts_size != PARTS * all.count || starts_size != rows || lengths_size != rows ||
+      crcs_size != rows || kept_size != all.count * rows || !all.fit(rows))
+    return RM_BOUNDS;
+  uint8_t *places[BLOCK_ROWS];
+  for (int64_t first = 0, last; first < rows; first = last) {
+    for (last = first; last < rows && last - first < BLOCK_ROWS; last++) {
+      if (!Span<uint8_t>{out, out_size - FRAME_BYTES - CHUNK_BYTES}.holds(starts[last], lengths[last])) return RM_BOUNDS;
+      if (last > first && starts[last] + lengths[last] - starts[first] > BLOCK_BYTES) break;
+      uint8_t *const payload = out + starts[last] + HEADER_BYTES;
+      *payload = FIELD_1;
+      places[last - first] = put_varint(payload + 1, static_cast<uint64_t>(sizes[last]));
+    }
+    for (int64_t i = 0; i < all.count; i++) {
+      const Column column = all[i];
+      if (!RM_BY_WAY(column.way, put_entries, column, first, last, kept + i * rows, out + out_size, places))
+        return RM_BOUNDS;
+    }
+    for (int64_t row = first; row < last; row++) {
+      uint8_t *const frame = out + starts[row];
+      if (places[row - first] != frame + HEADER_BYTES + lengths[row]) return RM_BOUNDS;
+      crcs[row] = put_frame(frame, lengths[row]);
+    }
+  }
+  return rows;
+}

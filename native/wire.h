@@ -1,0 +1,99 @@
+// Protobuf's wire format: varints.
+#ifndef RECORDMILL_WIRE_H
+#define RECORDMILL_WIRE_H
+
+#include "common.h"
+
+namespace rm {
+
+// The bytes of a number as a varint: 1 to 10.
+RM_INLINE int64_t varint_bytes(uint64_t value) { return ((64 - leading_zeros(value | 1)) * 9 + 64) >> 6; }
+
+// The low 56 bits, 7 to a byte.
+RM_INLINE uint64_t spread_bits(uint64_t value) {
+  value = (value & 0x000000000FFFFFFFu) | ((value & 0x00FFFFFFF0000000u) << 4);
+  value = (value & 0x00003FFF00003FFFu) | ((value & 0x0FFFC0000FFFC000u) << 2);
+  return (value & 0x007F007F007F007Fu) | ((value & 0x3F803F803F803F80u) << 1);
+}
+
+// The same in vector code, of numbers below 2^52: they become doubles, whose exponents say how many bits there are.
+constexpr int FEW_BITS = 52;
+RM_INLINE uint64_t few_bits_bytes(uint64_t value) {
+  constexpr double TWO_52 = 4503599627370496.0;
+  uint64_t bits = value | 1 | 0x4330000000000000u;
+  double number;
+  memcpy(&number, &bits, 8);
+  number -= TWO_52;
+  memcpy(&bits, &number, 8);
+  const uint32_t length = static_cast<uint32_t>(bits >> 52) - 1022;
+  return (length * 9 + 64) >> 6;
+}
+
+// Its bytes as a word, of a number below 2^56: each byte with a higher one that is not 0 says that it goes on.
+RM_INLINE uint64_t varint_word(uint64_t value) {
+  const uint64_t word = spread_bits(value);
+  uint64_t higher = word >> 8;
+  higher |= higher >> 8;
+  higher |= higher >> 16;
+  higher |= higher >> 32;
+  return word | ((higher + 0x7F7F7F7F7F7F7F7Fu) & 0x8080808080808080u);
+}
+
+// Writes a varint, and up to 7 bytes more; gives the place after it.
+RM_INLINE uint8_t *put_varint(uint8_t *to, uint64_t value) {
+  constexpr uint64_t GO_ON = 0x8080808080808080u;
+  if (value < 0x80) {
+    *to = static_cast<uint8_t>(value);
+    return to + 1;
+  }
+  const int64_t size = varint_bytes(value);
+  if (RM_LIKELY(size <= 8)) {
+    store(to, spread_bits(value) | (GO_ON & ((uint64_t{1} << (8 * (size - 1))) - 1)));
+  } else {
+    store(to, spread_bits(value) | GO_ON);
+    to[8] = static_cast<uint8_t>(value >> 56);  // bit 63 is its sign to go on
+    if (size == 10) to[9] = 1;
+  }
+  return to + size;
+}
+
+// Numbers at any place to varints, 64 at a time in vector code where all are below 2^52.
+struct VarintRun {
+  static constexpr int64_t MOST = 64;
+  int64_t size;
+  bool is_few;
+  uint64_t numbers[MOST];
+
+  RM_INLINE VarintRun(const uint8_t *at, int64_t count) : size(min(count, MOST)) {
+    memcpy(numbers, at, static_cast<size_t>(8 * size));
+    uint64_t bits = 0;
+    for (int64_t i = 0; i < size; i++) bits |= numbers[i];
+    is_few = bits >> FEW_BITS == 0;
+  }
+  RM_INLINE int64_t bytes() const {
+    uint64_t sum = 0;
+    if (is_few)
+      for (int64_t i = 0; i < size; i++) sum += few_bits_bytes(numbers[i]);
+    else
+      for (int64_t i = 0; i < size; i++) sum += static_cast<uint64_t>(varint_bytes(numbers[i]));
+    return static_cast<int64_t>(sum);
+  }
+  RM_INLINE uint8_t *put(uint8_t *to) const {
+    if (is_few) {
+      uint64_t words[MOST], sizes[MOST];
+      for (int64_t i = 0; i < size; i++) sizes[i] = few_bits_bytes(numbers[i]);
+      for (int64_t i = 0; i < size; i++) words[i] = varint_word(numbers[i]);
+      for (int64_t i = 0; i < size; i++) {
+        store(to, words[i]);
+        to += sizes[i];
+      }
+    } else {
+      for (int64_t i = 0; i < size; i++) to = put_varint(to, numbers[i]);
+    }
+    return to;
+  }
+};
+
+}  // namespace rm
+
+#endif
