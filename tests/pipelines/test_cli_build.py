@@ -248,15 +248,6 @@ def test_a_library_that_can_not_be_loaded_is_said_where_the_address_space_is_lim
     assert limit_reached(ModuleNotFoundError("No module named 'x'")) is None
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux keeps the limit of address space")
-def test_an_address_space_without_room_for_the_kernels_is_one_line(tmp_path: Path) -> None:
-    limited = ["sh", "-c", 'ulimit -v 400000 && exec "$0" "$@"', sys.executable, "-m", "recordmill"]
-    done = subprocess.run([*limited, "status", str(tmp_path)], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.startswith("recordmill: error: out of memory: ")
-    assert done.stderr.count("\n") == 1
-
-
 @pytest.mark.sweep
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux keeps the limit of address space")
 @pytest.mark.parametrize(
