@@ -47,9 +47,12 @@ def test_a_build_into_a_store_is_the_local_one(store: Store, out: str, tmp_path:
     found, folder = store.objects(out), far.manifest.parts[0].folder
     local = {path.relative_to(tmp_path / "near" / near.manifest.parts[0].folder).as_posix(): path.read_bytes()
              for path in (tmp_path / "near" / near.manifest.parts[0].folder).rglob("*") if path.is_file()}  # fmt: skip
-    assert local == {
-        name.removeprefix(f"{folder}/"): data for name, data in found.items() if name.startswith(f"{folder}/")
-    }
+    there = {name.removeprefix(f"{folder}/"): data for name, data in found.items() if name.startswith(f"{folder}/")}
+    (listed,) = map(json.loads, there.pop("inputs.jsonl").splitlines())
+    assert (listed["name"], listed["bytes"]) == ("in.csv", len((tmp_path / "in.csv").read_bytes()))
+    assert listed["etag"]  # on a disk its mtime_ns
+    del local["inputs.jsonl"]
+    assert local == there
     assert folder == f"data-{far.manifest.run['id']}"
     assert [path.read_bytes() for path in map(Path, near.rejects)] == [
         found[name] for name in far.manifest.rejects["files"]

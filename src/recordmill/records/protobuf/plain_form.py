@@ -18,6 +18,7 @@ from recordmill.base.buffers import room
 from recordmill.records.protobuf.wire import SLACK
 
 EXAMPLE_PARTS, SEQUENCE_PARTS = 1, 2  # maps of a message: features; context and feature_lists
+_MOST_ENTRIES = 1 << 18  # in the maps of a message: protobuf takes some 90 bytes for each, also for a repeated name
 
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _FIELDS: dict[str, dict[str, Any]] = {  # of messages of tensorflow/core/example/*.proto, from number 1 on
@@ -50,11 +51,14 @@ class PlainForm:
 
 
 def plain_form(record: bytes, parts: int) -> PlainForm | None:
-    """Rewrites an Example (parts = 1) or SequenceExample (2); None where protobuf refuses it.
+    """Rewrites an Example (parts = 1) or SequenceExample (2); None where protobuf refuses it, or it has so many entries
+    in its maps that protobuf would take many times its bytes.
 
     >>> plain_form(bytes.fromhex("0a0b0a090a017812041a020805"), 1).data.hex()  # a number that is not packed
     '0a0c0a0a0a017812051a030a0105'
     """
+    if len(record) > _MOST_ENTRIES and _count_fields(record, 0, len(record), 1) > _MOST_ENTRIES:
+        return None
     try:
         message = _messages()[parts - 1].FromString(record)
     except DecodeError:
@@ -66,6 +70,37 @@ def plain_form(record: bytes, parts: int) -> PlainForm | None:
     message.DiscardUnknownFields()
     data = message.SerializeToString(deterministic=True)
     return PlainForm(data, entries, len(data) < with_unknown)
+
+
+def _count_fields(data: bytes, at: int, stop: int, depth: int) -> int:
+    """Counts the fields that lie `depth` messages deep, up to a little more than _MOST_ENTRIES. Groups are looked into
+    as if their fields stood around them.
+    """
+    found = 0
+    while at < stop and found <= _MOST_ENTRIES:
+        found += not depth
+        tag, at = _varint(data, at)
+        if tag & 7 == 2:
+            size, at = _varint(data, at)
+            found += _count_fields(data, at, min(at + size, stop), depth - 1) if depth else 0
+            at += size
+        elif tag & 7 == 0:
+            _, at = _varint(data, at)
+        else:
+            at += {1: 8, 5: 4}.get(tag & 7, 0)
+    return found
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number at `at` and where it ends; the end of the data where it is cut off."""
+    value = shift = 0
+    while at < len(data):
+        byte, at = data[at], at + 1
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            break
+    return value, at
 
 
 def _entries(message: Any) -> int:
