@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import resource  # before there is no room for it
 from enum import Enum
 
 
@@ -34,8 +35,4 @@ def _is_of_loading(error: Exception) -> bool:
 
 
 def _is_space_limited() -> bool:
-    try:
-        import resource
-    except ImportError:  # no such system
-        return False
     return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
