@@ -20,7 +20,6 @@ def limit(kind: str, source: str, out: str) -> Work:
     import pyarrow.json
 
     from recordmill.base.machine import core_count
-    from recordmill.base.pointers import address_of
     from recordmill.base.siphash import derive_key, hash_positions
     from recordmill.base.threads import thread_map
     from recordmill.building.run_file import permuted_entries
@@ -55,14 +54,15 @@ def limit(kind: str, source: str, out: str) -> Work:
         firsts = np.cumsum([0, *(batch.num_rows for batch in batches)]).tolist()
         parts = [*thread_map(lambda one: encoded(*one, schema), zip(batches, firsts[:-1], strict=True), threads)]
         sizes = np.concatenate([frames.lengths for frames, _ in parts]) + FRAME_BYTES
-        addresses = np.concatenate([frames.starts + address_of(frames.data) for frames, _ in parts])
+        blocks, starts = [frames.data for frames, _ in parts], np.concatenate([frames.starts for frames, _ in parts])
+        which = np.repeat(np.arange(len(parts), dtype=np.int32), [len(frames.lengths) for frames, _ in parts])
         order = np.argsort(np.concatenate([keys for _, keys in parts]))
 
         def write(shard: int) -> str:
             mine = order[shard * len(order) // SHARDS : (shard + 1) * len(order) // SHARDS]
             digest = Digest()
             with open(f"{out}/train-{shard:05d}-of-{SHARDS:05d}", "wb") as file:
-                for piece, _ in permuted_entries(addresses, sizes, mine):
+                for piece, _ in permuted_entries(blocks, starts, sizes, mine, which=which):
                     scan(piece, source="", first_record=0, first_offset=0, max_record_bytes=1 << 30, final=True)
                     digest.update(piece)
                     file.write(piece)

@@ -59,7 +59,6 @@ def _store(bits: int) -> Any:
 
 
 load8 = _load(8)  # (address) -> 0 ... 255
-load16 = _load(16)
 load32 = _load(32)  # (address) -> 0 ... 2^32 - 1
 load64 = _load(64)  # (address) -> int64
 store8 = _store(8)  # (address, int64): its lowest byte

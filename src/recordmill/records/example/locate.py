@@ -410,7 +410,7 @@ def forget(rows: Int64s, status: npt.NDArray[np.uint8], columns: Int64s) -> None
 _REASONS = {
     wire.PAST_END: "truncated: a field reaches past the end of its message",
     wire.LONG_VARINT: "a varint is longer than 10 bytes",
-    UNUSUAL: "not a tf.train.Example: protobuf refuses it",
+    UNUSUAL: "not a tf.train.Example: protobuf refuses it, or it names features over 262,144 times",
     WRONG_KIND: "another kind of list than the schema's",
     WRONG_COUNT: "another number of values than the schema's",
     MISSING_VALUE: "missing, though the schema says that every record has it",
