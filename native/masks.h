@@ -37,6 +37,25 @@ RM_INLINE uint64_t equal_mask(const uint8_t *at, uint8_t byte) {
 #endif
 }
 
+// Bit i is the highest bit of at[i]. Reads 64 bytes.
+RM_INLINE uint64_t high_mask(const uint8_t *at) {
+  uint64_t mask = 0;
+#if defined(__AVX2__)
+  for (int half = 0; half < 2; half++) {
+    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(at + 32 * half));
+    mask |= static_cast<uint64_t>(static_cast<uint32_t>(_mm256_movemask_epi8(bytes))) << (32 * half);
+  }
+#elif defined(__SSE2__)
+  for (int quarter = 0; quarter < 4; quarter++) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(at + 16 * quarter));
+    mask |= static_cast<uint64_t>(static_cast<uint32_t>(_mm_movemask_epi8(bytes))) << (16 * quarter);
+  }
+#else
+  for (int i = 0; i < 64; i++) mask |= static_cast<uint64_t>(at[i] >> 7) << i;
+#endif
+  return mask;
+}
+
 // The same for the block at `base` of `data`, where bytes beyond the end count as no match.
 RM_INLINE uint64_t byte_mask(const uint8_t *data, int64_t base, int64_t size, uint8_t byte) {
   if (RM_LIKELY(size - base >= BLOCK)) return equal_mask(data + base, byte);

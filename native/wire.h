@@ -1,10 +1,99 @@
-// Protobuf's wire format: varints.
+// Protobuf's wire format: varints, length-delimited fields, packed lists of varints.
 #ifndef RECORDMILL_WIRE_H
 #define RECORDMILL_WIRE_H
 
-#include "common.h"
+#include "masks.h"
 
 namespace rm {
+
+constexpr uint64_t GO_ON = 0x8080808080808080u;  // in each byte the bit that says that a varint goes on
+
+// A stretch of bytes; at is NULL where there is none: a message is damaged, or written in an unusual way.
+struct Bytes {
+  const uint8_t *at, *end;
+
+  RM_INLINE bool is_there() const { return at != nullptr; }
+  RM_INLINE int64_t size() const { return end - at; }
+};
+
+// A number and the place after it, NULL where it is cut off or has more than ten bytes.
+struct Varint {
+  uint64_t value;
+  const uint8_t *after;
+};
+
+// The value of up to eight bytes: groups of 7 bits, moved together.
+RM_INLINE uint64_t join_bits(uint64_t word) {
+  word = (word & 0x007F007F007F007Fu) | ((word & 0x7F007F007F007F00u) >> 1);
+  word = (word & 0x00003FFF00003FFFu) | ((word & 0x3FFF00003FFF0000u) >> 2);
+  return (word & 0x000000000FFFFFFFu) | ((word & 0x0FFFFFFF00000000u) >> 4);
+}
+
+inline Varint read_varint_bytes(const uint8_t *at, const uint8_t *end) {
+  uint64_t value = 0;
+  for (int i = 0; i < 10 && at + i < end; i++) {
+    value |= static_cast<uint64_t>(at[i] & 0x7F) << (7 * i);
+    if (at[i] < 0x80) return {value, at + i + 1};
+  }
+  return {value, nullptr};
+}
+
+// Reads a varint that ends at `end` or before; up to limit, which is there or after it, memory can be read. No branch
+// depends on how many bytes it has, up to eight. Bits beyond the 64th are dropped; a longer form than needed is as good.
+RM_INLINE Varint read_varint(const uint8_t *at, const uint8_t *end, const uint8_t *limit) {
+  if (RM_LIKELY(limit - at >= 8)) {
+    const uint64_t word = load<uint64_t>(at), stops = ~word & GO_ON;
+    if (stops != 0) {
+      const uint8_t *const after = at + (first_bit(stops) >> 3) + 1;
+      if (RM_LIKELY(after <= end)) return {join_bits(word & (stops ^ (stops - 1))), after};
+    } else if (end - at >= 10) {  // negative numbers have ten bytes
+      const uint64_t low = join_bits(word), ninth = at[8], tenth = at[9];
+      if (ninth < 0x80) return {low | ninth << 56, at + 9};
+      if (tenth < 0x80) return {low | (ninth & 0x7F) << 56 | tenth << 63, at + 10};
+    }
+  }
+  return read_varint_bytes(at, end);
+}
+
+// Reads the content of a length-delimited field, from its length on; protobuf's limit is 2 GiB.
+RM_INLINE Bytes read_content(const uint8_t *at, const uint8_t *end) {
+  if (RM_UNLIKELY(at >= end)) return {nullptr, nullptr};
+  if (RM_LIKELY(*at < 0x80)) return *at < end - at ? Bytes{at + 1, at + 1 + *at} : Bytes{nullptr, nullptr};
+  const Varint size = read_varint_bytes(at, min(end, at + 5));
+  const bool fits = size.after != nullptr && size.value <= 0x7FFFFFFF &&
+                    static_cast<int64_t>(size.value) <= end - size.after;
+  return fits ? Bytes{size.after, size.after + size.value} : Bytes{nullptr, nullptr};
+}
+
+// A field of a message. number: 0 where it is damaged. value: of a varint; content: of a field of another type.
+struct MessageField {
+  uint64_t number, type, value;
+  Bytes content;
+  const uint8_t *after;
+};
+
+enum { VARINT_TYPE = 0, I64_TYPE = 1, LEN_TYPE = 2, I32_TYPE = 5 };  // groups count as damage
+
+inline MessageField read_field(const uint8_t *at, const uint8_t *end) {
+  const Varint tag = read_varint(at, end, end);
+  MessageField field{tag.value >> 3, tag.value & 7, 0, {nullptr, nullptr}, nullptr};
+  if (tag.after != nullptr && (field.type == VARINT_TYPE || field.type == LEN_TYPE)) {
+    const Varint next = read_varint(tag.after, end, end);
+    field.value = next.value;
+    field.after = next.after;
+    if (field.type == LEN_TYPE && next.after != nullptr) {
+      const bool fits = next.value <= static_cast<uint64_t>(end - next.after);
+      field.content = fits ? Bytes{next.after, next.after + next.value} : Bytes{nullptr, nullptr};
+      field.after = field.content.end;
+    }
+  } else if (tag.after != nullptr && (field.type == I64_TYPE || field.type == I32_TYPE)) {
+    const int64_t size = field.type == I64_TYPE ? 8 : 4;
+    if (end - tag.after >= size) field.content = {tag.after, tag.after + size};
+    field.after = field.content.end;
+  }
+  if (field.after == nullptr) field.number = 0;
+  return field;
+}
 
 // The bytes of a number as a varint: 1 to 10.
 RM_INLINE int64_t varint_bytes(uint64_t value) { return ((64 - leading_zeros(value | 1)) * 9 + 64) >> 6; }
@@ -41,7 +130,6 @@ RM_INLINE uint64_t varint_word(uint64_t value) {
 
 // Writes a varint, and up to 7 bytes more; gives the place after it.
 RM_INLINE uint8_t *put_varint(uint8_t *to, uint64_t value) {
-  constexpr uint64_t GO_ON = 0x8080808080808080u;
   if (value < 0x80) {
     *to = static_cast<uint8_t>(value);
     return to + 1;
