@@ -2,18 +2,17 @@
 # The main job on this machine: raw files -> shuffled TFRecord shards -> Parquet and NumPy -> a trained model.
 #
 #   ./run_local.sh              sample inputs, made from data inside PyPI packages, into local/
-#   ./run_local.sh RAW          RAW (images, CSV, JSONL, text, Parquet or TFRecord files; the kind is told from the content) into local/out/own
+#   ./run_local.sh RAW          your images, CSV, JSONL, text, Parquet or TFRecord files into local/out/own
 #   ./run_local.sh RAW OUT      the same into OUT, read back into OUT-read
 #
-# It makes the virtual environment .venv if there is none. PYTHON=python3.12 ./run_local.sh chooses the interpreter it is made with.
+# The first run makes the virtual environment .venv. PYTHON=python3.12 ./run_local.sh chooses its interpreter.
 set -euo pipefail
 
 here="$(cd "$(dirname "$0")" && pwd)"
 work="$here/local"
 bin="$here/.venv/bin"
-
-say() { if [ -t 1 ]; then printf '\n\033[1m== %s\033[0m\n' "$*"; else printf '\n== %s\n' "$*"; fi; }
-run() { printf '$ %s\n' "$*"; "$@"; }
+log="$work/run_local.log"
+export TF_CPP_MIN_LOG_LEVEL=3 # no notes of TensorFlow about the processor and missing GPUs
 
 find_python() {
   local name
@@ -27,69 +26,81 @@ find_python() {
   exit 1
 }
 
-install() {
-  if [ ! -e "$here/.venv/installed-by-run-local" ]; then
-    local python version
-    python="$(find_python)"
-    version="$("$python" -c 'import sys; print("%d%d" % sys.version_info[:2])')"
-    say "Installing recordmill with all extras, and scikit-learn for the samples, into .venv (some minutes, once)"
-    run "$python" -m venv "$here/.venv"
-    run "$bin/python" -m pip install --quiet -c "$here/.ci/constraints/py$version.txt" -e "$here[all]" scikit-learn
-    touch "$here/.venv/installed-by-run-local"
+# step TITLE COMMAND...: one line, which ends with the summary that the command prints; all of its output goes to the log.
+step() {
+  local title="$1" lines
+  shift
+  printf '%-8s' "$title"
+  printf '\n$ %s\n' "$*" >>"$log"
+  if ! lines="$("$@" 2>&1)"; then
+    printf 'failed: %s\n%s\n' "$*" "$lines"
+    exit 1
   fi
+  printf '%s\n' "$lines" >>"$log"
+  printf '%s\n' "$lines" | grep -v -e '^note: ' -e '^  ' -e '^$' | tail -n 1 || echo
 }
 
-# build_and_read REPLACE INPUT OUT READ [build's options]: one data set from INPUT, verified, and read back as Parquet and as NumPy arrays.
-# REPLACE is --overwrite or empty.
+# show TITLE COMMAND...: the command and all that it prints.
+show() {
+  shift
+  printf '\n$ %s\n' "$*"
+  "$@"
+}
+
+install() {
+  [ ! -e "$here/.venv/installed-by-run-local" ] || return 0
+  local python version
+  python="$(find_python)"
+  version="$("$python" -c 'import sys; print("%d%d" % sys.version_info[:2])')"
+  echo "install recordmill[beam,tf] and scikit-learn into .venv, once: pip downloads about 500 MB, most of it TensorFlow,"
+  echo "        and compiles the C++ library. This takes 2 to 15 minutes and prints nothing meanwhile."
+  "$python" -m venv "$here/.venv"
+  "$bin/python" -m pip install --quiet --disable-pip-version-check -c "$here/.ci/constraints/py$version.txt" -e "$here[beam,tf]" scikit-learn
+  touch "$here/.venv/installed-by-run-local"
+  echo "        done in $SECONDS s"
+}
+
+# build_and_read HOW REPLACE INPUT OUT READ [build's options]: a data set from INPUT, verified, and read back as Parquet and NumPy arrays.
+# HOW is step or show, REPLACE --overwrite or empty.
 build_and_read() {
-  local replace="$1" input="$2" out="$3" read="$4"
-  shift 4
-  say "Building $out from $input"
-  run "$bin/recordmill" build "$input" --out "$out" $replace "$@"
-  say "Verifying $out: every shard against the manifest"
-  run "$bin/recordmill" verify "$out"
-  say "Reading $out back to Parquet: $read/parquet"
-  run "$bin/recordmill" read "$out" --out "$read/parquet" --to parquet $replace
-  say "Reading $out back to NumPy: $read/npy"
-  run "$bin/recordmill" read "$out" --out "$read/npy" --to npy $replace
+  local how="$1" replace="$2" input="$3" out="$4" read="$5"
+  shift 5
+  "$how" build "$bin/recordmill" build "$input" --out "$out" $replace "$@"
+  "$how" verify "$bin/recordmill" verify "$out"
+  "$how" read "$bin/recordmill" read "$out" --out "$read/parquet" --to parquet $replace
+  "$how" read "$bin/recordmill" read "$out" --out "$read/npy" --to npy $replace
 }
 
 samples() {
-  local name
   cd "$here"
   here=. work=local bin=.venv/bin
-  say "Making sample inputs: $work/raw"
-  run "$bin/python" "$here/examples/make_samples.py" "$work/raw"
-  build_and_read --overwrite "$work/raw/digits" "$work/out/digits" "$work/read/digits" --splits train=0.9,validation=0.1
-  for name in iris wine breast_cancer diabetes; do
-    build_and_read --overwrite "$work/raw/tables/$name.csv" "$work/out/$name" "$work/read/$name" --label target
-  done
-  build_and_read --overwrite "$work/raw/texts" "$work/out/texts" "$work/read/texts"
-  build_and_read --overwrite "$work/raw/packages.jsonl" "$work/out/packages" "$work/read/packages"
-  say "The first records of $work/out/wine"
-  run "$bin/recordmill" head "$work/out/wine" -n 2
-  say "Training a small Keras model for one epoch on $work/out/digits"
-  export TF_CPP_MIN_LOG_LEVEL=3 # TensorFlow's notes about the processor and missing GPUs
-  run "$bin/python" "$here/examples/train_keras.py" "$work/out/digits" "$work/digits.keras"
-  say "Done. Shards: $work/out, Parquet and NumPy: $work/read, model: $work/digits.keras"
+  step samples "$bin/python" examples/make_samples.py "$work/raw"
+  build_and_read step --overwrite "$work/raw/digits" "$work/out/digits" "$work/read/digits" --splits train=0.9,validation=0.1
+  build_and_read step --overwrite "$work/raw/tables/wine.csv" "$work/out/wine" "$work/read/wine" --label target
+  build_and_read step --overwrite "$work/raw/texts" "$work/out/texts" "$work/read/texts"
+  build_and_read step --overwrite "$work/raw/packages.jsonl" "$work/out/packages" "$work/read/packages"
+  step train "$bin/python" examples/train_keras.py "$work/out/digits" "$work/digits.keras"
+  echo "done    in $SECONDS s. Shards: $work/out, Parquet and NumPy: $work/read, all output: ${log#"$PWD/"}"
 }
 
 case "${1:-}" in
   -h | --help)
-    sed -n '2,9s/^# \{0,1\}//p' "$0"
+    sed -n '2,8s/^# \{0,1\}//p' "$0"
     ;;
   "")
+    mkdir -p "$work"
+    : >"$log"
     install
     samples
     ;;
   *)
     install
     if [ $# -ge 2 ]; then # what stands in a folder of the user's is never replaced
-      build_and_read "" "$1" "${2%/}" "${2%/}-read"
-      say "Done. Shards: ${2%/}, Parquet and NumPy: ${2%/}-read"
+      out="${2%/}" read="${2%/}-read" replace=""
     else
-      build_and_read --overwrite "$1" "$work/out/own" "$work/read/own"
-      say "Done. Shards: $work/out/own, Parquet and NumPy: $work/read/own"
+      out="$work/out/own" read="$work/read/own" replace=--overwrite
     fi
+    build_and_read show "$replace" "$1" "$out" "$read"
+    printf '\nDone. Shards: %s, Parquet and NumPy: %s\n' "$out" "$read"
     ;;
 esac

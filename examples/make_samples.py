@@ -94,10 +94,13 @@ def _documents() -> Iterator[tuple[str, str, str]]:
 
 
 def main(folder: Path) -> None:
-    print(f"{digits(folder / 'digits'):,} PNG images of handwritten digits in 10 class folders: {folder / 'digits'}")
-    print(f"{tables(folder / 'tables')} CSV files: {folder / 'tables'}")
-    print(f"{texts(folder / 'texts'):,} text documents in 3 class folders: {folder / 'texts'}")
-    print(f"{packages(folder / 'packages.jsonl'):,} JSON lines about packages: {folder / 'packages.jsonl'}")
+    counts = (
+        f"{digits(folder / 'digits'):,} images of digits",
+        f"{tables(folder / 'tables')} tables",
+        f"{texts(folder / 'texts'):,} texts",
+        f"{packages(folder / 'packages.jsonl'):,} JSON lines about packages",
+    )
+    print(f"{', '.join(counts)}: {folder}")
 
 
 if __name__ == "__main__":

@@ -39,10 +39,10 @@ def main(out: str, save_to: str | None = None) -> None:
     # the reader has shuffled
     history = model.fit(batches, validation_data=held_out, epochs=1, verbose=2, shuffle=False)
     accuracy = history.history["val_accuracy"][-1]
-    print(f"accuracy on the validation split after one epoch: {accuracy:.1%}")
     if save_to is not None:
         model.save(save_to)
         print(f"model saved: {save_to}")
+    print(f"accuracy on the validation split after one epoch: {accuracy:.1%}")
 
 
 if __name__ == "__main__":

@@ -18,12 +18,14 @@ PAGES = ("README.md", "docs/getting-started.md", "docs/building.md")
 
 @pytest.fixture(scope="module")
 def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the samples of digits and tables in local/raw, and what run_local.sh leaves of two of them."""
+    """A folder with README's rides.csv, samples in local/raw, and what run_local.sh makes of two of them."""
     pytest.importorskip("sklearn", reason="the samples are scikit-learn's")
     folder = tmp_path_factory.mktemp("samples")
     make = runpy.run_path(str(ROOT / "examples" / "make_samples.py"))
     for kind in ("digits", "tables"):
         make[kind](folder / "local" / "raw" / kind)
+    rides = (f"{n % 60 + 3},{('UA', 'B6', 'EV')[n % 4 % 3]}\n" for n in range(1000))
+    (folder / "rides.csv").write_text("fare,carrier\n" + "".join(rides))
     raw, out, read = (folder / "local" / name for name in ("raw", "out", "read"))
     recordmill.build(raw / "digits", out / "digits", splits="train=0.9,validation=0.1")
     recordmill.build(raw / "tables" / "wine.csv", out / "wine", label="target")
