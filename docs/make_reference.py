@@ -6,7 +6,6 @@ python docs/make_reference.py
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
 from recordmill.options.commands import COMMANDS, flags_of, keywords_source
@@ -33,51 +32,48 @@ _CALLS = {
 _HEAD = """\
 # Options
 
-Written by `docs/make_reference.py` from `src/recordmill/options/`. `recordmill COMMAND --help` shows the
-options that are needed often, marked with • here, and `--help-all` shows all. In Python each is a keyword;
-`--no-shuffle` is `shuffle=False`. **Bytes** says which ones decide the bytes that come out: equal inputs and equal
-values of these give equal files, whatever the others are.
+Written by `docs/make_reference.py` from `src/recordmill/options/`. `recordmill COMMAND --help` shows the options marked
+with •, `--help-all` all of them. In Python each is a keyword: `--max-rejects` is `max_rejects=`, `--no-shuffle` is
+`shuffle=False`; `recordmill.build?` in IPython shows their types. Options marked with ◆ decide the bytes that come out:
+equal inputs and equal values of these give equal files.
 """
 
 
 def reference() -> str:
-    """The text of the page."""
-    return _HEAD + "".join(f"\n{section}" for command in COMMANDS for section in _sections(command))
+    """Returns the text of the page."""
+    shown: dict[str, str] = {}
+    return _HEAD + "".join(f"\n{_section(command, shown)}" for command in COMMANDS)
 
 
-def _sections(command: str) -> Iterator[str]:
-    yield f"## recordmill {command}\n\nIn Python: `{_CALLS[command]}`\n"
+def _section(command: str, shown: dict[str, str]) -> str:
+    """Describes the options of a command; a row that `shown` has of an earlier one is named only."""
+    parts = [f"## recordmill {command}\n\nIn Python: `{_CALLS[command]}`\n"]
+    same: dict[str, list[str]] = {}
     for group, options in itertools.groupby(COMMANDS[command], lambda option: option.group):
-        rows = [_row(command, option) for option in options]
-        yield (
-            f"### {command}: {group}\n\n"
-            + "\n".join(
-                [
-                    "| flag | keyword | type | default | bytes | what it does |",
-                    "| --- | --- | --- | --- | --- | --- |",
-                    *rows,
-                ]
-            )
-            + "\n"
-        )
+        rows = []
+        for option in options:
+            row = _row(command, option)
+            if (earlier := shown.setdefault(row, command)) == command:
+                rows.append(row)
+            else:
+                name = option.all_flags[-1] if option in flags_of(command) else f"{option.name}="
+                same.setdefault(earlier, []).append(f"`{name}`")
+        if rows:
+            head = ["| option | default | what it does |", "| --- | --- | --- |"]
+            parts.append("\n".join([f"### {command}: {group}\n", *head, *rows]) + "\n")
+    parts += [f"As for `{earlier}`: {', '.join(names)}.\n" for earlier, names in same.items()]
+    return "\n".join(parts)
 
 
 def _row(command: str, option: Option) -> str:
     value = "" if option.form in (SWITCH, OFF, EITHER) else f" {option.metavar or '|'.join(option.choices)}"
     flags = ", ".join(f"`{flag}{value}`" for flag in option.all_flags)
-    flag = flags if option in flags_of(command) else ""
-    keyword = "" if option.shell_only else f"`{option.name}=`"
-    annotation = "" if option.shell_only else f"`{option.keyword_type}`"
-    default = option.default_text or ("" if option.default is None else f"`{option.default!r}`")
+    keyword = f"`{option.name}=`" if option not in flags_of(command) else ""
+    marks = f"{' •' if option.common else ''}{' ◆' if option.decides else ''}"
+    switch = option.form in (SWITCH, OFF) or option.default is None
+    default = option.default_text or ("" if switch else f"`{option.default!r}`")
     kinds = f"{', '.join(option.kinds)}: " if option.kinds not in ((), KIND_NAMES) else ""
-    cells = [
-        f"{flag}{' •' if option.common else ''}",
-        keyword,
-        annotation,
-        default,
-        "yes" if option.decides else "",
-        kinds + option.help,
-    ]
+    cells = [f"{keyword or flags}{marks}", default, kinds + option.help]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -1,5 +1,4 @@
-"""A folder of TFRecord files that other systems wrote to the table of docs/foreign-files.md: what `read`, without an
-option, made of each.
+"""Makes the table of docs/foreign-files.md from a folder of TFRecord files that other systems wrote.
 
 python docs/make_table.py FOLDER          prints the table
 python docs/make_table.py FOLDER PAGE     puts it into the page, behind the line that names this program
@@ -18,7 +17,7 @@ from recordmill.reader.inspect.summary import summarise
 from recordmill.schemas.feature import PAYLOAD, Feature, Schema
 
 MARK = "<!-- python docs/make_table.py FOLDER docs/foreign-files.md -->\n"
-_COLUMNS = 5  # shown of one row
+_COLUMNS = 2  # shown of one row
 _OTHERS = frozenset((".md", ".jsonl", ".repo", ".json", ".txt"))  # what describes the files
 
 _SYSTEMS = {  # repository to the system whose files these are
@@ -54,9 +53,7 @@ _MESSAGES = {  # part of a path to what its records are, where they are no Examp
 
 @dataclass(frozen=True)
 class Set:
-    """Files of one folder, message, compression and, as far as that goes, features:
-    what somebody would read together.
-    """
+    """Files of one folder, message and compression, which somebody would read together."""
 
     repository: str
     folder: str
@@ -90,23 +87,17 @@ def table(folder: Path) -> str:
         for number, one in enumerate(sets_of(folder)):
             result = recordmill.read(list(one.paths), Path(temporary, str(number)))
             files, records, rejected = files + len(one.paths), records + result.written, rejected + result.rejected
-            cells = (
-                *_names(one),
-                one.compression,
-                _message(one),
-                f"{result.written:,}",
-                _columns(result.schema),
-                "; ".join(_notes(one)),
-            )
+            columns = "" if one.message == PAYLOAD else _columns(result.schema)
+            cells = (*_names(one), _message(one), f"{result.written:,}", columns, "; ".join(_notes(one)))
             rows.append("| " + " | ".join(cells) + " |")
-    head = "| system | files | compression | records are | records | columns | notes |\n|---|---|---|---|---|---|---|"
+    head = "| system | files | records are | records | first columns | bytes are |\n|---|---|---|---|---|---|"
     total = f"{files} files, {records:,} records, {rejected} rejected."
     return "\n".join([head, *rows, "", total]) + "\n"
 
 
 def _names(one: Set) -> tuple[str, str]:
-    first = "/".join([*one.folder.split("/")[-2:], one.paths[0].name])
-    files = f"`{_cell(first)}`" + (f" and {len(one.paths) - 1} more" if len(one.paths) > 1 else "")
+    first = "/".join([*one.folder.split("/")[-1:], one.paths[0].name])
+    files = f"`{_cell(first)}`" + (f" (1 of {len(one.paths)})" if len(one.paths) > 1 else "")
     return _SYSTEMS.get(one.repository, one.repository), files
 
 
@@ -117,7 +108,7 @@ def _message(one: Set) -> str:
 def _columns(schema: Schema) -> str:
     """The first columns with dtype and shape."""
     shown = [_column(feature) for feature in schema.features[:_COLUMNS]]
-    return ", ".join(shown) + (f" and {len(schema) - _COLUMNS} more" if len(schema) > _COLUMNS else "")
+    return ", ".join(shown) + (f", {len(schema) - _COLUMNS} more" if len(schema) > _COLUMNS else "")
 
 
 def _column(feature: Feature) -> str:
@@ -125,21 +116,19 @@ def _column(feature: Feature) -> str:
 
 
 def _notes(one: Set) -> Iterator[str]:
-    """What the bytes values hold, and what is missing."""
-    found = summarise(recordmill.open(list(one.paths)))
-    for name, stats in found.features.items():
+    """The contents of the features of bytes."""
+    summary = summarise(recordmill.open(list(one.paths)))
+    for name, stats in summary.features.items():
         kinds = [kind for kind in stats.contents.kinds if kind not in ("empty", "binary")] if stats.contents else []
         if one.message == PAYLOAD:
             words = next((words for part, words in _MESSAGES.items() if part in one.paths[0].as_posix()), "no Examples")
-            yield f"kept as they are: {' and '.join(kinds) or words}"
+            yield " and ".join(kinds) or words
         elif kinds:
-            yield f"`{_cell(name)}` holds {' and '.join(kinds)}"
-        elif found.schema[name].dtype == "bytes" and stats.sizes == (1, 1):
-            yield f"`{_cell(name)}` holds single bytes"
-    for name, guesses in found.guesses().items() if one.message != PAYLOAD else ():
-        yield f"`{_cell(name)}` may be {guesses[0]}"
-    if missing := [feature.name for feature in found.schema if not feature.required]:
-        yield f"{len(missing)} of {len(found.schema)} columns lack values in some records"
+            yield f"`{_cell(name)}`: {' and '.join(kinds)}"
+        elif summary.schema[name].dtype == "bytes" and stats.sizes == (1, 1):
+            yield f"`{_cell(name)}`: single bytes"
+    for name, guesses in summary.guesses().items() if one.message != PAYLOAD else ():
+        yield f"`{_cell(name)}`: perhaps {guesses[0]}"
 
 
 def _cell(text: str) -> str:
