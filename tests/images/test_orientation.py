@@ -15,7 +15,7 @@ from PIL import Image
 
 import recordmill
 from recordmill.reader.display import show_item
-from recordmill.records.images.orientation import stored_size
+from recordmill.records.images.pillow import stored_size
 from recordmill.schemas.feature import Feature, Schema
 
 STORED = np.asarray(picture())  # [17, 23, 3]

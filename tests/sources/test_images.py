@@ -339,13 +339,12 @@ def tiff(*sizes: tuple[int, int]) -> bytes:
     return into.getvalue()
 
 
-@pytest.mark.parametrize("check", ["structure", "decode"])
-def test_every_page_has_a_size(tmp_path: Path, check: str) -> None:
+def test_every_page_has_a_size(tmp_path: Path) -> None:
     write(tmp_path, {"a.tif": tiff((8, 8), (4, 9)), "b.tif": tiff((8, 8), (9, 9))})
-    rows, rejects = drain(plan(tmp_path, check=check, max_pixels=64))
+    rows, rejects = drain(plan(tmp_path, check="decode", max_pixels=64))
     assert [row["source"] for row in rows] == ["a.tif"]
     assert [(reject.source, in_flags(reject.message)) for reject in rejects] == [
-        ("b.tif", "a frame of 81 pixels, more than 64 (--max-pixels)")
+        ("b.tif", "9 x 9 pixels are more than 64 (--max-pixels)")
     ]
 
 
@@ -358,7 +357,7 @@ def test_a_frame_beyond_its_screen_has_a_size(tmp_path: Path, check: str) -> Non
     rows, rejects = drain(plan(tmp_path, check=check, max_pixels=64))
     assert [row["source"] for row in rows] == ["b.gif"]
     assert [(reject.source, in_flags(reject.message)) for reject in rejects] == [
-        ("a.gif", "a frame of 108 pixels, more than 64 (--max-pixels)")
+        ("a.gif", "12 x 9 pixels are more than 64 (--max-pixels)")
     ]
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from recordmill.base import html
 from recordmill.records.columns.numpy_arrays import is_bytes, to_numpy
-from recordmill.records.images.orientation import stored_size
+from recordmill.records.images.pillow import stored_size
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.catalog import Catalog
 

@@ -17,7 +17,7 @@ from recordmill.reader.options.images import Images, RandomCrop
 from recordmill.records.columns.decode_images import MAX_DECODED_PIXELS, Pixels, stored_pixels, work_bytes
 from recordmill.records.images.check import check_structure
 from recordmill.records.images.header import GRAY, RGB, ImageHeader
-from recordmill.records.images.orientation import orientation_of
+from recordmill.records.images.pillow import orientation_of
 
 _ATTEMPTS = 10
 _STEP, _FIRST, _SECOND, _WORD = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, (1 << 64) - 1

@@ -21,9 +21,9 @@ from recordmill.base.errors import UsageError
 from recordmill.base.magic import IMAGE_HEAD_BYTES, sniff_image
 from recordmill.base.option_names import option
 from recordmill.records.columns.numpy_arrays import take_apart
-from recordmill.records.images.check import check_structure, open_image
+from recordmill.records.images.check import check_structure
 from recordmill.records.images.header import DECODE_FAILED, BadImage, ImageHeader
-from recordmill.records.images.orientation import load_stored
+from recordmill.records.images.pillow import load_stored, open_image
 from recordmill.records.images.pixels import in_colours
 from recordmill.schemas.arrow import arrow_type
 from recordmill.schemas.feature import Feature

@@ -1,1 +1,1 @@
-"""What an image file's bytes say: its header, whether it is complete, how it is to be turned; one module per format."""
+"""Image files: headers, whether the container is whole, orientation; JPEG and PNG are parsed here, the others by Pillow."""

@@ -7,8 +7,8 @@ no other format than these six.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,13 +16,10 @@ import numpy.typing as npt
 
 from recordmill.base.magic import IMAGE_HEAD_BYTES, sniff_foreign, sniff_image
 from recordmill.base.option_names import option
-from recordmill.records.images.bmp import read_bmp
-from recordmill.records.images.gif import read_gif
 from recordmill.records.images.header import DECODE_FAILED, FORMAT, SIZE_FAULT, TRUNCATED, BadImage, ImageHeader
 from recordmill.records.images.jpeg import read_jpeg, read_jpegs
+from recordmill.records.images.pillow import open_image, read_by_pillow
 from recordmill.records.images.png import read_png
-from recordmill.records.images.tiff import read_tiff
-from recordmill.records.images.webp import read_webp
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -31,15 +28,8 @@ if TYPE_CHECKING:
 MAX_PIXELS = 178_956_970
 MAX_SCANS = 500  # of a JPEG: real ones have about ten, and each takes as long as decoding a JPEG of one
 
-_PARSERS: Mapping[str, Callable[[npt.NDArray[np.uint8]], ImageHeader]] = {
-    "JPEG": read_jpeg,
-    "PNG": read_png,
-    "GIF": read_gif,
-    "BMP": read_bmp,
-    "WebP": read_webp,
-    "TIFF": read_tiff,
-}
-IMAGE_FORMATS = tuple(_PARSERS)
+_PARSERS: Mapping[str, Callable[[npt.NDArray[np.uint8]], ImageHeader]] = {"JPEG": read_jpeg, "PNG": read_png}
+IMAGE_FORMATS = (*_PARSERS, "GIF", "BMP", "WebP", "TIFF")  # of the latter four Pillow reads the header
 
 
 def check_structure(data: npt.NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> ImageHeader:
@@ -53,7 +43,7 @@ def check_structure(data: npt.NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -
     name = sniff_image(head)
     if name is None:
         raise _no_format(head)
-    return _bounded(_PARSERS[name](data), max_pixels)
+    return _bounded(_PARSERS[name](data) if name in _PARSERS else read_by_pillow(data, name), max_pixels)
 
 
 def check_each(
@@ -76,13 +66,9 @@ def check_each(
 
 
 def _bounded(header: ImageHeader, max_pixels: int) -> ImageHeader:
-    if header.height * header.width > max_pixels:
-        raise BadImage(
-            SIZE_FAULT, f"{header.height} x {header.width} pixels are more than {max_pixels} ({option('max_pixels')})"
-        )
     if header.pixels > max_pixels:
         raise BadImage(
-            SIZE_FAULT, f"a frame of {header.pixels} pixels, more than {max_pixels} ({option('max_pixels')})"
+            SIZE_FAULT, f"{header.height} x {header.width} pixels are more than {max_pixels} ({option('max_pixels')})"
         )
     if header.scans > MAX_SCANS:
         raise BadImage(SIZE_FAULT, f"{header.scans} scans, of which more than {MAX_SCANS} take for ever to decode")
@@ -101,7 +87,7 @@ def _no_format(head: bytes) -> BadImage:
 
 
 def pixel_bytes(header: ImageHeader) -> int:
-    """The bytes that decoding the largest frame takes at most, as Pillow and the decoders hold pixels: four each, and
+    """Returns the most bytes that decoding an image takes, as Pillow and the decoders hold pixels: four each, and
     those of other frames, of all scans or of a strip that is the whole image.
     """
     beside = {"WebP": 8, "GIF": 8, "TIFF": -(-header.channels * header.bits // 8)}.get(header.format, 0)
@@ -109,41 +95,37 @@ def pixel_bytes(header: ImageHeader) -> int:
 
 
 def check_decode(
-    data: npt.NDArray[np.uint8], header: ImageHeader, first: Callable[[Image.Image], object] | None = None
+    data: npt.NDArray[np.uint8],
+    header: ImageHeader,
+    reserve: Callable[[int], AbstractContextManager[object]],
+    max_pixels: int = MAX_PIXELS,
+    first: Callable[[Image.Image], object] | None = None,
 ) -> None:
-    """Decodes every frame; header is what check_structure gave, so the size is known to be in bounds. first: gets the
-    first frame.
+    """Decodes every frame.
+
+    Args:
+        data: The bytes of the file.
+        header: What check_structure gave, so the size of the first frame is known to be in bounds.
+        reserve: Gives a context in which so many bytes may be used.
+        max_pixels: Of a frame.
+        first: Gets the first frame.
 
     Raises:
-        BadImage: reason `decode`, with what Pillow says.
+        BadImage: reason `decode`, with what Pillow says; `size` of another frame; or what `reserve` raises.
     """
     try:
         with open_image(data.data, header.format) as image:
             for frame in range(getattr(image, "n_frames", 1)):
-                image.seek(frame)
-                image.load()
-                if first is not None and not frame:
-                    first(image)
+                with reserve(pixel_bytes(header)):  # of a GIF, the frame before may be converted
+                    image.seek(frame)
+                if image.width * image.height > header.pixels:  # pages of a TIFF have sizes of their own
+                    header = _bounded(header._replace(height=image.height, width=image.width), max_pixels)
+                with reserve(pixel_bytes(header)):
+                    image.load()
+                    if first is not None and not frame:
+                        first(image)
+    except BadImage:
+        raise
     except Exception as error:
         # Pillow's plugins raise what their parsers meet: OSError, SyntaxError, ValueError, struct.error, EOFError, ...
         raise BadImage(DECODE_FAILED, f"Pillow can't decode it: {type(error).__name__}: {error}"[:250]) from error
-
-
-def open_image(view: memoryview, name: str) -> Image.Image:
-    """The plugin's own image object: `Image.open` would try other formats,
-    and apply a limit of its own that is global to the process.
-    """
-    # Imported here, since only this check needs Pillow. Its registered function for JPEGs is not asked: it would also
-    # decode the images that follow the first one (MPO), whose sizes nothing has checked.
-    from PIL.BmpImagePlugin import BmpImageFile
-    from PIL.GifImagePlugin import GifImageFile
-    from PIL.JpegImagePlugin import JpegImageFile
-    from PIL.PngImagePlugin import PngImageFile
-    from PIL.TiffImagePlugin import TiffImageFile
-    from PIL.WebPImagePlugin import WebPImageFile
-
-    plugins = {
-        "JPEG": JpegImageFile, "PNG": PngImageFile, "GIF": GifImageFile,
-        "BMP": BmpImageFile, "WebP": WebPImageFile, "TIFF": TiffImageFile,
-    }  # fmt: skip
-    return plugins[name](io.BytesIO(view), "")

@@ -32,16 +32,20 @@ FORMAT, TRUNCATED, CORRUPT, CRC, SIZE_FAULT, DECODE_FAILED = ("format", "truncat
 
 
 class ImageHeader(NamedTuple):
-    """height, width: in pixels, as stored (an EXIF rotation is not applied).
+    """Properties of the first image of a file.
 
-    format: `JPEG`, `PNG`, `GIF`, `BMP`, `WebP` or `TIFF`.
-    channels: of the colours as stored, with a palette taken as what it stands for: 1 gray, 2 gray and alpha, 3 colour,
-        4 colour and alpha, or CMYK. A GIF has 3: there transparency says as often "as in the frame before" as
-        "see-through".
-    bits: per channel (of the palette's index, for palettes). colour: one of the constants above. frames: at least 1.
-    beyond_tensorflow: why `tf.io.decode_image` can't take it, as far as headers say; else empty.
-    frame_pixels: of the largest frame, where frames have sizes of their own. scans: of a JPEG, each of which passes
-        over all pixels.
+    Attributes:
+        format: `JPEG`, `PNG`, `GIF`, `BMP`, `WebP` or `TIFF`.
+        height: In pixels, as stored (an EXIF rotation is not applied).
+        width: Likewise.
+        channels: Of the colours as stored, with a palette taken as what it stands for: 1 gray, 2 gray and alpha, 3
+            colour, 4 colour and alpha, or CMYK. A GIF has 3: there transparency says as often "as in the frame before"
+            as "see-through".
+        bits: Per channel.
+        colour: One of the constants above.
+        several_frames: Other images follow the first one.
+        beyond_tensorflow: Why `tf.io.decode_image` can't take it, as far as headers say; else empty.
+        scans: Of a JPEG, each of which passes over all pixels.
     """
 
     format: str
@@ -50,15 +54,14 @@ class ImageHeader(NamedTuple):
     channels: int
     bits: int
     colour: str
-    frames: int = 1
+    several_frames: bool = False
     beyond_tensorflow: str = ""
-    frame_pixels: int = 0
     scans: int = 1
 
     @property
     def pixels(self) -> int:
-        """Of the largest frame."""
-        return max(self.height * self.width, self.frame_pixels)
+        """Height times width."""
+        return self.height * self.width
 
     @property
     def kind(self) -> str:
@@ -81,7 +84,7 @@ class ImageHeader(NamedTuple):
             found.append("alpha")
         if self.bits > 8:
             found.append(f"{self.bits}-bit")
-        if self.frames > 1:
+        if self.several_frames:
             found.append("several frames")
         return found
 

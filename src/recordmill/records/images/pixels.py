@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.records.images.check import check_structure, open_image, pixel_bytes
+from recordmill.records.images.check import check_structure, pixel_bytes
 from recordmill.records.images.header import DECODE_FAILED, BadImage
+from recordmill.records.images.pillow import open_image
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -68,7 +68,7 @@ def read_png(data: npt.NDArray[np.uint8]) -> ImageHeader:
         elif kind == b"IEND":
             break
         at = end
-    return _finish(header, palette=palette, pixels=pixels, alpha=alpha, frames=max(frames, 1) if animated else 1)
+    return _finish(header, palette=palette, pixels=pixels, alpha=alpha, several_frames=animated and frames > 1)
 
 
 def _read_ihdr(kind: bytes, body: memoryview) -> ImageHeader:
@@ -87,16 +87,13 @@ def _read_ihdr(kind: bytes, body: memoryview) -> ImageHeader:
     return ImageHeader("PNG", height, width, channels, bits, name)
 
 
-def _finish(header: ImageHeader, *, palette: bool, pixels: bool, alpha: bool, frames: int) -> ImageHeader:
+def _finish(header: ImageHeader, *, palette: bool, pixels: bool, alpha: bool, several_frames: bool) -> ImageHeader:
     if not pixels:
         raise BadImage(CORRUPT, "no IDAT chunk, so no pixels")
     if header.colour == PALETTE and not palette:
         raise BadImage(CORRUPT, "palette colours without a PLTE chunk")
-    return (
-        header._replace(frames=frames, channels=4)
-        if alpha and header.colour == PALETTE
-        else header._replace(frames=frames)
-    )
+    channels = 4 if alpha and header.colour == PALETTE else header.channels
+    return header._replace(several_frames=several_frames, channels=channels)
 
 
 def _name(kind: bytes) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ import pyarrow as pa
 from recordmill.base.errors import Reject
 from recordmill.base.option_names import option
 from recordmill.base.threads import Budget
-from recordmill.records.images.check import check_decode, check_each, pixel_bytes
+from recordmill.records.images.check import check_decode, check_each
 from recordmill.records.images.header import EXTENSIONS, SIZE_FAULT, BadImage, ImageHeader
 from recordmill.records.images.pixels import SUMS, PixelSums, add_pixels
 from recordmill.schemas.arrow import from_arrow_field, to_arrow
@@ -148,17 +149,34 @@ _budget = functools.cache(Budget)  # of the process, which all threads share
 
 
 def _check_pixels(
-    data: Bytes, header: ImageHeader, decode_bytes: int, first: Callable[[Image.Image], object] | None
+    data: Bytes,
+    header: ImageHeader,
+    decode_bytes: int,
+    max_pixels: int,
+    first: Callable[[Image.Image], object] | None,
 ) -> None:
-    """Decode the image, if there is so much memory; BadImage if there is not, or it can't be decoded. first: gets its
-    first frame.
+    """Decodes the image if there is so much memory.
+
+    Args:
+        data: The bytes of the file.
+        header: What it says.
+        decode_bytes: The memory that all threads together may take.
+        max_pixels: Of a frame.
+        first: Gets the first frame.
+
+    Raises:
+        BadImage: There is less memory, or it can't be decoded.
     """
-    takes = pixel_bytes(header)
-    if takes > decode_bytes:
-        enough = option("memory", f"{(DECODED_SHARE * takes >> 20) + 1}MiB")
-        raise BadImage(SIZE_FAULT, f"takes {(takes >> 20) + 1} MiB to decode, more than there is; {enough} is enough")
-    with _budget(decode_bytes).reserve(takes):
-        check_decode(data, header, first)
+
+    def reserve(takes: int) -> AbstractContextManager[None]:
+        if takes > decode_bytes:
+            enough = option("memory", f"{(DECODED_SHARE * takes >> 20) + 1}MiB")
+            raise BadImage(
+                SIZE_FAULT, f"takes {(takes >> 20) + 1} MiB to decode, more than there is; {enough} is enough"
+            )
+        return _budget(decode_bytes).reserve(takes)
+
+    check_decode(data, header, reserve, max_pixels, first)
 
 
 def _add_pixels(header: ImageHeader, sums: list[PixelSums], image: Image.Image) -> None:
@@ -200,7 +218,7 @@ class _Batch:
                 sums: list[PixelSums] = []
                 if decode_bytes is not None:
                     first = functools.partial(_add_pixels, header, sums) if with_pixels else None
-                    _check_pixels(data, header, decode_bytes, first)
+                    _check_pixels(data, header, decode_bytes, max_pixels, first)
                 self._keep(ordinal, file, header, data)
                 self._pixels += sums
             except BadImage as error:

@@ -1,0 +1,241 @@
+"""Pillow's view of an image file: headers of GIF, BMP, WebP and TIFF without a look at their pixels, the orientation of
+any format, and pixels as a file stores them (Pillow turns those of a TIFF when it loads them, unlike tf.io).
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from recordmill.base.arrays import Int64s
+from recordmill.records.images.header import (
+    CMYK,
+    CORRUPT,
+    DECODE_FAILED,
+    GRAY,
+    GRAY_ALPHA,
+    OTHER_FORMAT,
+    PALETTE,
+    RGB,
+    RGBA,
+    SIZE_FAULT,
+    TRUNCATED,
+    BadImage,
+    ImageHeader,
+)
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+_ORIENTATION = 0x0112  # the tag, in TIFF as in EXIF
+_WIDTH, _HEIGHT, _BITS, _COMPRESSION, _PHOTOMETRIC, _STRIPS, _SAMPLES, _STRIP_BYTES = (
+    *(256, 257, 258, 259, 262, 273, 277, 279),
+)
+_TILES, _TILE_BYTES, _OLD_JPEG = 324, 325, 513
+_TIFF_COLOURS = {
+    (0, 1): GRAY, (0, 2): GRAY_ALPHA, (1, 1): GRAY, (1, 2): GRAY_ALPHA, (2, 3): RGB, (2, 4): RGBA, (5, 4): CMYK,
+    (6, 3): RGB, (6, 4): RGBA,
+}  # fmt: skip
+_MOST_PIXELS, _MOST_SAMPLES, _MOST_BITS = (1 << 31) - 1, 65_535, 64  # of a side; BigTIFF's numbers could say more
+
+
+def open_image(view: memoryview, name: str) -> Image.Image:
+    """Opens an image of the format of this name by the plugin for it.
+
+    `Image.open` would try other formats, apply a limit that is global to the process, and open the images that follow
+    the first one of a JPEG (MPO), whose sizes nothing has checked.
+    """
+    return _plugin(name)(io.BytesIO(view), "")
+
+
+def _plugin(name: str) -> Callable[..., Image.Image]:
+    from PIL.BmpImagePlugin import BmpImageFile
+    from PIL.GifImagePlugin import GifImageFile
+    from PIL.JpegImagePlugin import JpegImageFile
+    from PIL.PngImagePlugin import PngImageFile
+    from PIL.TiffImagePlugin import TiffImageFile
+    from PIL.WebPImagePlugin import WebPImageFile
+
+    plugins: Mapping[str, Callable[..., Image.Image]] = {
+        "JPEG": JpegImageFile, "PNG": PngImageFile, "GIF": GifImageFile,
+        "BMP": BmpImageFile, "WebP": WebPImageFile, "TIFF": TiffImageFile,
+    }  # fmt: skip
+    return plugins[name]
+
+
+class _HeaderFile:
+    """A file for Pillow's parsers, which must stay inside of it.
+
+    They may read four times its bytes: tags whose values lie upon each other would take time and memory without end.
+    """
+
+    def __init__(self, view: memoryview) -> None:
+        self._view, self._at, self._left = view, 0, 4 * len(view) + 4096
+
+    def read(self, size: int = -1) -> bytes:
+        start, end = self._at, len(self._view) if size < 0 else self._at + size
+        if end > len(self._view):
+            raise BadImage(TRUNCATED, f"the file ends before byte {end}, inside of what begins at byte {start}")
+        self._at, self._left = end, self._left - (end - start)
+        if self._left < 0:
+            raise BadImage(CORRUPT, "parts of the header lie upon each other")
+        return bytes(self._view[start:end])
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + (0, self._at, len(self._view))[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+
+def read_by_pillow(data: npt.NDArray[np.uint8], name: str) -> ImageHeader:
+    """Reads the header of a GIF, BMP, WebP or TIFF file that begins as one does.
+
+    A GIF is whole up to the end of its first frame, a BMP or TIFF where no pixels are missing at the end, a WebP as
+    its container says.
+
+    Raises:
+        BadImage: `truncated` where the file ends too early, `corrupt` for what no such file has, `decode` for a layout
+            that Pillow doesn't take.
+    """
+    view = data.data
+    if name == "WebP" and (end := 8 + struct.unpack_from("<I", view, 4)[0]) > len(view):
+        raise BadImage(TRUNCATED, f"RIFF announces {end} bytes, the file has {len(view)}")
+    try:
+        header = _read_tiff(view) if name == "TIFF" else _read_other(view, name)
+    except BadImage:
+        raise
+    except Exception as error:  # Pillow's plugins raise what their parsers meet
+        reason = SIZE_FAULT if type(error).__name__ == "DecompressionBombError" else DECODE_FAILED
+        raise BadImage(reason, f"Pillow can't read it: {type(error).__name__}: {error}"[:250]) from error
+    if not (0 < header.width <= _MOST_PIXELS and 0 < header.height <= _MOST_PIXELS):
+        raise BadImage(CORRUPT, f"an image of {header.height} x {header.width}")
+    return header
+
+
+def _read_other(view: memoryview, name: str) -> ImageHeader:
+    with _plugin(name)(_HeaderFile(view), "") as image:
+        several, beyond = getattr(image, "is_animated", False), ""
+        if name == "BMP":
+            beyond = _bmp_beyond_tensorflow(view)
+            _check_bmp(image, len(view))
+        # decoders give three channels of every GIF, and a BMP has a palette even where its colours are gray
+        colour, channels = {"RGB": (RGB, 3), "RGBA": (RGBA, 4)}.get(image.mode, (PALETTE, 3))
+        return ImageHeader(name, image.height, image.width, channels, 8, colour, several, beyond)
+
+
+def _check_bmp(image: Image.Image, size: int) -> None:
+    for codec, (_, _, _, rows), offset, args in image.tile:  # type: ignore[attr-defined]
+        needed = offset + (args[1] * rows if codec == "raw" else 1)
+        if needed > size:
+            raise BadImage(TRUNCATED, f"the pixels need {needed} bytes, the file has {size}")
+
+
+def _bmp_beyond_tensorflow(view: memoryview) -> str:
+    """Says what TensorFlow does not take: it reads each BMP by the layout of Windows 3, as uncompressed pixels of 1, 3
+    or 4 whole bytes, with less than a word after them.
+    """
+    offset, _, width, height, _, bits = struct.unpack_from("<iiiiHH", view.tobytes()[:32].ljust(32, b"\0"), 10)
+    if view[14] == 12 or len(view) < 32:
+        return "a header of OS/2"
+    if bits // 8 not in (1, 3, 4):
+        return f"{bits} bits per pixel"
+    after = len(view) - offset - (bits // 8 * width + 3) // 4 * 4 * abs(height)
+    return "" if 0 <= after <= 3 else "compressed, or data behind the pixels"
+
+
+def _read_tiff(view: memoryview) -> ImageHeader:
+    """Reads the first image's directory: pixels of more samples than Pillow decodes (satellites) are good ones."""
+    from PIL.TiffImagePlugin import ImageFileDirectory_v2
+
+    file = _HeaderFile(view)
+    head = file.read(16 if view[2] == 43 else 8)
+    tags = ImageFileDirectory_v2(head)
+    first = tags.next
+    if not first:
+        raise BadImage(CORRUPT, "no directory, so no image")
+    file.seek(first)
+    tags.load(file)  # type: ignore[arg-type]
+
+    def numbers(tag: int, default: int | None = None) -> Int64s:
+        found = tags.get(tag, () if default is None else default)
+        return np.array(found if isinstance(found, tuple) else (found,), np.int64)
+
+    width, height = int(numbers(_WIDTH, 0)[0]), int(numbers(_HEIGHT, 0)[0])
+    bits, compression, photometric, samples = (
+        int(numbers(tag, 1)[0]) for tag in (_BITS, _COMPRESSION, _PHOTOMETRIC, _SAMPLES)
+    )
+    if not (0 < samples <= _MOST_SAMPLES and 0 < bits <= _MOST_BITS):
+        raise BadImage(CORRUPT, f"pixels of {samples} samples with {bits} bits")
+    offsets, counts = numbers(_TILES), numbers(_TILE_BYTES)
+    if not len(offsets):
+        offsets, counts = numbers(_STRIPS), numbers(_STRIP_BYTES)
+    if not len(offsets) and _OLD_JPEG not in tags:
+        raise BadImage(CORRUPT, "no strips and no tiles, so no pixels")
+    counts = np.resize(counts, len(offsets)) if len(counts) else np.ones(len(offsets), np.int64)
+    if compression == 1:  # none: what a strip claims beyond the image's size is not read
+        counts = np.minimum(counts, min(height * -(-width * bits * samples // 8), _MOST_PIXELS))
+    if (offsets < 0).any() or (counts < 0).any() or (counts > len(view) - offsets).any():
+        raise BadImage(TRUNCATED, f"a strip or tile of pixels lies beyond the {len(view)} bytes of the file")
+    colour = PALETTE if photometric == 3 else _TIFF_COLOURS.get((photometric, samples), OTHER_FORMAT)
+    channels = 3 if colour == PALETTE else samples
+    return ImageHeader("TIFF", height, width, channels, bits, colour, tags.next not in (0, first), "the format")
+
+
+def orientation_of(data: npt.NDArray[np.uint8], name: str) -> int:
+    """Orientation (1 to 8) that EXIF data, or a TIFF's own directory, says; 1 where nothing says otherwise.
+
+    Args:
+        data: The bytes of the file.
+        name: Its format, as `records.images.check` names it.
+    """
+    # most JPEGs say nothing, which is seen ten times sooner than by opening them
+    if name in ("GIF", "BMP") or (name == "JPEG" and b"Exif\0\0" not in data.tobytes()):
+        return 1
+    try:
+        with open_image(data.data, name) as image:
+            # of a PNG, Pillow would decode all pixels to look for EXIF data after them
+            exif: Mapping[int, object] = image.getexif() if name != "PNG" or "exif" in image.info else {}
+            found = exif.get(_ORIENTATION, 1)
+    except Exception:  # Pillow's plugins raise what their parsers meet; whoever decodes it says what is wrong
+        return 1
+    return found if isinstance(found, int) and 1 <= found <= 8 else 1
+
+
+def load_stored(image: Image.Image) -> Image.Image:
+    """The opened image, loaded, with [height, width] as stored whatever its orientation says.
+
+    Raises:
+        what Pillow's plugins raise for data that they can't decode.
+    """
+    from PIL.Image import Transpose
+
+    undo = {
+        2: Transpose.FLIP_LEFT_RIGHT,
+        3: Transpose.ROTATE_180,
+        4: Transpose.FLIP_TOP_BOTTOM,
+        5: Transpose.TRANSPOSE,
+        6: Transpose.ROTATE_90,
+        7: Transpose.TRANSVERSE,
+        8: Transpose.ROTATE_270,
+    }
+    if image.format != "TIFF":
+        image.load()
+        return image
+    before = image.getexif().get(_ORIENTATION, 1)
+    image.load()
+    if before not in undo or _ORIENTATION in image.getexif():  # Pillow drops the tag when it has obeyed it
+        return image
+    return image.transpose(undo[before])
+
+
+def stored_size(image: Image.Image) -> tuple[int, int]:
+    """(height, width) as stored, of an image that is opened and not loaded."""
+    sideways = image.format == "TIFF" and image.getexif().get(_ORIENTATION) in (5, 6, 7, 8)
+    return (image.width, image.height) if sideways else (image.height, image.width)
