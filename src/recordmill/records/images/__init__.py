@@ -1,1 +1,1 @@
-"""Image files: headers, whether the container is whole, orientation; JPEG and PNG are parsed here, the others by Pillow."""
+"""Image files: headers, completeness and orientation. JPEG and PNG are parsed here, the others by Pillow."""
