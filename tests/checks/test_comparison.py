@@ -141,6 +141,30 @@ def test_lists_that_are_all_empty_drift(dtype: str) -> None:
         assert "values in its lists" in str(one)
 
 
+@pytest.mark.parametrize("dtype", ["int64", "string"])
+def test_lengths_of_lists_drift_and_clean_ones_pass(dtype: str) -> None:
+    schema, read = Schema((Feature("x", dtype, (None,)),)), []
+    for mean, seed in ((2, 1), (2, 2), (8, 3)):
+        lengths = np.random.default_rng(seed).poisson(mean, 900)
+        rows = [{"x": [1 if dtype == "int64" else "a"] * length} for length in lengths.tolist()]
+        sketch = DatasetSketch(schema, ["train"])
+        sketch.add(pa.RecordBatch.from_pylist(rows, to_arrow(schema)), np.arange(900).astype("u8"))
+        read.append(DatasetStatistics.of_sketch(sketch))
+    assert list(drift(read[0], read[1], schema, Rules(), "old")) == []
+    for first, second in ((read[0], read[2]), (read[2], read[0])):
+        (one,) = drift(first, second, schema, Rules(), "old")
+        assert "the lengths of lists are not distributed as in" in str(one)
+
+
+def test_sizes_of_texts_that_are_not_all_listed_drift() -> None:
+    random = np.random.default_rng(1)
+    first, second, longer = ({"x": random.integers(10**8, 10**9, 2000).astype("U")} for _ in range(3))
+    longer["x"] = np.char.add(longer["x"], "suffix")
+    assert found(first, second) == []
+    (one,) = found(first, longer)
+    assert "the sizes in bytes are not distributed as in split 'train' of old" in one.what
+
+
 def test_what_was_planted_is_found() -> None:
     first, second = values(4000, 1), values(4000, 2)
     later = {

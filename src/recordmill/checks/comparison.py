@@ -1,14 +1,16 @@
-"""Two samples of statistics, to the `Violation`s of the thresholds between them: `drift`, a data set against another
-one, and `skew`, its splits against that for training.
+"""Compares two samples of statistics and yields the `Violation`s of the thresholds between them: `drift` compares a
+data set with another one, and `skew` its splits with that for training.
 
-Categories, which are texts and numbers of few values, are compared by the shares of their values, other numbers by the
-histograms of their quantiles, whatever their tails are, or, where quantiles are not known well, by those of equal
-widths; binary values by those of their sizes.
+Categories, which are texts and numbers of few values, are compared by the shares of their values. Other numbers are
+compared by histograms of their quantiles, or by those of equal widths where quantiles are not known well. Binary
+values, and texts that are not all listed, are compared by histograms of their sizes, and lists also by those of their
+lengths.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
@@ -40,19 +42,26 @@ _REMEDIES = {
 
 
 def drift(
-    statistics: DatasetStatistics, other: DatasetStatistics, schema: Schema, rules: Rules, called: str
+    statistics: DatasetStatistics, other: DatasetStatistics, schema: Schema, rules: Rules, name: str
 ) -> Iterator[Violation]:
-    """What of each split differs from that of the other data set, which messages call by that name: the split of the
-    same name or, where it has none, that for training.
+    """Compares each split with that of another data set.
+
+    Args:
+        statistics: The statistics of the data set.
+        other: Those of the other one. A split is compared with the split of the same name or, where there is none,
+            with the one for training.
+        schema: The schema of the data set.
+        rules: The thresholds.
+        name: The name of the other data set in messages.
     """
     for split in statistics if other else ():
         base = split if split in other else _for_training(other)
-        named = f"split {base!r} of {called}" if base else called
-        yield from _compare(DRIFT, statistics[split], other[base], schema, rules, split, named)
+        base_name = f"split {base!r} of {name}" if base else name
+        yield from _compare(DRIFT, statistics[split], other[base], schema, rules, split, base_name)
 
 
 def skew(statistics: DatasetStatistics, schema: Schema, rules: Rules) -> Iterator[Violation]:
-    """What of each split differs from that for training."""
+    """Compares each split with the one for training."""
     if len(statistics) > 1:
         base = _for_training(statistics)
         for split in (split for split in statistics if split != base):
@@ -70,84 +79,99 @@ def _compare(
     schema: Schema,
     rules: Rules,
     split: str,
-    called: str,
+    base_name: str,
 ) -> Iterator[Violation]:
-    known = rules.drift if check == DRIFT else rules.skew if rules.skew is not None else Thresholds()
+    limits = rules.drift if check == DRIFT else rules.skew if rules.skew is not None else Thresholds()
     for name, one in features.items():
         if name not in others or name not in schema:
             continue
         own = rules.of(name)
-        pair = _Pair(check, one, others[name], schema, split, called)
         if check in own.off:
             continue
+        pair = _Pair(check, one, others[name], schema, split, base_name)
         distance = own.drift if check == DRIFT else own.skew
-        yield from pair.missing(known.missing)
+        yield from pair.missing(limits.missing)
         if not one.present or not others[name].present:
             continue
         if not one.values or not others[name].values:
-            yield from pair.no_values(known.missing)
+            yield from pair.empty_lists(limits.missing)
             continue
         if one.type != others[name].type:
-            yield pair.violation(f"is of type {one.type}, and in {called} {others[name].type}", one.type)
-        elif pair.are_categories:
-            yield from pair.categories(distance or known.l_infinity)
-            yield from pair.new_values(known.new_values)
+            yield pair.violation(f"is of type {one.type}, and in {base_name} {others[name].type}", one.type)
+            continue
+        if schema[name].ragged_rank:
+            yield from pair.lengths(limits.jensen_shannon)
+        if pair.are_categories:
+            yield from pair.categories(distance or limits.l_infinity)
+            yield from pair.new_values(limits.new_values)
+            if not pair.are_listed:
+                yield from pair.sizes(limits.jensen_shannon)
+        elif one.type == "BYTES":
+            yield from pair.sizes(distance or limits.jensen_shannon)
         else:
-            yield from pair.histograms(distance or known.jensen_shannon, rules.histogram)
+            yield from pair.numbers(distance or limits.jensen_shannon, rules.histogram)
 
 
 class _Pair:
-    """A feature in two samples, of which the other one is what it is compared with."""
+    """One feature in two samples.
+
+    Attributes:
+        one: The sample that is checked.
+        other: The sample that it is compared with.
+        base_name: The name of the other sample in messages.
+        are_categories: Whether the shares of values are compared.
+        are_listed: Whether both samples list all values.
+    """
 
     def __init__(
-        self, check: str, one: FeatureStatistics, other: FeatureStatistics, schema: Schema, split: str, called: str
+        self, check: str, one: FeatureStatistics, other: FeatureStatistics, schema: Schema, split: str, base_name: str
     ) -> None:
-        self.check, self.one, self.other, self.split, self.called = check, one, other, split, called
+        self.check, self.one, self.other, self.split, self.base_name = check, one, other, split, base_name
         self.feature: Feature = schema[one.name]
         self.are_categories = all(_is_category(each, one.name == schema.label) for each in (one, other))
+        self.are_listed = one.lists_all_values and other.lists_all_values
         self.counts = _size(one), _size(other)
 
     def violation(self, what: str, figure: float | str, threshold: float | str | None = None) -> Violation:
         return Violation(self.check, what, _REMEDIES[self.check], self.one.name, self.split, figure, threshold)
 
     def missing(self, limit: Threshold | None) -> Iterator[Violation]:
-        shares = [each.missing / max(each.present + each.missing, 1) for each in (self.one, self.other)]
+        """Compares the shares of records that lack the feature."""
+        totals = [float(each.present + each.missing) for each in (self.one, self.other)]
+        shares = [each.missing / max(total, 1) for each, total in zip((self.one, self.other), totals, strict=True)]
         gap = abs(shares[0] - shares[1])
-        if limit is not None:
-            totals = tuple(float(each.present + each.missing) for each in (self.one, self.other))
-            most = _most(limit, share_allowance((totals[0], totals[1])))
-            if gap > most:
-                what = (
-                    f"is missing in {percent(shares[0])} of the records, and in {self.called} in {percent(shares[1])}"
-                )
-                yield self.violation(f"{what}: a difference above {percent(most)}", gap, most)
+        if limit is not None and gap > (most := _most(limit, share_allowance((totals[0], totals[1])))):
+            what = f"is missing in {percent(shares[0])} of the records, and in {self.base_name} in {percent(shares[1])}"
+            yield self.violation(f"{what}: a difference above {percent(most)}", gap, most)
 
-    def no_values(self, limit: Threshold | None) -> Iterator[Violation]:
-        """All lists are empty in one of the samples alone."""
+    def empty_lists(self, limit: Threshold | None) -> Iterator[Violation]:
+        """Finds lists that are all empty in one of the samples alone."""
         most = 1.0 if limit is None else _most(limit, share_allowance(self.counts))
         if (self.one.values > 0) != (self.other.values > 0) and most < 1:
-            what = f"has {self.one.values:,} values in its lists, and in {self.called} {self.other.values:,}"
+            what = f"has {self.one.values:,} values in its lists, and in {self.base_name} {self.other.values:,}"
             yield self.violation(what, 1.0, most)
 
     def categories(self, limit: Threshold | None) -> Iterator[Violation]:
+        """Compares the shares of values, by the value whose shares differ most."""
         one, other = self.one, self.other
         sizes = float(one.values), float(other.values)
-        found = l_infinity(one.top_values, other.top_values, sizes, (one.unlisted, other.unlisted))
-        if limit is None or found is None:
+        largest = l_infinity(one.top_values, other.top_values, sizes, (one.unlisted, other.unlisted))
+        if limit is None or largest is None:
             return
-        figures = len({*self.one.top_values, *self.other.top_values})
-        most = _most(limit, share_allowance(self.counts, figures))
-        if found[1] > most:
-            shares = [each.top_values.get(found[0], 0) / max(each.values, 1) for each in (one, other)]
+        value, gap = largest
+        most = _most(limit, share_allowance(self.counts, len({*one.top_values, *other.top_values})))
+        if gap > most:
+            shares = [each.top_values.get(value, 0) / max(each.values, 1) for each in (one, other)]
             what = (
-                f"{value_name(self.feature, found[0])} is {percent(shares[0])} of the values, and in {self.called} "
-                f"{percent(shares[1])}: L-infinity distance {found[1]:.4g} above {most:.4g}"
+                f"{value_name(self.feature, value)} is {percent(shares[0])} of the values, and in {self.base_name} "
+                f"{percent(shares[1])}: L-infinity distance {gap:.4g} above {most:.4g}"
             )
-            yield self.violation(what, found[1], most)
+            yield self.violation(what, gap, most)
 
     def new_values(self, limit: Threshold | None) -> Iterator[Violation]:
+        """Compares the share of values that the other sample has not."""
         base = self.other.top_values
-        if limit is None or not (_is_whole(self.one) and _is_whole(self.other)):
+        if limit is None or not self.are_listed:
             return
         new = {value: count for value, count in self.one.top_values.items() if value not in base}
         share = sum(new.values()) / max(self.one.values, 1)
@@ -155,64 +179,81 @@ class _Pair:
         if share > most:
             what = (
                 f"{percent(share)} of the values, {value_name(self.feature, next(iter(new)))} among them, do not occur "
-                f"in {self.called}: above {percent(most)}"
+                f"in {self.base_name}: above {percent(most)}"
             )
             yield self.violation(what, share, most)
 
-    def histograms(self, limit: Threshold | None, wanted: str | None) -> Iterator[Violation]:
-        """wanted: as `Rules.histogram`."""
-        are_fine = all(map(_has_fine_quantiles, (self.one, self.other)))
-        of_quantiles = are_fine if wanted is None else wanted == QUANTILE_BUCKETS
-        if limit is None:
-            return
-        if wanted is None and all(map(_is_whole, (self.one, self.other))):
-            found: float | None
-            found, buckets = grouped_divergence(self.one.top_values, self.other.top_values, _GROUPS)
-        else:
-            one, other = (_histogram(each, of_quantiles) for each in (self.one, self.other))
-            if wanted is None and of_quantiles:
-                one, other = one.bounded(), other.bounded()
-            found = jensen_shannon(one, other)
-            buckets = sum(len(each.edges) + len(each.points) + 1 for each in (one, other))
-        most = _most(limit, divergence_allowance(self.counts, buckets))
-        if found is not None and found > most:
-            of = "sizes in bytes" if self.one.type == "BYTES" else "values"
-            what = (
-                f"the {of} are not distributed as in {self.called}: Jensen-Shannon divergence {found:.4g} above "
-                f"{most:.4g}{self._means()}"
-            )
-            yield self.violation(what, found, most)
-
-    def _means(self) -> str:
+    def numbers(self, limit: Threshold | None, kind: str | None) -> Iterator[Violation]:
+        """Compares the distributions of numbers by histograms of this kind (`Rules.histogram`)."""
         means = [each.mean for each in (self.one, self.other)]
-        return "" if None in means else f" (mean {means[0]:.5g}, there {means[1]:.5g})"
+        more = "" if None in means else f" (mean {means[0]:.5g}, there {means[1]:.5g})"
+        if kind is None and self.are_listed:
+            divergence, groups = grouped_divergence(self.one.top_values, self.other.top_values, _GROUPS)
+            yield from self._divergence(limit, "values", divergence, groups, more)
+            return
+        are_fine = all(_has_fine_quantiles(each) for each in (self.one, self.other))
+        of_quantiles = are_fine if kind is None else kind == QUANTILE_BUCKETS
+        one, other = (_histogram(each, of_quantiles) for each in (self.one, self.other))
+        if kind is None and of_quantiles:
+            one, other = one.bounded(), other.bounded()
+        yield from self._histograms(limit, "values", one, other, more)
+
+    def sizes(self, limit: Threshold | None) -> Iterator[Violation]:
+        """Compares the bytes of texts or of binary values."""
+        one, other = self.one.size_histogram, self.other.size_histogram
+        if one is not None and other is not None:
+            yield from self._whole_numbers(limit, "sizes in bytes", one, other)
+
+    def lengths(self, limit: Threshold | None) -> Iterator[Violation]:
+        """Compares how many values the lists hold."""
+        yield from self._whole_numbers(
+            limit, "lengths of lists", self.one.length_histogram, self.other.length_histogram
+        )
+
+    def _whole_numbers(self, limit: Threshold | None, of: str, *protos: Any) -> Iterator[Violation]:
+        one, other = (BucketHistogram.of_proto(each).with_widths(1.0).bounded() for each in protos)
+        yield from self._histograms(limit, of, one, other, "")
+
+    def _histograms(
+        self, limit: Threshold | None, of: str, one: BucketHistogram, other: BucketHistogram, more: str
+    ) -> Iterator[Violation]:
+        buckets = sum(len(each.edges) + len(each.points) + 1 for each in (one, other))
+        yield from self._divergence(limit, of, jensen_shannon(one, other), buckets, more)
+
+    def _divergence(
+        self, limit: Threshold | None, of: str, divergence: float | None, buckets: int, more: str
+    ) -> Iterator[Violation]:
+        if limit is None or divergence is None:
+            return
+        most = _most(limit, divergence_allowance(self.counts, buckets))
+        if divergence > most:
+            what = (
+                f"the {of} are not distributed as in {self.base_name}: Jensen-Shannon divergence {divergence:.4g} "
+                f"above {most:.4g}{more}"
+            )
+            yield self.violation(what, divergence, most)
 
 
 def _histogram(one: FeatureStatistics, of_quantiles: bool) -> BucketHistogram:
     proto = one.histogram(of_quantiles)
-    found = BucketHistogram.of_proto(statistics_pb2.Histogram() if proto is None else proto)
-    are_positive = of_quantiles and one.type != "BYTES" and one.min is not None and one.min >= 0
-    return found.with_points(one.infinities, float(one.zeros), are_positive)
+    histogram = BucketHistogram.of_proto(statistics_pb2.Histogram() if proto is None else proto)
+    are_positive = of_quantiles and one.min is not None and one.min >= 0
+    return histogram.with_points(one.infinities, float(one.zeros), are_positive)
 
 
 def _is_category(one: FeatureStatistics, is_label: bool) -> bool:
     if one.type == "STRING":
         return True
-    return _is_whole(one) and (is_label or (one.distinct or 0) <= _CATEGORIES)
-
-
-def _is_whole(one: FeatureStatistics) -> bool:
-    """Whether all values are listed, with their counts."""
-    return one.top_values_are_exact and bool(one.top_values) and sum(one.top_values.values()) == one.values
+    return one.lists_all_values and (is_label or (one.distinct or 0) <= _CATEGORIES)
 
 
 def _has_fine_quantiles(one: FeatureStatistics) -> bool:
-    """Whether quantiles are known well enough; else histograms of equal widths tell more."""
+    """Returns whether quantiles are known well enough; else histograms of equal widths say more."""
     return (one.quantile_error or 0) <= _FINE
 
 
 def _size(one: FeatureStatistics) -> float:
-    """How many records the figures are of: values of one record are not independent."""
+    """Returns how many records the figures are of: values of one record are not independent."""
     present = float(max(one.present, 1))
     return present if one.sampled is None else min(present, float(one.sampled))
 

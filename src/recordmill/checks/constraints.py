@@ -1,10 +1,14 @@
-"""Statistics of a data set against what `Rules` expect of its figures: presence, ranges, values, shares, classes, and
-the sizes of its splits.
+"""Compares statistics of a data set with what `Rules` expect of its figures: presence, ranges, values, shares, classes,
+and the sizes of its splits.
+
+Figures that the statistics know within bounds are judged by these: a rule that they neither keep nor break for certain
+gives a `Violation` that is not judged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from recordmill.base.option_names import option
@@ -13,22 +17,26 @@ from recordmill.checks.violations import Violation, percent, value_name
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.statistics.dataset_statistics import DatasetStatistics, FeatureStatistics
 
+Interval = tuple[float, float]  # the least and the most that a figure can be
+
+_SIGMAS = 5.0  # of an estimate's standard error: it is further off once in 1.7 million times
+
 
 def constraints(statistics: DatasetStatistics, schema: Schema, rules: Rules) -> Iterator[Violation]:
-    """What is not as the rules say, which are fitted to the schema (`Rules.fitted`)."""
+    """Yields what is not as the rules say, which are fitted to the schema (`Rules.fitted`)."""
     total = sum(statistics.records.values())
     for split, bounds in rules.splits.items():
         share = statistics.records.get(split, 0) / max(total, 1)
         if not _is_within(share, bounds):
-            what = f"has {percent(share)} of the records, outside {_span(bounds, percent)}"
+            what = f"has {percent(share)} of the records, outside {_range_text(bounds, percent)}"
             remedy = f"give other {option('splits')}, or mend the rule"
-            yield Violation("splits", what, remedy, None, split, share, _span(bounds))
+            yield Violation("splits", what, remedy, None, split, share, _range_text(bounds))
     for split, features in statistics.items():
         records = statistics.records[split]
         if rules.records is not None and not _is_within(records, rules.records):
-            what = f"{records:,} records are outside {_span(rules.records)}"
+            what = f"{records:,} records are outside {_range_text(rules.records)}"
             remedy = "look whether inputs are missing, or doubled"
-            yield Violation("records", what, remedy, None, split, records, _span(rules.records))
+            yield Violation("records", what, remedy, None, split, records, _range_text(rules.records))
         for name, own in rules.features.items():
             if name in features:
                 yield from _Constraints(features[name], schema[name], split, own).all()
@@ -37,7 +45,7 @@ def constraints(statistics: DatasetStatistics, schema: Schema, rules: Rules) -> 
 
 
 class _Constraints:
-    """Those of one feature in one split."""
+    """The rules of one feature in one split."""
 
     def __init__(self, one: FeatureStatistics, feature: Feature, split: str, rules: FeatureRules) -> None:
         self.one, self.feature, self.split, self.rules = one, feature, split, rules
@@ -45,11 +53,17 @@ class _Constraints:
     def all(self) -> Iterator[Violation]:
         yield from self._presence()
         yield from self._range()
+        yield from self._mean()
+        yield from self._shares_of_numbers()
+        yield from self._distinct()
         yield from self._values()
         yield from self._shares()
 
     def _violation(self, check: str, what: str, remedy: str, figure: Any, threshold: Any) -> Violation:
         return Violation(check, what, remedy, self.feature.name, self.split, figure, threshold)
+
+    def _unjudged(self, check: str, why: str, threshold: Any) -> Violation:
+        return _unjudged(check, why, self.feature, self.split, threshold)
 
     def _presence(self) -> Iterator[Violation]:
         total = self.one.present + self.one.missing
@@ -60,60 +74,109 @@ class _Constraints:
 
     def _range(self) -> Iterator[Violation]:
         one, rules = self.one, self.rules
+        if rules.min is None and rules.max is None:
+            return
         for figure, bound, is_low in ((one.min, rules.min, True), (one.max, rules.max, False)):
             if figure is None or bound is None or (figure >= bound if is_low else figure <= bound):
                 continue
-            sign, other = ("<", "below") if is_low else (">", "above")
-            what = f"the {'least' if is_low else 'greatest'} value is {_shown(figure)}, {other} {bound}"
-            remedy = f'see such records by `recordmill.open(OUT, where="{self.feature.name} {sign} {bound}")`'
+            sign, side = ("<", "below") if is_low else (">", "above")
+            what = f"the {'least' if is_low else 'greatest'} value is {_shown(figure)}, {side} {bound}"
+            condition = f"{_sql_name(self.feature.name)} {sign} {bound}"
+            remedy = f"see such records by `recordmill.open(OUT, where={condition!r})`"
             yield self._violation("range", what, remedy, figure, bound)
-        infinite = one.values - one.finite - one.nans
-        if infinite and one.type == "FLOAT" and (rules.min is not None or rules.max is not None):
-            what, bound = f"{infinite:,} values are infinite", rules.max if rules.min is None else rules.min
+        infinite, bound = sum(one.infinities), rules.max if rules.min is None else rules.min
+        if infinite:
+            what = f"{infinite:,} values are infinite"
             yield self._violation("range", what, "leave them out, or clip them by a transform", infinite, bound)
-        if rules.mean is not None and one.mean is not None and not _is_within(one.mean, rules.mean):
-            what = f"the mean is {one.mean:.6g}, outside {_span(rules.mean)}"
-            yield self._violation("mean", what, "look for a changed unit or source", one.mean, _span(rules.mean))
-        for name, count, most in (("zeros", one.zeros, rules.zeros), ("nan", one.nans, rules.nan)):
+        elif one.values and not one.finite:
+            yield self._violation("range", "all values are NaN", "mend the inputs", one.nans, bound)
+
+    def _mean(self) -> Iterator[Violation]:
+        bounds, mean = self.rules.mean, self.one.mean
+        if bounds is None or (mean is not None and _is_within(mean, bounds)):
+            return
+        text, remedy = _range_text(bounds), "look for a changed unit or source"
+        if mean is not None:
+            yield self._violation("mean", f"the mean is {mean:.6g}, outside {text}", remedy, mean, text)
+        elif self.one.values:
+            yield self._violation("mean", f"no value is finite, so that no mean is within {text}", remedy, "nan", text)
+        else:
+            yield self._unjudged("mean", "there are no values", text)
+
+    def _shares_of_numbers(self) -> Iterator[Violation]:
+        one = self.one
+        for name, count, most in (("zeros", one.zeros, self.rules.zeros), ("nan", one.nans, self.rules.nan)):
             share = count / max(one.values, 1)
             if most is not None and share > most:
-                what = (
-                    f"{percent(share)} of the values are {'zero' if name == 'zeros' else 'NaN'}, above {percent(most)}"
-                )
+                kind = "zero" if name == "zeros" else "NaN"
+                what = f"{percent(share)} of the values are {kind}, above {percent(most)}"
                 yield self._violation(name, what, "mend the inputs, or leave such records out", share, most)
 
-    def _values(self) -> Iterator[Violation]:
-        one, rules = self.one, self.rules
-        if rules.distinct is not None and one.distinct is not None and not _is_within(one.distinct, rules.distinct):
-            what = f"there are {one.distinct:,} distinct values, outside {_span(rules.distinct)}"
-            yield self._violation(
-                "distinct", what, "look at them by `recordmill stats`", one.distinct, _span(rules.distinct)
-            )
-        if rules.values is None or not one.values:
+    def _distinct(self) -> Iterator[Violation]:
+        bounds, distinct = self.rules.distinct, self.one.distinct
+        if bounds is None:
             return
-        inside = sum(count for value, count in one.top_values.items() if value in rules.values)
-        share = max(one.values - inside, 0) / one.values
-        if not one.top_values:  # too many to be listed, which is more than the rule's
-            share = 1.0 if (one.distinct or 0) > len(rules.values) else 0.0
-        if share > rules.other_values:
-            others = [value_name(self.feature, value) for value in one.top_values if value not in rules.values][:3]
-            example = f", such as {', '.join(others)}," if others else ""
-            most = percent(rules.other_values)
-            what = f"{percent(share)} of the values{example} are none of those expected, above {most}"
-            yield self._violation("values", what, "mend them, or add them to the values", share, rules.other_values)
+        text, interval = _range_text(bounds), _distinct_interval(self.one)
+        if distinct is None:
+            yield self._unjudged("distinct", "values of tensors are not counted", text)
+        elif _is_outside(interval, bounds):
+            what = f"there are {distinct:,} distinct values, outside {text}"
+            yield self._violation("distinct", what, "look at them by `recordmill stats`", distinct, text)
+        elif not _is_inside(interval, bounds):
+            why = f"of distinct values there are about {distinct:,}, within {interval[0]:,.0f} to {interval[1]:,.0f}"
+            yield self._unjudged("distinct", why, text)
+
+    def _values(self) -> Iterator[Violation]:
+        one, wanted = self.one, self.rules.values
+        if wanted is None or not one.values:
+            return
+        most = self.rules.other_values
+        others = {value: count for value, count in one.top_values.items() if value not in wanted}
+        unlisted = max(1 - sum(one.top_values.values()) / one.values, 0.0)
+        in_unlisted = sum(value not in one.top_values for value in wanted) * one.unlisted
+        low = _estimate(one, sum(others.values()) / one.values + max(unlisted - in_unlisted, 0.0))[0]
+        high = _estimate(one, sum(others.values()) / one.values + unlisted)[1]
+        low = max(low, (_distinct_interval(one)[0] - len(set(wanted))) / one.values)  # at least one of each
+        if low > most:
+            names = [value_name(self.feature, value) for value in others][:3]
+            example = f", such as {', '.join(names)}," if names else ""
+            share = percent(low) if low == high else f"at least {percent(low)}"
+            what = f"{share} of the values{example} are none of those expected, above {percent(most)}"
+            yield self._violation("values", what, "mend them, or add them to the values", low, most)
+        elif high > most:
+            yield self._unjudged("values", f"up to {percent(high)} of the values are not listed", most)
 
     def _shares(self) -> Iterator[Violation]:
+        one = self.one
         for value, bounds in self.rules.shares.items():
-            share = self.one.top_values.get(value, 0) / max(self.one.values, 1)
-            if not _is_within(share, bounds):
-                name, remedy = value_name(self.feature, value), "look for records that are missing or doubled"
-                what = f"{name} is {percent(share)} of the values, outside {_span(bounds, percent)}"
-                yield self._violation("shares", what, remedy, share, _span(bounds))
+            share, name, text = (
+                one.top_values.get(value, 0) / max(one.values, 1),
+                value_name(self.feature, value),
+                _range_text(bounds, percent),
+            )
+            interval = _estimate(one, share) if value in one.top_values else (0.0, one.unlisted)
+            if _is_outside(interval, bounds):
+                what = f"{name} is {percent(share)} of the values, outside {text}"
+                remedy = "look for records that are missing or doubled"
+                yield self._violation("shares", what, remedy, share, _range_text(bounds))
+            elif not _is_inside(interval, bounds):
+                why = f"{name} is between {percent(interval[0])} and {percent(interval[1])} of the values"
+                yield self._unjudged("shares", why, _range_text(bounds))
+
+
+def _unjudged(check: str, why: str, feature: Feature, split: str, threshold: Any) -> Violation:
+    what = f"can't be judged: {why}, as far as statistics tell"
+    return Violation(
+        check, what, "take the rule out, or widen it", feature.name, split, None, threshold, is_judged=False
+    )
 
 
 def _balance(one: FeatureStatistics, label: Feature, split: str, rules: ClassRules) -> Iterator[Violation]:
-    """Classes without a record count as those that have none."""
+    """Compares the counts of classes; a class without a record counts as well."""
     counts = dict.fromkeys(map(str, range(len(label.classes or ()))), 0) | dict(one.top_values)
+    if one.values and not one.lists_all_values:
+        yield _unjudged("classes", "not all values of the label are listed", label, split, None)
+        return
     if not counts:
         return
     remedy = "add records of it, leave some of the others out, or weigh them by `ds.class_weights()`"
@@ -131,6 +194,26 @@ def _balance(one: FeatureStatistics, label: Feature, split: str, rules: ClassRul
                 yield Violation("classes", bound, remedy, label.name, split, _json_number(figure), threshold)
 
 
+def _estimate(one: FeatureStatistics, share: float) -> Interval:
+    """Returns the interval of a share: itself where counts are exact, else the score interval of Wilson (1927)."""
+    if one.sampled is None:
+        return share, share
+    squares, share = _SIGMAS**2 / one.sampled, min(share, 1.0)
+    middle = share + squares / 2
+    width = math.sqrt(squares * share * (1 - share) + squares**2 / 4)
+    return (middle - width) / (1 + squares), (middle + width) / (1 + squares)
+
+
+def _distinct_interval(one: FeatureStatistics) -> Interval:
+    error = _SIGMAS * (one.distinct_error or 0)
+    distinct = float(one.distinct or 0)
+    return max(distinct * (1 - error), 0.0), min(distinct * (1 + error), float(one.values))
+
+
+def _sql_name(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
 def _shown(figure: float) -> str:
     return str(figure) if isinstance(figure, int) else f"{figure:.9g}"
 
@@ -144,10 +227,19 @@ def _json_number(figure: float) -> float | str:
 
 
 def _is_within(figure: float, bounds: Bounds) -> bool:
+    return _is_inside((figure, figure), bounds)
+
+
+def _is_inside(interval: Interval, bounds: Bounds) -> bool:
     low, high = bounds
-    return (low is None or figure >= low) and (high is None or figure <= high)
+    return (low is None or interval[0] >= low) and (high is None or interval[1] <= high)
 
 
-def _span(bounds: Bounds, shown: Any = str) -> str:
+def _is_outside(interval: Interval, bounds: Bounds) -> bool:
+    low, high = bounds
+    return (low is not None and interval[1] < low) or (high is not None and interval[0] > high)
+
+
+def _range_text(bounds: Bounds, shown: Callable[[float], str] = str) -> str:
     low, high = ("any" if bound is None else shown(bound) for bound in bounds)
     return f"{low} to {high}"

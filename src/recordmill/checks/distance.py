@@ -51,7 +51,7 @@ class BucketHistogram:
         """The same with outer buckets that reach at most as far out as the inner ones do together: how far the least
         and the greatest value of a sample lie is chance where tails are heavy, and most of such a bucket is empty.
         """
-        if len(self.edges) < 3:
+        if len(self.edges) < 3 or self.edges[0, 1] >= self.edges[-1, 0]:
             return self
         low, high = float(self.edges[0, 1]), float(self.edges[-1, 0])
         edges = self.edges.copy()
@@ -71,6 +71,15 @@ class BucketHistogram:
             points[0.0] = zeros
         points |= {at: float(count) for at, count in zip((-math.inf, math.inf), infinities, strict=True) if count}
         return replace(self, points=points, counts=np.maximum(counts, 0.0))
+
+    def with_widths(self, least: float) -> BucketHistogram:
+        """Returns the histogram of whole numbers, each as wide as `least`, so that none is a point and buckets that
+        share an edge share that number.
+        """
+        points = np.array(list(self.points.items()), np.float64).reshape(-1, 2)
+        edges = np.concatenate([self.edges, points[:, :1].repeat(2, 1)]) + np.array([-least / 2, least / 2])
+        order = np.argsort(edges[:, 0], kind="stable")
+        return replace(self, edges=edges[order], counts=np.concatenate([self.counts, points[:, 1]])[order], points={})
 
     def spread(self, edges: _Floats) -> _Floats:
         """What lies between each edge and the next one, [edges - 1], as if each bucket's values were spread evenly."""

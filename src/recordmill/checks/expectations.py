@@ -1,6 +1,4 @@
-"""What a build is expected to give (`--expect`): rules that are read before it begins, and held against its statistics
-before it is committed.
-"""
+"""Reads what a build is expected to give (`--expect`), and compares its statistics with that before it is committed."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ class ExpectationError(RecordmillError):
 
 
 def read_expectations(given: Mapping[str, Any] | str | os.PathLike[str]) -> Rules:
-    """The rules of `--expect`, all of which statistics can be held against.
+    """Reads the rules of `--expect`, all of which are about statistics.
 
     Raises:
         UsageError: as `read_rules` does, or records would have to be read for a rule, or another data set.
@@ -35,28 +33,28 @@ def read_expectations(given: Mapping[str, Any] | str | os.PathLike[str]) -> Rule
         if getattr(rules, name):
             raise UsageError(
                 f"{rules.source}: {name}: records are compared with each other once they are written; leave it out of "
-                f"{option('expect')} and run recordmill check with {option('against', rules.source)} behind the build"
+                f"{option('expect')} and run recordmill check with {option('against', rules.source)} after the build"
             )
     if rules.drift != Thresholds() or any(own.drift is not None for own in rules.features.values()):
         raise UsageError(
             f"{rules.source}: drift: is of two data sets; leave it out of {option('expect')} and run recordmill check "
-            f"with {option('against')} OTHER and {option('against', rules.source)} behind the build"
+            f"with {option('against')} OTHER and {option('against', rules.source)} after the build"
         )
     return rules
 
 
 def check_expectations(statistics: DatasetStatistics, schema: Schema, rules: Rules) -> None:
-    """Hold what a build has counted against its rules, which are fitted to the schema.
+    """Compares what a build has counted with its rules, which are fitted to the schema.
 
     Raises:
-        ExpectationError: something is not as expected; it names each feature, figure and threshold.
+        ExpectationError: Something is not as expected, or can't be judged; it names each feature, figure and threshold.
     """
     violations = list(_violations(statistics, schema, rules))
     if violations:
         more = f"\n... and {len(violations) - _SHOWN} more" if len(violations) > _SHOWN else ""
         count = "1 expectation is" if len(violations) == 1 else f"{len(violations)} expectations are"
-        said = "\n".join(map(str, violations[:_SHOWN]))
-        raise ExpectationError(f"{count} not met; nothing was committed:\n{said}{more}")
+        lines = "\n".join(map(str, violations[:_SHOWN]))
+        raise ExpectationError(f"{count} not met; nothing was committed:\n{lines}{more}")
 
 
 def _violations(statistics: DatasetStatistics, schema: Schema, rules: Rules) -> Iterator[Violation]:

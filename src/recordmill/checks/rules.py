@@ -20,6 +20,8 @@ from recordmill.storage.yaml_file import check_nesting, read_yaml
 
 Bounds = tuple[float | None, float | None]  # least and most; None: any
 QUANTILE_BUCKETS, EQUAL_BUCKETS = "quantiles", "standard"  # of the histograms that are compared
+_OF_NUMBERS = ("min", "max", "mean", "zeros", "nan")
+_TRUTH_VALUES = {"true": "1", "false": "0", "1": "1", "0": "0"}
 
 
 @dataclass(frozen=True)
@@ -168,9 +170,6 @@ def _feature(schema: Schema, name: str, source: str) -> Feature:
     return schema[name]
 
 
-_OF_NUMBERS = ("min", "max", "mean", "zeros", "nan")
-
-
 def _fitted(rules: FeatureRules, feature: Feature, source: str) -> FeatureRules:
     place = f"{source}: features: {feature.name}"
     is_bytes = feature.dtype in ("string", "bytes")
@@ -182,6 +181,8 @@ def _fitted(rules: FeatureRules, feature: Feature, source: str) -> FeatureRules:
             f"{place}: {'shares' if rules.values is None else 'values'}: is for texts and integers, and it holds "
             f"{feature.describe()}"
         )
+    if feature.dtype == "bool":
+        return _renamed(rules, lambda value: _truth(value, place))
     if feature.classes is None:
         return rules
     numbers = {name: str(number) for number, name in enumerate(feature.classes)}
@@ -191,8 +192,19 @@ def _fitted(rules: FeatureRules, feature: Feature, source: str) -> FeatureRules:
             raise UsageError(f"{place}: no class {value!r}; {there_are(value, feature.classes or ())}")
         return numbers.get(value, value)
 
-    values = None if rules.values is None else tuple(map(number, rules.values))
-    return replace(rules, values=values, shares={number(value): bounds for value, bounds in rules.shares.items()})
+    return _renamed(rules, number)
+
+
+def _renamed(rules: FeatureRules, name: Callable[[str], str]) -> FeatureRules:
+    values = None if rules.values is None else tuple(map(name, rules.values))
+    return replace(rules, values=values, shares={name(value): bounds for value, bounds in rules.shares.items()})
+
+
+def _truth(value: str, place: str) -> str:
+    """Returns the name that statistics give to a truth value."""
+    if value.lower() not in _TRUTH_VALUES:
+        raise UsageError(f"{place}: {value!r} is neither true nor false")
+    return _TRUTH_VALUES[value.lower()]
 
 
 _Check = Callable[[Any], Any]
@@ -236,7 +248,13 @@ def _shown(value: object) -> str:
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{_shown(value)} is no number")
+    try:
+        is_nan = math.isnan(value)
+    except OverflowError:
+        raise ValueError(f"{_shown(value)} is larger than any number of a data set") from None
+    if is_nan:
         raise ValueError(f"{_shown(value)} is no number")
     return value  # an int as it is, since no float holds all of them
 

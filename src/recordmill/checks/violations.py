@@ -1,5 +1,5 @@
-"""`Violation`: one thing that is not as it is expected to be, with its figure, the threshold that it passes, its place
-and what to do.
+"""Defines `Violation`: a thing that is not as it is expected to be, with its figure, the threshold that it passes, its
+place and what to do.
 """
 
 from __future__ import annotations
@@ -13,9 +13,19 @@ from recordmill.schemas.feature import Feature
 
 @dataclass(frozen=True)
 class Violation:
-    """check: what was looked at, such as `drift`. what: what is not so, a sentence without its figure's place.
-    feature, split, file, record: where, as far as it has a place; record: its number in the file, from 0.
-    figure, threshold: what was found, and what it may be at most, or at least. remedy: what to do.
+    """A thing that is not as it is expected to be, or of which that can't be judged.
+
+    Attributes:
+        check: The name of the check, such as `drift`.
+        what: A sentence that says what is wrong, without its place.
+        remedy: The way to mend it.
+        feature: The feature that it concerns, if it is one.
+        split: The split, if it is one.
+        figure: The value that was found.
+        threshold: The most, or the least, that the figure may be.
+        file: The file, if it is one.
+        record: The number of the record in the file, from 0.
+        is_judged: False where the statistics can't tell whether the rule is kept.
     """
 
     check: str
@@ -27,6 +37,7 @@ class Violation:
     threshold: float | str | None = None
     file: str | None = None
     record: int | None = None
+    is_judged: bool = True
 
     def __str__(self) -> str:
         """
@@ -42,16 +53,16 @@ class Violation:
         return spelled(f"{': '.join(place for place in places if place)}: {self.what}; {self.remedy}")
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, for `--json`."""
+        """Returns all fields, for `--json`."""
         return {name: spelled(value) if isinstance(value, str) else value for name, value in asdict(self).items()}
 
     def for_caller(self) -> Violation:
-        """The same with options as who called writes them, also in its fields."""
+        """Returns it with options spelled as the caller writes them."""
         return replace(self, what=spelled(self.what), remedy=spelled(self.remedy))
 
 
 def value_name(feature: Feature, value: str) -> str:
-    """A value of a feature as statistics name it, for people: a class by its name."""
+    """Returns the name for people of a value as statistics name it: that of a class."""
     classes = feature.classes
     is_class = classes is not None and value.isdigit() and int(value) < len(classes)
     return repr(classes[int(value)] if classes is not None and is_class else value)

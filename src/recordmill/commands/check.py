@@ -27,7 +27,8 @@ examples:
   recordmill check shards --against rules.yaml        what you expect; docs/checks.md lists the rules
   recordmill check new --against old --against rules.yaml --json | jq '.[].what'
 
-Exit code: 0 all is as expected; 1 the list of what is not stands on stdout; 2 a rule or an input can't be used.
+Exit code: 0 all is as expected; 1 the list of what is not stands on stdout; 2 a rule or an input can't be used, or the
+statistics can't tell whether a rule is kept.
 Statistics are those of the builds; only what stands there twice needs a pass over the records.
 """
 
@@ -61,7 +62,7 @@ def check(
     storage_requests: int | None = None,
     progress: Progress | None = None,
 ) -> list[Violation]:
-    """What of a data set is not as expected; an empty list if all is.
+    """Returns what of a data set is not as expected; an empty list if all is.
 
     Args:
         inputs: OUT of a build; any TFRecord files with recount.
@@ -77,11 +78,11 @@ def check(
         DataError: a record is damaged.
     """
     from recordmill.base.progress import Progress
-    from recordmill.base.sizes import parse_size
+    from recordmill.base.sizes import bytes_of
     from recordmill.reader.dataset import open
     from recordmill.reader.duplicates import repeat_violations
 
-    memory_bytes = parse_size(memory, "memory")
+    memory_bytes = bytes_of(memory, "memory")
     dataset = open(inputs, threads=threads, storage_requests=storage_requests)
     progress = progress or Progress()
     progress.begin("convert")
@@ -237,7 +238,7 @@ def _as_usage(path: str) -> Iterator[None]:
 
 
 def run_check(args: argparse.Namespace) -> int:
-    """Check, and say what is not as expected; 1 if anything is not."""
+    """Checks, and prints what is not as expected; returns 1 if anything is not, and 2 if only rules can't be judged."""
     from recordmill.base.progress import Progress
     from recordmill.options.parser import given
     from recordmill.pipelines.display import Display
@@ -251,6 +252,19 @@ def run_check(args: argparse.Namespace) -> int:
         for one in found:
             print(one)
         if not args.quiet:
-            count = "1 thing is" if len(found) == 1 else f"{len(found)} things are"
-            print(f"{count} not as expected" if found else "all is as expected", file=sys.stderr)
-    return 1 if found else 0
+            print(_count_text(found), file=sys.stderr)
+    return 1 if any(one.is_judged for one in found) else 2 if found else 0
+
+
+def _count_text(violations: list[Violation]) -> str:
+    """
+    >>> _count_text([])
+    'all is as expected'
+    """
+    unjudged = sum(not one.is_judged for one in violations)
+    wrong = len(violations) - unjudged
+    parts = [
+        "1 thing is not as expected" if wrong == 1 else f"{wrong} things are not as expected" if wrong else "",
+        f"{unjudged} can't be judged" if unjudged else "",
+    ]
+    return ", ".join(filter(None, parts)) or "all is as expected"

@@ -159,10 +159,20 @@ class FeatureStatistics:
         """The values at 0, 1/10, ... and 1 of the finite numbers, whose ranks are within `quantile_error`."""
         return _quantiles(self._stats.histograms) if self._kind == _NUMBERS else ()
 
+    @property
+    def length_histogram(self) -> Any:
+        """The `Histogram` of how many values records have, in buckets of as many records each."""
+        return self._stats.common_stats.num_values_histogram
+
+    @property
+    def size_histogram(self) -> Any | None:
+        """The `Histogram` of the bytes of texts or of binary values, in buckets of as many values each."""
+        return self._custom.get("bytes")
+
     def histogram(self, of_quantiles: bool) -> Any | None:
-        """The `Histogram` of the numbers, or of the sizes of binary values: of as many values, or of equal widths."""
+        """Returns the `Histogram` of the numbers, in buckets of as many values each or of equal widths."""
         if self._kind != _NUMBERS:
-            return self._custom.get("bytes")
+            return None
         kind = statistics_pb2.Histogram.QUANTILES if of_quantiles else statistics_pb2.Histogram.STANDARD
         known = list(self._stats.histograms)
         same = [one for one in known if one.type == kind]
@@ -200,6 +210,11 @@ class FeatureStatistics:
     def top_values_are_exact(self) -> bool:
         """False: they are estimated of a sample of the occurrences."""
         return "top_values_are_estimates" not in self._custom
+
+    @property
+    def lists_all_values(self) -> bool:
+        """Whether `top_values` has all values, with their counts."""
+        return self.top_values_are_exact and bool(self.top_values) and sum(self.top_values.values()) == self.values
 
     @property
     def unlisted(self) -> float:

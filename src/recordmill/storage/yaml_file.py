@@ -1,5 +1,5 @@
-"""A file of YAML that anybody may have written, to its mapping: plain values only, no key twice, bounded in depth and
-in what its aliases repeat.
+"""Reads a file of YAML that anybody may have written as a mapping: plain values only, no key twice, bounded in depth
+and in what its aliases repeat.
 """
 
 from __future__ import annotations
@@ -11,7 +11,17 @@ from typing import Any
 from recordmill.base.errors import DataError, MissingExtraError, UsageError
 from recordmill.storage.json_fields import read_bounded
 
-_BOOL, _FLOAT = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:float"
+_TAG = "tag:yaml.org,2002:"
+_PLAIN = (  # values of the core schema of YAML 1.2, with the characters that they begin with
+    ("bool", "true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    (
+        "float",
+        r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
+)
+_REPLACED = {f"{_TAG}{name}" for name in ("bool", "int", "float", "timestamp")}
 _MOST_BYTES = 16 << 20  # 16 MiB: of what people write; a file of holes may say that it has 30 GB
 _MOST_DEPTH = 16  # of what people write: steps in a list in a mapping need 5
 _MOST_VALUES = 1 << 20  # each as often as an alias repeats it
@@ -61,14 +71,14 @@ def check_nesting(value: Any) -> None:
 
 
 def _loader(yaml: Any) -> Any:
-    """YAML's safe loader, by which the last of two equal keys would win without a word. What is true, false or a number
-    is so by YAML 1.2: NO is a country and 1e-3 a number.
+    """Returns YAML's safe loader, changed in two ways: of two equal keys the last would win without a word, and plain
+    values are those of YAML 1.2: NO is a country, 1e-3 a number, 010 ten and 12:30 a text.
     """
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
         yaml_implicit_resolvers = {  # noqa: RUF012
-            first: [(tag, pattern) for tag, pattern in known if tag != _BOOL]
-            for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+            first: [(tag, pattern) for tag, pattern in resolvers if tag not in _REPLACED]
+            for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
         }
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
@@ -79,6 +89,11 @@ def _loader(yaml: Any) -> Any:
                 seen.add(key.value)
             return super().construct_mapping(node, deep)
 
-    Loader.add_implicit_resolver(_BOOL, re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
-    Loader.add_implicit_resolver(_FLOAT, re.compile(r"^[-+]?[0-9]+(?:\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789"))
+        def construct_yaml_int(self, node: Any) -> int:
+            text = self.construct_scalar(node)
+            return int(text, {"0x": 16, "0o": 8}.get(text[:2], 10))
+
+    for name, pattern, first in _PLAIN:
+        Loader.add_implicit_resolver(f"{_TAG}{name}", re.compile(f"^(?:{pattern})$"), list(first))
+    Loader.add_constructor(f"{_TAG}int", Loader.construct_yaml_int)
     return Loader

@@ -185,7 +185,7 @@ def _length_buckets(one: FeatureStatistics) -> HistogramBuckets:
 
 
 def _size_buckets(one: FeatureStatistics) -> HistogramBuckets:
-    proto, sizes = one.histogram(True), one.sizes
+    proto, sizes = one.size_histogram, one.sizes
     if proto is None or sizes is None:
         return []
     return _whole_buckets(
