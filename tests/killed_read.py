@@ -119,11 +119,8 @@ def check_goes_on(source: Any, out: Path, **options: Any) -> ReadResult:
     assert before > 0
     assert progress.records == whole.read - before
     assert (result.read, result.records, result.rejected, result.filtered) == (
-        whole.read,
-        whole.records,
-        whole.rejected,
-        whole.filtered,
-    )
+        whole.read, whole.records, whole.rejected, whole.filtered,
+    )  # fmt: skip
     assert result.reject_reasons == whole.reject_reasons
     assert tree(out) == tree(out.with_name("whole"))
     return result

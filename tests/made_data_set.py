@@ -23,9 +23,7 @@ from recordmill.shards.index import INDEX_DTYPE, INDEX_FRAME_BYTES, MEMBERS_DTYP
 from recordmill.shards.manifest import Manifest, Part, ShardInfo
 
 FOLDER = "data-test"
-PACK: dict[str, Callable[[bytes], bytes]] = {
-    "gzip": lambda data: gzip.compress(data, mtime=0),
-}
+PACK: dict[str, Callable[[bytes], bytes]] = {"gzip": lambda data: gzip.compress(data, mtime=0)}
 
 MIXED = Schema(
     (

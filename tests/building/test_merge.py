@@ -66,13 +66,7 @@ def dealt(count: int, parts: int, keys: str, size: int = 20) -> list[list[Record
     most=st.sampled_from([2, 5, 1000]),
 )
 def test_a_merge_is_the_sorted_list(
-    seed: int,
-    count: int,
-    parts: int,
-    spread: int,
-    sizes: tuple[int, int],
-    memory_bytes: int,
-    most: int,
+    seed: int, count: int, parts: int, spread: int, sizes: tuple[int, int], memory_bytes: int, most: int
 ) -> None:
     """Also where slices are merged beforehand."""
     dice = random.Random(seed)
@@ -145,9 +139,7 @@ def test_the_shards_of_one_frequent_key_read_each_frame_once(tmp_path: Path, mon
         RunSlice, "read_frames", lambda self, start, into: (read.append(len(into)), read_frames(self, start, into))
     )
     monkeypatch.setattr(
-        RunSlice,
-        "entries",
-        lambda self, at, upto: (entries_read.append(upto - at), entries(self, at, upto))[1],
+        RunSlice, "entries", lambda self, at, upto: (entries_read.append(upto - at), entries(self, at, upto))[1]
     )
     folder = tmp_path / "data"
     (folder / INDEX_FOLDER).mkdir(parents=True)

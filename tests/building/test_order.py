@@ -83,11 +83,8 @@ def test_the_keys_of_version_1_are_pinned() -> None:
         [0, 1, 0, 2**40],
     )
     assert [f"{key:016x}" for key in keys] == [
-        "c06603815b195e94",
-        "1a18ce87b2482d8f",
-        "af9a5ad4af915e9f",
-        "ef5b9baf54856f68",
-    ]
+        "c06603815b195e94", "1a18ce87b2482d8f", "af9a5ad4af915e9f", "ef5b9baf54856f68",
+    ]  # fmt: skip
     assert splits == [1, 0, 1, 1]
 
 

@@ -14,11 +14,7 @@ from hosts import HERE, Hosts, address, kill, wait
 from hosts import why_not as why_no_hosts
 
 PORT, PAGE = 17077, 18080
-_SETTINGS = {
-    "spark.driver.host": HERE,
-    "spark.driver.bindAddress": HERE,
-    "spark.executor.memory": "1g",
-}
+_SETTINGS = {"spark.driver.host": HERE, "spark.driver.bindAddress": HERE, "spark.executor.memory": "1g"}
 
 
 def spark_folder() -> Path:

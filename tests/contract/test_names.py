@@ -17,42 +17,10 @@ SHARED = {  # what several modules have alike, since a table or a caller finds i
 }
 # what says how a thing came about, or how it stands to another, and not what it is
 NO_NOUNS = {
-    "about",
-    "after",
-    "around",
-    "asked",
-    "before",
-    "begun",
-    "behind",
-    "beside",
-    "covering",
-    "done",
-    "found",
-    "given",
-    "held",
-    "here",
-    "kept",
-    "known",
-    "left",
-    "listed",
-    "made",
-    "meant",
-    "once",
-    "past",
-    "placed",
-    "said",
-    "seen",
-    "shown",
-    "spread",
-    "stored",
-    "straight",
-    "taken",
-    "taking",
-    "terms",
-    "tied",
-    "told",
-    "viewed",
-}
+    "about", "after", "around", "asked", "before", "begun", "behind", "beside", "covering", "done", "found",
+    "given", "held", "here", "kept", "known", "left", "listed", "made", "meant", "once", "past", "placed", "said",
+    "seen", "shown", "spread", "stored", "straight", "taken", "taking", "terms", "tied", "told", "viewed",
+}  # fmt: skip
 
 
 def _modules() -> list[Path]:

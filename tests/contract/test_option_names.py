@@ -28,15 +28,9 @@ _LEFT_OUT = (
 _OF_BEAM = ("--runner", "--parallelism", "--experiments")
 # functions below the doors that take an option's name, and which argument it is
 _TAKE_NAMES = {
-    "option": 0,
-    "flag_of": 0,
-    "parse_size": 1,
-    "parse_image_size": 1,
-    "listed_names": 1,
-    "_whole": 1,
-    "_named": 0,
+    "option": 0, "flag_of": 0, "parse_size": 1, "parse_image_size": 1, "listed_names": 1, "_whole": 1, "_named": 0,
     "_check_bytes": 1,
-}
+}  # fmt: skip
 
 
 def products() -> Iterator[tuple[str, ast.Module]]:

@@ -50,11 +50,8 @@ def test_a_name_means_one_thing_in_all_commands() -> None:
             first = seen.setdefault(option.name, option)
             if option.name not in differ:
                 assert (option.form, option.default, option.flags, option.choices) == (
-                    first.form,
-                    first.default,
-                    first.flags,
-                    first.choices,
-                ), f"{command}: {option.name}"
+                    first.form, first.default, first.flags, first.choices,
+                ), f"{command}: {option.name}"  # fmt: skip
 
 
 def test_nothing_but_the_declarations_adds_a_flag() -> None:

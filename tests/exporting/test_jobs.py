@@ -60,11 +60,7 @@ def test_what_is_added_changes_no_file_but_the_last(
 
 def test_more_files_than_records_are_not_asked_for() -> None:
     jobs = jobs_of([(3000, 3), (2000, 2)], 10)
-    assert [list(job.pieces) for job in jobs[:3]] == [
-        [Span(0, 0, 1000)],
-        [Span(0, 1000, 2000)],
-        [Span(0, 2000, 3000)],
-    ]
+    assert [list(job.pieces) for job in jobs[:3]] == [[Span(0, 0, 1000)], [Span(0, 1000, 2000)], [Span(0, 2000, 3000)]]
     assert len(jobs) == 5
 
 

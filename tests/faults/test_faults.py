@@ -20,12 +20,9 @@ pytest.importorskip("apache_beam", reason="builds need Apache Beam")
 HERE = Path(__file__).parent
 # job, how it is stopped, every so many changes of some 60 (reads) and 115 (builds)
 SAMPLE = [
-    ("reread-parquet", "kill", 9),
-    ("reread-npy", "EIO", 17),
-    ("read-jsonl", "ENOSPC", 11),
-    ("rebuild", "kill", 31),
-    ("files-build", "EIO", 19),
-]
+    ("reread-parquet", "kill", 9), ("reread-npy", "EIO", 17), ("read-jsonl", "ENOSPC", 11),
+    ("rebuild", "kill", 31), ("files-build", "EIO", 19),
+]  # fmt: skip
 WHOLE = [
     (job, how, 1)
     for job in (

@@ -21,12 +21,9 @@ pytest.importorskip("apache_beam", reason="builds need Apache Beam")
 
 # part: every so many of its bytes in the sample
 PARTS = {
-    "_manifests/*.json": 97,
-    "manifest.json": 499,
-    "schema.pbtxt": 199,
-    "data-*/index/*.npy": 61,
+    "_manifests/*.json": 97, "manifest.json": 499, "schema.pbtxt": 199, "data-*/index/*.npy": 61,
     "data-*/*.tfrecord": 41,
-}
+}  # fmt: skip
 WHOLE = os.environ.get("RECORDMILL_FAULTS") == "all"
 
 

@@ -15,12 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recordmill.base.magic import sniff_foreign, sniff_image
-from recordmill.records.images.check import (
-    IMAGE_FORMATS,
-    check_decode,
-    check_each,
-    check_structure,
-)
+from recordmill.records.images.check import IMAGE_FORMATS, check_decode, check_each, check_structure
 from recordmill.records.images.header import BadImage, ImageHeader
 
 SAMPLES = image_samples.samples()

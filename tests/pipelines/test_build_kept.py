@@ -136,24 +136,15 @@ def json_lines(rows: int) -> list[str]:
 # what the last line of the last file is, by kind
 LATE = {
     "csv": [
-        "x,0.5,text,2024-01-01,a",
-        "1,0.5,text,soon,d",
-        "1,2",
-        '1,0.5,"never closed',
-        '9223372036854775808,1e39,"",2024-01-01T10:00:00Z,\udcff',
-        "",
+        "x,0.5,text,2024-01-01,a", "1,0.5,text,soon,d", "1,2", '1,0.5,"never closed',
+        '9223372036854775808,1e39,"",2024-01-01T10:00:00Z,\udcff', "",
     ],
     "jsonl": [
-        '{"whole": "x"}',
-        '{"whole": 0.5, "list": [1, 2, 3, 4, 5, 6, 7, 8, 9]}',
-        '{"whole": 1, "list": ["x"]}',
-        '{"whole": 9223372036854775808, "real": 1e300, "label": "d"}',
-        '{"new": {"a": [[1]]}}',
-        '{"whole": 1, "whole": 2}',
-        "[1",
-        "",
+        '{"whole": "x"}', '{"whole": 0.5, "list": [1, 2, 3, 4, 5, 6, 7, 8, 9]}', '{"whole": 1, "list": ["x"]}',
+        '{"whole": 9223372036854775808, "real": 1e300, "label": "d"}', '{"new": {"a": [[1]]}}',
+        '{"whole": 1, "whole": 2}', "[1", "",
     ],
-}
+}  # fmt: skip
 CASES = [
     (kind, late, options)
     for kind, lates in LATE.items()

@@ -43,10 +43,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cutting, "PIECE_BYTES", 10_000)
 
 
-@pytest.fixture(
-    scope="module",
-    params=list(SHARD_SUFFIXES),
-)
+@pytest.fixture(scope="module", params=list(SHARD_SUFFIXES))
 def out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_data_set(
         tmp_path_factory.mktemp("ds") / "out", {"train": TRAIN, "test": TEST}, shards=3, compression=request.param

@@ -144,17 +144,9 @@ def test_a_tensor_that_no_record_has(tmp_path: Path) -> None:
 
 def test_the_command_line(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [
-        "read",
-        str(out),
-        "--out",
-        str(tmp_path / "to"),
-        "--decode-raw",
-        "depth=float32[-1,2]",
-        "--pad-or-cut",
-        "tokens=2:0",
-        "--reshape",
-        "boxes=[-1,2,2]",
-    ]
+        "read", str(out), "--out", str(tmp_path / "to"), "--decode-raw", "depth=float32[-1,2]", "--pad-or-cut",
+        "tokens=2:0", "--reshape", "boxes=[-1,2,2]",
+    ]  # fmt: skip
     assert main([*arguments, "--dry-run"]) == 0
     text = capsys.readouterr().out
     assert "float32 [200, ?, 2]" in text

@@ -313,16 +313,8 @@ def test_records_without_the_feature_are_lines_without_a_file(tmp_path: Path) ->
 def test_numbers_name_what_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_names, "FOLDER_FILES", 4)
     values: list[bytes | None] = [
-        JPEG,
-        PNG,
-        b"GIF89a....",
-        b"II*\0....",
-        b"RIFF\0\0\0\0WEBPVP8 ",
-        b"anything else",
-        b"",
-        JPEG,
-        PNG,
-    ]
+        JPEG, PNG, b"GIF89a....", b"II*\0....", b"RIFF\0\0\0\0WEBPVP8 ", b"anything else", b"", JPEG, PNG,
+    ]  # fmt: skip
     names: list[str | None] = [f"{row}.jpg" for row in range(9)]
     result = read(made(tmp_path, names, values), tmp_path / "to", to="files", name_feature="")
     assert check(result, table(names, values)) == [
@@ -462,11 +454,8 @@ def test_overwriting_replaces_the_folder(tmp_path: Path) -> None:
         read(out, tmp_path / "to", to="files")
     read(out, tmp_path / "to", to="files", name_feature="", overwrite=True)
     assert sorted(tree(tmp_path / "to")) == [
-        "_read.json",
-        "train/00000000.jpg",
-        "train/00000001.jpg",
-        "train/metadata.jsonl",
-    ]
+        "_read.json", "train/00000000.jpg", "train/00000001.jpg", "train/metadata.jsonl",
+    ]  # fmt: skip
 
 
 def test_a_kill_or_a_full_disk_shows_nothing(tmp_path: Path) -> None:
@@ -494,17 +483,9 @@ module.read({str(out)!r}, {str(to)!r}, to="files")
         resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
 
     words = [
-        sys.executable,
-        "-m",
-        "recordmill",
-        "read",
-        str(out),
-        "--out",
-        str(tmp_path / "full"),
-        "--to",
-        "files",
+        sys.executable, "-m", "recordmill", "read", str(out), "--out", str(tmp_path / "full"), "--to", "files",
         "--quiet",
-    ]
+    ]  # fmt: skip
     done = subprocess.run(words, capture_output=True, text=True, check=False, preexec_fn=limit)
     assert done.returncode == 1
     assert "File too large" in done.stderr

@@ -239,21 +239,12 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert (
         main(
             [
-                "read",
-                str(out),
-                "--out",
-                str(tmp_path / "to"),
-                "--to",
-                "npy",
-                "--decode-images",
-                "--resize",
-                "2x4",
-                "--channels",
-                "1",
+                "read", str(out), "--out", str(tmp_path / "to"), "--to", "npy", "--decode-images", "--resize",
+                "2x4", "--channels", "1",
             ]
         )
         == 0
-    )
+    )  # fmt: skip
     assert np.load(tmp_path / "to" / "train" / "image.npy").shape == (4, 2, 4, 1)
     for arguments, message in [
         (["--resize", "2x2"], "--resize needs --decode-images"),

@@ -68,8 +68,7 @@ def _files(root: Path, inputs: dict[str, Any], times: int) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("to", "stop"),
-    [("parquet", signal.SIGKILL), ("parquet", signal.SIGTERM), ("arrow", signal.SIGINT)],
+    ("to", "stop"), [("parquet", signal.SIGKILL), ("parquet", signal.SIGTERM), ("arrow", signal.SIGINT)]
 )
 def test_the_command_line_is_stopped_and_given_again(
     inputs: dict[str, Any], tmp_path: Path, to: str, stop: signal.Signals

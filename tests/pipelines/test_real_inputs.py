@@ -217,13 +217,7 @@ def test_moved_inputs_and_other_threads_give_the_same_bytes(
     moved = tmp_path / "elsewhere" / source.name
     (shutil.copytree if source.is_dir() else shutil.copy)(source, moved if source.is_dir() else _folder(moved))
     monkeypatch.chdir(tmp_path / "elsewhere")
-    again = recordmill.build(
-        source.name,
-        tmp_path / "two",
-        num_shards=2,
-        threads=threads,
-        memory="128MiB",
-    )
+    again = recordmill.build(source.name, tmp_path / "two", num_shards=2, threads=threads, memory="128MiB")
     assert [path.name for path in again.shards] == [path.name for path in expected.shards]
     for one, other in zip(expected.shards, again.shards, strict=True):
         assert one.read_bytes() == other.read_bytes()

@@ -140,10 +140,7 @@ def test_what_is_hidden_is_told_and_nothing_gets_its_name(damaged: Path, tmp_pat
         made = read.make()
         if what != "list":
             list_finished(read.run, made)
-        files = {
-            "output": made[2].output,
-            "rejects": next(one.rejects for one in made if one.rejects is not None),
-        }
+        files = {"output": made[2].output, "rejects": next(one.rejects for one in made if one.rejects is not None)}
         if what in files:
             read.hide(files[what].name)
         match = r"can't be seen on this machine, .*Nothing was committed"

@@ -107,13 +107,7 @@ def test_a_build_that_is_killed_at_its_requests(
 @EVERY
 @pytest.mark.parametrize("to", ["parquet", "npy"])
 def test_a_read_that_is_killed_at_its_requests(
-    store: Store,
-    proxy: Proxy,
-    children: Nursery,
-    tmp_path: Path,
-    every: bool,
-    to: str,
-    monkeypatch: pytest.MonkeyPatch,
+    store: Store, proxy: Proxy, children: Nursery, tmp_path: Path, every: bool, to: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = write_data_set(tmp_path / "set", {"train": mixed_rows(200), "test": mixed_rows(40, 200)}, shards=3)
     root, temporary = f"{store.root}/read-{to}-{every}", {"TMPDIR": str(tmp_path)}

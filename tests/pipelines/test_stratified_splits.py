@@ -165,10 +165,7 @@ def test_columns_of_whole_numbers_truth_values_and_texts_are_classes(
 ) -> None:
     table = pa.table({"x": pa.array(values * 100, dtype)})
     result = recordmill.build(table, tmp_path / "out", splits="a=0.9,b=0.1", stratify="x")
-    assert counts(result, "x") == {
-        "a": {values[0]: 90, values[1]: 180},
-        "b": {values[0]: 10, values[1]: 20},
-    }
+    assert counts(result, "x") == {"a": {values[0]: 90, values[1]: 180}, "b": {values[0]: 10, values[1]: 20}}
 
 
 @pytest.mark.parametrize(

@@ -63,13 +63,10 @@ def transform_of(out: Path) -> Path:
 @pytest.mark.parametrize(
     "when",
     [
-        "before a record is analysed",
-        "before the transform is saved",
-        "between the jobs",
-        "before a record is transformed",
-        "before the manifest",
+        "before a record is analysed", "before the transform is saved", "between the jobs",
+        "before a record is transformed", "before the manifest",
     ],
-)
+)  # fmt: skip
 def test_the_old_data_set_and_its_transform_stay_whole(old: Path, tmp_path: Path, when: str) -> None:
     shutil.copytree(old, tmp_path / "here")
     path, out = (tmp_path / "here" / name for name in ("rides.csv", "out"))

@@ -110,11 +110,8 @@ def test_images_of_several_sizes(tmp_path: Path, read: Reader) -> None:
     images = [random.integers(0, 256, (10 + i, 30 - i, 3), np.uint8) for i in range(5)]
     path = write(tmp_path / "images.tfrecord", [{"image": _bytes_feature(encoded(image, "png"))} for image in images])
     assert read(path, tmp_path / "out", "--decode-images", "image", "--resize", "16x24")["image"].shape == (
-        5,
-        16,
-        24,
-        3,
-    )
+        5, 16, 24, 3,
+    )  # fmt: skip
     table = pq.read_table(recordmill.read(path, tmp_path / "table", decode_images=True).paths[0])
     assert all(np.array_equal(row, image) for row, image in zip(_pixels(table["image"]), images, strict=True))
     with pytest.raises(UsageError, match="resize="):
@@ -223,11 +220,8 @@ def test_globs_shards_and_gzip(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert both.splits == ("train", "validation")
     assert len(both) == 34
     assert recordmill.open(str(tmp_path / "*.tfrecord*"), split="validation").to_table()["id"].to_pylist() == [
-        30,
-        31,
-        32,
-        33,
-    ]
+        30, 31, 32, 33,
+    ]  # fmt: skip
     assert main(["read", str(tmp_path / "*.tfrecord*"), "--out", str(tmp_path / "out")]) == 0
     assert "34 records to parquet" in capsys.readouterr().err
     assert pq.read_table(tmp_path / "out" / "train-00000-of-00001.parquet")["id"].to_pylist() == train

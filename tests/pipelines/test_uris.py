@@ -20,13 +20,8 @@ from recordmill.storage.files import local_path
 from recordmill.transforms.write_shards import WriteShards
 
 URIS = [
-    "viewfs://host/x",
-    "VIEWFS://host/x",
-    "ftp://h/x",
-    "https://h/x?signature=secret",
-    "file:x",
-    "file://host/x",
-]
+    "viewfs://host/x", "VIEWFS://host/x", "ftp://h/x", "https://h/x?signature=secret", "file:x", "file://host/x",
+]  # fmt: skip
 STORES = ["hdfs://host/x", "s3://bucket/x", "gs://bucket/x", "S3://bucket/x", "az://c/x", "http://h/x"]
 
 

@@ -27,10 +27,7 @@ SCHEMA = Schema(
 )
 
 
-@pytest.mark.parametrize(
-    "spec",
-    ["zscore", {"zscore": None}, {"zscore": True}, ["zscore"], [{"zscore": None}]],
-)
+@pytest.mark.parametrize("spec", ["zscore", {"zscore": None}, {"zscore": True}, ["zscore"], [{"zscore": None}]])
 def test_a_step_without_an_argument_is_a_word_or_a_mapping(spec: Any) -> None:
     (column,) = declare_transform({"age": spec}, SCHEMA).columns
     assert (column.name, column.source, [step.name for step in column.steps]) == ("age", "age", ["zscore"])

@@ -264,11 +264,7 @@ def test_an_epochs_last_packed_batch_is_dropped_where_that_is_asked(ds: Dataset)
         ds.batches(8, pad_remainder=True, **PACKED)
 
 
-@given(
-    lengths=st.lists(st.integers(0, 12), min_size=1, max_size=60),
-    rows=st.integers(1, 5),
-    limit=st.integers(1, 10),
-)
+@given(lengths=st.lists(st.integers(0, 12), min_size=1, max_size=60), rows=st.integers(1, 5), limit=st.integers(1, 10))
 def test_first_fit_is_the_textbooks(lengths: list[int], rows: int, limit: int) -> None:
     batch = pa.record_batch([pa.array([[0] * n for n in lengths], pa.large_list(pa.int64()))], ["a"])
     place, ends = Packs(("a",), (0,), (limit,), rows, 0, rows).fit(batch, True)

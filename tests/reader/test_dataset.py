@@ -29,10 +29,7 @@ TRAIN, TEST = mixed_rows(300), mixed_rows(20, 300)
 PLAIN = ["id", "name", "maybe", "tokens"]  # of which one record is parsed without the columnar decoder
 
 
-@pytest.fixture(
-    scope="module",
-    params=list(SHARD_SUFFIXES),
-)
+@pytest.fixture(scope="module", params=list(SHARD_SUFFIXES))
 def out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_data_set(
         tmp_path_factory.mktemp("ds") / "out", {"train": TRAIN, "test": TEST}, shards=3, compression=request.param

@@ -98,11 +98,8 @@ def test_splits_by_folders_of_tfx_and_by_usual_words(tmp_path: Path) -> None:
     plain_file(tmp_path / "test.tfrecord", 1)
     plain_file(tmp_path / "testing-ground.tfrecord", 7)
     assert {split: len(open(tmp_path, split)) for split in open(tmp_path).splits} == {
-        "eval": 2,
-        "train": 4,
-        "test": 1,
-        "data": 7,
-    }
+        "eval": 2, "train": 4, "test": 1, "data": 7,
+    }  # fmt: skip
     assert open(tmp_path / "Split-eval").splits == ("eval",)
 
 

@@ -113,10 +113,7 @@ def test_files_of_other_projects_are_the_same_by_every_face(shared_data: Path, t
     files = {path.name: path.read_bytes() for path in paths if path.is_file() and path.stat().st_size < 1 << 21}
     names = list(files)
     ds = made(
-        tmp_path,
-        {"image": list(files.values()), "n": list(range(len(names)))},
-        IMAGE,
-        Feature("n", "int64", (), True),
+        tmp_path, {"image": list(files.values()), "n": list(range(len(names)))}, IMAGE, Feature("n", "int64", (), True)
     )
     for wanted in (Images(24, 24, orientation=True), Images(24, 24, 1), Images(24, 24, 4, antialias=True)):
         options: dict[str, Any] = {"decode_images": {"image": wanted}, "on_bad": "skip"}

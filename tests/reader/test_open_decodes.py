@@ -25,10 +25,7 @@ ROWS = 60
 RNG = np.random.default_rng(5)
 DEPTH = RNG.random((ROWS, 2, 3)).astype(np.float32)
 BOXES = [RNG.integers(-9, 9, (i % 4, 4)).astype(np.int16) for i in range(ROWS)]
-GIVEN: dict[str, Any] = {
-    "decode_raw": {"depth": ">float32[6]", "boxes": "int16[-1,4]"},
-    "reshape": {"depth": [2, 3]},
-}
+GIVEN: dict[str, Any] = {"decode_raw": {"depth": ">float32[6]", "boxes": "int16[-1,4]"}, "reshape": {"depth": [2, 3]}}
 SPELLED: dict[str, Any] = {"decode_raw": ["depth=>float32[6]", "boxes=int16[-1,4]"], "reshape": "depth=[2,3]"}
 IMAGES = recordmill.Images(5, 7, scale=1 / 255)
 

@@ -20,10 +20,7 @@ from recordmill.storage.codecs import SHARD_SUFFIXES
 ROWS = 2000
 
 
-@pytest.fixture(
-    scope="module",
-    params=list(SHARD_SUFFIXES),
-)
+@pytest.fixture(scope="module", params=list(SHARD_SUFFIXES))
 def ds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     out = write_data_set(
         tmp_path_factory.mktemp("ds") / "out", {"train": mixed_rows(ROWS)}, shards=3, compression=request.param

@@ -75,17 +75,9 @@ def chosen(ds: Dataset) -> dict[str, tuple[Dataset, list[int]]]:
 
 
 WAYS = [
-    "mask",
-    "numbers",
-    "from the end",
-    "sql",
-    "arrow",
-    "both",
-    "numbers of those",
-    "those of numbers",
-    "far apart",
+    "mask", "numbers", "from the end", "sql", "arrow", "both", "numbers of those", "those of numbers", "far apart",
     "none",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("how", WAYS)

@@ -39,10 +39,7 @@ CASES: list[tuple[str, pc.Expression, Callable[[dict[str, Any]], bool]]] = [
 ]
 
 
-@pytest.fixture(
-    scope="module",
-    params=list(SHARD_SUFFIXES),
-)
+@pytest.fixture(scope="module", params=list(SHARD_SUFFIXES))
 def out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_data_set(tmp_path_factory.mktemp("ds") / "out", {"train": ROWS}, shards=3, compression=request.param)
 

@@ -57,10 +57,7 @@ ROW: Row = {
     "text": (BYTES, ["größe".encode()]),
     "texts": (BYTES, [b"a", b""]),
 }
-HEAD: list[Row] = [
-    ROW | {"some": (INT64, [7]), "list": (INT64, [1, 300]), "empty": None},
-    ROW | {"list": (INT64, [])},
-]
+HEAD: list[Row] = [ROW | {"some": (INT64, [7]), "list": (INT64, [1, 300]), "empty": None}, ROW | {"list": (INT64, [])}]
 SAME: list[Row] = [
     {},
     {"one": (INT64, [1 << 62]), "text": (BYTES, [b""]), "image": (BYTES, [b"plain text"])},

@@ -122,15 +122,10 @@ def test_tensors_reshaped() -> None:
 @pytest.mark.parametrize(
     ("dtype", "value", "fill"),
     [
-        ("int64", "-1", -1),
-        ("float32", "0.5", 0.5),
-        ("float16", "2", 2.0),
-        ("uint8", 7, 7),
-        ("bool", "1", True),
-        ("string", "<pad>", "<pad>"),
-        ("bytes", "", b""),
+        ("int64", "-1", -1), ("float32", "0.5", 0.5), ("float16", "2", 2.0), ("uint8", 7, 7), ("bool", "1", True),
+        ("string", "<pad>", "<pad>"), ("bytes", "", b""),
     ],
-)
+)  # fmt: skip
 def test_padding_of_every_kind(dtype: str, value: Any, fill: Any) -> None:
     item = {"bool": True, "string": "a", "bytes": b"a"}.get(dtype, 1)
     if dtype == "float16":

@@ -21,14 +21,9 @@ from recordmill.schemas.feature import SEQUENCE_EXAMPLE, Feature, Schema
 
 RECORDS = int(os.environ.get("RECORDMILL_FUZZ", "60"))
 KINDS = {
-    "i": INT64,
-    "f": FLOAT,
-    "b": BYTES,
-    "list/of/ints": INT64,
-    "a/longer/name/of/floats": FLOAT,
-    "bs": BYTES,
+    "i": INT64, "f": FLOAT, "b": BYTES, "list/of/ints": INT64, "a/longer/name/of/floats": FLOAT, "bs": BYTES,
     "": INT64,
-}
+}  # fmt: skip
 FLAT = Schema(
     (
         Feature("i", "int64"),

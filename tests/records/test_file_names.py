@@ -59,27 +59,10 @@ def test_usual_names_stay_as_they_are(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "",
-        ".",
-        "./",
-        "/",
-        "/etc/passwd",
-        "..",
-        "a/..",
-        "../a",
-        "a/../b",
-        "a\\b",
-        "C:\\a",
-        "c:a",
-        "D:/a",
-        "a/",
-        "a\0",
-        "a\nb",
-        "\x7f",
-        "x" * 256,
-        "ü" * 128,
+        "", ".", "./", "/", "/etc/passwd", "..", "a/..", "../a", "a/../b", "a\\b", "C:\\a", "c:a", "D:/a", "a/",
+        "a\0", "a\nb", "\x7f", "x" * 256, "ü" * 128,
     ],
-)
+)  # fmt: skip
 def test_unsafe_names_are_none(name: str) -> None:
     assert safe_name(name) is None
     assert safe_name("/".join(["x" * 200] * 6)) is None
@@ -134,21 +117,12 @@ def test_numbers_sort_and_fill_folders_of_ten_thousand() -> None:
 
 def test_extensions_tell_of_the_content() -> None:
     heads = {
-        b"\xff\xd8\xff\xe0": "jpg",
-        b"\x89PNG\r\n\x1a\n": "png",
-        b"GIF89a": "gif",
-        b"RIFF\0\0\0\0WEBPVP8 ": "webp",
-        b"II*\0": "tif",
-        b"BM\0": "bin",
-        b"": "bin",
-    }
+        b"\xff\xd8\xff\xe0": "jpg", b"\x89PNG\r\n\x1a\n": "png", b"GIF89a": "gif", b"RIFF\0\0\0\0WEBPVP8 ": "webp",
+        b"II*\0": "tif", b"BM\0": "bin", b"": "bin",
+    }  # fmt: skip
     assert {head: extension_of(head, False) for head in heads} == heads
     assert extension_of(b"text", True) == "txt"
     assert [with_extension(name, "jpg") for name in ("a/b.c/d", "d.jpeg", "d.JPG", "d.txt", ".jpg")] == [
-        "a/b.c/d.jpg",
-        "d.jpeg",
-        "d.JPG",
-        "d.txt.jpg",
-        ".jpg.jpg",
-    ]
+        "a/b.c/d.jpg", "d.jpeg", "d.JPG", "d.txt.jpg", ".jpg.jpg",
+    ]  # fmt: skip
     assert [with_extension(name, "txt") for name in ("a", "a.md", "a.")] == ["a.txt", "a.md", "a..txt"]

@@ -106,10 +106,7 @@ def test_every_codec_that_shards_are_written_with_is_here() -> None:
     assert set(UNPACK) == {codec.name for codec in CODECS if codec.shard_suffix is not None and not codec.is_plain}
 
 
-@pytest.mark.parametrize(
-    ("codec", "library", "digest"),
-    [("gzip", "zlib 1.2.13", "3702ab155dc9946c")],
-)
+@pytest.mark.parametrize(("codec", "library", "digest"), [("gzip", "zlib 1.2.13", "3702ab155dc9946c")])
 def test_the_bytes_are_pinned(codec: str, library: str, digest: str) -> None:
     """By the same library, on any system; another one may make others, which workers of one build are held to."""
     if find_codec(codec).library != library:

@@ -20,12 +20,9 @@ from recordmill.schemas.croissant import Description, croissant_json
 from recordmill.schemas.feature import DTYPES, Feature, Schema
 
 SAID = {
-    "description": "Four rows, made by hand.",
-    "license": "CC-BY-4.0",
-    "citation": "@misc{rows}",
-    "url": "https://example.org/rows",
-    "creator": "Example",
-}
+    "description": "Four rows, made by hand.", "license": "CC-BY-4.0", "citation": "@misc{rows}",
+    "url": "https://example.org/rows", "creator": "Example",
+}  # fmt: skip
 ABOUT = Description(**SAID)
 SCHEMA = Schema(
     (

@@ -101,11 +101,8 @@ def test_what_the_records_contradict_is_not_believed(tmp_path: Path) -> None:
     ds = open(tmp_path)
     assert ds.schema["ok"] == Feature("ok", "int8", (), True)  # the records say that it is always there
     assert [ds.schema[name].describe() for name in ("n", "x", "s", "raw")] == [
-        "int64",
-        "float32 [4]",
-        "bytes",
-        "string",
-    ]
+        "int64", "float32 [4]", "bytes", "string",
+    ]  # fmt: skip
     used, not_used = ds.schema_notes
     assert used.startswith("1 feature described by ")
     assert "n (it says uint8, the records hold 300 to 300)" in not_used

@@ -24,20 +24,13 @@ def head(folder: Path, content: bytes, **options: Any) -> Head:
 @pytest.mark.parametrize(
     ("content", "delimiter"),
     [
-        (b"a,b\n1,2\n", ","),
-        (b"a;b\n1,5;2,5\n", ";"),
-        (b"a\tb\n1,5\tx;y\n", "\t"),
-        (b"a|b|c\n1|2|3\n", "|"),
-        (b"a:b\n1:2\n", ":"),
-        (b"when,x\n10:00:00,1\n10:00:01,2\n", ","),
-        (b"when\n10:00:00\n10:00:01\n10:00:02\n", ","),
-        (b'"a;b;c",d\n"x;y",2\n', ","),
-        (b"word\n", ","),
-        (b"a, note; b\n1;2\n3;4\n", ";"),
-        (b"exported by hand\na;b\n1;2\n3;4\n", ";"),
+        (b"a,b\n1,2\n", ","), (b"a;b\n1,5;2,5\n", ";"), (b"a\tb\n1,5\tx;y\n", "\t"), (b"a|b|c\n1|2|3\n", "|"),
+        (b"a:b\n1:2\n", ":"), (b"when,x\n10:00:00,1\n10:00:01,2\n", ","),
+        (b"when\n10:00:00\n10:00:01\n10:00:02\n", ","), (b'"a;b;c",d\n"x;y",2\n', ","), (b"word\n", ","),
+        (b"a, note; b\n1;2\n3;4\n", ";"), (b"exported by hand\na;b\n1;2\n3;4\n", ";"),
         (b"text\nno comma\none, comma\n", ","),
     ],
-)
+)  # fmt: skip
 def test_delimiter(tmp_path: Path, content: bytes, delimiter: str) -> None:
     assert head(tmp_path, content).delimiter == delimiter
 

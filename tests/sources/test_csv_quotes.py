@@ -125,12 +125,9 @@ def test_a_header_that_goes_on_behind_its_quote(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        'a,b\n"x ""y""",1\n"",2\n',
-        'a,b\n"x\ny",1\n',
-        'a,b\n5" disk,1\nsay "x",2\n',
-        'a,b\n"1","2"\n"3","4"\n',
+        'a,b\n"x ""y""",1\n"",2\n', 'a,b\n"x\ny",1\n', 'a,b\n5" disk,1\nsay "x",2\n', 'a,b\n"1","2"\n"3","4"\n',
     ],
-)
+)  # fmt: skip
 def test_quotes_that_hold_are_as_they_were(tmp_path: Path, content: str) -> None:
     source = plan(tmp_path / "in.csv", content)
     assert not [note for note in source.notes if "quote" in note]

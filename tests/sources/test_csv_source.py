@@ -421,13 +421,8 @@ def test_values_that_do_not_fit_are_rejects(tmp_path: Path) -> None:
     assert read(source)[0]["a"].to_pylist() == [1.0, pytest.approx(0.1), 33554432.0]
     assert read(source)[1] == [(0, 0), (0, 3), (0, 4)]
     assert read(plan(path, dtypes={"a": "float64"}))[0]["a"].to_pylist() == [
-        1.0,
-        1e39,
-        16777217.0,
-        0.1,
-        33554432.0,
-        -16777219.0,
-    ]
+        1.0, 1e39, 16777217.0, 0.1, 33554432.0, -16777219.0,
+    ]  # fmt: skip
 
 
 DECLARED: Mapping[str, tuple[str, list[object], list[str]]] = {
@@ -471,13 +466,9 @@ def test_declared_dtypes(tmp_path: Path, dtype: str) -> None:
 
 def test_declared_timestamps(tmp_path: Path) -> None:
     texts = [
-        "2020-01-02",
-        "2020-01-02T03:04:05.000",
-        "2020-01-02 03:04:05.1",
-        "2020-01-02T03:04:05Z",
-        "0001-01-01",
+        "2020-01-02", "2020-01-02T03:04:05.000", "2020-01-02 03:04:05.1", "2020-01-02T03:04:05Z", "0001-01-01",
         "soon",
-    ]
+    ]  # fmt: skip
     path = write(tmp_path, "a\n" + "\n".join(texts) + "\n")
     table, _, rejects = read(plan(path, dtypes={"a": "timestamp[s]"}))
     assert table["a"].cast(pa.int64()).to_pylist() == [1577923200, 1577934245, -62135596800]

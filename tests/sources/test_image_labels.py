@@ -120,32 +120,18 @@ def test_one_row_per_file_gives_scalars_with_inferred_types(tmp_path: Path) -> N
     source = plan(tmp_path, tmp_path / "labels.csv", text)
     assert table(source) == {
         "a.png": {
-            "label": 0,
-            "class_name": "cat",
-            "age": None,
-            "weight": 2.0,
-            "adult": False,
-            "code": "+491",
+            "label": 0, "class_name": "cat", "age": None, "weight": 2.0, "adult": False, "code": "+491",
             "note": None,
         },
         "b.png": {
-            "label": 0,
-            "class_name": "cat",
-            "age": -1,
-            "weight": 1000.0,
-            "adult": True,
-            "code": "12",
+            "label": 0, "class_name": "cat", "age": -1, "weight": 1000.0, "adult": True, "code": "12",
             "note": "hi",
         },
         "c.png": {"label": 1, "class_name": "dog", "age": 3, "weight": 1.5, "adult": True, "code": "007", "note": None},
-    }
+    }  # fmt: skip
     assert {name: source.schema[name].dtype for name in ("label", "age", "weight", "adult", "code")} == {
-        "label": "int64",
-        "age": "int64",
-        "weight": "float32",
-        "adult": "bool",
-        "code": "string",
-    }
+        "label": "int64", "age": "int64", "weight": "float32", "adult": "bool", "code": "string",
+    }  # fmt: skip
     assert source.schema.label == "label"
     assert source.schema["label"].classes == ("cat", "dog")
 
@@ -220,18 +206,12 @@ def test_where_paths_count_from(tmp_path: Path) -> None:
     labels = tmp_path / "meta" / "labels.csv"
     text = f"path,n\n../in/x/1.png,1\ny/1.png,2\n2.png,3\n{tmp_path}/in/y/3.png,4\n"
     assert {name: row["n"] for name, row in table(plan(tmp_path / "in", labels, text)).items()} == {
-        "x/1.png": 1,
-        "y/1.png": 2,
-        "x/2.png": 3,
-        "y/3.png": 4,
-    }
+        "x/1.png": 1, "y/1.png": 2, "x/2.png": 3, "y/3.png": 4,
+    }  # fmt: skip
     stems = plan(tmp_path / "in", labels, "id,n\n2,5\n3,6\n", missing="ignore")
     assert {name: row["n"] for name, row in table(stems).items()} == {
-        "x/1.png": None,
-        "x/2.png": 5,
-        "y/1.png": None,
-        "y/3.png": 6,
-    }
+        "x/1.png": None, "x/2.png": 5, "y/1.png": None, "y/3.png": 6,
+    }  # fmt: skip
 
 
 def test_a_name_that_two_files_have_is_no_match(tmp_path: Path) -> None:
@@ -366,13 +346,7 @@ def test_the_path_column_named_or_found(tmp_path: Path) -> None:
             "--label breed: l.csv has no such column; it has n",
         ),
         ("l.csv", "file,n\na.png,1,2\n", {}, DataError, "l.csv: line 2, row 0: 3 fields, more than the 2 columns"),
-        (
-            "l.csv",
-            'file,n\na.png,"1\n',
-            {},
-            DataError,
-            "l.csv: line 2, row 0: .* is never closed",
-        ),
+        ("l.csv", 'file,n\na.png,"1\n', {}, DataError, "l.csv: line 2, row 0: .* is never closed"),
         ("l.csv", "file,n\n", {}, DataError, "l.csv: holds a header and no rows"),
         (
             "l.csv",
@@ -382,13 +356,7 @@ def test_the_path_column_named_or_found(tmp_path: Path) -> None:
             "both named 'n'.* .a labels file is read with the defaults: mend it",
         ),
         ("l.jsonl", '{"file": "a.png"}\n[1]\n', {}, DataError, "l.jsonl: line 2: is no JSON object"),
-        (
-            "l.jsonl",
-            '{"file": "a.png"\n',
-            {},
-            DataError,
-            "l.jsonl: line 1: no line is a JSON object: ends",
-        ),
+        ("l.jsonl", '{"file": "a.png"\n', {}, DataError, "l.jsonl: line 1: no line is a JSON object: ends"),
         (
             "l.jsonl",
             '{"file": "a.png", "n": 1}\n{"file": "a.png", "n": "x"}\n',

@@ -37,20 +37,9 @@ STRUCTURE_CANNOT_TELL = {
     "torture-pillow/bmp/q/pal8oversizepal.bmp",
 }
 PILLOW_CHANNELS = {
-    "1": 1,
-    "L": 1,
-    "I": 1,
-    "I;16": 1,
-    "I;16B": 1,
-    "F": 1,
-    "LA": 2,
-    "RGB": 3,
-    "RGBA": 4,
-    "RGBX": 4,
-    "CMYK": 4,
-    "LAB": 3,
-    "YCbCr": 3,
-}
+    "1": 1, "L": 1, "I": 1, "I;16": 1, "I;16B": 1, "F": 1, "LA": 2, "RGB": 3, "RGBA": 4, "RGBX": 4, "CMYK": 4,
+    "LAB": 3, "YCbCr": 3,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -146,12 +146,9 @@ def test_rejects_leave_no_gap(tmp_path: Path) -> None:
     rows, rejects = drain(source)
     assert {row["source"]: row["image"] for row in rows} == good
     assert [(reject.source, reject.place, reject.reason) for reject in rejects] == [
-        ("b.jpg", "", "truncated"),
-        ("c.png", "", "crc"),
-        ("e.gif", "", "format"),
-        ("g.webp", "", "truncated"),
+        ("b.jpg", "", "truncated"), ("c.png", "", "crc"), ("e.gif", "", "format"), ("g.webp", "", "truncated"),
         ("h.jpg", "", "format"),
-    ]
+    ]  # fmt: skip
     files = [ordinal for chunk in chunks(source) for ordinal in chunk.file.tolist()]
     assert [source.files[ordinal].name for ordinal in files] == sorted(good)
 
@@ -166,12 +163,8 @@ def test_content_decides_the_format(tmp_path: Path) -> None:
     source = plan(write(tmp_path, names))
     rows, rejects = drain(source)
     assert {row["source"]: row["format"] for row in rows} == {
-        "a.jpg": "PNG",
-        "b.jpg": "JPEG",
-        "noextension": "GIF",
-        "c.dat": "PNG",
-        "e.jpeg": "PNG",
-    }
+        "a.jpg": "PNG", "b.jpg": "JPEG", "noextension": "GIF", "c.dat": "PNG", "e.jpeg": "PNG",
+    }  # fmt: skip
     assert not rejects
     totals = sum((Counter(chunk.counts) for chunk in chunks(source)), Counter[str]())
     assert totals == {"PNG named .jpg": 1, "PNG named .jpeg": 1, "GIF with palette": 1}

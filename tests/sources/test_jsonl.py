@@ -444,13 +444,9 @@ def test_a_key_is_what_it_stands_for_however_it_is_written(tmp_path: Path) -> No
     not where an escape gives the same bytes another meaning.
     """
     written = [
-        rb'{"a\\b": 1, "c": 1}',
-        rb'{"a\b": 2, "c" : 2}',
-        rb'{"a\\b":3,"c":3}',
-        rb'{"a\u005cb": 4, "\u0063": 4}',
-        rb'{"a\"b": 5, "c":5}',
-        rb'{"a\"b":6,"c":6}',
-    ]
+        rb'{"a\\b": 1, "c": 1}', rb'{"a\b": 2, "c" : 2}', rb'{"a\\b":3,"c":3}', rb'{"a\u005cb": 4, "\u0063": 4}',
+        rb'{"a\"b": 5, "c":5}', rb'{"a\"b":6,"c":6}',
+    ]  # fmt: skip
     path = write(tmp_path / "a.jsonl", *written)
     rows, rejects = read_all(plan(path))
     assert rejects == []

@@ -32,32 +32,19 @@ def lay(names: str | list[tuple[int, str]], *roots: str, **options: str) -> Fold
     [
         *[(word, split) for word, split in SPLIT_WORDS.items()],
         *[
-            ("Train", "train"),
-            ("TEST", "test"),
-            ("train2017", "train"),
-            ("2017train", "train"),
-            ("my-val.set", "validation"),
-            ("a_dev_b", "validation"),
+            ("Train", "train"), ("TEST", "test"), ("train2017", "train"), ("2017train", "train"),
+            ("my-val.set", "validation"), ("a_dev_b", "validation"),
         ],
         *[
-            ("test images", "test"),
-            ("eval_1", "test"),
-            ("latest", None),
-            ("trainer", None),
-            ("contest", None),
-            ("Dev_Patel", None),
-            ("trainval", None),
+            ("test images", "test"), ("eval_1", "test"), ("latest", None), ("trainer", None), ("contest", None),
+            ("Dev_Patel", None), ("trainval", None),
         ],
         *[
-            ("train_test", None),
-            ("train-val", None),
-            ("train_training", "train"),
-            ("", None),
-            ("évaluation", None),
-            ("x+test", None),
+            ("train_test", None), ("train-val", None), ("train_training", "train"), ("", None),
+            ("évaluation", None), ("x+test", None),
         ],
     ],
-)
+)  # fmt: skip
 def test_split_of(name: str, split: str | None) -> None:
     assert split_of(name) == split
 
@@ -69,11 +56,8 @@ def test_words_are_found_where_hugging_face_finds_them(name: str) -> None:
     """
     separators = "-._ 0-9"
     patterns = (
-        "{}",
-        "{}[" + separators + "]*",
-        "*[" + separators + "]{}",
-        "*[" + separators + "]{}[" + separators + "]*",
-    )
+        "{}", "{}[" + separators + "]*", "*[" + separators + "]{}", "*[" + separators + "]{}[" + separators + "]*",
+    )  # fmt: skip
     theirs = {
         split
         for word, split in SPLIT_WORDS.items()
@@ -183,11 +167,7 @@ def test_no_files() -> None:
 
 
 def test_what_folders_called_name_equals_value_say() -> None:
-    names = (
-        "dt=2024/country=JP/1.csv",
-        "dt=2025/country=a%2Fb/1.csv",
-        "dt=__HIVE_DEFAULT_PARTITION__/x.csv",
-    )
+    names = ("dt=2024/country=JP/1.csv", "dt=2025/country=a%2Fb/1.csv", "dt=__HIVE_DEFAULT_PARTITION__/x.csv")
     files = FileTable.of(InputFile(0, name, f"/in/{name}", Stat(1, 1)) for name in names)
     found = {name: column.to_pylist() for name, column in partitions(files).items()}
     assert found == {"dt": ["2024", "2025", None], "country": ["JP", "a/b", None]}

@@ -162,12 +162,8 @@ def test_dicts_of_other_things(tmp_path: Path) -> None:
         dtypes={"u": "string"},
     )
     assert features(source) == {
-        "b": "bytes!",
-        "d": "timestamp[s]!",
-        "t": "timestamp[us, UTC]!",
-        "u": "string!",
-        "o.x.y": "int64 [?]!",
-    }
+        "b": "bytes!", "d": "timestamp[s]!", "t": "timestamp[us, UTC]!", "u": "string!", "o.x.y": "int64 [?]!",
+    }  # fmt: skip
     row = values(read_all(source)[0])[0]
     assert row | {"t": row["t"].timestamp()} == {
         "b": b"\x00", "d": datetime.datetime(2020, 1, 2), "t": moment.timestamp(), "u": "18446744073709551615",

@@ -133,13 +133,10 @@ def test_the_encodings_that_are_named_decode_all(kind: str, encoding: str, tmp_p
 @pytest.mark.parametrize(
     ("encoding", "text"),
     [
-        ("koi8_r", "Привет мир как дела"),
-        ("iso8859_6", "مرحبا بالعالم"),
-        ("iso8859_8", "שלום דודי"),
-        ("cp1255", "שלום דודי"),
-        ("cp1253", "αυτο ειναι"),
+        ("koi8_r", "Привет мир как дела"), ("iso8859_6", "مرحبا بالعالم"), ("iso8859_8", "שלום דודי"),
+        ("cp1255", "שלום דודי"), ("cp1253", "αυτο ειναι"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("kind", KINDS)
 def test_letters_of_one_byte_are_not_told_to_be_east_asian(kind: str, encoding: str, text: str, tmp_path: Path) -> None:
     """cp932 and others decode them, to nonsense: these are not the only answer."""

@@ -64,19 +64,9 @@ def test_classes_are_sorted_by_their_bytes_and_bounded(monkeypatch: pytest.Monke
 
 
 NUMBERS = [
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "float16",
-    "bfloat16",
-    "float32",
+    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32",
     "float64",
-]
+]  # fmt: skip
 OTHERS = ["bool", "string", "bytes", "timestamp[s]", "timestamp[ns]", "timestamp[us, UTC]"]
 
 

@@ -269,18 +269,10 @@ def test_digits_that_float32_loses(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("true", 1),
-        ("True", 1),
-        ("TRUE", 1),
-        ("false", 0),
-        ("False", 0),
-        ("FALSE", 0),
-        ("tRUE", -1),
-        ("t", -1),
-        ("", -1),
-        ("truer", -1),
+        ("true", 1), ("True", 1), ("TRUE", 1), ("false", 0), ("False", 0), ("FALSE", 0), ("tRUE", -1), ("t", -1),
+        ("", -1), ("truer", -1),
     ],
-)
+)  # fmt: skip
 def test_truth(text: str, value: int) -> None:
     fields, out = column(text), np.empty(1, np.uint8)
     native.parse_booleans(*fields.places, out, fields.valid, fields.fault, native.struct_field_totals())

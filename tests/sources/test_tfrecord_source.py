@@ -82,10 +82,7 @@ def read_here(source: TfrecordSource) -> tuple[list[tuple[int, int, bytes]], lis
 
 def set_block_bytes(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Have files be read in blocks, and units, of that size."""
-    for module, name in (
-        (scan, "UNIT_BYTES"),
-        (scan, "_BLOCK_BYTES"),
-    ):
+    for module, name in ((scan, "UNIT_BYTES"), (scan, "_BLOCK_BYTES")):
         monkeypatch.setattr(module, name, size)
 
 

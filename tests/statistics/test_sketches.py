@@ -234,12 +234,8 @@ def test_hashes_of_texts_differ_with_every_bit_and_are_those_of_version_1() -> N
 
 
 PINNED = [
-    12794620562993754531,
-    15955319866196376629,
-    10941426773787512755,
-    9926879065517379603,
-    16228828315313090698,
-]
+    12794620562993754531, 15955319866196376629, 10941426773787512755, 9926879065517379603, 16228828315313090698,
+]  # fmt: skip
 
 
 def test_distinct_values_are_exact_while_all_are_kept_and_then_estimated() -> None:

@@ -270,8 +270,7 @@ _OF_AZURE = [
 
 
 @pytest.mark.parametrize(
-    ("scheme", "given", "path", "said"),
-    [*(("s3", *case) for case in _OF_S3), *(("az", *case) for case in _OF_AZURE)],
+    ("scheme", "given", "path", "said"), [*(("s3", *case) for case in _OF_S3), *(("az", *case) for case in _OF_AZURE)]
 )
 def test_what_is_wrong_is_said_in_a_sentence(
     store: Store,

@@ -14,20 +14,8 @@ from recordmill.storage.walk import Ignored, walk_disk, walk_store
 
 PARTS = ["a", "b.csv", "c.txt", ".hid", "_SUCCESS", "d~", "e[1]", "x.CSV"]
 PATTERNS = [
-    "*",
-    "*.csv",
-    "**",
-    "**/*.csv",
-    "a/*",
-    "a/**/b.csv",
-    "*/**",
-    ".*",
-    ".hid/*",
-    "?",
-    "[a-c]*",
-    "**/.hid",
-    "*/*/*",
-]
+    "*", "*.csv", "**", "**/*.csv", "a/*", "a/**/b.csv", "*/**", ".*", ".hid/*", "?", "[a-c]*", "**/.hid", "*/*/*",
+]  # fmt: skip
 names = st.lists(st.sampled_from(PARTS), min_size=1, max_size=3).map("/".join)
 
 

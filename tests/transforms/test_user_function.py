@@ -166,14 +166,10 @@ def preprocessing_fn(inputs):
 @pytest.mark.parametrize(
     ("loop", "stop", "times"),
     [
-        ("Python", signal.SIGTERM, 1),
-        ("a call", signal.SIGINT, 1),
-        ("a call", signal.SIGHUP, 2),
-        ("a graph", signal.SIGTERM, 1),
-        ("a graph", signal.SIGHUP, 1),
-        ("a graph", signal.SIGINT, 2),
+        ("Python", signal.SIGTERM, 1), ("a call", signal.SIGINT, 1), ("a call", signal.SIGHUP, 2),
+        ("a graph", signal.SIGTERM, 1), ("a graph", signal.SIGHUP, 1), ("a graph", signal.SIGINT, 2),
     ],
-)
+)  # fmt: skip
 def test_a_signal_ends_a_function_that_never_ends(tmp_path: Path, loop: str, stop: signal.Signals, times: int) -> None:
     (tmp_path / "x.csv").write_text("x\n1\n2\n")
     (tmp_path / "mine.py").write_text(LOOPS[loop])

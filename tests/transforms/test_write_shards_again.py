@@ -97,11 +97,7 @@ def test_a_graph_that_runs_twice_is_two_builds(tmp_path: Path) -> None:
 
 @pytest.mark.sweep
 def test_worker_processes_and_repeated_bundles_on_a_disk_and_in_a_store(tmp_path: Path, store: Store) -> None:
-    flags = (
-        "--direct_running_mode=multi_processing",
-        "--direct_num_workers=2",
-        "--direct_runner_bundle_repeat=1",
-    )
+    flags = ("--direct_running_mode=multi_processing", "--direct_num_workers=2", "--direct_runner_bundle_repeat=1")
     for out in (str(tmp_path / "out"), f"{store.root}/out"):
         run_pipeline(out, *flags)
         manifest = load(out)
