@@ -7,9 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from spread_build import Steps
+from store_server import Store
 
 import recordmill
 from recordmill.base.errors import DataError
@@ -20,8 +24,9 @@ from recordmill.building.reconcile import AccountsError, reconcile
 from recordmill.building.run_file import ENTRY_DTYPE, Histogram, RunFile
 from recordmill.building.shard_writer import WrittenShard
 from recordmill.building.slices import RunSlice
+from recordmill.checks.expectations import ExpectationError
 from recordmill.shards.grammar import ShardName
-from recordmill.shards.manifest import INDEX_FOLDER
+from recordmill.shards.manifest import INDEX_FOLDER, generations
 
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
 
@@ -158,3 +163,49 @@ def test_a_record_that_readers_would_refuse_is_not_written(tmp_path: Path, monke
     ):
         recordmill.build({"blob": blobs}, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+# What a build is expected to give is held against its statistics wherever it commits
+
+
+RULES: dict[str, Any] = {"features": {"fare": {"present": 0.99, "max": 30}}}
+
+
+def frame(rows: int) -> pd.DataFrame:
+    return pd.DataFrame({"fare": [None if at % 10 == 0 else at / 2 for at in range(rows)], "at": range(rows)})
+
+
+def test_workers_of_an_engine_hold_them_before_the_commit(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        frame(100).to_csv(tmp_path / "in" / f"{number}.csv", index=False)
+    options: dict[str, Any] = {"num_shards": 2}
+    steps = Steps.begin([str(tmp_path / "in")], str(tmp_path / "out"), tmp_path / "own", expect=RULES, **options)
+    with pytest.raises(ExpectationError, match="2 expectations are not met"):
+        steps.all()
+    assert generations(tmp_path / "out") == []
+    fine = {"features": {"fare": {"present": 0.5}}}
+    steps = Steps.begin([str(tmp_path / "in")], str(tmp_path / "fine"), tmp_path / "own", expect=fine, **options)
+    assert sum(steps.all().records.values()) == 300
+
+
+def test_a_build_into_a_store_holds_them_before_it_puts_a_shard(store: Store, tmp_path: Path) -> None:
+    out = f"{store.root}/expected"
+    with pytest.raises(ExpectationError, match="below 99 %"):
+        recordmill.build(frame(200), out, expect=RULES)
+    assert store.objects(out) == {}
+
+
+# Workers of an engine count values as one process does
+
+
+def test_workers_of_an_engine_give_the_bytes_of_one_process(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    random = np.random.default_rng(4)
+    for number in range(3):
+        rows = {"fare": random.exponential(20, 400), "name": random.integers(0, 9, 400), "w": random.random(400)}
+        pd.DataFrame(rows).to_csv(tmp_path / "in" / f"{number}.csv", index=False)
+    recordmill.build(tmp_path / "in", tmp_path / "one")
+    Steps.begin([str(tmp_path / "in")], str(tmp_path / "workers"), tmp_path / "own").all()
+    stored = [(tmp_path / out / "statistics.pb").read_bytes() for out in ("one", "workers")]
+    assert stored[0] == stored[1]

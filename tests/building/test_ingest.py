@@ -1,12 +1,16 @@
-"""The four steps of ingesting (read, place, transform, encode), each by itself; `ingest` is their composition."""
+"""The steps of ingesting, each by itself; units to groups; and classes that are divided among the splits."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from recordmill.base.errors import DataError
 from recordmill.base.progress import Progress
@@ -14,6 +18,16 @@ from recordmill.building.ingest import KeyedChunk, assign_keys, encode_chunk, in
 from recordmill.building.order import OrderOptions
 from recordmill.building.plan import BuildPlan, group_units
 from recordmill.building.run_file import ENTRY_DTYPE, KeyBuckets
+from recordmill.building.strata import (
+    GROUP_DTYPE,
+    RECORD_DTYPE,
+    Strata,
+    add_groups,
+    begins_of_groups,
+    begins_of_records,
+    describe_counts,
+    due,
+)
 from recordmill.pipelines.build_options import make_options
 from recordmill.pipelines.plan import plan_source
 from recordmill.records.example.single_example import parse_example
@@ -112,3 +126,136 @@ def test_ingest_is_the_composition(plan: BuildPlan) -> None:
     np.testing.assert_array_equal(entries["key"], records.keys[order])
     assert (histogram.records.sum(), histogram.bytes.sum()) == (ROWS, len(frames.data))
     np.testing.assert_array_equal(entries["position"], records.position[order])
+
+
+# Units to groups
+
+
+MIB = 1 << 20
+
+
+def source(*sizes: int) -> Any:
+    return SimpleNamespace(units=[SimpleNamespace(size_bytes=size) for size in sizes])
+
+
+@given(
+    st.lists(st.one_of(st.sampled_from([0, 1, MIB]), st.integers(0, 1 << 40)), max_size=40),
+    st.integers(8 * MIB, 128 * MIB),
+    st.integers(1, 70),
+)
+def test_every_unit_is_in_one_group_in_order(sizes: list[int], arena_bytes: int, threads: int) -> None:
+    groups = group_units(source(*sizes), arena_bytes, threads)
+    assert [number for group in groups for number in group] == list(range(len(sizes)))
+    assert all(groups)
+
+
+def test_threads_get_the_same_number_of_groups_of_about_the_same_size() -> None:
+    assert group_units(source(*[8 * MIB] * 28), 128 * MIB, 2) == (range(7), range(7, 14), range(14, 21), range(21, 28))
+    assert [len(group) for group in group_units(source(*[8 * MIB] * 100), 128 * MIB, 2)] == [
+        12, 13, 12, 13, 12, 13, 12, 13,
+    ]  # fmt: skip
+    assert group_units(source(3 * MIB, 3 * MIB, 3 * MIB), 128 * MIB, 3) == (range(1), range(1, 2), range(2, 3))
+
+
+def test_a_group_is_about_an_arena_at_most() -> None:
+    groups = group_units(source(*[MIB] * 1000), 8 * MIB, 4)
+    assert len(groups) == 128
+    assert max(map(len, groups)) <= 8
+
+
+# Classes divided among the splits
+
+
+def records(random: np.random.Generator, count: int, classes: int, hashes: int) -> Any:
+    """Rows each with a place of its own, in any order; few hashes: many of them are equal."""
+    rows = np.zeros(count, RECORD_DTYPE)
+    rows["hash"] = random.integers(0, hashes, count, np.uint64) * np.uint64(2**64 // hashes)
+    rows["stratum"] = np.where(random.random(count) < 0.1, 0, random.integers(0, classes, count))
+    places = random.permutation(count)
+    rows["file"], rows["position"] = places // 7, places % 7
+    return rows
+
+
+def splits_of(begins: Any, rows: Any, is_grouped: bool) -> np.ndarray:
+    """As a build decides it, whose column holds the classes' numbers and nulls."""
+    values = pa.array(np.arange(1, len(begins)))
+    column = pa.array(rows["stratum"].astype(np.int64), mask=rows["stratum"] == 0)
+    batch = pa.record_batch({"class": column})
+    where = [np.zeros(len(rows), dtype) for dtype in (np.uint32, np.int64)]
+    if not is_grouped:
+        where = [rows["file"], rows["position"]]
+    return Strata("class", values, begins, is_grouped).splits(batch, rows["hash"], *where)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 1000), hashes=st.sampled_from([2, 3, 2**20]))
+def test_each_class_is_cut_to_one_record_and_by_hash(seed: int, hashes: int) -> None:
+    random = np.random.default_rng(seed)
+    rows = records(random, int(random.integers(1, 300)), 5, hashes)
+    fractions = [0.7, 0.2, 0.1]
+    counts = np.bincount(rows["stratum"], minlength=5)
+    wanted = due(counts.tolist(), fractions)
+    splits = splits_of(begins_of_records(rows, wanted), rows, is_grouped=False)
+    for stratum in range(5):
+        mine = np.flatnonzero(rows["stratum"] == stratum)
+        shares = np.bincount(splits[mine], minlength=3)
+        assert shares.tolist() == wanted[stratum].tolist()
+        assert (np.abs(shares - counts[stratum] * np.array(fractions)) < 1).all()
+        in_order = mine[np.lexsort((rows["position"][mine], rows["file"][mine], rows["hash"][mine]))]
+        assert (np.diff(splits[in_order].astype(int)) >= 0).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 1000))
+def test_groups_are_cut_at_the_nearest_edge(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    hashes = random.integers(0, 2**64, 40, np.uint64)
+    groups = random.integers(0, 40, 300)
+    rows = np.zeros(300, GROUP_DTYPE)
+    rows["hash"], rows["records"], rows["stratum"] = hashes[groups], 1, groups % 3
+    wanted = due(np.bincount(rows["stratum"], minlength=3).tolist(), [0.6, 0.25, 0.15])
+    cuts = begins_of_groups(add_groups(rows), wanted)
+    assert (cuts.groups, cuts.mixed) == (len(np.unique(groups)), 0)
+    splits = splits_of(cuts.begins, rows, is_grouped=True)
+    for stratum in range(3):
+        mine = rows["stratum"] == stratum
+        assert np.bincount(splits[mine], minlength=3).tolist() == cuts.counts[stratum].tolist()
+        _, sizes = np.unique(rows["hash"][mine], return_counts=True)
+        edges = np.concatenate([[0], np.cumsum(sizes)])
+        nearest = [edges[np.argmin(np.abs(edges - rank))] for rank in np.cumsum(wanted[stratum])[:-1]]
+        assert np.cumsum(cuts.counts[stratum])[:-1].tolist() == nearest
+    assert all(len(set(splits[groups == group])) == 1 for group in set(groups))
+
+
+def test_groups_of_several_classes_are_counted() -> None:
+    rows = np.array([(1, 1, 1), (1, 1, 2), (2, 1, 1), (1, 1, 1)], GROUP_DTYPE)
+    cuts = begins_of_groups(add_groups(rows), due([0, 3, 1], [0.5, 0.5]))
+    assert (cuts.groups, cuts.mixed) == (2, 1)
+
+
+@given(st.lists(st.integers(0, 10**9), max_size=5), st.lists(st.integers(1, 100), min_size=1, max_size=4))
+def test_largest_remainders_give_each_split_its_share_to_one_record(counts: list[int], parts: list[int]) -> None:
+    fractions = [part / sum(parts) for part in parts]
+    found = due(counts, fractions)
+    assert found.sum(axis=1).tolist() == counts
+    assert (np.abs(found - np.outer(counts, fractions)) < 1 + 1e-6).all()
+
+
+def test_decimal_fractions_are_exact() -> None:
+    assert due([100, 1000], [0.29, 0.71]).tolist() == [[29, 71], [290, 710]]
+    assert due([10], [0.1, 0.2, 0.7]).tolist() == [[1, 2, 7]]
+    assert due([1, 1, 2], [0.5, 0.5]).tolist() == [[1, 0], [1, 0], [1, 1]]
+
+
+def test_a_class_that_nobody_has_counted_is_an_error() -> None:
+    strata = Strata("class", pa.array(["a"]), np.zeros((2, 1), due([0], [1.0]).dtype), False)
+    with pytest.raises(DataError, match="'b', which was not there when its classes were counted"):
+        strata.splits(pa.record_batch({"class": ["a", "b"]}), np.zeros(2, np.uint64), np.zeros(2), np.zeros(2))
+
+
+def test_what_is_said_of_many_classes() -> None:
+    counts = np.array([[0, 0], *([[4, 1]] * 20), *([[1, 0]] * 5)])
+    names = ["(missing)", *(f"c{number}" for number in range(25))]
+    lines = describe_counts("y", names, ("train", "test"), counts)
+    assert "25 classes of 1 to 5 records, each divided among train / test" in lines[0]
+    assert lines[1:] == ["split 'test' has no record of c20, c21, c22 and 2 more: too few for its share"]

@@ -1,11 +1,17 @@
-"""What nobody meant to leave in a text: two sides of a merge."""
+"""Texts that are made or run: merges without scars, examples of docstrings, the types of the native library."""
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import re
 from pathlib import Path
 
-from rooms import ROOT
+import pytest
+from rooms import ROOT, all_modules, dotted
+
+from recordmill.base import native
+from recordmill.base.library import read_header, stub_of
 
 _SIDES = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)  # as git marks them
 _KINDS = (".md", ".py", ".toml", ".yaml", ".yml", ".sh", ".ipynb", "")
@@ -27,3 +33,42 @@ def test_no_text_holds_both_sides_of_a_merge() -> None:
     assert len(found) > 300
     both = [path for path in found if _SIDES.search(path.read_text(encoding="utf-8", errors="replace"))]
     assert both == []
+
+
+# Every example in a docstring gives what it says
+
+
+def documented() -> list[str]:
+    """The modules that hold examples."""
+    return [dotted(path) for path in all_modules() if _has_example(path)]
+
+
+def _has_example(path: Path) -> bool:
+    return ">>> " in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", documented())
+def test_the_examples_of_a_module_hold(name: str) -> None:
+    module = importlib.import_module(name)
+    result = doctest.testmod(module)
+    assert result.attempted, f"{name} shows >>> outside of docstrings"
+    assert not result.failed, f"{result.failed} of {result.attempted} examples in {name} fail; see above"
+
+
+# The types of the native library are those of its header
+
+
+ROOT_OF_NATIVE = Path(__file__).parents[2]
+
+
+def test_the_stub_is_made_from_the_header() -> None:
+    header = read_header((ROOT_OF_NATIVE / "native" / "recordmill.h").read_text(encoding="utf-8"))
+    assert Path(native.__file__).with_suffix(".pyi").read_text(encoding="utf-8") == stub_of(header), (
+        "run native/make_stub.py"
+    )
+
+
+def test_the_library_was_built_from_the_header() -> None:
+    header = read_header((ROOT_OF_NATIVE / "native" / "recordmill.h").read_text(encoding="utf-8"))
+    names = {function.name for function in header.functions} | {*header.constants}
+    assert names <= vars(native).keys(), "pip install -e ."

@@ -4,20 +4,29 @@ asked.
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from dataflow_service import dataflow
 from flink_server import FlinkServer, flink_server
-from store_server import STRANGER, Store, of_s3, settings
+from store_server import STRANGER, Store, of_s3, s3_server, settings
 
+import recordmill
 from recordmill.base.errors import UsageError
+from recordmill.commands.main import run
+from recordmill.pipelines.beam_run import check_runner
 from recordmill.pipelines.build import build, submit
 from recordmill.pipelines.remote.cluster import check_cluster, refuse_findings, with_parallelism
 from recordmill.pipelines.remote.preflight import doctor
 from recordmill.pipelines.remote.submission import pipeline_options
+from recordmill.shards.manifest import load
+from recordmill.storage.files import read_range
+from recordmill.storage.folders import files_below, join
 from recordmill.transforms.probe import ProbeRequest, probe_worker
 
 PROCESS = ("--environment_type=PROCESS", '--environment_config={"command": "/opt/recordmill-worker"}')
@@ -180,3 +189,125 @@ def test_what_could_not_go_on_alone_is_not_detached(
     with pytest.raises(UsageError, match=says):
         submit(source, tmp_path / "out", runner=runner, beam_args=flags, header=True, preflight=False)
     assert not (tmp_path / "out").exists()
+
+
+# Dataflow, as far as it goes without a network
+
+
+ROOT = Path(__file__).resolve().parents[2]
+FLAGS = ("--project=p", "--region=r", "--temp_location=gs://bucket/tmp", "--sdk_container_image=image")
+
+
+def test_a_folder_of_this_machine_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    with pytest.raises(UsageError, match="Dataflow's workers see no disk of this machine"):
+        recordmill.build(tmp_path / "a.csv", tmp_path / "out", header=True, runner="DataflowRunner", beam_args=FLAGS)
+    assert not (tmp_path / "out").exists()
+
+
+def install(package: Path, folder: Path) -> Path:
+    """As a worker of Beam does it, which has no index to ask and builds with what is there."""
+    how = ("--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check")
+    subprocess.run([sys.executable, "-m", "pip", "install", *how, "--target", folder, package], check=True)
+    return folder
+
+
+def files(out: str | Path, folder: str) -> dict[str, bytes]:
+    found = files_below(join(str(out), folder))
+    return {name: read_range(path).tobytes() for name, path in found.items() if name != "inputs.jsonl"}
+
+
+@pytest.mark.sweep
+def test_what_is_staged_and_submitted_builds_what_one_machine_builds(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools", reason="a package is made by it")
+    rows = "a,b\n" + "".join(f"{at},row {at}\n" for at in range(3000))
+    (tmp_path / "in.csv").write_text(rows)
+    options = {"num_shards": 3, "splits": "train=0.8,test=0.2", "name": "same"}
+    one = recordmill.build(tmp_path / "in.csv", tmp_path / "one", **options)
+    with s3_server(tmp_path / "store") as store, dataflow(tmp_path / "bucket") as service:
+        source, out = store.put("in/in.csv", rows.encode()), f"{store.root}/out"
+        flags = (*service.flags, f"--setup_file={ROOT / 'setup.py'}")
+        submitted = submit(source, out, runner="DataflowRunner", beam_args=flags, **options)
+        staged = service.staged()
+        installed = install(staged["workflow.tar.gz"], tmp_path / "installed")
+        assert len(list(installed.rglob("*.py"))) > 300
+        elsewhere = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        command = [sys.executable, "-P", Path(__file__).with_name("run_staged.py")]
+        subprocess.run([*command, staged["pipeline.pb"], installed], check=True, cwd="/", env=elsewhere)
+        (job,) = service.jobs
+        assert job["name"] == submitted.runs[0].job
+        assert job["environment"]["sdkPipelineOptions"]["options"]["pipelineUrl"] == str(staged["pipeline.pb"])
+        assert recordmill.verify(out) == []
+        manifest = load(out)
+        assert manifest.fingerprint == one.manifest.fingerprint
+        assert files(out, manifest.parts[0].folder) == files(one.out, one.manifest.parts[0].folder)
+
+
+# Flags of job servers pass, those of nobody are refused with what was probably meant
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--checkpointing_interval=1000",
+        "--object_reuse",
+        "--max_bundle_size=500",
+        "--execution_mode_for_batch=BATCH_FORCED",
+    ],
+)
+def test_flags_of_flinks_job_server_pass(flag: str) -> None:
+    check_runner("FlinkRunner", [flag, "--parallelism=2", "--flink_master=localhost:8081"])
+
+
+@pytest.mark.parametrize(
+    ("runner", "flag", "meant"),
+    [
+        ("FlinkRunner", "--object_reus", "--object_reuse"),
+        ("FlinkRunner", "--checkpointing_intervall=5", "--checkpointing_interval"),
+        ("SparkRunner", "--cache_disable", "--cache_disabled"),
+        (None, "--paralelism=2", ""),
+        ("FlinkRunner", "--num-shard=8", "--num-shards"),
+    ],
+)
+def test_a_slip_is_refused_with_what_was_meant(runner: str | None, flag: str, meant: str) -> None:
+    with pytest.raises(UsageError, match=f"unknown option {flag}.*{meant}"):
+        check_runner(runner, [flag])
+
+
+@pytest.mark.parametrize(
+    ("flag", "says"),
+    [("--max_bundle_size=many", "invalid int value"), ("--object_reuse=yes", "ignored explicit argument")],
+)
+def test_a_value_that_cannot_be_is_refused(flag: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        check_runner("FlinkRunner", [flag])
+
+
+@pytest.mark.parametrize(
+    ("runner", "says"),
+    [
+        ("FlinkRuner", "--runner FlinkRuner: there are .*; did you mean FlinkRunner"),
+        ("my.Runner", "No module named 'my'"),
+    ],
+)
+def test_a_runner_that_there_is_not_is_refused(runner: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        check_runner(runner, [])
+
+
+def test_a_stray_word_is_named_without_the_flags_of_beam(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--runner=FlinkRunner", "--object_reuse", "--flink_master", "host:8081"]
+    with pytest.raises(SystemExit):
+        run(["build", "a.csv", "--out", "out", *flags, "b.csv"])
+    assert "unrecognized arguments: b.csv;" in capsys.readouterr().err
+
+
+def test_flags_that_are_one_text_are_refused(tmp_path: Path) -> None:
+    for call in (recordmill.build, recordmill.read):
+        with pytest.raises(UsageError, match=r"give a list: beam_args=\['--a', '--b'\]"):
+            call("in.csv", tmp_path / "out", runner="FlinkRunner", beam_args="--a --b")
+
+
+def test_flags_of_one_engine_are_none_of_anothers() -> None:
+    with pytest.raises(UsageError, match="unknown option --object_reuse"):
+        check_runner("SparkRunner", ["--object_reuse"])

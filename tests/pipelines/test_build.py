@@ -24,8 +24,10 @@ import recordmill
 from recordmill.base.errors import DataError, UsageError
 from recordmill.building import ingest, run_file
 from recordmill.pipelines.build import BuildResult
+from recordmill.pipelines.build_options import make_options
 from recordmill.records.example.encode import encode
 from recordmill.shards.manifest import generations, is_data_set
+from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.transforms import local_build
 
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
@@ -407,3 +409,39 @@ def test_shards_of_very_much_input_are_larger_unless_their_size_is_asked_for(
         for at, options in enumerate([{}, {"shard_size": "128MiB"}, {"num_shards": 2}])
     ]
     assert sizes == [292 << 20, 128 << 20, None]  # 10**13 / 32,768, in whole MiB
+
+
+# What a build may be told
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    settings = make_options("out", seed=np.int64(3), num_shards=np.int32(2), threads=np.uint8(1))  # type: ignore[arg-type]
+    assert (settings.order.seed, settings.shards.num_shards, settings.threads) == (3, 2, 1)
+    assert type(settings.order.seed) is int
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"seed": "3"}, {"seed": [1]}, {"split_seed": 1.5}, {"num_shards": 2.0}, {"threads": "2"}, {"memory": None}],
+    ids=str,
+)
+def test_what_is_no_number_is_refused_with_the_options_name(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(options)) + "="):
+        make_options("out", **options)
+
+
+def test_threads_are_no_more_than_the_memory_can_feed() -> None:
+    assert make_options("out", threads=64, memory="128MiB").threads == 4
+    assert make_options("out", threads=64, memory="2GiB").threads == 64
+
+
+def test_what_decides_the_bytes_names_the_options_of_the_kind_and_nothing_absolute(tmp_path: Path) -> None:
+    said = make_options(
+        "out", options={"labels": str(tmp_path / "labels.csv"), "null_tokens": ("", "-")}
+    ).source_options()["kind_options"]
+    assert said == {"labels": "labels.csv", "null_tokens": ["", "-"]}
+    comma, tab = (
+        make_options("out", options=CsvOptions(delimiter=delimiter)).source_options() for delimiter in (",", "\t")
+    )
+    assert comma["kind_options"]["delimiter"] == ","
+    assert comma != tab

@@ -4,17 +4,23 @@ docs/foreign-files.md says so.
 
 from __future__ import annotations
 
+import datetime
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import recordmill
+from recordmill.reader.dataset import Dataset
+from recordmill.records.example.encode import encode
+from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -180,3 +186,184 @@ def test_the_page_says_what_each_became(shared_data: Path, monkeypatch: pytest.M
     page = (DOCS / "foreign-files.md").read_text(encoding="utf-8")
     assert page.partition(make_table.MARK)[2] == "\n" + make_table.table(shared_data / "tfrecord")
     assert page.endswith("108 files, 23,558 records, 0 rejected.\n")
+
+
+# What a read made of other systems' TFRecords, as Parquet
+
+
+SCHEMA = Schema(
+    (
+        Feature("id", "int64", (), True),
+        Feature("name", "string"),
+        Feature("score", "float32"),
+        Feature("tokens", "int64", (None,)),
+        Feature("words", "string", (None,), True),
+        Feature("boxes", "float32", (None, 4), True),
+        Feature("deep", "int64", (None, None), True),
+        Feature("matrix", "float32", (2, 3), True),
+        Feature("pixels", "uint8", (4,)),
+        Feature("when", "timestamp[us]", (), True),
+    )
+)
+ROWS: list[dict[str, Any]] = [
+    {
+        "id": i,
+        "name": None if i % 5 == 1 else f"n{i}",
+        "score": None if i % 7 == 2 else i / 4,
+        "tokens": None if i % 4 == 3 else list(range(i % 3)),
+        "words": ["ä"] * (i % 2),
+        "boxes": [[0.5, 0.0, 1.0, float(i)]] * (i % 3),
+        "deep": [[i], [], [1, 2]][: i % 4],
+        "matrix": [float(i + j) for j in range(6)],
+        "pixels": None if i % 6 == 5 else [i, 255, 0, 1],
+        "when": datetime.datetime(2020, 1, 1) + datetime.timedelta(days=i, microseconds=i),
+    }
+    for i in range(60)
+]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Parquet file of two row groups and more, read from a TFRecord file by its schema."""
+    folder = tmp_path_factory.mktemp("table")
+    batch = pa.RecordBatch.from_pylist(ROWS, to_arrow(SCHEMA))
+    (folder / "a.tfrecord").write_bytes(encode(batch, SCHEMA).data.tobytes())
+    return recordmill.read(folder / "a.tfrecord", folder / "out", schema=SCHEMA, row_group_rows=25).paths[0]
+
+
+def plain(value: Any) -> Any:
+    """Nested arrays as lists."""
+    return (
+        [plain(item) for item in value]
+        if isinstance(value, (list, tuple, np.ndarray))
+        else value.item()
+        if isinstance(value, np.generic)
+        else value
+    )
+
+
+def test_duckdb_reads_lists_tensors_times_and_what_is_missing(table: Path) -> None:
+    duckdb = pytest.importorskip("duckdb", reason="needs DuckDB")
+    with duckdb.connect() as database:
+        database.execute("set timezone = 'UTC'")
+        found = database.sql(f"select * from '{table}' order by id")
+        rows = [dict(zip(found.columns, row, strict=True)) for row in found.fetchall()]
+        for row, wanted in zip(rows, ROWS, strict=True):
+            for name, value in wanted.items():
+                got = row[name].replace(tzinfo=None) if name == "when" else plain(row[name])
+                assert got == value, (name, got, value)
+        query = (
+            "select count(*), sum(len(boxes)), count(tokens), sum(matrix[3]), max(boxes[1][4]) from '{}' where "
+            "len(words) > 0 and \"when\" < '2020-02-01'"
+        )
+        few = [row for row in ROWS if row["words"] and row["when"] < datetime.datetime(2020, 2, 1)]
+        assert database.execute(query.format(table)).fetchone() == (
+            len(few),
+            sum(len(row["boxes"]) for row in few),
+            sum(row["tokens"] is not None for row in few),
+            sum(row["matrix"][2] for row in few),
+            max(row["boxes"][0][3] for row in few if row["boxes"]),
+        )
+
+
+def test_pandas_reads_lists_tensors_times_and_what_is_missing(table: Path) -> None:
+    pd = pytest.importorskip("pandas", reason="needs pandas")
+    frame = pd.read_parquet(table)
+    assert list(frame.columns) == list(SCHEMA.names)
+    for name in SCHEMA.names:
+        for value, row in zip(frame[name], ROWS, strict=True):
+            if name == "when":
+                value = value.tz_localize(None).to_pydatetime() if value.tzinfo else value.to_pydatetime()
+            missing = value is None or (np.isscalar(value) and pd.isna(value))
+            assert (None if missing else plain(value)) == row[name], (name, value)
+    arrow = pd.read_parquet(table, dtype_backend="pyarrow")
+    assert arrow["score"].isna().sum() == sum(row["score"] is None for row in ROWS)
+    assert arrow["deep"].dtype.pyarrow_dtype == pa.large_list(pa.large_list(pa.int64()))
+
+
+def test_polars_reads_it(table: Path) -> None:
+    polars = pytest.importorskip("polars", reason="needs Polars, which the project does not install")
+    frame = polars.read_parquet(table)
+    for name in ("id", "name", "tokens", "deep", "boxes"):
+        assert plain(frame[name].to_list()) == [row[name] for row in ROWS]
+
+
+def examples(dataset: Dataset) -> Counter[bytes]:
+    """Every record of the shards as TensorFlow reads it, in protobuf's deterministic form, without the entries that
+    have no list at all.
+    """
+    tf = pytest.importorskip("tensorflow", reason="what TensorFlow parses is compared")
+    found: Counter[bytes] = Counter()
+    for file in dataset.catalog.files:
+        for record in tf.data.TFRecordDataset(
+            file.path, "" if file.compression == "none" else file.compression.upper()
+        ).as_numpy_iterator():
+            example = tf.train.Example.FromString(record)
+            for name in [
+                name for name, feature in example.features.feature.items() if feature.WhichOneof("kind") is None
+            ]:
+                del example.features.feature[name]
+            found[example.SerializeToString(deterministic=True)] += 1
+    return found
+
+
+def test_a_table_is_built_into_the_same_examples(table: Path, tmp_path: Path) -> None:
+    pytest.importorskip("apache_beam", reason="building needs Apache Beam")
+    recordmill.build(table, tmp_path / "again", num_shards=2)
+    again = recordmill.open(tmp_path / "again")
+    assert again.schema == SCHEMA
+    source = table.parent.parent / "a.tfrecord"
+    assert examples(again) == examples(recordmill.open(source, schema=SCHEMA))
+    assert sorted(again.to_table().to_pylist(), key=lambda row: row["id"]) == sorted(
+        pq.read_table(table).to_pylist(), key=lambda row: row["id"]
+    )
+
+
+FOREIGN = [
+    "GoogleCloudPlatform+cloudml-samples/tensorflow/standard/mnist/deprecated/distributed/data/eval_sample.tfrecord",
+    "NVIDIA+DeepLearningExamples/TensorFlow/Detection/SSD/models/research/object_detection/test_data/pets_examples.record",
+    "calico+basenji/testdata/cage/tfrecord/cage10-train-00000-of-00100.tfrecord",
+    "google+trax/trax/data/testdata/squad/v1.1/3.0.0/squad-validation.tfrecord-00000-of-00001",
+    "google+yggdrasil-decision-forests/yggdrasil_decision_forests/test_data/dataset/toy.nocompress-tfe-tfrecord-00000-of-00002",
+    "google-deepmind+deepmind-research/iodine/test_data/tetrominoes_mini.tfrecords",
+    "intel-analytics+BigDL-2.x/scala/dllib/src/test/resources/tf/decode_image_test_case.tfrecord",
+    "linkedin+detext/test/detext/resources/train/ranking/tfrecord/test.tfrecord",
+    "openvinotoolkit+datumaro/tests/assets/tf_detection_api_dataset/train.tfrecord",
+    "pytorch+data/test/_fakedata/tfrecord/example.tfrecord",
+    "spotify+spotify-tensorflow/tests/resources/tf-test-resource/tf-records-iris/train/part-00000-of-00003.tfrecords",
+    "tensorflow+agents/tf_agents/examples/cql_sac/kumar20/dataset/test_data/antmaze-medium-play-v0_0.tfrecord",
+    "tensorflow+ecosystem/hadoop/src/test/resources/zipped-tf-records/part-m-00000.gz",
+    "tensorflow+lingvo/lingvo/tasks/mt/testdata/wmt14_ende_wpm_32k_test.tfrecord",
+    "tensorflow+tfx/tfx/components/testdata/csv_example_gen/Split-train/data_tfrecord-00003-of-00012.gz",
+]
+
+
+@pytest.mark.parametrize("name", FOREIGN, ids=[name.split("/")[0] for name in FOREIGN])
+def test_files_of_other_systems_make_the_way_there_and_back(shared_data: Path, tmp_path: Path, name: str) -> None:
+    pytest.importorskip("apache_beam", reason="building needs Apache Beam")
+    source = shared_data / "tfrecord" / name
+    result = recordmill.read(source, tmp_path / "table")
+    recordmill.build([str(path) for path in result.paths], tmp_path / "again")
+    again = recordmill.open(tmp_path / "again")
+    assert again.schema == result.schema
+    assert len(again) == result.read
+    assert examples(again) == examples(recordmill.open(source))
+
+
+def test_what_is_no_example_becomes_one(shared_data: Path, tmp_path: Path) -> None:
+    """A table does not say how its rows were framed:
+    feature lists come back as lists of an Example, other records as the feature `record`.
+    """
+    pytest.importorskip("apache_beam", reason="building needs Apache Beam")
+    for number, name in enumerate(
+        (
+            "pytorch+data/test/_fakedata/tfrecord/sequence_example.tfrecord",
+            "google+nucleus/nucleus/testdata/test_regions.bed.tfrecord",
+        )
+    ):
+        source = shared_data / "tfrecord" / name
+        result = recordmill.read(source, tmp_path / f"table-{number}")
+        recordmill.build([str(path) for path in result.paths], tmp_path / f"again-{number}", shuffle=False)
+        again = recordmill.open(tmp_path / f"again-{number}")
+        assert again.schema.message == "Example"
+        assert again.to_table().to_pylist() == recordmill.open(source).to_table().to_pylist()

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import resource
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from made_data_set import write_data_set
+from store_server import s3_server
 
 import recordmill
+from recordmill.base.errors import RecordmillError, Reject
+from recordmill.records.writers.outputs import OUTPUT_NAMES
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.shards.rejects import COUNTED_ON, Rejected, RejectWriter, TooManyRejects
+from recordmill.shards.rejects import COUNTED_ON, RejectBudget, Rejected, RejectWriter, TooManyRejects
 
 pytest.importorskip("apache_beam")
 
@@ -66,3 +74,127 @@ def test_a_read_of_damaged_records_ends_early(tmp_path: Path, options: dict[str,
         recordmill.read(out, tmp_path / "to", max_rejects=20, **options)
     assert not (tmp_path / "to").exists() or not list((tmp_path / "to").iterdir())
     assert sum(written.values()) <= COUNTED_ON + 20
+
+
+# A job whose rejects are more than its budget can allow ends then, and not when it has written all of them
+
+
+def rejects(count: int, reason: str = "columns") -> list[Reject]:
+    return [Reject("a.csv", f"line {number}", reason, "too many columns") for number in range(count)]
+
+
+def lines(folder: Path) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in folder.iterdir())
+
+
+def test_one_writer_stops_and_says_at_least_how_many(tmp_path: Path) -> None:
+    writer = RejectWriter(tmp_path / "one.jsonl", most=5, work="1")
+    assert writer.write(rejects(COUNTED_ON + 5)) == COUNTED_ON + 5
+    with pytest.raises(TooManyRejects, match=rf"at least {COUNTED_ON + 100_005} .*\(.*columns.*\).*allows 5,") as error:
+        writer.write(rejects(100_000))
+    writer.close()
+    assert lines(tmp_path) == COUNTED_ON + 5
+    assert sum(error.value.counts.values()) == COUNTED_ON + 100_005
+    assert len(error.value.rejects) == 10
+
+
+def test_without_a_known_limit_all_are_written(tmp_path: Path) -> None:
+    writer = RejectWriter(tmp_path / "one.jsonl", most=RejectBudget.parse("10%").most(None), work="1")
+    writer.write(rejects(3 * COUNTED_ON))
+    assert writer.close().total == lines(tmp_path) == 3 * COUNTED_ON
+
+
+def test_the_writers_of_a_job_are_counted_together(tmp_path: Path) -> None:
+    stopped = []
+
+    def work(number: int) -> None:
+        writer = RejectWriter(tmp_path / f"{number}.jsonl", most=100, work=str(number))
+        try:
+            for _ in range(1000):
+                writer.write(rejects(7))
+        except TooManyRejects:
+            stopped.append(number)
+        finally:
+            writer.close()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(stopped) == list(range(8))
+    assert lines(tmp_path) <= COUNTED_ON + 100 + 8 * 7
+
+
+def test_a_repeated_attempt_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    for attempt in range(20):
+        writer = RejectWriter(tmp_path / f"{attempt}.jsonl", most=0, work="7")
+        writer.write(rejects(COUNTED_ON // 2))
+        writer.close()
+    other = RejectWriter(tmp_path / "other.jsonl", most=0, work="8")
+    other.write(rejects(COUNTED_ON // 2))
+    with pytest.raises(TooManyRejects, match="of other files"):
+        other.write(rejects(1))
+    other.close()
+
+
+def test_a_small_excess_is_told_at_the_end_with_exact_numbers() -> None:
+    few = Rejected.zero()
+    for reject in rejects(3):
+        few += Rejected(Counter([reject.reason]), (reject,))
+    few.check_so_far(0)
+    with pytest.raises(TooManyRejects, match=r"^3 of 10 records were rejected"):
+        few.check(RejectBudget(), 10)
+
+
+# A disk that is full (here
+
+
+@contextmanager
+def files_of_at_most(size_bytes: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.fixture(scope="module")
+def data_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("full")
+    # random, so that it stays large when compressed
+    lines = (f"{number},{hash((number, 'x')) & (2**60 - 1):x}{'y' * 30}\n" for number in range(9000))
+    (folder / "in.csv").write_text("a,b\n" + "".join(lines))
+    return Path(recordmill.build(folder / "in.csv", folder / "set").out)
+
+
+@pytest.mark.parametrize("options", [{}, {"compression": "gzip"}])
+def test_a_build_says_where(data_set: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    out = tmp_path / "out"
+    with files_of_at_most(30_000), pytest.raises(RecordmillError, match=f"^{out}: File too large; nothing was written"):
+        recordmill.build(data_set.parent / "in.csv", out, **options)
+    assert not list(tmp_path.glob("out/*"))
+
+
+@pytest.mark.parametrize("to", [name for name in OUTPUT_NAMES if name != "files"])
+def test_a_read_says_where(data_set: Path, tmp_path: Path, to: str) -> None:
+    out = tmp_path / "out"
+    with files_of_at_most(30_000), pytest.raises(RecordmillError, match=f"^{out}: File too large"):
+        recordmill.read(data_set, out, to=to)
+    assert not list(tmp_path.glob("out/*"))
+
+
+def test_what_goes_to_a_store_says_where_it_is_prepared(
+    data_set: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with s3_server(tmp_path_factory.mktemp("store")) as store:
+        out = f"{store.root}/out"
+        said = rf"^{tmp_path}.* \(where TMPDIR has what goes to {out} prepared\): File too large; nothing was written"
+        with files_of_at_most(30_000), pytest.raises(RecordmillError, match=said):
+            recordmill.build(data_set.parent / "in.csv", out)
+        with files_of_at_most(30_000), pytest.raises(RecordmillError, match=said):
+            recordmill.read(data_set, out, to="npy")
+        assert store.keys() == []
+    assert not list(tmp_path.glob("recordmill-*/*/*"))

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from transformed_set import write_csv
-
-pytest.importorskip("tensorflow_transform", reason="transforms need tensorflow-transform")
+from transformed_set import DECLARED, SPLITS, write_csv
 
 import recordmill
 from recordmill.__main__ import main
-from recordmill.shards.manifest import load
+from recordmill.pipelines.build import build
+from recordmill.preprocessing.metadata import check_files, restore
+from recordmill.schemas.tfmd import from_pbtxt
+from recordmill.shards.manifest import TRANSFORM_FOLDER, load
+
+pytest.importorskip("tensorflow_transform", reason="transforms need tensorflow-transform")
 
 
 @pytest.mark.sweep
@@ -120,3 +127,146 @@ def test_a_data_set_that_has_none_is_refused(
     assert not Path("new").exists()
     assert main(["transform", "csv", "a.csv", "--out", "new"]) == 2
     assert "--with" in capsys.readouterr().err
+
+
+# A saved transform holds nothing of where and when it was fitted
+
+
+CHILD = """
+import sys
+from recordmill.pipelines.build import build
+from transformed_set import DECLARED
+build(sys.argv[1], sys.argv[2], transform={"age": "log1p"})  # so that functions and tensors have other numbers
+build(sys.argv[1], sys.argv[2], transform=DECLARED, overwrite=True, name="rides")
+"""
+
+
+@pytest.mark.sweep
+def test_a_fit_in_another_process_and_folder_gives_the_same_files(tmp_path: Path) -> None:
+    write_csv(tmp_path / "rides.csv", rows=300)
+    here, there = tmp_path / "here", tmp_path / "some/where/else"
+    there.parent.mkdir(parents=True)
+    build(tmp_path / "rides.csv", here, transform=DECLARED, name="rides")
+    environment = {
+        **os.environ,
+        "PYTHONHASHSEED": "7",
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(tmp_path / "rides.csv"), str(there)],
+        env=environment, capture_output=True, text=True, timeout=900, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert load(here).transform == load(there).transform
+    assert load(here).fingerprint == load(there).fingerprint
+    folder = here / load(here).parts[-1].folder / TRANSFORM_FOLDER
+    for path in folder.rglob("*"):
+        assert path.is_dir() or os.fsencode(tmp_path) not in path.read_bytes(), path
+    assert (folder / "transform_fn/saved_model.pb").exists()
+
+
+@pytest.mark.sweep
+def test_two_transforms_with_vocabularies_of_one_name_stay_apart_in_one_process(tmp_path: Path) -> None:
+    """Tables of one name are one table in a process."""
+    saved = []
+    for words in ("abc", "cba"):
+        (tmp_path / f"{words}.csv").write_text(
+            "word,n\n" + "".join(f"{w},{i}\n" * (i + 1) for i, w in enumerate(words))
+        )
+        out = tmp_path / words
+        build(tmp_path / f"{words}.csv", out, transform={"word": "vocabulary"})
+        manifest = load(out)
+        folder = out / manifest.parts[-1].folder / TRANSFORM_FOLDER
+        saved.append(restore(str(folder), manifest.transform, from_pbtxt(manifest.schema)))
+    import pyarrow as pa
+
+    batch = pa.RecordBatch.from_pydict({"word": pa.array(["a", "b", "c"], pa.large_string()), "n": [0, 1, 2]})
+    made = [one.apply(batch)[0].column("word").to_pylist() for one in saved]
+    assert made == [[2, 1, 0], [0, 1, 2]]
+
+
+# Builds with a transform over a data set with another one
+
+
+OLD, NEW = {"age": "minmax"}, {"age": "zscore", "kind": "vocabulary"}
+CHILD_OF_STOPPED = """
+import os, sys
+when, path, out = sys.argv[1:]
+def kill(*args, **named):
+    os.kill(os.getpid(), 9)
+if when == "before a record is analysed":
+    from recordmill.transforms.tft import analysis
+    analysis.as_lists = kill
+elif when == "before the transform is saved":
+    from recordmill.transforms.tft import analysis
+    analysis.make_portable = kill
+elif when == "between the jobs":
+    from recordmill.pipelines import build as module
+    module.run_build = kill
+elif when == "before a record is transformed":
+    from recordmill.preprocessing.saved_transform import SavedTransform
+    SavedTransform.apply = kill
+else:
+    from recordmill.shards import run
+    run.put_if_absent = kill
+from recordmill.pipelines.build import build
+build(path, out, splits="train=0.8,validation=0.2", transform={"age": "zscore", "kind": "vocabulary"},
+      overwrite=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A CSV, and a data set of it with a transform."""
+    folder = tmp_path_factory.mktemp("old")
+    write_csv(folder / "rides.csv", rows=200)
+    build(folder / "rides.csv", folder / "out", splits=SPLITS, transform=OLD)
+    return folder
+
+
+def transform_of(out: Path) -> Path:
+    return out / load(out).parts[-1].folder / TRANSFORM_FOLDER
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(
+    "when",
+    [
+        "before a record is analysed", "before the transform is saved", "between the jobs",
+        "before a record is transformed", "before the manifest",
+    ],
+)  # fmt: skip
+def test_the_old_data_set_and_its_transform_stay_whole(old: Path, tmp_path: Path, when: str) -> None:
+    shutil.copytree(old, tmp_path / "here")
+    path, out = (tmp_path / "here" / name for name in ("rides.csv", "out"))
+    before, manifest = recordmill.open(out).to_table(), load(out)
+    child = [sys.executable, "-c", CHILD_OF_STOPPED, when, str(path), str(out)]
+    assert subprocess.run(child, capture_output=True, timeout=900, check=False).returncode == -9
+    assert load(out) == manifest
+    assert recordmill.open(out).to_table().equals(before)
+    assert recordmill.verify(out) == []  # what a run left is no part of the data set; the next build removes it
+    check_files(str(transform_of(out)), manifest.transform)
+    made = build(path, tmp_path / "more", splits=SPLITS, transform_from=out)  # it is still there to be taken
+    assert recordmill.open(made.out).to_table().equals(before)
+    build(path, out, splits=SPLITS, overwrite=True)
+    assert not list(out.glob("_run-*"))
+    assert recordmill.verify(out) == []
+
+
+@pytest.mark.sweep
+def test_another_transform_replaces_records_and_transform_at_once(old: Path, tmp_path: Path) -> None:
+    shutil.copytree(old, tmp_path / "here")
+    path, out = tmp_path / "here/rides.csv", tmp_path / "here/out"
+    before = load(out)
+    build(path, out, splits=SPLITS, transform=NEW, overwrite=True)
+    after = load(out)
+    assert after.transform["digest"] != before.transform["digest"]
+    assert after.options["transform"] == after.transform["digest"]
+    assert list(after.transform["found"]) == ["age", "kind"]
+    assert set(after.transform["found"]["age"]) == {"mean", "variance"}
+    check_files(str(transform_of(out)), after.transform)
+    assert recordmill.open(out).schema["kind"].describe() == "int64"
+    assert recordmill.verify(out) == []
+    build(path, out, splits=SPLITS, overwrite=True)  # and none replaces both
+    assert load(out).transform == {}
+    assert not transform_of(out).exists()

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
 import struct
+import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from recordmill.base import native
 from recordmill.base.errors import DataError
-from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames, frame, pack_spans, scan, try_scan
+from recordmill.records.tfrecord import frames as module
+from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames, frame, hop, pack_spans, scan, try_scan
+from recordmill.records.tfrecord.recovery import DATA_GAP, FRAME, STREAM, Gap
+from recordmill.records.tfrecord.stream import read_good_frames
+from recordmill.storage.files import Stat
 
 PAYLOADS = [b"first", b"", b"x" * 30, bytes(range(256)) * 2, b"last one"]
 
@@ -161,3 +168,197 @@ def test_spans_of_several_blocks_are_copied() -> None:
 def test_frames_knows_its_length() -> None:
     frames = Frames(array(SHARD), np.array(STARTS[:-1]), np.array([len(p) for p in PAYLOADS]), np.zeros(5, np.uint32))
     assert len(frames) == 5
+
+
+# Hopping headers finds what reading everything finds, stops at what is damaged, and shares a file out without o
+
+
+def shard(sizes: list[int]) -> tuple[bytes, list[int]]:
+    made = frame(np.zeros(sum(sizes), np.uint8), np.cumsum([0, *sizes]))
+    return made.data.tobytes(), made.starts.tolist()
+
+
+SIZES = [*[5, 0, 300, 17, 1, 1, 1, 40] * 8, 200_000, 150_000, 70_000, 3, 3, 100_000]
+DATA, STARTS_OF_HOP = shard(SIZES)
+
+
+@pytest.fixture(params=[16, 100, 4096, 1 << 20])
+def window(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(module, "_WINDOW_BYTES", request.param)
+    return int(request.param)
+
+
+def found(path: Path, **options: object) -> list[int]:
+    return [start for part in hop(str(path), **options) for start in part.tolist()]  # type: ignore[arg-type]
+
+
+def test_every_record_is_found(tmp_path: Path, window: int) -> None:
+    (tmp_path / "f").write_bytes(DATA)
+    assert found(tmp_path / "f") == STARTS_OF_HOP
+    (tmp_path / "f").write_bytes(b"")
+    assert found(tmp_path / "f") == []
+
+
+def test_ranges(tmp_path: Path, window: int) -> None:
+    (tmp_path / "f").write_bytes(DATA)
+    for first in (0, 1, 30, 64, 65, 69):
+        for stop in (
+            STARTS_OF_HOP[first],
+            STARTS_OF_HOP[first] + 1,
+            STARTS_OF_HOP[40] + 13,
+            STARTS_OF_HOP[66],
+            STARTS_OF_HOP[66] + 1,
+            len(DATA),
+            None,
+        ):
+            wanted = [start for start in STARTS_OF_HOP[first:] if stop is None or start < stop]
+            assert found(tmp_path / "f", start=STARTS_OF_HOP[first], stop=stop, first_record=first) == wanted
+
+
+def test_every_cut_is_an_error_at_its_record(tmp_path: Path, window: int) -> None:
+    small, starts = shard([5, 0, 300, 17, 1])
+    for cut in range(1, len(small)):
+        (tmp_path / "f").write_bytes(small[:cut])
+        if cut in starts:
+            assert found(tmp_path / "f") == starts[: starts.index(cut)]
+            continue
+        number = sum(start < cut for start in starts) - 1
+        with pytest.raises(DataError, match=f"^s: record {number}, byte {starts[number]}: truncated"):
+            found(tmp_path / "f", source="s")
+
+
+def test_every_damaged_header_is_an_error_at_its_record(tmp_path: Path) -> None:
+    small, starts = shard([5, 0, 300, 17, 1])
+    for number, start in enumerate(starts):
+        for bit in range(96):
+            damaged = bytearray(small)
+            damaged[start + bit // 8] ^= 1 << bit % 8
+            (tmp_path / "f").write_bytes(damaged)
+            with pytest.raises(DataError, match=f"^s: record {7 + number}, byte {start}: CRC of the length"):
+                found(tmp_path / "f", source="s", first_record=7)
+
+
+def test_a_payload_is_not_looked_at_and_a_limit_is(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(DATA[:20] + b"?" + DATA[21:])
+    assert len(found(tmp_path / "f")) == len(SIZES)
+    with pytest.raises(DataError, match=r"record 64, .* a length of 200000 bytes is above the limit of 199999"):
+        found(tmp_path / "f", max_record_bytes=199_999)
+
+
+def test_large_records_are_hopped_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, starts = shard([300_000] * 20)
+    (tmp_path / "f").write_bytes(data)
+    read: list[int] = []
+    original = module.read_range
+
+    def counting(path: str, start: int, stop: int) -> np.ndarray:
+        got = original(path, start, stop)
+        read.append(len(got))
+        return got
+
+    monkeypatch.setattr(module, "read_range", counting)
+    assert found(tmp_path / "f") == starts
+    assert sum(read) < (1 << 20) + 20 * 16
+
+
+def test_a_file_that_shrinks_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int) -> None:
+    """Its size was asked before it was cut."""
+    (tmp_path / "f").write_bytes(DATA)
+    monkeypatch.setattr(module, "stat", lambda path: Stat(len(DATA), 0))
+    for cut in (0, 5, STARTS_OF_HOP[3], STARTS_OF_HOP[-2] + 4):
+        (tmp_path / "f").write_bytes(DATA[:cut])
+        with pytest.raises(DataError, match=r"truncated|ends at byte"):
+            found(tmp_path / "f")
+
+
+# The good frames around damage in a stream
+
+
+PAYLOADS_OF_LENIENT = [bytes([65 + number]) * (number * 7 % 40) for number in range(12)]
+RAW = frame(
+    np.frombuffer(b"".join(PAYLOADS_OF_LENIENT), np.uint8), np.cumsum([0, *map(len, PAYLOADS_OF_LENIENT)])
+).data.tobytes()
+ENDS = np.cumsum([len(payload) + 16 for payload in PAYLOADS_OF_LENIENT])
+
+
+def around(path: Path, batch_bytes: int, compression: str = "gzip") -> tuple[dict[int, bytes], list[Gap]]:
+    """(record number to payload, gaps), after a check that they follow each other without a hole."""
+    payloads: dict[int, bytes] = {}
+    gaps: list[Gap] = []
+    record = offset = 0
+    for part in read_good_frames(str(path), compression=compression, batch_bytes=batch_bytes):
+        assert (part.first_record, part.first_offset) == (record, offset)
+        if isinstance(part, Gap):
+            gaps.append(part)
+            record, offset = record + 1, offset + part.size_bytes
+            continue
+        for start, length in zip(part.starts.tolist(), part.lengths.tolist(), strict=True):
+            payloads[record] = part.data[start + 12 : start + 12 + length].tobytes()
+            record, offset = record + 1, offset + length + 16
+    return payloads, gaps
+
+
+@pytest.mark.parametrize("batch_bytes", [16, 50, 1 << 20])
+@pytest.mark.parametrize("compression", ["gzip", "none"])
+def test_one_bit_flipped_at_every_byte_costs_that_record_only(
+    tmp_path: Path, batch_bytes: int, compression: str
+) -> None:
+    path = tmp_path / "a"
+    for at in range(len(RAW)):
+        damaged = bytearray(RAW)
+        damaged[at] ^= 1 << at % 8
+        path.write_bytes(gzip.compress(bytes(damaged), 1) if compression == "gzip" else damaged)
+        payloads, gaps = around(path, batch_bytes, compression)
+        hit = int(np.searchsorted(ENDS, at, "right"))
+        assert payloads == {number: payload for number, payload in enumerate(PAYLOADS_OF_LENIENT) if number != hit}
+        begin = int(ENDS[hit]) - len(PAYLOADS_OF_LENIENT[hit]) - 16
+        kind = FRAME if at - begin < 12 else DATA_GAP
+        assert [(gap.first_offset, gap.size_bytes, gap.kind) for gap in gaps] == [
+            (begin, len(PAYLOADS_OF_LENIENT[hit]) + 16, kind)
+        ]
+
+
+@pytest.mark.parametrize("batch_bytes", [16, 1 << 20])
+def test_content_cut_at_every_byte_ends_with_one_gap(tmp_path: Path, batch_bytes: int) -> None:
+    path = tmp_path / "a"
+    for size in range(len(RAW)):
+        path.write_bytes(gzip.compress(RAW[:size], 1))
+        payloads, gaps = around(path, batch_bytes)
+        whole = int(np.searchsorted(ENDS, size, "right"))
+        assert list(payloads.values()) == PAYLOADS_OF_LENIENT[:whole]
+        rest = size - (int(ENDS[whole - 1]) if whole else 0)
+        assert [(gap.size_bytes, gap.kind) for gap in gaps] == ([(rest, FRAME)] if rest else [])
+
+
+def test_two_damaged_headers_in_a_row_and_garbage_between_frames(tmp_path: Path) -> None:
+    damaged = bytearray(RAW[: ENDS[3]] + b"no frame at all" + RAW[ENDS[3] :])
+    damaged[int(ENDS[6]) + 15] ^= 1
+    damaged[int(ENDS[7]) + 15 + 8] ^= 1
+    (tmp_path / "a").write_bytes(gzip.compress(bytes(damaged)))
+    payloads, gaps = around(tmp_path / "a", 64)
+    assert list(payloads.values()) == [*PAYLOADS_OF_LENIENT[:7], *PAYLOADS_OF_LENIENT[9:]]
+    assert [gap.size_bytes for gap in gaps] == [15, len(PAYLOADS_OF_LENIENT[7]) + len(PAYLOADS_OF_LENIENT[8]) + 32]
+
+
+@pytest.mark.parametrize("container", ["gzip", "zlib"])
+def test_a_wrong_check_at_the_end_costs_no_record_but_is_said(tmp_path: Path, container: str) -> None:
+    data = bytearray(gzip.compress(RAW * 2000, 1) if container == "gzip" else zlib.compress(RAW * 2000, 1))
+    data[-6 if container == "gzip" else -1] ^= 1
+    (tmp_path / "a").write_bytes(data)
+    payloads, gaps = around(tmp_path / "a", 1 << 20, container)
+    assert list(payloads.values()) == PAYLOADS_OF_LENIENT * 2000
+    assert [(gap.first_offset, gap.size_bytes, gap.kind) for gap in gaps] == [(len(RAW) * 2000, 0, STREAM)]
+
+
+def test_a_cut_in_compressed_data_keeps_what_is_before_it(tmp_path: Path) -> None:
+    # which nothing compresses, so that half of the file is half of the records
+    random = np.random.default_rng(0).bytes(3000)
+    raw = frame(np.frombuffer(random, np.uint8), np.arange(0, 3001, 30)).data.tobytes()
+    data = gzip.compress(raw, 1)
+    for size in (0, 5, 300, len(data) // 2, len(data) - 9, len(data) - 1):
+        (tmp_path / "a").write_bytes(data[:size])
+        payloads, gaps = around(tmp_path / "a", 1 << 20)
+        assert list(payloads.values()) == [random[at : at + 30] for at in range(0, 30 * len(payloads), 30)]
+        assert len(payloads) >= max(size - 200, 0) * 100 // len(data) - 1
+        assert [gap.kind for gap in gaps] == [STREAM]
+        assert "what is behind it is lost" in gaps[0].reason

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from made_data_set import FOLDER, mixed_rows, write_data_set
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 
-from recordmill.base.errors import RecordmillError, UsageError
+from recordmill.base import native
+from recordmill.base.errors import RecordmillError, Reject, UsageError
+from recordmill.records.tfrecord.frames import MAX_RECORD_BYTES, frame
+from recordmill.records.tfrecord.recovery import DATA_GAP, FRAME, resume_after_damage
+from recordmill.shards.catalog import Catalog, find
+from recordmill.shards.cutting import cut
+from recordmill.shards.loading.batches import loads
+from recordmill.shards.loading.salvage import salvage
 from recordmill.shards.verify import Problem, verify
 from recordmill.storage.codecs import SHARD_SUFFIXES
+from recordmill.storage.compression import open_stream
 
 ROWS = 60
 PACKED = [name for name in SHARD_SUFFIXES if name != "none"]
@@ -167,3 +179,152 @@ def test_plain_files(out: Path, tmp_path: Path) -> None:
 
 def test_every_shared_file_is_whole(shared_data: Path) -> None:
     assert verify(shared_data / "tfrecord") == []
+
+
+# Damaged shards read leniently
+
+
+ROWS_OF_SALVAGE = 40
+TABLE = mixed_rows(ROWS_OF_SALVAGE)
+PIECE_BYTES = 2000
+
+
+def salvaged(catalog: Catalog) -> tuple[list[int], list[Reject], int]:
+    """(ids of the good records, the rejects, the pieces)."""
+    pieces = [
+        piece for ordinal, file in enumerate(catalog.files) for piece in cut(file, ordinal, PIECE_BYTES, lenient=True)
+    ]
+    parts = [salvage(load, MIXED) for load in loads(catalog.files, pieces, lenient=True)]
+    batches = [batch for part in parts for batch in part.batches]
+    for batch in batches:
+        ids = batch.column("id").to_pylist()
+        assert batch.equals(
+            pa.RecordBatch.from_struct_array(
+                TABLE.take(ids).to_struct_array().combine_chunks()
+            ).replace_schema_metadata(batch.schema.metadata)
+        )
+    return (
+        [i for batch in batches for i in batch.column("id").to_pylist()],
+        [r for part in parts for r in part.rejects],
+        len(pieces),
+    )
+
+
+@pytest.fixture(scope="module", params=SHARD_SUFFIXES)
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, bytes]:
+    out = write_data_set(tmp_path_factory.mktemp("ds") / "out", {"train": TABLE}, shards=1, compression=request.param)
+    shard = sorted((out / FOLDER).glob("train-*"))[0]
+    return out, shard, shard.read_bytes()
+
+
+def test_whole_shards_lose_nothing(made: tuple[Path, Path, bytes]) -> None:
+    ids, rejects, pieces = salvaged(find(made[0], lenient=True))
+    assert ids == list(range(ROWS_OF_SALVAGE))
+    assert not rejects
+    assert pieces > 3
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_ours_lose_only_what_is_damaged_and_account_for_it(made: tuple[Path, Path, bytes], data: st.DataObject) -> None:
+    out, shard, whole = made
+    damaged = bytearray(whole)
+    for at in data.draw(st.lists(st.integers(0, len(whole) - 1), min_size=1, max_size=3)):
+        damaged[at] ^= 1 << data.draw(st.integers(0, 7))
+    size = data.draw(st.one_of(st.just(len(whole)), st.integers(0, len(whole))))
+    try:
+        shard.write_bytes(damaged[:size])
+        ids, rejects, _ = salvaged(find(out, lenient=True))
+    finally:
+        shard.write_bytes(whole)
+    assert ids == sorted(set(ids))
+    assert len(ids) + len(rejects) == ROWS_OF_SALVAGE
+    assert set(ids) | {int(reject.place.split()[1].rstrip(",")) for reject in rejects} == set(range(ROWS_OF_SALVAGE))
+    if size == len(whole) and shard.suffix == ".tfrecord":
+        assert len(rejects) <= 3
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_foreign_files_go_on_behind_the_damage(
+    made: tuple[Path, Path, bytes], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    _, shard, whole = made
+    if shard.suffix != ".tfrecord":
+        whole = b""
+    path = tmp_path_factory.mktemp("f") / "a.tfrecord"
+    if not whole:
+        return
+    damaged = bytearray(whole)
+    at = data.draw(st.integers(0, len(whole) - 1))
+    damaged[at] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(damaged)
+    ids, rejects, _ = salvaged(find(path))
+    assert len(ids) == ROWS_OF_SALVAGE - 1
+    assert len(rejects) == 1
+    assert rejects[0].reason in ("frame", "crc")
+
+
+def test_a_cut_stream_keeps_what_is_before_the_cut(made: tuple[Path, Path, bytes], tmp_path: Path) -> None:
+    _, shard, whole = made
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(whole[: len(whole) * 2 // 3])
+    ids, rejects, _ = salvaged(find(path))
+    assert ids == list(range(len(ids)))
+    assert len(ids) > 5 or shard.suffix != ".tfrecord"
+    assert len(rejects) == 1
+
+
+@pytest.mark.parametrize("step", [-1, 0, 3, 8, 11, 12, 40])
+def test_plain_and_compressed_files_say_the_same_of_damage(
+    made: tuple[Path, Path, bytes], tmp_path: Path, step: int
+) -> None:
+    """By hopping over headers, by scanning a piece and by reading a stream: one place, reason and message."""
+    with open_stream(str(made[1])) as stream:
+        buffer = np.empty(1 << 20, np.uint8)
+        whole = buffer[: stream.fill(buffer)].tobytes()
+    damaged = bytearray(whole)
+    for record in (5, 6, 20):
+        damaged[_starts(whole)[record] + step] ^= 0x10
+    told = []
+    for name, content in ("a.tfrecord", bytes(damaged)), ("a.tfrecord.gz", gzip.compress(bytes(damaged), 1)):
+        (tmp_path / name).write_bytes(content)
+        ids, rejects, _ = salvaged(find(tmp_path / name))
+        told.append((ids, [(reject.place, reject.reason, reject.message) for reject in rejects]))
+    assert told[0] == told[1]
+    assert len(told[0][0]) == ROWS_OF_SALVAGE - 3
+    assert all((reason == FRAME) == ("; skipped " in message) for _, reason, message in told[0][1])
+
+
+def test_reading_goes_on_where_the_damaged_frame_ends_or_the_next_one_begins() -> None:
+    framed = frame(np.frombuffer(b"hello, world", np.uint8), np.array([0, 5, 7, 12])).data  # 21, 18 and 21 bytes
+    payload, header = framed.copy(), framed.copy()
+    payload[21 + 12] ^= 1
+    header[21] ^= 1
+    assert resume_after_damage(payload, 21) == (DATA_GAP, 39)
+    assert resume_after_damage(header, 21) == (FRAME, 39)
+    assert resume_after_damage(header[:50], 21) == (FRAME, 50)
+    assert resume_after_damage(header[:55], 21, whole=False) == (FRAME, 39)
+    assert resume_after_damage(framed[:30], 21) == (FRAME, 30)
+    assert resume_after_damage(framed, 21, max_record_bytes=1) == (FRAME, 60)
+    assert resume_after_damage(header, 21, known=45) == (FRAME, 45)
+    assert resume_after_damage(payload, 21, known=45) == (DATA_GAP, 45)
+
+
+def _starts(shard: bytes) -> list[int]:
+    starts, at = [], 0
+    while at < len(shard):
+        starts.append(at)
+        at += int.from_bytes(shard[at : at + 8], "little") + 16
+    return starts
+
+
+def test_the_next_frame_is_found() -> None:
+    data = np.frombuffer(b"xyz" + b"\x02\0\0\0\0\0\0\0", np.uint8)
+    assert native.next_frame(data, 0, MAX_RECORD_BYTES, True) == len(data)
+
+    framed = frame(np.frombuffer(b"hello", np.uint8), np.array([0, 5])).data
+    assert native.next_frame(np.concatenate([data, framed]), 0, MAX_RECORD_BYTES, True) == len(data)
+    assert (
+        native.next_frame(np.concatenate([data, framed])[:-1], 0, MAX_RECORD_BYTES, True) == len(data) + len(framed) - 1
+    )

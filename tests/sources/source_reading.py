@@ -25,6 +25,11 @@ def input_files(*paths: Path) -> list[InputFile]:
     return [InputFile(0, path.name, str(path), stat(str(path))) for path in paths]
 
 
+def features(source: Any) -> dict[str, str]:
+    """The form of each feature, with `!` where every record has it."""
+    return {f.name: f.describe() + ("!" if f.required else "") for f in source.schema}
+
+
 def read_all(source: Any) -> tuple[list[Row], list[Reject]]:
     """All rows and rejects, after checking the laws of `sources.common.contract`: order, schema, counts, and the same
     again from a pickled copy.

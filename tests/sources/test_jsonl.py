@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from source_reading import input_files, read_all, values
+from source_reading import features, input_files, read_all, values
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import in_flags
@@ -41,10 +41,6 @@ def write(path: Path, *rows: Any) -> Path:
 
 def plan(*paths: Path, options: JsonlOptions | None = None, **common: Any) -> JsonlSource:
     return plan_jsonl(input_files(*paths), options or JsonlOptions(), PlanOptions(**common))
-
-
-def features(source: JsonlSource) -> dict[str, str]:
-    return {f.name: f.describe() + ("!" if f.required else "") for f in source.schema}
 
 
 def test_types(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from source_reading import read_all, values
+from source_reading import features, read_all, values
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import in_flags
@@ -29,10 +29,6 @@ from recordmill.sources.common.contract import PlanOptions
 def plan(data: Any, folder: Path, **common: Any) -> MemorySource:
     (folder / "spool").mkdir(exist_ok=True)
     return spool(data, folder / "spool", PlanOptions(**common))
-
-
-def features(source: MemorySource) -> dict[str, str]:
-    return {f.name: f.describe() + ("!" if f.required else "") for f in source.schema}
 
 
 def test_a_dict_of_arrays(tmp_path: Path) -> None:

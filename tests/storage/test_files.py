@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from recordmill.base.errors import DataError
+from recordmill.storage.file_table import FileTable, InputFile, coded_of, counted
 from recordmill.storage.files import Stat, read_files, stat
 
 Listed = list[tuple[str, Stat, str]]
@@ -82,3 +88,52 @@ def test_faults(tmp_path: Path, fault: Callable[[str], None], said: str) -> None
     assert re.search(said, found)
     assert "name 1" in found
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+# Tables of input files against lists of them
+
+
+def listed_of_listed(count: int) -> list[InputFile]:
+    """Files of which one name is not UTF-8, and one path does not end with its name."""
+    found = [
+        InputFile(at // 20, f"{at:03d}\udcff", f"/in/{at:03d}\udcff", Stat(at, -at, f"{at}")) for at in range(count)
+    ]
+    return [InputFile(0, "a/link", "/elsewhere/\udcfe", Stat(1, 1)), *found[1:]]
+
+
+def test_a_table_is_read_at_any_place_and_travels() -> None:
+    files = listed_of_listed(50)
+    held = FileTable.of(iter(files))
+    for one in (held, pickle.loads(pickle.dumps(held))):
+        assert (len(one), list(one)) == (50, files)
+        assert [one[at] for at in (49, 0, 17, 16, -2)] == [files[at] for at in (49, 0, 17, 16, 48)]
+        assert list(one.some([31, 2, 2, 48])) == [files[at] for at in (31, 2, 2, 48)]
+        assert one[3:40] == tuple(files[3:40])
+        assert (one.size_bytes, one.sizes.tolist()) == (sum(range(50)) + 1, [1, *range(1, 50)])
+        assert [(file.root, file.name) for file in files] == list(one.named())
+    assert list(FileTable.of([])) == []
+
+
+@settings(deadline=None)
+@given(data=st.data(), words=st.lists(st.sampled_from(["a", "b", None, "c"]), max_size=30))
+def test_chosen_files_and_their_columns_are_those_of_lists(data: Any, words: list[str | None]) -> None:
+    files = [InputFile(0, f"{at}", f"/in/{at}", Stat(at, at)) for at in range(len(words))]
+    numbers = list(range(len(words)))
+    one = FileTable.of(files).with_column("number", pa.array(numbers)).with_splits(coded_of(words, len(words)))
+    for _ in range(3):
+        keep = np.array(data.draw(st.lists(st.booleans(), min_size=len(files), max_size=len(files))), np.bool_)
+        one = one.filter(keep)
+        files, words, numbers = (
+            [v for v, kept in zip(some, keep, strict=True) if kept] for some in (files, words, numbers)
+        )
+        split = [InputFile(f.root, f.name, f.path, f.stat, word) for f, word in zip(files, words, strict=True)]
+        assert list(one) == split == [one[at] for at in range(len(files))] == list(one[:])
+        assert one.splits.to_pylist() == words
+        assert one.words("split").to_pylist() == [w for w in one.words("split").to_pylist() if w in words]
+        assert counted(one.splits) == {word: words.count(word) for word in dict.fromkeys(words)}
+        asked = data.draw(st.lists(st.integers(0, len(files) - 1), max_size=9)) if files else []
+        taken = one.take(asked, ("number", "split"))
+        assert taken["number"].to_pylist() == [numbers[at] for at in asked]
+        assert taken["split"].to_pylist() == [words[at] for at in asked]
+        if files:
+            assert one != one.with_column("number", pa.array([-1] * len(files)))

@@ -11,10 +11,14 @@ from pathlib import Path
 
 import image_samples
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from recordmill.__main__ import main
 from recordmill.base.errors import UsageError
+from recordmill.storage.files import stat
 from recordmill.storage.listing import Listing, list_inputs
+from recordmill.storage.walk import Ignored, walk_disk, walk_store
 
 
 def make(root: Path, *names: str, content: str = "x") -> Path:
@@ -212,8 +216,8 @@ def test_two_inputs_that_name_one_file_by_a_link_are_refused(tmp_path: Path) -> 
     make(tmp_path, "in/a.txt", "in/c.txt", "other/d.txt")
     (tmp_path / "in" / "b.txt").symlink_to("a.txt")
     (tmp_path / "list.txt").write_text("in/a.txt\nin/b.txt\n")
-    for given in ("in", "in/*.txt", "in/a.txt", "@list.txt"):
-        list_inputs([f"@{tmp_path / given[1:]}" if given[0] == "@" else str(tmp_path / given)])
+    for name in ("in", "in/*.txt", "in/a.txt", "@list.txt"):
+        list_inputs([f"@{tmp_path / name[1:]}" if name[0] == "@" else str(tmp_path / name)])
     with pytest.raises(UsageError, match=r"a\.txt is named by '.*a\.txt' and '.*b\.txt': its records would be there"):
         list_inputs([str(tmp_path / "in" / "a.txt"), str(tmp_path / "in" / "b.txt")])
     (tmp_path / "other" / "e.txt").symlink_to(tmp_path / "in" / "a.txt")
@@ -255,9 +259,9 @@ def test_nothing_there(tmp_path: Path) -> None:
         "viewfs://bucket/x.csv": r"viewfs:// is not served",
         "ftp://bucket/*.csv": r"ftp:// is not served",
     }
-    for given, message in cases.items():
+    for name, message in cases.items():
         with pytest.raises(UsageError, match=message):
-            list_inputs([given])
+            list_inputs([name])
     with pytest.raises(UsageError, match="no INPUT"):
         list_inputs([])
 
@@ -355,3 +359,35 @@ def test_what_is_read_whole_is_a_regular_file(tmp_path: Path, how: str, capsys: 
     options = [] if given[0] == "@" else [f"--{how.replace('function', 'transform')}", str(pipe)]
     assert main(["build", given, "--out", str(tmp_path / "out"), "--quiet", *options]) in (1, 2)
     assert "no regular file" in capsys.readouterr().err
+
+
+# The walk of a store against that of a disk
+
+
+PARTS = ["a", "b.csv", "c.txt", ".hid", "_SUCCESS", "d~", "e[1]", "x.CSV"]
+PATTERNS = [
+    "*", "*.csv", "**", "**/*.csv", "a/*", "a/**/b.csv", "*/**", ".*", ".hid/*", "?", "[a-c]*", "**/.hid", "*/*/*",
+]  # fmt: skip
+names_of_walk = st.lists(st.sampled_from(PARTS), min_size=1, max_size=3).map("/".join)
+
+
+@settings(max_examples=75, deadline=None)
+@given(
+    files=st.lists(st.tuples(names_of_walk, st.integers(0, 1)), max_size=12), pattern=st.sampled_from([None, *PATTERNS])
+)
+def test_both_walks_agree(files: list[tuple[str, int]], pattern: str | None) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
+        made = {}
+        for name, size in files:
+            path = Path(folder, name)
+            if not path.exists() and not any(above.is_file() for above in path.parents):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(b"x" * size)
+                made[name] = stat(str(path))
+        patched.setattr("recordmill.storage.walk.below", lambda _: iter(made.items()))
+        near, far = Ignored({"csv"}), Ignored({"csv"})
+        here = {one.name for one in walk_disk(folder, pattern, False, near)}
+        found = list(walk_store("s3://bucket/in", pattern, far))
+        assert sorted(one.name for one in found) == sorted(here)
+        assert all(one.path == f"s3://bucket/in/{one.name}" for one in found)
+        assert far.notes() == near.notes()

@@ -1,11 +1,10 @@
-"""What `read --to jsonl` and `--to csv` write is built again, value for value: by the schema of the first data set, and
-without it as far as JSON's values tell.
-"""
+"""A file that is one JSON array of objects against Python's json module, however it is cut, packed or broken."""
 
 from __future__ import annotations
 
 import base64
 import datetime
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_reading import input_files, read_all, values
 
@@ -22,8 +21,85 @@ from recordmill.base.errors import DataError
 from recordmill.base.option_names import in_flags
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common.contract import PlanOptions
+from recordmill.sources.common.detect import detect_kind, filter_kind
 from recordmill.sources.jsonl.binary import decode_base64
+from recordmill.sources.jsonl.plan import _elements
 from recordmill.sources.jsonl.source import JsonlOptions, JsonlSource, plan_jsonl
+from recordmill.storage.listing import list_inputs
+
+TEXT = 'a ] "quoted" [ \\ , {\n}'
+ROWS = [{"a": at, "text": TEXT, "list": [at, at + 1], "deep": {"b": [at] * 2}} for at in range(50)]
+
+
+def plan(path: Path, **options: Any) -> JsonlSource:
+    return plan_jsonl(input_files(path), JsonlOptions(**options), PlanOptions())
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_the_elements_are_the_records(tmp_path: Path, indent: int | None, packed: bool, encoding: str) -> None:
+    content = ("\n " + json.dumps(ROWS, indent=indent, ensure_ascii=False) + "\n").encode(encoding)
+    path = tmp_path / "in.json"
+    path.write_bytes(gzip.compress(content) if packed else content)
+    source = plan(path, encoding=encoding)
+    assert "JSON arrays, whose elements are read as lines (1): in.json" in source.notes
+    rows, rejects = read_all(source)
+    assert (len(rows), rejects) == (50, [])
+    assert [row["a"] for row in values(rows)] == list(range(50))
+    assert {row["text"] for row in values(rows)} == {TEXT}
+    assert [row[1] for row in rows] == list(range(50))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@pytest.mark.sweep
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.dictionaries(st.text(max_size=3), json_values), max_size=5), st.sampled_from([None, 1]), st.data())
+def test_blocks_of_any_size_give_the_same_lines(rows: list[Any], indent: int | None, data: st.DataObject) -> None:
+    content = np.frombuffer(json.dumps(rows, indent=indent, ensure_ascii=data.draw(st.booleans())).encode(), np.uint8)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(content)), max_size=4)))
+    text = b"".join(block.tobytes() for block in _elements(np.split(content, cuts), "f"))
+    assert [json.loads(line) for line in text.split(b"\n") if line.strip()] == rows
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[{"a": 1}, {"a": 2}', r"^in\.json: element 1: the JSON array has no end"),
+        ('[{"a": 1},, {"a": 2}]', "a value is missing between commas"),
+        ('[{"a": 1},]', "a value is missing between commas"),
+        ('[{"a": 1}]\n[{"a": 2}]', "something stands behind the JSON array's end"),
+    ],
+)
+def test_a_broken_array_is_an_error(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "in.json").write_text(text)
+    with pytest.raises(DataError, match=message):
+        plan(tmp_path / "in.json")
+
+
+def test_an_element_that_is_no_object_is_a_reject(tmp_path: Path) -> None:
+    (tmp_path / "in.json").write_text('[{"a": 1}, 7, {"a": oops}, "x\ny", {"a": 2}]')
+    rows, rejects = read_all(plan(tmp_path / "in.json"))
+    assert [row["a"] for row in values(rows)] == [1, 2]
+    assert [reject.place for reject in rejects] == ["line 2", "line 3", "line 4"]
+
+
+def test_an_array_is_data_where_there_is_no_other(tmp_path: Path) -> None:
+    (tmp_path / "in.json").write_text(json.dumps(ROWS))
+    assert detect_kind(list_inputs([str(tmp_path)])) == ("jsonl", "jsonl: in.json is a JSON array of objects")
+    assert [file.name for file in filter_kind(list_inputs([str(tmp_path)]), "jsonl").files] == ["in.json"]
+    (tmp_path / "in.csv").write_text("a,b\n1,2\n3,4\n")
+    assert detect_kind(list_inputs([str(tmp_path)]))[0] == "csv"
+
+
+# What `read --to jsonl` and `--to csv` write is built again, value for value
+
 
 TIMES = {
     "date": pa.array([datetime.date(2020, 1, 1)] * 2),
@@ -106,7 +182,7 @@ def test_what_no_value_tells_without_a_schema_is_exact_or_said(tmp_path: Path) -
     assert recordmill.open(tmp_path / "third").to_table().to_pydict() == first.to_table().to_pydict()
 
 
-def plan(path: Path, rows: list[Any], **common: Any) -> JsonlSource:
+def plan_of_trip(path: Path, rows: list[Any], **common: Any) -> JsonlSource:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return plan_jsonl(input_files(path), JsonlOptions(), PlanOptions(**common))
 
@@ -125,13 +201,13 @@ ISO = [
 
 @pytest.mark.parametrize(("texts", "dtype"), ISO)
 def test_times_are_told_as_in_csv_and_that_is_said(tmp_path: Path, texts: list[Any], dtype: str) -> None:
-    source = plan(tmp_path / "a.jsonl", [{"t": text} for text in texts])
+    source = plan_of_trip(tmp_path / "a.jsonl", [{"t": text} for text in texts])
     assert source.schema["t"].dtype == dtype
     said = [in_flags(note) for note in source.notes if "ISO 8601" in note]
     assert said == (
         [] if dtype == "string" else [f"t: all its text is ISO 8601, so it is {dtype}; --dtype t=string keeps the text"]
     )
-    kept = plan(tmp_path / "b.jsonl", [{"t": text} for text in texts], dtypes={"t": "string"})
+    kept = plan_of_trip(tmp_path / "b.jsonl", [{"t": text} for text in texts], dtypes={"t": "string"})
     assert [row["t"] for row in values(read_all(kept)[0])] == texts
     assert not any("ISO 8601" in note for note in kept.notes)
 
@@ -140,22 +216,22 @@ BYTES = Schema((Feature("x", "bytes"),))
 
 
 def test_bytes_of_a_schema_are_base64_where_the_strings_tell(tmp_path: Path) -> None:
-    padded = plan(tmp_path / "a.jsonl", [{"x": "YQ=="}, {"x": "YWJj"}, {"x": None}, {"x": ""}], schema=BYTES)
+    padded = plan_of_trip(tmp_path / "a.jsonl", [{"x": "YQ=="}, {"x": "YWJj"}, {"x": None}, {"x": ""}], schema=BYTES)
     assert [row["x"] for row in values(read_all(padded)[0])] == [b"a", b"abc", None, b""]
     assert "x: all its text is base64, so it is decoded; --dtype x=bytes keeps the text" in map(in_flags, padded.notes)
-    text = plan(tmp_path / "b.jsonl", [{"x": "data"}, {"x": "a text"}], schema=BYTES)
+    text = plan_of_trip(tmp_path / "b.jsonl", [{"x": "data"}, {"x": "a text"}], schema=BYTES)
     assert [row["x"] for row in values(read_all(text)[0])] == [b"data", b"a text"]
     assert "x: its text is taken as it is, as UTF-8: 1 of 2 values are no base64" in text.notes
     with pytest.raises(DataError, match=r"'x' is bytes by the schema, .* --dtype x=base64 .* --dtype x=bytes"):
-        plan(tmp_path / "c.jsonl", [{"x": "data"}], schema=BYTES)
+        plan_of_trip(tmp_path / "c.jsonl", [{"x": "data"}], schema=BYTES)
 
 
 def test_bytes_as_they_are_declared(tmp_path: Path) -> None:
     rows = [{"x": "data"}, {"x": "no base64"}, {"x": 1234}, {"x": ["data"]}]
-    as_text = plan(tmp_path / "a.jsonl", rows[:2], schema=BYTES, dtypes={"x": "bytes"})
+    as_text = plan_of_trip(tmp_path / "a.jsonl", rows[:2], schema=BYTES, dtypes={"x": "bytes"})
     assert [row["x"] for row in values(read_all(as_text)[0])] == [b"data", b"no base64"]
     for common in ({}, {"schema": BYTES}):
-        decoded = plan(tmp_path / "b.jsonl", rows, dtypes={"x": "base64"}, **common)
+        decoded = plan_of_trip(tmp_path / "b.jsonl", rows, dtypes={"x": "base64"}, **common)
         found, rejects = read_all(decoded)
         assert [row["x"] for row in values(found)] == [base64.b64decode("data")]
         assert [in_flags(reject.message) for reject in rejects] == [
@@ -163,7 +239,7 @@ def test_bytes_as_they_are_declared(tmp_path: Path) -> None:
             "x: '1234' is no base64; --dtype x=bytes keeps text as it is",
             "x: a list where bytes is expected: '[\"data\"]'",
         ]
-    lists = plan(tmp_path / "c.jsonl", [{"x": ["YQ==", ""]}, {"x": []}], dtypes={"x": "base64[?]"})
+    lists = plan_of_trip(tmp_path / "c.jsonl", [{"x": ["YQ==", ""]}, {"x": []}], dtypes={"x": "base64[?]"})
     assert [row["x"] for row in values(read_all(lists)[0])] == [[b"a", b""], []]
 
 

@@ -1,4 +1,4 @@
-"""Batches to `.npy` files: np.load opens them, open_columns gives the values that went in, and names can't collide."""
+"""Batches to `.npy`, Parquet, Arrow and CSV files: others read what went in, and what can't be held is refused."""
 
 from __future__ import annotations
 
@@ -8,12 +8,18 @@ from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from made_data_set import MIXED, mixed_rows
 
 from recordmill.base.errors import DataError
+from recordmill.records.writers.arrow import ArrowWriter
+from recordmill.records.writers.csv import CsvWriter
 from recordmill.records.writers.npy import COLUMNS_NAME, NpyWriter, file_stem, open_columns, part_names
 from recordmill.records.writers.npy_file import NpyFile, npy_header
+from recordmill.records.writers.parquet import ParquetWriteOptions, ParquetWriter, parquet_schema
+from recordmill.schemas.arrow import from_arrow, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 
 
@@ -152,3 +158,114 @@ def test_a_file_of_another_dtype_or_number_of_rows_is_an_error(
 def test_no_features(tmp_path: Path) -> None:
     NpyWriter(tmp_path, Schema(())).close()
     assert open_columns(tmp_path) == {}
+
+
+# Batches to Parquet and Arrow files
+
+
+ODD = Schema(
+    (
+        Feature("tensor", "float32", (2, 2)), Feature("none", "float32", (0,)), Feature("s", "timestamp[s]"),
+        Feature("h", "float16"), Feature("b", "bfloat16", (3,)), Feature("text", "string", (2,)),
+        Feature("u", "uint64"), Feature("list", "int64", (None, 3, 2)), Feature("a.b/c", "int64", (), True),
+    ),
+    message="Example",
+)  # fmt: skip
+ODD_ROWS = {
+    "tensor": [[1.0, 2, 3, 4], None], "none": [[], None], "s": [1, None], "h": [np.float16(1.5), None],
+    "b": [[1.0, 2, 3], None], "text": [["a", "b"], None], "u": [2**64 - 1, None], "list": [[[1] * 6], None],
+    "a.b/c": [1, 2],
+}  # fmt: skip
+
+
+def odd_table() -> pa.Table:
+    arrow = to_arrow(ODD)
+    return pa.table([pa.array(ODD_ROWS[field.name], field.type) for field in arrow], schema=arrow)
+
+
+@pytest.mark.parametrize(("schema", "table"), [(MIXED, mixed_rows(40)), (ODD, odd_table())], ids=["mixed", "odd"])
+def test_values_and_schema_come_back(tmp_path: Path, schema: Schema, table: pa.Table) -> None:
+    for writer in (ParquetWriter(tmp_path / "x.parquet", schema), ArrowWriter(tmp_path / "x.arrow", schema)):
+        for batch in table.combine_chunks().to_batches():
+            writer.write(batch)
+            writer.write(batch.slice(1, 1))
+        writer.close()
+        assert writer.rows == table.num_rows + 1
+    expected = pa.concat_tables([table, table.slice(1, 1)])
+    found = pq.read_table(tmp_path / "x.parquet")
+    for name in schema.names:
+        assert found[name].to_pylist() == expected[name].to_pylist(), name
+    assert from_arrow(found.schema) == schema
+    assert pa.ipc.open_file(tmp_path / "x.arrow").read_all().equals(expected)
+    assert from_arrow(pa.ipc.open_file(tmp_path / "x.arrow").schema) == schema
+
+
+def test_columns_are_real() -> None:
+    fields = parquet_schema(MIXED)
+    assert fields.field("id").type == pa.int64()
+    assert fields.field("matrix").type == pa.list_(pa.float32(), 6)
+    assert fields.field("boxes").type == pa.large_list(pa.list_(pa.float32(), 4))
+    assert parquet_schema(ODD).field("tensor").type == pa.large_list(pa.float32())
+
+
+def test_other_tools_read_it(tmp_path: Path) -> None:
+    duckdb, pandas = pytest.importorskip("duckdb"), pytest.importorskip("pandas")
+    writer = ParquetWriter(tmp_path / "x.parquet", MIXED)
+    for batch in mixed_rows(40).combine_chunks().to_batches():
+        writer.write(batch)
+    writer.close()
+    rows = duckdb.sql(
+        f"select id, maybe, matrix[3], len(boxes), nested from '{tmp_path}/x.parquet' order by id"
+    ).fetchall()
+    expected = mixed_rows(40).to_pylist()
+    assert rows == [(r["id"], r["maybe"], r["matrix"][2], len(r["boxes"]), r["nested"]) for r in expected]
+    frame = pandas.read_parquet(tmp_path / "x.parquet")
+    assert frame["name"].tolist() == [r["name"] for r in expected]
+
+
+def test_row_groups_follow_the_bytes(tmp_path: Path) -> None:
+    writer = ParquetWriter(tmp_path / "x.parquet", MIXED, ParquetWriteOptions(group_bytes=4000))
+    (batch,) = mixed_rows(100).combine_chunks().to_batches()
+    for at in range(0, 100, 10):
+        writer.write(batch.slice(at, 10))
+    writer.close()
+    about = pq.ParquetFile(tmp_path / "x.parquet").metadata
+    assert 2 <= about.num_row_groups < 10
+    assert about.num_rows == 100
+    assert about.row_group(0).column(0).statistics.min == 0
+
+
+def test_an_aborted_file_is_no_parquet(tmp_path: Path) -> None:
+    writer = ParquetWriter(tmp_path / "x.parquet", MIXED)
+    for batch in mixed_rows(10).combine_chunks().to_batches():
+        writer.write(batch)
+    writer.abort()
+    with pytest.raises(pa.ArrowInvalid):
+        pq.read_table(tmp_path / "x.parquet")
+
+
+def test_no_rows(tmp_path: Path) -> None:
+    ParquetWriter(tmp_path / "x.parquet", MIXED).close()
+    assert pq.read_table(tmp_path / "x.parquet").num_rows == 0
+
+
+# Times that CSV can't hold end a read to it
+
+
+SCHEMA = Schema((Feature("n", "int64"), Feature("t", "timestamp[s]", required=False)))
+FIRST, LAST = (int(np.datetime64(text, "s").astype(int)) for text in ("0001-01-01T00:00:00", "9999-12-31T23:59:59"))
+
+
+def test_times_of_the_years_1_to_9999_are_written_and_others_named(tmp_path: Path) -> None:
+    for name, beyond in (("before", FIRST - 1), ("after", LAST + 1)):
+        writer = CsvWriter(tmp_path / f"{name}.csv", SCHEMA)
+        for times in ([FIRST, None, LAST], [0, beyond]):
+            batch = pa.record_batch([list(range(len(times))), pa.array(times, pa.timestamp("s"))], to_arrow(SCHEMA))
+            if beyond not in times:
+                writer.write(batch)
+                continue
+            with pytest.raises(DataError, match=r"feature 't': the time of row 4 is outside of the years 1 to 9999"):
+                writer.write(batch)
+        writer.close()
+        lines = (tmp_path / f"{name}.csv").read_text().splitlines()
+        assert lines == ['"n","t"', "0,0001-01-01 00:00:00", "1,", "2,9999-12-31 23:59:59"]

@@ -1,0 +1,208 @@
+"""Outputs of a read: what `--dry-run` says of them, options of Parquet files, and what other parsers get back."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
+
+from recordmill.__main__ import main
+from recordmill.base.errors import UsageError
+from recordmill.pipelines.dry_run import check_fits, describe_estimate, dry_run
+from recordmill.pipelines.read import read
+from recordmill.storage.codecs import SHARD_SUFFIXES
+
+ROWS = mixed_rows(60)
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_data_set(tmp_path_factory.mktemp("ds") / "out", {"train": ROWS}, shards=2)
+
+
+def test_json_lines_hold_every_value(out: Path, tmp_path: Path) -> None:
+    result = read(out, tmp_path / "to", to="jsonl")
+    assert [path.name for path in result.paths] == ["train-00000-of-00001.jsonl"]
+    found = [json.loads(line) for line in result.paths[0].read_text(encoding="utf-8").splitlines()]
+    for got, row in zip(found, ROWS.to_pylist(), strict=True):
+        row["matrix"] = np.reshape(row["matrix"], (2, 3)).tolist()
+        row["payload"] = None if row["payload"] is None else base64.b64encode(row["payload"]).decode()
+        row["when"] = None if row["when"] is None else row["when"].strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        assert got == row
+    assert list(found[0]) == ROWS.column_names
+    read(out, tmp_path / "beam", to="jsonl", runner="FnApiRunner")
+    assert (tmp_path / "beam" / result.paths[0].name).read_bytes() == result.paths[0].read_bytes()
+
+
+def test_csv_holds_single_values(out: Path, tmp_path: Path) -> None:
+    result = read(out, tmp_path / "to", to="csv", columns="id,name,maybe,exact,flag,when,label")
+    expected = ROWS.select(["id", "name", "maybe", "exact", "flag", "label"]).to_pylist()
+    table = pyarrow.csv.read_csv(
+        result.paths[0],
+        convert_options=pyarrow.csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False),
+    )
+    assert table.column_names == ["id", "name", "maybe", "exact", "flag", "when", "label"]
+    assert table.drop_columns(["when"]).to_pylist() == expected
+    frame = pd.read_csv(result.paths[0])
+    assert frame["exact"].tolist() == ROWS["exact"].to_pylist()
+    assert frame["when"].isna().tolist() == [value is None for value in ROWS["when"].to_pylist()]
+
+
+def test_what_csv_can_not_hold_is_named_before_anything_is_written(out: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError,
+        match=r"to=.csv.: .* not matrix \(float32 \[2, 3\]\), payload \(bytes\), .* and 2 more; leave them out "
+        r"with columns=",
+    ):
+        read(out, tmp_path / "to", to="csv")
+    assert not (tmp_path / "to").exists()
+
+
+def test_no_records(tmp_path: Path) -> None:
+    out = write_data_set(tmp_path / "out", {"train": mixed_rows(0)}, shards=1)
+    assert read(out, tmp_path / "a", to="jsonl").paths[0].read_bytes() == b""
+    assert read(out, tmp_path / "b", to="csv", columns="id,label").paths[0].read_text() == '"id","label"\n'
+
+
+# `read --dry-run` says what a read then writes
+
+
+@pytest.fixture(scope="module", params=SHARD_SUFFIXES)
+def out_of_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tables = {"train": mixed_rows(400), "test": mixed_rows(30, 400)}
+    return write_data_set(tmp_path_factory.mktemp("ds") / "out", tables, shards=3, compression=request.param)
+
+
+def test_npy_is_foretold_to_the_byte_but_for_headers(out_of_run: Path, tmp_path: Path) -> None:
+    found = dry_run(out_of_run, to="npy")
+    result = read(out_of_run, tmp_path / "to", to="npy")
+    assert found.records == result.records
+    assert found.outputs == len(result.paths)
+    assert 200 < found.sampled <= 430
+    for column in found.columns:
+        files = [
+            path
+            for folder in result.paths
+            for path in folder.glob("*.npy")
+            if path.name.split(".")[0] == column.feature.name
+        ]
+        size = sum(np.load(path, mmap_mode="r").nbytes for path in files)
+        assert column.bytes == size or (not column.exact and column.bytes == pytest.approx(size, rel=0.1)), column
+    shapes = {column.feature.name: (column.dtype, column.shape, column.exact) for column in found.columns}
+    assert shapes["matrix"] == ("float32", (430, 2, 3), True)
+    assert shapes["tokens"] == ("int32", (430, None), False)
+    assert shapes["name"] == ("str", (430,), False)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("to", ["parquet", "arrow"])
+def test_tables_are_foretold_roughly(tmp_path: Path, to: str) -> None:
+    rows = mixed_rows(20_000)  # enough for headers and footers not to count
+    out_of_run = write_data_set(tmp_path / "out", {"train": rows}, shards=2)
+    found = dry_run(out_of_run, to=to)
+    written = sum(path.stat().st_size for path in read(out_of_run, tmp_path / "to", to=to).paths)
+    assert found.disk_bytes == pytest.approx(written, rel=0.3)
+
+
+def test_limits_features_and_splits_count(out_of_run: Path) -> None:
+    found = dry_run(out_of_run, columns="label,id", limit=7)
+    assert found.records == {"train": 7, "test": 7}
+    assert [column.feature.name for column in found.columns] == ["label", "id"]
+    assert dry_run(out_of_run, split="test").records == {"test": 30}
+    assert dry_run(out_of_run, limit=0).rows == 0
+
+
+def test_streams_are_counted(out_of_run: Path, tmp_path: Path) -> None:
+    """Files without manifest and index: a gzip file says nothing of its records before it is read."""
+    files = sorted((out_of_run / FOLDER).glob("train-*.tfrecord*"))
+    for file in files:
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    found = dry_run(tmp_path, schema=MIXED, to="npy")
+    assert found.rows == 400
+
+
+def test_nothing_is_written_and_the_text_says_all(
+    out_of_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(tmp_path.iterdir())
+    assert main(["read", str(out_of_run), "--dry-run", "--to", "npy", "--out", str(tmp_path / "to")]) == 0
+    text = capsys.readouterr().out
+    assert "430 records (train 400, test 30) would be written to 2 outputs of npy\n" in text
+    assert "  matrix   float32 [430, 2, 3]: 10.1 KiB\n" in text
+    assert "tokens   int32 [430, ?], may be missing: about " in text
+    assert "disk: about " in text
+    assert main(["read", str(out_of_run), "--dry-run", "--json"]) == 0
+    about = json.loads(capsys.readouterr().out)
+    assert about["records"] == {"train": 400, "test": 30}
+    assert about["columns"]["matrix"]["shape"] == [430, 2, 3]
+    assert sorted(tmp_path.iterdir()) == before
+    assert main(["read", str(out_of_run)]) == 2
+    assert "--out OUT is needed" in capsys.readouterr().err
+    assert describe_estimate(dry_run(out_of_run, limit=0)).startswith("0 records")
+
+
+def test_npz_that_would_not_fit_is_refused_beforehand(tmp_path: Path) -> None:
+    out_of_run = write_data_set(tmp_path / "out", {"train": mixed_rows(10)}, shards=1)
+    found = dry_run(out_of_run, to="npz", memory="256MiB", threads=1)
+    assert found.memory_bytes <= 256 << 20
+    with pytest.raises(UsageError, match='more than the 100 B of memory=; use to="npy"'):
+        check_fits(found, 100)
+
+
+# Row groups and compression of Parquet files by option, and that DuckDB and pandas open what a read wrote
+
+
+ROWS_OF_OPTIONS = mixed_rows(400)
+
+
+@pytest.mark.parametrize("compression", ["zstd", "zstd:9", "gzip", "snappy", "none"])
+def test_row_groups_and_codecs(out: Path, tmp_path: Path, compression: str) -> None:
+    (path,) = read(out, tmp_path / "to", row_group_rows=150, compression=compression).paths
+    about = pq.read_metadata(path)
+    assert [about.row_group(i).num_rows for i in range(about.num_row_groups)] == [150, 150, 100]
+    assert about.row_group(0).column(0).compression == {"none": "UNCOMPRESSED"}.get(
+        compression, compression.split(":")[0].upper()
+    )
+    assert about.row_group(1).column(0).statistics.min == 150
+    assert pq.read_table(path).to_pylist() == ROWS_OF_OPTIONS.to_pylist()
+
+
+def test_a_group_s_size(out: Path, tmp_path: Path) -> None:
+    (path,) = read(out, tmp_path / "to", row_group_size="8KiB").paths
+    assert pq.read_metadata(path).num_row_groups > 1
+    assert dry_run(out, compression="none").disk_bytes > dry_run(out).disk_bytes
+
+
+def test_duckdb_and_pandas_open_it(out: Path, tmp_path: Path) -> None:
+    (path,) = read(out, tmp_path / "to", row_group_rows=100).paths
+    assert duckdb.sql(
+        f"SELECT label, count(*), sum(matrix[2]) FROM '{path}' WHERE id < 300 GROUP BY label ORDER BY label"
+    ).fetchall() == [(label, 100, sum(i + 0.125 for i in range(label, 300, 3))) for label in range(3)]
+    frame = pd.read_parquet(path)
+    assert frame["name"].tolist() == ROWS_OF_OPTIONS["name"].to_pylist()
+    assert [None if row is None else row.tolist() for row in frame["tokens"]] == ROWS_OF_OPTIONS["tokens"].to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"compression": "lzma"}, 'compression="lzma": one of zstd'),
+        ({"compression": "zstd:fast"}, "as in zstd:9"),
+        ({"compression": "zstd:23"}, "levels 1 to 22"),
+        ({"compression": "snappy:2"}, "no levels"),
+        ({"row_group_rows": 0}, "row_group_rows=0"),
+        ({"row_group_size": "1GiB"}, "row_group_size="),
+    ],
+)
+def test_wrong_options_are_named(out: Path, tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        read(out, tmp_path / "to", **options)

@@ -1,0 +1,419 @@
+"""What a file is encoded and compressed with is told in one way for all kinds that are text."""
+
+from __future__ import annotations
+
+import datetime
+import gzip
+import math
+import os
+import pickle
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import image_samples
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from image_samples import encoded
+from source_reading import input_files, read_all, values
+
+from recordmill.base.errors import DataError, UsageError
+from recordmill.base.option_names import in_flags
+from recordmill.building.plan import BuildPlan
+from recordmill.building.run_file import KeyBuckets
+from recordmill.sources.arrow.memory import spool
+from recordmill.sources.arrow.parquet import ParquetOptions, plan_parquet
+from recordmill.sources.common.contract import BATCH_FILES, PlanOptions, Source
+from recordmill.sources.common.detect import detect_kind
+from recordmill.sources.common.encoding import resolve_compression
+from recordmill.sources.csv.dialect import CsvOptions
+from recordmill.sources.csv.source import plan_csv
+from recordmill.sources.images.source import plan_images
+from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
+from recordmill.sources.text.source import TextOptions, plan_text
+from recordmill.storage.file_table import FileTable
+from recordmill.storage.listing import list_inputs
+
+KINDS = ("csv", "jsonl", "text", "documents")
+CONTENT = {
+    "csv": "a,b\n1,größer\n2,東京\n",
+    "jsonl": '{"a": 1, "b": "größer"}\n{"a": 2, "b": "東京"}\n',
+    "text": "größer\n東京\n",
+    "documents": "größer\n東京\n",
+}
+SKIPPABLE = (0x184D2A53).to_bytes(4, "little") + (5).to_bytes(4, "little") + b"about"
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    "none": lambda data: data,
+    "gzip": gzip.compress,
+    "zlib": zlib.compress,
+    "zstd": lambda data: pa.compress(data, "zstd", asbytes=True),
+    "zstd-skippable": lambda data: SKIPPABLE + pa.compress(data, "zstd", asbytes=True),
+}
+
+
+def plan(kind: str, path: Path, encoding: str = "utf-8") -> Source:
+    if kind == "csv":
+        return plan_csv(input_files(path), CsvOptions(encoding=encoding), PlanOptions())
+    if kind == "jsonl":
+        return plan_jsonl(input_files(path), JsonlOptions(encoding=encoding), PlanOptions())
+    mode = "documents" if kind == "documents" else "lines"
+    return plan_text(list_inputs([str(path)]), TextOptions(mode=mode, encoding=encoding), PlanOptions())
+
+
+@pytest.mark.parametrize("packed", PACKED)
+@pytest.mark.parametrize("kind", KINDS)
+def test_marks_and_compressions_are_told(kind: str, packed: str, tmp_path: Path) -> None:
+    path = tmp_path / f"in.{kind.replace('documents', 'txt').replace('text', 'txt')}"
+    path.write_bytes(CONTENT[kind].encode())
+    expected = values(read_all(plan(kind, path))[0])
+    for encoding in ("utf-8-sig", "utf-16", "utf-32"):
+        path.write_bytes(PACKED[packed](CONTENT[kind].encode(encoding)))
+        assert values(read_all(plan(kind, path))[0]) == expected, encoding
+    assert detect_kind(list_inputs([str(path)]))[0] == ("text" if kind == "documents" else kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_needs_a_mark_and_has_none(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "in.txt"
+    path.write_bytes(CONTENT[kind].encode("utf-16-le"))
+    said = "has no byte order mark, which utf-16 needs; declare --encoding utf-16-le or utf-16-be"
+    if kind == "documents":
+        rows, rejects = read_all(plan(kind, path, "utf-16"))
+        assert not rows
+        assert [in_flags(reject.message) for reject in rejects] == [said]
+        return
+    with pytest.raises(DataError, match=said):
+        plan(kind, path, "utf-16")
+
+
+@pytest.mark.parametrize("options", [CsvOptions, JsonlOptions, TextOptions])
+@pytest.mark.parametrize(
+    ("encoding", "said"),
+    [
+        ("klingon", "is unknown; for example utf-8"),
+        ("a\0b", "is unknown; for example utf-8"),
+        ("punycode", "is no encoding of text files; for example utf-8"),
+        ("hex", "is no encoding of text files"),
+        ("rot13", "is no encoding of text files"),
+        ("undefined", "is no encoding of text files"),
+    ],
+)
+def test_encodings_that_are_none(options: Callable[..., object], encoding: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        options(encoding=encoding)
+
+
+def test_texts_that_begin_like_zlib_are_texts() -> None:
+    for text in (b"x^2,y\n1,2\n", b"x\x01", b"x^", b"h\x81,b\n1,2\n", b"X\x85 and more of it\n"):
+        assert resolve_compression(text) == "none"
+    assert resolve_compression(zlib.compress(b"a,b\n")[:-1]) == "none"
+
+
+TEXTS = {
+    "euc_jp": ("東京の天気は晴れです", "大阪では雨が降っています"),
+    "shift_jis": ("東京の天気は晴れです", "大阪では雨が降っています"),
+    "big5": ("臺北今天的天氣很好", "歡迎光臨我們的網站"),
+    "gb18030": ("北京今天的天气很好", "欢迎光临我们的网站"),
+    "euc_kr": ("오늘 서울 날씨가 좋습니다", "우리 집에 오신 것을 환영합니다"),
+    "latin-1": ("il était une fois à Orléans", "größer als die Straße ist schön"),
+}
+
+
+@pytest.mark.parametrize("encoding", TEXTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_encodings_that_are_named_decode_all(kind: str, encoding: str, tmp_path: Path) -> None:
+    first, second = TEXTS[encoding]
+    content = CONTENT[kind].replace("東京", second).replace("größer", first)
+    content += '{"a": 3, "b": "x"}\n' if kind == "jsonl" else ""
+    path = tmp_path / "in.txt"
+    path.write_bytes(content.encode(encoding))
+    _, rejects = read_all(plan(kind, path))
+    (said,) = {in_flags(reject.message).partition("declare the file's --encoding: ")[2] for reject in rejects}
+    names, _, rest = said.partition(" decode")
+    assert rest in (" all of it", "s all of it")
+    named = names.replace(" and ", ", ").split(", ")
+    assert encoding in named
+    assert ("latin-1" in named) == (encoding == "latin-1")
+    for name in named:
+        rows, none = read_all(plan(kind, path, name))
+        assert rows
+        assert not none
+        texts = [text for row in values(rows) for text in row.values() if isinstance(text, str)]
+        assert (name == encoding) <= any(first in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        ("koi8_r", "Привет мир как дела"), ("iso8859_6", "مرحبا بالعالم"), ("iso8859_8", "שלום דודי"),
+        ("cp1255", "שלום דודי"), ("cp1253", "αυτο ειναι"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", KINDS)
+def test_letters_of_one_byte_are_not_told_to_be_east_asian(kind: str, encoding: str, text: str, tmp_path: Path) -> None:
+    """cp932 and others decode them, to nonsense: these are not the only answer."""
+    content = CONTENT[kind].replace("größer", text).replace("東京", text)
+    content += '{"a": 3, "b": "x"}\n' if kind == "jsonl" else ""
+    path = tmp_path / "in.txt"
+    path.write_bytes(content.encode(encoding))
+    rejects = read_all(plan(kind, path))[1]
+    assert rejects
+    for reject in rejects:
+        assert in_flags(reject.message).endswith(" and others of one byte a character decode all of it")
+
+
+def test_a_file_that_is_mostly_utf_8_has_no_other_encoding_named(tmp_path: Path) -> None:
+    path = tmp_path / "in.txt"
+    path.write_bytes("東京の天気は晴れです\n".encode() * 20 + b"caf\xe9\n")
+    (reject,) = read_all(plan("text", path))[1]
+    assert in_flags(reject.message).endswith("declare the file's --encoding")
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "text"])
+def test_an_encoding_that_does_not_decode_all_is_answered_by_some_that_do(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "in.txt"
+    path.write_bytes(CONTENT[kind].replace("größer", "東京").encode("euc_jp"))
+    with pytest.raises(DataError, match=r"can't be decoded as ascii.*declare its --encoding: euc_jp.* all of it"):
+        plan(kind, path, "ascii")
+    assert read_all(plan(kind, path, "euc_jp"))[0]
+
+
+# A text means the same wherever it stands
+
+
+BAD = "a reject"
+UTC = datetime.timezone.utc
+MIDNIGHT = datetime.datetime(2020, 1, 1)
+GRAMMAR: list[tuple[str, str, Any]] = [
+    ("5", "int64", 5),
+    ("+5", "int64", 5),
+    ("007", "int64", 7),
+    (" 5", "int64", BAD),
+    ("5 ", "int64", BAD),
+    ("0x10", "int64", BAD),
+    ("1_000", "int64", BAD),
+    ("5.0", "int64", 5),
+    ("5.5", "int64", BAD),
+    ("1e3", "int64", 1000),
+    ("50e-1", "int64", 5),
+    ("5e18", "int64", 5 * 10**18),
+    ("-5e18", "int64", -5 * 10**18),
+    ("9223372036854775807", "int64", 2**63 - 1),
+    ("-9223372036854775808", "int64", -(2**63)),
+    ("9223372036854775808", "int64", BAD),
+    ("1e19", "int64", BAD),
+    ("1e400", "int64", BAD),
+    ("0e400", "int64", 0),
+    ("nan", "int64", BAD),
+    ("5e18", "uint64", 5 * 10**18),
+    ("-1", "uint8", BAD),
+    ("256", "uint8", BAD),
+    ("1.5", "float64", 1.5),
+    (".5", "float64", 0.5),
+    ("5.", "float64", 5.0),
+    ("+1.5", "float64", 1.5),
+    ("NaN", "float64", math.nan),
+    ("-INFINITY", "float64", -math.inf),
+    ("inf", "float32", math.inf),
+    ("+inf", "float64", BAD),
+    ("1e400", "float64", BAD),
+    ("1e39", "float32", BAD),
+    ("16777217", "float32", BAD),
+    ("1,5", "float64", BAD),
+    ("true", "bool", True),
+    ("False", "bool", False),
+    ("TRUE", "bool", True),
+    ("tRuE", "bool", BAD),
+    ("1", "bool", True),
+    ("0", "bool", False),
+    ("yes", "bool", BAD),
+    ("2020-01-01", "timestamp[s]", MIDNIGHT),
+    ("2020-01-01 00:00", "timestamp[s]", MIDNIGHT),
+    ("2020-01-01T00:00:00.5", "timestamp[ms]", MIDNIGHT.replace(microsecond=500_000)),
+    ("2020-01-01T10", "timestamp[s]", BAD),
+    ("2020-01-01T00:00:00.5", "timestamp[s]", BAD),
+    ("2020-01-01T00:00+0100", "timestamp[s, UTC]", BAD),
+    ("2020-01-01T01:00+01:00", "timestamp[s, UTC]", MIDNIGHT.replace(tzinfo=UTC)),
+    ("2020-01-01T00:00Z", "timestamp[s]", BAD),
+    ("2020-01-01", "timestamp[s, UTC]", BAD),
+    ("2020-02-30", "timestamp[s]", BAD),
+]
+
+
+def planned(kind: str, values: list[str], dtype: str | None, folder: Path) -> Source:
+    """A source whose column x holds these texts, and y something."""
+    common = PlanOptions(dtypes={} if dtype is None else {"x": dtype})
+    path = folder / f"in.{kind}"
+    table = {"x": values, "y": ["y"] * len(values)}
+    if kind == "csv":
+        path.write_text("x,y\n" + "".join(f'"{value}",y\n' for value in values))
+        return plan_csv(input_files(path), CsvOptions(), common)
+    if kind == "jsonl":
+        path.write_text("".join(f'{{"x": "{value}", "y": "y"}}\n' for value in values))
+        return plan_jsonl(input_files(path), JsonlOptions(), common)
+    if kind == "parquet":
+        pq.write_table(pa.table(table), path)
+        return plan_parquet(input_files(path), ParquetOptions(), common)
+    return spool(table, folder, common)
+
+
+def read(source: Source) -> tuple[str, list[Any]]:
+    """(the dtype of x, its value per row)."""
+    values: dict[int, Any] = {}
+    for unit in source.units:
+        for chunk in source.read(unit):
+            assert isinstance(chunk.records, pa.RecordBatch)
+            values.update(zip(chunk.position.tolist(), chunk.records.column("x").to_pylist(), strict=True))
+    return source.schema["x"].dtype, [values.get(row, BAD) for row in range(max(values, default=-1) + 1)]
+
+
+def spelled(value: Any) -> str:
+    """So that NaN equals itself, and UTC is UTC whoever says it."""
+    return value.isoformat() if isinstance(value, datetime.datetime) else repr(value)
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "memory"])
+def test_a_declared_text_has_one_value(kind: str, tmp_path: Path) -> None:
+    by_dtype: dict[str, list[tuple[str, Any]]] = {}
+    for text, dtype, value in GRAMMAR:
+        by_dtype.setdefault(dtype, []).append((text, value))
+    for dtype, cases in by_dtype.items():
+        last = {"bool": "true", "timestamp[s]": "2020-01-01", "timestamp[ms]": "2020-01-01"}.get(dtype, "1")
+        last = "2020-01-01T00:00Z" if "UTC" in dtype else last  # so that there is a row that fits
+        found = read(planned(kind, [*(text for text, _ in cases), last], dtype, tmp_path))
+        assert found[0] == dtype
+        for (text, value), got in zip(cases, found[1], strict=False):
+            assert spelled(got) == spelled(value), f"{text!r} as {dtype}"
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "memory"])
+def test_a_text_that_is_not_declared_stays_one(kind: str, tmp_path: Path) -> None:
+    texts = ["5", "true", "2020-01-01", ""]
+    assert read(planned(kind, texts, None, tmp_path)) == ("string", texts)
+
+
+@pytest.mark.parametrize(
+    ("literals", "dtype", "values"),
+    [
+        (["5e18", "1"], "int64", [5 * 10**18, 1]),
+        (["-5e18", "1.0"], "int64", [-5 * 10**18, 1]),
+        (["18446744073709551615", "1e19", "1.5", "3"], "int64", [BAD, BAD, BAD, 3]),
+        (["9e18", "1"], "uint64", [9 * 10**18, 1]),
+    ],
+)
+def test_json_numbers_that_are_whole(literals: list[str], dtype: str, values: list[Any], tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(f'{{"x": {literal}}}\n' for literal in literals))
+    assert read(plan_jsonl(input_files(path), JsonlOptions(), PlanOptions(dtypes={"x": dtype}))) == (dtype, values)
+
+
+# Inputs that are written to between plan and read, with their size as it was and their time set back
+
+
+def content(kind: str, number: int, folder: Path) -> bytes:
+    if kind == "parquet":
+        pq.write_table(pa.table({"a": [number]}), folder / "made")
+        return (folder / "made").read_bytes()
+    texts = {"csv": f"a,b\n{number},2\n", "jsonl": f'{{"a": {number}}}\n', "images": ""}
+    return texts.get(kind, f"text {number}\n").encode() or image_samples.encoded("PNG")
+
+
+def plan_of_inputs(kind: str, path: Path) -> Source:
+    listing, common = list_inputs([str(path)]), PlanOptions()
+    if kind == "images":
+        return plan_images(listing)
+    if kind in ("lines", "documents"):
+        return plan_text(listing, TextOptions(mode=kind), common)
+    if kind == "csv":
+        return plan_csv(listing.files, CsvOptions(header=True), common)
+    if kind == "jsonl":
+        return plan_jsonl(listing.files, JsonlOptions(), common)
+    return plan_parquet(listing.files, ParquetOptions(), common)
+
+
+def rewrite(path: Path, data: bytes) -> None:
+    """In place, as `rsync --inplace -t` does it."""
+    before = path.stat()
+    assert len(data) == before.st_size
+    while path.stat().st_ctime_ns == before.st_ctime_ns:  # a clock of some milliseconds
+        with open(path, "r+b") as file:
+            file.write(data)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "lines", "documents", "images", "parquet"])
+def test_a_file_that_is_rewritten_in_place_with_its_time_set_back_is_an_error(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "in.bin"
+    path.write_bytes(content(kind, 1, tmp_path))
+    source = plan_of_inputs(kind, path)
+    rewrite(path, content(kind, 2, tmp_path))
+    with pytest.raises(DataError, match=r"^in\.bin: changed while it was read"):
+        _ = [chunk for unit in source.units for chunk in source.read(unit)]
+    assert [
+        chunk for unit in source.units for chunk in plan_of_inputs(kind, path).read(unit)
+    ]  # the remedy: build again
+
+
+def test_other_hosts_compare_no_times_that_are_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "in.bin"
+    path.write_bytes(b"x")
+    files = list_inputs([str(path)]).files
+    assert files[0].stat.ctime_ns == path.stat().st_ctime_ns
+    assert files.for_other_hosts()[0].stat == replace(files[0].stat, ctime_ns=0)
+    assert files.for_other_hosts()[0].stat.ctime_ns == 0
+    assert isinstance(files, FileTable)
+
+
+# Inputs of many small files
+
+
+FILES = 3 * BATCH_FILES + 10
+
+
+@pytest.fixture(params=["text", "images"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    data, end = (b"a few words\n", "txt") if request.param == "text" else (encoded("PNG"), "png")
+    for number in range(FILES):
+        path = tmp_path / "data" / f"class{number % 3}" / f"{number:06d}.{end}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return tmp_path / "data"
+
+
+def planned_of_files(folder: Path) -> Source:
+    listing = list_inputs([str(folder)])
+    if next(folder.glob("*/*")).suffix == ".png":
+        return plan_images(listing)
+    return plan_text(listing, TextOptions(), PlanOptions())
+
+
+def test_between_two_chunks_lie_few_files(folder: Path) -> None:
+    source = planned_of_files(folder)
+    rows = [chunk.rows for unit in source.units for chunk in source.read(unit)]
+    assert sum(rows) == FILES
+    assert max(rows) <= BATCH_FILES
+
+
+def test_a_plan_holds_less_than_half_a_kilobyte_of_each_file(folder: Path) -> None:
+    planned_of_files(folder)
+    tracemalloc.start(1)
+    try:
+        source = planned_of_files(folder)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(source.files) == FILES
+    assert held < 512 * FILES + (128 << 10)
+
+
+def test_stages_of_this_process_have_the_plan_itself(tmp_path: Path) -> None:
+    source = plan_text(list_inputs([__file__]), TextOptions(), PlanOptions())
+    plan = BuildPlan(str(tmp_path), 0, source.schema, ("train",), KeyBuckets.plan(1, 2**64, 1), source)
+    sent = pickle.dumps(plan.reference())
+    assert pickle.loads(sent).load() is plan
+    assert len(sent) < 500
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,444 @@
+"""Rows of CSV files, in blocks and in ranges of any size, against Python's csv module and the slow oracle."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from csv_oracle import Row, oracle_rows, physical_lines
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import recordmill
+from recordmill.base import native
+from recordmill.base.errors import DataError
+from recordmill.sources.csv.dialect import CsvOptions, Dialect
+from recordmill.sources.csv.fields import BAD_ROWS, TokenizedRows, Tokenizer, find_row_end, read_rows
+from recordmill.sources.csv.head import Head
+from recordmill.sources.csv.ranges import Scan, ScannedRange, scan_files
+from recordmill.storage.file_table import InputFile
+from recordmill.storage.files import stat
+
+COLUMNS = 5
+LONG = b"x" * 61  # pushes what follows across the 64-byte blocks
+
+pieces = st.sampled_from(
+    [b"a", b"1", b",", b",", b'"', b'"', b"\n", b"\n", b"\r", b"\r\n", b"\\", b"#", b" ", b"\t", LONG, b"\xc3\xa9"]
+)
+contents = st.lists(pieces, max_size=40).map(b"".join)
+dialects = st.builds(
+    CsvOptions,
+    quote=st.sampled_from(['"', '"', "'", None]),
+    doubled_quote=st.booleans(),
+    lenient_quotes=st.booleans(),
+    escape=st.sampled_from([None, None, "\\"]),
+    comment=st.sampled_from([None, "#"]),
+    trim=st.booleans(),
+    max_row_bytes=st.sampled_from([1 << 20, 100, 12, 3]),
+)
+
+
+def to_oracle(
+    data: np.ndarray, rows: TokenizedRows, first: int, starts_of_rows: dict[int, int]
+) -> Iterator[tuple[int, Row]]:
+    """(ordinal, row) of what the tokenizer gives;
+    its good rows don't know their first byte, so the oracle's stands in.
+    """
+    for ordinal, line, start, width, _, _ in rows.bad.tolist():
+        assert width in (native.CSV_TOO_LONG, native.CSV_STRAY_QUOTE) or width > COLUMNS
+        fields = (b"",) * width if width > 0 else None
+        yield first + ordinal, Row(start, line, fields, stray=width == native.CSV_STRAY_QUOTE)
+    for row, (ordinal, line, width) in enumerate(
+        zip(rows.ordinals.tolist(), rows.lines.tolist(), rows.widths.tolist(), strict=True)
+    ):
+        spans = [(int(rows.starts[c, row]), int(rows.infos[c, row])) for c in range(width)]
+        fields = tuple(data[start : start + (info & native.FIELD_LENGTH)].tobytes() for start, info in spans)
+        yield (
+            first + ordinal,
+            Row(
+                starts_of_rows.get(first + ordinal, -1),
+                line,
+                fields,
+                tuple(bool(info & native.FIELD_QUOTED) for _, info in spans),
+            ),
+        )
+
+
+def without_wide(row: Row, start: bool = True) -> Row:
+    """What the tokenizer says about a row of too many fields: how many they are. start: as well as where it starts."""
+    row = Row(row.start if start else 0, row.line, row.fields, row.quoted, row.stray)
+    return (
+        row if row.fields is None or len(row.fields) <= COLUMNS else Row(row.start, row.line, (b"",) * len(row.fields))
+    )
+
+
+def tokenized(content: bytes, options: CsvOptions, most_rows: int = 7, delimiter: str = ",") -> list[Row]:
+    tokenizer = Tokenizer(Dialect.of(options, delimiter), COLUMNS, most_rows, ragged=True)
+    data = np.frombuffer(bytearray(content), np.uint8)
+    expected = dict(enumerate(row.start for row in oracle_rows(content, options, delimiter)))
+    found: dict[int, Row] = {}
+    at, line, first = 0, 1, 0
+    while at < len(data):
+        rows = tokenizer.read(data, at, len(data), final=True, line=line)
+        assert rows.stop > at
+        found.update(to_oracle(data, rows, first, expected))
+        first += rows.count
+        at, line = rows.stop, rows.line
+    assert sorted(found) == list(range(first))
+    return [found[ordinal] for ordinal in range(first)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(contents, dialects)
+@example(b'"a""b","c\r\nd",5" disk\n', CsvOptions())
+@example(b'a\\,"b\n"c\\"d"\n', CsvOptions(escape="\\"))
+@example(b'"a"\\b"\n', CsvOptions(escape="\\"))
+@example(b'"open\n1,2\n"x",3\n', CsvOptions(max_row_bytes=12))
+@example(b"a\\" + LONG + b"a,b\n", CsvOptions(escape="\\"))
+@example(b'  "a" , b\t\n', CsvOptions(trim=True))
+@example(LONG + b'"\n' + LONG + b',"' + LONG + b"\r\n" + LONG + b'""\r"\r\n', CsvOptions())
+def test_tokenizer_equals_oracle(content: bytes, options: CsvOptions) -> None:
+    assert tokenized(content, options) == [without_wide(row) for row in oracle_rows(content, options)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    contents,
+    st.sampled_from(
+        [
+            CsvOptions(quote='"', lenient_quotes=True),
+            CsvOptions(quote='"', lenient_quotes=True, escape="\\"),
+            CsvOptions(quote='"', lenient_quotes=True, doubled_quote=False, escape="\\"),
+            CsvOptions(quote=None),
+        ]
+    ),
+)
+def test_oracle_equals_python_csv(content: bytes, options: CsvOptions) -> None:
+    rows = oracle_rows(content, options)
+    if any(row.fields is None for row in rows):
+        return  # a quote that is never closed: Python gives what follows it as one field, recordmill a reject
+    reader = csv.reader(
+        io.StringIO(content.decode(), newline=""),
+        quotechar=options.quote,
+        quoting=csv.QUOTE_MINIMAL if options.quote else csv.QUOTE_NONE,
+        doublequote=options.doubled_quote,
+        escapechar=options.escape,
+    )
+    expected, line = [], 1
+    for fields in reader:
+        if fields:
+            expected.append((line, tuple(field.encode() for field in fields)))
+        line = reader.line_num + 1
+    if options.escape is None:
+        assert [(row.line, row.fields) for row in rows] == expected
+    else:  # Python's reader takes an escaped CR for the end of a line of its input
+        assert [row.fields for row in rows] == [fields for _, fields in expected]
+
+
+@settings(max_examples=100, deadline=None)
+@given(contents, dialects, st.sampled_from([1, 2, 3, 5, 16, 64, 100]), st.sampled_from([1, 10, 1000]))
+def test_blocks_of_any_size_give_the_same_rows(
+    content: bytes, options: CsvOptions, block_bytes: int, chunk_bytes: int
+) -> None:
+    tokenizer = Tokenizer(Dialect.of(options, ","), COLUMNS, 7, ragged=True)
+    blocks = (
+        np.frombuffer(bytearray(content[at : at + block_bytes]), np.uint8) for at in range(0, len(content), block_bytes)
+    )
+    found, first = [], 0
+    for data, rows in read_rows(tokenizer, blocks, 0, 1, chunk_bytes):
+        found.extend(
+            without_start(row) for _, row in sorted(to_oracle(data, rows, first, {}), key=lambda pair: pair[0])
+        )
+        first += rows.count
+    assert found == [without_start(without_wide(row)) for row in oracle_rows(content, options)]
+
+
+def without_start(row: Row) -> Row:
+    return Row(0, row.line, row.fields, row.quoted, row.stray)
+
+
+def test_rows_beyond_the_limit_wait() -> None:
+    data = np.frombuffer(bytearray(b"a,b\nc,d\ne,f\n"), np.uint8)
+    tokenizer = Tokenizer(Dialect.of(CsvOptions(), ","), 2, 10)
+    assert tokenizer.read(data, 0, 5, final=True).stop == 8
+    assert tokenizer.read(data, 0, 4, final=True).count == 1
+    assert tokenizer.read(data, 4, 4, final=True).count == 0
+
+
+def test_many_bad_rows_come_in_several_calls() -> None:
+    count = BAD_ROWS + 10
+    data = np.frombuffer(bytearray(b"x\n" * count + b"1,2\n"), np.uint8)
+    tokenizer = Tokenizer(Dialect.of(CsvOptions(), ","), 2, 10)
+    first = tokenizer.read(data, 0, len(data), final=True)
+    assert (first.count, first.stop) == (BAD_ROWS, 2 * BAD_ROWS)
+    second = tokenizer.read(data, first.stop, len(data), final=True, line=first.line)
+    assert second.bad[:, 1].tolist() == list(range(BAD_ROWS + 1, count + 1))
+    assert second.lines.tolist() == [count + 1]
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\r\n\r\n", b"\n\n\n"])
+def test_no_rows(content: bytes) -> None:
+    assert tokenized(content, CsvOptions()) == []
+
+
+# Ranges of any size give exactly the rows, positions and lines of a sequential read
+
+
+pieces_of_ranges = st.sampled_from(
+    [
+        b"a",
+        b"1",
+        b",",
+        b",",
+        b'"',
+        b'"',
+        b"\n",
+        b"\n",
+        b"\r",
+        b"\r\n",
+        b"\\",
+        b"#",
+        b" ",
+        b"a,b,c\n",
+        b'"a\n",b,c\n',
+        b"x" * 61,
+    ]
+)
+delimiters = st.sampled_from([",", ";", "\t", " "])
+contents_of_ranges = st.lists(pieces_of_ranges, min_size=1, max_size=30).map(b"".join)
+noisy = st.lists(pieces_of_ranges | st.sampled_from([b'"a', b'""', b"\n"]) | st.binary(max_size=2), max_size=40).map(
+    b"".join
+)
+dialects_of_ranges = st.builds(
+    CsvOptions,
+    quote=st.sampled_from(['"', '"', None]),
+    doubled_quote=st.booleans(),
+    lenient_quotes=st.booleans(),
+    escape=st.sampled_from([None, None, "\\"]),
+    comment=st.sampled_from([None, "#"]),
+    trim=st.booleans(),
+    max_row_bytes=st.sampled_from([1 << 20, 1 << 20, 70, 12, 3]),
+)
+
+
+def scanned(path: Path, options: CsvOptions, range_bytes: int, tail_bytes: int, threads: int) -> list[ScannedRange]:
+    file = InputFile(0, path.name, str(path), stat(str(path)))
+    head = Head("none", "utf-8", ",", tuple("abc"), 0, 1)
+    scan = Scan(Dialect.of(options, ","), ("", "NA"), frozenset(), None, range_bytes, tail_bytes)
+    return list(scan_files([file], [head], scan, threads))
+
+
+def check_parts(content: bytes, options: CsvOptions, parts: list[ScannedRange], range_bytes: int) -> None:
+    """The parts lie one behind the other, and each holds the rows that start in its range."""
+    rows = oracle_rows(content, options)
+    assert sum(part.rows for part in parts) == len(rows)
+    assert parts[0].start == 0
+    assert parts[-1].stop == len(content)
+    line = 1
+    for index, part in enumerate(parts):
+        assert part.stop == (parts[index + 1].start if index + 1 < len(parts) else len(content))
+        mine = [row for row in rows if part.start <= row.start < part.stop]
+        assert part.rows == len(mine)
+        assert all(row.start < (index + 1) * range_bytes for row in mine)
+        if part.rows:
+            assert line == 1 + physical_lines(content[: part.start])
+        line += part.lines
+
+
+@pytest.mark.sweep
+@settings(max_examples=150, deadline=None)
+@given(contents_of_ranges, dialects_of_ranges, st.data())
+@example(b'"a\nb",c\n' * 3, CsvOptions(), None)
+@example(b'"open\n' + b"a,b,c\n" * 9 + b'"x",y,z\n', CsvOptions(max_row_bytes=12), None)
+@example(b"a,b,c\r\n" * 5 + b'"never\r\nclosed', CsvOptions(), None)
+def test_every_split_point_gives_the_same_rows(content: bytes, options: CsvOptions, data: st.DataObject | None) -> None:
+    sizes = (
+        range(1, len(content) + 1)
+        if data is None
+        else sorted({data.draw(st.integers(1, len(content))) for _ in range(3)} | {1})
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "in.csv"
+        path.write_bytes(content)
+        for range_bytes in sizes:
+            for tail_bytes, threads in ((1, 1), (3, 1), (1000, 1)):
+                check_parts(content, options, scanned(path, options, range_bytes, tail_bytes, threads), range_bytes)
+
+
+def test_ranges_are_scanned_at_once(tmp_path: Path) -> None:
+    content = b'"a\n""b",c,d\nx,"y\r\n,",z\n' * 2000 + b'"open,1,2\n' + b"a,b,c\n" * 500
+    path = tmp_path / "in.csv"
+    path.write_bytes(content)
+    options = CsvOptions(max_row_bytes=200)
+    sequential = scanned(path, options, len(content), 1, 1)
+    assert sequential[0].rows == len(oracle_rows(content, options)) == 4501
+    for threads in (2, 8):
+        parts = scanned(path, options, 1000, 16, threads)
+        check_parts(content, options, parts, 1000)
+        total = parts[0].seen
+        for part in parts[1:]:
+            total = tuple(one + other for one, other in zip(total, part.seen, strict=True))
+        assert total == sequential[0].seen
+
+
+def test_a_file_that_shrinks_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    path.write_bytes(b"a,b,c\n" * 1000)
+    file = InputFile(0, path.name, str(path), stat(str(path)))
+    path.write_bytes(b"a,b,c\n" * 10)
+    head = Head("none", "utf-8", ",", tuple("abc"), 0, 1)
+    scan = Scan(Dialect.of(CsvOptions(), ","), (), frozenset(), None, 500, 10)
+    with pytest.raises(DataError, match=r"^in\.csv: changed while it was read"):
+        list(scan_files([file], [head], scan, 2))
+
+
+@settings(max_examples=400, deadline=None)
+@given(noisy, dialects_of_ranges, delimiters)
+@example(b'"a"\\"b\n",c\n', CsvOptions(escape="\\"), ",")
+@example(b'"a""\nb"\n', CsvOptions(doubled_quote=False), ",")
+@example(b'"a""\nb"\n', CsvOptions(), ",")
+@example(b' "a\nb" \nc\n', CsvOptions(trim=True), ",")
+@example(b"a\\\r\nb\r\n", CsvOptions(escape="\\"), ",")
+def test_row_ends_are_those_of_the_tokenizer(content: bytes, options: CsvOptions, delimiter: str) -> None:
+    """Ranges are cut by the one and read by the other."""
+    dialect = Dialect.of(replace(options, max_row_bytes=1 << 20, lenient_quotes=True), delimiter)
+    data = np.frombuffer(bytearray(content), np.uint8)
+    tokenizer, at = Tokenizer(dialect, 256, 1, ragged=True), 0
+    ends = [0]
+    for final in (False, True):
+        while True:
+            found = find_row_end(data, dialect, at, at + 1, final=final)
+            rows = tokenizer.read(data.copy(), at, at + 1, final=final)
+            assert (found.stop, found.skipping, found.too_long) == (rows.stop, rows.skipping, len(rows.bad) > 0)
+            if rows.stop == at or rows.skipping or len(rows.bad):
+                break
+            at = rows.stop
+            ends.append(at)
+    for limit in range(1, len(data) + 1):
+        found = find_row_end(data, dialect, 0, limit, final=True)
+        assert found.too_long or found.skipping or found.stop == next(end for end in ends if end >= limit)
+
+
+@settings(max_examples=400, deadline=None)
+@given(noisy, dialects_of_ranges)
+def test_long_blocks_without_quotes_are_passed_over(content: bytes, options: CsvOptions) -> None:
+    dialect = Dialect.of(replace(options, lenient_quotes=True), ",")
+    data = np.frombuffer(bytearray(content + b"x,y,z\r\n" * 30 + content + b"x" * 200 + b"\n" + content), np.uint8)
+    tokenizer, at, starts, skipping = Tokenizer(dialect, 256, 100, ragged=True), 0, [], False
+    read = data.copy()
+    while at < len(data) and (rows := tokenizer.read(read, at, len(data), final=True, skipping=skipping)):
+        if len(rows.bad):
+            assert find_row_end(data, dialect, at, len(data), final=True).too_long
+            return
+        at, skipping = rows.stop, rows.skipping
+        starts.append(at)
+    for limit in starts:
+        assert find_row_end(data, dialect, 0, limit, final=True).stop == limit
+
+
+# Blank lines
+
+
+pieces_of_lines = st.sampled_from(
+    [b"\n", b"\n", b"\r\n", b"\r\n", b"\r", b"1", b"ab", b'"a\r\n"', b'""', b"#c", b"x" * 61]
+)
+contents_of_lines = st.lists(pieces_of_lines, min_size=1, max_size=30).map(b"".join)
+options = st.builds(
+    CsvOptions,
+    comment=st.sampled_from([None, "#"]),
+    trim=st.booleans(),
+    escape=st.sampled_from([None, "\\"]),
+    max_row_bytes=st.sampled_from([1 << 20, 12]),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(contents_of_lines, options, st.integers(1, 70), st.sampled_from([1, 10, 1000]))
+def test_blocks_of_any_size_give_the_oracle_s_rows(
+    content: bytes, options: CsvOptions, block_bytes: int, chunk_bytes: int
+) -> None:
+    tokenizer = Tokenizer(Dialect.of(options, ","), 1, 7, ragged=True)
+    blocks = (
+        np.frombuffer(bytearray(content[at : at + block_bytes]), np.uint8) for at in range(0, len(content), block_bytes)
+    )
+    found = sorted(
+        int(line)
+        for _, rows in read_rows(tokenizer, blocks, 0, 1, chunk_bytes)
+        for line in [*rows.lines.tolist(), *(bad[1] for bad in rows.bad.tolist())]
+    )
+    assert found == sorted(row.line for row in oracle_rows(content, options, columns=1))
+
+
+@settings(max_examples=100, deadline=None)
+@given(contents_of_lines, options, st.integers(1, 40), st.sampled_from([1, 3, 1000]))
+def test_ranges_of_any_size_give_the_oracle_s_rows(
+    content: bytes, options: CsvOptions, range_bytes: int, tail_bytes: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "in.csv"
+        path.write_bytes(content)
+        file = InputFile(0, path.name, str(path), stat(str(path)))
+        scan = Scan(Dialect.of(options, ","), ("",), frozenset(), None, range_bytes, tail_bytes)
+        parts = list(scan_files([file], [Head("none", "utf-8", ",", ("a",), 0, 1)], scan, 1))
+    rows = oracle_rows(content, options, columns=1)
+    assert [part.rows for part in parts] == [sum(part.start <= row.start < part.stop for row in rows) for part in parts]
+    assert sum(part.rows for part in parts) == len(rows)
+
+
+@settings(max_examples=100, deadline=None)
+@given(contents_of_lines, st.integers(1, 40), st.sampled_from([1, 3, 1000]))
+def test_blank_lines_are_counted_once_however_the_file_is_cut(
+    content: bytes, range_bytes: int, tail_bytes: int
+) -> None:
+    options = CsvOptions()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "in.csv"
+        path.write_bytes(content)
+        file = InputFile(0, path.name, str(path), stat(str(path)))
+        head = Head("none", "utf-8", ",", ("a", "b"), 0, 1)
+        scans = (
+            Scan(Dialect.of(options, ","), ("",), frozenset(), None, *sizes)
+            for sizes in ((range_bytes, tail_bytes), (1000, 1000))
+        )
+        found = [sum(part.blank_lines for part in scan_files([file], [head], scan, 1)) for scan in scans]
+    of_one, of_two = (len(oracle_rows(content, options, columns=columns)) for columns in (1, 2))
+    assert found == [of_one - of_two] * 2
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+def test_nulls_of_one_column_come_back(tmp_path: Path, newline: str) -> None:
+    values = [None, "1", None, None, "2", None]
+    with open(tmp_path / "in.csv", "w", newline="") as file:
+        csv.writer(file, lineterminator=newline).writerows([["x"], *([value] for value in values)])
+    text = (tmp_path / "in.csv").read_text().replace('""', "")
+    (tmp_path / "blank.csv").write_bytes(text.replace("\n", newline).encode())
+    for name in ("in", "blank"):
+        recordmill.build(tmp_path / f"{name}.csv", tmp_path / name, shuffle=False, splits="all=1", header=True)
+        dataset = recordmill.open(tmp_path / name)
+        assert dataset.to_table()["x"].to_pylist() == [None if value is None else int(value) for value in values]
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_blank_lines_that_are_no_records_are_said(tmp_path: Path, compressed: bool) -> None:
+    """Of every kind that has lines; before a header, too."""
+    blank = {
+        "a.csv": b"\n\nx,y\n1,2\n\n3,4\n\n\n",
+        "a.jsonl": b'\n{"x": 1}\n  \n{"x": 2}\n\n\n\n',
+        "a.txt": b"\n" * 5 + b"a\nb\n",
+    }
+    for name, content in blank.items():
+        path = tmp_path / (f"{name}.gz" if compressed else name)
+        path.write_bytes(gzip.compress(content) if compressed else content)
+        options = {"header": True} if name == "a.csv" else {"blank_lines": False} if name == "a.txt" else {}
+        built = recordmill.build(path, tmp_path / f"of-{name}", **options)
+        assert sum(built.records.values()) == 2
+        said = f"blank lines, which are no records (5): {path.name}"
+        assert said in built.notes
+        assert said in built.manifest.statistics["notes"]
