@@ -5,7 +5,6 @@ what all were taken for.
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,8 +25,6 @@ from recordmill.records.tfrecord.frames import frame
 from recordmill.sources.common import scan_cache
 
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
-
-REAL = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
 @dataclass(frozen=True)
@@ -133,41 +130,17 @@ def json_lines(rows: int) -> list[str]:
     ]
 
 
-# what the last line of the last file is, by kind
-LATE = {
-    "csv": [
-        "x,0.5,text,2024-01-01,a", "1,0.5,text,soon,d", "1,2", '1,0.5,"never closed',
-        '9223372036854775808,1e39,"",2024-01-01T10:00:00Z,\udcff', "",
-    ],
-    "jsonl": [
-        '{"whole": "x"}', '{"whole": 0.5, "list": [1, 2, 3, 4, 5, 6, 7, 8, 9]}', '{"whole": 1, "list": ["x"]}',
-        '{"whole": 9223372036854775808, "real": 1e300, "label": "d"}', '{"new": {"a": [[1]]}}',
-        '{"whole": 1, "whole": 2}', "[1", "",
-    ],
-}  # fmt: skip
-CASES = [
-    (kind, late, options)
-    for kind, lates in LATE.items()
-    for late in lates
-    for options in (
-        {},
-        {"label": "label"},
-        {"dtypes": {"whole": "int64", "list": "int64[?]"} if kind == "jsonl" else {"whole": "int64"}},
-    )
-]
-USUAL = [
-    CASES[0],
+# (kind, what the last line of the last file is, options); `sources/test_kept.py` has many more last lines
+LATE: list[tuple[str, str, dict[str, Any]]] = [
+    ("csv", "x,0.5,text,2024-01-01,a", {}),
     ("csv", "1,2", {"label": "label"}),
-    ("jsonl", LATE["jsonl"][1], {}),
+    ("jsonl", '{"whole": 0.5, "list": [1, 2, 3, 4, 5, 6, 7, 8, 9]}', {}),
     ("jsonl", "[1", {"label": "label"}),
+    ("jsonl", '{"whole": "x"}', {"dtypes": {"whole": "int64", "list": "int64[?]"}}),
 ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "late", "options"),
-    [*USUAL, *(pytest.param(*case, marks=pytest.mark.sweep) for case in CASES if case not in USUAL)],
-    ids=str,
-)
+@pytest.mark.parametrize(("kind", "late", "options"), LATE, ids=str)
 def test_the_last_line_changes_what_all_were_taken_for(
     tmp_path: Path, build: Callable[..., dict[str, Any]], kind: str, late: str, options: dict[str, Any]
 ) -> None:
@@ -200,14 +173,13 @@ LATE_RECORDS: dict[str, Any] = {
     "damage": lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:],
     "a cut": lambda data: data[:-2],
 }
-RECORDS = [(what, options) for what in LATE_RECORDS for options in ({}, {"key": "text"}, {"gzip": True})]
 
 
 @pytest.mark.parametrize(
     ("what", "options"),
     [
         pytest.param(what, options, marks=() if (what, options) == ("damage", {}) else pytest.mark.sweep)
-        for what, options in RECORDS
+        for what, options in [(what, {}) for what in LATE_RECORDS] + [("damage", {"key": "text"})]
     ],
     ids=str,
 )
@@ -216,61 +188,18 @@ def test_the_last_record_changes_what_all_were_taken_for(
 ) -> None:
     late = LATE_RECORDS[what]
     (tmp_path / "in").mkdir()
-    options = dict(options)
-    ending = ".tfrecord.gz" if (is_packed := options.pop("gzip", False)) else ".tfrecord"
     for number, (first, last) in enumerate([(0, 500), (500, 501), (501, ROWS)]):
         payloads = [a_record(row) for row in range(first, last)]
         data = framed([*payloads, *([late] if number == 2 and isinstance(late, bytes) else [])])
         data = late(data) if number == 2 and callable(late) else data
-        (tmp_path / "in" / f"{number}{ending}").write_bytes(gzip.compress(data, 1) if is_packed else data)
+        (tmp_path / "in" / f"{number}.tfrecord").write_bytes(data)
     check_same(build(str(tmp_path / "in"), kind="tfrecord", **options))
 
 
-# the last Parquet file, or what becomes of its bytes
-LATE_TABLES: dict[str, Any] = {
-    "text": {"whole": ["x"], "list": [[1]]},
-    "a real": {"whole": [0.5], "list": [[1]]},
-    "a longer list": {"whole": [1], "list": [[1, 2, 3, 4, 5, 6, 7]]},
-    "a null in a list": {"whole": [1], "list": [[None]]},
-    "a missing column": {"whole": [1]},
-    "a new column": {"whole": [1], "list": [[1]], "new": [1]},
-    "damage": lambda data: data[:40] + bytes(100) + data[140:],
-    "a cut": lambda data: data[:-2],
-}
-
-
-@pytest.mark.parametrize(
-    "what", [pytest.param(what, marks=() if what == "a null in a list" else pytest.mark.sweep) for what in LATE_TABLES]
-)
-def test_the_last_table_is_another(tmp_path: Path, build: Callable[..., dict[str, Any]], what: str) -> None:
-    late = LATE_TABLES[what]
+def test_a_null_in_a_list_of_the_last_table(tmp_path: Path, build: Callable[..., dict[str, Any]]) -> None:
     (tmp_path / "in").mkdir()
     for number, (first, last) in enumerate([(0, 700), (700, ROWS)]):
         table = pa.table({"whole": range(first, last), "list": [[*range(row % 4)] for row in range(first, last)]})
         pq.write_table(table, tmp_path / "in" / f"{number}.parquet", row_group_size=200)
-    path = tmp_path / "in" / "2.parquet"
-    pq.write_table(pa.table(late if isinstance(late, dict) else {"whole": [1] * 90, "list": [[1]] * 90}), path)
-    if callable(late):
-        path.write_bytes(late(path.read_bytes()))
+    pq.write_table(pa.table({"whole": [1], "list": [[None]]}), tmp_path / "in" / "2.parquet")
     check_same(build(str(tmp_path / "in"), kind="parquet"))
-
-
-ENDINGS = {
-    "csv": ("*.csv", "*.tsv"),
-    "jsonl": ("*.json", "*.jsonl", "*.jsonl.gz"),
-    "tfrecord": ("*.tfrecord*", "*.record", "part-m-*"),
-}
-
-
-@pytest.mark.sweep
-@pytest.mark.parametrize("kind", ENDINGS)
-def test_real_files(build: Callable[..., dict[str, Any]], kind: str) -> None:
-    if not REAL.is_dir():
-        pytest.skip(f"{REAL} is not there")
-    endings = ENDINGS[kind]
-    paths = sorted(path for ending in endings for path in REAL.rglob(ending))
-    assert paths
-    found: list[str] = []
-    for path in paths:
-        found += check_same(build(str(path), kind=kind))
-    assert {*found} == ({"memory"} if kind == "tfrecord" else {"file", "memory"})

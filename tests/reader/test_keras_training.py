@@ -149,19 +149,3 @@ def test_text(tmp_path: Path) -> None:
     model.compile(keras.optimizers.Adam(0.05), "sparse_categorical_crossentropy", metrics=["accuracy"])
     history = model.fit(ds.to_tf(32, label=True).map(lambda x, y: (vectorize(x), y)), epochs=12, verbose=0)
     assert history.history["accuracy"][-1] > 0.95
-
-
-def test_numpy_batches_train_too(tmp_path: Path) -> None:
-    schema = Schema((Feature("x", "float32", (4,), True), Feature("label", "int64", (), True)), "label")
-    rng = np.random.default_rng(2)
-    x = rng.normal(size=(ROWS, 4)).astype(np.float32)
-    ds = made(tmp_path / "out", schema, {"x": x.tolist(), "label": (x[:, 0] > 0).astype(int).tolist()})
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, "softmax")])
-    model.compile(keras.optimizers.Adam(0.05), "sparse_categorical_crossentropy")
-    first = last = None
-    for batch in ds.batches(32, shuffle=True, seed=1, epochs=5):
-        last = float(model.train_on_batch(batch["x"], batch["label"]))
-        first = last if first is None else first
-    assert first is not None
-    assert last is not None
-    assert last < first
