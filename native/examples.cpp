@@ -2,7 +2,8 @@
 //
 // An entry of the map is `0A entry_length | 0A name_length name 12 | feature_length kind list_length | list`. The middle
 // part is constant for a column: its key. Where all but the data is constant, or depends on the data's size alone, the
-// whole head is. Heads and keys go in chunks, so up to 15 bytes after an entry may be overwritten: there stand later
+// whole head is. The steps of a SequenceExample are written as records whose one entry has no name, and so no head; its
+// feature lists as entries whose value is a message that is there already. Heads and keys go in chunks, so up to 15 bytes after an entry may be overwritten: there stand later
 // entries of the same record, or the 16 bytes of its CRC and of the next header, all of which are written later.
 #include "frames.h"
 #include "wire.h"
@@ -47,10 +48,15 @@ struct Column {
 
   RM_INLINE bool has(int64_t row) const { return valid.size == 0 || valid[row] != 0; }
   RM_INLINE int64_t number(int64_t index) const { return load<int64_t>(values.data + 8 * index); }
-  bool is_text() const { return way == RM_ONE_TEXT || way == RM_TEXTS; }
+  bool is_text() const { return way == RM_ONE_TEXT || way == RM_TEXTS || way == RM_MESSAGE; }
+  // The bytes of an entry's value: a Feature with that list, or a message as it is.
+  RM_INLINE int64_t value_bytes(int64_t list_bytes) const {
+    return way == RM_MESSAGE ? list_bytes : field_bytes(list_bytes);
+  }
   // The bytes of an entry, its own tag and length included.
   RM_INLINE int64_t entry_bytes(int64_t list_bytes) const {
-    return field_bytes(head_bytes - 1 + field_bytes(field_bytes(list_bytes)));  // the key ends with the feature's tag
+    if (head_bytes == 0) return field_bytes(list_bytes);  // a step
+    return field_bytes(head_bytes - 1 + field_bytes(value_bytes(list_bytes)));  // the key ends with the value's tag
   }
   // The values of a row; size < 0: they are not there.
   RM_INLINE Run values_of(int64_t row) const {
@@ -66,11 +72,11 @@ struct Column {
   bool fits(int64_t rows) const {
     const int64_t copies = way == RM_ONE_INT ? INT_SIZES : 1;
     const int64_t most = way == RM_ONE_INT ? entry_bytes(INT_SIZES + 1) - (INT_SIZES - 1) : head_bytes;
-    if (way < RM_ONE_INT || way > RM_TEXTS || head_bytes < 0 || head_bytes > heads.size) return false;
+    if (way < RM_ONE_INT || way > RM_MESSAGE || head_bytes < 0 || head_bytes > heads.size) return false;
     if (heads.size / copies < (most + CHUNK_BYTES - 1) / CHUNK_BYTES * CHUNK_BYTES) return false;
     if ((valid.size != 0 && valid.size != rows) || (is_text() && value_splits.size == 0)) return false;
     if (splits.size != 0) return splits.size == rows + 1 && way != RM_CONSTANT_SIZE && way != RM_ONE_INT;
-    if (length < 0 || ((way == RM_ONE_INT || way == RM_ONE_TEXT) && length != 1)) return false;
+    if (length < 0 || ((way == RM_ONE_INT || way == RM_ONE_TEXT || way == RM_MESSAGE) && length != 1)) return false;
     return rows == 0 || length <= count / rows;
   }
 };
@@ -87,7 +93,7 @@ RM_INLINE int64_t data_bytes(const Column &column, int64_t row) {
   for (int64_t i = 0; WAY != RM_INTS && i < run.size; i++) {
     const Run text = column.text(run.start + i);
     if (text.size < 0) return -1;
-    size += field_bytes(text.size);
+    size += WAY == RM_MESSAGE ? text.size : field_bytes(text.size);
   }
   return size;
 }
@@ -127,12 +133,17 @@ RM_INLINE void copy_chunks(uint8_t *to, const uint8_t *from, int64_t size) {
 // Writes what stands in an entry before its list; gives the place after it, NULL where the entry does not fit. What is
 // written more than the entry, 15 bytes at most, fits then as well.
 RM_INLINE uint8_t *put_head(const Column &column, uint8_t *to, const uint8_t *end, uint8_t kind, int64_t list_bytes) {
-  const int64_t feature = field_bytes(list_bytes), entry = column.head_bytes - 1 + field_bytes(feature);
+  const bool is_step = column.head_bytes == 0;
+  const int64_t value = column.value_bytes(list_bytes);
+  const int64_t entry = is_step ? list_bytes : column.head_bytes - 1 + field_bytes(value);
   if (entry + 21 > end - to) return nullptr;
-  *to = FIELD_1;
-  to = put_varint(to + 1, static_cast<uint64_t>(entry));
-  copy_chunks(to, column.heads.data, column.head_bytes);
-  to = put_varint(to + column.head_bytes, static_cast<uint64_t>(feature));
+  if (!is_step) {
+    *to = FIELD_1;
+    to = put_varint(to + 1, static_cast<uint64_t>(entry));
+    copy_chunks(to, column.heads.data, column.head_bytes);
+    to = put_varint(to + column.head_bytes, static_cast<uint64_t>(value));
+  }
+  if (column.way == RM_MESSAGE) return to;
   *to = kind;
   return put_varint(to + 1, static_cast<uint64_t>(list_bytes));
 }
@@ -184,11 +195,13 @@ bool put_entries(const Column &column, int64_t first, int64_t last, const int64_
         if (10 * part.size + CHUNK_BYTES > end - to && part.bytes() + CHUNK_BYTES > end - to) return false;
         to = part.put(to);
       }
-      for (int64_t i = 0; (WAY == RM_TEXTS || WAY == RM_ONE_TEXT) && i < run.size; i++) {
+      for (int64_t i = 0; (WAY == RM_TEXTS || WAY == RM_ONE_TEXT || WAY == RM_MESSAGE) && i < run.size; i++) {
         const Run text = column.text(run.start + i);
         if (text.size < 0 || text.size > end - to - CHUNK_BYTES) return false;
-        *to = FIELD_1;
-        to = put_varint(to + 1, static_cast<uint64_t>(text.size));
+        if (WAY != RM_MESSAGE) {
+          *to = FIELD_1;
+          to = put_varint(to + 1, static_cast<uint64_t>(text.size));
+        }
         copy_short(to, values + text.start, text.size);
         to += text.size;
       }
@@ -219,6 +232,7 @@ struct Columns {
    : way == RM_CONSTANT_SIZE ? function<RM_CONSTANT_SIZE>(__VA_ARGS__)  \
    : way == RM_FLOATS        ? function<RM_FLOATS>(__VA_ARGS__)         \
    : way == RM_ONE_TEXT      ? function<RM_ONE_TEXT>(__VA_ARGS__)       \
+   : way == RM_MESSAGE       ? function<RM_MESSAGE>(__VA_ARGS__)        \
                              : function<RM_TEXTS>(__VA_ARGS__))
 
 }  // namespace

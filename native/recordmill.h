@@ -184,11 +184,13 @@ int64_t rm_number_items(const int64_t *splits, int64_t splits_size, const int64_
 
 /* examples.cpp */
 
-/* What a column of records is, and so how it is written. CONSTANT_SIZE: as many bytes in each record. */
-enum { RM_ONE_INT, RM_INTS, RM_CONSTANT_SIZE, RM_FLOATS, RM_ONE_TEXT, RM_TEXTS };
+/* What a column of records is, and so how it is written. CONSTANT_SIZE: as many bytes in each record. MESSAGE: texts
+ * that take the place of the whole Feature. */
+enum { RM_ONE_INT, RM_INTS, RM_CONSTANT_SIZE, RM_FLOATS, RM_ONE_TEXT, RM_TEXTS, RM_MESSAGE };
 
 /* An entry of tf.train.Example's map, in all records. length: of CONSTANT_SIZE the bytes in each record; else values,
- * where there are no splits. head_bytes: of CONSTANT_SIZE all before the data; else the key, `0A length name 12`.
+ * where there are no splits. head_bytes: of CONSTANT_SIZE all before the data; else the key, `0A length name 12`, or
+ * 0: the one column is a Feature alone, which becomes field 1 of the record.
  * Five arrays belong to it, empty where they are not wanted. valid: uint8 [rows], 0 where a record does not have it.
  * splits: int64 [rows + 1], the values of each row. values: int64, float32 or uint8. value_splits: int64, the bytes of
  * each text. heads: uint8, with room of 16 bytes each or a multiple: the key; of ONE_INT 11 heads, [v] before a varint

@@ -147,6 +147,7 @@ def _columns() -> list[tuple[int, int, int, list[Any]]]:
         (native.FLOATS, 1, 4, [none, splits, np.zeros(3, np.float32), none, key]),
         (native.ONE_TEXT, 1, 4, [none, none, texts, _words(0, 5, 7), key]),
         (native.TEXTS, 1, 4, [none, splits, texts, _words(0, 5, 5, 7), key]),
+        (native.MESSAGE, 1, 4, [none, none, texts, _words(0, 5, 7), key]),
     ]
 
 
@@ -157,7 +158,7 @@ def test_columns_that_do_not_fit_are_refused(way: int, length: int, head_bytes: 
     )
     wrong: list[tuple[int, int, int, list[Any], int]] = [
         (-1, length, head_bytes, parts, 0),
-        (6, length, head_bytes, parts, 0),
+        (native.MESSAGE + 1, length, head_bytes, parts, 0),
         (way, length, -1, parts, 0),
         (way, length, 1 << 62, parts, 0),
         (way, length, head_bytes, parts[:4], 0),

@@ -23,6 +23,7 @@ CONSTANT_SIZE: int
 FLOATS: int
 ONE_TEXT: int
 TEXTS: int
+MESSAGE: int
 JSON_NULL: int
 JSON_FALSE: int
 JSON_TRUE: int

@@ -17,25 +17,17 @@ from recordmill.base import native
 from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.buffers import room
 from recordmill.base.errors import DataError
-from recordmill.base.kernels import kernel
-from recordmill.base.pointers import (
-    CHUNK_BYTES,
-    address,
-    address_of,
-    copy,
-    load8,
-    load64,
-    put_varint_at,
-    store8,
-    varint_bytes,
-)
 from recordmill.records.example.flat_arrays import Flat, to_flat
-from recordmill.records.protobuf.wire import short_extent
-from recordmill.records.tfrecord.frames import Frames, frame
+from recordmill.records.tfrecord.frames import HEADER_BYTES, Frames, frame, pack_spans
 from recordmill.schemas.arrow import arrow_type
 from recordmill.schemas.feature import BYTES, FLOAT, INT64, PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
 
 PROTOBUF_LIMIT_BYTES = 1 << 31  # protobuf refuses a message of 2 GiB and more, when it writes and when it reads
+_CHUNK_BYTES = 16  # heads and the result have room for a whole one more
+_LISTS_TAG = 0x12  # of a SequenceExample's feature lists; its context has the tag of an Example's features
+
+# the fields of an `example_column` of the native library, and its five arrays
+Planned = tuple[tuple[int, int, int], list[npt.NDArray[Any]]]
 
 _NOTHING = np.empty(0, np.uint8)  # in place of an array that a column does not have
 
@@ -44,27 +36,38 @@ TAGS = {BYTES: b"\x0a", FLOAT: b"\x12", INT64: b"\x1a"}
 
 def encode_flat(flats: Sequence[Flat], rows: int) -> Frames:
     """Framed Examples from the flat arrays of all their entries, in any order."""
-    flats = sorted(flats, key=lambda flat: flat.storage.name.encode())
-    planned = [_plan_column(flat) for flat in flats]
+    named = sorted(((flat.storage.name.encode(), flat) for flat in flats), key=lambda one: one[0])
+    return _encode_planned([_plan_column(flat, _key(name)) for name, flat in named], rows)
+
+
+def _encode_planned(planned: Sequence[Planned], rows: int) -> Frames:
     columns = np.array([column for column, _ in planned], np.int64).reshape(-1)
     parts = [part for _, arrays in planned for part in arrays]
-    kept = room(len(flats) * rows, np.int64)
+    kept = room(len(planned) * rows, np.int64)
     sizes, starts, lengths = (room(rows, np.int64) for _ in range(3))
     total = native.size_examples(columns, parts, kept, sizes, starts, lengths)
-    if rows and (longest := int(lengths.max())) >= PROTOBUF_LIMIT_BYTES:
-        raise DataError(
-            f"the record has {longest} bytes and protobuf's limit is 2 GiB", place=f"row {int(lengths.argmax())}"
-        )
-    out = room(total + CHUNK_BYTES, np.uint8)
+    _check_sizes(lengths)
+    out = room(total + _CHUNK_BYTES, np.uint8)
     crcs = room(rows, np.uint32)
     native.write_examples(columns, parts, kept, sizes, starts, lengths, out, crcs)
     return Frames(out[:total], starts, lengths, crcs)
 
 
-def _plan_column(flat: Flat) -> tuple[tuple[int, int, int], list[npt.NDArray[Any]]]:
-    """The fields of an `example_column` of the native library, and its five arrays."""
-    name, kind, way, length = flat.storage.name.encode(), flat.storage.kind, _way(flat), flat.length
-    key = b"\x0a" + encoded_varint(len(name)) + name + b"\x12"
+def _check_sizes(lengths: Int64s) -> None:
+    if len(lengths) and (longest := int(lengths.max())) >= PROTOBUF_LIMIT_BYTES:
+        raise DataError(
+            f"the record has {longest} bytes and protobuf's limit is 2 GiB", place=f"row {int(lengths.argmax())}"
+        )
+
+
+def _key(name: bytes) -> bytes:
+    """Returns what stands before the value's length in a map's entry."""
+    return b"\x0a" + encoded_varint(len(name)) + name + b"\x12"
+
+
+def _plan_column(flat: Flat, key: bytes) -> Planned:
+    """Plans a column of features; without a key they are steps, which have no names."""
+    kind, way, length = flat.storage.kind, _way(flat), flat.length
     heads, head_bytes = [key], len(key)
     if way == native.ONE_INT:
         heads = [_head(key, INT64, size) for size in range(11)]
@@ -93,6 +96,8 @@ def _head(key: bytes, kind: str, data_bytes: int) -> bytes:
     """An entry's bytes before its data: its one byte string, or its packed numbers (none at all if there are none)."""
     inner = b"" if data_bytes == 0 and kind != BYTES else b"\x0a" + encoded_varint(data_bytes)
     listed = TAGS[kind] + encoded_varint(len(inner) + data_bytes) + inner
+    if not key:
+        return listed
     entry = key + encoded_varint(len(listed) + data_bytes) + listed
     return b"\x0a" + encoded_varint(len(entry) + data_bytes) + entry
 
@@ -110,16 +115,8 @@ def _padded(heads: Sequence[bytes]) -> npt.NDArray[np.uint8]:
     """Byte strings one after the other, each with the same room,
     so that copying whole chunks reads nobody else's memory.
     """
-    room = (max(map(len, heads)) // CHUNK_BYTES + 1) * CHUNK_BYTES
+    room = (max(map(len, heads)) // _CHUNK_BYTES + 1) * _CHUNK_BYTES
     return np.frombuffer(b"".join(head.ljust(room, b"\0") for head in heads), np.uint8)
-
-
-# A row of the plan is one feature list: addresses of uint8 [rows] (0 where it is absent), of int64 [rows + 1] (row r
-# has the steps splits[r] up to splits[r + 1]), of int64 [steps] and int64 [steps + 1] (where each step's field stands,
-# and the running bytes), and of the name's field.
-_VALID, _SPLITS, _STEPS, _RUNNING, _KEY, _KEY_BYTES = range(6)
-_PLAN_FIELDS = 6
-_STEP_TAG, _LISTS_TAG, _ENTRY_TAG, _VALUE_TAG = 0x0A, 0x12, 0x0A, 0x12
 
 
 def encode_sequences(batch: pa.RecordBatch, schema: Schema) -> Frames:
@@ -143,34 +140,34 @@ def encode_sequences(batch: pa.RecordBatch, schema: Schema) -> Frames:
             f"the batch has the columns {sorted(names)} and the schema the features {sorted(schema.names)}; "
             "select or rename"
         )
-    given = dict(zip(names, batch.columns, strict=True))
-    columns = {feature: given[feature.name] for feature in sorted(schema, key=lambda f: f.storage()[0].name.encode())}
-    context = [flat for feature, column in columns.items() if not feature.per_step for flat in to_flat(column, feature)]
-    kept: list[npt.NDArray[np.generic]] = []  # what the plan points to
-    steps = [_plan_list(column, feature, kept) for feature, column in columns.items() if feature.per_step]
-    plan = np.array(steps, np.int64).reshape(-1, _PLAN_FIELDS)
-    rows = batch.num_rows
-    head = (
-        encode_flat(context, rows)
-        if context
-        else Frames(
-            np.empty(0, np.uint8), np.zeros(rows, np.int64), np.zeros(rows, np.int64), np.zeros(rows, np.uint32)
-        )
-    )
-    starts, lengths, crcs = np.empty(rows, np.int64), np.empty(rows, np.int64), np.empty(rows, np.uint32)
-    total = _sizes(plan, head.lengths, starts, lengths)
-    if rows and (longest := int(lengths.max())) >= PROTOBUF_LIMIT_BYTES:
-        raise DataError(
-            f"the record has {longest} bytes and protobuf's limit is 2 GiB", place=f"row {int(lengths.argmax())}"
-        )
-    out = np.empty(total + CHUNK_BYTES, np.uint8)
-    _put_payloads(plan, head.data, head.starts, head.lengths, starts, out)
-    native.close_frames(out, starts, lengths, crcs)
-    return Frames(out[:total], starts, lengths, crcs)
+    rows, columns = batch.num_rows, dict(zip(names, batch.columns, strict=True))
+    context = [flat for feature in schema if not feature.per_step for flat in to_flat(columns[feature.name], feature)]
+    lists = [(feature.storage()[0].name.encode(), feature) for feature in schema if feature.per_step]
+    parts = [encode_flat(context, rows)] if context else []
+    if lists:
+        planned = [_plan_list(name, columns[feature.name], feature) for name, feature in sorted(lists)]
+        parts.append(_encode_planned(planned, rows))
+        parts[-1].data[parts[-1].starts + HEADER_BYTES] = _LISTS_TAG
+    data, splits = _payloads(parts, rows)
+    frames = frame(data, splits)
+    _check_sizes(frames.lengths)
+    return frames
 
 
-def _plan_list(column: pa.Array, feature: Feature, kept: list[npt.NDArray[np.generic]]) -> list[int]:
-    """One row of the plan; what it points to goes into kept."""
+def _payloads(parts: Sequence[Frames], rows: int) -> tuple[Bytes, Int64s]:
+    """Joins the payloads of the parts' frames of each row: (uint8 [bytes], int64 [rows + 1])."""
+    starts = np.stack([part.starts + HEADER_BYTES for part in parts], 1).reshape(-1) if parts else np.zeros(0, np.int64)
+    sizes = np.stack([part.lengths for part in parts], 1) if parts else np.zeros((rows, 0), np.int64)
+    splits = np.zeros(rows + 1, np.int64)
+    np.cumsum(sizes.sum(1), out=splits[1:])
+    data = room(int(splits[-1]), np.uint8)
+    which = np.tile(np.arange(len(parts), dtype=np.int32), rows)
+    pack_spans([part.data for part in parts], starts, sizes.reshape(-1), data, which)
+    return data, splits
+
+
+def _plan_list(name: bytes, column: pa.Array, feature: Feature) -> Planned:
+    """Plans a column of feature lists; their steps are encoded here."""
     if feature.ragged_rank > 2:
         raise ValueError(
             f"feature {feature.name!r}: {feature.describe()} has more variable dimensions than a feature "
@@ -188,114 +185,14 @@ def _plan_list(column: pa.Array, feature: Feature, kept: list[npt.NDArray[np.gen
     step = Feature("", dtype, feature.shape[1:])
     values = lists.values.slice(splits[0], splits[-1] - splits[0])
     try:
-        encoded = encode_flat(
-            to_flat(values.cast(arrow_type(step)) if dtype != feature.dtype else values, step), len(values)
-        )
+        flats = to_flat(values.cast(arrow_type(step)) if dtype != feature.dtype else values, step)
+        steps = _encode_planned([_plan_column(flat, b"") for flat in flats], len(values))
     except (DataError, pa.ArrowInvalid) as error:
         raise DataError(f"in its steps: {error}", place=f"feature {feature.name[:60]!r}") from error
-    splits = splits - splits[0]
-    at, running = np.empty(len(values), np.int64), np.zeros(len(values) + 1, np.int64)
-    _find_steps(address_of(encoded.data), encoded.starts, encoded.lengths, at, running)
-    name = feature.storage()[0].name.encode()
-    key = np.zeros(len(name) + 16, np.uint8)
-    key_bytes = put_key(key, np.frombuffer(name + b"\0", np.uint8), len(name))
+    data, ends = _payloads([steps], len(values))
     valid = column.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
-    kept += [encoded.data, at, running, splits, key, valid]
-    return [address_of(valid), address_of(splits), address_of(at), address_of(running), address_of(key), key_bytes]
-
-
-@kernel
-def put_key(into: Bytes, name: Bytes, size: int) -> int:
-    """Write the field `0A length name`; gives its bytes. into has 16 bytes more room than the name."""
-    to = address(into)
-    store8(to, _ENTRY_TAG)
-    to = put_varint_at(to + 1, size)
-    copy(to, address(name), size)
-    return int(to + size - address(into))
-
-
-@kernel
-def _find_steps(base: int, starts: Int64s, lengths: Int64s, at: Int64s, running: Int64s) -> None:
-    """Where `length Feature` stands at the end of each one-feature Example,
-    and the running bytes of the steps' fields (a tag more).
-    """
-    for i in range(len(starts)):
-        begin = base + starts[i] + 12
-        end = begin + lengths[i]
-        start, stop = short_extent(begin + 1, end)
-        if start == stop:  # a null: `0A 00`, whose length does for a step without a list
-            at[i] = begin + 1
-        else:
-            start, stop = short_extent(start + 1, end)  # the entry: `0A 00 12 length Feature`
-            at[i] = start + 3
-        running[i + 1] = running[i] + 1 + end - at[i]
-
-
-@kernel
-def _entry_bytes(plan: Int64s, line: int, row: int) -> tuple[int, int]:
-    """(bytes of an entry behind its own tag and length, bytes of its FeatureList) for a list that is there."""
-    first, last = load64(plan[line, _SPLITS] + 8 * row), load64(plan[line, _SPLITS] + 8 * row + 8)
-    steps = load64(plan[line, _RUNNING] + 8 * last) - load64(plan[line, _RUNNING] + 8 * first)
-    return plan[line, _KEY_BYTES] + 1 + varint_bytes(steps) + steps, steps
-
-
-@kernel
-def _lists_bytes(plan: Int64s, row: int) -> int:
-    """The bytes of the row's FeatureLists."""
-    total = 0
-    for line in range(len(plan)):
-        if load8(plan[line, _VALID] + row):
-            size, _ = _entry_bytes(plan, line, row)
-            total += 1 + varint_bytes(size) + size
-    return total
-
-
-@kernel
-def _sizes(plan: Int64s, head_bytes: Int64s, starts: Int64s, lengths: Int64s) -> int:
-    """Each record's start and payload bytes; gives the bytes of all frames."""
-    at = 0
-    for row in range(len(starts)):
-        size = _lists_bytes(plan, row)
-        starts[row] = at
-        lengths[row] = head_bytes[row] + (1 + varint_bytes(size) + size if len(plan) else 0)
-        at += lengths[row] + 16
-    return at
-
-
-@kernel
-def _put_entry(plan: Int64s, line: int, row: int, to: int) -> int:
-    """Write a feature list's entry at the address; gives the one behind it."""
-    size, steps_bytes = _entry_bytes(plan, line, row)
-    store8(to, _ENTRY_TAG)
-    to = put_varint_at(to + 1, size)
-    copy(to, plan[line, _KEY], plan[line, _KEY_BYTES])
-    to += plan[line, _KEY_BYTES]
-    store8(to, _VALUE_TAG)
-    to = put_varint_at(to + 1, steps_bytes)
-    running = plan[line, _RUNNING]
-    for i in range(load64(plan[line, _SPLITS] + 8 * row), load64(plan[line, _SPLITS] + 8 * row + 8)):
-        step = load64(running + 8 * i + 8) - load64(running + 8 * i)
-        store8(to, _STEP_TAG)
-        copy(to + 1, load64(plan[line, _STEPS] + 8 * i), step - 1)
-        to += step
-    return to
-
-
-@kernel
-def _put_payloads(
-    plan: Int64s, head: Bytes, head_starts: Int64s, head_lengths: Int64s, starts: Int64s, out: Bytes
-) -> None:
-    """Write the records without their frames: the context as it was encoded, and the feature lists."""
-    for row in range(len(starts)):
-        to = address(out) + starts[row] + 12
-        copy(to, address(head) + head_starts[row] + 12, head_lengths[row])
-        to += head_lengths[row]
-        if len(plan):
-            store8(to, _LISTS_TAG)
-            to = put_varint_at(to + 1, _lists_bytes(plan, row))
-            for line in range(len(plan)):
-                if load8(plan[line, _VALID] + row):
-                    to = _put_entry(plan, line, row, to)
+    key = _key(name)
+    return (native.MESSAGE, 1, len(key)), [valid, _NOTHING, data, ends[splits - splits[0]], _padded([key])]
 
 
 def encode(batch: pa.RecordBatch, schema: Schema) -> Frames:
