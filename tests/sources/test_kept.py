@@ -21,13 +21,12 @@ from hypothesis import strategies as st
 from source_reading import check_chunk, input_files
 
 from recordmill.base.errors import RecordmillError
-from recordmill.sources.common import scan_cache
+from recordmill.sources.common import lines, scan_cache
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.common.scan_cache import CachedPiece, CachedReject, RecordKeeper, ScanCache
 from recordmill.sources.csv import ranges
 from recordmill.sources.csv import source as csv_source
 from recordmill.sources.csv.dialect import CsvOptions
-from recordmill.sources.jsonl import plan as json_plan
 from recordmill.sources.jsonl import tape as json_tape
 from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
 from recordmill.sources.values import labels
@@ -150,7 +149,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan_cache, "_PIECE_BYTES", 16)
     monkeypatch.setattr(ranges, "_FIELDS", 24)
     monkeypatch.setattr(json_tape, "BATCH_ROWS", 5)
-    monkeypatch.setattr(json_plan, "cut_regions", _small_regions)
+    monkeypatch.setattr(lines, "cut_regions", _small_regions)
 
 
 def _small_regions(size: int) -> list[tuple[int, int]]:

@@ -23,7 +23,6 @@ from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.common.encoding import is_plain
 from recordmill.sources.common.lines import LineStarts, cut_regions, file_lines, stream_lines, whole_lines
 from recordmill.sources.registry import DATA_EXTENSIONS
-from recordmill.sources.text import line_records as text_lines
 from recordmill.sources.text.source import TextOptions, TextSource, plan_text
 from recordmill.storage.files import Bytes, read_range
 from recordmill.storage.listing import list_inputs
@@ -157,7 +156,7 @@ def test_any_cut_gives_the_same_lines(tmp_path: Path, content: str, region: int,
     path = tmp_path / "a.txt"
     path.write_bytes((content + "end").encode())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_lines, "cut_regions", lambda size: lines.cut_regions(size, region))
+        patch.setattr(lines, "cut_regions", lambda size, cut=lines.cut_regions: cut(size, region))
         patch.setattr(lines.file_lines, "__defaults__", (block,))
         source = plan(path)
         rows, rejects = read_all(source)

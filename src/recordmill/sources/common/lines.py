@@ -12,23 +12,28 @@ import functools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from recordmill.base import native
 from recordmill.base.errors import Reject
-from recordmill.base.threads import one_ahead
-from recordmill.sources.common.contract import BATCH_BYTES, UNIT_BYTES
-from recordmill.sources.common.encoding import encoding_hint, utf8_blocks, without_mark
+from recordmill.base.threads import one_ahead, thread_map
+from recordmill.sources.common.contract import BATCH_BYTES, UNIT_BYTES, Unit, packed
+from recordmill.sources.common.encoding import encoding_hint, is_plain, utf8_blocks, without_mark
 from recordmill.sources.common.scan_cache import CachedReject
 from recordmill.storage.file_table import InputFile
-from recordmill.storage.files import Bytes, read_range
+from recordmill.storage.files import Bytes, Stat, ahead, check_unchanged, read_range
 
 STREAMED = "streamed"  # the column that marks files which can't be cut
 MAX_LINE_BYTES = 16 << 20  # 16 MiB: longer than any line meant as one record, short enough to hold several
+LINE_COUNTS = ("ordinal", "start", "stop", "lines", "records", "content_bytes", "returns")  # integers of `LineRange`
 _PEEK_BYTES = 1 << 14  # 16 KiB: a line's end is usually near
 _FILES = 64  # of which line starts are held: more than threads look into at once
+
+_Scanned = TypeVar("_Scanned")
 
 
 class LineBlock(NamedTuple):
@@ -58,8 +63,119 @@ def rejected(one: CachedReject, file: InputFile, place: str) -> Reject:
 
 
 def cut_regions(size_bytes: int, region_bytes: int = UNIT_BYTES) -> list[tuple[int, int]]:
-    """Byte ranges that cover the file; `LineStarts` moves both ends to where lines begin."""
+    """Returns byte ranges that cover a file; `scan_ranges` moves both ends to where lines begin."""
     return [(start, min(start + region_bytes, size_bytes)) for start in range(0, size_bytes, region_bytes)]
+
+
+@dataclass(frozen=True)
+class LineRange:
+    """Lines of one file that are scanned together, and what was counted of them.
+
+    Attributes:
+        ordinal: The file.
+        start: The byte at which the range begins; for a streamed file 0.
+        stop: The byte at which it ends.
+        streamed: The file can't be cut, and is one range.
+        is_array: It is one JSON array, whose elements are read as lines.
+        lines: Lines, blank ones included.
+        records: Lines that are records or rejects.
+        content_bytes: Bytes of the lines, decoded.
+        returns: Carriage returns.
+    """
+
+    ordinal: int
+    start: int
+    stop: int
+    streamed: bool = False
+    is_array: bool = False
+    lines: int = 0
+    records: int = 0
+    content_bytes: int = 0
+    returns: int = 0
+
+
+def line_ranges(
+    files: Sequence[InputFile], encoding: str, is_array: Callable[[InputFile], bool] | None = None
+) -> Iterator[LineRange]:
+    """Yields the ranges that cover the files, in order; `scan_ranges` moves their ends to where lines begin."""
+    for ordinal, file in enumerate(files):
+        plain, array = is_plain(file, encoding), is_array is not None and is_array(file)
+        if array or not plain:
+            yield LineRange(ordinal, 0, file.stat.size_bytes, True, array)
+        else:
+            yield from (LineRange(ordinal, *ends) for ends in cut_regions(file.stat.size_bytes) or [(0, 0)])
+
+
+def scan_ranges(
+    files: Sequence[InputFile],
+    ranges: Iterable[LineRange],
+    scan: Callable[[int, LineRange, Iterator[LineBlock]], _Scanned],
+    stream: Callable[[InputFile], Iterator[LineBlock]],
+    max_line_bytes: int,
+    threads: int,
+) -> Iterator[_Scanned]:
+    """Scans ranges on several threads.
+
+    Args:
+        files: The files.
+        ranges: As `line_ranges` gives them.
+        scan: Called with the number of a range, the range and its lines.
+        stream: Reads the lines of a file that can't be cut.
+        max_line_bytes: A longer line is passed over.
+        threads: How many threads scan.
+
+    Yields:
+        The results of `scan`, in the order of the ranges.
+
+    Raises:
+        DataError: A file changed while it was read, or is damaged.
+    """
+    line_starts = LineStarts.of_each(files)
+
+    def work(task: tuple[int, LineRange]) -> _Scanned:
+        number, one = task
+        file = files[one.ordinal]
+        if one.streamed:
+            one, blocks = replace(one, start=0, stop=0), stream(file)
+        else:
+            start, stop = map(line_starts(one.ordinal).at, (one.start, one.stop))
+            one, blocks = replace(one, start=start, stop=stop), file_lines(file, start, stop, max_line_bytes)
+        result = scan(number, one, blocks)
+        check_unchanged(file.path, file.stat, file.name)
+        return result
+
+    def begins(task: tuple[int, LineRange]) -> tuple[str, Stat] | None:
+        one = task[1]
+        return None if one.start else (files[one.ordinal].path, files[one.ordinal].stat)
+
+    return thread_map(work, ahead(enumerate(ranges), begins), threads)
+
+
+def line_units(ranges: Iterable[LineRange]) -> tuple[Unit, ...]:
+    """Returns the units of scanned ranges; small files that follow each other share one."""
+
+    def each() -> Iterator[Unit]:
+        for ordinal, of_file in groupby(ranges, key=lambda one: one.ordinal):
+            first, *more = of_file
+            line = 0
+            for one in (first, *more):
+                if not more:
+                    yield Unit(ordinal, ordinal + 1, rows=one.records, size_bytes=one.content_bytes)
+                elif one.stop > one.start:
+                    place = one.start, one.stop, line, one.records
+                    yield Unit(ordinal, ordinal + 1, *place, one.content_bytes)
+                line += one.lines
+
+    return packed(each(), UNIT_BYTES)
+
+
+def note_blank_lines_of(files: Sequence[InputFile], ranges: Iterable[LineRange]) -> tuple[str, ...]:
+    """Returns a note on the blank lines of scanned ranges."""
+    blank = Counter[str]()
+    for one in ranges:
+        if not one.is_array and one.lines > one.records:
+            blank[files[one.ordinal].name] += one.lines - one.records
+    return note_blank_lines(blank)
 
 
 class LineStarts:

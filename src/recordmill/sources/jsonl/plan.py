@@ -5,18 +5,18 @@ on all threads. A file that is one JSON array of objects is read as such lines, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 
 from recordmill.base import native
 from recordmill.base.errors import DataError
-from recordmill.base.threads import one_ahead, thread_map
+from recordmill.base.threads import one_ahead
 from recordmill.schemas.feature import Feature
 from recordmill.sources.common.contract import BATCH_BYTES, PlanOptions
-from recordmill.sources.common.encoding import is_plain, utf8_blocks
-from recordmill.sources.common.lines import LineBlock, LineStarts, cut_regions, file_lines, stream_lines, whole_lines
+from recordmill.sources.common.encoding import utf8_blocks
+from recordmill.sources.common.lines import LineBlock, LineRange, line_ranges, scan_ranges, stream_lines, whole_lines
 from recordmill.sources.jsonl.binary import StringCounts
 from recordmill.sources.jsonl.columns import SCALARS, STRINGS, Leaf, build_columns
 from recordmill.sources.jsonl.records import LineKeeper, mark_unreadable
@@ -25,7 +25,7 @@ from recordmill.sources.jsonl.tape import Tape, TapeScanner
 from recordmill.sources.values.labels import ClassNames
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
 from recordmill.storage.file_table import InputFile
-from recordmill.storage.files import Bytes, Stat, ahead, check_unchanged
+from recordmill.storage.files import Bytes
 
 _SPACE = b" \t\r\n"
 
@@ -64,71 +64,25 @@ def _elements(blocks: Iterable[Bytes], source: str) -> Iterator[Bytes]:
         )
 
 
-@dataclass(frozen=True)
-class Task:
-    """One file's byte range; a streamed file is one task. array: it is one JSON array, which is streamed."""
-
-    ordinal: int
-    start: int
-    stop: int
-    streamed: bool
-    array: bool = False
-
-
-@dataclass(frozen=True)
-class LineExtent:
-    """What is kept of a part when all are scanned; see `Task` and `ScannedLines`."""
-
-    ordinal: int
-    start: int
-    stop: int
-    lines: int
-    records: int
-    content_bytes: int
-    streamed: bool
-    array: bool
-
-
-PLAN_COUNTS = ("ordinal", "start", "stop", "lines", "records", "content_bytes")  # of an extent, which differ
-
-
 @dataclass
 class ScannedLines:
-    """What a task found: the range moved to line starts, lines (blank ones included), records and bad lines in it.
+    """Findings of a scan of one range.
 
-    classes: the label's values. strings: what the features that are asked for have.
+    Attributes:
+        extent: The range, with what was counted.
+        observed: The values at each place of the records.
+        classes: The label's values.
+        strings: The strings of features that may be base64.
     """
 
-    task: Task
-    start: int = 0
-    stop: int = 0
-    lines: int = 0
-    records: int = 0
-    content_bytes: int = 0
+    extent: LineRange
     observed: Observed = field(default_factory=Observed)
     classes: ClassNames = field(default_factory=lambda: ClassNames(""))
     strings: dict[str, StringCounts] = field(default_factory=dict)
 
-    @property
-    def extent(self) -> LineExtent:
-        task, found = self.task, (self.start, self.stop, self.lines, self.records, self.content_bytes)
-        return LineExtent(task.ordinal, *found, task.streamed, task.array)
-
-
-def make_tasks(files: Sequence[InputFile], encoding: str) -> Iterator[Task]:
-    """The tasks in order of file and place."""
-    for ordinal, file in enumerate(files):
-        plain, array = is_plain(file, encoding), is_array(file, encoding)
-        if array or not plain:
-            yield Task(ordinal, 0, file.stat.size_bytes, True, array)
-        else:
-            for start, stop in cut_regions(file.stat.size_bytes) or [(0, 0)]:
-                yield Task(ordinal, start, stop, False)
-
 
 def scan_parts(
     files: Sequence[InputFile],
-    tasks: Iterable[Task],
     encoding: str,
     max_line_bytes: int,
     label: tuple[str, str] | None,
@@ -136,39 +90,39 @@ def scan_parts(
     common: PlanOptions,
     keeper: Callable[[], LineKeeper],
 ) -> Iterator[ScannedLines]:
-    """The parts, in the tasks' order. label: its name, and which of its values are classes: STRINGS or SCALARS. binary:
-    features of which it is asked whether their strings are base64. keeper: makes what keeps the records of a part.
+    """Scans the files, by ranges.
+
+    Args:
+        files: The files.
+        encoding: Their encoding.
+        max_line_bytes: A longer line is passed over.
+        label: The label's name, and which of its values are classes: STRINGS or SCALARS.
+        binary: Features of which it is asked whether their strings are base64.
+        common: The options of the plan.
+        keeper: Makes what keeps the records of a range.
+
+    Yields:
+        The findings, in the order of the ranges.
 
     Raises:
-        DataError: a file changed while it was read, is damaged, or has too many different keys.
+        DataError: A file changed while it was read, is damaged, or has too many different keys.
     """
 
-    line_starts = LineStarts.of_each(files)
-
-    def work(number_and_task: tuple[int, Task]) -> ScannedLines:
-        number, task = number_and_task
-        file = files[task.ordinal]
-        part = ScannedLines(task)
-        if task.streamed:
-            blocks = stream_records(file, encoding, max_line_bytes)
-        else:
-            part.start, part.stop = map(line_starts(task.ordinal).at, (task.start, task.stop))
-            blocks = file_lines(file, part.start, part.stop, max_line_bytes)
-        keeping = keeper()
-        _scan(part, number, blocks, label, binary, keeping, common.memory_bytes, file.name)
-        check_unchanged(file.path, file.stat, file.name)
-        keeping.put(task.ordinal, part.start)
+    def scan(number: int, extent: LineRange, blocks: Iterator[LineBlock]) -> ScannedLines:
+        keeping, source = keeper(), files[extent.ordinal].name
+        part = _scan(extent, number, blocks, label, binary, keeping, common.memory_bytes, source)
+        keeping.put(extent.ordinal, extent.start)
         return part
 
-    def begins(number_and_task: tuple[int, Task]) -> tuple[str, Stat] | None:
-        task = number_and_task[1]
-        return None if task.start else (files[task.ordinal].path, files[task.ordinal].stat)
+    def stream(file: InputFile) -> Iterator[LineBlock]:
+        return stream_records(file, encoding, max_line_bytes)
 
-    return thread_map(work, ahead(enumerate(tasks), begins), common.threads)
+    ranges = line_ranges(files, encoding, lambda file: is_array(file, encoding))
+    return scan_ranges(files, ranges, scan, stream, max_line_bytes, common.threads)
 
 
 def _scan(
-    part: ScannedLines,
+    extent: LineRange,
     number: int,
     blocks: Iterable[LineBlock],
     label: tuple[str, str] | None,
@@ -176,17 +130,17 @@ def _scan(
     keeper: LineKeeper,
     memory_bytes: int,
     source: str,
-) -> None:
-    scanner = TapeScanner(memory_bytes, source)
+) -> ScannedLines:
+    scanner, part = TapeScanner(memory_bytes, source), ScannedLines(extent)
+    lines = records = size = 0
     for block in blocks:
-        part.content_bytes += len(block.data)
+        size += len(block.data)
         if block.too_long_bytes:
-            part.lines += 1
-            part.records += 1
+            lines, records = lines + 1, records + 1
             keeper.give_up()
         unreadable = mark_unreadable(block)
         for tape in scanner.scan(block.data):
-            part.observed.add(tape, scanner.paths, number, part.lines)
+            part.observed.add(tape, scanner.paths, number, lines)
             keeper.add(tape, scanner, unreadable, part.observed)
             if label is not None:
                 for texts in _strings(tape, scanner, *label):
@@ -194,8 +148,10 @@ def _scan(
             for name in binary:
                 for texts in _strings(tape, scanner, name, STRINGS):
                     part.strings[name] = part.strings.get(name, StringCounts()) + StringCounts.of(texts)
-            part.lines += tape.lines
-            part.records += tape.rows + len(tape.errors)
+            lines += tape.lines
+            records += tape.rows + len(tape.errors)
+    part.extent = replace(extent, lines=lines, records=records, content_bytes=size)
+    return part
 
 
 def _strings(tape: Tape, scanner: TapeScanner, name: str, text: str) -> Iterator[pa.Array]:

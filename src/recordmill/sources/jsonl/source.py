@@ -8,10 +8,8 @@ object, has a key twice, or a value that is no such feature is a reject of its o
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
@@ -20,14 +18,23 @@ from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.option_names import option
 from recordmill.schemas.feature import Schema, check_feature_count
-from recordmill.sources.common.contract import UNIT_BYTES, Chunk, PlanOptions, Unit, packed
+from recordmill.sources.common.contract import Chunk, PlanOptions, Unit
 from recordmill.sources.common.encoding import check_encoding
-from recordmill.sources.common.lines import MAX_LINE_BYTES, STREAMED, file_lines, note_blank_lines, rejected
+from recordmill.sources.common.lines import (
+    LINE_COUNTS,
+    MAX_LINE_BYTES,
+    STREAMED,
+    LineRange,
+    file_lines,
+    line_units,
+    note_blank_lines_of,
+    rejected,
+)
 from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
 from recordmill.sources.common.tables import Alike
 from recordmill.sources.jsonl.binary import StringCounts, declared_base64, tell_base64, untold_bytes
 from recordmill.sources.jsonl.columns import SCALARS, STRINGS
-from recordmill.sources.jsonl.plan import PLAN_COUNTS, LineExtent, ScannedLines, make_tasks, scan_parts, stream_records
+from recordmill.sources.jsonl.plan import ScannedLines, scan_parts, stream_records
 from recordmill.sources.jsonl.records import ExpectedLayout, LineKeeper, RecordLayout, layout_of, mark_unreadable
 from recordmill.sources.jsonl.schema import Declared, Observed, infer_features
 from recordmill.sources.jsonl.tape import Path, TapeScanner
@@ -139,8 +146,7 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
     label, asked = asked_label(common), untold_bytes(common)
     kept, expected = ScanCache[CachedPiece]() if asked else common.room_for_parsed(), ExpectedLayout(common, base64)
     scanned = scan_parts(
-        *(files, make_tasks(files, options.encoding), options.encoding, options.max_line_bytes),
-        *(label, asked, common),
+        *(files, options.encoding, options.max_line_bytes, label, asked, common),
         keeper=lambda: LineKeeper(expected, kept),
     )
     found = JsonlPlan()
@@ -160,9 +166,9 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
     kept.settle(lambda used: used.agrees(final))
     marked = files.marked(STREAMED, (part.ordinal for part in parts if part.streamed))
     as_bytes, binary = tell_base64(found.strings)
-    blank = note_blank_lines(_blank_lines(files, parts))
+    blank = note_blank_lines_of(files, parts)
     told = (*_arrays(files, parts), *inferred.notes, *binary, *blank, *notes)
-    source = JsonlSource(schema, marked, _units(parts), options, final.paths, told)
+    source = JsonlSource(schema, marked, line_units(parts), options, final.paths, told)
     told_texts = {**named, **final.texts}
     source = replace(source, base64=tuple(sorted(base64 | as_bytes)), texts=told_texts, kept=kept)
     return replace(source, memory_bytes=common.memory_bytes)
@@ -185,15 +191,15 @@ class JsonlPlan:
         self.observed, self.strings = Observed(), dict[str, StringCounts]()
         self.classes = ClassNames("")
 
-    def all_of(self, parts: Iterable[ScannedLines]) -> Alike[LineExtent]:
+    def all_of(self, parts: Iterable[ScannedLines]) -> Alike[LineRange]:
         """Adds up the parts, and returns what is kept of each."""
 
-        def each() -> Iterator[LineExtent]:
+        def each() -> Iterator[LineRange]:
             for part in parts:
                 self._add(part)
                 yield part.extent
 
-        return Alike.of(each(), PLAN_COUNTS)
+        return Alike.of(each(), LINE_COUNTS)
 
     def _add(self, part: ScannedLines) -> None:
         self.observed.merge(part.observed)
@@ -205,7 +211,7 @@ class JsonlPlan:
 class LinePositions(Mapping[int, tuple[str, int]]):
     """Of each part its file's name and first line."""
 
-    def __init__(self, files: Sequence[InputFile], parts: Sequence[LineExtent]) -> None:
+    def __init__(self, files: Sequence[InputFile], parts: Sequence[LineRange]) -> None:
         self._files, self._parts = files, parts
 
     def __getitem__(self, number: int) -> tuple[str, int]:
@@ -221,39 +227,14 @@ class LinePositions(Mapping[int, tuple[str, int]]):
         return len(self._parts)
 
 
-def _arrays(files: Sequence[InputFile], parts: Iterable[LineExtent]) -> tuple[str, ...]:
+def _arrays(files: Sequence[InputFile], parts: Iterable[LineRange]) -> tuple[str, ...]:
     """A note on the files that are JSON arrays."""
-    names = [files[part.ordinal].name for part in parts if part.array]
+    names = [files[part.ordinal].name for part in parts if part.is_array]
     shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     return (f"JSON arrays, whose elements are read as lines ({len(names):,}): {shown}",) if names else ()
 
 
-def _blank_lines(files: Sequence[InputFile], parts: Iterable[LineExtent]) -> Counter[str]:
-    found = Counter[str]()
-    for part in parts:
-        if not part.array and part.lines > part.records:
-            found[files[part.ordinal].name] += part.lines - part.records
-    return found
-
-
-def _units(parts: Iterable[LineExtent]) -> tuple[Unit, ...]:
-    """Small files that follow each other share a unit."""
-
-    def each() -> Iterator[Unit]:
-        for ordinal, of_file in groupby(parts, key=lambda part: part.ordinal):
-            mine, line = list(of_file), 0
-            for part in mine:
-                if len(mine) == 1:
-                    yield Unit(ordinal, ordinal + 1, rows=part.records, size_bytes=part.content_bytes)
-                elif part.stop > part.start:
-                    place = part.start, part.stop, line, part.records
-                    yield Unit(ordinal, ordinal + 1, *place, part.content_bytes)
-                line += part.lines
-
-    return packed(each(), UNIT_BYTES)
-
-
-def _nothing(files: FileTable, options: JsonlOptions, parts: Sequence[LineExtent]) -> DataError:
+def _nothing(files: FileTable, options: JsonlOptions, parts: Sequence[LineRange]) -> DataError:
     """Why there is no record: the first bad line, if there is one."""
     ordinal = next((part.ordinal for part in parts if part.records), None)
     if ordinal is None:

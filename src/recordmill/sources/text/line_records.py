@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
@@ -14,24 +13,25 @@ import pyarrow as pa
 from recordmill.base import native
 from recordmill.base.errors import Reject
 from recordmill.base.option_names import option
-from recordmill.base.threads import thread_map
 from recordmill.base.utf8 import is_utf8, split_lines
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
-from recordmill.sources.common.contract import BATCH_ROWS, UNIT_BYTES, Chunk, Unit, packed
-from recordmill.sources.common.encoding import encoding_hint, is_plain
+from recordmill.sources.common.contract import BATCH_ROWS, Chunk, Unit
+from recordmill.sources.common.encoding import encoding_hint
 from recordmill.sources.common.lines import (
+    LINE_COUNTS,
     LineBlock,
-    LineStarts,
-    cut_regions,
-    file_lines,
-    note_blank_lines,
+    LineRange,
+    line_ranges,
+    line_units,
+    note_blank_lines_of,
+    scan_ranges,
     stream_lines,
 )
 from recordmill.sources.common.tables import Alike
 from recordmill.sources.values.labels import to_classes
 from recordmill.storage.file_table import FileTable, InputFile
-from recordmill.storage.files import Bytes, Stat, ahead, check_unchanged
+from recordmill.storage.files import Bytes
 
 
 class TextColumns:
@@ -141,113 +141,41 @@ class TextParts:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Extent:
-    """What is kept of a part when all are counted."""
-
-    ordinal: int
-    start: int
-    stop: int
-    lines: int
-    records: int
-    returns: int
-    size: int
-    streamed: bool
-
-
-_COUNTS = ("ordinal", "start", "stop", "lines", "records", "returns", "size")  # of an extent, which differ
-
-
-@dataclass
-class _Part:
-    ordinal: int
-    start: int
-    stop: int
-    streamed: bool
-    lines: int = 0
-    records: int = 0
-    returns: int = 0
-    size: int = 0
-
-    @property
-    def extent(self) -> _Extent:
-        counts = self.lines, self.records, self.returns, self.size
-        return _Extent(self.ordinal, self.start, self.stop, *counts, self.streamed)
-
-
 def count_lines(
     files: Sequence[InputFile], encoding: str, max_line_bytes: int, blank_lines: bool, threads: int
 ) -> TextParts:
-    """Count the lines of every file, on all threads."""
-    line_starts = LineStarts.of_each(files)
+    """Counts the lines of every file, on all threads."""
 
-    def work(part: _Part) -> _Part:
-        file = files[part.ordinal]
-        if part.streamed:
-            blocks = stream_lines(file, encoding, max_line_bytes)
-        else:
-            part.start, part.stop = map(line_starts(part.ordinal).at, (part.start, part.stop))
-            blocks = file_lines(file, part.start, part.stop, max_line_bytes)
+    def scan(_: int, part: LineRange, blocks: Iterator[LineBlock]) -> LineRange:
+        lines = blank = returns = size = 0
         for block in blocks:
             counts = native.struct_line_counts()
             native.count_lines(block.data, counts)
-            lines = counts.lines + bool(block.too_long_bytes)
-            part.lines += lines
-            part.records += lines if blank_lines else lines - counts.blank
-            part.returns += counts.returns
-            part.size += len(block.data)
-        check_unchanged(file.path, file.stat, file.name)
-        return part
+            lines += counts.lines + bool(block.too_long_bytes)
+            blank += counts.blank
+            returns += counts.returns
+            size += len(block.data)
+        records = lines if blank_lines else lines - blank
+        return replace(part, lines=lines, records=records, content_bytes=size, returns=returns)
 
-    def begins(part: _Part) -> tuple[str, Stat] | None:
-        return None if part.start else (files[part.ordinal].path, files[part.ordinal].stat)
+    def stream(file: InputFile) -> Iterator[LineBlock]:
+        return stream_lines(file, encoding, max_line_bytes)
 
-    return _assemble(files, thread_map(work, ahead(_tasks(files, encoding), begins), threads))
-
-
-def _tasks(files: Sequence[InputFile], encoding: str) -> Iterator[_Part]:
-    for ordinal, file in enumerate(files):
-        if is_plain(file, encoding):
-            for start, stop in cut_regions(file.stat.size_bytes) or [(0, 0)]:
-                yield _Part(ordinal, start, stop, False)
-        else:
-            yield _Part(ordinal, 0, file.stat.size_bytes, True)
-
-
-def _assemble(files: Sequence[InputFile], counted: Iterable[_Part]) -> TextParts:
-    parts = Alike.of((part.extent for part in counted), _COUNTS)
-    blank = Counter[str]()
-    for part in parts:
-        if part.lines > part.records:
-            blank[files[part.ordinal].name] += part.lines - part.records
+    counted = scan_ranges(files, line_ranges(files, encoding), scan, stream, max_line_bytes, threads)
+    parts = Alike.of(counted, LINE_COUNTS)
     return TextParts(
-        packed(_units(parts), UNIT_BYTES),
+        line_units(parts),
         sum(part.records for part in parts),
         frozenset(part.ordinal for part in parts if part.streamed),
-        (*_carriage_returns(files, parts), *note_blank_lines(blank)),
+        (*_carriage_returns(files, parts), *note_blank_lines_of(files, parts)),
     )
 
 
-def _by_file(parts: Iterable[_Extent]) -> Iterator[list[_Extent]]:
-    return (list(of_file) for _, of_file in groupby(parts, key=lambda part: part.ordinal))
-
-
-def _units(parts: Iterable[_Extent]) -> Iterator[Unit]:
-    for of_file in _by_file(parts):
-        line = 0
-        for part in of_file:
-            if len(of_file) == 1:
-                yield Unit(part.ordinal, part.ordinal + 1, rows=part.records, size_bytes=part.size)
-            elif part.stop > part.start:
-                yield Unit(part.ordinal, part.ordinal + 1, part.start, part.stop, line, part.records, part.size)
-            line += part.lines
-
-
-def _carriage_returns(files: Sequence[InputFile], parts: Iterable[_Extent]) -> list[str]:
-    """A note on each file that is one line, and perhaps should not be."""
+def _carriage_returns(files: Sequence[InputFile], parts: Iterable[LineRange]) -> list[str]:
+    """Notes each file that is one line, and perhaps should not be."""
     return [
-        f"{files[part.ordinal].name}: one line with {part.returns} carriage returns, which end no line here; convert "
+        f"{files[ordinal].name}: one line with {first.returns} carriage returns, which end no line here; convert "
         "it if they should"
-        for part, *more in _by_file(parts)
-        if not more and part.lines == 1 and part.returns > 1
+        for ordinal, (first, *more) in groupby(parts, key=lambda part: part.ordinal)
+        if not more and first.lines == 1 and first.returns > 1
     ]
