@@ -14,12 +14,13 @@ import pytest
 from made_data_set import MIXED, mixed_rows
 
 from recordmill.base.errors import DataError
+from recordmill.records.columns.numpy_arrays import gather_columns
 from recordmill.records.writers.arrow import ArrowWriter
 from recordmill.records.writers.csv import CsvWriter
 from recordmill.records.writers.npy import COLUMNS_NAME, NpyWriter, file_stem, open_columns, part_names
 from recordmill.records.writers.npy_file import NpyFile, npy_header
 from recordmill.records.writers.parquet import ParquetWriteOptions, ParquetWriter, parquet_schema
-from recordmill.schemas.arrow import from_arrow, to_arrow
+from recordmill.schemas.arrow import arrow_type, from_arrow, to_arrow, value_type
 from recordmill.schemas.feature import Feature, Schema
 
 
@@ -158,6 +159,27 @@ def test_a_file_of_another_dtype_or_number_of_rows_is_an_error(
 def test_no_features(tmp_path: Path) -> None:
     NpyWriter(tmp_path, Schema(())).close()
     assert open_columns(tmp_path) == {}
+
+
+def test_dimensions_of_0_keep_their_shape(tmp_path: Path) -> None:
+    features = (
+        Feature("x", "float32", (5, 0)),
+        Feature("s", "string", (0,), required=True),
+        Feature("y", "int8", (0,)),
+    )
+    schema = Schema(features)
+    batch = pa.RecordBatch.from_arrays(
+        [pa.Array.from_buffers(arrow_type(f), 4, [None], children=[pa.array([], value_type(f))]) for f in features],
+        schema=to_arrow(schema),
+    )
+    writer = NpyWriter(tmp_path, schema)
+    for _ in range(2):
+        writer.write(batch)
+    writer.close()
+    wanted = {"x": (8, 5, 0), "s": (8, 0), "y": (8, 0)}
+    assert {name: np.shape(column) for name, column in open_columns(tmp_path).items()} == wanted
+    gathered = gather_columns([batch, batch], schema, 8)
+    assert {name: np.shape(column) for name, column in gathered.items()} == wanted
 
 
 # Batches to Parquet and Arrow files

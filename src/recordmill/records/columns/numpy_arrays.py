@@ -1,11 +1,12 @@
-"""Arrow columns to NumPy: flat values, row splits and a mask of what is missing (`Parts`), and from them arrays for
-people; and many batches to one set of columns in memory, where fixed shapes are filled into arrays made once.
+"""Turns Arrow columns into NumPy arrays: flat values, row splits and a mask of missing rows (`Parts`), and from them
+arrays for people. `gather_columns` makes one set of columns of many batches; fixed shapes are filled into arrays that
+are made once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,23 +23,27 @@ from recordmill.schemas.feature import Feature, Schema
 class Parts:
     """A column taken apart.
 
-    values: [items, *inner_shape], or [bytes] uint8 of text and binary. splits: one per variable dimension, outermost
-    first, and for text and binary the byte offsets last; each starts at 0. valid: [rows] bool if the feature may be
-    missing, else None.
+    Attributes:
+        values: [items, *inner_shape], or [bytes] uint8 of text and binary.
+        splits: Row splits, one per variable dimension, outermost first, and for text and binary the byte offsets last;
+            each starts at 0.
+        valid: [rows] bool if the feature may be missing, else None.
+        items: Tensors or scalars; -1: as many as the values make.
     """
 
     values: Array
     splits: tuple[Int64s, ...]
     valid: Valid | None
+    items: int = -1
 
 
 def is_bytes(feature: Feature) -> bool:
-    """Whether the feature's values are text or binary."""
+    """Returns whether the feature's values are text or binary."""
     return feature.dtype in ("string", "bytes")
 
 
 def numpy_dtype(feature: Feature) -> np.dtype[Any]:
-    """The NumPy dtype of one value; object for text and binary."""
+    """Returns the NumPy dtype of one value; object for text and binary."""
     if is_bytes(feature):
         return np.dtype(object)
     if feature.timestamp:
@@ -47,8 +52,8 @@ def numpy_dtype(feature: Feature) -> np.dtype[Any]:
 
 
 def take_apart(column: pa.Array | pa.ChunkedArray, feature: Feature) -> Parts:
-    """The flat arrays of a column of the feature's Arrow type (or one with 32-bit offsets, or a variable list for a
-    nullable tensor).
+    """Returns the flat arrays of a column of the feature's Arrow type (or one with 32-bit offsets, or a variable list
+    for a nullable tensor).
     """
     array = _one_array(column)
     valid = None if feature.required else _valid(array)
@@ -56,18 +61,19 @@ def take_apart(column: pa.Array | pa.ChunkedArray, feature: Feature) -> Parts:
     for _ in range(feature.ragged_rank):
         array, offsets = _unlist(array)
         splits.append(offsets)
+    items = len(array)
     if feature.inner_shape:
         array = _untensor(array, feature.inner_size)
     if is_bytes(feature):
         values, offsets = _unstring(array)
         splits.append(offsets)
-        return Parts(values, tuple(splits), valid)
+        return Parts(values, tuple(splits), valid, items)
     flat = _primitive(array, feature)
-    return Parts(flat.reshape(-1, *feature.inner_shape) if feature.inner_shape else flat, tuple(splits), valid)
+    return Parts(flat.reshape(items, *feature.inner_shape), tuple(splits), valid, items)
 
 
 def to_numpy(column: pa.Array | pa.ChunkedArray, feature: Feature) -> Array | Ragged | Strings:
-    """The column in memory, as the table above says."""
+    """Returns the column as an array in memory."""
     if is_bytes(feature) and not feature.shape:
         text: Array = _one_array(column).to_numpy(zero_copy_only=False)
         return text
@@ -76,7 +82,7 @@ def to_numpy(column: pa.Array | pa.ChunkedArray, feature: Feature) -> Array | Ra
 
 
 def put_together(parts: Parts, feature: Feature, *, lazy_text: bool = True) -> Array | Ragged | Strings:
-    """The array, Ragged or Strings that the parts are; with lazy_text, text stays in its buffer (`Strings`)."""
+    """Returns the array, Ragged or Strings of the parts; with lazy_text, text stays in its buffer (`Strings`)."""
     values: Array | Ragged | Strings = parts.values
     splits = list(parts.splits)
     plain = not feature.ragged_rank
@@ -84,7 +90,11 @@ def put_together(parts: Parts, feature: Feature, *, lazy_text: bool = True) -> A
         text = Strings(
             parts.values, splits.pop(), feature.dtype == "string", parts.valid if plain and not feature.shape else None
         )
-        values = text if lazy_text and not feature.inner_shape else text.to_numpy().reshape(-1, *feature.inner_shape)
+        values = (
+            text
+            if lazy_text and not feature.inner_shape
+            else text.to_numpy().reshape(parts.items, *feature.inner_shape)
+        )
         if plain and not feature.shape:
             return values
     if plain:
@@ -121,7 +131,7 @@ def _valid(array: pa.Array) -> Valid:
 
 
 def _unlist(array: pa.Array) -> tuple[pa.Array, Int64s]:
-    """The items of a list column and its splits from 0; a missing list is an empty one here."""
+    """Returns the items of a list column and its splits from 0; a missing list is an empty one here."""
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
     splits = np.zeros(len(array) + 1, np.int64)
     np.cumsum(lengths, out=splits[1:])
@@ -129,7 +139,7 @@ def _unlist(array: pa.Array) -> tuple[pa.Array, Int64s]:
 
 
 def _untensor(array: pa.Array, size: int) -> pa.Array:
-    """The values of a tensor column, with zeros (or empty strings) in place of a missing tensor."""
+    """Returns the values of a tensor column, with zeros (or empty strings) in place of a missing tensor."""
     if array.null_count == 0:
         return array.flatten()
     present = array.drop_null().flatten()
@@ -156,7 +166,7 @@ def _primitive(array: pa.Array, feature: Feature) -> npt.NDArray[Any]:
 
 
 def _unstring(array: pa.Array) -> tuple[Array, Int64s]:
-    """The bytes of a text or binary column and its offsets from 0; a missing value is empty here."""
+    """Returns the bytes of a text or binary column and its offsets from 0; a missing value is empty here."""
     if not (pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)):
         array = array.cast(pa.large_binary())
     if array.null_count:
@@ -170,10 +180,10 @@ def _unstring(array: pa.Array) -> tuple[Array, Int64s]:
 
 
 def gather_columns(batches: Iterable[pa.RecordBatch], schema: Schema, rows: int) -> dict[str, Array | Ragged | Strings]:
-    """The columns of all batches, which have that many rows together.
+    """Returns the columns of all batches, which have that many rows together.
 
     Raises:
-        ValueError: they have another number of rows.
+        ValueError: They have another number of rows.
     """
     columns = {feature.name: _Column(feature, rows) for feature in schema}
     at = 0
@@ -206,9 +216,7 @@ class _Column:
             return
         parts = take_apart(array, self.feature)
         if not self._fixed:
-            self._parts.append(
-                Parts(parts.values.copy() if parts.values.base is not None else parts.values, parts.splits, parts.valid)
-            )
+            self._parts.append(replace(parts, values=parts.values.copy()) if parts.values.base is not None else parts)
             return
         self._values[at : at + len(array)] = parts.values
         if self._valid is not None:
@@ -223,7 +231,7 @@ class _Column:
 
 
 def joined_columns(parts: list[Parts], feature: Feature) -> Parts:
-    """The parts of consecutive batches as one."""
+    """Joins the parts of consecutive batches."""
     if len(parts) == 1:
         return parts[0]
     levels = feature.ragged_rank + is_bytes(feature)
@@ -243,4 +251,5 @@ def joined_columns(parts: list[Parts], feature: Feature) -> Parts:
         if feature.required
         else np.concatenate([np.empty(0, np.bool_), *(part.valid for part in parts if part.valid is not None)])
     )
-    return Parts(np.concatenate([empty, *(part.values for part in parts)]), tuple(splits), valid)
+    values = np.concatenate([empty, *(part.values for part in parts)])
+    return Parts(values, tuple(splits), valid, sum(part.items for part in parts))

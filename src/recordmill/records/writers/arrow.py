@@ -1,4 +1,4 @@
-"""A stream of RecordBatches to one Arrow IPC file (Feather version 2) that `pa.ipc.open_file` memory-maps."""
+"""Writes a stream of RecordBatches to one Arrow IPC file (Feather version 2) that `pa.ipc.open_file` memory-maps."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from recordmill.storage.files import create_file
 
 
 class ArrowWriter(OutputWriter):
-    """Append batches of the schema's Arrow types to a new file, uncompressed so that it maps;
-    `close` makes it valid.
-    """
+    """Appends batches of the schema's Arrow types to a new file, uncompressed, so that it can be memory-mapped."""
 
-    def __init__(self, path: str | Path, schema: Schema) -> None:
-        self.schema, self.rows = schema, 0
+    def __init__(self, path: str | Path, schema: Schema, settings: WriterSettings | None = None) -> None:
+        self.rows = 0
         self._file = create_file(path)
         self._writer = pa.ipc.new_file(self._file, to_arrow(schema))
 
@@ -36,11 +34,6 @@ class ArrowWriter(OutputWriter):
         self._file.close()  # without a footer nothing reads it
 
 
-def open_arrow(path: Path, schema: Schema, settings: WriterSettings) -> ArrowWriter:
-    """A writer of an Arrow file to a new file."""
-    return ArrowWriter(path, schema)
-
-
 def arrow_column_bytes(batches: Sequence[pa.RecordBatch], schema: Schema, own: Any) -> list[int]:
-    """What each column of the batches takes in memory, and so about what it takes in an uncompressed file."""
+    """Returns the bytes of each column in memory, and so about those that it takes in an uncompressed file."""
     return [sum(int(batch.column(at).nbytes) for batch in batches) for at in range(len(schema))]

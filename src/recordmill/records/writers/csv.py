@@ -1,4 +1,4 @@
-"""A stream of RecordBatches to one CSV file, for people and small tools. Bulk belongs into Parquet.
+"""Writes a stream of RecordBatches to one CSV file, for people and small tools. Bulk belongs into Parquet.
 
 A header and single values only, every text in quotes, so that empty text and a missing value differ.
 """
@@ -21,15 +21,14 @@ from recordmill.storage.files import create_file
 
 
 class CsvWriter(OutputWriter):
-    """Append batches of the schema's Arrow types to a new CSV file; see `check_csv` for what it can hold."""
+    """Appends batches of the schema's Arrow types to a new CSV file; see `check_csv` for what it can hold."""
 
-    def __init__(self, path: str | Path, schema: Schema) -> None:
+    def __init__(self, path: str | Path, schema: Schema, settings: WriterSettings | None = None) -> None:
         check_csv(schema)
-        self.schema, self.rows = schema, 0
+        self.rows = 0
         self._file = create_file(path)
-        arrow = pa.schema([(feature.name, _csv_type(feature)) for feature in schema])
-        self._arrow = arrow
-        self._writer = pyarrow.csv.CSVWriter(self._file, arrow)
+        self._arrow = pa.schema([(feature.name, _csv_type(feature)) for feature in schema])
+        self._writer = pyarrow.csv.CSVWriter(self._file, self._arrow)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Appends rows.
@@ -56,11 +55,6 @@ class CsvWriter(OutputWriter):
         self._file.close()
 
 
-def open_csv(path: Path, schema: Schema, settings: WriterSettings) -> CsvWriter:
-    """A writer of CSV to a new file."""
-    return CsvWriter(path, schema)
-
-
 def check_csv(schema: Schema) -> None:
     """Raises UsageError for a feature that CSV can't hold: a list, a tensor, bytes."""
     unfit = [
@@ -77,7 +71,7 @@ def check_csv(schema: Schema) -> None:
 
 
 def _beyond_years(column: pa.Array) -> int | None:
-    """The first row with a time outside of the years 1 to 9999; nanoseconds reach from 1677 to 2262 only."""
+    """Returns the first row with a time outside of the years 1 to 9999; nanoseconds reach from 1677 to 2262 only."""
     if not pa.types.is_timestamp(column.type) or column.type.unit == "ns":
         return None
     first, end = (np.datetime64(year, column.type.unit).astype(int) for year in ("0001", "10000"))

@@ -1,4 +1,4 @@
-"""A stream of RecordBatches to one file of JSON lines, for people and small tools. Bulk belongs into Parquet.
+"""Writes a stream of RecordBatches to one file of JSON lines, for people and small tools. Bulk belongs into Parquet.
 
 An object per record; tensors are nested lists, what is missing null, times ISO 8601, bytes base64, and NaN and Infinity
 stand as Python's json writes and reads them.
@@ -25,8 +25,11 @@ ROWS_AT_ONCE = 1024  # rows that are Python objects at once
 
 
 class JsonLines:
-    """Batches to the text of JSON lines. names: only these features, under the names that they map to;
-    None: all, under their own.
+    """Turns batches into the text of JSON lines.
+
+    Args:
+        schema: The schema of the batches.
+        names: The features to write, with their names in the lines; None: all, under their own.
     """
 
     def __init__(self, schema: Schema, names: Mapping[str, str] | None = None) -> None:
@@ -37,8 +40,11 @@ class JsonLines:
         ]
 
     def encode(self, part: pa.RecordBatch, **first: Sequence[Any]) -> bytes:
-        """A line per row of the part, whose values become Python objects all at once; first: columns of JSON's own
-        values to stand in front.
+        """Returns a line per row, whose values become Python objects all at once.
+
+        Args:
+            part: The rows.
+            first: Columns of JSON's own values that come before the features.
         """
         columns = [
             *first.values(),
@@ -53,9 +59,9 @@ class JsonLines:
 
 
 class JsonWriter(OutputWriter):
-    """Append batches of the schema's Arrow types to a new file of JSON lines."""
+    """Appends batches of the schema's Arrow types to a new file of JSON lines."""
 
-    def __init__(self, path: str | Path, schema: Schema) -> None:
+    def __init__(self, path: str | Path, schema: Schema, settings: WriterSettings | None = None) -> None:
         self.rows = 0
         self._lines = JsonLines(schema)
         self._file = create_file(path)
@@ -72,13 +78,8 @@ class JsonWriter(OutputWriter):
         self._file.close()
 
 
-def open_jsonl(path: Path, schema: Schema, settings: WriterSettings) -> JsonWriter:
-    """A writer of JSON lines to a new file."""
-    return JsonWriter(path, schema)
-
-
 def _values(column: pa.Array) -> list[Any]:
-    """Python values; times as ISO text to the unit's last digit, so that the unit is told from it."""
+    """Returns Python values; times as ISO text to the unit's last digit, which shows the unit."""
     inner = column.type
     while pa.types.is_nested(inner):
         inner = inner.value_type
@@ -99,7 +100,7 @@ def _times(column: pa.Array) -> list[Any]:
 
 
 def _shower(feature: Feature) -> Callable[[Any], Any]:
-    """What makes a Python value of the column one that JSON can hold."""
+    """Returns a function that turns a Python value of the column into one that JSON can hold."""
     inner = feature.inner_shape
 
     def leaf(value: Any) -> Any:
@@ -121,7 +122,7 @@ def _shower(feature: Feature) -> Callable[[Any], Any]:
 
 
 def _nested(flat: list[Any], shape: tuple[int, ...]) -> list[Any]:
-    """The values in row-major order as lists of lists of this shape."""
+    """Returns values in row-major order as lists of lists of this shape."""
     for size in reversed(shape[1:]):
         flat = (
             [flat[start : start + size] for start in range(0, len(flat), size)]

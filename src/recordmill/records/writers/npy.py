@@ -1,5 +1,5 @@
-"""A stream of RecordBatches to a folder of `.npy` files, one per part of a feature;
-nothing is held but the current batch.
+"""Writes a stream of RecordBatches to a folder of `.npy` files, one per part of a feature, or packs these into an
+`.npz` file. Memory holds no more than the current batch.
 
     image.npy                                  fixed shape: [rows, *shape], opens with np.load(..., mmap_mode="r")
     tokens.values.npy, tokens.row_splits.npy   variable length: row i is values[row_splits[i]:row_splits[i + 1]]
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,19 +26,22 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 
-from recordmill.base.errors import DataError
+from recordmill.base.errors import DataError, UsageError
+from recordmill.base.option_names import option
+from recordmill.base.sizes import show_size
 from recordmill.records.columns.numpy_arrays import Parts, is_bytes, numpy_dtype, put_together, take_apart
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.writers.npy_file import NpyFile
 from recordmill.records.writers.outputs import OutputWriter, WriterSettings
 from recordmill.schemas.arrow import from_arrow, to_arrow
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.storage.files import create_file, local_path, write_all
-from recordmill.storage.folders import make_folder
+from recordmill.storage.files import create_file, local_path, open_file, stat, write_all
+from recordmill.storage.folders import files_below, make_folder, paths_in, remove_tree
 from recordmill.storage.json_fields import Count, load_as
 
 COLUMNS_NAME = "_columns.json"
 _VERSION = 1
+_BLOCK_BYTES = 1 << 20  # 1 MiB: of an array that is packed, at once
 _NAME_BYTES = 200  # file systems allow 255 bytes; the rest is for `.row_splits_1.npy`
 
 
@@ -47,7 +51,7 @@ class _Columns(TypedDict):
 
 
 def file_stem(feature_name: str) -> str:
-    """The feature's name as the beginning of a file name; reversed by urllib.parse.unquote unless it had to be cut.
+    """Returns the feature's name as the beginning of a file name; `urllib.parse.unquote` reverses it unless it was cut.
 
     >>> file_stem("image/encoded"), file_stem("v1.2")
     ('image%2Fencoded', 'v1%2E2')
@@ -64,7 +68,7 @@ def file_stem(feature_name: str) -> str:
 
 @dataclass
 class _Column:
-    """The open files of one feature, and how many items each level of splits has seen."""
+    """The open files of one feature."""
 
     feature: Feature
     values: NpyFile
@@ -86,12 +90,11 @@ class _Column:
 
 
 class NpyWriter(OutputWriter):
-    """Append batches of the schema's Arrow types to the files of one folder, which must exist;
-    `close` makes them valid.
-    """
+    """Appends batches of the schema's Arrow types to the files of one folder; `close` makes them valid."""
 
-    def __init__(self, folder: str | Path, schema: Schema) -> None:
+    def __init__(self, folder: str | Path, schema: Schema, settings: WriterSettings | None = None) -> None:
         self.folder, self.schema, self.rows = Path(folder), schema, 0
+        make_folder(folder, exist_ok=True)
         self._columns = [self._open(feature) for feature in schema]
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -132,14 +135,48 @@ class NpyWriter(OutputWriter):
         return NpyFile(self.folder / name, dtype, row_shape)
 
 
-def open_npy(path: Path, schema: Schema, settings: WriterSettings) -> NpyWriter:
-    """A writer of a folder, which it makes."""
-    make_folder(path)
-    return NpyWriter(path, schema)
+class NpzWriter(OutputWriter):
+    """Appends batches to the files of a folder beside path, which `close` packs into one `.npz` file."""
+
+    def __init__(self, path: Path, schema: Schema, settings: WriterSettings) -> None:
+        self._path, self._split, self._most = path, settings.split, settings.memory_bytes
+        self._folder = path.with_name(f"{path.name}.columns")
+        self._columns = NpyWriter(self._folder, schema)
+        self.rows = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._columns.write(batch)
+        self.rows = self._columns.rows
+
+    def close(self) -> None:
+        """Packs the arrays, uncompressed.
+
+        Raises:
+            UsageError: `np.load` would need more than --memory for them.
+        """
+        self._columns.close()
+        size = sum(stat(file).size_bytes for file in files_below(self._folder).values())
+        if self._most and size > self._most:
+            raise UsageError(
+                f"{option('to', 'npz')}: {self._split} takes {show_size(size)}, more than the "
+                f"{show_size(self._most)} of {option('memory')}, and np.load would need it all at once; use "
+                f"{option('to', 'npy')}, which np.load(..., mmap_mode='r') opens"
+            )
+        with zipfile.ZipFile(self._path, "w", zipfile.ZIP_STORED) as archive:
+            for path in paths_in(self._folder, "*.npy"):
+                entry = zipfile.ZipInfo(path.name)  # its date is that of 1980: the same columns give the same bytes
+                with open_file(path) as source, archive.open(entry, "w", force_zip64=True) as member:
+                    while block := source.read(_BLOCK_BYTES):
+                        member.write(block)
+        remove_tree(self._folder)
+
+    def abort(self) -> None:
+        self._columns.abort()
+        remove_tree(self._folder, ignore_errors=True)
 
 
 def npy_column_bytes(batches: Sequence[pa.RecordBatch], schema: Schema, own: Any) -> list[int]:
-    """What the files of each column take."""
+    """Returns the bytes that the files of each column take."""
     return [sum(_part_bytes(batch.column(at), feature) for batch in batches) for at, feature in enumerate(schema)]
 
 
@@ -150,14 +187,14 @@ def _part_bytes(column: pa.Array, feature: Feature) -> int:
 
 
 def npy_row_bytes(feature: Feature) -> int | None:
-    """What each row takes, if all rows take the same."""
+    """Returns the bytes that each row takes, or None where rows differ."""
     if feature.ragged_rank or is_bytes(feature):
         return None
     return feature.inner_size * numpy_dtype(feature).itemsize + (not feature.required)
 
 
 def part_names(feature: Feature) -> dict[str, str]:
-    """The part (`values`, `row_splits`, `row_splits_1`, ..., `valid`) to the file's name, in that order."""
+    """Returns the file name of each part (`values`, `row_splits`, `row_splits_1`, ..., `valid`), in that order."""
     stem = file_stem(feature.name)
     levels = feature.ragged_rank + is_bytes(feature)
     names = {"values": f"{stem}.values.npy" if levels else f"{stem}.npy"}
@@ -170,14 +207,17 @@ def part_names(feature: Feature) -> dict[str, str]:
 
 
 def open_columns(folder: str | Path, mmap: bool = True) -> dict[str, Array | Ragged | Strings]:
-    """The columns of a folder that `NpyWriter` filled, memory-mapped unless mmap is False;
-    text as `Strings`, lists as `Ragged`.
+    """Opens the columns of a folder that `NpyWriter` filled: text as `Strings`, lists as `Ragged`.
 
     A tensor or number that may be missing is a `numpy.ma.MaskedArray` around the memory map, as `Dataset.to_numpy`
     gives it.
 
+    Args:
+        folder: The folder.
+        mmap: Whether arrays are memory-mapped.
+
     Raises:
-        DataError: the folder holds no such columns, or a file has another dtype or number of rows than they say.
+        DataError: The folder holds no such columns, or a file has another dtype or number of rows than they say.
     """
     folder = Path(local_path(folder))
     try:
@@ -196,18 +236,19 @@ def open_columns(folder: str | Path, mmap: bool = True) -> dict[str, Array | Rag
 def _load(folder: Path, feature: Feature, rows: int, mmap: bool) -> Array | Ragged | Strings:
     dtype, row_shape = (np.dtype(np.uint8), ()) if is_bytes(feature) else (numpy_dtype(feature), feature.inner_shape)
     names, splits, items = part_names(feature), list[Array](), rows
+    tensors = rows
     for name in (name for part, name in names.items() if part.startswith("row_splits")):
         if len(splits) == feature.ragged_rank:  # of text or binary
-            items *= feature.inner_size
+            tensors, items = items, items * feature.inner_size
         splits.append(_load_array(folder / name, np.dtype(np.int64), (items + 1,), mmap))
         items = int(splits[-1][-1])
     valid = _load_array(folder / names["valid"], np.dtype(np.bool_), (rows,), mmap) if "valid" in names else None
     values = _load_array(folder / names["values"], dtype, (items, *row_shape), mmap)
-    return put_together(Parts(values, tuple(splits), valid), feature)
+    return put_together(Parts(values, tuple(splits), valid, tensors), feature)
 
 
 def _load_array(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], mmap: bool) -> Array:
-    """What the file holds, which must have this dtype and shape."""
+    """Opens an array, which must have this dtype and shape."""
     found = np.lib.format.open_memmap(path, mode="r")  # `np.load` takes zip files, too
     if (found.dtype, found.shape) != (dtype, shape):
         says = f"{COLUMNS_NAME} and the other files of the column say {dtype} {list(shape)}"

@@ -1,6 +1,6 @@
-"""One `.npy` file written as a stream: rows in, a file that `np.load(path, mmap_mode="r")` opens out, however large.
+"""Writes one `.npy` file as a stream of rows, which `np.load(path, mmap_mode="r")` opens, however large it is.
 
-Room for a header of any row count is left in front and filled on close. Format: numpy.lib.format, version 1.0.
+Room for a header of any row count is left at its beginning and filled on close. Format: numpy.lib.format, version 1.0.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOST_ROWS = 10**18  # fits every count that a file can hold
 
 @functools.lru_cache(maxsize=64)  # the indices of very many shards have few lengths
 def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...], length: int = 0) -> bytes:
-    """The header of an array in C order, padded to `length` bytes if that is given, else to the next multiple of 64."""
+    """Returns the header of an array in C order, padded to `length` bytes or, if that is 0, to a multiple of 64."""
     text = f"{{'descr': {np.lib.format.dtype_to_descr(dtype)!r}, 'fortran_order': False, 'shape': {shape!r}, }}".encode(
         "latin-1"
     )
@@ -31,7 +31,8 @@ def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...], length: int = 0) ->
 
 
 class NpyFile:
-    """Append rows of one dtype and shape; `rows` counts them.
+    """Appends rows of one dtype and shape; `rows` counts them.
+
     A file that was not closed has zeros for a header, which nothing opens.
     """
 
@@ -42,7 +43,7 @@ class NpyFile:
         write_all(self._file, bytes(self._header_bytes))
 
     def append(self, rows: Array) -> None:
-        """Add [rows, *row_shape] values."""
+        """Appends [rows, *row_shape] values."""
         if rows.shape[1:] != self.row_shape:
             raise ValueError(f"rows of shape {rows.shape[1:]} do not fit a file of {self.row_shape}")
         contiguous = np.ascontiguousarray(rows, self.dtype)
@@ -51,7 +52,7 @@ class NpyFile:
         self.rows += len(rows)
 
     def close(self) -> None:
-        """Write the true row count."""
+        """Writes the true row count."""
         self._file.seek(0)
         write_all(self._file, npy_header(self.dtype, (self.rows, *self.row_shape), self._header_bytes))
         self._file.close()

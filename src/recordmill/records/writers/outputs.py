@@ -1,8 +1,8 @@
-"""The outputs of a read, an entry each: what an output is called, what writes it, and which options it serves.
+"""Lists the outputs of a read, an entry each: its name, its writer, and the options that it serves.
 
 The plan of a read, its memory, its estimate and the command line take all that depends on an output from here and
-nowhere else. What an entry names by import path is imported when it is needed, so that `--help` loads nothing heavy. A
-new output is a module (its writer, and what it can't hold) and an entry below.
+nowhere else. Objects that an entry names by import path are imported when they are needed, so that `--help` loads
+nothing heavy. A new output is a module (its writer, and what it can't hold) and an entry below.
 """
 
 from __future__ import annotations
@@ -27,29 +27,33 @@ _GROUP_BYTES = 128 << 20  # 128 MiB: of one that collects 64 MiB, these and what
 
 
 class OutputWriter(Protocol):
-    """What takes batches of a schema's Arrow types to one output, which is valid when it is closed."""
+    """Takes batches of a schema's Arrow types to one output, which is valid when it is closed."""
 
     rows: int
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What it has to say of the records that it wrote, for people."""
+        """Notes for people on the records that it wrote."""
         return ()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Append the rows of a batch."""
+        """Appends the rows of a batch."""
 
     def close(self) -> None:
-        """Make the output valid."""
+        """Makes the output valid."""
 
     def abort(self) -> None:
-        """Let go of the output as it is: nothing takes it for a whole one."""
+        """Leaves the output as it is: nothing takes it for a whole one."""
 
 
 @dataclass(frozen=True)
 class WriterSettings:
-    """What a writer is told beside path and schema. own: the output's own options, of which `Output.own` speaks; of one
-    with a layout, that. split: whose records come. memory_bytes: --memory; 0: any.
+    """Settings of a writer beside path and schema.
+
+    Attributes:
+        own: The output's own options (`Output.own`); of an output with a layout, the layout.
+        split: The split whose records it writes.
+        memory_bytes: The value of --memory; 0: any.
     """
 
     own: Any = None
@@ -61,23 +65,28 @@ class WriterSettings:
 class Output:
     """One output. Import paths are `module:name` below `recordmill`.
 
-    about: for `--help`, in lines of at most 110 characters.
-    writer: import path of a function of (path, schema, WriterSettings) that gives an `OutputWriter` of a path that is
-        not there yet.
-    options: of `read`, those that only some outputs serve, and this one does. own: import path of a function of their
-        values, as keywords, that checks them and gives what the writer takes; "": it has none.
-    check: import path of a function of a schema that raises UsageError for what the output can't hold; "": it holds
-        everything.
-    estimate: import path of a function of (batches, schema, own) that gives the bytes that each column takes in it.
-    row_bytes: import path of a function of a feature that gives the bytes of each of its rows, or None where rows
-        differ or are compressed; "": of no feature.
-    has_layout: the plan chooses, by the records, what `own` leaves open of it (`exporting.file_layout`).
-    per_split: one output for a split, written in one go, instead of files of about --file-size. is_folder: it is a
-        folder. appends: a file whose bytes never change once they are written, so that it can be put into a store while
-        it grows. is_durable: its writer has flushed it to the disk when it is closed.
-    holds_ragged: it can hold images of several sizes. loads_whole: who opens it holds all of it in memory.
-    buffer_bytes: what the writer holds beside the batch. value_bytes: what it takes beside to write a list's value of
-        one byte.
+    Attributes:
+        name: The name, which is also the extension of its files.
+        about: The description for `--help`, in lines of at most 110 characters.
+        writer: Import path of a class, or a function, of (path, schema, WriterSettings) that gives an `OutputWriter` of
+            a path that does not exist yet.
+        options: Options of `read` that only some outputs serve, and this one does.
+        own: Import path of a function of the values of `options`, as keywords, that checks them and gives what the
+            writer takes; "": there is none.
+        check: Import path of a function of a schema that raises UsageError for what the output can't hold; "": it
+            holds everything.
+        estimate: Import path of a function of (batches, schema, own) that gives the bytes of each column.
+        row_bytes: Import path of a function of a feature that gives the bytes of each of its rows, or None where rows
+            differ or are compressed; "": of no feature.
+        has_layout: The plan chooses, by the records, what `own` leaves open (`exporting.file_layout`).
+        per_split: A split is one output, written in one go, instead of files of about --file-size.
+        is_folder: The output is a folder.
+        appends: Bytes of the file never change once they are written, so that it can be put into a store as it grows.
+        is_durable: The writer has flushed the output to the disk when it is closed.
+        holds_ragged: The output can hold images of several sizes.
+        loads_whole: Readers hold all of the output in memory.
+        buffer_bytes: Memory of the writer beside the batch.
+        value_bytes: Memory that it takes beside to write a list's value of one byte.
     """
 
     name: str
@@ -99,19 +108,19 @@ class Output:
     value_bytes: int = 0
 
     def file_name(self, stem: str) -> str:
-        """The name of an output: of a folder the stem itself."""
+        """Returns the name of an output: of a folder the stem itself."""
         return stem if self.is_folder else f"{stem}.{self.name}"
 
     def new_writer(self, path: Path, schema: Schema, settings: WriterSettings) -> OutputWriter:
-        """A writer of the output to a path that is not there yet."""
+        """Opens a writer of the output to a path that does not exist yet."""
         writer: OutputWriter = _load(self.writer)(path, schema, settings)
         return writer
 
     def own_options(self, values: Any) -> Any:
-        """What the writer takes of the values (attributes by name) of all options.
+        """Returns the writer's own options, of the values (attributes by name) of all options.
 
         Raises:
-            UsageError: a value can't be served.
+            UsageError: A value can't be served.
         """
         return _load(self.own)(**{name: getattr(values, name) for name in self.options}) if self.own else None
 
@@ -127,7 +136,7 @@ class Output:
 
     @cached_property
     def row_measurer(self) -> Any:
-        """The function that `row_bytes` names, or None."""
+        """The function that `row_bytes` names; None if there is none."""
         return _load(self.row_bytes) if self.row_bytes else None
 
 
@@ -150,7 +159,7 @@ OUTPUTS = (
         "a folder per split with a file per feature; variable lengths as NAME.values.npy and NAME.row_splits.npy,\n"
         "text and bytes likewise, NAME.valid.npy where a feature may be missing;\n"
         "recordmill.reader.open_columns(FOLDER) opens all of them",
-        "records.writers.npy:open_npy",
+        "records.writers.npy:NpyWriter",
         estimate="records.writers.npy:npy_column_bytes",
         row_bytes="records.writers.npy:npy_row_bytes",
         per_split=True,
@@ -161,7 +170,7 @@ OUTPUTS = (
     Output(
         "npz",
         "the same in one file per split, if it fits --memory",
-        "records.writers.npz:open_npz",
+        "records.writers.npy:NpzWriter",
         estimate="records.writers.npy:npy_column_bytes",
         row_bytes="records.writers.npy:npy_row_bytes",
         per_split=True,
@@ -169,16 +178,16 @@ OUTPUTS = (
         holds_ragged=False,
         loads_whole=True,
     ),
-    Output("arrow", "Arrow IPC files, which memory-map", "records.writers.arrow:open_arrow"),
+    Output("arrow", "Arrow IPC files, which memory-map", "records.writers.arrow:ArrowWriter"),
     Output(
         "jsonl",
         "a JSON object per line, for small sets: tensors as nested lists, bytes as base64, missing values as null",
-        "records.writers.jsonl:open_jsonl",
+        "records.writers.jsonl:JsonWriter",
     ),
     Output(
         "csv",
         "single numbers and texts with a header, for small sets; lists, tensors and bytes are refused by name",
-        "records.writers.csv:open_csv",
+        "records.writers.csv:CsvWriter",
         check="records.writers.csv:check_csv",
     ),
     Output(
@@ -207,10 +216,10 @@ SERVED_BY_SOME = frozenset[str]().union(*(output.options for output in OUTPUTS))
 
 
 def find_output(name: str) -> Output:
-    """The entry of that name.
+    """Returns the entry of that name.
 
     Raises:
-        UsageError: there is none; the message lists those that there are.
+        UsageError: There is none; the message lists those that exist.
     """
     for output in OUTPUTS:
         if output.name == name:
@@ -219,7 +228,7 @@ def find_output(name: str) -> Output:
 
 
 def serving(option: str) -> list[str]:
-    """The names of the outputs that serve the option of `read`."""
+    """Returns the names of the outputs that serve an option of `read`."""
     return [output.name for output in OUTPUTS if option in output.options or option not in SERVED_BY_SOME]
 
 
