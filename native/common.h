@@ -5,7 +5,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#define RM_EXPORT extern "C" __attribute__((visibility("default")))
 #define RM_INLINE inline __attribute__((always_inline))
 #define RM_LIKELY(condition) __builtin_expect(!!(condition), 1)
 #define RM_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
@@ -13,19 +12,6 @@
 #include "recordmill.h"
 
 namespace rm {
-
-// `size` numbers at `data`, as the interface gives them.
-template <typename T>
-struct Span {
-  T *data;
-  int64_t size;
-
-  RM_INLINE T &operator[](int64_t index) const { return data[index]; }
-  // Whether [start, start + length) lies within. Safe for any numbers.
-  RM_INLINE bool holds(int64_t start, int64_t length) const {
-    return start >= 0 && length >= 0 && start <= size && length <= size - start;
-  }
-};
 
 // Little-endian numbers at any address.
 template <typename T>
@@ -56,6 +42,12 @@ RM_INLINE void copy_short(uint8_t *target, const uint8_t *source, int64_t size) 
   } else {
     for (int64_t i = 0; i < size; i++) target[i] = source[i];
   }
+}
+
+// Copies a text that fits to out[into]; a short one with room after it on both sides by one move of 16 bytes.
+RM_INLINE void copy_text(Span<uint8_t> out, int64_t into, ByteSpan data, int64_t start, int64_t length) {
+  const bool is_short = length <= 16 && data.size - start >= 16 && out.size - into >= 16;
+  memcpy(out.data + into, data.data + start, is_short ? 16 : static_cast<size_t>(length));
 }
 
 // The index of the lowest set bit; 64 for 0.

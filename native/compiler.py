@@ -91,6 +91,6 @@ def _header_source(header: Path, folder: Path) -> str:
     """Writes a source with the text of the header, so that a library always says what is in it."""
     source = folder / "header_text.cpp"
     text = header.read_text(encoding="utf-8")
-    declaration = 'extern "C" __attribute__((visibility("default"))) const char *rm_header(void)'
+    declaration = 'extern "C" __attribute__((visibility("default"))) const char *rm_header()'
     source.write_text(f'{declaration} {{ return R"RM({text})RM"; }}\n', encoding="utf-8")
     return str(source)

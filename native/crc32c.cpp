@@ -159,20 +159,20 @@ RM_INLINE int best_way() {
   static int known = -1;  // threads that ask at once write the same
   if (RM_UNLIKELY(known < 0)) {
     const Cpu cpu = detect_cpu();
-    known = cpu.vpclmulqdq ? RM_CRC_FOLDING : cpu.sse42 ? RM_CRC_INSTRUCTION : RM_CRC_TABLES;
+    known = cpu.vpclmulqdq ? CRC_FOLDING : cpu.sse42 ? CRC_INSTRUCTION : CRC_TABLES;
   }
   return known;
 #elif defined(RM_INSTRUCTION)
-  return RM_CRC_INSTRUCTION;
+  return CRC_INSTRUCTION;
 #else
-  return RM_CRC_TABLES;
+  return CRC_TABLES;
 #endif
 }
 
 uint32_t crc_by(int way, uint32_t crc, const uint8_t *data, int64_t size) {
   crc = ~crc;
 #if defined(RM_FOLDING)
-  if (size >= LEAST_FOLDED && way == RM_CRC_FOLDING) {
+  if (size >= LEAST_FOLDED && way == CRC_FOLDING) {
     const int64_t folded = size / STEP_BYTES * STEP_BYTES;
     crc = by_folding(crc, data, folded);
     data += folded;
@@ -180,7 +180,7 @@ uint32_t crc_by(int way, uint32_t crc, const uint8_t *data, int64_t size) {
   }
 #endif
 #if defined(RM_INSTRUCTION)
-  if (RM_LIKELY(way != RM_CRC_TABLES)) return ~by_instruction(crc, data, size);
+  if (RM_LIKELY(way != CRC_TABLES)) return ~by_instruction(crc, data, size);
 #endif
   return ~by_tables(crc, data, size);
 }
@@ -189,14 +189,14 @@ uint32_t crc_by(int way, uint32_t crc, const uint8_t *data, int64_t size) {
 
 uint32_t crc32c(uint32_t crc, const uint8_t *data, int64_t size) { return crc_by(best_way(), crc, data, size); }
 
+int64_t rm_crc32c(ByteSpan data, int64_t crc) {
+  if (crc < 0 || crc > UINT32_MAX) return BOUNDS;
+  return crc32c(static_cast<uint32_t>(crc), data.data, data.size);
+}
+
+int64_t rm_crc32c_by(int64_t way, ByteSpan data) {
+  if (way < CRC_TABLES || way > best_way()) return BOUNDS;
+  return crc_by(static_cast<int>(way), 0, data.data, data.size);
+}
+
 }  // namespace rm
-
-RM_EXPORT int64_t rm_crc32c(const uint8_t *data, int64_t data_size, int64_t crc) {
-  if (crc < 0 || crc > UINT32_MAX) return RM_BOUNDS;
-  return rm::crc32c(static_cast<uint32_t>(crc), data, data_size);
-}
-
-RM_EXPORT int64_t rm_crc32c_by(int64_t way, const uint8_t *data, int64_t data_size) {
-  if (way < RM_CRC_TABLES || way > rm::best_way()) return RM_BOUNDS;
-  return rm::crc_by(static_cast<int>(way), 0, data, data_size);
-}

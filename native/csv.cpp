@@ -1,6 +1,6 @@
-// Where each field of each row of a CSV file lies. Masks of 64 bytes find the delimiters, line ends, quotes and escapes;
-// only these are looked at. A row that ends inside the buffer is committed: its fields are unescaped *in place* (a text
-// never grows), so that what comes after sees plain text. The modes are the states of Python's `_csv.c`.
+// Where each field of each row of a CSV file lies. Masks of 64 bytes find the delimiters, line ends, quotes and
+// escapes; only these are looked at. A row that ends inside the buffer is committed: its fields are unescaped *in
+// place* (a text never grows), so that what comes after sees plain text. The modes are the states of Python's `_csv.c`.
 #include "masks.h"
 
 namespace rm {
@@ -17,14 +17,10 @@ enum Then { GO_ON, RESCAN, FULL };
 // In an info before its row is committed: the field has to be unescaped; it goes on after its closing quote.
 enum { DIRTY = 1 << 30, STRAY = 1 << 28 };
 
-struct BadRow {
-  int64_t ordinal, line, start, width, field, are_rows;
-};
-
 // Where the scan stands. block: the next 64 bytes. opened: fields in quotes of this row, inner: delimiters in them.
 // literal: where the byte after the last escape is.
 struct State {
-  rm_csv_scan scan;
+  CsvScan scan;
   int64_t block, row_start, row_line, column, field_start, literal, closed_at, opened, inner;
   int32_t mode, dirty_row, dirty_field;
 };
@@ -36,11 +32,11 @@ struct Field {
 
 struct Scanner {
   Span<uint8_t> data;
-  const rm_csv_dialect dialect;
-  int32_t *starts, *infos;  // [columns, room]
-  int64_t *rows;            // [3, room]
+  const CsvDialect dialect;
+  Span<int32_t> starts, infos;  // [columns, room]
+  Span<int64_t> rows;           // [3, room]
   int64_t room;
-  Span<BadRow> bad;
+  Span<CsvBadRow> bad;
   State state;
 
   uint64_t mask(int64_t base, int64_t byte) const {
@@ -83,9 +79,9 @@ struct Scanner {
   Field field(int64_t start, int64_t stop) const {
     const int32_t length = static_cast<int32_t>(stop - start);
     if (state.mode == PLAIN) return {start, length | state.dirty_field};
-    if (stop != state.closed_at + 1) return {start, length | RM_FIELD_QUOTED | DIRTY | STRAY};
-    if (state.dirty_field) return {start, length | RM_FIELD_QUOTED | DIRTY};
-    return {start + 1, (length - 2) | RM_FIELD_QUOTED};
+    if (stop != state.closed_at + 1) return {start, length | FIELD_QUOTED | DIRTY | STRAY};
+    if (state.dirty_field) return {start, length | FIELD_QUOTED | DIRTY};
+    return {start + 1, (length - 2) | FIELD_QUOTED};
   }
 
   // The next 64 bytes. Where fields are not wanted, those without quotes are looked at for line ends alone.
@@ -225,13 +221,13 @@ struct Scanner {
     if (!columns) {
       state.scan.rows++;
     } else if ((state.dirty_row & STRAY) && !dialect.is_lenient) {
-      refuse(RM_CSV_STRAY_QUOTE, stray_field(min(width, columns)), are_rows(state.row_start, at));
+      refuse(CSV_STRAY_QUOTE, stray_field(min(width, columns)), are_rows(state.row_start, at));
     } else if (width == columns || (dialect.is_ragged && width < columns)) {
       count_quotes(at);
       for (int64_t column = 0; state.dirty_row && column < width; column++) {
         const int64_t place = column * room + state.scan.rows;
         if (infos[place] & DIRTY)
-          infos[place] = unescape(starts[place], infos[place] & RM_FIELD_LENGTH) | (infos[place] & RM_FIELD_QUOTED);
+          infos[place] = unescape(starts[place], infos[place] & FIELD_LENGTH) | (infos[place] & FIELD_QUOTED);
       }
       rows[state.scan.rows] = width;
       rows[room + state.scan.rows] = state.scan.rows + state.scan.bad;
@@ -253,7 +249,7 @@ struct Scanner {
 
   // Counts what the quotes of a row hold, before it is unescaped.
   void count_quotes(int64_t stop) {
-    rm_csv_scan &scan = state.scan;
+    CsvScan &scan = state.scan;
     const int64_t delimiters = state.inner + state.column - 1, each = dialect.columns - 1;  // of a line that is a row
     scan.quoted_fields += state.opened;
     if (scan.line == state.row_line) {
@@ -298,7 +294,7 @@ struct Scanner {
     int64_t end = start;
     while (end < last && !is_line_end(data[end])) end++;
     const bool is_whole = end < last || (state.scan.is_final && end == data.size);
-    refuse(RM_CSV_TOO_LONG, start, is_whole && are_rows(start, end));
+    refuse(CSV_TOO_LONG, start, is_whole && are_rows(start, end));
     state.mode = SKIP;
     state.literal = -1;
     state.scan.line = state.row_line;
@@ -307,7 +303,7 @@ struct Scanner {
 
   // The data ends: takes the last row if it is complete or can't be completed.
   Then at_end() {
-    rm_csv_scan &scan = state.scan;
+    CsvScan &scan = state.scan;
     if (state.mode == SKIP) scan.at = data.size;
     if (state.mode == SKIP || state.row_start >= data.size) return FULL;
     const bool is_open = state.mode == INSIDE || state.literal == data.size;
@@ -349,31 +345,30 @@ struct Scanner {
 };
 
 }  // namespace
-}  // namespace rm
 
-RM_EXPORT int64_t rm_scan_csv(uint8_t *data, int64_t data_size, const rm_csv_dialect *dialect, rm_csv_scan *scan,
-                              int32_t *starts, int64_t starts_size, int32_t *infos, int64_t infos_size, int64_t *rows,
-                              int64_t rows_size, int64_t *bad, int64_t bad_size) {
-  using namespace rm;
-  const int64_t room = rows_size / 3, columns = dialect->columns, bad_room = bad_size / 6;
-  if (data_size > INT32_MAX || scan->at < 0 || scan->at > data_size || bad_room < 1) return RM_BOUNDS;
-  if (columns < 0 || dialect->max_row_bytes < 0 || dialect->max_row_bytes > RM_FIELD_LENGTH + 1) return RM_BOUNDS;
-  if (columns && (room < 1 || room > INT32_MAX || columns > INT32_MAX || starts_size < columns * room ||
-                  infos_size < columns * room))
-    return RM_BOUNDS;
-  Scanner scanner{{data, data_size}, *dialect, starts, infos, rows, room, {reinterpret_cast<BadRow *>(bad), bad_room},
+int64_t rm_scan_csv(Span<uint8_t> data, const CsvDialect &dialect, CsvScan &scan, Span<int32_t> starts,
+                    Span<int32_t> infos, Span<int64_t> rows, Span<CsvBadRow> bad) {
+  const int64_t room = rows.size / 3, columns = dialect.columns;
+  if (data.size > INT32_MAX || scan.at < 0 || scan.at > data.size || bad.size < 1) return BOUNDS;
+  if (columns < 0 || dialect.max_row_bytes < 0 || dialect.max_row_bytes > FIELD_LENGTH + 1) return BOUNDS;
+  if (columns && (room < 1 || room > INT32_MAX || columns > INT32_MAX || starts.size < columns * room ||
+                  infos.size < columns * room))
+    return BOUNDS;
+  Scanner scanner{data, dialect, starts, infos, rows, room, bad,
                   {}};
   State &state = scanner.state;
   state.scan = {};
-  state.scan.at = state.block = state.row_start = state.field_start = scan->at;
-  state.scan.line = state.row_line = scan->line;
-  state.scan.limit = scan->limit;
-  state.scan.is_final = scan->is_final;
-  state.mode = scan->is_skipping ? SKIP : PLAIN;
+  state.scan.at = state.block = state.row_start = state.field_start = scan.at;
+  state.scan.line = state.row_line = scan.line;
+  state.scan.limit = scan.limit;
+  state.scan.is_final = scan.is_final;
+  state.mode = scan.is_skipping ? SKIP : PLAIN;
   state.literal = state.closed_at = -1;
   scanner.run();
   state.scan.line = state.row_line;
   state.scan.is_skipping = state.mode == SKIP;
-  *scan = state.scan;
+  scan = state.scan;
   return 0;
 }
+
+}  // namespace rm

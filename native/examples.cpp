@@ -1,10 +1,10 @@
-// Columns to framed tf.train.Example records: first the sizes, then the bytes, block by block and column by column.
-//
-// An entry of the map is `0A entry_length | 0A name_length name 12 | feature_length kind list_length | list`. The middle
+// Columns to framed tf.train.Example records: first the sizes, then the bytes, block by block and column by column. An
+// entry of the map is `0A entry_length | 0A name_length name 12 | feature_length kind list_length | list`. The middle
 // part is constant for a column: its key. Where all but the data is constant, or depends on the data's size alone, the
 // whole head is. The steps of a SequenceExample are written as records whose one entry has no name, and so no head; its
-// feature lists as entries whose value is a message that is there already. Heads and keys go in chunks, so up to 15 bytes after an entry may be overwritten: there stand later
-// entries of the same record, or the 16 bytes of its CRC and of the next header, all of which are written later.
+// feature lists as entries whose value is a message that is there already. Heads and keys go in chunks, so up to 15
+// bytes after an entry may be overwritten: there stand later entries of the same record, or the 16 bytes of its CRC and
+// of the next header, all of which are written later.
 #include "frames.h"
 #include "wire.h"
 
@@ -35,23 +35,23 @@ RM_INLINE int64_t field_bytes(int64_t size) { return 1 + varint_bytes(static_cas
 
 struct Column {
   int64_t way, length, head_bytes;
-  Span<const uint8_t> valid, values, heads;
+  ByteSpan valid, values, heads;
   Words splits, value_splits;
   int64_t count;  // of values; of CONSTANT_SIZE, of bytes
 
-  Column(const rm_example_column &about, const rm_bytes *parts)
+  Column(const ExampleColumn &about, const ByteSpan *parts)
       : way(about.way), length(about.length), head_bytes(about.head_bytes), valid{parts[0].data, parts[0].size},
         values{parts[2].data, parts[2].size}, heads{parts[4].data, parts[4].size},
         splits{parts[1].data, parts[1].size / 8}, value_splits{parts[3].data, parts[3].size / 8},
         count{is_text() ? value_splits.size - 1
-                        : values.size / (way == RM_CONSTANT_SIZE ? 1 : way == RM_FLOATS ? 4 : 8)} {}
+                        : values.size / (way == CONSTANT_SIZE ? 1 : way == FLOATS ? 4 : 8)} {}
 
   RM_INLINE bool has(int64_t row) const { return valid.size == 0 || valid[row] != 0; }
   RM_INLINE int64_t number(int64_t index) const { return load<int64_t>(values.data + 8 * index); }
-  bool is_text() const { return way == RM_ONE_TEXT || way == RM_TEXTS || way == RM_MESSAGE; }
+  bool is_text() const { return way == ONE_TEXT || way == TEXTS || way == MESSAGE; }
   // The bytes of an entry's value: a Feature with that list, or a message as it is.
   RM_INLINE int64_t value_bytes(int64_t list_bytes) const {
-    return way == RM_MESSAGE ? list_bytes : field_bytes(list_bytes);
+    return way == MESSAGE ? list_bytes : field_bytes(list_bytes);
   }
   // The bytes of an entry, its own tag and length included.
   RM_INLINE int64_t entry_bytes(int64_t list_bytes) const {
@@ -62,7 +62,7 @@ struct Column {
   RM_INLINE Run values_of(int64_t row) const {
     if (splits.size == 0) return {row * length, length};
     const Run run = splits.run(row);
-    return Span<const uint8_t>{nullptr, count}.holds(run.start, run.size) ? run : Run{0, -1};
+    return ByteSpan{nullptr, count}.holds(run.start, run.size) ? run : Run{0, -1};
   }
   RM_INLINE Run text(int64_t index) const {
     const Run run = value_splits.run(index);
@@ -70,13 +70,13 @@ struct Column {
   }
   // Whether all rows without splits, and what is read in chunks, lie within their arrays.
   bool fits(int64_t rows) const {
-    const int64_t copies = way == RM_ONE_INT ? INT_SIZES : 1;
-    const int64_t most = way == RM_ONE_INT ? entry_bytes(INT_SIZES + 1) - (INT_SIZES - 1) : head_bytes;
-    if (way < RM_ONE_INT || way > RM_MESSAGE || head_bytes < 0 || head_bytes > heads.size) return false;
+    const int64_t copies = way == ONE_INT ? INT_SIZES : 1;
+    const int64_t most = way == ONE_INT ? entry_bytes(INT_SIZES + 1) - (INT_SIZES - 1) : head_bytes;
+    if (way < ONE_INT || way > MESSAGE || head_bytes < 0 || head_bytes > heads.size) return false;
     if (heads.size / copies < (most + CHUNK_BYTES - 1) / CHUNK_BYTES * CHUNK_BYTES) return false;
     if ((valid.size != 0 && valid.size != rows) || (is_text() && value_splits.size == 0)) return false;
-    if (splits.size != 0) return splits.size == rows + 1 && way != RM_CONSTANT_SIZE && way != RM_ONE_INT;
-    if (length < 0 || ((way == RM_ONE_INT || way == RM_ONE_TEXT || way == RM_MESSAGE) && length != 1)) return false;
+    if (splits.size != 0) return splits.size == rows + 1 && way != CONSTANT_SIZE && way != ONE_INT;
+    if (length < 0 || ((way == ONE_INT || way == ONE_TEXT || way == MESSAGE) && length != 1)) return false;
     return rows == 0 || length <= count / rows;
   }
 };
@@ -86,14 +86,14 @@ template <int WAY>
 RM_INLINE int64_t data_bytes(const Column &column, int64_t row) {
   const Run run = column.values_of(row);
   if (run.size < 0) return -1;
-  if (WAY == RM_FLOATS) return 4 * run.size;
+  if (WAY == FLOATS) return 4 * run.size;
   int64_t size = 0;
-  for (int64_t i = 0; WAY == RM_INTS && i < run.size; i += VarintRun::MOST)
+  for (int64_t i = 0; WAY == INTS && i < run.size; i += VarintRun::MOST)
     size += VarintRun(column.values.data + 8 * (run.start + i), run.size - i).bytes();
-  for (int64_t i = 0; WAY != RM_INTS && i < run.size; i++) {
+  for (int64_t i = 0; WAY != INTS && i < run.size; i++) {
     const Run text = column.text(run.start + i);
     if (text.size < 0) return -1;
-    size += WAY == RM_MESSAGE ? text.size : field_bytes(text.size);
+    size += WAY == MESSAGE ? text.size : field_bytes(text.size);
   }
   return size;
 }
@@ -101,19 +101,19 @@ RM_INLINE int64_t data_bytes(const Column &column, int64_t row) {
 // The bytes of the list that holds them; one without numbers is empty.
 template <int WAY>
 RM_INLINE int64_t list_bytes(int64_t data_bytes) {
-  return (WAY != RM_INTS && WAY != RM_FLOATS) || data_bytes == 0 ? data_bytes : field_bytes(data_bytes);
+  return (WAY != INTS && WAY != FLOATS) || data_bytes == 0 ? data_bytes : field_bytes(data_bytes);
 }
 
 template <int WAY>
 bool add_sizes(const Column &column, int64_t first, int64_t last, int64_t *sizes, int64_t *kept) {
   int64_t by_size[INT_SIZES] = {};
-  if (WAY == RM_ONE_INT)
+  if (WAY == ONE_INT)
     for (int64_t size = 1; size < INT_SIZES; size++) by_size[size] = column.entry_bytes(2 + size);
   for (int64_t row = first; row < last; row++) {
     if (!column.has(row)) continue;
-    if (WAY == RM_ONE_INT) {
+    if (WAY == ONE_INT) {
       sizes[row] += by_size[varint_bytes(static_cast<uint64_t>(column.number(row)))];
-    } else if (WAY == RM_CONSTANT_SIZE) {
+    } else if (WAY == CONSTANT_SIZE) {
       sizes[row] += column.head_bytes + column.length;
     } else {
       const int64_t size = data_bytes<WAY>(column, row);
@@ -143,7 +143,7 @@ RM_INLINE uint8_t *put_head(const Column &column, uint8_t *to, const uint8_t *en
     copy_chunks(to, column.heads.data, column.head_bytes);
     to = put_varint(to + column.head_bytes, static_cast<uint64_t>(value));
   }
-  if (column.way == RM_MESSAGE) return to;
+  if (column.way == MESSAGE) return to;
   *to = kind;
   return put_varint(to + 1, static_cast<uint64_t>(list_bytes));
 }
@@ -152,22 +152,22 @@ RM_INLINE uint8_t *put_head(const Column &column, uint8_t *to, const uint8_t *en
 template <int WAY>
 bool put_entries(const Column &column, int64_t first, int64_t last, const int64_t *kept, const uint8_t *end,
                  uint8_t **places) {
-  constexpr uint8_t KIND = WAY == RM_INTS ? 0x1A : WAY == RM_FLOATS ? 0x12 : 0x0A;
+  constexpr uint8_t KIND = WAY == INTS ? 0x1A : WAY == FLOATS ? 0x12 : 0x0A;
   const uint8_t *const values = column.values.data;
   int64_t head_bytes[INT_SIZES] = {};
-  if (WAY == RM_ONE_INT)
+  if (WAY == ONE_INT)
     for (int64_t size = 1; size < INT_SIZES; size++) head_bytes[size] = column.entry_bytes(2 + size) - size;
   const int64_t stride = column.heads.size / INT_SIZES;
   for (int64_t row = first; row < last; row++) {
     if (!column.has(row)) continue;
     uint8_t *to = places[row - first];
-    if (WAY == RM_ONE_INT) {
+    if (WAY == ONE_INT) {
       const uint64_t value = static_cast<uint64_t>(column.number(row));
       const int64_t size = varint_bytes(value), head = head_bytes[size];
       if (head + size + CHUNK_BYTES > end - to) return false;
       copy_chunks(to, column.heads.data + size * stride, head);
       to = put_varint(to + head, value);
-    } else if (WAY == RM_CONSTANT_SIZE) {
+    } else if (WAY == CONSTANT_SIZE) {
       const int64_t head = column.head_bytes, size = column.length;
       if (size > end - to || head + size + CHUNK_BYTES > end - to) return false;
       copy_chunks(to, column.heads.data, head);
@@ -180,25 +180,25 @@ bool put_entries(const Column &column, int64_t first, int64_t last, const int64_
       if (run.size < 0 || size < 0 || size > end - to) return false;
       to = put_head(column, to, end, KIND, list_bytes<WAY>(size));
       if (to == nullptr) return false;
-      if ((WAY == RM_INTS || WAY == RM_FLOATS) && size > 0) {
+      if ((WAY == INTS || WAY == FLOATS) && size > 0) {
         *to = FIELD_1;
         to = put_varint(to + 1, static_cast<uint64_t>(size));
       }
       const uint8_t *const start = to;
-      if (WAY == RM_FLOATS) {
+      if (WAY == FLOATS) {
         if (size != 4 * run.size) return false;
         copy_short(to, values + 4 * run.start, size);
         to += size;
       }
-      for (int64_t i = 0; WAY == RM_INTS && i < run.size; i += VarintRun::MOST) {
+      for (int64_t i = 0; WAY == INTS && i < run.size; i += VarintRun::MOST) {
         const VarintRun part(values + 8 * (run.start + i), run.size - i);
         if (10 * part.size + CHUNK_BYTES > end - to && part.bytes() + CHUNK_BYTES > end - to) return false;
         to = part.put(to);
       }
-      for (int64_t i = 0; (WAY == RM_TEXTS || WAY == RM_ONE_TEXT || WAY == RM_MESSAGE) && i < run.size; i++) {
+      for (int64_t i = 0; (WAY == TEXTS || WAY == ONE_TEXT || WAY == MESSAGE) && i < run.size; i++) {
         const Run text = column.text(run.start + i);
         if (text.size < 0 || text.size > end - to - CHUNK_BYTES) return false;
-        if (WAY != RM_MESSAGE) {
+        if (WAY != MESSAGE) {
           *to = FIELD_1;
           to = put_varint(to + 1, static_cast<uint64_t>(text.size));
         }
@@ -213,49 +213,43 @@ bool put_entries(const Column &column, int64_t first, int64_t last, const int64_
 }
 
 struct Columns {
-  const rm_example_column *about;
-  const rm_bytes *parts;
-  int64_t count;
+  Span<const ExampleColumn> about;
+  Span<const ByteSpan> parts;
 
-  RM_INLINE Column operator[](int64_t index) const { return Column(about[index], parts + PARTS * index); }
+  RM_INLINE Column operator[](int64_t index) const { return Column(about[index], parts.data + PARTS * index); }
   // Whether there are parts of each column, as long as the records are many.
   bool fit(int64_t rows) const {
-    for (int64_t i = 0; i < count; i++)
+    for (int64_t i = 0; i < about.size; i++)
       if (!(*this)[i].fits(rows)) return false;
     return true;
   }
 };
 
 #define RM_BY_WAY(way, function, ...)                                   \
-  (way == RM_ONE_INT         ? function<RM_ONE_INT>(__VA_ARGS__)        \
-   : way == RM_INTS          ? function<RM_INTS>(__VA_ARGS__)           \
-   : way == RM_CONSTANT_SIZE ? function<RM_CONSTANT_SIZE>(__VA_ARGS__)  \
-   : way == RM_FLOATS        ? function<RM_FLOATS>(__VA_ARGS__)         \
-   : way == RM_ONE_TEXT      ? function<RM_ONE_TEXT>(__VA_ARGS__)       \
-   : way == RM_MESSAGE       ? function<RM_MESSAGE>(__VA_ARGS__)        \
-                             : function<RM_TEXTS>(__VA_ARGS__))
+  (way == ONE_INT         ? function<ONE_INT>(__VA_ARGS__)        \
+   : way == INTS          ? function<INTS>(__VA_ARGS__)           \
+   : way == CONSTANT_SIZE ? function<CONSTANT_SIZE>(__VA_ARGS__)  \
+   : way == FLOATS        ? function<FLOATS>(__VA_ARGS__)         \
+   : way == ONE_TEXT      ? function<ONE_TEXT>(__VA_ARGS__)       \
+   : way == MESSAGE       ? function<MESSAGE>(__VA_ARGS__)        \
+                             : function<TEXTS>(__VA_ARGS__))
 
 }  // namespace
-}  // namespace rm
 
-using namespace rm;
-
-RM_EXPORT int64_t rm_size_examples(const int64_t *columns, int64_t columns_size, const rm_bytes *parts,
-                                   int64_t parts_size, int64_t *kept, int64_t kept_size, int64_t *sizes,
-                                   int64_t sizes_size, int64_t *starts, int64_t starts_size, int64_t *lengths,
-                                   int64_t lengths_size) {
-  const Columns all{reinterpret_cast<const rm_example_column *>(columns), parts, parts_size / PARTS};
-  const int64_t rows = sizes_size;
-  if (columns_size != 3 * all.count || parts_size != PARTS * all.count || starts_size != rows || lengths_size != rows ||
-      kept_size != all.count * rows || !all.fit(rows))
-    return RM_BOUNDS;
+int64_t rm_size_examples(Span<const ExampleColumn> columns, Span<const ByteSpan> parts, Span<int64_t> kept,
+                         Span<int64_t> sizes, Span<int64_t> starts, Span<int64_t> lengths) {
+  const Columns all{columns, parts};
+  const int64_t rows = sizes.size;
+  if (parts.size != PARTS * columns.size || starts.size != rows || lengths.size != rows ||
+      kept.size != columns.size * rows || !all.fit(rows))
+    return BOUNDS;
   int64_t at = 0;
   for (int64_t first = 0; first < rows; first += BLOCK_ROWS) {
     const int64_t last = min(first + BLOCK_ROWS, rows);
     for (int64_t row = first; row < last; row++) sizes[row] = 0;
-    for (int64_t i = 0; i < all.count; i++) {
+    for (int64_t i = 0; i < columns.size; i++) {
       const Column column = all[i];
-      if (!RM_BY_WAY(column.way, add_sizes, column, first, last, sizes, kept + i * rows)) return RM_BOUNDS;
+      if (!RM_BY_WAY(column.way, add_sizes, column, first, last, sizes.data, kept.data + i * rows)) return BOUNDS;
     }
     for (int64_t row = first; row < last; row++) {
       starts[row] = at;
@@ -266,35 +260,35 @@ RM_EXPORT int64_t rm_size_examples(const int64_t *columns, int64_t columns_size,
   return at;
 }
 
-RM_EXPORT int64_t rm_write_examples(const int64_t *columns, int64_t columns_size, const rm_bytes *parts,
-                                    int64_t parts_size, const int64_t *kept, int64_t kept_size, const int64_t *sizes,
-                                    int64_t sizes_size, const int64_t *starts, int64_t starts_size,
-                                    const int64_t *lengths, int64_t lengths_size, uint8_t *out, int64_t out_size,
-                                    uint32_t *crcs, int64_t crcs_size) {
-  const Columns all{reinterpret_cast<const rm_example_column *>(columns), parts, parts_size / PARTS};
-  const int64_t rows = sizes_size;
-  if (columns_size != 3 * all.count || parts_size != PARTS * all.count || starts_size != rows || lengths_size != rows ||
-      crcs_size != rows || kept_size != all.count * rows || !all.fit(rows))
-    return RM_BOUNDS;
+int64_t rm_write_examples(Span<const ExampleColumn> columns, Span<const ByteSpan> parts, Span<const int64_t> kept,
+                          Span<const int64_t> sizes, Span<const int64_t> starts, Span<const int64_t> lengths,
+                          Span<uint8_t> out, Span<uint32_t> crcs) {
+  const Columns all{columns, parts};
+  const int64_t rows = sizes.size;
+  if (parts.size != PARTS * columns.size || starts.size != rows || lengths.size != rows ||
+      crcs.size != rows || kept.size != columns.size * rows || !all.fit(rows))
+    return BOUNDS;
   uint8_t *places[BLOCK_ROWS];
   for (int64_t first = 0, last; first < rows; first = last) {
     for (last = first; last < rows && last - first < BLOCK_ROWS; last++) {
-      if (!Span<uint8_t>{out, out_size - FRAME_BYTES - CHUNK_BYTES}.holds(starts[last], lengths[last])) return RM_BOUNDS;
+      if (!ByteSpan{out.data, out.size - FRAME_BYTES - CHUNK_BYTES}.holds(starts[last], lengths[last])) return BOUNDS;
       if (last > first && starts[last] + lengths[last] - starts[first] > BLOCK_BYTES) break;
-      uint8_t *const payload = out + starts[last] + HEADER_BYTES;
+      uint8_t *const payload = out.data + starts[last] + HEADER_BYTES;
       *payload = FIELD_1;
       places[last - first] = put_varint(payload + 1, static_cast<uint64_t>(sizes[last]));
     }
-    for (int64_t i = 0; i < all.count; i++) {
+    for (int64_t i = 0; i < columns.size; i++) {
       const Column column = all[i];
-      if (!RM_BY_WAY(column.way, put_entries, column, first, last, kept + i * rows, out + out_size, places))
-        return RM_BOUNDS;
+      if (!RM_BY_WAY(column.way, put_entries, column, first, last, kept.data + i * rows, out.data + out.size, places))
+        return BOUNDS;
     }
     for (int64_t row = first; row < last; row++) {
-      uint8_t *const frame = out + starts[row];
-      if (places[row - first] != frame + HEADER_BYTES + lengths[row]) return RM_BOUNDS;
+      uint8_t *const frame = out.data + starts[row];
+      if (places[row - first] != frame + HEADER_BYTES + lengths[row]) return BOUNDS;
       crcs[row] = put_frame(frame, lengths[row]);
     }
   }
   return rows;
 }
+
+}  // namespace rm

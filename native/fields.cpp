@@ -7,7 +7,7 @@ namespace {
 
 // The texts that stand for a null: token i is data[ends[i - 1], ends[i]).
 struct Tokens {
-  Span<const uint8_t> data;
+  ByteSpan data;
   Span<const int64_t> ends;
   uint64_t sizes;  // bit n: one of them has n bytes; bit 63: or 63 and more
 
@@ -34,18 +34,22 @@ struct Tokens {
 
 // Where the fields of a column lie.
 struct Fields {
-  Span<const uint8_t> data;
+  ByteSpan data;
   Span<const int32_t> starts, infos;
   Tokens tokens;
+
+  Fields(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
+         Span<const int64_t> token_ends)
+      : data(data), starts(starts), infos(infos), tokens{tokens, token_ends, 0} {}
 
   bool is_valid() { return starts.size == infos.size && tokens.is_valid(); }
   // A field; false if it lies outside of the data.
   RM_INLINE bool get(int64_t row, Text &text) const {
-    const int64_t start = starts[row], size = infos[row] & RM_FIELD_LENGTH;
+    const int64_t start = starts[row], size = infos[row] & FIELD_LENGTH;
     text = {data.data, start, start + size};
     return data.holds(start, size);
   }
-  RM_INLINE bool is_quoted(int64_t row) const { return infos[row] & RM_FIELD_QUOTED; }
+  RM_INLINE bool is_quoted(int64_t row) const { return infos[row] & FIELD_QUOTED; }
 };
 
 // How a column of a dtype reads its fields: `parse` gives a fault; `infer` counts what the field is, and says whether
@@ -53,24 +57,25 @@ struct Fields {
 
 struct Integers {
   using Value = int64_t;
-  int64_t low, high;
+  int64_t low;
+  uint64_t high;
 
   // Whole numbers however they are written: 5, 5.0, 5e0.
   RM_INLINE int64_t parse(Text text, Value &value) const {
     Number number = scan_number(text);
     const bool is_decimal = number.kind == NumberKind::DECIMAL;
-    if (is_decimal) approach_whole(number);
-    if (number.kind == NumberKind::NONE || number.power < 0 || (is_decimal && number.is_cut)) return RM_WRONG_TYPE;
-    const int64_t whole = number.as_int64();
-    if (!number.fits_int64() || number.power > 0 || whole < low || whole > high) return RM_BEYOND_RANGE;
-    value = whole;
-    return RM_FITS;
+    if (is_decimal || number.is_long) approach_whole(number);
+    if (number.kind == NumberKind::NONE || number.power < 0 || (is_decimal && number.is_cut)) return WRONG_TYPE;
+    const uint64_t most = number.is_negative ? 0 - static_cast<uint64_t>(low) : high;
+    if (number.is_long || number.is_cut || number.power > 0 || number.digits > most) return BEYOND_RANGE;
+    value = number.as_int64();
+    return FITS;
   }
 
-  RM_INLINE bool infer(Text text, Value &value, rm_column_counts &counts) const {
+  RM_INLINE bool infer(Text text, Value &value, ColumnCounts &counts) const {
     const Number number = scan_number(text);
     if (number.kind != NumberKind::WHOLE || number.is_odd || !number.fits_int64()) return false;
-    counts.classes |= RM_INT64_CLASS;
+    counts.classes |= INT64_CLASS;
     counts.inexact_integers += !fits_bits(number.digits, 24);
     value = number.as_int64();
     return true;
@@ -84,31 +89,31 @@ struct Floats {
 
   RM_INLINE int64_t parse(Text text, Value &value) const {
     const Number number = scan_number(text);
-    if (number.kind == NumberKind::NONE) return word_number(text, value) ? RM_FITS : RM_WRONG_TYPE;
+    if (number.kind == NumberKind::NONE) return word_number(text, value) ? FITS : WRONG_TYPE;
     const Rounded rounded = magnitude(number);
     value = number.is_negative ? -rounded.value : rounded.value;
     const bool is_whole = number.kind == NumberKind::WHOLE;
-    if (!rounded.is_decided || (is_whole && number.is_long)) return RM_UNDECIDED;
-    if (rounded.value >= beyond) return RM_BEYOND_RANGE;
-    return is_whole && !fits_bits(number.digits, bits) ? RM_INEXACT : RM_FITS;
+    if (!rounded.is_decided || (is_whole && number.is_long)) return UNDECIDED;
+    if (rounded.value >= beyond) return BEYOND_RANGE;
+    return is_whole && !fits_bits(number.digits, bits) ? INEXACT : FITS;
   }
 
-  RM_INLINE bool infer(Text text, Value &value, rm_column_counts &counts) const {
+  RM_INLINE bool infer(Text text, Value &value, ColumnCounts &counts) const {
     const Number number = scan_number(text);
     if (number.kind == NumberKind::NONE) {
       if (!word_number(text, value)) return false;
-      counts.classes |= RM_FLOAT32_CLASS;
+      counts.classes |= FLOAT32_CLASS;
       return true;
     }
     const Rounded rounded = magnitude(number);
     if (!rounded.is_decided || number.is_odd) return false;
     if (number.kind == NumberKind::WHOLE) {
       if (!number.fits_int64() || !fits_bits(number.digits, 24)) return false;
-      counts.classes |= RM_INT64_CLASS;
+      counts.classes |= INT64_CLASS;
     } else {
       const Loss loss = decimal_loss(number);
       if (loss == Loss::OVERFLOW) return false;
-      counts.classes |= RM_FLOAT32_CLASS;
+      counts.classes |= FLOAT32_CLASS;
       counts.inexact_decimals += loss == Loss::DECIMAL;
     }
     value = number.is_negative ? -rounded.value : rounded.value;
@@ -122,10 +127,11 @@ struct Booleans {
   RM_INLINE int64_t parse(Text text, Value &value) const {
     int found = truth(text);
     if (found < 0 && text.size() == 1 && (text[0] | 1) == '1') found = text[0] - '0';
-    if (found < 0) return RM_WRONG_TYPE;
+    if (found < 0) return WRONG_TYPE;
     value = static_cast<uint8_t>(found);
-    return RM_FITS;
+    return FITS;
   }
+  bool infer(Text, Value &, ColumnCounts &) const { return false; }
 };
 
 struct Timestamps {
@@ -139,56 +145,46 @@ struct Timestamps {
 
   RM_INLINE int64_t parse(Text text, Value &value) const {
     const Timestamp time = scan_timestamp(text);
-    if (time.unit == 0) return RM_WRONG_TYPE;
-    if (time.has_zone != is_aware) return time.has_zone ? RM_HAS_ZONE : RM_NO_ZONE;
-    if (time.nanos % nanos_per_unit != 0) return RM_TOO_FINE;
-    if (nanos_per_unit == 1 && (time.classes() & RM_BEYOND_NANOS_CLASS)) return RM_BEYOND_RANGE;
+    if (time.unit == 0) return WRONG_TYPE;
+    if (time.has_zone != is_aware) return time.has_zone ? HAS_ZONE : NO_ZONE;
+    if (time.nanos % nanos_per_unit != 0) return TOO_FINE;
+    if (nanos_per_unit == 1 && (time.classes() & BEYOND_NANOS_CLASS)) return BEYOND_RANGE;
     value = units(time);
-    return RM_FITS;
+    return FITS;
   }
 
-  RM_INLINE bool infer(Text text, Value &value, rm_column_counts &counts) const {
+  RM_INLINE bool infer(Text text, Value &value, ColumnCounts &counts) const {
     const Timestamp time = scan_timestamp(text);
     const int64_t classes = time.classes();
     if (classes == 0 || time.has_zone != is_aware || time.nanos % nanos_per_unit != 0) return false;
-    if (nanos_per_unit == 1 && (classes & RM_BEYOND_NANOS_CLASS)) return false;
+    if (nanos_per_unit == 1 && (classes & BEYOND_NANOS_CLASS)) return false;
     counts.classes |= classes;
     value = units(time);
     return true;
   }
 };
 
-// Room for a column's values; `valid` and `fault` are 1 and 0 everywhere when it is given.
-template <typename Value>
-struct Column {
-  Span<Value> values;
-  Span<uint8_t> valid, fault;
-};
+// Values of type T in the bytes that were passed for them.
+template <typename T>
+RM_INLINE Span<T> typed(Span<uint8_t> bytes) {
+  return {reinterpret_cast<T *>(bytes.data), bytes.size / static_cast<int64_t>(sizeof(T))};
+}
 
-template <typename Kind>
-int64_t parse_column(Fields fields, Kind kind, Column<typename Kind::Value> column, rm_field_totals *totals) {
-  const int64_t rows = fields.starts.size;
-  if (!fields.is_valid() || column.values.size < rows || column.valid.size < rows || column.fault.size < rows)
-    return RM_BOUNDS;
-  *totals = {};
-  for (int64_t row = 0; row < rows; row++) {
-    Text text;
-    if (!fields.get(row, text)) return RM_BOUNDS;
-    typename Kind::Value value = 0;
-    if (fields.tokens.index_of(text) >= 0) {
-      column.valid[row] = 0;
-      totals->nulls++;
-    } else if (const int64_t fault = kind.parse(text, value)) {
-      column.fault[row] = static_cast<uint8_t>(fault);
-      totals->faults++;
-    }
-    column.values[row] = value;
+// Calls visit with what reads the fields of a type; BOUNDS if there is no such type.
+template <typename Visit>
+RM_INLINE int64_t visit_kind(const FieldType &type, Visit visit) {
+  switch (type.kind) {
+    case INTEGER_FIELDS: return visit(Integers{type.low, type.high});
+    case FLOAT_FIELDS: return type.bits < 0 || type.bits > 63 ? BOUNDS : visit(Floats{type.bits, type.beyond});
+    case BOOLEAN_FIELDS: return visit(Booleans{});
+    case TIMESTAMP_FIELDS:
+      return type.nanos_per_unit <= 0 ? BOUNDS : visit(Timestamps{type.nanos_per_unit, type.is_aware != 0});
+    default: return BOUNDS;
   }
-  return 0;
 }
 
 // Counts a field that is a null token: a quoted one is a value of a column of text.
-RM_INLINE void count_null(int64_t token, bool is_quoted, rm_column_counts &counts, Span<int64_t> nulls) {
+RM_INLINE void count_null(int64_t token, bool is_quoted, ColumnCounts &counts, Span<int64_t> nulls) {
   if (is_quoted) {
     counts.values++;
     counts.soft_nulls++;
@@ -197,208 +193,151 @@ RM_INLINE void count_null(int64_t token, bool is_quoted, rm_column_counts &count
   }
 }
 
-// Up to the first field that is no plain value of the dtype; gives how many fields that are.
-template <typename Kind>
-int64_t infer_column(Fields fields, Kind kind, Column<typename Kind::Value> column, rm_column_counts *counts,
-                     Span<int64_t> null_counts, rm_field_totals *totals) {
-  const int64_t rows = fields.starts.size;
-  if (!fields.is_valid() || column.values.size < rows || column.valid.size < rows) return RM_BOUNDS;
-  if (null_counts.size < fields.tokens.ends.size) return RM_BOUNDS;
-  *totals = {};
-  for (int64_t row = 0; row < rows; row++) {
-    Text text;
-    if (!fields.get(row, text)) return RM_BOUNDS;
-    typename Kind::Value value = 0;
-    const int64_t token = fields.tokens.index_of(text);
-    if (token >= 0) {
-      count_null(token, fields.is_quoted(row), *counts, null_counts);
-      column.valid[row] = 0;
-      totals->nulls++;
-    } else if (kind.infer(text, value, *counts)) {
-      counts->values++;
-    } else {
-      return row;
-    }
-    column.values[row] = value;
-  }
-  return rows;
-}
-
 RM_INLINE bool is_ascii(const uint8_t *data, int64_t size) {
   uint8_t high = 0;
   for (int64_t i = 0; i < size; i++) high |= data[i];
   return high < 0x80;
 }
 
-// Copies a text; a short one by one move of 16 bytes, where both sides have room for it.
-RM_INLINE void copy_text(Span<uint8_t> out, int64_t into, Span<const uint8_t> data, Text text) {
-  if (text.size() <= 16 && data.size - text.start >= 16 && out.size - into >= 16)
-    memcpy(out.data + into, data.data + text.start, 16);
-  else
-    memcpy(out.data + into, data.data + text.start, text.size());
+}  // namespace
+
+int64_t rm_parse_fields(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
+                        Span<const int64_t> token_ends, const FieldType &type, Span<uint8_t> values,
+                        Span<uint8_t> valid, Span<uint8_t> fault, FieldTotals &totals) {
+  Fields fields(data, starts, infos, tokens, token_ends);
+  if (!fields.is_valid() || fault.size < starts.size || (token_ends && valid.size < starts.size)) return BOUNDS;
+  totals = {};
+  return visit_kind(type, [&](auto kind) -> int64_t {
+    using Value = typename decltype(kind)::Value;
+    const Span<Value> out = typed<Value>(values);
+    if (out.size < starts.size) return BOUNDS;
+    for (int64_t row = 0; row < starts.size; row++) {
+      Text text;
+      if (!fields.get(row, text)) return BOUNDS;
+      Value value = 0;
+      if (fields.tokens.index_of(text) >= 0) {
+        valid[row] = 0;
+        totals.nulls++;
+      } else if (const int64_t found = kind.parse(text, value)) {
+        fault[row] = static_cast<uint8_t>(found);
+        totals.faults++;
+      }
+      out[row] = value;
+    }
+    return 0;
+  });
 }
 
-}  // namespace
-}  // namespace rm
+int64_t rm_infer_values(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
+                        Span<const int64_t> token_ends, const FieldType &type, ColumnCounts &counts,
+                        Span<int64_t> null_counts, Span<uint8_t> values, Span<uint8_t> valid, FieldTotals &totals) {
+  Fields fields(data, starts, infos, tokens, token_ends);
+  if (!fields.is_valid() || valid.size < starts.size || null_counts.size < token_ends.size) return BOUNDS;
+  totals = {};
+  return visit_kind(type, [&](auto kind) -> int64_t {
+    using Value = typename decltype(kind)::Value;
+    const Span<Value> out = typed<Value>(values);
+    if (out.size < starts.size) return BOUNDS;
+    for (int64_t row = 0; row < starts.size; row++) {
+      Text text;
+      if (!fields.get(row, text)) return BOUNDS;
+      Value value = 0;
+      if (const int64_t token = fields.tokens.index_of(text); token >= 0) {
+        count_null(token, fields.is_quoted(row), counts, null_counts);
+        valid[row] = 0;
+        totals.nulls++;
+      } else if (kind.infer(text, value, counts)) {
+        counts.values++;
+      } else {
+        return row;
+      }
+      out[row] = value;
+    }
+    return starts.size;
+  });
+}
 
-using namespace rm;
-
-// The first parameters of all entries: where the fields of a column lie. RM_TAKE_FIELDS makes `fields` of them.
-#define RM_FIELDS                                                                                                    \
-  const uint8_t *data, int64_t data_size, const int32_t *starts, int64_t starts_size, const int32_t *infos,          \
-      int64_t infos_size, const uint8_t *tokens, int64_t tokens_size, const int64_t *token_ends, int64_t token_ends_size
-#define RM_TAKE_FIELDS                                                                                               \
-  Fields fields = {{data, data_size}, {starts, starts_size}, {infos, infos_size},                                    \
-                   {{tokens, tokens_size}, {token_ends, token_ends_size}, 0}}
-
-RM_EXPORT int64_t rm_infer_fields(RM_FIELDS, rm_column_counts *counts, int64_t *null_counts, int64_t null_counts_size) {
-  RM_TAKE_FIELDS;
-  if (!fields.is_valid() || null_counts_size < token_ends_size) return RM_BOUNDS;
-  bool is_text = counts->classes & RM_TEXT_CLASS;
-  for (int64_t row = 0; row < starts_size; row++) {
+int64_t rm_infer_fields(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
+                        Span<const int64_t> token_ends, ColumnCounts &counts, Span<int64_t> null_counts) {
+  Fields fields(data, starts, infos, tokens, token_ends);
+  if (!fields.is_valid() || null_counts.size < token_ends.size) return BOUNDS;
+  bool is_text = counts.classes & TEXT_CLASS;
+  for (int64_t row = 0; row < starts.size; row++) {
     Text text;
-    if (!fields.get(row, text)) return RM_BOUNDS;
+    if (!fields.get(row, text)) return BOUNDS;
     if (const int64_t token = fields.tokens.index_of(text); token >= 0) {
-      count_null(token, fields.is_quoted(row), *counts, {null_counts, null_counts_size});
+      count_null(token, fields.is_quoted(row), counts, null_counts);
       continue;
     }
-    counts->values++;
+    counts.values++;
     if (is_text) continue;
     const Class found = classify(text);
-    counts->classes |= found.bits;
-    is_text = found.bits == RM_TEXT_CLASS;
-    counts->inexact_decimals += found.loss == Loss::DECIMAL;
-    counts->inexact_integers += found.loss == Loss::INTEGER;
-    counts->overflows += found.loss == Loss::OVERFLOW;
+    counts.classes |= found.bits;
+    is_text = found.bits == TEXT_CLASS;
+    counts.inexact_decimals += found.loss == Loss::DECIMAL;
+    counts.inexact_integers += found.loss == Loss::INTEGER;
+    counts.overflows += found.loss == Loss::OVERFLOW;
   }
   return 0;
 }
 
-RM_EXPORT int64_t rm_infer_integers(RM_FIELDS, rm_column_counts *counts, int64_t *null_counts, int64_t null_counts_size,
-                                    int64_t *values, int64_t values_size, uint8_t *valid, int64_t valid_size,
-                                    rm_field_totals *totals) {
-  RM_TAKE_FIELDS;
-  return infer_column(fields, Integers{},
-                      {{values, values_size}, {valid, valid_size}, {}},
-                      counts, {null_counts, null_counts_size}, totals);
-}
-
-RM_EXPORT int64_t rm_infer_floats(RM_FIELDS, rm_column_counts *counts, int64_t *null_counts, int64_t null_counts_size,
-                                  double *values, int64_t values_size, uint8_t *valid, int64_t valid_size,
-                                  rm_field_totals *totals) {
-  RM_TAKE_FIELDS;
-  return infer_column(fields, Floats{},
-                      {{values, values_size}, {valid, valid_size}, {}},
-                      counts, {null_counts, null_counts_size}, totals);
-}
-
-RM_EXPORT int64_t rm_infer_timestamps(RM_FIELDS, int64_t nanos_per_unit, int64_t is_aware, rm_column_counts *counts,
-                                      int64_t *null_counts, int64_t null_counts_size, int64_t *values,
-                                      int64_t values_size, uint8_t *valid, int64_t valid_size,
-                                      rm_field_totals *totals) {
-  if (nanos_per_unit <= 0) return RM_BOUNDS;
-  RM_TAKE_FIELDS;
-  return infer_column(fields, Timestamps{nanos_per_unit, is_aware != 0},
-                      {{values, values_size}, {valid, valid_size}, {}},
-                      counts, {null_counts, null_counts_size}, totals);
-}
-
-RM_EXPORT int64_t rm_parse_integers(RM_FIELDS, int64_t low, int64_t high, int64_t *values, int64_t values_size,
-                                    uint8_t *valid, int64_t valid_size, uint8_t *fault, int64_t fault_size,
-                                    rm_field_totals *totals) {
-  RM_TAKE_FIELDS;
-  return parse_column(fields, Integers{low, high},
-                      {{values, values_size}, {valid, valid_size}, {fault, fault_size}}, totals);
-}
-
-RM_EXPORT int64_t rm_parse_floats(RM_FIELDS, int64_t bits, double beyond, double *values, int64_t values_size,
-                                  uint8_t *valid, int64_t valid_size, uint8_t *fault, int64_t fault_size,
-                                  rm_field_totals *totals) {
-  if (bits < 0 || bits > 63) return RM_BOUNDS;
-  RM_TAKE_FIELDS;
-  return parse_column(fields, Floats{bits, beyond},
-                      {{values, values_size}, {valid, valid_size}, {fault, fault_size}}, totals);
-}
-
-RM_EXPORT int64_t rm_parse_booleans(RM_FIELDS, uint8_t *values, int64_t values_size, uint8_t *valid, int64_t valid_size,
-                                    uint8_t *fault, int64_t fault_size, rm_field_totals *totals) {
-  RM_TAKE_FIELDS;
-  return parse_column(fields, Booleans{}, {{values, values_size}, {valid, valid_size}, {fault, fault_size}}, totals);
-}
-
-RM_EXPORT int64_t rm_parse_timestamps(RM_FIELDS, int64_t nanos_per_unit, int64_t is_aware, int64_t *values,
-                                      int64_t values_size, uint8_t *valid, int64_t valid_size, uint8_t *fault,
-                                      int64_t fault_size, rm_field_totals *totals) {
-  if (nanos_per_unit <= 0) return RM_BOUNDS;
-  RM_TAKE_FIELDS;
-  return parse_column(fields, Timestamps{nanos_per_unit, is_aware != 0},
-                      {{values, values_size}, {valid, valid_size}, {fault, fault_size}}, totals);
-}
-
-RM_EXPORT int64_t rm_text_bytes(const int32_t *infos, int64_t infos_size) {
-  int64_t total = 0;
-  for (int64_t row = 0; row < infos_size; row++) total += infos[row] & RM_FIELD_LENGTH;
-  return total;
-}
-
-RM_EXPORT int64_t rm_parse_texts(RM_FIELDS, int64_t *offsets, int64_t offsets_size, uint8_t *out, int64_t out_size,
-                                 uint8_t *valid, int64_t valid_size, uint8_t *fault, int64_t fault_size,
-                                 rm_field_totals *totals) {
-  RM_TAKE_FIELDS;
-  const bool is_bytes = fault == nullptr;
-  if (!fields.is_valid() || offsets_size < starts_size + 1 || valid_size < starts_size) return RM_BOUNDS;
-  if (!is_bytes && fault_size < starts_size) return RM_BOUNDS;
-  *totals = {};
+int64_t rm_parse_texts(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
+                       Span<const int64_t> token_ends, Span<int64_t> offsets, Span<uint8_t> out, Span<uint8_t> valid,
+                       Span<uint8_t> fault, FieldTotals &totals) {
+  Fields fields(data, starts, infos, tokens, token_ends);
+  if (!fields.is_valid() || offsets.size < starts.size + 1 || valid.size < starts.size) return BOUNDS;
+  if (fault && fault.size < starts.size) return BOUNDS;
+  totals = {};
   int64_t into = 0;
   offsets[0] = 0;
-  for (int64_t row = 0; row < starts_size; row++) {
+  for (int64_t row = 0; row < starts.size; row++) {
     Text text;
-    if (!fields.get(row, text)) return RM_BOUNDS;
+    if (!fields.get(row, text)) return BOUNDS;
     if (!fields.is_quoted(row) && fields.tokens.index_of(text) >= 0) {
       valid[row] = 0;
-      totals->nulls++;
+      totals.nulls++;
     } else {
-      if (text.size() > out_size - into) return RM_BOUNDS;
-      copy_text({out, out_size}, into, fields.data, text);
+      if (text.size() > out.size - into) return BOUNDS;
+      copy_text(out, into, data, text.start, text.size());
       into += text.size();
     }
     offsets[row + 1] = into;
   }
-  if (is_bytes || is_ascii(out, into)) return 0;
-  for (int64_t row = 0; row < starts_size; row++) {
-    if (find_bad_utf8(out, offsets[row], offsets[row + 1]) < 0) continue;
-    fault[row] = RM_FIELD_NOT_UTF8;
-    totals->faults++;
+  if (!fault || is_ascii(out.data, into)) return 0;
+  for (int64_t row = 0; row < starts.size; row++) {
+    if (find_bad_utf8(out.data, offsets[row], offsets[row + 1]) < 0) continue;
+    fault[row] = FIELD_NOT_UTF8;
+    totals.faults++;
   }
   return 0;
 }
 
-RM_EXPORT int64_t rm_count_texts(RM_FIELDS, int64_t *first, int64_t first_size, int64_t *counts, int64_t counts_size,
-                                 rm_text_totals *totals) {
-  RM_TAKE_FIELDS;
-  if (!fields.is_valid() || counts_size < first_size) return RM_BOUNDS;
-  *totals = {};
-  for (int64_t row = 0; row < starts_size; row++) {
+int64_t rm_count_texts(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
+                       Span<const int64_t> token_ends, Span<int64_t> first, Span<int64_t> counts, TextTotals &totals) {
+  Fields fields(data, starts, infos, tokens, token_ends);
+  if (!fields.is_valid() || counts.size < first.size) return BOUNDS;
+  totals = {};
+  for (int64_t row = 0; row < starts.size; row++) {
     Text text, other;
-    if (!fields.get(row, text)) return RM_BOUNDS;
+    if (!fields.get(row, text)) return BOUNDS;
     if (fields.tokens.index_of(text) >= 0) continue;
-    totals->values++;
-    if (const int64_t bits = classify(text).bits; bits != RM_TEXT_CLASS) {
-      totals->classes |= bits;
+    totals.values++;
+    if (const int64_t bits = classify(text).bits; bits != TEXT_CLASS) {
+      totals.classes |= bits;
       continue;
     }
-    totals->texts++;
-    const int64_t known = min(totals->different, first_size);
+    totals.texts++;
+    const int64_t known = min(totals.different, first.size);
     int64_t word = 0;
     for (; word < known; word++) {
       fields.get(first[word], other);
-      if (text.size() == other.size() && !memcmp(data + text.start, data + other.start, text.size())) break;
+      if (text.size() == other.size() && !memcmp(data.data + text.start, data.data + other.start, text.size())) break;
     }
     if (word < known) {
       counts[word]++;
-    } else if (word == totals->different) {
-      totals->different++;
-      if (word < first_size) {
+    } else if (word == totals.different) {
+      totals.different++;
+      if (word < first.size) {
         first[word] = row;
         counts[word] = 1;
       }
@@ -406,3 +345,5 @@ RM_EXPORT int64_t rm_count_texts(RM_FIELDS, int64_t *first, int64_t first_size, 
   }
   return 0;
 }
+
+}  // namespace rm

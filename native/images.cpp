@@ -18,102 +18,88 @@ int64_t next_marker(const uint8_t *data, int64_t at, int64_t size) {
   return at;
 }
 
-// Walks the segments of an image (ITU-T T.81) up to its end; gives what it stopped at.
-int64_t walk_jpeg(const uint8_t *data, int64_t size, int64_t *facts) {
-  if (size < 3 || data[0] != 0xFF || data[1] != 0xD8 || data[2] != 0xFF) return RM_JPEG_OTHER;
+// Walks the segments of an image (ITU-T T.81) up to its end.
+JpegFacts walk_jpeg(ByteSpan image) {
+  const uint8_t *const data = image.data;
+  const int64_t size = image.size;
+  JpegFacts facts = {};
+  const auto stop = [&](int64_t code) {
+    facts.code = code;
+    return facts;
+  };
+  if (size < 3 || data[0] != 0xFF || data[1] != 0xD8 || data[2] != 0xFF) return stop(JPEG_OTHER);
   bool has_frame = false;
   for (int64_t at = 2;;) {
-    at = next_marker(data, at, size);  // stray bytes between segments are skipped as libjpeg does
-    facts[RM_JPEG_PLACE] = at;
-    if (size - at < 2) return RM_JPEG_NO_END;
+    facts.place = at = next_marker(data, at, size);  // stray bytes between segments are skipped as libjpeg does
+    if (size - at < 2) return stop(JPEG_NO_END);
     const uint8_t marker = data[at + 1];
     if ((marker >= 0xD0 && marker <= 0xD7) || marker == 0x01) {  // RSTn, TEM: markers without a segment
       at += 2;
       continue;
     }
-    if (marker == 0xD9) return !has_frame ? RM_JPEG_NO_FRAME : !facts[RM_JPEG_SCANS] ? RM_JPEG_NO_SCAN : RM_JPEG_GOOD;
-    if (marker == 0xD8) return RM_JPEG_TWICE;
-    if (size - at < 4) return RM_JPEG_CUT;
+    if (marker == 0xD9) return stop(!has_frame ? JPEG_NO_FRAME : !facts.scans ? JPEG_NO_SCAN : JPEG_GOOD);
+    if (marker == 0xD8) return stop(JPEG_TWICE);
+    if (size - at < 4) return stop(JPEG_CUT);
     const int64_t length = load_big16(data + at + 2);
-    if (length < 2) return RM_JPEG_LENGTH;
-    if (length > size - at - 2) return RM_JPEG_CUT;
+    if (length < 2) return stop(JPEG_LENGTH);
+    if (length > size - at - 2) return stop(JPEG_CUT);
     if (marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC) {
-      if (has_frame) return RM_JPEG_TWICE;
+      if (has_frame) return stop(JPEG_TWICE);
       has_frame = true;
-      if (length < 8) return RM_JPEG_FRAME;
-      facts[RM_JPEG_HEIGHT] = load_big16(data + at + 5);
-      facts[RM_JPEG_WIDTH] = load_big16(data + at + 7);
-      facts[RM_JPEG_COMPONENTS] = data[at + 9];
-      facts[RM_JPEG_BITS] = data[at + 4];
-      facts[RM_JPEG_MARKER] = marker;
-      if (!facts[RM_JPEG_HEIGHT] || !facts[RM_JPEG_WIDTH] || !data[at + 9] || length != 8 + 3 * data[at + 9])
-        return RM_JPEG_FRAME;
+      if (length < 8) return stop(JPEG_FRAME);
+      facts.marker = marker;
+      facts.bits = data[at + 4];
+      facts.height = load_big16(data + at + 5);
+      facts.width = load_big16(data + at + 7);
+      facts.components = data[at + 9];
+      if (!facts.height || !facts.width || !facts.components || length != 8 + 3 * facts.components)
+        return stop(JPEG_FRAME);
     } else if (marker == 0xDA) {
-      if (!has_frame) return RM_JPEG_NO_FRAME;
-      facts[RM_JPEG_SCANS]++;
+      if (!has_frame) return stop(JPEG_NO_FRAME);
+      facts.scans++;
     }
     at += 2 + length;
   }
 }
 
-}  // namespace
-}  // namespace rm
-
-RM_EXPORT int64_t rm_walk_jpegs(const uint8_t *data, int64_t data_size, const int64_t *ends, int64_t ends_size,
-                                int64_t *facts, int64_t facts_size, int64_t *codes, int64_t codes_size) {
-  if (codes_size != ends_size || facts_size != ends_size * RM_JPEG_FACTS) return RM_BOUNDS;
-  int64_t start = 0;
-  for (int64_t i = 0; i < ends_size; i++) {
-    if (ends[i] < start || ends[i] > data_size) return RM_BOUNDS;
-    codes[i] = rm::walk_jpeg(data + start, ends[i] - start, facts + i * RM_JPEG_FACTS);
-    start = ends[i];
-  }
-  return 0;
-}
-
-namespace rm {
-namespace {
-
-// A part of an image's lines of numbers, as it stands.
+// A part of an image's lines of numbers, as it stands; no rows where it does not lie in the pixels.
 struct Lines {
-  const uint8_t *first;
-  int64_t stride, rows, columns;
+  const uint8_t *first = nullptr;
+  int64_t stride = 0, rows = 0, columns = 0;
 
+  Lines(ByteSpan pixels, const PixelPart &part) {
+    if (part.line < 1 || !ByteSpan(nullptr, part.line).holds(part.start, part.columns)) return;
+    if (!ByteSpan(nullptr, pixels.size / part.line).holds(part.top, part.rows)) return;
+    first = pixels.data + part.top * part.line + part.start;
+    stride = part.line, rows = part.rows, columns = part.columns;
+  }
   RM_INLINE const uint8_t *operator[](int64_t row) const { return first + row * stride; }
 };
 
-// Gives no rows where the part does not lie in the pixels.
-Lines part_of(Span<const uint8_t> pixels, const rm_pixel_part *part) {
-  if (part->line < 1 || !Span<const uint8_t>{nullptr, part->line}.holds(part->start, part->columns)) return {};
-  if (!Span<const uint8_t>{nullptr, pixels.size / part->line}.holds(part->top, part->rows)) return {};
-  return {pixels.data + part->top * part->line + part->start, part->line, part->rows, part->columns};
-}
-
-// Where lines of numbers go: rounded to bytes, or as factor * number - offset.
+// Where lines of numbers go: rounded to bytes, or as factor * number - offset; no rows where the arrays do not fit.
 struct Output {
-  uint8_t *bytes;
-  float *floats;
-  const float *factor, *offset;
-  int64_t rows, width;
+  Span<uint8_t> bytes;
+  Span<float> floats;
+  Span<const float> factor, offset;
+  int64_t rows = 0, width;
+
+  Output(Span<uint8_t> bytes, Span<float> floats, Span<const float> factor, Span<const float> offset)
+      : bytes(bytes), floats(floats), factor(factor), offset(offset), width(factor.size) {
+    const int64_t size = bytes ? bytes.size : floats.size;
+    if (width > 0 && offset.size == width && size % width == 0) rows = size / width;
+  }
 
   void put(int64_t row, const float *line) const {
     if (bytes) {
       constexpr float ROUNDS = 3 << 22;  // added to a number below 2^22, and taken off, it rounds half to even
-      uint8_t *const out = bytes + row * width;
-      for (int64_t i = 0; i < width; i++) out[i] = static_cast<uint8_t>(static_cast<int32_t>(line[i] + ROUNDS - ROUNDS));
+      uint8_t *const out = bytes.data + row * width;
+      for (int64_t i = 0; i < width; i++) out[i] = static_cast<uint8_t>(static_cast<int>(line[i] + ROUNDS - ROUNDS));
     } else {
-      float *const out = floats + row * width;
+      float *const out = floats.data + row * width;
       for (int64_t i = 0; i < width; i++) out[i] = line[i] * factor[i] - offset[i];
     }
   }
 };
-
-// Gives no rows where the arrays do not fit.
-Output output_of(Span<uint8_t> bytes, Span<float> floats, Span<const float> factor, Span<const float> offset) {
-  const int64_t width = factor.size, size = bytes.data ? bytes.size : floats.size;
-  if (width < 1 || offset.size != width || size % width) return {};
-  return {bytes.data, floats.data, factor.data, offset.data, size / width, width};
-}
 
 bool are_below(Span<const uint32_t> places, int64_t size) {
   uint32_t most = 0;
@@ -121,53 +107,40 @@ bool are_below(Span<const uint32_t> places, int64_t size) {
   return most < size;
 }
 
-RM_INLINE void to_floats(const uint8_t *from, int64_t size, float *to) {
-  for (int64_t i = 0; i < size; i++) to[i] = from[i];
-}
-
 }  // namespace
-}  // namespace rm
 
-using namespace rm;
-
-RM_EXPORT int64_t rm_convert_pixels(const uint8_t *pixels, int64_t pixels_size, const rm_pixel_part *part,
-                                    const float *factor, int64_t factor_size, const float *offset, int64_t offset_size,
-                                    float *room, int64_t room_size, uint8_t *bytes, int64_t bytes_size, float *floats,
-                                    int64_t floats_size) {
-  const Lines lines = part_of({pixels, pixels_size}, part);
-  const Output out = output_of({bytes, bytes_size}, {floats, floats_size}, {factor, factor_size}, {offset, offset_size});
-  if (lines.rows < 1 || lines.rows != out.rows || lines.columns != out.width || room_size < out.width) return RM_BOUNDS;
-  for (int64_t y = 0; y < out.rows; y++) {
-    to_floats(lines[y], out.width, room);
-    out.put(y, room);
+int64_t rm_walk_jpegs(ByteSpan data, Span<const int64_t> ends, Span<JpegFacts> facts) {
+  if (facts.size != ends.size) return BOUNDS;
+  int64_t start = 0;
+  for (int64_t i = 0; i < ends.size; i++) {
+    if (!data.holds(start, ends[i] - start)) return BOUNDS;
+    facts[i] = walk_jpeg({data.data + start, ends[i] - start});
+    start = ends[i];
   }
   return 0;
 }
 
-RM_EXPORT int64_t rm_resize_bilinear(const uint8_t *pixels, int64_t pixels_size, const rm_pixel_part *part,
-                                     const uint32_t *above, int64_t above_size, const uint32_t *below,
-                                     int64_t below_size, const float *down, int64_t down_size, const uint32_t *lower,
-                                     int64_t lower_size, const uint32_t *upper, int64_t upper_size,
-                                     const float *along, int64_t along_size, const float *factor, int64_t factor_size,
-                                     const float *offset, int64_t offset_size, float *room, int64_t room_size,
-                                     uint8_t *bytes, int64_t bytes_size, float *floats, int64_t floats_size) {
-  const Lines lines = part_of({pixels, pixels_size}, part);
-  const Output out = output_of({bytes, bytes_size}, {floats, floats_size}, {factor, factor_size}, {offset, offset_size});
+int64_t rm_resize_bilinear(ByteSpan pixels, const PixelPart &part, Span<const uint32_t> above,
+                           Span<const uint32_t> below, Span<const float> down, Span<const uint32_t> lower,
+                           Span<const uint32_t> upper, Span<const float> along, Span<const float> factor,
+                           Span<const float> offset, Span<float> room, Span<uint8_t> bytes, Span<float> floats) {
+  const Lines lines(pixels, part);
+  const Output out(bytes, floats, factor, offset);
   const int64_t width = out.width;
-  if (lines.rows < 1 || above_size != out.rows || below_size != out.rows || down_size != out.rows) return RM_BOUNDS;
-  if (lower_size != width || upper_size != width || along_size != width) return RM_BOUNDS;
-  if (room_size < 3 * width || room_size - 3 * width < lines.columns) return RM_BOUNDS;
-  if (!are_below({above, above_size}, lines.rows) || !are_below({below, below_size}, lines.rows)) return RM_BOUNDS;
-  if (!are_below({lower, width}, lines.columns) || !are_below({upper, width}, lines.columns)) return RM_BOUNDS;
+  if (lines.rows < 1 || above.size != out.rows || below.size != out.rows || down.size != out.rows) return BOUNDS;
+  if (lower.size != width || upper.size != width || along.size != width) return BOUNDS;
+  if (room.size < 3 * width || room.size - 3 * width < lines.columns) return BOUNDS;
+  if (!are_below(above, lines.rows) || !are_below(below, lines.rows)) return BOUNDS;
+  if (!are_below(lower, lines.columns) || !are_below(upper, lines.columns)) return BOUNDS;
   struct Gathered {  // a source line at the columns wanted
     float *numbers;
     int64_t row;
-  } top{room, -1}, bottom{room + width, -1};
-  float *const line = room + 2 * width, *const source = room + 3 * width;
+  } top{room.data, -1}, bottom{room.data + width, -1};
+  float *const line = room.data + 2 * width, *const source = room.data + 3 * width;
   const auto gather = [&](Gathered &to, int64_t row) {
     if (to.row == row) return;
     to.row = row;
-    to_floats(lines[row], lines.columns, source);
+    for (int64_t i = 0; i < lines.columns; i++) source[i] = lines[row][i];
     for (int64_t i = 0; i < width; i++) {
       const float value = source[lower[i]];
       to.numbers[i] = value + (source[upper[i]] - value) * along[i];
@@ -186,32 +159,31 @@ RM_EXPORT int64_t rm_resize_bilinear(const uint8_t *pixels, int64_t pixels_size,
   return 0;
 }
 
-RM_EXPORT int64_t rm_resize_antialiased(const uint8_t *pixels, int64_t pixels_size, const rm_pixel_part *part,
-                                        const uint32_t *rows, int64_t rows_size, const float *row_weights,
-                                        int64_t row_weights_size, const uint32_t *columns, int64_t columns_size,
-                                        const float *column_weights, int64_t column_weights_size, const float *factor,
-                                        int64_t factor_size, const float *offset, int64_t offset_size, float *room,
-                                        int64_t room_size, uint8_t *bytes, int64_t bytes_size, float *floats,
-                                        int64_t floats_size) {
-  const Lines lines = part_of({pixels, pixels_size}, part);
-  const Output out = output_of({bytes, bytes_size}, {floats, floats_size}, {factor, factor_size}, {offset, offset_size});
+int64_t rm_resize_antialiased(ByteSpan pixels, const PixelPart &part, Span<const uint32_t> rows,
+                              Span<const float> row_weights, Span<const uint32_t> columns,
+                              Span<const float> column_weights, Span<const float> factor, Span<const float> offset,
+                              Span<float> room, Span<uint8_t> bytes, Span<float> floats) {
+  const Lines lines(pixels, part);
+  const Output out(bytes, floats, factor, offset);
   const int64_t width = out.width;
-  if (lines.rows < 1 || out.rows < 1 || rows_size % out.rows || columns_size % width) return RM_BOUNDS;
-  if (row_weights_size != rows_size || column_weights_size != columns_size) return RM_BOUNDS;
-  if (room_size < width || room_size - width < lines.columns) return RM_BOUNDS;
-  if (!are_below({rows, rows_size}, lines.rows) || !are_below({columns, columns_size}, lines.columns)) return RM_BOUNDS;
-  float *const line = room, *const sums = room + width;
+  if (lines.rows < 1 || out.rows < 1 || rows.size % out.rows || columns.size % width) return BOUNDS;
+  if (row_weights.size != rows.size || column_weights.size != columns.size) return BOUNDS;
+  if (room.size < width || room.size - width < lines.columns) return BOUNDS;
+  if (!are_below(rows, lines.rows) || !are_below(columns, lines.columns)) return BOUNDS;
+  float *const line = room.data, *const sums = room.data + width;
   for (int64_t y = 0; y < out.rows; y++) {
-    memset(room, 0, static_cast<size_t>(width + lines.columns) * sizeof(float));
-    for (int64_t i = y; i < rows_size; i += out.rows) {
+    memset(room.data, 0, static_cast<size_t>(width + lines.columns) * sizeof(float));
+    for (int64_t i = y; i < rows.size; i += out.rows) {
       const float weight = row_weights[i];
       if (weight == 0) continue;
       const uint8_t *const source = lines[rows[i]];
       for (int64_t at = 0; at < lines.columns; at++) sums[at] += static_cast<float>(source[at]) * weight;
     }
-    for (int64_t i = 0; i < columns_size; i += width)
+    for (int64_t i = 0; i < columns.size; i += width)
       for (int64_t at = 0; at < width; at++) line[at] += sums[columns[i + at]] * column_weights[i + at];
     out.put(y, line);
   }
   return 0;
 }
+
+}  // namespace rm

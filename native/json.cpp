@@ -12,14 +12,14 @@
 namespace rm {
 namespace {
 
-constexpr int64_t DEPTH = RM_JSON_MOST_DEPTH;
+constexpr int64_t DEPTH = JSON_MOST_DEPTH;
 
-RM_INLINE int64_t skip_space(Bytes data, int64_t at) {
+RM_INLINE int64_t skip_space(ByteSpan data, int64_t at) {
   while (at < data.size && (data[at] == ' ' || data[at] == '\t' || data[at] == '\r')) at++;
   return at;
 }
 
-RM_INLINE bool at_end(Bytes data, int64_t at) { return at >= data.size || data[at] == '\n'; }
+RM_INLINE bool at_end(ByteSpan data, int64_t at) { return at >= data.size || data[at] == '\n'; }
 
 // Whether a byte stands for itself inside a string.
 RM_INLINE bool is_plain(uint8_t byte) { return byte >= 0x20 && byte != '"' && byte != '\\'; }
@@ -67,7 +67,7 @@ RM_INLINE int digit_bytes(const uint8_t *at) {
 }
 #endif
 
-int hex4(Bytes data, int64_t at) {
+int hex4(ByteSpan data, int64_t at) {
   if (!data.holds(at, 4)) return -1;
   int value = 0;
   for (int i = 0; i < 4; i++) {
@@ -89,33 +89,34 @@ struct Escape {
 };
 
 // The escape whose backslash is at `at`.
-Escape read_escape(Bytes data, int64_t at) {
-  if (at + 1 >= data.size) return {1, 0, RM_JSON_CUT};
+Escape read_escape(ByteSpan data, int64_t at) {
+  if (at + 1 >= data.size) return {1, 0, JSON_CUT};
   switch (data[at + 1]) {
-    case '"': return {2, '"', RM_JSON_OK};
-    case '\\': return {2, '\\', RM_JSON_OK};
-    case '/': return {2, '/', RM_JSON_OK};
-    case 'b': return {2, '\b', RM_JSON_OK};
-    case 'f': return {2, '\f', RM_JSON_OK};
-    case 'n': return {2, '\n', RM_JSON_OK};
-    case 'r': return {2, '\r', RM_JSON_OK};
-    case 't': return {2, '\t', RM_JSON_OK};
+    case '"': return {2, '"', JSON_OK};
+    case '\\': return {2, '\\', JSON_OK};
+    case '/': return {2, '/', JSON_OK};
+    case 'b': return {2, '\b', JSON_OK};
+    case 'f': return {2, '\f', JSON_OK};
+    case 'n': return {2, '\n', JSON_OK};
+    case 'r': return {2, '\r', JSON_OK};
+    case 't': return {2, '\t', JSON_OK};
     case 'u': break;
-    default: return {1, 0, RM_JSON_ESCAPE};
+    default: return {1, 0, JSON_ESCAPE};
   }
   const int first = hex4(data, at + 2);
-  if (first < 0) return {1, 0, RM_JSON_ESCAPE};
-  if (first < 0xD800 || first > 0xDFFF) return {6, static_cast<uint32_t>(first), RM_JSON_OK};
+  if (first < 0) return {1, 0, JSON_ESCAPE};
+  if (first < 0xD800 || first > 0xDFFF) return {6, static_cast<uint32_t>(first), JSON_OK};
   if (first > 0xDBFF || at + 7 >= data.size || data[at + 6] != '\\' || data[at + 7] != 'u')
-    return {1, 0, RM_JSON_SURROGATE};
+    return {1, 0, JSON_SURROGATE};
   const int second = hex4(data, at + 8);
-  if (second < 0xDC00 || second > 0xDFFF) return {1, 0, RM_JSON_SURROGATE};
-  return {12, static_cast<uint32_t>(0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00)), RM_JSON_OK};
+  if (second < 0xDC00 || second > 0xDFFF) return {1, 0, JSON_SURROGATE};
+  return {12, static_cast<uint32_t>(0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00)), JSON_OK};
 }
 
-// Writes the text of a checked string as UTF-8, which is never longer than its escapes; returns its length.
-int64_t unescape(Bytes data, int64_t start, int64_t stop, uint8_t *into) {
-  const Bytes text = {data.data, stop};
+}  // namespace
+
+int64_t unescape(ByteSpan data, int64_t start, int64_t stop, uint8_t *into) {
+  const ByteSpan text = {data.data, stop};
   uint8_t *out = into;
   while (start < stop) {
     if (data[start] != '\\') {
@@ -136,14 +137,16 @@ int64_t unescape(Bytes data, int64_t start, int64_t stop, uint8_t *into) {
   return out - into;
 }
 
+namespace {
+
 struct Token {
   int64_t end;  // a string's closing quote, the byte after others; where the fault is, if there is one
   int kind, fault;
 };
 
 // The string whose first byte is at `at`.
-RM_INLINE Token string_end(Bytes data, int64_t at) {
-  int kind = RM_JSON_STRING;
+RM_INLINE Token string_end(ByteSpan data, int64_t at) {
+  int kind = JSON_STRING;
   for (;;) {
     if (RM_LIKELY(data.size - at >= STRIDE)) {
       const int plain = plain_bytes(data.data + at);
@@ -151,18 +154,18 @@ RM_INLINE Token string_end(Bytes data, int64_t at) {
       if (plain == STRIDE) continue;
     } else {
       while (at < data.size && is_plain(data[at])) at++;
-      if (at >= data.size) return {at, kind, RM_JSON_CUT};
+      if (at >= data.size) return {at, kind, JSON_CUT};
     }
-    if (RM_LIKELY(data[at] == '"')) return {at, kind, RM_JSON_OK};
-    if (data[at] != '\\') return {at, kind, data[at] == '\n' ? RM_JSON_CUT : RM_JSON_CONTROL};
-    kind = RM_JSON_ESCAPED;
+    if (RM_LIKELY(data[at] == '"')) return {at, kind, JSON_OK};
+    if (data[at] != '\\') return {at, kind, data[at] == '\n' ? JSON_CUT : JSON_CONTROL};
+    kind = JSON_ESCAPED;
     const Escape escape = read_escape(data, at);
     if (escape.fault) return {at, kind, escape.fault};
     at += escape.length;
   }
 }
 
-RM_INLINE int64_t skip_digits(Bytes data, int64_t at) {
+RM_INLINE int64_t skip_digits(ByteSpan data, int64_t at) {
   while (RM_LIKELY(data.size - at >= STRIDE)) {
     const int digits = digit_bytes(data.data + at);
     at += digits;
@@ -174,50 +177,50 @@ RM_INLINE int64_t skip_digits(Bytes data, int64_t at) {
 
 // The place after the word if it stands at `at`, else -1.
 template <int64_t SIZE>
-RM_INLINE int64_t word_end(Bytes data, int64_t at, const char (&word)[SIZE]) {
+RM_INLINE int64_t word_end(ByteSpan data, int64_t at, const char (&word)[SIZE]) {
   return data.holds(at, SIZE - 1) && memcmp(data.data + at, word, SIZE - 1) == 0 ? at + SIZE - 1 : -1;
 }
 
-RM_INLINE Token number_end(Bytes data, int64_t at) {
+RM_INLINE Token number_end(ByteSpan data, int64_t at) {
   at += data[at] == '-';
-  if (at >= data.size) return {at, RM_JSON_INT, RM_JSON_CUT};
+  if (at >= data.size) return {at, JSON_INT, JSON_CUT};
   if (data[at] == 'I') {
     const int64_t end = word_end(data, at, "Infinity");
-    return {end < 0 ? at : end, RM_JSON_FLOAT, end < 0 ? RM_JSON_SYNTAX : RM_JSON_OK};
+    return {end < 0 ? at : end, JSON_FLOAT, end < 0 ? JSON_SYNTAX : JSON_OK};
   }
   int64_t first = at;
   at = skip_digits(data, at);
-  if (at == first || (data[first] == '0' && at > first + 1)) return {first, RM_JSON_INT, RM_JSON_NUMBER};
-  int kind = RM_JSON_INT;
+  if (at == first || (data[first] == '0' && at > first + 1)) return {first, JSON_INT, JSON_NUMBER};
+  int kind = JSON_INT;
   if (at < data.size && data[at] == '.') {
-    kind = RM_JSON_FLOAT;
+    kind = JSON_FLOAT;
     first = at + 1;
     at = skip_digits(data, first);
-    if (at == first) return {at, kind, RM_JSON_NUMBER};
+    if (at == first) return {at, kind, JSON_NUMBER};
   }
   if (at < data.size && (data[at] | 0x20) == 'e') {
     at++;
     at += at < data.size && (data[at] == '+' || data[at] == '-');
-    kind = RM_JSON_FLOAT;
+    kind = JSON_FLOAT;
     first = at;
     at = skip_digits(data, at);
-    if (at == first) return {at, kind, RM_JSON_NUMBER};
+    if (at == first) return {at, kind, JSON_NUMBER};
   }
-  return {at, kind, RM_JSON_OK};
+  return {at, kind, JSON_OK};
 }
 
-RM_INLINE Token literal_end(Bytes data, int64_t at) {
+RM_INLINE Token literal_end(ByteSpan data, int64_t at) {
   int64_t end;
-  int kind = RM_JSON_FLOAT;
+  int kind = JSON_FLOAT;
   switch (data[at]) {
-    case 't': kind = RM_JSON_TRUE, end = word_end(data, at, "true"); break;
-    case 'f': kind = RM_JSON_FALSE, end = word_end(data, at, "false"); break;
-    case 'n': kind = RM_JSON_NULL, end = word_end(data, at, "null"); break;
+    case 't': kind = JSON_TRUE, end = word_end(data, at, "true"); break;
+    case 'f': kind = JSON_FALSE, end = word_end(data, at, "false"); break;
+    case 'n': kind = JSON_NULL, end = word_end(data, at, "null"); break;
     case 'I': end = word_end(data, at, "Infinity"); break;
     default: end = word_end(data, at, "NaN");
   }
-  if (end >= 0) return {end, kind, RM_JSON_OK};
-  return {at, kind, data[at] == '\n' ? RM_JSON_CUT : RM_JSON_SYNTAX};
+  if (end >= 0) return {end, kind, JSON_OK};
+  return {at, kind, data[at] == '\n' ? JSON_CUT : JSON_SYNTAX};
 }
 
 // Whether the bytes are equal. Most keys are short: no call.
@@ -237,7 +240,7 @@ RM_INLINE bool same(const uint8_t *one, const uint8_t *other, int64_t length) {
 
 // The places in records. Node 0 is the record itself; an array's elements have a node without a key.
 struct Trie {
-  Span<rm_json_node> nodes;  // in use up to count
+  Span<JsonNode> nodes;  // in use up to count
   Span<uint8_t> keys;        // their bytes, one after the other, in use up to key_bytes
   Span<int32_t> table;       // nodes by hash of parent and key, open addressing; -1: free
   int64_t count, key_bytes;
@@ -245,8 +248,9 @@ struct Trie {
   int64_t wanted_bytes;  // of keys, if those are full
 
   RM_INLINE bool has_key(int32_t node, int32_t parent, const uint8_t *key, int64_t length) const {
-    const rm_json_node &one = nodes[node];
-    return one.parent == parent && one.key_stop - one.key_start == length && same(key, keys.data + one.key_start, length);
+    const JsonNode &one = nodes[node];
+    return one.parent == parent && one.key_stop - one.key_start == length &&
+           same(key, keys.data + one.key_start, length);
   }
 
   // The slot of the key's node, or the free one where it belongs (FNV-1a); -1 if there is none.
@@ -264,7 +268,7 @@ struct Trie {
 
   bool has_room_for(int64_t key_length) {
     if (key_bytes + key_length <= keys.size) return true;
-    full = RM_JSON_KEYS_FULL;
+    full = JSON_KEYS_FULL;
     wanted_bytes = key_length;
     return false;
   }
@@ -280,7 +284,7 @@ struct Trie {
     const int64_t slot = slot_of(parent, key, length);
     if (slot >= 0 && table[slot] >= 0) return table[slot];
     if (slot < 0 || count >= nodes.size || 2 * count >= table.size) {
-      full = RM_JSON_NODES_FULL;
+      full = JSON_NODES_FULL;
       return -1;
     }
     if (!has_room_for(length)) return -1;
@@ -296,7 +300,7 @@ struct Trie {
   RM_INLINE int32_t element(int32_t node) {
     if (RM_UNLIKELY(nodes[node].element < 0)) {
       if (count >= nodes.size) {
-        full = RM_JSON_NODES_FULL;
+        full = JSON_NODES_FULL;
         return -1;
       }
       nodes[node].element = add(node, -1, -1);
@@ -306,12 +310,12 @@ struct Trie {
 
   // Whether the caller's lengths fit, and what the nodes say lies within them.
   bool is_sound() const {
-    if (count < 1 || count > nodes.size || nodes.size > INT32_MAX >> JsonValue::KIND_BITS || key_bytes < 0 ||
+    if (count < 1 || count > nodes.size || nodes.size > INT32_MAX >> 4 || key_bytes < 0 ||
         key_bytes > keys.size || keys.size > INT32_MAX)
       return false;
     if (table.size < 2 || (table.size & (table.size - 1)) || 2 * (count - 1) > table.size) return false;
     for (int64_t i = 0; i < count; i++) {
-      const rm_json_node &node = nodes[i];
+      const JsonNode &node = nodes[i];
       if (node.parent < -1 || node.parent >= count || node.element < -1 || node.element >= count || node.first < -1 ||
           node.first >= count || node.next < -1 || node.next >= count || node.key_start < -1 ||
           node.key_stop < node.key_start || node.key_stop > key_bytes)
@@ -327,35 +331,35 @@ struct Member {
   int fault;
 };
 
-// The key at `at` of an object at the node `parent`, and the colon after it. before: the member before it in the object,
-// or -1. Mostly the key is the one that followed last time.
-RM_INLINE Member read_member(Bytes data, int64_t at, Trie &trie, int32_t parent, int32_t before) {
-  if (at_end(data, at) || data[at] != '"') return {at, 0, at_end(data, at) ? RM_JSON_CUT : RM_JSON_SYNTAX};
+// The key at `at` of an object at the node `parent`, and the colon after it. before: the member before it in the
+// object, or -1. Mostly the key is the one that followed last time.
+RM_INLINE Member read_member(ByteSpan data, int64_t at, Trie &trie, int32_t parent, int32_t before) {
+  if (at_end(data, at) || data[at] != '"') return {at, 0, at_end(data, at) ? JSON_CUT : JSON_SYNTAX};
   const int64_t start = at + 1;
   int32_t &guess = before < 0 ? trie.nodes[parent].first : trie.nodes[before].next;
   if (RM_LIKELY(guess >= 0 && trie.nodes[guess].is_plain == 1)) {
     const int64_t length = trie.nodes[guess].key_stop - trie.nodes[guess].key_start, end = start + length;
     if (RM_LIKELY(end + 1 < data.size && data[end] == '"' && data[end + 1] == ':' &&
                   same(data.data + start, trie.keys.data + trie.nodes[guess].key_start, length)))
-      return {skip_space(data, end + 2), guess, RM_JSON_OK};
+      return {skip_space(data, end + 2), guess, JSON_OK};
   }
   const Token key = string_end(data, start);
   if (key.fault) return {key.end, 0, key.fault};
   at = skip_space(data, key.end + 1);
-  if (at_end(data, at) || data[at] != ':') return {at, 0, at_end(data, at) ? RM_JSON_CUT : RM_JSON_SYNTAX};
+  if (at_end(data, at) || data[at] != ':') return {at, 0, at_end(data, at) ? JSON_CUT : JSON_SYNTAX};
   at = skip_space(data, at + 1);
   const uint8_t *text = data.data + start;
   int64_t length = key.end - start;
-  if (key.kind == RM_JSON_ESCAPED) {
-    if (!trie.has_room_for(length)) return {at, 0, RM_JSON_FULL};
+  if (key.kind == JSON_ESCAPED) {
+    if (!trie.has_room_for(length)) return {at, 0, JSON_FULL};
     text = trie.keys.data + trie.key_bytes;
     length = unescape(data, start, key.end, trie.keys.data + trie.key_bytes);
   }
   const bool is_guess = guess >= 0 && trie.has_key(guess, parent, text, length);
   const int32_t node = is_guess ? guess : trie.find(parent, text, length);
-  if (node < 0) return {at, 0, RM_JSON_FULL};
+  if (node < 0) return {at, 0, JSON_FULL};
   guess = node;
-  return {at, node, RM_JSON_OK};
+  return {at, node, JSON_OK};
 }
 
 // An object or array that is being read.
@@ -373,9 +377,9 @@ struct Tape {
 };
 
 // Reads the object at `at`, the only thing on its line. Returns the end of the line, or where a fault is. kind: none.
-Token scan_record(Bytes data, int64_t at, int32_t record, Trie &trie, Tape &tape) {
+Token scan_record(ByteSpan data, int64_t at, int32_t record, Trie &trie, Tape &tape) {
   const auto fault = [](int64_t place, int what) { return Token{place, 0, what}; };
-  if (data[at] != '{') return fault(at, data[at] == RM_JSON_UNREADABLE ? RM_JSON_NOT_UTF8 : RM_JSON_NOT_OBJECT);
+  if (data[at] != '{') return fault(at, data[at] == JSON_UNREADABLE ? JSON_NOT_UTF8 : JSON_NOT_OBJECT);
   Frame stack[DEPTH];
   Frame *top = stack;
   *top = {0, record, -1, false};
@@ -383,11 +387,11 @@ Token scan_record(Bytes data, int64_t at, int32_t record, Trie &trie, Tape &tape
   bool is_first = true;  // nothing was read yet in the innermost object or array
   at = skip_space(data, at + 1);
   for (;;) {
-    if (RM_UNLIKELY(at_end(data, at))) return fault(at, RM_JSON_CUT);
+    if (RM_UNLIKELY(at_end(data, at))) return fault(at, JSON_CUT);
     if (data[at] == (top->is_array ? ']' : '}')) {
       const int64_t stop = at + 1;
       at = skip_space(data, stop);
-      if (top == stack) return fault(at, at_end(data, at) ? RM_JSON_OK : RM_JSON_TRAILING);
+      if (top == stack) return fault(at, at_end(data, at) ? JSON_OK : JSON_TRAILING);
       tape.values[top->value].stop = static_cast<int32_t>(stop);
       before = top->node;
       top--;
@@ -395,28 +399,28 @@ Token scan_record(Bytes data, int64_t at, int32_t record, Trie &trie, Tape &tape
       continue;
     }
     if (!is_first) {
-      if (RM_UNLIKELY(data[at] != ',')) return fault(at, RM_JSON_SYNTAX);
+      if (RM_UNLIKELY(data[at] != ',')) return fault(at, JSON_SYNTAX);
       at = skip_space(data, at + 1);
     }
     int32_t node;
     if (top->is_array) {
       node = trie.element(top->node);
-      if (RM_UNLIKELY(node < 0)) return fault(at, RM_JSON_FULL);
+      if (RM_UNLIKELY(node < 0)) return fault(at, JSON_FULL);
     } else {
       const Member member = read_member(data, at, trie, top->node, is_first ? -1 : before);
       at = member.at;
       node = member.node;
       if (RM_UNLIKELY(member.fault)) return fault(at, member.fault);
-      if (RM_UNLIKELY(trie.nodes[node].last == top->ordinal)) return fault(at, RM_JSON_DUPLICATE);
+      if (RM_UNLIKELY(trie.nodes[node].last == top->ordinal)) return fault(at, JSON_DUPLICATE);
     }
-    if (RM_UNLIKELY(tape.size >= tape.limit)) return fault(at, RM_JSON_MANY);
+    if (RM_UNLIKELY(tape.size >= tape.limit)) return fault(at, JSON_MANY);
     if (RM_UNLIKELY(tape.size >= tape.values.size)) {
-      trie.full = RM_JSON_TAPE_FULL;
-      return fault(at, RM_JSON_FULL);
+      trie.full = JSON_TAPE_FULL;
+      return fault(at, JSON_FULL);
     }
-    if (RM_UNLIKELY(at >= data.size)) return fault(at, RM_JSON_CUT);
+    if (RM_UNLIKELY(at >= data.size)) return fault(at, JSON_CUT);
     const uint8_t byte = data[at];
-    Token token = {at, byte == '{' ? RM_JSON_OBJECT : RM_JSON_ARRAY, RM_JSON_OK};
+    Token token = {at, byte == '{' ? JSON_OBJECT : JSON_ARRAY, JSON_OK};
     int64_t start = at;
     if (byte == '"') {
       token = string_end(data, ++start);
@@ -431,15 +435,15 @@ Token scan_record(Bytes data, int64_t at, int32_t record, Trie &trie, Tape &tape
       at = token.end;
     }
     if (RM_UNLIKELY(token.fault)) return fault(token.end, token.fault);
-    tape.values[tape.size++] = {node << JsonValue::KIND_BITS | token.kind, top->ordinal, static_cast<int32_t>(start),
+    tape.values[tape.size++] = {node << 4 | token.kind, top->ordinal, static_cast<int32_t>(start),
                                 static_cast<int32_t>(token.end)};
     const int32_t ordinal = trie.nodes[node].count++;
     trie.nodes[node].last = top->ordinal;  // only now that it is on the tape, from where `rewind` can take it back
     before = node;
-    is_first = token.kind >= RM_JSON_OBJECT;
+    is_first = token.kind >= JSON_OBJECT;
     if (is_first) {
-      if (++top == stack + DEPTH) return fault(at, RM_JSON_DEEP);
-      *top = {node, ordinal, static_cast<int32_t>(tape.size - 1), token.kind == RM_JSON_ARRAY};
+      if (++top == stack + DEPTH) return fault(at, JSON_DEEP);
+      *top = {node, ordinal, static_cast<int32_t>(tape.size - 1), token.kind == JSON_ARRAY};
     } else {
       at = skip_space(data, at);
     }
@@ -449,145 +453,72 @@ Token scan_record(Bytes data, int64_t at, int32_t record, Trie &trie, Tape &tape
 // Takes back the values from `first` on, as if their line had not been there; the nodes that it made stay.
 void rewind(Trie &trie, Tape &tape, int64_t first) {
   while (tape.size > first) {
-    rm_json_node &node = trie.nodes[tape.values[--tape.size].node()];
+    JsonNode &node = trie.nodes[node_of(tape.values[--tape.size])];
     node.count--;
     node.last = -1;
   }
 }
 
 }  // namespace
-}  // namespace rm
 
-using namespace rm;
-
-RM_EXPORT int64_t rm_scan_json(const uint8_t *data, int64_t data_size, int32_t *nodes, int64_t nodes_size, uint8_t *keys,
-                               int64_t keys_size, int32_t *table, int64_t table_size, int32_t *tape, int64_t tape_size,
-                               int32_t *record_lines, int64_t record_lines_size, int32_t *record_values,
-                               int64_t record_values_size, int64_t *errors, int64_t errors_size, rm_json_scan *scan) {
-  Trie trie = {spans_of<rm_json_node>(nodes, nodes_size), {keys, keys_size}, {table, table_size}, scan->nodes,
-               scan->key_bytes, RM_JSON_DONE, 0};
-  if (!trie.is_sound() || data_size > INT32_MAX || scan->at < 0) return RM_BOUNDS;
-  for (int64_t i = 0; i < trie.count; i++) trie.nodes[i].count = 0, trie.nodes[i].last = -1;
-  Tape values = {spans_of<JsonValue>(tape, tape_size), 0, 0};
-  const Span<rm_json_error> faults = spans_of<rm_json_error>(errors, errors_size);
-  const int64_t records_room = min(record_lines_size, record_values_size);
-  const Bytes bytes = {data, data_size};
-  scan->line = scan->records = scan->errors = 0;
-  while (scan->at < data_size && scan->records < records_room && scan->errors < faults.size &&
-         trie.full == RM_JSON_DONE) {
-    const int64_t start = scan->at, first = values.size;
-    int64_t at = skip_space(bytes, start);
-    if (!at_end(bytes, at)) {
-      values.limit = first + scan->most_values;
-      const Token line = scan_record(bytes, at, static_cast<int32_t>(scan->records), trie, values);
+int64_t rm_scan_json(ByteSpan data, Span<JsonNode> nodes, Span<uint8_t> keys, Span<int32_t> table, Span<JsonValue> tape,
+                     Span<int32_t> record_lines, Span<int32_t> record_values, Span<JsonError> errors, JsonScan &scan) {
+  Trie trie = {nodes, keys, table, scan.nodes, scan.key_bytes, JSON_DONE, 0};
+  if (!trie.is_sound() || data.size > INT32_MAX || scan.at < 0) return BOUNDS;
+  for (int64_t i = 0; i < trie.count; i++) nodes[i].count = 0, nodes[i].last = -1;
+  Tape values = {tape, 0, 0};
+  const int64_t most_records = min(record_lines.size, record_values.size);
+  scan.line = scan.records = scan.errors = 0;
+  while (scan.at < data.size && scan.records < most_records && scan.errors < errors.size &&
+         trie.full == JSON_DONE) {
+    const int64_t start = scan.at, first = values.size;
+    int64_t at = skip_space(data, start);
+    if (!at_end(data, at)) {
+      values.limit = first + scan.most_values;
+      const Token line = scan_record(data, at, static_cast<int32_t>(scan.records), trie, values);
       at = line.end;
-      if (line.fault == RM_JSON_OK) {
-        record_lines[scan->records] = static_cast<int32_t>(scan->line);
-        record_values[scan->records++] = static_cast<int32_t>(first);
+      if (line.fault == JSON_OK) {
+        record_lines[scan.records] = static_cast<int32_t>(scan.line);
+        record_values[scan.records++] = static_cast<int32_t>(first);
       } else {
         rewind(trie, values, first);
-        if (line.fault == RM_JSON_FULL) break;
-        faults[scan->errors++] = {scan->line, line.fault, at, start};
-        while (!at_end(bytes, at)) at++;
+        if (line.fault == JSON_FULL) break;
+        errors[scan.errors++] = {scan.line, line.fault, at, start};
+        while (!at_end(data, at)) at++;
       }
     }
-    scan->at = at + 1;
-    scan->line++;
+    scan.at = at + 1;
+    scan.line++;
   }
-  scan->values = values.size;
-  scan->nodes = trie.count;
-  scan->key_bytes = trie.key_bytes;
-  scan->wanted_bytes = trie.wanted_bytes;
+  scan.values = values.size;
+  scan.nodes = trie.count;
+  scan.key_bytes = trie.key_bytes;
+  scan.wanted_bytes = trie.wanted_bytes;
   return trie.full;
 }
 
-RM_EXPORT int64_t rm_hash_json_keys(int32_t *nodes, int64_t nodes_size, int64_t count, uint8_t *keys, int64_t keys_size,
-                                    int32_t *table, int64_t table_size) {
-  const Trie trie = {spans_of<rm_json_node>(nodes, nodes_size), {keys, keys_size}, {table, table_size}, count,
-                     keys_size, RM_JSON_DONE, 0};
-  if (!trie.is_sound()) return RM_BOUNDS;
-  for (int64_t i = 0; i < table_size; i++) table[i] = -1;
+int64_t rm_hash_json_keys(Span<JsonNode> nodes, int64_t count, Span<uint8_t> keys, Span<int32_t> table) {
+  const Trie trie = {nodes, keys, table, count, keys.size, JSON_DONE, 0};
+  if (!trie.is_sound()) return BOUNDS;
+  for (int64_t i = 0; i < table.size; i++) table[i] = -1;
   for (int32_t i = 1; i < count; i++) {
-    const rm_json_node &node = trie.nodes[i];
+    const JsonNode &node = nodes[i];
     if (node.key_start < 0) continue;
-    table[trie.slot_of(node.parent, keys + node.key_start, node.key_stop - node.key_start)] = i;
+    table[trie.slot_of(node.parent, keys.data + node.key_start, node.key_stop - node.key_start)] = i;
   }
   return 0;
 }
 
-RM_EXPORT int64_t rm_sort_json_values(const int32_t *tape, int64_t tape_size, int64_t *places, int64_t places_size,
-                                      int32_t *order, int64_t order_size) {
-  const Span<const JsonValue> values = spans_of<const JsonValue>(tape, tape_size);
-  for (int64_t i = 0; i < values.size; i++) {
-    const int32_t node = values[i].node();
-    if (node < 0 || node >= places_size || places[node] < 0 || places[node] >= order_size) return RM_BOUNDS;
-    order[places[node]++] = static_cast<int32_t>(i);
-  }
-  return 0;
-}
-
-RM_EXPORT int64_t rm_look_at_json(const int32_t *tape, int64_t tape_size, const int32_t *entries, int64_t entries_size,
-                                  uint8_t *kinds, int64_t kinds_size, int64_t *around, int64_t around_size) {
-  const Span<const JsonValue> values = spans_of<const JsonValue>(tape, tape_size);
-  if (kinds_size != entries_size || around_size != entries_size) return RM_BOUNDS;
-  int64_t found = 0;
-  for (int64_t i = 0; i < entries_size; i++) {
-    if (!values.holds(entries[i], 1)) return RM_BOUNDS;
-    const JsonValue &value = values[entries[i]];
-    kinds[i] = static_cast<uint8_t>(value.kind());
-    around[i] = value.around;
-    found |= int64_t{1} << value.kind();
-  }
-  return found;
-}
-
-RM_EXPORT int64_t rm_json_text_bytes(const int32_t *tape, int64_t tape_size, const int32_t *entries,
-                                     int64_t entries_size, const uint8_t *missing, int64_t missing_size) {
-  const Span<const JsonValue> values = spans_of<const JsonValue>(tape, tape_size);
-  if (missing && missing_size != entries_size) return RM_BOUNDS;
-  int64_t most = 0;
-  for (int64_t i = 0; i < entries_size; i++) {
-    if (missing && missing[i]) continue;
-    if (!values.holds(entries[i], 1)) return RM_BOUNDS;
-    most += values[entries[i]].stop - values[entries[i]].start;
-  }
-  return most;
-}
-
-RM_EXPORT int64_t rm_join_json_texts(const uint8_t *data, int64_t data_size, const int32_t *tape, int64_t tape_size,
-                                     const int32_t *entries, int64_t entries_size, const uint8_t *missing,
-                                     int64_t missing_size, uint8_t *texts, int64_t texts_size, int64_t *offsets,
-                                     int64_t offsets_size) {
-  const Span<const JsonValue> values = spans_of<const JsonValue>(tape, tape_size);
-  const Bytes bytes = {data, data_size};
-  if (offsets_size != entries_size + 1 || (missing && missing_size != entries_size)) return RM_BOUNDS;
-  int64_t at = offsets[0] = 0;
-  for (int64_t i = 0; i < entries_size; i++) {
-    if (!missing || !missing[i]) {
-      if (!values.holds(entries[i], 1)) return RM_BOUNDS;
-      const JsonValue &value = values[entries[i]];
-      const int64_t length = int64_t{value.stop} - value.start;
-      if (!bytes.holds(value.start, length) || length > texts_size - at) return RM_BOUNDS;
-      if (value.kind() == RM_JSON_ESCAPED)
-        at += unescape(bytes, value.start, value.stop, texts + at);
-      else
-        at += copy_text(texts + at, texts_size - at, data + value.start, data_size - value.start, length);
-    }
-    offsets[i + 1] = at;
-  }
-  return at;
-}
-
-RM_EXPORT int64_t rm_json_array_to_lines(uint8_t *data, int64_t data_size, rm_json_array *array) {
-  for (int64_t at = 0; at < data_size; at++) {
+int64_t rm_json_array_to_lines(Span<uint8_t> data, JsonArray &array) {
+  for (int64_t at = 0; at < data.size; at++) {
     const uint8_t byte = data[at];
-    if (array->in_string) {
-      if (array->is_escaped)
-        array->is_escaped = 0;
+    if (array.in_string) {
+      if (array.is_escaped)
+        array.is_escaped = 0;
       else if (byte == '\\')
-        array->is_escaped = 1;
+        array.is_escaped = 1;
       else if (byte == '"')
-        array->in_string = 0;
+        array.in_string = 0;
       if (byte == '\n') data[at] = '\r';
       continue;
     }
@@ -595,25 +526,27 @@ RM_EXPORT int64_t rm_json_array_to_lines(uint8_t *data, int64_t data_size, rm_js
       data[at] = ' ';
       continue;
     }
-    if (array->depth < 0) return RM_JSON_AFTER_ARRAY;
-    if (array->depth == 0) {  // the array's own bracket
-      array->depth = 1;
+    if (array.depth < 0) return JSON_AFTER_ARRAY;
+    if (array.depth == 0) {  // the array's own bracket
+      array.depth = 1;
       data[at] = ' ';
-    } else if (array->depth == 1 && (byte == ',' || byte == ']')) {
-      if (!array->is_filled && (byte == ',' || array->elements > 0)) return RM_JSON_NO_ELEMENT;
-      array->elements++;
-      array->is_filled = 0;
-      array->depth = byte == ']' ? -1 : 1;
+    } else if (array.depth == 1 && (byte == ',' || byte == ']')) {
+      if (!array.is_filled && (byte == ',' || array.elements > 0)) return JSON_NO_ELEMENT;
+      array.elements++;
+      array.is_filled = 0;
+      array.depth = byte == ']' ? -1 : 1;
       data[at] = '\n';
     } else {
-      array->is_filled = 1;
+      array.is_filled = 1;
       if (byte == '"')
-        array->in_string = 1;
+        array.in_string = 1;
       else if (byte == '{' || byte == '[')
-        array->depth++;
+        array.depth++;
       else if (byte == '}' || byte == ']')
-        if (--array->depth < 1) return RM_JSON_NO_ELEMENT;
+        if (--array.depth < 1) return JSON_NO_ELEMENT;
     }
   }
   return 0;
 }
+
+}  // namespace rm

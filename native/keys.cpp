@@ -72,11 +72,11 @@ struct Permutation {
   }
 };
 
-// The bits of a 256-bit hash that a portion takes: every RM_HASH_PORTIONS-th.
+// The bits of a 256-bit hash that a portion takes: every HASH_PORTIONS-th.
 struct PortionMasks {
-  uint64_t words[RM_HASH_PORTIONS][4];
+  uint64_t words[HASH_PORTIONS][4];
   constexpr PortionMasks() : words() {
-    for (int bit = 0; bit < 256; bit++) words[bit % RM_HASH_PORTIONS][bit / 64] |= uint64_t{1} << (bit % 64);
+    for (int bit = 0; bit < 256; bit++) words[bit % HASH_PORTIONS][bit / 64] |= uint64_t{1} << (bit % 64);
   }
 };
 constexpr PortionMasks PORTIONS;
@@ -97,17 +97,13 @@ bool is_near_before(const uint64_t *one, const uint64_t *other, int64_t portion)
 }
 
 }  // namespace
-}  // namespace rm
 
-using namespace rm;
-
-RM_EXPORT int64_t rm_hash_positions(const uint64_t *key0, int64_t key0_size, const uint64_t *key1, int64_t key1_size,
-                                    const uint32_t *which, int64_t which_size, int64_t first, const int64_t *positions,
-                                    int64_t positions_size, uint64_t *out, int64_t out_size) {
-  if (key1_size != key0_size || which_size != positions_size || out_size != positions_size) return RM_BOUNDS;
-  for (int64_t i = 0; i < positions_size; i++) {
+int64_t rm_hash_positions(Span<const uint64_t> key0, Span<const uint64_t> key1, Span<const uint32_t> which,
+                          int64_t first, Span<const int64_t> positions, Span<uint64_t> out) {
+  if (key1.size != key0.size || which.size != positions.size || out.size != positions.size) return BOUNDS;
+  for (int64_t i = 0; i < positions.size; i++) {
     const int64_t source = which[i] - first;
-    if (source < 0 || source >= key0_size) return RM_BOUNDS;
+    if (source < 0 || source >= key0.size) return BOUNDS;
     SipHash hash(key0[source], key1[source]);
     hash.absorb(static_cast<uint64_t>(positions[i]));
     hash.absorb(uint64_t{8} << 56);
@@ -116,14 +112,13 @@ RM_EXPORT int64_t rm_hash_positions(const uint64_t *key0, int64_t key0_size, con
   return 0;
 }
 
-RM_EXPORT int64_t rm_hash_spans(uint64_t key0, uint64_t key1, const uint8_t *data, int64_t data_size,
-                                const int64_t *starts, int64_t starts_size, const int64_t *lengths,
-                                int64_t lengths_size, uint64_t *out, int64_t out_size) {
-  if (lengths_size != starts_size || out_size != starts_size) return RM_BOUNDS;
-  for (int64_t i = 0; i < starts_size; i++) {
+int64_t rm_hash_spans(uint64_t key0, uint64_t key1, ByteSpan data, Span<const int64_t> starts,
+                      Span<const int64_t> lengths, Span<uint64_t> out) {
+  if (lengths.size != starts.size || out.size != starts.size) return BOUNDS;
+  for (int64_t i = 0; i < starts.size; i++) {
     const int64_t length = lengths[i];
-    if (!Span<const uint8_t>{data, data_size}.holds(starts[i], length)) return RM_BOUNDS;
-    const uint8_t *const bytes = data + starts[i];
+    if (!data.holds(starts[i], length)) return BOUNDS;
+    const uint8_t *const bytes = data.data + starts[i];
     SipHash hash(key0, key1);
     int64_t at = 0;
     for (; length - at >= 8; at += 8) hash.absorb(load<uint64_t>(bytes + at));
@@ -135,16 +130,15 @@ RM_EXPORT int64_t rm_hash_spans(uint64_t key0, uint64_t key1, const uint8_t *dat
   return 0;
 }
 
-RM_EXPORT int64_t rm_permute(const int64_t *numbers, int64_t numbers_size, const int64_t *stretches,
-                             int64_t stretches_size, const int64_t *edges, int64_t edges_size, uint64_t key,
-                             int64_t *out, int64_t out_size) {
-  if (stretches_size != numbers_size || out_size != numbers_size) return RM_BOUNDS;
+int64_t rm_permute(Span<const int64_t> numbers, Span<const int64_t> stretches, Span<const int64_t> edges, uint64_t key,
+                   Span<int64_t> out) {
+  if (stretches.size != numbers.size || out.size != numbers.size) return BOUNDS;
   int64_t last = -1, start = 0;
   Permutation permutation(key, 0);
-  for (int64_t i = 0; i < numbers_size; i++) {
+  for (int64_t i = 0; i < numbers.size; i++) {
     const int64_t stretch = stretches[i];
-    if (stretch < 0 || stretch >= edges_size - 1) return RM_BOUNDS;
-    if (numbers[i] < edges[stretch] || numbers[i] >= edges[stretch + 1]) return RM_BOUNDS;
+    if (stretch < 0 || stretch >= edges.size - 1) return BOUNDS;
+    if (numbers[i] < edges[stretch] || numbers[i] >= edges[stretch + 1]) return BOUNDS;
     if (stretch != last) {
       last = stretch, start = edges[stretch];
       const uint64_t own = mixed(key + static_cast<uint64_t>(stretch + 1) * STEP);
@@ -155,41 +149,40 @@ RM_EXPORT int64_t rm_permute(const int64_t *numbers, int64_t numbers_size, const
   return 0;
 }
 
-RM_EXPORT int64_t rm_take_portions(const uint64_t *hashes, int64_t hashes_size, int64_t portion, int32_t *out,
-                                   int64_t out_size) {
-  if (portion < 0 || portion >= RM_HASH_PORTIONS || hashes_size % 4 || hashes_size / 4 != out_size) return RM_BOUNDS;
-  for (int64_t i = 0; i < out_size; i++) {
+int64_t rm_take_portions(Span<const uint64_t> hashes, int64_t portion, Span<int32_t> out) {
+  if (portion < 0 || portion >= HASH_PORTIONS || hashes.size % 4 || hashes.size / 4 != out.size) return BOUNDS;
+  for (int64_t i = 0; i < out.size; i++) {
     uint32_t key = 0;
-    for (int64_t bit = portion; bit < 256; bit += RM_HASH_PORTIONS)
+    for (int64_t bit = portion; bit < 256; bit += HASH_PORTIONS)
       key = key << 1 | (hashes[4 * i + bit / 64] >> (bit % 64) & 1);
     out[i] = static_cast<int32_t>(key);
   }
   return 0;
 }
 
-RM_EXPORT int64_t rm_find_near_pairs(const uint64_t *hashes, int64_t hashes_size, const int32_t *keys,
-                                     int64_t keys_size, const int32_t *starts, int64_t starts_size,
-                                     rm_pair_search *search, int64_t *one, int64_t one_size, int64_t *other,
-                                     int64_t other_size) {
-  if (hashes_size % 4 || hashes_size / 4 != keys_size || other_size != one_size || search->row < 0) return RM_BOUNDS;
-  if (search->portion < 0 || search->portion >= RM_HASH_PORTIONS || search->near < 0) return RM_BOUNDS;
-  const int64_t bits = (255 - search->portion) / RM_HASH_PORTIONS + 1;
+int64_t rm_find_near_pairs(Span<const uint64_t> hashes, Span<const int32_t> keys, Span<const int32_t> starts,
+                           PairSearch &search, Span<int64_t> one, Span<int64_t> other) {
+  if (hashes.size % 4 || hashes.size / 4 != keys.size || other.size != one.size || search.row < 0) return BOUNDS;
+  if (search.portion < 0 || search.portion >= HASH_PORTIONS || search.near < 0) return BOUNDS;
+  const int64_t bits = (255 - search.portion) / HASH_PORTIONS + 1;
   int64_t count = 0;
-  for (; search->row < keys_size; search->row++, search->near = 0) {
-    const uint64_t *const hash = hashes + 4 * search->row;
-    for (; search->near <= bits; search->near++, search->at = 0) {
-      const int64_t key = keys[search->row] ^ (search->near ? int64_t{1} << (search->near - 1) : 0);
-      if (key < 0 || key >= starts_size - 1 || starts[key] < 0) return RM_BOUNDS;
-      const int64_t end = min<int64_t>(starts[key + 1], search->row);
-      for (search->at = max<int64_t>(search->at, starts[key]); search->at < end;) {
-        if (count == one_size) return count;
-        const int64_t at = search->at++;
-        if (distance(hash, hashes + 4 * at, ALL_BITS) > search->most_bits) continue;
-        if (is_near_before(hash, hashes + 4 * at, search->portion)) continue;
-        one[count] = at, other[count] = search->row;
+  for (; search.row < keys.size; search.row++, search.near = 0) {
+    const uint64_t *const hash = hashes.data + 4 * search.row;
+    for (; search.near <= bits; search.near++, search.at = 0) {
+      const int64_t key = keys[search.row] ^ (search.near ? int64_t{1} << (search.near - 1) : 0);
+      if (key < 0 || key >= starts.size - 1 || starts[key] < 0) return BOUNDS;
+      const int64_t end = min<int64_t>(starts[key + 1], search.row);
+      for (search.at = max<int64_t>(search.at, starts[key]); search.at < end;) {
+        if (count == one.size) return count;
+        const int64_t at = search.at++;
+        if (distance(hash, hashes.data + 4 * at, ALL_BITS) > search.most_bits) continue;
+        if (is_near_before(hash, hashes.data + 4 * at, search.portion)) continue;
+        one[count] = at, other[count] = search.row;
         count++;
       }
     }
   }
   return count;
 }
+
+}  // namespace rm

@@ -1,7 +1,9 @@
 // Which of the two builds of the library a machine can load.
 #include "cpu.h"
 
-RM_EXPORT int64_t rm_built_level(void) {
+namespace rm {
+
+int64_t rm_built_level() {
 #if defined(__AVX2__) && defined(__BMI2__) && defined(__FMA__)
   return 3;
 #else
@@ -9,4 +11,6 @@ RM_EXPORT int64_t rm_built_level(void) {
 #endif
 }
 
-RM_EXPORT int64_t rm_machine_level(void) { return rm::detect_cpu().v3 ? 3 : 0; }
+int64_t rm_machine_level() { return detect_cpu().v3 ? 3 : 0; }
+
+}  // namespace rm

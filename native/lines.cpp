@@ -5,11 +5,9 @@
 namespace rm {
 namespace {
 
-using Bytes = Span<const uint8_t>;
-
 // Calls visit(start, end) for each line; end is where its line feed stands, or the data's end.
 template <typename Visit>
-void each_line(Bytes data, Visit visit) {
+void each_line(ByteSpan data, Visit visit) {
   int64_t start = 0;
   for (int64_t base = 0; base < data.size; base += BLOCK) {
     for (uint64_t ends = byte_mask(data.data, base, data.size, '\n'); ends; ends &= ends - 1) {
@@ -28,7 +26,7 @@ bool is_blank(const uint8_t *data, int64_t at, int64_t stop) {
 }
 
 // Whether all ranges [starts[i], stops[i]) lie in the data.
-bool fit(Bytes data, Span<const int64_t> starts, Span<const int64_t> stops) {
+bool fit(ByteSpan data, Span<const int64_t> starts, Span<const int64_t> stops) {
   if (starts.size != stops.size) return false;
   for (int64_t i = 0; i < starts.size; i++)
     if (starts[i] < 0 || stops[i] < starts[i] || stops[i] > data.size) return false;
@@ -36,88 +34,82 @@ bool fit(Bytes data, Span<const int64_t> starts, Span<const int64_t> stops) {
 }
 
 }  // namespace
-}  // namespace rm
 
-using rm::Span;
-
-RM_EXPORT int64_t rm_find_bad_utf8(const uint8_t *data, int64_t data_size) {
-  return rm::find_bad_utf8(data, 0, data_size);
+int64_t rm_find_bad_utf8(ByteSpan data) {
+  return find_bad_utf8(data.data, 0, data.size);
 }
 
-RM_EXPORT int64_t rm_find_byte(const uint8_t *data, int64_t data_size, int64_t at, int64_t byte) {
-  if (at < 0 || at > data_size) return RM_BOUNDS;
-  if (at == data_size) return data_size;
-  const void *found = memchr(data + at, static_cast<int>(byte), static_cast<size_t>(data_size - at));
-  return found ? static_cast<const uint8_t *>(found) - data : data_size;
+int64_t rm_find_byte(ByteSpan data, int64_t at, int64_t byte) {
+  if (at < 0 || at > data.size) return BOUNDS;
+  if (at == data.size) return data.size;
+  const void *found = memchr(data.data + at, static_cast<int>(byte), static_cast<size_t>(data.size - at));
+  return found ? static_cast<const uint8_t *>(found) - data.data : data.size;
 }
 
-RM_EXPORT int64_t rm_last_line_end(const uint8_t *data, int64_t data_size) {
-  int64_t at = data_size;
+int64_t rm_last_line_end(ByteSpan data) {
+  int64_t at = data.size;
   while (at > 0 && data[at - 1] != '\n') at--;
   return at;
 }
 
-RM_EXPORT int64_t rm_find_long_line(const uint8_t *data, int64_t data_size, int64_t at, int64_t most_bytes) {
-  while (at < data_size) {
-    const int64_t end = rm_find_byte(data, data_size, at, '\n');
-    if (end == RM_BOUNDS || end - at > most_bytes) return end == RM_BOUNDS ? end : at;
+int64_t rm_find_long_line(ByteSpan data, int64_t at, int64_t most_bytes) {
+  while (at < data.size) {
+    const int64_t end = rm_find_byte(data, at, '\n');
+    if (end == BOUNDS || end - at > most_bytes) return end == BOUNDS ? end : at;
     at = end + 1;
   }
-  return data_size;
+  return data.size;
 }
 
-RM_EXPORT void rm_count_lines(const uint8_t *data, int64_t data_size, rm_line_counts *counts) {
-  *counts = {};
-  rm::each_line({data, data_size}, [&](int64_t start, int64_t end) {
-    counts->lines++;
-    counts->blank += rm::is_blank(data, start, end);
+void rm_count_lines(ByteSpan data, LineCounts &counts) {
+  counts = {};
+  each_line(data, [&](int64_t start, int64_t end) {
+    counts.lines++;
+    counts.blank += is_blank(data.data, start, end);
   });
-  for (int64_t base = 0; base < data_size; base += rm::BLOCK)
-    counts->returns += __builtin_popcountll(rm::byte_mask(data, base, data_size, '\r'));
+  for (int64_t base = 0; base < data.size; base += BLOCK)
+    counts.returns += __builtin_popcountll(byte_mask(data.data, base, data.size, '\r'));
 }
 
-RM_EXPORT int64_t rm_split_lines(const uint8_t *data, int64_t data_size, int64_t *starts, int64_t starts_size,
-                                 int64_t *stops, int64_t stops_size) {
-  const int64_t room = rm::min(starts_size, stops_size);
+int64_t rm_split_lines(ByteSpan data, Span<int64_t> starts, Span<int64_t> stops) {
+  const int64_t room = min(starts.size, stops.size);
   int64_t lines = 0;
-  rm::each_line({data, data_size}, [&](int64_t start, int64_t end) {
+  each_line(data, [&](int64_t start, int64_t end) {
     if (lines < room) {
       starts[lines] = start;
-      stops[lines] = end - (end < data_size && end > start && data[end - 1] == '\r');
+      stops[lines] = end - (end < data.size && end > start && data[end - 1] == '\r');
     }
     lines++;
   });
-  return lines <= room ? lines : RM_BOUNDS;
+  return lines <= room ? lines : BOUNDS;
 }
 
-RM_EXPORT int64_t rm_find_bad_lines(const uint8_t *data, int64_t data_size, const int64_t *starts, int64_t starts_size,
-                                    const int64_t *stops, int64_t stops_size, int64_t *places, int64_t places_size) {
-  if (!rm::fit({data, data_size}, {starts, starts_size}, {stops, stops_size}) || places_size != starts_size)
-    return RM_BOUNDS;
-  for (int64_t i = 0; i < starts_size; i++) places[i] = rm::find_bad_utf8(data, starts[i], stops[i]);
+int64_t rm_find_bad_lines(ByteSpan data, Span<const int64_t> starts, Span<const int64_t> stops, Span<int64_t> places) {
+  if (!fit(data, starts, stops) || places.size != starts.size)
+    return BOUNDS;
+  for (int64_t i = 0; i < starts.size; i++) places[i] = find_bad_utf8(data.data, starts[i], stops[i]);
   return 0;
 }
 
-RM_EXPORT int64_t rm_find_blank_lines(const uint8_t *data, int64_t data_size, const int64_t *starts,
-                                      int64_t starts_size, const int64_t *stops, int64_t stops_size, uint8_t *blank,
-                                      int64_t blank_size) {
-  if (!rm::fit({data, data_size}, {starts, starts_size}, {stops, stops_size}) || blank_size != starts_size)
-    return RM_BOUNDS;
-  for (int64_t i = 0; i < starts_size; i++) blank[i] = rm::is_blank(data, starts[i], stops[i]);
+int64_t rm_find_blank_lines(ByteSpan data, Span<const int64_t> starts, Span<const int64_t> stops, Span<uint8_t> blank) {
+  if (!fit(data, starts, stops) || blank.size != starts.size)
+    return BOUNDS;
+  for (int64_t i = 0; i < starts.size; i++) blank[i] = is_blank(data.data, starts[i], stops[i]);
   return 0;
 }
 
-RM_EXPORT int64_t rm_join_lines(const uint8_t *data, int64_t data_size, const int64_t *starts, int64_t starts_size,
-                                const int64_t *stops, int64_t stops_size, uint8_t *values, int64_t values_size,
-                                int64_t *offsets, int64_t offsets_size) {
-  if (!rm::fit({data, data_size}, {starts, starts_size}, {stops, stops_size}) || offsets_size != starts_size + 1)
-    return RM_BOUNDS;
+int64_t rm_join_lines(ByteSpan data, Span<const int64_t> starts, Span<const int64_t> stops, Span<uint8_t> values,
+                      Span<int64_t> offsets) {
+  if (!fit(data, starts, stops) || offsets.size != starts.size + 1)
+    return BOUNDS;
   int64_t at = offsets[0] = 0;
-  for (int64_t i = 0; i < starts_size; i++) {
+  for (int64_t i = 0; i < starts.size; i++) {
     const int64_t length = stops[i] - starts[i];
-    if (length > values_size - at) return RM_BOUNDS;
-    if (length) memcpy(values + at, data + starts[i], static_cast<size_t>(length));
+    if (length > values.size - at) return BOUNDS;
+    if (length) memcpy(values.data + at, data.data + starts[i], static_cast<size_t>(length));
     offsets[i + 1] = at += length;
   }
   return at;
 }
+
+}  // namespace rm

@@ -278,7 +278,7 @@ bool scan_fraction(Text text, int64_t &at, Timestamp &time) {
     time.nanos = time.nanos * 10 + (text[at] - '0');
   const int64_t digits = at - first;
   for (int64_t i = digits; i < 9; i++) time.nanos *= 10;
-  time.unit = digits <= 3 ? RM_MILLIS_CLASS : digits <= 6 ? RM_MICROS_CLASS : RM_NANOS_CLASS;
+  time.unit = digits <= 3 ? MILLIS_CLASS : digits <= 6 ? MICROS_CLASS : NANOS_CLASS;
   return digits > 0;
 }
 
@@ -293,7 +293,7 @@ Timestamp scan_timestamp(Text text) {
   const int64_t year = two_digits(text, 0) * 100 + two_digits(text, 2);
   const int64_t month = two_digits(text, 5), day = two_digits(text, 8);
   if (year < 1 || year > 9999 || month < 1 || month > 12 || day < 1 || day > days_of_month(year, month)) return {};
-  Timestamp time = {RM_SECONDS_CLASS, false, days(year, month, day) * 86'400, 0};
+  Timestamp time = {SECONDS_CLASS, false, days(year, month, day) * 86'400, 0};
   if (size == 10) return time;
   if (size < 16 || (text[10] != 'T' && text[10] != ' ')) return {};
   const int64_t of_day = clock(text, 11);
@@ -319,8 +319,8 @@ Timestamp scan_timestamp(Text text) {
 int64_t Timestamp::classes() const {
   if (unit == 0) return 0;
   const int64_t reach = 9'223'372'036;  // whole seconds: a bit inside what int64 nanoseconds reach
-  return unit | (has_zone ? RM_AWARE_CLASS : RM_NAIVE_CLASS) |
-         (seconds >= -reach && seconds < reach ? 0 : RM_BEYOND_NANOS_CLASS);
+  return unit | (has_zone ? AWARE_CLASS : NAIVE_CLASS) |
+         (seconds >= -reach && seconds < reach ? 0 : BEYOND_NANOS_CLASS);
 }
 
 Class classify_word(Text text) {
@@ -328,11 +328,11 @@ Class classify_word(Text text) {
   double value;
   bool is_word = false;
   if (lower == 't' || lower == 'f') {
-    if (truth(text) >= 0) return {RM_BOOL_CLASS, Loss::NONE};
+    if (truth(text) >= 0) return {BOOL_CLASS, Loss::NONE};
   } else if (lower == 'n' || lower == 'i' || first == '-') {
     is_word = word_number(text, value);
   }
-  return {is_word ? RM_FLOAT32_CLASS : RM_TEXT_CLASS, Loss::NONE};
+  return {is_word ? FLOAT32_CLASS : TEXT_CLASS, Loss::NONE};
 }
 
 }  // namespace rm

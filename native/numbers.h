@@ -45,12 +45,12 @@ struct Rounded {
 enum class Loss : uint8_t { NONE, DECIMAL, INTEGER, OVERFLOW };
 
 struct Class {
-  int64_t bits;  // RM_BOOL_CLASS and so on; 0 if there is none
+  int64_t bits;  // BOOL_CLASS and so on; 0 if there is none
   Loss loss;
 };
 
 struct Timestamp {
-  int64_t unit;  // RM_SECONDS_CLASS ... RM_NANOS_CLASS, the coarsest that holds it; 0 if the text is no timestamp
+  int64_t unit;  // SECONDS_CLASS ... NANOS_CLASS, the coarsest that holds it; 0 if the text is no timestamp
   bool has_zone;
   int64_t seconds, nanos;  // since 1970 in UTC
 
@@ -136,17 +136,17 @@ RM_INLINE Loss decimal_loss(const Number &number) {
 
 // What a text is that is no null.
 RM_INLINE Class classify(Text text) {
-  if (text.size() <= 0) return {RM_TEXT_CLASS, Loss::NONE};
+  if (text.size() <= 0) return {TEXT_CLASS, Loss::NONE};
   const uint8_t first = text[0];
   if (is_digit(first) || first == '-' || first == '.') {
     if (text.size() >= 10 && text[4] == '-')
       if (const int64_t bits = scan_timestamp(text).classes()) return {bits, Loss::NONE};
     const Number number = scan_number(text);
     if (number.kind != NumberKind::NONE) {
-      if (number.is_odd) return {RM_TEXT_CLASS, Loss::NONE};
-      if (number.kind == NumberKind::DECIMAL) return {RM_FLOAT32_CLASS, decimal_loss(number)};
-      if (!number.fits_int64()) return {RM_TEXT_CLASS, Loss::NONE};
-      return {RM_INT64_CLASS, fits_bits(number.digits, 24) ? Loss::NONE : Loss::INTEGER};
+      if (number.is_odd) return {TEXT_CLASS, Loss::NONE};
+      if (number.kind == NumberKind::DECIMAL) return {FLOAT32_CLASS, decimal_loss(number)};
+      if (!number.fits_int64()) return {TEXT_CLASS, Loss::NONE};
+      return {INT64_CLASS, fits_bits(number.digits, 24) ? Loss::NONE : Loss::INTEGER};
     }
   }
   return classify_word(text);

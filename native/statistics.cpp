@@ -6,8 +6,6 @@ namespace {
 
 using Wide = unsigned __int128;
 
-constexpr int DIGITS = RM_SUM_DIGITS, SQUARE_DIGITS = RM_SQUARE_DIGITS;  // of 32 bits
-
 // A sum of large integers. Digits take up to 2^31 numbers before they must be carried.
 template <int SIZE>
 struct Sum {
@@ -110,77 +108,71 @@ uint64_t hash_text(const uint8_t *at, uint64_t size) {
 RM_INLINE bool is_power_of_two(int64_t size) { return size > 0 && (size & (size - 1)) == 0; }
 
 }  // namespace
-}  // namespace rm
 
-using namespace rm;
-
-RM_EXPORT int64_t rm_count_floats(const double *values, int64_t values_size, rm_float_facts *facts, uint32_t *sum,
-                                  int64_t sum_size, uint32_t *squares, int64_t squares_size, uint64_t *keys,
-                                  int64_t keys_size) {
-  if (sum_size != DIGITS || squares_size != SQUARE_DIGITS || keys_size < values_size || values_size > INT32_MAX)
-    return RM_BOUNDS;
-  Sum<DIGITS> total;
+int64_t rm_count_floats(Span<const double> values, FloatFacts &facts, Span<uint32_t> sum, Span<uint32_t> squares,
+                        Span<uint64_t> keys) {
+  if (sum.size != SUM_DIGITS || squares.size != SQUARE_DIGITS || keys.size < values.size || values.size > INT32_MAX)
+    return BOUNDS;
+  Sum<SUM_DIGITS> total;
   Sum<SQUARE_DIGITS> square_total;
   int64_t size = 0;
-  for (int64_t i = 0; i < values_size; i++) {
+  for (int64_t i = 0; i < values.size; i++) {
     const double value = values[i] + 0.0;  // -0.0 becomes 0.0
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
     int exponent = static_cast<int>(bits >> 52 & 0x7FF);
     uint64_t mantissa = bits & ((1ull << 52) - 1);
     if (exponent == 0x7FF) {
-      (mantissa ? facts->nans : bits & SIGN ? facts->minus_infinities : facts->plus_infinities)++;
+      (mantissa ? facts.nans : bits & SIGN ? facts.minus_infinities : facts.plus_infinities)++;
       continue;
     }
     keys[size++] = ordered(bits);
-    if (value < facts->least) facts->least = value;
-    if (value > facts->most) facts->most = value;
+    if (value < facts.least) facts.least = value;
+    if (value > facts.most) facts.most = value;
     if (exponent) {
       mantissa |= 1ull << 52;
       exponent--;
     } else if (mantissa == 0) {
-      facts->zeros++;
+      facts.zeros++;
       continue;
     }
     total.add<3>(mantissa, exponent, static_cast<int64_t>(bits) >> 63);
     square_total.add<5>(static_cast<Wide>(mantissa) * mantissa, 2 * exponent, 0);
   }
-  total.write(sum);
-  square_total.write(squares);
+  total.write(sum.data);
+  square_total.write(squares.data);
   return size;
 }
 
-RM_EXPORT int64_t rm_sum_integers(const uint64_t *values, int64_t values_size, int64_t is_signed, uint32_t *sum,
-                                  int64_t sum_size, uint32_t *squares, int64_t squares_size) {
-  if (sum_size < 4 || squares_size < 6 || values_size > INT32_MAX) return RM_BOUNDS;
+int64_t rm_sum_integers(Span<const uint64_t> values, int64_t is_signed, Span<uint32_t> sum, Span<uint32_t> squares) {
+  if (sum.size < 4 || squares.size < 6 || values.size > INT32_MAX) return BOUNDS;
   Sum<4> total;
   Sum<6> square_total;
-  for (int64_t i = 0; i < values_size; i++) {
+  for (int64_t i = 0; i < values.size; i++) {
     const int64_t sign = is_signed ? static_cast<int64_t>(values[i]) >> 63 : 0;
     const uint64_t size = (values[i] ^ static_cast<uint64_t>(sign)) - static_cast<uint64_t>(sign);
     total.add<3>(size, 0, sign);
     square_total.add<5>(static_cast<Wide>(size) * size, 0, 0);
   }
-  memset(sum, 0, static_cast<size_t>(sum_size) * sizeof *sum);
-  memset(squares, 0, static_cast<size_t>(squares_size) * sizeof *squares);
-  total.write(sum);
-  square_total.write(squares);
-  return values_size;
+  memset(sum.data, 0, static_cast<size_t>(sum.size) * 4);
+  memset(squares.data, 0, static_cast<size_t>(squares.size) * 4);
+  total.write(sum.data);
+  square_total.write(squares.data);
+  return values.size;
 }
 
-RM_EXPORT int64_t rm_sort_keys(uint64_t *keys, int64_t keys_size, uint64_t *room, int64_t room_size) {
-  if (room_size < keys_size || keys_size > INT32_MAX) return RM_BOUNDS;
-  radix_sort(keys, room, keys_size);
-  return keys_size;
+int64_t rm_sort_keys(Span<uint64_t> keys, Span<uint64_t> room) {
+  if (room.size < keys.size || keys.size > INT32_MAX) return BOUNDS;
+  radix_sort(keys.data, room.data, keys.size);
+  return keys.size;
 }
 
-RM_EXPORT int64_t rm_merge_bins(const uint64_t *keys, int64_t keys_size, const int64_t *counts, int64_t counts_size,
-                                const uint64_t *others, int64_t others_size, const int64_t *other_counts,
-                                int64_t other_counts_size, int64_t most, int64_t level, uint64_t *out,
-                                int64_t out_size, int64_t *out_counts, int64_t out_counts_size) {
-  if (counts_size != keys_size || (other_counts && other_counts_size != others_size) || most < 1 || level < 0 ||
-      level > 63 || out_size < keys_size + others_size || out_counts_size < out_size)
-    return RM_BOUNDS;
+int64_t rm_merge_bins(Span<const uint64_t> keys, Span<const int64_t> counts, Span<const uint64_t> others,
+                      Span<const int64_t> other_counts, int64_t most, int64_t level, Span<uint64_t> out,
+                      Span<int64_t> out_counts) {
+  if (counts.size != keys.size || (other_counts && other_counts.size != others.size) || most < 1 || level < 0 ||
+      level > 63 || out.size < keys.size + others.size || out_counts.size < out.size)
+    return BOUNDS;
   int64_t size = 0, apart[65] = {};  // how many neighbours differ in so many low bits
   const auto put = [&](uint64_t key, int64_t count) {
     key = key >> level << level;
@@ -191,8 +183,8 @@ RM_EXPORT int64_t rm_merge_bins(const uint64_t *keys, int64_t keys_size, const i
     if (size > 0) apart[64 - leading_zeros(out[size - 1] ^ key)]++;
     out[size] = key, out_counts[size++] = count;
   };
-  for (int64_t i = 0, j = 0; i < keys_size || j < others_size;) {
-    if (j == others_size || (i < keys_size && keys[i] <= others[j])) {
+  for (int64_t i = 0, j = 0; i < keys.size || j < others.size;) {
+    if (j == others.size || (i < keys.size && keys[i] <= others[j])) {
       put(keys[i], counts[i]);
       i++;
     } else {
@@ -211,31 +203,29 @@ RM_EXPORT int64_t rm_merge_bins(const uint64_t *keys, int64_t keys_size, const i
   return size << 6 | level;
 }
 
-RM_EXPORT int64_t rm_hash_numbers(const uint64_t *bits, int64_t bits_size, uint64_t *out, int64_t out_size) {
-  if (out_size < bits_size) return RM_BOUNDS;
-  for (int64_t i = 0; i < bits_size; i++) out[i] = mixed(bits[i]);
-  return bits_size;
+int64_t rm_hash_numbers(Span<const uint64_t> bits, Span<uint64_t> out) {
+  if (out.size < bits.size) return BOUNDS;
+  for (int64_t i = 0; i < bits.size; i++) out[i] = mixed(bits[i]);
+  return bits.size;
 }
 
-RM_EXPORT int64_t rm_hash_texts(const uint8_t *data, int64_t data_size, const int64_t *starts, int64_t starts_size,
-                                const int64_t *ends, int64_t ends_size, uint64_t *out, int64_t out_size) {
-  if (ends_size != starts_size || out_size < starts_size) return RM_BOUNDS;
-  for (int64_t i = 0; i < starts_size; i++) {
-    if (starts[i] < 0 || ends[i] < starts[i] || ends[i] > data_size) return RM_BOUNDS;
-    out[i] = hash_text(data + starts[i], static_cast<uint64_t>(ends[i] - starts[i]));
+int64_t rm_hash_texts(ByteSpan data, Span<const int64_t> starts, Span<const int64_t> ends, Span<uint64_t> out) {
+  if (ends.size != starts.size || out.size < starts.size) return BOUNDS;
+  for (int64_t i = 0; i < starts.size; i++) {
+    if (starts[i] < 0 || ends[i] < starts[i] || ends[i] > data.size) return BOUNDS;
+    out[i] = hash_text(data.data + starts[i], static_cast<uint64_t>(ends[i] - starts[i]));
   }
-  return starts_size;
+  return starts.size;
 }
 
-RM_EXPORT int64_t rm_count_hashes(const uint64_t *hashes, int64_t hashes_size, int64_t first, uint64_t threshold,
-                                  int64_t used, uint64_t *slots, int64_t slots_size, int64_t *counts,
-                                  int64_t counts_size, int32_t *places, int64_t places_size) {
-  const int64_t most = slots_size / 4 * 3;
-  if (!is_power_of_two(slots_size) || counts_size != slots_size || places_size != slots_size || first < 0 ||
-      used < 0 || used > most || hashes_size > INT32_MAX)
-    return RM_BOUNDS;
-  const uint64_t mask = static_cast<uint64_t>(slots_size) - 1;
-  for (int64_t i = first; i < hashes_size; i++) {
+int64_t rm_count_hashes(Span<const uint64_t> hashes, int64_t first, uint64_t threshold, int64_t used,
+                        Span<uint64_t> slots, Span<int64_t> counts, Span<int32_t> places) {
+  const int64_t most = slots.size / 4 * 3;
+  if (!is_power_of_two(slots.size) || counts.size != slots.size || places.size != slots.size || first < 0 ||
+      used < 0 || used > most || hashes.size > INT32_MAX)
+    return BOUNDS;
+  const uint64_t mask = static_cast<uint64_t>(slots.size) - 1;
+  for (int64_t i = first; i < hashes.size; i++) {
     const uint64_t one = hashes[i];
     if (one > threshold || one == 0) continue;
     uint64_t at = one & mask;
@@ -247,21 +237,22 @@ RM_EXPORT int64_t rm_count_hashes(const uint64_t *hashes, int64_t hashes_size, i
     }
     counts[at]++;
   }
-  return used << 32 | hashes_size;
+  return used << 32 | hashes.size;
 }
 
-RM_EXPORT int64_t rm_put_hashes(const uint64_t *hashes, int64_t hashes_size, const int64_t *some, int64_t some_size,
-                                const int32_t *firsts, int64_t firsts_size, uint64_t *slots, int64_t slots_size,
-                                int64_t *counts, int64_t counts_size, int32_t *places, int64_t places_size) {
-  if (!is_power_of_two(slots_size) || counts_size != slots_size || places_size != slots_size ||
-      some_size != hashes_size || firsts_size != hashes_size || hashes_size >= slots_size)
-    return RM_BOUNDS;
-  const uint64_t mask = static_cast<uint64_t>(slots_size) - 1;
-  for (int64_t i = 0; i < hashes_size; i++) {
+int64_t rm_put_hashes(Span<const uint64_t> hashes, Span<const int64_t> some, Span<const int32_t> firsts,
+                      Span<uint64_t> slots, Span<int64_t> counts, Span<int32_t> places) {
+  if (!is_power_of_two(slots.size) || counts.size != slots.size || places.size != slots.size ||
+      some.size != hashes.size || firsts.size != hashes.size || hashes.size >= slots.size)
+    return BOUNDS;
+  const uint64_t mask = static_cast<uint64_t>(slots.size) - 1;
+  for (int64_t i = 0; i < hashes.size; i++) {
     uint64_t at = hashes[i] & mask;
     for (int64_t tries = 0; slots[at] != 0; at = (at + 1) & mask)
-      if (++tries == slots_size) return RM_BOUNDS;
+      if (++tries == slots.size) return BOUNDS;
     slots[at] = hashes[i], counts[at] = some[i], places[at] = firsts[i];
   }
-  return hashes_size;
+  return hashes.size;
 }
+
+}  // namespace rm

@@ -50,7 +50,7 @@ def _framed(functions: dict[str, Any]) -> list[bytes]:
 
 
 def _scanned(functions: dict[str, Any], data: np.ndarray, final: int) -> list[object]:
-    scan = functions["struct_frame_scan"](max_record_bytes=MOST, final=final, check=1)
+    scan = functions["FrameScan"](max_record_bytes=MOST, final=final, check=1)
     arrays = np.empty(500, np.int64), np.empty(500, np.int64), np.empty(500, np.uint32)
     count = functions["scan_frames"](data, scan, *arrays)
     return [count, scan.at, scan.code, *(array[:count].tobytes() for array in arrays)]
@@ -78,7 +78,7 @@ def _words(*values: int) -> np.ndarray:
 
 
 def _misfits() -> list[tuple[str, tuple[object, ...]]]:
-    crcs, scan, hop = np.zeros(1, np.uint32), native.struct_frame_scan(at=9), native.struct_frame_hop(lead=9)
+    crcs, scan, hop = np.zeros(1, np.uint32), native.FrameScan(at=9), native.FrameHop(lead=9)
     one, none, digest = _words(0), _words(), np.zeros(1, np.uint64)
     return [
         ("crc32c", (_bytes(1), -1)),
@@ -96,9 +96,9 @@ def _misfits() -> list[tuple[str, tuple[object, ...]]]:
         ("frame_fault", (_bytes(4), 5, MOST, 1)),
         ("frame_fault", (_bytes(4), -1, MOST, 1)),
         ("scan_frames", (_bytes(8), scan, one, one, crcs)),
-        ("scan_frames", (_bytes(8), native.struct_frame_scan(), one, none, crcs)),
+        ("scan_frames", (_bytes(8), native.FrameScan(), one, none, crcs)),
         ("hop_frames", (_bytes(8), hop, one, digest)),
-        ("hop_frames", (_bytes(8), native.struct_frame_hop(), one, digest[:0])),
+        ("hop_frames", (_bytes(8), native.FrameHop(), one, digest[:0])),
         ("digest_frames", (_bytes(20), _words(0), _words(5), digest)),
         ("digest_frames", (_bytes(20), _words(-1), _words(4), digest)),
         ("digest_frames", (_bytes(20), _words(0), _words(-4), digest)),

@@ -68,7 +68,7 @@ def inferred(text: str) -> tuple[int, tuple[int, int, int]]:
     """(classes, what float32 loses of it)."""
     found = set()
     for surround in (0, 12):
-        counts = native.struct_column_counts()
+        counts = native.ColumnCounts()
         native.infer_fields(*column(text, surround=surround).places, counts, np.zeros(0, np.int64))
         assert (counts.values, counts.soft_nulls) == (1, 0)
         found.add((counts.classes, (counts.inexact_decimals, counts.inexact_integers, counts.overflows)))
@@ -79,8 +79,9 @@ def inferred(text: str) -> tuple[int, tuple[int, int, int]]:
 def floats(*texts: str) -> list[float | None]:
     """The values as the library reads them; None where it leaves them to Python."""
     fields, out = column(*texts), np.empty(len(texts))
-    totals = native.struct_field_totals()
-    native.parse_floats(*fields.places, 53, np.inf, out, fields.valid, fields.fault, totals)
+    totals = native.FieldTotals()
+    kind = native.FieldType(kind=native.FLOAT_FIELDS, bits=53, beyond=np.inf)
+    native.parse_fields(*fields.places, kind, out.view(np.uint8), fields.valid, fields.fault, totals)
     assert totals.nulls == 0
     assert native.WRONG_TYPE not in fields.fault
     return [
@@ -281,7 +282,8 @@ def test_digits_that_float32_loses(text: str) -> None:
 )  # fmt: skip
 def test_truth(text: str, value: int) -> None:
     fields, out = column(text), np.empty(1, np.uint8)
-    native.parse_booleans(*fields.places, out, fields.valid, fields.fault, native.struct_field_totals())
+    kind = native.FieldType(kind=native.BOOLEAN_FIELDS)
+    native.parse_fields(*fields.places, kind, out, fields.valid, fields.fault, native.FieldTotals())
     assert (out[0] if fields.fault[0] == native.FITS else -1) == value
 
 
@@ -313,8 +315,9 @@ def test_moments(moment: datetime, zone: str, separator: str, digits: int) -> No
 
 
 def timestamps(nanos_per_unit: int, is_aware: bool, *texts: str) -> list[int]:
-    fields, out, totals = column(*texts), np.empty(len(texts), np.int64), native.struct_field_totals()
-    native.parse_timestamps(*fields.places, nanos_per_unit, is_aware, out, fields.valid, fields.fault, totals)
+    fields, out, totals = column(*texts), np.empty(len(texts), np.int64), native.FieldTotals()
+    kind = native.FieldType(kind=native.TIMESTAMP_FIELDS, nanos_per_unit=nanos_per_unit, is_aware=is_aware)
+    native.parse_fields(*fields.places, kind, out.view(np.uint8), fields.valid, fields.fault, totals)
     assert (totals.nulls, totals.faults) == (0, 0)
     return out.tolist()
 
@@ -335,7 +338,7 @@ def test_fields_outside_of_the_buffer_are_refused() -> None:
     ):
         places = fields.data, np.array(starts, np.int32), np.array(infos, np.int32), *fields.tokens
         with pytest.raises(IndexError, match="infer_fields"):
-            native.infer_fields(*places, native.struct_column_counts(), np.zeros(0, np.int64))
+            native.infer_fields(*places, native.ColumnCounts(), np.zeros(0, np.int64))
     with pytest.raises(IndexError, match="parse_texts"):  # room for one byte less
         native.parse_texts(
             *fields.places,
@@ -343,7 +346,7 @@ def test_fields_outside_of_the_buffer_are_refused() -> None:
             np.empty(1, np.uint8),
             fields.valid,
             fields.fault,
-            native.struct_field_totals(),
+            native.FieldTotals(),
         )
 
 
@@ -444,7 +447,7 @@ def test_all_fields_before_the_first_other_one_are_read(dtype: str, text: str, o
     texts = [text, "", text, other, text]
     data = np.frombuffer(bytearray("".join(f"{text},x\n" for text in texts), "utf-8"), np.uint8)
     rows = TOKENIZER.read(data, 0, len(data), final=True)
-    counts, nulls = native.struct_column_counts(), np.zeros(len(TOKENS), np.int64)
+    counts, nulls = native.ColumnCounts(), np.zeros(len(TOKENS), np.int64)
     fields = data, rows.starts[0], rows.infos[0], NullTokens.of(TOKENS)
     done, ready = infer_values(*fields, Feature("a", dtype), counts, nulls)
     assert (done, ready.nulls, counts.values, nulls.tolist()) == (3, 1, 2, [1, 0, 0])

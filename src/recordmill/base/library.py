@@ -7,9 +7,10 @@ but this one knows an address.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 _FOLDER = Path(__file__).parent
-BOUNDS = -(1 << 63)  # RM_BOUNDS
+BOUNDS = -(1 << 63)  # of the header
 
 _NUMBERS: dict[str, tuple[Any, tuple[type, ...]]] = {  # of C: the type of ctypes, and NumPy's that go as arrays of it
     "uint8_t": (ctypes.c_uint8, (np.uint8, np.bool_)),
-    "int8_t": (ctypes.c_int8, (np.int8,)),
-    "uint16_t": (ctypes.c_uint16, (np.uint16,)),
-    "int16_t": (ctypes.c_int16, (np.int16,)),
     "uint32_t": (ctypes.c_uint32, (np.uint32,)),
     "int32_t": (ctypes.c_int32, (np.int32,)),
     "uint64_t": (ctypes.c_uint64, (np.uint64,)),
@@ -35,23 +33,66 @@ _NUMBERS: dict[str, tuple[Any, tuple[type, ...]]] = {  # of C: the type of ctype
 }
 
 
+class _Span(ctypes.Structure):
+    """An array as functions take it. `ctypes` calls `from_param` of a subclass with what Python passes."""
+
+    _fields_ = (("data", ctypes.c_void_p), ("size", ctypes.c_int64))
+
+
+def _array_span(name: str, dtypes: tuple[np.dtype[Any], ...], item_bytes: int, is_written: bool) -> type[_Span]:
+    """The Span of arrays of these dtypes, of which item_bytes make one element."""
+
+    def from_param(cls: type[_Span], array: npt.NDArray[Any] | None) -> _Span:
+        if array is None:
+            return cls(None, 0)
+        if array.dtype not in dtypes or not array.flags.c_contiguous:
+            raise TypeError(f"{name} takes a C-contiguous array of {dtypes[0]}, not {array.dtype}")
+        if is_written and not array.flags.writeable:
+            raise TypeError(f"{name} is written to, and this array is read-only")
+        return cls(array.ctypes.data, array.nbytes // item_bytes)
+
+    return type(name, (_Span,), {"from_param": classmethod(from_param)})
+
+
+class _Blocks(_Span):
+    """The bytes of several arrays, of any dtypes."""
+
+    @classmethod
+    def from_param(cls, arrays: Sequence[npt.NDArray[Any]]) -> _Blocks:
+        if not all(array.flags.c_contiguous for array in arrays):
+            raise TypeError("each array is C-contiguous")
+        table = np.array([(array.ctypes.data, array.nbytes) for array in arrays], np.int64).reshape(-1, 2)
+        blocks = cls(table.ctypes.data, len(table))
+        blocks.table = table  # as long as the call lasts
+        return blocks
+
+
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a function. kind: a number of C or the name of a struct; `is_array`: with its length after it;
-    `is_list`: a sequence of arrays, by rm_bytes.
+    """A parameter of a function.
+
+    Attributes:
+        name: as the header has it.
+        kind: a number of C, the name of a struct, or ByteSpan.
+        is_array: a Span of these.
+        is_written: not const.
     """
 
     name: str
     kind: str
     is_array: bool
-    is_struct: bool
     is_written: bool
-    is_list: bool
 
 
 @dataclass(frozen=True)
 class NativeFunction:
-    """A function of the header. name: without rm_. result: a number of C, or void."""
+    """A function of the header.
+
+    Attributes:
+        name: without rm_.
+        result: a number of C, or void.
+        parameters: in order.
+    """
 
     name: str
     result: str
@@ -60,125 +101,98 @@ class NativeFunction:
 
 @dataclass(frozen=True)
 class Header:
-    """What the header declares. structs: the fields of each, (name, number of C)."""
+    """The declarations of the header.
+
+    Attributes:
+        constants: the enumerators.
+        structs: the fields of each, (name, number of C).
+        functions: in order.
+    """
 
     constants: dict[str, int]
-    structs: dict[str, list[tuple[str, str]]]
+    structs: dict[str, tuple[tuple[str, str], ...]]
     functions: list[NativeFunction]
 
 
 def read_header(text: str) -> Header:
     """Parses `recordmill.h`."""
-    text = re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.S)
-    text = re.sub(r"^#.*$", "", text, flags=re.M)
+    text = re.sub(r"//[^\n]*", "", text)
     constants: dict[str, int] = {}
-    for body in re.findall(r"enum\s+\w*\s*\{(.*?)\}", text, flags=re.S):
+    for body in re.findall(r"enum\s*\{(.*?)\}", text, flags=re.S):
         value = -1
         for name, given in re.findall(r"(\w+)\s*(?:=\s*(-?\w+))?\s*(?:,|$)", body.strip()):
             value = int(given, 0) if given else value + 1
-            constants[name.removeprefix("RM_")] = value
+            constants[name] = value
     structs = {
-        name.removeprefix("rm_"): [
+        name: tuple(
             (field.strip(), kind)
             for kind, names in re.findall(r"(\w+)\s+([\w\s,]+);", body)
             for field in names.split(",")
-        ]
-        for body, name in re.findall(r"typedef\s+struct\s+\w*\s*\{(.*?)\}\s*(\w+)\s*;", text, flags=re.S)
-        if name != "rm_bytes"
+        )
+        for name, body in re.findall(r"struct\s+(\w+)\s*\{(.*?)\}", text, flags=re.S)
     }
     functions = [
-        NativeFunction(name, result, _parameters(arguments))
+        NativeFunction(name, result, tuple(_parameter(one) for one in arguments.split(",") if one.strip()))
         for result, name, arguments in re.findall(r"^(\w+)\s+rm_(\w+)\(([^)]*)\);", text, flags=re.M)
     ]
     return Header(constants, structs, functions)
 
 
-def _parameters(arguments: str) -> tuple[Parameter, ...]:
-    parameters: list[Parameter] = []
-    for argument in arguments.split(","):
-        match = re.fullmatch(r"\s*(const\s+)?(\w+)\s+(\*?)(\w+)\s*", argument)
-        if match is None:  # (void)
-            continue
-        constant, kind, pointer, name = match.groups()
-        if parameters and name == f"{parameters[-1].name}_size" and not parameters[-1].is_struct:
-            continue
-        is_list, is_struct = kind == "rm_bytes", kind.startswith("rm_") and kind != "rm_bytes"
-        is_array = bool(pointer) and not is_struct and not is_list
-        parameters.append(Parameter(name, kind.removeprefix("rm_"), is_array, is_struct, not constant, is_list))
-    return tuple(parameters)
+def _parameter(text: str) -> Parameter:
+    """Parses `Span<const T> name`, `ByteSpan name`, `const Struct &name` or `int64_t name`."""
+    text = text.strip().replace("Span<const ByteSpan>", "Blocks").replace("ByteSpan", "Span<const uint8_t>")
+    match = re.fullmatch(r"(Span<)?(const )?(\w+)>? &?(\w+)", text)
+    assert match is not None, text
+    span, constant, kind, name = match.groups()
+    return Parameter(name, kind, span is not None, constant is None)
 
 
 def functions_of(library: ctypes.CDLL) -> dict[str, Any]:
-    """What `recordmill.base.native` consists of: functions, structs (`struct_NAME`) and constants, by name."""
+    """The contents of `recordmill.base.native`: functions, structs and constants, by name."""
     library.rm_header.restype = ctypes.c_char_p  # its own text, compiled in: it can't be that of another build
     header = read_header(library.rm_header().decode())
-    structs: dict[str, Any] = {}
-    for name, fields in header.structs.items():
-        structs[f"struct_{name}"] = type(
-            f"struct_{name}", (ctypes.Structure,), {"_fields_": [(field, _NUMBERS[kind][0]) for field, kind in fields]}
-        )
-    functions = {declaration.name: _function(library, declaration) for declaration in header.functions}
+    structs = {name: _struct(name, fields) for name, fields in header.structs.items()}
+    functions = {function.name: _bind(library, function, header, structs) for function in header.functions}
     return {**header.constants, **structs, **functions}
 
 
-def _function(library: ctypes.CDLL, declaration: NativeFunction) -> Callable[..., Any]:
-    """A Python function that calls one of the library. The GIL is released during the call."""
-    call = getattr(library, f"rm_{declaration.name}")
-    call.restype = _NUMBERS[declaration.result][0]
-    types: list[Any] = []
-    for parameter in declaration.parameters:
-        if parameter.is_array or parameter.is_list:
-            types += [ctypes.c_void_p, ctypes.c_int64]
-        else:
-            types.append(ctypes.c_void_p if parameter.is_struct else _NUMBERS[parameter.kind][0])
-    call.argtypes = types
-    parameters = declaration.parameters
-    may_fail = declaration.result == "int64_t"
-    name = declaration.name
+@functools.cache
+def _struct(name: str, fields: tuple[tuple[str, str], ...]) -> type[ctypes.Structure]:
+    """The class of a struct, the same for each build of the library."""
+    return type(name, (ctypes.Structure,), {"_fields_": [(field, _NUMBERS[kind][0]) for field, kind in fields]})
 
-    def function(*values: Any) -> Any:
-        if len(values) != len(parameters):
-            raise TypeError(f"{name} takes {len(parameters)} arguments, not {len(values)}")
-        arguments: list[Any] = []
-        held: list[Any] = []
-        for parameter, value in zip(parameters, values, strict=True):
-            if parameter.is_array:
-                _put_array(arguments, parameter, value)
-            elif parameter.is_list:
-                blocks = np.array([_place_of(array) for array in value], np.int64).reshape(-1, 2)  # rm_bytes [n]
-                held.append(blocks)
-                arguments += (blocks.ctypes.data, len(blocks))
-            else:
-                arguments.append(ctypes.addressof(value) if parameter.is_struct else value)
-        result = call(*arguments)
-        if may_fail and result == BOUNDS:
-            raise IndexError(f"{name}: lengths, offsets or indices do not fit the arrays")
+
+def _bind(
+    library: ctypes.CDLL, function: NativeFunction, header: Header, structs: Mapping[str, type[ctypes.Structure]]
+) -> Callable[..., Any]:
+    """A function of the library as Python calls it. The GIL is released during the call."""
+
+    def type_of(parameter: Parameter) -> Any:
+        kind = parameter.kind
+        if kind == "Blocks":
+            return _Blocks
+        if not parameter.is_array:
+            return ctypes.POINTER(structs[kind]) if kind in structs else _NUMBERS[kind][0]
+        if kind in structs:
+            numbers = _NUMBERS[header.structs[kind][0][1]][1]
+            dtypes: tuple[np.dtype[Any], ...] = (np.dtype(structs[kind]), *map(np.dtype, numbers))
+            item_bytes = ctypes.sizeof(structs[kind])
+        else:
+            dtypes = tuple(map(np.dtype, _NUMBERS[kind][1]))
+            item_bytes = dtypes[0].itemsize
+        return _array_span(parameter.name, dtypes, item_bytes, parameter.is_written)
+
+    def check(result: int, _function: object, _arguments: object) -> int:
+        if result == BOUNDS:
+            raise IndexError(f"{function.name}: sizes, offsets or indices do not fit the arrays")
         return result
 
-    function.__name__ = function.__qualname__ = name
-    return function
-
-
-def _put_array(arguments: list[Any], parameter: Parameter, value: Any) -> None:
-    """Appends address and length of an array."""
-    if value is None:
-        arguments += (None, 0)
-        return
-    interface = value.__array_interface__
-    address, is_read_only = interface["data"]
-    if interface["strides"] is not None or value.dtype.type not in _NUMBERS[parameter.kind][1]:
-        raise TypeError(f"{parameter.name} is a C-contiguous array of {parameter.kind}, not {value.dtype}")
-    if parameter.is_written and is_read_only:
-        raise TypeError(f"{parameter.name} is written to, and this array is read-only")
-    arguments += (address, value.size)
-
-
-def _place_of(array: npt.NDArray[Any]) -> tuple[int, int]:
-    """Address and bytes of an array."""
-    interface = array.__array_interface__
-    if interface["strides"] is not None:
-        raise TypeError("each array is C-contiguous")
-    return interface["data"][0], array.nbytes
+    call = getattr(library, f"rm_{function.name}")
+    call.argtypes = [type_of(parameter) for parameter in function.parameters]
+    call.restype = _NUMBERS[function.result][0]
+    if function.result == "int64_t":
+        call.errcheck = check
+    return call  # type: ignore[no-any-return]
 
 
 def library_file(level: int) -> Path:
@@ -227,7 +241,7 @@ def stub_of(header: Header) -> str:
     ]
     lines += [f"{name}: int" for name in header.constants]
     for name, fields in header.structs.items():
-        lines += ["", f"class struct_{name}:"]
+        lines += ["", f"class {name}:"]
         lines += [f"    {field}: {python.get(kind, 'int')}" for field, kind in fields]
         lines += ["    def __init__(self, *args: float, **fields: float) -> None: ..."]
     lines += [""] if header.structs or header.constants else []
@@ -243,12 +257,12 @@ def stub_of(header: Header) -> str:
 
 
 def _python_type(parameter: Parameter, python: dict[str, str]) -> str:
-    if parameter.is_list:
+    if parameter.kind == "Blocks":
         return "Sequence[npt.NDArray[Any]]"
-    if parameter.is_struct:
-        return f"struct_{parameter.kind}"
     if not parameter.is_array:
-        return python.get(parameter.kind, "int")
+        return parameter.kind if parameter.kind not in _NUMBERS else python.get(parameter.kind, "int")
+    if parameter.kind not in _NUMBERS:
+        return "npt.NDArray[Any] | None"
     names: Sequence[str] = [kind.__name__.rstrip("_") for kind in _NUMBERS[parameter.kind][1]]
     kinds = " | ".join(f"np.{'bool_' if name == 'bool' else name}" for name in names)
     return f"npt.NDArray[{kinds}] | None"

@@ -87,6 +87,10 @@ TOO_FINE: int
 FIELD_NOT_UTF8: int
 NO_CLASS: int
 NO_VALUE: int
+INTEGER_FIELDS: int
+FLOAT_FIELDS: int
+BOOLEAN_FIELDS: int
+TIMESTAMP_FIELDS: int
 JPEG_GOOD: int
 JPEG_CUT: int
 JPEG_NO_END: int
@@ -96,18 +100,10 @@ JPEG_NO_FRAME: int
 JPEG_NO_SCAN: int
 JPEG_FRAME: int
 JPEG_OTHER: int
-JPEG_HEIGHT: int
-JPEG_WIDTH: int
-JPEG_COMPONENTS: int
-JPEG_BITS: int
-JPEG_PLACE: int
-JPEG_MARKER: int
-JPEG_SCANS: int
-JPEG_FACTS: int
 SUM_DIGITS: int
 SQUARE_DIGITS: int
 
-class struct_frame_scan:
+class FrameScan:
     at: int
     max_record_bytes: int
     final: int
@@ -115,7 +111,7 @@ class struct_frame_scan:
     code: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
-class struct_frame_hop:
+class FrameHop:
     lead: int
     left: int
     max_record_bytes: int
@@ -123,7 +119,7 @@ class struct_frame_hop:
     code: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
-class struct_pair_search:
+class PairSearch:
     portion: int
     most_bits: int
     row: int
@@ -131,19 +127,26 @@ class struct_pair_search:
     at: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
-class struct_example_column:
+class ExampleColumn:
     way: int
     length: int
     head_bytes: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
-class struct_line_counts:
+class LineCounts:
     lines: int
     blank: int
     returns: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
-class struct_json_node:
+class JsonValue:
+    head: int
+    around: int
+    start: int
+    stop: int
+    def __init__(self, *args: float, **fields: float) -> None: ...
+
+class JsonNode:
     parent: int
     key_start: int
     key_stop: int
@@ -155,14 +158,14 @@ class struct_json_node:
     is_plain: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
-class struct_json_error:
+class JsonError:
     line: int
     wrong: int
     at: int
     line_start: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
-class struct_json_scan:
+class JsonScan:
     at: int
     nodes: int
     key_bytes: int
@@ -174,7 +177,7 @@ class struct_json_scan:
     wanted_bytes: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
-class struct_json_array:
+class JsonArray:
     depth: int
     in_string: int
     is_escaped: int
@@ -182,7 +185,7 @@ class struct_json_array:
     elements: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
-class struct_csv_dialect:
+class CsvDialect:
     delimiter: int
     quote: int
     is_doubled: int
@@ -195,7 +198,7 @@ class struct_csv_dialect:
     is_lenient: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
-class struct_csv_scan:
+class CsvScan:
     at: int
     line: int
     limit: int
@@ -210,12 +213,31 @@ class struct_csv_scan:
     first_across: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
-class struct_field_totals:
+class CsvBadRow:
+    ordinal: int
+    line: int
+    start: int
+    width: int
+    field: int
+    are_rows: int
+    def __init__(self, *args: float, **fields: float) -> None: ...
+
+class FieldType:
+    kind: int
+    low: int
+    high: int
+    beyond: float
+    bits: int
+    nanos_per_unit: int
+    is_aware: int
+    def __init__(self, *args: float, **fields: float) -> None: ...
+
+class FieldTotals:
     nulls: int
     faults: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
-class struct_column_counts:
+class ColumnCounts:
     classes: int
     values: int
     soft_nulls: int
@@ -224,14 +246,25 @@ class struct_column_counts:
     overflows: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
-class struct_text_totals:
+class TextTotals:
     texts: int
     values: int
     classes: int
     different: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
-class struct_pixel_part:
+class JpegFacts:
+    code: int
+    place: int
+    height: int
+    width: int
+    components: int
+    bits: int
+    marker: int
+    scans: int
+    def __init__(self, *args: float, **fields: float) -> None: ...
+
+class PixelPart:
     line: int
     top: int
     rows: int
@@ -239,7 +272,7 @@ class struct_pixel_part:
     columns: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
-class struct_float_facts:
+class FloatFacts:
     zeros: int
     nans: int
     plus_infinities: int
@@ -269,14 +302,14 @@ def close_frames(
 def frame_fault(data: npt.NDArray[np.uint8 | np.bool_] | None, at: int, max_record_bytes: int, final: int) -> int: ...
 def scan_frames(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
-    scan: struct_frame_scan,
+    scan: FrameScan,
     starts: npt.NDArray[np.int64] | None,
     lengths: npt.NDArray[np.int64] | None,
     crcs: npt.NDArray[np.uint32] | None,
 ) -> int: ...
 def hop_frames(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
-    hop: struct_frame_hop,
+    hop: FrameHop,
     starts: npt.NDArray[np.int64] | None,
     digest: npt.NDArray[np.uint64] | None,
 ) -> int: ...
@@ -345,7 +378,7 @@ def find_near_pairs(
     hashes: npt.NDArray[np.uint64] | None,
     keys: npt.NDArray[np.int32] | None,
     starts: npt.NDArray[np.int32] | None,
-    search: struct_pair_search,
+    search: PairSearch,
     one: npt.NDArray[np.int64] | None,
     other: npt.NDArray[np.int64] | None,
 ) -> int: ...
@@ -386,7 +419,7 @@ def number_items(
     positions: npt.NDArray[np.int32] | None,
 ) -> int: ...
 def size_examples(
-    columns: npt.NDArray[np.int64] | None,
+    columns: npt.NDArray[Any] | None,
     parts: Sequence[npt.NDArray[Any]],
     kept: npt.NDArray[np.int64] | None,
     sizes: npt.NDArray[np.int64] | None,
@@ -394,7 +427,7 @@ def size_examples(
     lengths: npt.NDArray[np.int64] | None,
 ) -> int: ...
 def write_examples(
-    columns: npt.NDArray[np.int64] | None,
+    columns: npt.NDArray[Any] | None,
     parts: Sequence[npt.NDArray[Any]],
     kept: npt.NDArray[np.int64] | None,
     sizes: npt.NDArray[np.int64] | None,
@@ -407,7 +440,7 @@ def find_bad_utf8(data: npt.NDArray[np.uint8 | np.bool_] | None) -> int: ...
 def find_byte(data: npt.NDArray[np.uint8 | np.bool_] | None, at: int, byte: int) -> int: ...
 def last_line_end(data: npt.NDArray[np.uint8 | np.bool_] | None) -> int: ...
 def find_long_line(data: npt.NDArray[np.uint8 | np.bool_] | None, at: int, most_bytes: int) -> int: ...
-def count_lines(data: npt.NDArray[np.uint8 | np.bool_] | None, counts: struct_line_counts) -> None: ...
+def count_lines(data: npt.NDArray[np.uint8 | np.bool_] | None, counts: LineCounts) -> None: ...
 def split_lines(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
     starts: npt.NDArray[np.int64] | None,
@@ -434,65 +467,44 @@ def join_lines(
 ) -> int: ...
 def scan_json(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
-    nodes: npt.NDArray[np.int32] | None,
+    nodes: npt.NDArray[Any] | None,
     keys: npt.NDArray[np.uint8 | np.bool_] | None,
     table: npt.NDArray[np.int32] | None,
-    tape: npt.NDArray[np.int32] | None,
+    tape: npt.NDArray[Any] | None,
     record_lines: npt.NDArray[np.int32] | None,
     record_values: npt.NDArray[np.int32] | None,
-    errors: npt.NDArray[np.int64] | None,
-    scan: struct_json_scan,
+    errors: npt.NDArray[Any] | None,
+    scan: JsonScan,
 ) -> int: ...
 def hash_json_keys(
-    nodes: npt.NDArray[np.int32] | None,
+    nodes: npt.NDArray[Any] | None,
     count: int,
     keys: npt.NDArray[np.uint8 | np.bool_] | None,
     table: npt.NDArray[np.int32] | None,
 ) -> int: ...
+def json_array_to_lines(data: npt.NDArray[np.uint8 | np.bool_] | None, array: JsonArray) -> int: ...
 def sort_json_values(
-    tape: npt.NDArray[np.int32] | None,
+    tape: npt.NDArray[Any] | None,
     places: npt.NDArray[np.int64] | None,
+    found: npt.NDArray[np.int64] | None,
     order: npt.NDArray[np.int32] | None,
-) -> int: ...
-def look_at_json(
-    tape: npt.NDArray[np.int32] | None,
-    entries: npt.NDArray[np.int32] | None,
     kinds: npt.NDArray[np.uint8 | np.bool_] | None,
-    around: npt.NDArray[np.int64] | None,
-) -> int: ...
-def json_text_bytes(
-    tape: npt.NDArray[np.int32] | None,
-    entries: npt.NDArray[np.int32] | None,
-    missing: npt.NDArray[np.uint8 | np.bool_] | None,
+    around: npt.NDArray[np.int32] | None,
+    starts: npt.NDArray[np.int32] | None,
+    sizes: npt.NDArray[np.int32] | None,
 ) -> int: ...
 def join_json_texts(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
-    tape: npt.NDArray[np.int32] | None,
-    entries: npt.NDArray[np.int32] | None,
+    starts: npt.NDArray[np.int32] | None,
+    sizes: npt.NDArray[np.int32] | None,
+    kinds: npt.NDArray[np.uint8 | np.bool_] | None,
     missing: npt.NDArray[np.uint8 | np.bool_] | None,
     texts: npt.NDArray[np.uint8 | np.bool_] | None,
     offsets: npt.NDArray[np.int64] | None,
 ) -> int: ...
-def json_array_to_lines(data: npt.NDArray[np.uint8 | np.bool_] | None, array: struct_json_array) -> int: ...
-def parse_json_floats(
-    data: npt.NDArray[np.uint8 | np.bool_] | None,
-    tape: npt.NDArray[np.int32] | None,
-    entries: npt.NDArray[np.int32] | None,
-    bits: int,
-    values: npt.NDArray[np.float64] | None,
-    faults: npt.NDArray[np.uint8 | np.bool_] | None,
-) -> int: ...
-def parse_json_integers(
-    data: npt.NDArray[np.uint8 | np.bool_] | None,
-    tape: npt.NDArray[np.int32] | None,
-    entries: npt.NDArray[np.int32] | None,
-    is_unsigned: int,
-    values: npt.NDArray[np.int64] | None,
-    faults: npt.NDArray[np.uint8 | np.bool_] | None,
-) -> int: ...
 def count_json_values(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
-    tape: npt.NDArray[np.int32] | None,
+    tape: npt.NDArray[Any] | None,
     counts: npt.NDArray[np.int64] | None,
     first: npt.NDArray[np.int64] | None,
     losses: npt.NDArray[np.int64] | None,
@@ -500,111 +512,25 @@ def count_json_values(
 ) -> int: ...
 def scan_csv(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
-    dialect: struct_csv_dialect,
-    scan: struct_csv_scan,
+    dialect: CsvDialect,
+    scan: CsvScan,
     starts: npt.NDArray[np.int32] | None,
     infos: npt.NDArray[np.int32] | None,
     rows: npt.NDArray[np.int64] | None,
-    bad: npt.NDArray[np.int64] | None,
+    bad: npt.NDArray[Any] | None,
 ) -> int: ...
-def infer_fields(
+def parse_fields(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
     starts: npt.NDArray[np.int32] | None,
     infos: npt.NDArray[np.int32] | None,
     tokens: npt.NDArray[np.uint8 | np.bool_] | None,
     token_ends: npt.NDArray[np.int64] | None,
-    counts: struct_column_counts,
-    null_counts: npt.NDArray[np.int64] | None,
-) -> int: ...
-def infer_integers(
-    data: npt.NDArray[np.uint8 | np.bool_] | None,
-    starts: npt.NDArray[np.int32] | None,
-    infos: npt.NDArray[np.int32] | None,
-    tokens: npt.NDArray[np.uint8 | np.bool_] | None,
-    token_ends: npt.NDArray[np.int64] | None,
-    counts: struct_column_counts,
-    null_counts: npt.NDArray[np.int64] | None,
-    values: npt.NDArray[np.int64] | None,
-    valid: npt.NDArray[np.uint8 | np.bool_] | None,
-    totals: struct_field_totals,
-) -> int: ...
-def infer_floats(
-    data: npt.NDArray[np.uint8 | np.bool_] | None,
-    starts: npt.NDArray[np.int32] | None,
-    infos: npt.NDArray[np.int32] | None,
-    tokens: npt.NDArray[np.uint8 | np.bool_] | None,
-    token_ends: npt.NDArray[np.int64] | None,
-    counts: struct_column_counts,
-    null_counts: npt.NDArray[np.int64] | None,
-    values: npt.NDArray[np.float64] | None,
-    valid: npt.NDArray[np.uint8 | np.bool_] | None,
-    totals: struct_field_totals,
-) -> int: ...
-def infer_timestamps(
-    data: npt.NDArray[np.uint8 | np.bool_] | None,
-    starts: npt.NDArray[np.int32] | None,
-    infos: npt.NDArray[np.int32] | None,
-    tokens: npt.NDArray[np.uint8 | np.bool_] | None,
-    token_ends: npt.NDArray[np.int64] | None,
-    nanos_per_unit: int,
-    is_aware: int,
-    counts: struct_column_counts,
-    null_counts: npt.NDArray[np.int64] | None,
-    values: npt.NDArray[np.int64] | None,
-    valid: npt.NDArray[np.uint8 | np.bool_] | None,
-    totals: struct_field_totals,
-) -> int: ...
-def parse_integers(
-    data: npt.NDArray[np.uint8 | np.bool_] | None,
-    starts: npt.NDArray[np.int32] | None,
-    infos: npt.NDArray[np.int32] | None,
-    tokens: npt.NDArray[np.uint8 | np.bool_] | None,
-    token_ends: npt.NDArray[np.int64] | None,
-    low: int,
-    high: int,
-    values: npt.NDArray[np.int64] | None,
-    valid: npt.NDArray[np.uint8 | np.bool_] | None,
-    fault: npt.NDArray[np.uint8 | np.bool_] | None,
-    totals: struct_field_totals,
-) -> int: ...
-def parse_floats(
-    data: npt.NDArray[np.uint8 | np.bool_] | None,
-    starts: npt.NDArray[np.int32] | None,
-    infos: npt.NDArray[np.int32] | None,
-    tokens: npt.NDArray[np.uint8 | np.bool_] | None,
-    token_ends: npt.NDArray[np.int64] | None,
-    bits: int,
-    beyond: float,
-    values: npt.NDArray[np.float64] | None,
-    valid: npt.NDArray[np.uint8 | np.bool_] | None,
-    fault: npt.NDArray[np.uint8 | np.bool_] | None,
-    totals: struct_field_totals,
-) -> int: ...
-def parse_booleans(
-    data: npt.NDArray[np.uint8 | np.bool_] | None,
-    starts: npt.NDArray[np.int32] | None,
-    infos: npt.NDArray[np.int32] | None,
-    tokens: npt.NDArray[np.uint8 | np.bool_] | None,
-    token_ends: npt.NDArray[np.int64] | None,
+    type: FieldType,
     values: npt.NDArray[np.uint8 | np.bool_] | None,
     valid: npt.NDArray[np.uint8 | np.bool_] | None,
     fault: npt.NDArray[np.uint8 | np.bool_] | None,
-    totals: struct_field_totals,
+    totals: FieldTotals,
 ) -> int: ...
-def parse_timestamps(
-    data: npt.NDArray[np.uint8 | np.bool_] | None,
-    starts: npt.NDArray[np.int32] | None,
-    infos: npt.NDArray[np.int32] | None,
-    tokens: npt.NDArray[np.uint8 | np.bool_] | None,
-    token_ends: npt.NDArray[np.int64] | None,
-    nanos_per_unit: int,
-    is_aware: int,
-    values: npt.NDArray[np.int64] | None,
-    valid: npt.NDArray[np.uint8 | np.bool_] | None,
-    fault: npt.NDArray[np.uint8 | np.bool_] | None,
-    totals: struct_field_totals,
-) -> int: ...
-def text_bytes(infos: npt.NDArray[np.int32] | None) -> int: ...
 def parse_texts(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
     starts: npt.NDArray[np.int32] | None,
@@ -615,7 +541,29 @@ def parse_texts(
     out: npt.NDArray[np.uint8 | np.bool_] | None,
     valid: npt.NDArray[np.uint8 | np.bool_] | None,
     fault: npt.NDArray[np.uint8 | np.bool_] | None,
-    totals: struct_field_totals,
+    totals: FieldTotals,
+) -> int: ...
+def infer_fields(
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    starts: npt.NDArray[np.int32] | None,
+    infos: npt.NDArray[np.int32] | None,
+    tokens: npt.NDArray[np.uint8 | np.bool_] | None,
+    token_ends: npt.NDArray[np.int64] | None,
+    counts: ColumnCounts,
+    null_counts: npt.NDArray[np.int64] | None,
+) -> int: ...
+def infer_values(
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    starts: npt.NDArray[np.int32] | None,
+    infos: npt.NDArray[np.int32] | None,
+    tokens: npt.NDArray[np.uint8 | np.bool_] | None,
+    token_ends: npt.NDArray[np.int64] | None,
+    type: FieldType,
+    counts: ColumnCounts,
+    null_counts: npt.NDArray[np.int64] | None,
+    values: npt.NDArray[np.uint8 | np.bool_] | None,
+    valid: npt.NDArray[np.uint8 | np.bool_] | None,
+    totals: FieldTotals,
 ) -> int: ...
 def count_texts(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
@@ -625,26 +573,16 @@ def count_texts(
     token_ends: npt.NDArray[np.int64] | None,
     first: npt.NDArray[np.int64] | None,
     counts: npt.NDArray[np.int64] | None,
-    totals: struct_text_totals,
+    totals: TextTotals,
 ) -> int: ...
 def walk_jpegs(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
     ends: npt.NDArray[np.int64] | None,
-    facts: npt.NDArray[np.int64] | None,
-    codes: npt.NDArray[np.int64] | None,
-) -> int: ...
-def convert_pixels(
-    pixels: npt.NDArray[np.uint8 | np.bool_] | None,
-    part: struct_pixel_part,
-    factor: npt.NDArray[np.float32] | None,
-    offset: npt.NDArray[np.float32] | None,
-    room: npt.NDArray[np.float32] | None,
-    bytes: npt.NDArray[np.uint8 | np.bool_] | None,
-    floats: npt.NDArray[np.float32] | None,
+    facts: npt.NDArray[Any] | None,
 ) -> int: ...
 def resize_bilinear(
     pixels: npt.NDArray[np.uint8 | np.bool_] | None,
-    part: struct_pixel_part,
+    part: PixelPart,
     above: npt.NDArray[np.uint32] | None,
     below: npt.NDArray[np.uint32] | None,
     down: npt.NDArray[np.float32] | None,
@@ -659,7 +597,7 @@ def resize_bilinear(
 ) -> int: ...
 def resize_antialiased(
     pixels: npt.NDArray[np.uint8 | np.bool_] | None,
-    part: struct_pixel_part,
+    part: PixelPart,
     rows: npt.NDArray[np.uint32] | None,
     row_weights: npt.NDArray[np.float32] | None,
     columns: npt.NDArray[np.uint32] | None,
@@ -672,7 +610,7 @@ def resize_antialiased(
 ) -> int: ...
 def count_floats(
     values: npt.NDArray[np.float64] | None,
-    facts: struct_float_facts,
+    facts: FloatFacts,
     sum: npt.NDArray[np.uint32] | None,
     squares: npt.NDArray[np.uint32] | None,
     keys: npt.NDArray[np.uint64] | None,

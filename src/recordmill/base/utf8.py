@@ -23,7 +23,7 @@ def is_utf8(data: Bytes) -> bool:
 
 def split_lines(data: Bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """(starts, stops) of the lines, without their line feed or CRLF."""
-    counts = native.struct_line_counts()
+    counts = native.LineCounts()
     native.count_lines(data, counts)
     starts, stops = np.empty((2, counts.lines), np.int64)
     native.split_lines(data, starts, stops)

@@ -37,7 +37,7 @@ def near_pairs(hashes: U64) -> Iterator[tuple[Int64s, Int64s]]:
         keys, ranked = keys[members], hashes[members]  # what is looked up together lies together: a tenth of the time
         starts = np.zeros((1 << bits) + 1, np.int32)
         np.cumsum(np.bincount(keys, minlength=1 << bits), out=starts[1:])
-        search = native.struct_pair_search(portion=portion, most_bits=NEAR_BITS)
+        search = native.PairSearch(portion=portion, most_bits=NEAR_BITS)
         while search.row < len(hashes):
             count = native.find_near_pairs(ranked, keys, starts, search, one, other)
             if count:

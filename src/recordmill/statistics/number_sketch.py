@@ -66,7 +66,7 @@ class NumberSketch:
                 self._add_floats(np.ascontiguousarray(some, np.float64))
 
     def _add_floats(self, values: npt.NDArray[np.float64]) -> None:
-        facts = native.struct_float_facts(least=math.inf, most=-math.inf)
+        facts = native.FloatFacts(least=math.inf, most=-math.inf)
         keys = np.empty(len(values), np.uint64)
         sums, squares = np.empty(native.SUM_DIGITS, np.uint32), np.empty(native.SQUARE_DIGITS, np.uint32)
         finite = native.count_floats(values, facts, sums, squares, keys)

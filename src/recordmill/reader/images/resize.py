@@ -34,12 +34,18 @@ def resize_into(pixels: Pixels, box: Box, wanted: Images, out: npt.NDArray[np.ge
     whole: npt.NDArray[Any] = out if out.dtype != np.float16 else room(out.shape, np.float32)
     lines = np.ascontiguousarray(pixels).reshape(len(pixels), -1)
     columns = box.width * wanted.channels
-    part = native.struct_pixel_part(lines.shape[1], box.top, box.height, box.left * wanted.channels, columns)
+    part = native.PixelPart(lines.shape[1], box.top, box.height, box.left * wanted.channels, columns)
     scratch = np.empty(3 * len(factor) + columns, np.float32)
     is_rounded = whole.dtype == np.uint8
     target = (factor, offset, scratch, whole if is_rounded else None, None if is_rounded else whole)
     if box[2:] == out.shape[:2]:
-        native.convert_pixels(lines, part, *target)
+        same = pixels[box.top : box.top + box.height, box.left : box.left + box.width].reshape(len(out), -1)
+        numbers = whole.reshape(same.shape)
+        if is_rounded:
+            numbers[:] = same
+        else:
+            np.multiply(same, factor, out=numbers, dtype=np.float32)
+            numbers -= offset
     elif wanted.antialias:
         rows, row_weights = _spans(box.height, wanted.height, 1)
         numbers, weights = _spans(box.width, wanted.width, wanted.channels)

@@ -32,16 +32,9 @@ def read_jpegs(data: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> list
     """`read_jpeg` of each of the images that stand one after the other and end there, with what it would raise as a
     value; None for what does not begin with FF D8 FF.
     """
-    facts, codes = np.zeros((len(ends), native.JPEG_FACTS), np.int64), np.empty(len(ends), np.int64)
-    native.walk_jpegs(np.ascontiguousarray(data), np.ascontiguousarray(ends, np.int64), facts, codes)
-    return [
-        None
-        if code == native.JPEG_OTHER
-        else _header(values)
-        if code == native.JPEG_GOOD
-        else _bad(code, values[native.JPEG_PLACE])
-        for code, values in zip(codes.tolist(), facts.tolist(), strict=True)
-    ]
+    facts = np.empty(len(ends), native.JpegFacts)
+    native.walk_jpegs(np.ascontiguousarray(data), np.ascontiguousarray(ends, np.int64), facts)
+    return [_outcome(*values) for values in facts.tolist()]
 
 
 def read_jpeg(data: npt.NDArray[np.uint8]) -> ImageHeader:
@@ -57,13 +50,14 @@ def read_jpeg(data: npt.NDArray[np.uint8]) -> ImageHeader:
     return found
 
 
-def _bad(code: int, place: int) -> BadImage:
-    reason, message = _MESSAGES[code]
-    return BadImage(reason, message.format(place))
-
-
-def _header(facts: list[int]) -> ImageHeader:
-    height, width, components, bits, _, marker, scans = facts
+def _outcome(
+    code: int, place: int, height: int, width: int, components: int, bits: int, marker: int, scans: int
+) -> ImageHeader | BadImage | None:
+    if code == native.JPEG_OTHER:
+        return None
+    if code != native.JPEG_GOOD:
+        reason, message = _MESSAGES[code]
+        return BadImage(reason, message.format(place))
     beyond = _beyond_tensorflow(marker, bits, components)
     colour = _COLOURS.get(components, OTHER_FORMAT)
     return ImageHeader("JPEG", height, width, components, bits, colour, beyond_tensorflow=beyond, scans=scans)

@@ -77,7 +77,7 @@ def try_scan(
 ) -> tuple[Frames, int, DataError | None]:
     """As `scan`, but with what is wrong behind the last good frame as a value, so that the good ones are not lost."""
     data = np.ascontiguousarray(data)
-    scan = native.struct_frame_scan(max_record_bytes=max_record_bytes, final=final, check=check, code=native.MORE)
+    scan = native.FrameScan(max_record_bytes=max_record_bytes, final=final, check=check, code=native.MORE)
     parts: list[tuple[Int64s, Int64s, npt.NDArray[np.uint32]]] = []
     found, room = 0, min(4096, len(data) // FRAME_BYTES + 1)
     while scan.code == native.MORE:
@@ -244,7 +244,7 @@ def hop(
         data = read_range(path, at - lead, min(at + window, max(stop, at + HEADER_BYTES)))
         if len(data) < lead + min(HEADER_BYTES, size - at):
             raise DataError(f"ends at byte {at - lead + len(data)}, and had {size} bytes just now", source=source)
-        found_here = native.struct_frame_hop(lead=lead, left=size - at, max_record_bytes=max_record_bytes)
+        found_here = native.FrameHop(lead=lead, left=size - at, max_record_bytes=max_record_bytes)
         count = native.hop_frames(data, found_here, starts, state)
         behind, code = found_here.at, found_here.code
         found = starts[:count] + at

@@ -81,7 +81,7 @@ class Tokenizer:
         open row is complete, and an open quote is one that is never closed; else an incomplete row is left for the next
         call, from `stop` on.
         """
-        scan = native.struct_csv_scan(at=at, line=line, limit=limit, is_final=final, is_skipping=skipping)
+        scan = native.CsvScan(at=at, line=line, limit=limit, is_final=final, is_skipping=skipping)
         native.scan_csv(data, self._dialect, scan, self._starts, self._infos, self._rows, self._bad)
         rows = scan.rows
         widths, ordinals, lines = self._rows[:, :rows]
@@ -108,13 +108,13 @@ def find_row_end(data: Bytes, dialect: Dialect, at: int, limit: int, *, final: b
     """Where the last row stops that starts in data[at:limit): `Tokenizer.read` without fields, several times as fast.
     Data isn't changed.
     """
-    scan = native.struct_csv_scan(at=at, limit=limit, is_final=final, is_skipping=skipping)
+    scan = native.CsvScan(at=at, limit=limit, is_final=final, is_skipping=skipping)
     native.scan_csv(data, _native_dialect(dialect), scan, None, None, None, np.empty(6, np.int64))
     return RowEnd(scan.at, bool(scan.is_skipping), scan.bad > 0)
 
 
-def _native_dialect(dialect: Dialect, columns: int = 0, ragged: bool = False) -> native.struct_csv_dialect:
-    return native.struct_csv_dialect(
+def _native_dialect(dialect: Dialect, columns: int = 0, ragged: bool = False) -> native.CsvDialect:
+    return native.CsvDialect(
         *(dialect.delimiter, dialect.quote, dialect.doubled_quote, dialect.escape, dialect.comment, dialect.trim),
         *(dialect.max_row_bytes, columns, ragged, dialect.lenient_quotes),
     )

@@ -21,7 +21,7 @@ from recordmill.sources.csv.fields import TokenizedRows
 from recordmill.sources.csv.messages import explain_row, first_line
 from recordmill.sources.csv.parse import Parsed, ParsedRows, Parser, text_column
 from recordmill.sources.values.labels import ClassNames
-from recordmill.sources.values.text_columns import NANOS_PER, NullTokens, text_at
+from recordmill.sources.values.text_columns import NullTokens, field_type, text_at
 
 _SHOWN_BYTES = 256  # of a value
 _FEW_STRAYS = 10  # a column of ten times as many other values is text by accident
@@ -69,7 +69,7 @@ class ColumnCounts:
 
     def __init__(self, null_tokens: Sequence[str], typed: Sequence[bool], label: int | None) -> None:
         self._names, self._tokens, self._label = tuple(null_tokens), NullTokens.of(null_tokens), label
-        self._counts = [native.struct_column_counts(classes=0 if is_typed else TEXT_TYPE) for is_typed in typed]
+        self._counts = [native.ColumnCounts(classes=0 if is_typed else TEXT_TYPE) for is_typed in typed]
         self._nulls = np.zeros((len(typed), len(self._names)), np.int64)
         self._typed = tuple(typed)
         self.labels = ClassNames("")
@@ -112,7 +112,7 @@ class ColumnCounts:
     def _unexpected(self, data: Bytes, rows: TokenizedRows, place: int) -> UnexpectedValue:
         starts, infos = rows.starts[place], rows.infos[place]
         at, counts = np.zeros(_MOST_WORDS, np.int64), np.zeros(_MOST_WORDS, np.int64)
-        totals = native.struct_text_totals()
+        totals = native.TextTotals()
         native.count_texts(data, starts, infos, *self._tokens, at, counts, totals)
         first = zip(at[: totals.different].tolist(), counts.tolist(), strict=False)
         words = {text_at(data, starts, infos, row)[:_SHOWN_BYTES]: count for row, count in first}
@@ -140,7 +140,7 @@ def infer_values(
     infos: Int32s,
     tokens: NullTokens,
     feature: Feature,
-    counts: native.struct_column_counts,
+    counts: native.ColumnCounts,
     nulls: Int64s,
 ) -> tuple[int, ParsedRows]:
     """(how many fields from the first on are values of the feature, or null, their values).
@@ -148,17 +148,11 @@ def infer_values(
     They are counted as `native.infer_fields` does. What comes after them may be of another class, or is no value of
     the feature.
     """
-    places, totals = (data, starts, infos, *tokens), native.struct_field_totals()
+    places, totals = (data, starts, infos, *tokens), native.FieldTotals()
     is_whole = feature.dtype == "int64" or feature.timestamp is not None
     values, valid = room(len(starts), np.int64 if is_whole else np.float64), np.ones(len(starts), np.uint8)
-    if feature.timestamp is not None:
-        unit, zone = feature.timestamp
-        unit_and_zone = NANOS_PER[unit], zone is not None
-        done = native.infer_timestamps(*places, *unit_and_zone, counts, nulls, values, valid, totals)
-    elif is_whole:
-        done = native.infer_integers(*places, counts, nulls, values, valid, totals)
-    else:
-        done = native.infer_floats(*places, counts, nulls, values, valid, totals)
+    kind = field_type(feature)
+    done = native.infer_values(*places, kind, counts, nulls, values.view(np.uint8), valid, totals)
     return done, ParsedRows(values, valid, totals.nulls)
 
 

@@ -30,7 +30,7 @@ _GROUP = np.array([0, _BOOL, _BOOL, _INT, _FLOAT, _TEXT, _TEXT, _OTHER, _OTHER],
 
 _SLACK = 16  # bytes of room after texts, so that short ones are copied by one move
 
-TapeEntries = npt.NDArray[np.int32]
+TapeEntries = npt.NDArray[np.int32]  # places on the tape
 
 
 # what becomes of scalars of a feature that is text, or of a label whose classes are texts of its values
@@ -81,18 +81,19 @@ def _column(tape: Tape, leaf: Leaf) -> tuple[pa.Array, TapeEntries]:
     size = tape.rows
     slots: npt.NDArray[np.int64] | None = None  # of the entries of the node above; None: the record itself
     for depth, (node, name) in enumerate(zip(leaf.nodes, leaf.path, strict=True)):
-        entries = tape.of(node)
-        kinds, parents = room(len(entries), np.uint8), room(len(entries), np.int64)
-        found = native.look_at_json(tape.entries, entries, kinds, parents)
+        here = tape.values_of(node)
+        entries, kinds = tape.order[here], tape.kinds[here]
+        found = int(tape.found[node]) if len(kinds) else 0
         have = int(np.bitwise_or.reduce(_GROUP[[kind for kind in range(native.JSON_KINDS) if found >> kind & 1]]))
         last = depth == len(leaf.nodes) - 1
         wanted = -1 if last else native.JSON_ARRAY if leaf.path[depth + 1] is None else native.JSON_OBJECT
         if name is None:
             slots, size = np.arange(len(entries)), len(entries)
         else:
-            slots = parents if slots is None else slots[parents]
+            parents = tape.around[here]
+            slots = parents.astype(np.int64) if slots is None else slots[parents]
         if last:
-            scalars = Scalars(tape, entries, kinds, have)
+            scalars = Scalars(tape, here, kinds, have)
             values, bad = _base64(scalars) if leaf.base64 else _values(scalars, leaf)
             if bad is not None:
                 wrong.append(entries[bad])
@@ -112,10 +113,8 @@ def _list_wrap(
     tape: Tape, element: int, slots: npt.NDArray[np.int64], kinds: npt.NDArray[np.uint8], size: int
 ) -> Callable[[pa.Array], pa.Array]:
     lengths = np.zeros(size, np.int64)
-    counts = (
-        np.bincount(tape.entries[tape.of(element), 1], minlength=len(slots)) if len(slots) else np.zeros(0, np.int64)
-    )
-    lengths[slots] = counts
+    if len(slots):
+        lengths[slots] = np.bincount(tape.around[tape.values_of(element)], minlength=len(slots))
     offsets = np.zeros(size + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     missing = np.ones(size, np.bool_)
@@ -138,10 +137,17 @@ def _spread(values: pa.Array, slots: npt.NDArray[np.int64], size: int) -> pa.Arr
 
 @dataclass(frozen=True)
 class Scalars:
-    """The values at one place. kinds: uint8 [entries]. have: which groups of kinds there are."""
+    """The values at one place.
+
+    Attributes:
+        tape: where they are.
+        here: their slice of the arrays that are sorted by node.
+        kinds: uint8 [values].
+        have: the groups of kinds that there are.
+    """
 
     tape: Tape
-    entries: TapeEntries
+    here: slice
     kinds: npt.NDArray[np.uint8]
     have: int
 
@@ -161,7 +167,7 @@ def _either(one: Bools | None, other: Bools | None) -> Bools | None:
 
 def _values(scalars: Scalars, leaf: Leaf) -> tuple[pa.Array, Bools | None]:
     """(the values in the type that their kinds have in common, which of them are no such feature)."""
-    feature, have, bad, size = leaf.feature, scalars.have, scalars.among(_OTHER), len(scalars.entries)
+    feature, have, bad, size = leaf.feature, scalars.have, scalars.among(_OTHER), len(scalars.kinds)
     if leaf.text == STRINGS:
         bad = _either(bad, scalars.among(_INT | _FLOAT | _BOOL))
         return _texts(scalars, _either(bad, scalars.nulls())), bad
@@ -209,32 +215,34 @@ def _base64(scalars: Scalars) -> tuple[pa.Array, Bools]:
 
 def _texts(scalars: Scalars, missing: Bools | None) -> pa.Array:
     """Strings as they are meant, other scalars as they are written."""
-    tape, entries, size = scalars.tape, scalars.entries, len(scalars.entries)
+    tape, size = scalars.tape, len(scalars.kinds)
+    starts, sizes = tape.starts[scalars.here], tape.sizes[scalars.here]
     offsets = room(size + 1, np.int64)
-    values = room(native.json_text_bytes(tape.entries, entries, missing) + _SLACK, np.uint8)
-    values = values[: native.join_json_texts(tape.data, tape.entries, entries, missing, values, offsets)]
+    most_bytes = int((sizes if missing is None else sizes[~missing]).sum(dtype=np.int64))
+    values = room(most_bytes + _SLACK, np.uint8)
+    values = values[: native.join_json_texts(tape.data, starts, sizes, scalars.kinds, missing, values, offsets)]
     validity = None if missing is None or not missing.any() else pa.array(~missing).buffers()[1]
     return pa.Array.from_buffers(pa.large_string(), size, [validity, pa.py_buffer(offsets), pa.py_buffer(values)])
 
 
 def _numbers(scalars: Scalars, feature: Feature, bad: Bools | None) -> tuple[pa.Array, Bools]:
-    tape, entries, size = scalars.tape, scalars.entries, len(scalars.entries)
+    tape, size = scalars.tape, len(scalars.kinds)
     mask = _either(scalars.nulls(), bad)
     worse = np.zeros(size, np.bool_) if bad is None else bad
-    faults = room(size, np.uint8)
-    if feature.dtype in MANTISSA_BITS:
-        floats = room(size, np.float64)
-        native.parse_json_floats(tape.data, tape.entries, entries, MANTISSA_BITS[feature.dtype], floats, faults)
-        undecided = faults == native.UNDECIDED
-        for at in np.flatnonzero(undecided).tolist():
-            floats[at] = float(_literal(tape, int(entries[at])))
-        wrong = np.where(undecided, np.isinf(floats), faults != native.FITS)
-        return pa.array(floats, mask=mask), worse | wrong
-    wholes, unsigned = room(size, np.int64), feature.dtype == "uint64"
-    native.parse_json_integers(tape.data, tape.entries, entries, unsigned, wholes, faults)
-    return pa.array(wholes.view(np.uint64) if unsigned else wholes, mask=mask), worse | (faults != native.FITS)
-
-
-def _literal(tape: Tape, entry: int) -> str:
-    start, stop = tape.entries[entry, 2:].tolist()
-    return tape.data[start:stop].tobytes().decode(errors="replace")
+    is_float, unsigned = feature.dtype in MANTISSA_BITS, feature.dtype == "uint64"
+    if is_float:
+        kind = native.FieldType(kind=native.FLOAT_FIELDS, bits=MANTISSA_BITS[feature.dtype], beyond=np.inf)
+    else:
+        low, high = (0, 2**64 - 1) if unsigned else (-(2**63), 2**63 - 1)
+        kind = native.FieldType(kind=native.INTEGER_FIELDS, low=low, high=high)
+    values = room(size, np.float64 if is_float else np.int64)
+    starts, sizes, faults = tape.starts[scalars.here], tape.sizes[scalars.here], np.zeros(size, np.uint8)
+    places = tape.data, starts, sizes, None, None
+    native.parse_fields(*places, kind, values.view(np.uint8), None, faults, native.FieldTotals())
+    wrong = faults != native.FITS
+    if wrong.any():
+        wrong &= (_GROUP[scalars.kinds] & (_INT | _FLOAT)) != 0
+        for at in np.flatnonzero(wrong & (faults == native.UNDECIDED) & (scalars.kinds == native.JSON_FLOAT)).tolist():
+            values[at] = float(tape.data[starts[at] : starts[at] + sizes[at]].tobytes())
+            wrong[at] = np.isinf(values[at])
+    return pa.array(values.view(np.uint64) if unsigned else values, mask=mask), worse | wrong

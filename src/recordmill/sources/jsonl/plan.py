@@ -49,7 +49,7 @@ def stream_records(file: InputFile, encoding: str, max_line_bytes: int) -> Itera
 
 
 def _elements(blocks: Iterable[Bytes], source: str) -> Iterator[Bytes]:
-    array = native.struct_json_array()
+    array = native.JsonArray()
     for block in blocks:
         lines = np.array(block)
         fault = native.json_array_to_lines(lines, array)
@@ -160,7 +160,7 @@ def _strings(tape: Tape, scanner: TapeScanner, name: str, text: str) -> Iterator
     """
     paths = scanner.paths
     for node in [node for node, path in enumerate(paths) if node and feature_name(path) == name]:
-        kinds = tape.entries[tape.of(node), 0] & 15
+        kinds = tape.kinds[tape.values_of(node)]
         if (
             ((kinds > native.JSON_NULL) & (kinds < native.JSON_OBJECT)).any()
             if text == SCALARS

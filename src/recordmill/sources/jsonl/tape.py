@@ -27,7 +27,7 @@ _ADVICE = "keys that are data can't be features; make them values"
 VALUE_SHARE = 256  # bytes of memory for each value of a line: its entry, its place, itself as it is read and encoded
 _ENTRIES = 1 << 20  # 1,048,576 values on a tape: 16 MiB, and a batch of 65,536 records with 16 values each
 _ERRORS = 1 << 12  # 4,096 bad lines per tape: bounds the messages made at once
-_NODE, _ERROR = np.dtype(native.struct_json_node), np.dtype(native.struct_json_error)
+_NODE, _ERROR, _VALUE = np.dtype(native.JsonNode), np.dtype(native.JsonError), np.dtype(native.JsonValue)
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,15 @@ class Tape:
 
     Attributes:
         data: the bytes that the places below refer to.
-        entries: int32 [values, 4] in the order of the text: node * 16 + kind; the ordinal of the object or array around
-            the value among its node's entries (of the record, at the top); where its text starts and stops.
-        order: int32 [values], entries by node, in the order of the text within a node.
-        bounds: int64 [nodes + 1], where each node's entries start in `order`.
+        entries: JsonValue [values] in the order of the text.
+        order: int32 [values], places on the tape by node, in the order of the text within a node.
+        kinds: uint8 [values], in the same order, as all below.
+        around: int32 [values], the ordinal of the object or array around the value among its node's values (of the
+            record, at the top).
+        starts: int32 [values], where its text starts.
+        sizes: int32 [values], the bytes of its text.
+        bounds: int64 [nodes + 1], where each node's values start in these arrays.
+        found: int64 [nodes], a bit for each kind that is there.
         row_lines: int32 [rows], the line of each record.
         row_tape: int32 [rows], the first entry of each record.
         errors: of each bad line (line, what is wrong, where, where the line starts).
@@ -47,9 +52,14 @@ class Tape:
     """
 
     data: Bytes
-    entries: npt.NDArray[np.int32]
+    entries: npt.NDArray[np.void]
     order: npt.NDArray[np.int32]
+    kinds: npt.NDArray[np.uint8]
+    around: npt.NDArray[np.int32]
+    starts: npt.NDArray[np.int32]
+    sizes: npt.NDArray[np.int32]
     bounds: npt.NDArray[np.int64]
+    found: npt.NDArray[np.int64]
     row_lines: npt.NDArray[np.int32]
     row_tape: npt.NDArray[np.int32]
     errors: npt.NDArray[np.void]
@@ -59,13 +69,11 @@ class Tape:
     def rows(self) -> int:
         return len(self.row_lines)
 
-    def of(self, node: int) -> npt.NDArray[np.int32]:
-        """The entries of the node, as places on the tape."""
-        return (
-            self.order[self.bounds[node] : self.bounds[node + 1]]
-            if 0 <= node < len(self.bounds) - 1
-            else self.order[:0]
-        )
+    def values_of(self, node: int) -> slice:
+        """The values of the node in the arrays that are sorted by node."""
+        if not 0 <= node < len(self.found):
+            return slice(0)
+        return slice(int(self.bounds[node]), int(self.bounds[node + 1]))
 
     def rows_of(self, entries: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
         """The records in which the entries stand."""
@@ -84,10 +92,10 @@ class TapeScanner:
         self._nodes = np.full(256, -1, _NODE)
         self._keys = np.zeros(1 << 14, np.uint8)
         self._table = np.full(1 << 9, -1, np.int32)
-        self._tape, self._order = room((1 << 16, 4), np.int32), room(1 << 16, np.int32)
+        self._make_tape(1 << 16)
         self._row_lines, self._row_tape = np.empty((2, BATCH_ROWS), np.int32)
         self._errors = np.empty(_ERRORS, _ERROR)
-        self._scan = native.struct_json_scan(nodes=1, most_values=memory_bytes // VALUE_SHARE)
+        self._scan = native.JsonScan(nodes=1, most_values=memory_bytes // VALUE_SHARE)
         self._memory_bytes, self._source = memory_bytes, source
         self._paths: list[Path] = [()]
         self._known: dict[Path, int] = {(): 0}
@@ -118,14 +126,8 @@ class TapeScanner:
         while scan.at < len(data):
             full = native.scan_json(
                 data,
-                self._nodes.view(np.int32),
-                self._keys,
-                self._table,
-                self._tape,
-                self._row_lines,
-                self._row_tape,
-                self._errors.view(np.int64),
-                scan,
+                *(self._nodes, self._keys, self._table, self._tape),
+                *(self._row_lines, self._row_tape, self._errors, scan),
             )
             check_count(scan.nodes, lambda: self.paths[-1], self._source)
             check_feature_count(scan.nodes - 1, self._memory_bytes, self._source)
@@ -136,12 +138,21 @@ class TapeScanner:
 
     def _result(self, data: Bytes) -> Tape:
         scan = self._scan
-        entries, order = self._tape[: scan.values], self._order[: scan.values]
+        entries = self._tape[: scan.values]
+        order, kinds, around, starts, sizes = (column[: scan.values] for column in self._columns)
         bounds = np.zeros(scan.nodes + 1, np.int64)
         np.cumsum(self._nodes["count"][: scan.nodes], out=bounds[1:])
-        native.sort_json_values(entries, bounds[:-1].copy(), order)
+        found = np.zeros(scan.nodes, np.int64)
+        native.sort_json_values(entries, bounds[:-1].copy(), found, order, kinds, around, starts, sizes)
         rows, errors = slice(scan.records), self._errors[: scan.errors]
-        return Tape(data, entries, order, bounds, self._row_lines[rows], self._row_tape[rows], errors, scan.line)
+        lines, values = self._row_lines[rows], self._row_tape[rows]
+        places = order, kinds, around, starts, sizes, bounds, found
+        return Tape(data, entries, *places, lines, values, errors, scan.line)
+
+    def _make_tape(self, size: int) -> None:
+        """Makes room for so many values, and for them sorted by node."""
+        self._tape = room(size, _VALUE)
+        self._columns = room(size, np.int32), room(size, np.uint8), *(room(size, np.int32) for _ in range(3))
 
     def _grow(self, full: int, is_first: bool) -> None:
         """Makes room in what is full; a line that needs more than the whole tape makes the tape larger.
@@ -161,10 +172,9 @@ class TapeScanner:
         elif full == native.JSON_NODES_FULL:
             self._nodes = np.concatenate([self._nodes, np.full_like(self._nodes, -1)])
             self._table = np.empty(len(self._table) * 2, np.int32)
-            native.hash_json_keys(self._nodes.view(np.int32), self._scan.nodes, self._keys, self._table)
+            native.hash_json_keys(self._nodes, self._scan.nodes, self._keys, self._table)
         elif full == native.JSON_TAPE_FULL and (is_first or len(self._tape) < _ENTRIES):
-            size = len(self._tape) * 2
-            self._tape, self._order = room((size, 4), np.int32), room(size, np.int32)
+            self._make_tape(len(self._tape) * 2)
 
 
 def check_count(places: int, example: Callable[[], Path], source: str = "") -> None:

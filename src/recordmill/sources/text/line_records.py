@@ -149,7 +149,7 @@ def count_lines(
     def scan(_: int, part: LineRange, blocks: Iterator[LineBlock]) -> LineRange:
         lines = blank = returns = size = 0
         for block in blocks:
-            counts = native.struct_line_counts()
+            counts = native.LineCounts()
             native.count_lines(block.data, counts)
             lines += counts.lines + bool(block.too_long_bytes)
             blank += counts.blank

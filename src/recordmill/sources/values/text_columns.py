@@ -80,7 +80,7 @@ _FLOAT_LIMITS = {
     "float32": (24, 2.0**128 - 2.0**103),
     "float64": (53, np.inf),
 }
-NANOS_PER = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1000, "ns": 1}
+_NANOS_PER = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1000, "ns": 1}
 
 
 class NullTokens(NamedTuple):
@@ -144,12 +144,32 @@ def text_at(data: Bytes, starts: Int32s, infos: Int32s, row: int) -> bytes:
 
 def convert_texts(fields: TextFields, feature: Feature) -> tuple[pa.Array, int]:
     """(the column, how many faults there are) of a feature of numbers, truth values or times."""
-    if feature.timestamp:
-        return _moments(fields, feature)
     if feature.dtype in _FLOAT_LIMITS:
         out, nulls, faults = reals(fields, feature.dtype)
         return column_of_texts(fields, feature, nulls, out), faults
-    return _booleans(fields, feature) if feature.dtype == "bool" else _wholes(fields, feature)
+    is_bool, totals = feature.dtype == "bool", native.FieldTotals()
+    values = room(fields.rows, np.uint8 if is_bool else np.int64)
+    native.parse_fields(*fields.places, field_type(feature), values.view(np.uint8), fields.valid, fields.fault, totals)
+    if is_bool:
+        bits = np.packbits(values, bitorder="little")
+        return array_of(value_type(feature), fields, totals.nulls, bits), totals.faults
+    return column_of_texts(fields, feature, totals.nulls, values.view(np.int64)), totals.faults
+
+
+def field_type(feature: Feature) -> native.FieldType:
+    """The values of a feature of numbers, truth values or times, for the native library."""
+    if feature.timestamp:
+        unit, zone = feature.timestamp
+        return native.FieldType(
+            kind=native.TIMESTAMP_FIELDS, nanos_per_unit=_NANOS_PER[unit], is_aware=zone is not None
+        )
+    if feature.dtype in _FLOAT_LIMITS:
+        bits, beyond = _FLOAT_LIMITS[feature.dtype]
+        return native.FieldType(kind=native.FLOAT_FIELDS, bits=bits, beyond=beyond)
+    if feature.dtype == "bool":
+        return native.FieldType(kind=native.BOOLEAN_FIELDS)
+    low, high = _INT_LIMITS[feature.dtype]
+    return native.FieldType(kind=native.INTEGER_FIELDS, low=low, high=high)
 
 
 def array_of(kind: pa.DataType, fields: TextFields, nulls: int, *buffers: npt.NDArray[np.generic]) -> pa.Array:
@@ -168,16 +188,13 @@ def column_of_texts(
     return array_of(value_type(feature), fields, nulls, held)
 
 
-def _wholes(fields: TextFields, feature: Feature) -> tuple[pa.Array, int]:
-    out, totals = room(fields.rows, np.int64), native.struct_field_totals()
-    native.parse_integers(*fields.places, *_INT_LIMITS[feature.dtype], out, fields.valid, fields.fault, totals)
-    return column_of_texts(fields, feature, totals.nulls, out), totals.faults
-
-
 def texts(fields: TextFields, *, is_utf8: bool = True) -> tuple[pa.Array, int]:
     """(the texts as large_string, or as large_binary if they need not be UTF-8, faults)."""
-    offsets, out = room(fields.rows + 1, np.int64), room(native.text_bytes(fields.infos), np.uint8)
-    totals = native.struct_field_totals()
+    offsets, out = (
+        room(fields.rows + 1, np.int64),
+        room(int((fields.infos & native.FIELD_LENGTH).sum(dtype=np.int64)), np.uint8),
+    )
+    totals = native.FieldTotals()
     native.parse_texts(*fields.places, offsets, out, fields.valid, fields.fault if is_utf8 else None, totals)
     kind = pa.large_string() if is_utf8 else pa.large_binary()
     return array_of(kind, fields, totals.nulls, offsets, out), totals.faults
@@ -185,9 +202,10 @@ def texts(fields: TextFields, *, is_utf8: bool = True) -> tuple[pa.Array, int]:
 
 def reals(fields: TextFields, dtype: str) -> tuple[npt.NDArray[np.float64], int, int]:
     """(float64 values, nulls, faults); a fault is also a value that the float dtype can't hold."""
-    out, totals = room(fields.rows, np.float64), native.struct_field_totals()
+    out, totals = room(fields.rows, np.float64), native.FieldTotals()
     bits, beyond = _FLOAT_LIMITS[dtype]
-    native.parse_floats(*fields.places, bits, beyond, out, fields.valid, fields.fault, totals)
+    kind = native.FieldType(kind=native.FLOAT_FIELDS, bits=bits, beyond=beyond)
+    native.parse_fields(*fields.places, kind, out.view(np.uint8), fields.valid, fields.fault, totals)
     if not totals.faults:
         return out, totals.nulls, 0
     for row in np.flatnonzero(fields.fault == native.UNDECIDED).tolist():
@@ -206,18 +224,3 @@ def _read_by_python(text: bytes, bits: int, beyond: float) -> tuple[float, int]:
         if number and (number // (number & -number)).bit_length() > bits:
             return value, native.INEXACT
     return value, native.FITS
-
-
-def _moments(fields: TextFields, feature: Feature) -> tuple[pa.Array, int]:
-    assert feature.timestamp is not None
-    unit, zone = feature.timestamp
-    out, totals = room(fields.rows, np.int64), native.struct_field_totals()
-    nanos, is_aware = NANOS_PER[unit], zone is not None
-    native.parse_timestamps(*fields.places, nanos, is_aware, out, fields.valid, fields.fault, totals)
-    return column_of_texts(fields, feature, totals.nulls, out), totals.faults
-
-
-def _booleans(fields: TextFields, feature: Feature) -> tuple[pa.Array, int]:
-    out, totals = room(fields.rows, np.uint8), native.struct_field_totals()
-    native.parse_booleans(*fields.places, out, fields.valid, fields.fault, totals)
-    return array_of(value_type(feature), fields, totals.nulls, np.packbits(out, bitorder="little")), totals.faults
