@@ -1,4 +1,4 @@
-"""Writes docs/reference.md and options/keywords.py from the declarations of the options.
+"""Writes docs/reference.md from the declarations of the options.
 
 python docs/make_reference.py
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from recordmill.options.commands import COMMANDS, flags_of, keywords_source
+from recordmill.options.commands import COMMANDS, flags_of
 from recordmill.options.option import EITHER, OFF, SWITCH, Option
 from recordmill.sources.registry import KIND_NAMES
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE, KEYWORDS = ROOT / "docs" / "reference.md", ROOT / "src" / "recordmill" / "options" / "keywords.py"
+PAGE = ROOT / "docs" / "reference.md"
 _CALLS = {
     "build": "recordmill.build(source, out, ...)",
     "transform": "recordmill.build(source, out, transform_from=...)",
@@ -79,4 +79,3 @@ def _row(command: str, option: Option) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(reference(), encoding="utf-8")
-    KEYWORDS.write_text(keywords_source(), encoding="utf-8")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from recordmill.base import html
 from recordmill.base.errors import RecordmillError, UsageError
-from recordmill.base.option_names import in_flags, option, spelled
+from recordmill.base.option_names import option
 from recordmill.base.progress import Progress
 from recordmill.base.sizes import show_size
 from recordmill.base.suggestions import there_are
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from recordmill.options.keywords import BuildKeywords
+    from recordmill.options.build import BuildKeywords
 
 
 _log = logging.getLogger(__name__)
@@ -372,8 +372,6 @@ def _rows(plan: BuildPlan) -> int | None:
 
 def _result(out: str, manifest: Manifest, plan: BuildPlan, seconds: float) -> BuildResult:
     part = manifest.parts[-1]
-    noted = (*(plan.source.notes if plan.source else ()), *(plan.strata.notes if plan.strata else ()))
-    marked = {in_flags(note): note for note in noted}
 
     def path(*names: str) -> Path | str:
         return join(out, *names) if is_remote(out) else Path(out, *names)
@@ -387,7 +385,7 @@ def _result(out: str, manifest: Manifest, plan: BuildPlan, seconds: float) -> Bu
         rejected=part.records_rejected,
         shards=tuple(path(part.folder, shard.name) for _, part, shard in manifest.shards()),
         rejects=tuple(path(name) for name in manifest.rejects["files"]),
-        notes=tuple(spelled(marked.get(note, note)) for note in manifest.statistics.get("notes", ())),
+        notes=tuple(manifest.statistics.get("notes", ())),
         seconds=seconds,
         manifest=manifest,
     )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from recordmill.base.errors import UsageError
-from recordmill.base.option_names import option, spelled
+from recordmill.base.option_names import option
 from recordmill.base.sizes import show_size
 from recordmill.exporting.estimate import ReadEstimate, estimate
 from recordmill.exporting.plan import plan_read, read_peak_bytes
@@ -27,7 +26,7 @@ def dry_run(inputs: Inputs, **options: Any) -> ReadEstimate:
     plan = plan_read(inputs, settings.plan, schema=settings.schema, threads=settings.threads)
     found = estimate(plan, read_peak_bytes(settings.threads))
     check_fits(found, settings.memory_bytes)
-    return replace(found, notes=tuple(map(spelled, found.notes)))
+    return found
 
 
 def check_fits(found: ReadEstimate, memory_bytes: int) -> None:

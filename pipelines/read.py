@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from recordmill.base import html
 from recordmill.base.errors import DataError, RecordmillError
-from recordmill.base.option_names import option, spelled
+from recordmill.base.option_names import option
 from recordmill.base.progress import Progress
 from recordmill.base.sizes import show_size
 from recordmill.base.threads import thread_map
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from recordmill.building.workers.shared_files import SharedFolder
-    from recordmill.options.keywords import ReadKeywords
+    from recordmill.options.read import ReadKeywords
 
 
 _KEEPING = (KeyboardInterrupt, OSError, MemoryError)  # what ends a read that can go on from its finished outputs
@@ -381,7 +381,7 @@ def _publish(
         dict(accounts.rejected.counts),
         rejects,
         plan.schema,
-        tuple(map(spelled, notes)),
+        tuple(notes),
         time.monotonic() - started,
     )
 

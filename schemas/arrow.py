@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 
 from recordmill.base.errors import DataError
-from recordmill.base.option_names import shortened
 from recordmill.schemas.feature import Feature, Schema
 
 METADATA_KEY = b"recordmill"  # on a field: the Feature as JSON; on the schema: label and message
@@ -136,7 +135,7 @@ def _object(text: bytes) -> dict[str, Any]:
 
 
 def _damaged(what: str, error: Exception) -> DataError:
-    why = f"no {error}" if isinstance(error, KeyError) else shortened(str(error), 150)
+    why = f"no {error}" if isinstance(error, KeyError) else str(error)[:150]
     return DataError(f"{what}: its metadata {METADATA_KEY.decode()!r} is damaged ({why}); remove it, or write it anew")
 
 
@@ -147,7 +146,7 @@ def from_arrow(schema: pa.Schema) -> Schema:
     try:
         return Schema(features, label_in_metadata(schema), message)
     except ValueError as error:
-        raise DataError(shortened(str(error), 250)) from None
+        raise DataError(str(error)[:250]) from None
 
 
 def label_in_metadata(schema: pa.Schema) -> str | None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from recordmill.base.errors import RecordmillError
-from recordmill.base.option_names import option, spelled
+from recordmill.base.option_names import option
 from recordmill.storage.files import atomic_write, write_all
 from recordmill.storage.folders import join, private_folder
 
@@ -59,7 +59,7 @@ def sentence(text: str) -> str:
         if kind in ("RuntimeError", "GeneratorExit") and not message:
             continue
         if kind.endswith("MemoryError"):
-            return spelled(_WORKER_OOM.format(f" ({message})" if message else ""))[:_LONGEST]
+            return _WORKER_OOM.format(f" ({message})" if message else "")[:_LONGEST]
         ours = name.startswith("recordmill.") and message
         return message[:_LONGEST] if ours else f"{kind}: {message}"[:_LONGEST].rstrip(": ")
     told = _JAVA.findall(text)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from recordmill.base.errors import RecordmillError, UsageError
-from recordmill.base.option_names import option, spelled
+from recordmill.base.option_names import option
 from recordmill.base.progress import Progress
 from recordmill.pipelines.remote.cluster import ClusterFinding, check_cluster, refuse_findings
 from recordmill.pipelines.remote.job_error import EngineError
@@ -256,7 +256,7 @@ def _out(out: str, overwrite: bool) -> tuple[RunFolder | None, str, ClusterFindi
         text = (
             f"{out}: {error.strerror}"
             if isinstance(error, OSError)
-            else str(error).removeprefix(f"{spelled(option('out', out))}: ")
+            else str(error).removeprefix(f"{option('out', out)}: ")
         )
         told, _, remedy = text.partition("; ")
         return (

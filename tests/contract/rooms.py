@@ -45,7 +45,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "building.workers": "base building preprocessing shards statistics storage",
     "exporting": "base building.workers records.columns records.example records.inference records.protobuf "
     "records.tfrecord records.writers schemas shards shards.loading storage",
-    "options": "base records.writers schemas sources storage",
+    "options": "base records.writers schemas sources",
     "reader.sampling": "base",
     "reader.options": "base reader.sampling records.columns schemas",
     "reader.prefetch": "base reader.options reader.sampling records.columns records.tfrecord schemas shards "

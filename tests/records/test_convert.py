@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recordmill.base.errors import UsageError
-from recordmill.base.option_names import spelled
 from recordmill.records.columns.convert import (
     ConversionStep,
     Converted,
@@ -134,7 +133,7 @@ def test_padding_of_every_kind(dtype: str, value: Any, fill: Any) -> None:
         Feature("x", dtype, (None,)), [[item], None, [], [item] * 3, [item] * 4], Pad("x", 3, value)
     )
     assert column.to_pylist() == [[item, fill, fill], None, [fill] * 3, [item] * 3]
-    assert spelled(result.bad[0].reason) == "4 items, more than the 3 to pad to (pad_or_cut= drops the others)"
+    assert result.bad[0].reason == "4 items, more than the 3 to pad to (pad_or_cut= drops the others)"
     _, column = converted(Feature("x", dtype, (None,)), [[item] * 9], Pad("x", 3, value, cut=True))
     assert column.to_pylist() == [[item] * 3]
 

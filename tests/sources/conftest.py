@@ -1,15 +1,15 @@
-"""Sources stand below the two doors that spell options: what they say is tested as the command line has it."""
+"""Sources name options as keywords: what they say is tested as the command line prints it, with flags."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from recordmill.base.option_names import speaking_flags
+from recordmill.base.errors import RecordmillError, Reject
+from recordmill.options.commands import in_flags
 
 
 @pytest.fixture(autouse=True)
-def flags() -> Iterator[None]:
-    with speaking_flags():
-        yield
+def flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in (RecordmillError, Reject):
+        own = kind.__str__
+        monkeypatch.setattr(kind, "__str__", lambda self, own=own: in_flags(own(self)))

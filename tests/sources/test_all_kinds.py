@@ -22,9 +22,9 @@ from image_samples import encoded
 from source_reading import input_files, read_all, values
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.option_names import in_flags
 from recordmill.building.plan import BuildPlan
 from recordmill.building.run_file import KeyBuckets
+from recordmill.options.commands import in_flags
 from recordmill.sources.arrow.memory import spool
 from recordmill.sources.arrow.parquet import ParquetOptions, plan_parquet
 from recordmill.sources.common.contract import BATCH_FILES, PlanOptions, Source

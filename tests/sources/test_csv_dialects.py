@@ -15,7 +15,7 @@ import pytest
 from csv_dialects import UCI, Made, made_files
 
 from recordmill.base.errors import DataError
-from recordmill.base.option_names import in_flags
+from recordmill.options.commands import in_flags
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.csv import head as csv_head
 from recordmill.sources.csv.dialect import CsvOptions

@@ -10,7 +10,7 @@ import pytest
 from source_reading import input_files, read_all
 
 from recordmill.base.errors import DataError, Reject, UsageError
-from recordmill.base.option_names import in_flags
+from recordmill.options.commands import in_flags
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.csv import source as csv_source
 from recordmill.sources.csv.dialect import CsvOptions

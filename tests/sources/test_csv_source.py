@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from source_reading import check_chunk, input_files
 
 from recordmill.base.errors import DataError, Reject, UsageError
-from recordmill.base.option_names import in_flags
+from recordmill.options.commands import in_flags
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common.contract import Chunk, PlanOptions, Source

@@ -20,7 +20,7 @@ from source_reading import input_files, read_all, values
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.option_names import in_flags
+from recordmill.options.commands import in_flags
 from recordmill.sources.common.content import HEAD_BYTES, extension, sniff_kind
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.common.detect import detect_kind, filter_kind

@@ -17,7 +17,7 @@ import pytest
 from PIL.ImageFile import ImageFile
 
 from recordmill.base.errors import DataError, Reject, UsageError
-from recordmill.base.option_names import in_flags
+from recordmill.options.commands import in_flags
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common import contract

@@ -18,7 +18,7 @@ from source_reading import input_files, read_all, values
 
 import recordmill
 from recordmill.base.errors import DataError
-from recordmill.base.option_names import in_flags
+from recordmill.options.commands import in_flags
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.common.detect import detect_kind, filter_kind
@@ -173,7 +173,7 @@ def test_what_no_value_tells_without_a_schema_is_exact_or_said(tmp_path: Path) -
     assert second.to_table()["f16"].to_pylist() == first.to_table()["f16"].to_pylist()[:1]
     assert second.to_table()["bytes"].to_pylist() == [base64.b64encode(b"\xff\x00\n").decode()]
     rejected = json.loads(next((tmp_path / "second" / "rejects").iterdir()).read_text().splitlines()[0])
-    assert "f64: 1e+300 does not fit float32; --dtype f64=float64 keeps it" in rejected["message"]
+    assert rejected["message"] == 'f64: 1e+300 does not fit float32; dtypes={"f64": "float64"} keeps it'
     notes = recordmill.open(tmp_path / "second").catalog.manifest.statistics["notes"]
     assert any("1 of 2 values can't be held by float32 and are rejected" in note for note in notes)
     dtypes = {"f16": "float16", "bytes": "base64", "f64": "float64"}

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from source_reading import features, input_files, read_all, values
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.option_names import in_flags
+from recordmill.options.commands import in_flags
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common import contract, lines
 from recordmill.sources.common.contract import PlanOptions

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from source_reading import features, read_all, values
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.option_names import in_flags
+from recordmill.options.commands import in_flags
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.arrow import memory, python_rows
 from recordmill.sources.arrow import python_rows as in_memory

@@ -20,7 +20,7 @@ from source_reading import features, input_files, read_all, values
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.option_names import in_flags
+from recordmill.options.commands import in_flags
 from recordmill.schemas.arrow import METADATA_KEY, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.arrow import parquet as parquet_source

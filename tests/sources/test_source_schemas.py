@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.option_names import in_flags
+from recordmill.options.commands import in_flags
 from recordmill.records.example.encode import encode
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import MAX_FEATURES, Feature, Schema, most_features

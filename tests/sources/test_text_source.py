@@ -15,8 +15,8 @@ from source_reading import input_files, read_all, values
 
 import recordmill
 from recordmill.base.errors import UsageError
-from recordmill.base.option_names import in_flags
 from recordmill.base.utf8 import bad_lines, find_bad_utf8, is_utf8
+from recordmill.options.commands import in_flags
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common import lines
 from recordmill.sources.common.contract import PlanOptions

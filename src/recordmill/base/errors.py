@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from recordmill.base.option_names import spelled
+from recordmill.base.option_names import without_passwords
 
 
 class RecordmillError(Exception):
-    """Base of the errors that the command line prints as one line, without a traceback.
-
-    Options in its text are marked (`base.option_names`), and spelled as the caller writes them.
-    """
+    """Base of the errors that the command line prints as one line, without a traceback."""
 
     def __str__(self) -> str:
-        return spelled(super().__str__())
+        return without_passwords(super().__str__())
 
 
 class DataError(RecordmillError, ValueError):
@@ -30,15 +27,10 @@ class DataError(RecordmillError, ValueError):
 
     def __init__(self, reason: str, *, source: str = "", place: str = "") -> None:
         super().__init__(": ".join(part for part in (source, place, reason) if part))
-        self.marked_reason, self.source, self.place = reason, source, place
-
-    @property
-    def reason(self) -> str:
-        """What is wrong, without the place."""
-        return spelled(self.marked_reason)
+        self.reason, self.source, self.place = reason, source, place
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _data_error, (self.marked_reason, self.source, self.place)
+        return _data_error, (self.reason, self.source, self.place)
 
 
 def _data_error(reason: str, source: str, place: str) -> DataError:
@@ -71,7 +63,7 @@ class Reject:
     source: the input's name relative to its root, with `/`.
     place: where in the source, for people: `line 17`, `record 3, byte 1042`; empty for a file that is one record.
     reason: a short machine-readable class such as `truncated`, `columns`, `type`, by which rejects are counted.
-    message: what is wrong and, where there is one, what to do, in under 300 characters; options in it are marked.
+    message: what is wrong and, where there is one, what to do, in under 300 characters.
     """
 
     source: str
@@ -81,4 +73,4 @@ class Reject:
 
     def __str__(self) -> str:
         where = f"{self.source}: {self.place}" if self.place else self.source
-        return spelled(f"{where}: {self.message}")
+        return without_passwords(f"{where}: {self.message}")

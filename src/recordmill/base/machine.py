@@ -6,9 +6,8 @@ import functools
 import os
 from pathlib import Path
 
-DEFAULT_MEMORY_BYTES = (
-    2 << 30
-)  # 2 GiB, beside the interpreter: what a laptop spares; more makes larger runs and fewer of them
+# 2 GiB, beside the interpreter: what a laptop spares; more makes larger runs and fewer of them
+DEFAULT_MEMORY_BYTES = 2 << 30
 _CGROUP = Path("/sys/fs/cgroup/cpu.max")  # of cgroup v2, as containers see their own
 
 

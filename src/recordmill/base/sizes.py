@@ -12,6 +12,8 @@ from typing import Any
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 
+SHARD_BYTES = 128 << 20  # 128 MiB: TensorFlow's advice is 100 to 200 MB, enough for one sequential read to pay
+MOST_RECORD_BYTES = 16 << 20  # 16 MiB: longer than any row or line meant as one, short enough to hold several
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
@@ -68,6 +70,15 @@ def show_size(size_bytes: float) -> str:
             return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
         size_bytes /= 1024
     return f"{size_bytes:.1f} TiB"
+
+
+def short_size(size_bytes: int) -> str:
+    """A size as an option takes it.
+
+    >>> short_size(134217728), short_size(2 << 30)
+    ('128MiB', '2GiB')
+    """
+    return f"{size_bytes >> 30}GiB" if size_bytes % (1 << 30) == 0 else f"{size_bytes >> 20}MiB"
 
 
 def show_duration(seconds: float) -> str:

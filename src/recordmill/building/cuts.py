@@ -15,6 +15,7 @@ import numpy.typing as npt
 from recordmill.base.arrays import Int64s
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
+from recordmill.base.sizes import SHARD_BYTES
 from recordmill.base.threads import thread_map
 from recordmill.building.run_file import MARKED, Histogram, RunFile
 
@@ -31,7 +32,7 @@ class ShardOptions:
     or num_shards of equal records per split, exactly. grows: shard_bytes is what nobody has asked for.
     """
 
-    shard_bytes: int = 128 << 20  # 128 MiB: TensorFlow's advice is 100 to 200 MB, enough for one sequential read to pay
+    shard_bytes: int = SHARD_BYTES
     num_shards: int | None = None
     grows: bool = False
 

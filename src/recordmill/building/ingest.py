@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from recordmill.base.buffers import give_back
 from recordmill.base.errors import DataError, Reject
-from recordmill.base.option_names import option, shortened
+from recordmill.base.option_names import option
 from recordmill.base.progress import Progress
 from recordmill.base.siphash import U64
 from recordmill.building.plan import BuildPlan
@@ -198,7 +198,7 @@ def _rejects(plan: BuildPlan, placed: KeyedChunk, messages: Mapping[int, str], r
         if isinstance(source, RecordLocator):
             places = source.locate(file, positions)
         for row, place in zip(rows, places, strict=True):
-            yield Reject(source.files[file].name, place, reason, shortened(messages[row], 300))
+            yield Reject(source.files[file].name, place, reason, messages[row][:300])
 
 
 def encode_chunk(plan: BuildPlan, placed: KeyedChunk) -> Frames:

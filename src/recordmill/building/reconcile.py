@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import RecordmillError
-from recordmill.base.option_names import in_flags
 from recordmill.base.threads import both
 from recordmill.building.commit import commit, publish_files, upload_files
 from recordmill.building.ingest import Ingested
@@ -159,7 +158,7 @@ def describe_data_set(
         (part,),
         rejects,
         build_fingerprint(plan, outcome),
-        {"notes": [in_flags(note) for note in noted], **_about_statistics(outcome.statistics)},
+        {"notes": noted, **_about_statistics(outcome.statistics)},
         _run(plan, outcome.run),
         {} if plan.transform is None else plan.transform.about,
     )

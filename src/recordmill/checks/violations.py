@@ -4,10 +4,9 @@ place and what to do.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from recordmill.base.option_names import spelled
 from recordmill.schemas.feature import Feature
 
 
@@ -50,15 +49,11 @@ class Violation:
             None if self.feature is None else f"feature {self.feature!r}",
             self.check,
         ]
-        return spelled(f"{': '.join(place for place in places if place)}: {self.what}; {self.remedy}")
+        return f"{': '.join(place for place in places if place)}: {self.what}; {self.remedy}"
 
     def to_json(self) -> dict[str, Any]:
         """Returns all fields, for `--json`."""
-        return {name: spelled(value) if isinstance(value, str) else value for name, value in asdict(self).items()}
-
-    def for_caller(self) -> Violation:
-        """Returns it with options spelled as the caller writes them."""
-        return replace(self, what=spelled(self.what), remedy=spelled(self.remedy))
+        return asdict(self)
 
 
 def value_name(feature: Feature, value: str) -> str:

@@ -42,6 +42,7 @@ def add_bench(commands: Any, summary: str) -> None:
 
 def run_bench(args: argparse.Namespace) -> int:
     """Measure and print."""
+    from recordmill.options.commands import report_in_flags
     from recordmill.options.parser import given
     from recordmill.pipelines.convert_options import parse_image_size
     from recordmill.reader.bench import measure, prepare
@@ -56,7 +57,7 @@ def run_bench(args: argparse.Namespace) -> int:
     options = {"batch_size": args.batch_size, "shuffle": shuffle, "memory_bytes": args.memory_bytes}
     measured = measure(dataset, args.seconds, consumer=args.consumer, opened=opened, **options)
     if args.json:
-        print(json.dumps(measured.to_json(), indent=1))
+        print(json.dumps(report_in_flags(measured.to_json(), "advice"), indent=1))
     else:
         for line in bench_lines(measured):
             print(line)
@@ -66,6 +67,7 @@ def run_bench(args: argparse.Namespace) -> int:
 def bench_lines(measured: Any) -> Iterator[str]:
     """The report, line by line."""
     from recordmill.base.sizes import show_size
+    from recordmill.options.commands import in_flags
 
     rate = 1 / max(measured.seconds, 1e-9)
     yield (
@@ -81,4 +83,4 @@ def bench_lines(measured: Any) -> Iterator[str]:
         f"  {measured.threads} threads were at it for {100 * min(measured.busy, 1):.0f} % of the time; "
         f"whoever took the batches waited {measured.waited:.2f} s"
     )
-    yield f"to go faster: {measured.advice()}"
+    yield f"to go faster: {in_flags(measured.advice())}"

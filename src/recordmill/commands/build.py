@@ -56,6 +56,7 @@ def inputs() -> tuple[str, str]:
 def run_build_command(args: argparse.Namespace) -> int:
     """Build and say what was built; 0 if a data set was committed."""
     from recordmill.base.errors import UsageError
+    from recordmill.options.commands import report_in_flags
     from recordmill.options.parser import given
     from recordmill.pipelines.build import build
     from recordmill.pipelines.display import completion_notice
@@ -68,7 +69,9 @@ def run_build_command(args: argparse.Namespace) -> int:
     result = build(given_inputs, args.out, quiet=args.quiet, kind=kind, beam_args=tuple(args.beam_args), **given(args))
     with completion_notice(result.out, lambda: True):
         if args.json:
-            print(json.dumps(result.to_json()))  # in ASCII: whatever the names and the terminal's encoding
+            print(
+                json.dumps(report_in_flags(result.to_json(), "notes"))
+            )  # in ASCII: whatever the names and the terminal's encoding
         elif not args.quiet:
             with contextlib.suppress(OSError):  # nobody reads stderr any more: the data set is complete all the same
                 print("\n".join(build_summary(result)), file=sys.stderr)
@@ -100,9 +103,10 @@ def _submit(args: argparse.Namespace, kind: str | None, given_inputs: list[str])
 def build_summary(result: Any) -> list[str]:
     """What was built, for people."""
     from recordmill.base.sizes import show_size
+    from recordmill.options.commands import in_flags
 
     size = result.manifest.size_bytes
-    lines = [f"note: {note}" for note in result.notes]
+    lines = [f"note: {in_flags(note)}" for note in result.notes]
     accounts = f"{result.read:,} records read, {result.read - result.rejected:,} written, {result.rejected:,} rejected"
     lines.append(f"{result.out}: {result.kind}, {accounts}, in {result.seconds:.1f} s")
     for split, count in result.records.items():

@@ -92,7 +92,7 @@ def check(
     repeats = standards.repeats()
     found = list(standards.violations(_called(inputs)))
     found += repeat_violations(dataset, repeats, memory_bytes, lambda n: progress.advance(records=n))
-    return [one.for_caller() for one in found]
+    return found
 
 
 class _Standards:
@@ -240,6 +240,7 @@ def _as_usage(path: str) -> Iterator[None]:
 def run_check(args: argparse.Namespace) -> int:
     """Checks, and prints what is not as expected; returns 1 if anything is not, and 2 if only rules can't be judged."""
     from recordmill.base.progress import Progress
+    from recordmill.options.commands import in_flags, report_in_flags
     from recordmill.options.parser import given
     from recordmill.pipelines.display import Display
 
@@ -247,10 +248,11 @@ def run_check(args: argparse.Namespace) -> int:
     with Display(progress, args.quiet):
         found = check(args.inputs, progress=progress, **given(args))
     if args.json:
-        print(json.dumps([one.to_json() for one in found], indent=1, ensure_ascii=False))
+        reports = [report_in_flags(one.to_json(), "what", "remedy") for one in found]
+        print(json.dumps(reports, indent=1, ensure_ascii=False))
     else:
         for one in found:
-            print(one)
+            print(in_flags(one))
         if not args.quiet:
             print(_count_text(found), file=sys.stderr)
     return 1 if any(one.is_judged for one in found) else 2 if found else 0

@@ -59,6 +59,7 @@ def add_inspect(commands: Any, summary: str) -> None:
 def run_inspect(args: argparse.Namespace) -> int:
     """Inspect and print."""
     from recordmill.base.progress import Progress
+    from recordmill.options.commands import report_in_flags
     from recordmill.options.parser import given
     from recordmill.pipelines.display import Display
     from recordmill.reader.inspect.summary import inspect
@@ -70,7 +71,8 @@ def run_inspect(args: argparse.Namespace) -> int:
     with Display(progress, args.quiet):
         summary = inspect(args.inputs, progress=lambda records: progress.advance(records=records), **given(args))
     if args.json:
-        print(json.dumps(summary.to_json(), indent=1, ensure_ascii=False, default=_readable))
+        report = report_in_flags(summary.to_json(), "notes", "tfds_refusals")
+        print(json.dumps(report, indent=1, ensure_ascii=False, default=_readable))
     else:
         for line in inspect_lines(summary):
             print(line)
@@ -99,6 +101,7 @@ def _readable(value: Any) -> Any:
 def inspect_lines(summary: Any) -> Iterator[str]:
     """The report, line by line."""
     from recordmill.base.sizes import show_size
+    from recordmill.options.commands import in_flags
 
     size = sum(split["bytes"] for split in summary.splits.values())
     shards = sum(split["shards"] for split in summary.splits.values())
@@ -127,7 +130,7 @@ def inspect_lines(summary: Any) -> Iterator[str]:
         yield f"all of this is of {summary.looked_at:,} records only (--infer-from): {summary.sampled}"
     if summary.rejected.total:
         yield f"damaged, and left out of all this: {summary.rejected.described()}"
-        yield from (f"  {reject}" for reject in summary.rejected.first)
+        yield from (f"  {in_flags(reject)}" for reject in summary.rejected.first)
     if summary.schema.label is not None:
         classes = summary.schema[summary.schema.label].classes
         yield f"label: {summary.schema.label}" + (
@@ -139,14 +142,14 @@ def inspect_lines(summary: Any) -> Iterator[str]:
         yield (
             "TensorFlow Datasets reads every feature" if not summary.refusals else "TensorFlow Datasets does not read:"
         )
-        yield from (f"  {refusal}" for refusal in summary.refusals)
+        yield from (f"  {in_flags(refusal)}" for refusal in summary.refusals)
     yield from _findings("no schema fits all records:", [finding for finding in summary.findings if finding.conflict])
     yield from _findings(
         "differs from record to record:", [finding for finding in summary.findings if not finding.conflict]
     )
     yield from _contents(summary)
     for note in summary.notes:
-        yield f"note: {note}"
+        yield f"note: {in_flags(note)}"
 
 
 def _findings(title: str, found: Sequence[Any]) -> Iterator[str]:

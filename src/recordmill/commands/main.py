@@ -96,7 +96,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     parser = make_parser(wanted)
     _check_command(parser, wanted)
     args, unknown = parser.parse_known_args(argv)
-    from recordmill.base.option_names import speaking_flags, without_passwords
+    from recordmill.base.option_names import without_passwords
 
     if wrong := _strays(unknown) if getattr(args, "takes_beam_flags", False) else unknown:
         from recordmill.options.commands import about_unknown
@@ -107,8 +107,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     args.beam_args = unknown
     if getattr(args, "quiet", False):
         sys.meta_path.insert(0, SilentImport())
-    with speaking_flags():
-        return _run(args)
+    return _run(args)
 
 
 class SilentImport:
@@ -202,9 +201,10 @@ def _open_standard_streams() -> None:
 def _say(error: object, code: int) -> int:
     """Print an error's one line; gives the exit code."""
     from recordmill.base.option_names import without_passwords
+    from recordmill.options.commands import in_flags
 
     with contextlib.suppress(OSError):  # stderr may be a pipe that nobody reads any more
-        print(f"recordmill: error: {without_passwords(str(error))}", file=sys.stderr)
+        print(f"recordmill: error: {without_passwords(in_flags(error))}", file=sys.stderr)
     return code
 
 

@@ -94,6 +94,7 @@ def add_doctor(commands: Any, summary: str) -> None:
 
 def run_doctor(args: argparse.Namespace) -> int:
     """Look; 1 if something has to change."""
+    from recordmill.options.commands import in_flags
     from recordmill.options.parser import given
     from recordmill.pipelines.beam_run import check_runner
     from recordmill.pipelines.remote.preflight import doctor
@@ -105,7 +106,7 @@ def run_doctor(args: argparse.Namespace) -> int:
         print(json.dumps([finding.to_json() for finding in found], indent=1))
     else:
         for finding in found:
-            print(f"{'ok  ' if finding.ok else 'NO  '}{finding}")
+            print(f"{'ok  ' if finding.ok else 'NO  '}{in_flags(finding)}")
     return 0 if all(finding.ok for finding in found) else 1
 
 

@@ -91,7 +91,7 @@ def _about(output: Any) -> str:
 def run_read(args: argparse.Namespace) -> int:
     """Read and say what was written, or would be; 0 if it was committed."""
     from recordmill.base.errors import UsageError
-    from recordmill.options.commands import about_unknown
+    from recordmill.options.commands import about_unknown, report_in_flags
     from recordmill.options.parser import given
 
     options = given(args)
@@ -108,7 +108,7 @@ def run_read(args: argparse.Namespace) -> int:
     result = read(args.inputs, args.out, quiet=args.quiet, beam_args=tuple(args.beam_args), **options)
     with completion_notice(result.out, lambda: True):
         if args.json:
-            print(json.dumps(result.to_json(), indent=1, ensure_ascii=False))
+            print(json.dumps(report_in_flags(result.to_json(), "notes"), indent=1, ensure_ascii=False))
         elif not args.quiet:
             with contextlib.suppress(OSError):  # nobody reads stderr any more: the result is complete all the same
                 print("\n".join(read_summary(result)), file=sys.stderr)
@@ -116,21 +116,27 @@ def run_read(args: argparse.Namespace) -> int:
 
 
 def _dry_run(args: argparse.Namespace, options: dict[str, Any]) -> int:
+    from recordmill.options.commands import in_flags, report_in_flags
     from recordmill.pipelines.dry_run import describe_estimate, dry_run
 
     found = dry_run(args.inputs, **options)
-    print(json.dumps(found.to_json(), indent=1, ensure_ascii=False) if args.json else describe_estimate(found))
+    if args.json:
+        print(json.dumps(report_in_flags(found.to_json(), "notes"), indent=1, ensure_ascii=False))
+    else:
+        print(in_flags(describe_estimate(found)))
     return 0
 
 
 def read_summary(result: Any) -> list[str]:
     """What was written, for people."""
+    from recordmill.options.commands import in_flags
+
     splits = ", ".join(f"{name} {count:,}" for name, count in result.records.items()) or "no records"
     lines = [f"{result.written:,} records to {result.to} in {result.out} ({splits}) in {result.seconds:.1f} s"]
     lines += [f"  {path}" for path in result.paths[:5]]
     if len(result.paths) > 5:
         lines.append(f"  ... and {len(result.paths) - 5} more")
-    lines += [f"note: {note}" for note in result.notes]
+    lines += [f"note: {in_flags(note)}" for note in result.notes]
     if result.filtered:
         lines.append(f"{result.filtered:,} records filtered out")
     if result.rejected:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from recordmill.base.arrays import Int64s
 from recordmill.base.errors import DataError, Reject
-from recordmill.base.option_names import option, shortened
+from recordmill.base.option_names import option
 from recordmill.base.siphash import derive_key, hash_positions
 from recordmill.base.threads import thread_map
 from recordmill.exporting.plan import Job, ReadPlan
@@ -160,7 +160,7 @@ def convert_selected(plan: ReadPlan, kept: SelectedRecords) -> Salvaged:
     rejects = list(kept.rejects)
     for row, reason, record in sorted(bad, key=lambda item: item[0]):
         reject = f"feature {record.feature!r}: {record.reason}" if record.feature else record.reason
-        message = shortened(reject, 290)
+        message = reject[:290]
         if not plan.options.lenient:
             raise DataError(message, source=kept.part.file.path, place=kept.part.location(row))
         rejects.append(Reject(kept.part.file.name, kept.part.location(row), reason, message))

@@ -1,578 +1,382 @@
 """The options of `build`, and of `transform`: those of a build, whose transform is that of another data set."""
 
-from __future__ import annotations
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, Literal, TypedDict
 
+from recordmill.base.sizes import MOST_RECORD_BYTES, SHARD_BYTES, short_size
 from recordmill.options.option import (
-    BEAM_ARGS,
     CHARACTER,
-    DETACH,
-    EITHER,
     FROM_FILES,
     FROM_MEMORY,
-    JSON,
-    MAX_REJECTS,
-    MEMORY,
-    NAMES,
-    OFF,
-    OVERWRITE,
-    PREFLIGHT,
-    QUIET,
     REPEATED,
     RUN,
-    RUNNER,
-    SCHEMA_OPTION,
-    SIZE_FORM,
-    STORAGE_REQUESTS,
-    SWITCH,
-    THREADS,
-    WHOLE_FORM,
+    BeamArgsOption,
+    ColumnsOption,
+    JsonOption,
+    MaxRejectsOption,
+    MemoryOption,
     Option,
     Options,
-    grouped,
+    OverwriteOption,
+    PreflightOption,
+    QuietOption,
+    RunnerOption,
+    SchemaOption,
+    StorageRequestsOption,
+    ThreadsOption,
+    declared_options,
 )
 from recordmill.sources.registry import KIND_NAMES
-from recordmill.storage.codecs import NONE, SHARD_SUFFIXES
 
-BUILD_RECORDS_GROUP, ORDER, SHARDS, TRANSFORM = "records", "order and splits", "shards", "transform"
-DESCRIPTION = "description"
-IMAGES, CLASSES, CSV = "images", "classes of images and text", "CSV"
-TEXT_GROUP, PARQUET = "text, JSONL and CSV", "CSV and Parquet"
-_IMAGES, _CLASSED, _CSV, _TEXTS = ("images",), ("images", "text"), ("csv",), ("text", "jsonl", "csv")
-
-_RECORDS: Options = (
-    Option(
-        "out",
-        "the folder of the data set",
-        short="-o",
-        metavar="OUT",
-        group=BUILD_RECORDS_GROUP,
-        common=True,
-        shell_only=True,
-    ),
-    Option(
-        "kind",
-        "the kind of input; on the command line the first word",
-        default_text="told from the content",
-        choices=KIND_NAMES,
-        annotation="str",
-        group=BUILD_RECORDS_GROUP,
-        decides=True,
-        keyword_only=True,
-        inputs=(FROM_FILES,),
-    ),
-    Option(
-        "options",
-        "the kind's own options as one object, such as a CsvOptions, or as a mapping",
-        annotation="Any",
-        group=BUILD_RECORDS_GROUP,
-        keyword_only=True,
-        inputs=(FROM_FILES,),
-    ),
-    grouped(
-        OVERWRITE,
-        BUILD_RECORDS_GROUP,
-        help="replace the data set that OUT holds; readers of the old one can finish until it is replaced again",
-    ),
-    grouped(
-        SCHEMA_OPTION,
-        BUILD_RECORDS_GROUP,
-        help="a schema.pbtxt (TensorFlow Metadata); without it types are inferred over all data",
-        inputs=(FROM_FILES, FROM_MEMORY),
-    ),
-    Option(
-        "dtypes",
-        "instead of the inferred type: price=float64, image=uint8[28,28], in JSON also image=base64; repeatable",
-        form=REPEATED,
-        metavar="FEATURE=DTYPE",
-        annotation="Mapping[str, str]",
-        group=BUILD_RECORDS_GROUP,
-        common=True,
-        decides=True,
-        inputs=(FROM_FILES, FROM_MEMORY),
-    ),
-    Option(
-        "label",
-        "the label: strings become class numbers, and readers return it as y by default",
-        metavar="COLUMN",
-        group=BUILD_RECORDS_GROUP,
-        common=True,
-        decides=True,
-        inputs=(FROM_FILES, FROM_MEMORY),
-    ),
-    grouped(MAX_REJECTS, BUILD_RECORDS_GROUP),
-    Option(
-        "follow_links",
-        "follow symbolic links that lead out of an INPUT folder",
-        form=SWITCH,
-        default=False,
-        group=BUILD_RECORDS_GROUP,
-        inputs=(FROM_FILES,),
-    ),
-)
-_ORDER: Options = (
-    Option(
-        "seed",
-        "of the shuffle, which depends on the order of the INPUTs, too",
-        form=WHOLE_FORM,
-        default=0,
-        metavar="N",
-        group=ORDER,
-        common=True,
-        decides=True,
-        excludes=(("shuffle", False),),
-    ),
-    Option("shuffle", "keep the order of the input", form=OFF, default=True, group=ORDER, common=True, decides=True),
-    Option(
-        "key",
-        "shuffle by a hash of this column, so that a record keeps its place and split when others are added",
-        metavar="COLUMN",
-        group=ORDER,
-        decides=True,
-        excludes=(("shuffle", False),),
-    ),
-    Option(
-        "splits",
-        "divide at random: train=0.9,validation=0.1",
-        default_text="what folders say, else all is train",
-        metavar="NAME=P,...",
-        annotation="str | Mapping[str, float]",
-        group=ORDER,
-        common=True,
-        decides=True,
-    ),
-    Option(
-        "split_from",
-        "what names the split, where --splits is not given",
-        default="auto",
-        choices=("auto", "folders", "names", "none"),
-        group=ORDER,
-        decides=True,
-        kinds=KIND_NAMES,
-    ),
-    Option(
-        "split_by",
-        "keep records with equal values of this column in one split",
-        metavar="COLUMN",
-        group=ORDER,
-        common=True,
-        decides=True,
-        needs=("splits",),
-    ),
-    Option(
-        "stratify",
-        "divide each class of this column by the fractions of the splits, to one record; the inputs are read twice",
-        metavar="COLUMN",
-        group=ORDER,
-        common=True,
-        decides=True,
-        needs=("splits",),
-    ),
-    Option(
-        "split_seed",
-        "of the division into splits",
-        form=WHOLE_FORM,
-        default=0,
-        metavar="N",
-        group=ORDER,
-        decides=True,
-        needs=("splits",),
-    ),
-)
-_SHARDS: Options = (
-    Option(
-        "shard_size",
-        "of each shard, before compression",
-        form=SIZE_FORM,
-        default_text="128MiB; above 4 TiB of input as much as 32,768 shards need",
-        metavar="SIZE",
-        group=SHARDS,
-        common=True,
-        decides=True,
-    ),
-    Option(
-        "num_shards",
-        "exactly N shards per split, instead",
-        form=WHOLE_FORM,
-        metavar="N",
-        group=SHARDS,
-        common=True,
-        decides=True,
-        excludes=(("shard_size", None),),
-    ),
-    Option(
-        "compression",
-        "of the shards",
-        default=NONE,
-        choices=tuple(SHARD_SUFFIXES),
-        group=SHARDS,
-        common=True,
-        decides=True,
-    ),
-    Option("name", "of the data set", default_text="OUT's own name", metavar="NAME", group=SHARDS, decides=True),
-)
-_DESCRIPTION: Options = (
-    Option(
-        "description",
-        "what the data set is, in a sentence or two, for dataset_info.json and croissant.json",
-        metavar="TEXT",
-        group=DESCRIPTION,
-    ),
-    Option(
-        "license",
-        "its licence: an identifier of SPDX (CC-BY-4.0), a URL, or a name; for the same files",
-        metavar="TEXT",
-        group=DESCRIPTION,
-    ),
-    Option("citation", "how to cite it, BibTeX if you can; for the same files", metavar="TEXT", group=DESCRIPTION),
-    Option(
-        "url",
-        "its page on the web; with it, --description, --license and --creator, OUT gets a croissant.json",
-        metavar="URL",
-        group=DESCRIPTION,
-        needs=("creator",),
-    ),
-    Option("creator", "who made it, for croissant.json", metavar="NAME", group=DESCRIPTION, needs=("url",)),
-)
-DESCRIPTION_NAMES = tuple(option.name for option in _DESCRIPTION)
-_IMAGE: Options = (
-    Option(
-        "labels",
-        "a CSV or JSONL file with a row per image: its path, and columns that become features",
-        metavar="FILE",
-        annotation="str | os.PathLike[str]",
-        group=IMAGES,
-        common=True,
-        decides=True,
-        kinds=_IMAGES,
-    ),
-    Option(
-        "labels_path_column",
-        "the column of paths",
-        default_text="file_name, filename, path, image, ...",
-        metavar="COLUMN",
-        group=IMAGES,
-        decides=True,
-        kinds=_IMAGES,
-        needs=("labels",),
-    ),
-    Option(
-        "missing",
-        "what becomes of rows without a file and files without a row",
-        default="reject",
-        choices=("reject", "ignore"),
-        group=IMAGES,
-        decides=True,
-        kinds=_IMAGES,
-        needs=("labels",),
-    ),
-    Option(
-        "check",
-        "how images are checked: the container is complete, or every pixel decodes",
-        default="structure",
-        choices=("structure", "decode"),
-        group=IMAGES,
-        decides=True,
-        kinds=_IMAGES,
-    ),
-    Option(
-        "max_pixels",
-        "reject images with more pixels, before decoding them",
-        form=WHOLE_FORM,
-        default=178_956_970,
-        metavar="N",
-        group=IMAGES,
-        decides=True,
-        kinds=_IMAGES,
-    ),
-    Option(
-        "class_from",
-        "what names the class",
-        default="auto",
-        choices=("auto", "folders", "none"),
-        group=CLASSES,
-        decides=True,
-        kinds=_CLASSED,
-    ),
-)
-_FOLDERS: Options = (
-    Option(
-        "unlabelled",
-        "files beside class folders: leave them out, keep them without a label, or refuse them",
-        default="leave",
-        choices=("leave", "keep", "error"),
-        group=CLASSES,
-        decides=True,
-        kinds=_CLASSED,
-        excludes=(("labels", None),),
-    ),
-    Option(
-        "unknown_class",
-        "a class folder that --schema does not name",
-        default="error",
-        choices=("error", "reject"),
-        group=CLASSES,
-        decides=True,
-        kinds=_CLASSED,
-        needs=("schema", "transform_from"),
-    ),
-)
-_TRANSFORM: Options = (
-    Option(
-        "transform",
-        "what to make of the records: transform.yaml, a mapping of features to steps, or transform.py[:FUNCTION], a "
-        "preprocessing_fn of tf.Transform",
-        metavar="FILE",
-        annotation="Any",
-        group=TRANSFORM,
-        common=True,
-        decides=True,
-        excludes=(("transform_from", None),),
-    ),
-    Option(
-        "fit_on",
-        "the split whose records it is fitted on",
-        default_text="train",
-        metavar="SPLIT",
-        group=TRANSFORM,
-        decides=True,
-        needs=("transform",),
-    ),
-    Option(
-        "keep_raw",
-        "keep the features as they were, too, as raw/NAME",
-        form=SWITCH,
-        default=False,
-        group=TRANSFORM,
-        decides=True,
-        needs=("transform",),
-    ),
-    Option(
-        "transform_from",
-        "take the transform of that data set as it is",
-        metavar="OUT",
-        annotation="str | os.PathLike[str]",
-        group=TRANSFORM,
-        decides=True,
-    ),
-    Option(
-        "trust_graph",
-        "take the transform even if its graph may touch files or run code",
-        form=SWITCH,
-        default=False,
-        group=TRANSFORM,
-        needs=("transform_from",),
-    ),
-)
-_TABLE: Options = (
-    Option(
-        "delimiter",
-        "one character, or 'tab'",
-        form=CHARACTER,
-        default_text="told from the content",
-        metavar="C",
-        group=CSV,
-        common=True,
-        decides=True,
-        kinds=_CSV,
-    ),
-    Option(
-        "quote",
-        "one character, or 'none'",
-        form=CHARACTER,
-        default="told",
-        default_text="told from the content",
-        metavar="C",
-        group=CSV,
-        decides=True,
-        kinds=_CSV,
-    ),
-    Option(
-        "doubled_quote",
-        "two quotes inside quotes end the field, instead of standing for one",
-        form=OFF,
-        default=True,
-        group=CSV,
-        decides=True,
-        kinds=_CSV,
-    ),
-    Option(
-        "lenient_quotes",
-        'a field that goes on behind its closing quote ("Foo" bar) is read without these quotes, not rejected',
-        form=SWITCH,
-        default=False,
-        group=CSV,
-        decides=True,
-        kinds=_CSV,
-    ),
-    Option(
-        "escape",
-        "a character that makes the next one literal",
-        form=CHARACTER,
-        metavar="C",
-        group=CSV,
-        decides=True,
-        kinds=_CSV,
-    ),
-    Option(
-        "null_tokens",
-        "how a missing value is written; repeatable",
-        form=REPEATED,
-        default=("", "NA"),
-        default_text="empty and NA",
-        metavar="TOKEN",
-        group=CSV,
-        decides=True,
-        kinds=_CSV,
-    ),
-    Option(
-        "header",
-        "the first row names the columns, or is data; those are then column_1, ... or as --names says",
-        form=EITHER,
-        default_text="told from the content, or refused",
-        group=CSV,
-        common=True,
-        decides=True,
-        kinds=_CSV,
-    ),
-    Option(
-        "names",
-        "the columns' names, in place of the header's",
-        form=NAMES,
-        metavar="A,B,...",
-        group=CSV,
-        common=True,
-        decides=True,
-        kinds=_CSV,
-    ),
-    Option(
-        "comment",
-        "lines that start with it are skipped",
-        form=CHARACTER,
-        metavar="C",
-        group=CSV,
-        decides=True,
-        kinds=_CSV,
-    ),
-    Option(
-        "skip_lines",
-        "lines to skip at the start of each file",
-        form=WHOLE_FORM,
-        default=0,
-        metavar="N",
-        group=CSV,
-        decides=True,
-        kinds=_CSV,
-    ),
-    Option("trim", "drop blanks around fields", form=SWITCH, default=False, group=CSV, decides=True, kinds=_CSV),
-    Option(
-        "max_row_bytes",
-        "a longer row is rejected: what an unclosed quote can swallow",
-        form=SIZE_FORM,
-        default=16 << 20,
-        default_text="16MiB",
-        metavar="SIZE",
-        group=CSV,
-        decides=True,
-        kinds=_CSV,
-    ),
-    Option(
-        "columns",
-        "only these columns",
-        form=NAMES,
-        metavar="A,B,...",
-        group=PARQUET,
-        decides=True,
-        kinds=("parquet",),
-    ),
-    Option(
-        "differing_columns",
-        "files with other columns than the first one: take all columns, or refuse",
-        default="union",
-        choices=("union", "strict"),
-        group=PARQUET,
-        decides=True,
-        kinds=("csv", "parquet"),
-    ),
-)
-_TEXT: Options = (
-    Option(
-        "encoding",
-        "any that Python knows",
-        default="utf-8",
-        metavar="NAME",
-        group=TEXT_GROUP,
-        decides=True,
-        kinds=_TEXTS,
-    ),
-    Option(
-        "mode",
-        "a record is a line, or a file",
-        default="auto",
-        default_text="told from the files",
-        choices=("auto", "lines", "documents"),
-        group=TEXT_GROUP,
-        common=True,
-        decides=True,
-        kinds=("text",),
-    ),
-    Option(
-        "blank_lines",
-        "lines of nothing but white space are no records",
-        form=OFF,
-        default=True,
-        group=TEXT_GROUP,
-        decides=True,
-        kinds=("text",),
-        excludes=(("mode", "documents"),),
-    ),
-    Option(
-        "max_line_bytes",
-        "a longer line, or text document, is rejected",
-        form=SIZE_FORM,
-        default=16 << 20,
-        default_text="16MiB",
-        metavar="SIZE",
-        group=TEXT_GROUP,
-        decides=True,
-        kinds=("text", "jsonl"),
-    ),
-)
-_RUN: Options = (
-    Option("stats", "do not count what the values are like (statistics.pb)", form=OFF, default=True, group=RUN),
-    Option(
-        "expect",
-        "rules (.yaml) that the records must keep, as their statistics tell; else nothing is committed",
-        metavar="FILE",
-        annotation="Mapping[str, Any] | str | os.PathLike[str]",
-        group=RUN,
-        common=True,
-        excludes=(("stats", False),),
-    ),
-    MEMORY,
-    THREADS,
-    STORAGE_REQUESTS,
-    grouped(RUNNER, RUN, default_text="FnApiRunner, in this process"),
-    BEAM_ARGS,
-    PREFLIGHT,
-    DETACH,
-    QUIET,
-    JSON,
-)
-BUILD: Options = (*_RECORDS, *_ORDER, *_SHARDS, *_DESCRIPTION, *_TRANSFORM, *_IMAGE, *_FOLDERS, *_TABLE, *_TEXT, *_RUN)
+_records = partial(Option, group="records", inputs=(FROM_FILES,))
+_rows = partial(Option, group="records", inputs=(FROM_FILES, FROM_MEMORY), decides=True)
+_order = partial(Option, group="order and splits", decides=True)
+_shards = partial(Option, group="shards", decides=True)
+_about = partial(Option, group="description")
+_transform = partial(Option, group="transform", decides=True)
+_images = partial(Option, group="images", decides=True, kinds=("images",))
+_classes = partial(Option, group="classes of images and text", decides=True, kinds=("images", "text"))
+_csv = partial(Option, group="CSV", decides=True, kinds=("csv",))
+_tables = partial(Option, group="CSV and Parquet", decides=True, kinds=("csv", "parquet"))
+_texts = partial(Option, group="text, JSONL and CSV", decides=True, kinds=("text",))
+_run = partial(Option, group=RUN)
 
 
+class _BuildOut(TypedDict, total=False):
+    out: Annotated[
+        str | None,
+        Option("the folder of the data set", group="records", metavar="OUT", short="-o", common=True, shell_only=True),
+    ]
+
+
+class BuildKeywords(TypedDict, total=False):
+    """The options of `recordmill.build`."""
+
+    kind: Annotated[
+        str | None,
+        _records(
+            "the kind of input; on the command line the first word",
+            default_text="told from the content",
+            choices=KIND_NAMES,
+            decides=True,
+            keyword_only=True,
+        ),
+    ]
+    options: Annotated[
+        Any, _records("the kind's own options as one object, such as a CsvOptions, or as a mapping", keyword_only=True)
+    ]
+    overwrite: Annotated[
+        OverwriteOption,
+        {
+            "help": "replace the data set that OUT holds; readers of the old one can finish until it is replaced again",
+            "group": "records",
+        },
+    ]
+    schema: Annotated[
+        SchemaOption,
+        {
+            "help": "a schema.pbtxt (TensorFlow Metadata); without it types are inferred over all data",
+            "group": "records",
+            "inputs": (FROM_FILES, FROM_MEMORY),
+        },
+    ]
+    dtypes: Annotated[
+        Mapping[str, str] | None,
+        _rows(
+            "instead of the inferred type: price=float64, image=uint8[28,28], in JSON also image=base64; repeatable",
+            form=REPEATED,
+            metavar="FEATURE=DTYPE",
+            flag="--dtype",
+            common=True,
+        ),
+    ]
+    label: Annotated[
+        str | None,
+        _rows(
+            "the label: strings become class numbers, and readers return it as y by default",
+            metavar="COLUMN",
+            common=True,
+        ),
+    ]
+    max_rejects: Annotated[MaxRejectsOption, {"group": "records"}]
+    follow_links: Annotated[bool, _records("follow symbolic links that lead out of an INPUT folder", False)]
+    seed: Annotated[
+        int,
+        _order(
+            "of the shuffle, which depends on the order of the INPUTs, too",
+            0,
+            common=True,
+            excludes=(("shuffle", False),),
+        ),
+    ]
+    shuffle: Annotated[bool, _order("keep the order of the input", True, common=True)]
+    key: Annotated[
+        str | None,
+        _order(
+            "shuffle by a hash of this column, so that a record keeps its place and split when others are added",
+            metavar="COLUMN",
+            excludes=(("shuffle", False),),
+        ),
+    ]
+    splits: Annotated[
+        str | Mapping[str, float] | None,
+        _order(
+            "divide at random: train=0.9,validation=0.1",
+            default_text="what folders say, else all is train",
+            metavar="NAME=P,...",
+            common=True,
+        ),
+    ]
+    split_from: Annotated[
+        Literal["auto", "folders", "names", "none"],
+        _order(
+            "what names the split, where --splits is not given",
+            "auto",
+            kinds=KIND_NAMES,
+        ),
+    ]
+    split_by: Annotated[
+        str | None,
+        _order(
+            "keep records with equal values of this column in one split",
+            metavar="COLUMN",
+            common=True,
+            needs=("splits",),
+        ),
+    ]
+    stratify: Annotated[
+        str | None,
+        _order(
+            "divide each class of this column by the fractions of the splits, to one record; the inputs are read twice",
+            metavar="COLUMN",
+            common=True,
+            needs=("splits",),
+        ),
+    ]
+    split_seed: Annotated[int, _order("of the division into splits", 0, needs=("splits",))]
+    shard_size: Annotated[
+        str | int | None,
+        _shards(
+            "of each shard, before compression",
+            default_text=f"{short_size(SHARD_BYTES)}; above 4 TiB of input as much as 32,768 shards need",
+            metavar="SIZE",
+            common=True,
+        ),
+    ]
+    num_shards: Annotated[
+        int | None, _shards("exactly N shards per split, instead", common=True, excludes=(("shard_size", None),))
+    ]
+    compression: Annotated[Literal["none", "gzip"], _shards("of the shards", "none", common=True)]
+    name: Annotated[str | None, _shards("of the data set", default_text="OUT's own name", metavar="NAME")]
+    description: Annotated[
+        str | None,
+        _about("what the data set is, in a sentence or two, for dataset_info.json and croissant.json", metavar="TEXT"),
+    ]
+    license: Annotated[
+        str | None,
+        _about("its licence: an identifier of SPDX (CC-BY-4.0), a URL, or a name; for the same files", metavar="TEXT"),
+    ]
+    citation: Annotated[str | None, _about("how to cite it, BibTeX if you can; for the same files", metavar="TEXT")]
+    url: Annotated[
+        str | None,
+        _about(
+            "its page on the web; with it, --description, --license and --creator, OUT gets a croissant.json",
+            metavar="URL",
+            needs=("creator",),
+        ),
+    ]
+    creator: Annotated[str | None, _about("who made it, for croissant.json", metavar="NAME", needs=("url",))]
+    transform: Annotated[
+        Any,
+        _transform(
+            "what to make of the records: transform.yaml, a mapping of features to steps, or transform.py[:FUNCTION], "
+            "a preprocessing_fn of tf.Transform",
+            metavar="FILE",
+            common=True,
+            excludes=(("transform_from", None),),
+        ),
+    ]
+    fit_on: Annotated[
+        str | None,
+        _transform(
+            "the split whose records it is fitted on", default_text="train", metavar="SPLIT", needs=("transform",)
+        ),
+    ]
+    keep_raw: Annotated[
+        bool, _transform("keep the features as they were, too, as raw/NAME", False, needs=("transform",))
+    ]
+    transform_from: Annotated[
+        str | os.PathLike[str] | None, _transform("take the transform of that data set as it is", metavar="OUT")
+    ]
+    trust_graph: Annotated[
+        bool,
+        _transform(
+            "take the transform even if its graph may touch files or run code",
+            False,
+            decides=False,
+            needs=("transform_from",),
+        ),
+    ]
+    labels: Annotated[
+        str | os.PathLike[str] | None,
+        _images(
+            "a CSV or JSONL file with a row per image: its path, and columns that become features",
+            metavar="FILE",
+            common=True,
+        ),
+    ]
+    labels_path_column: Annotated[
+        str | None,
+        _images(
+            "the column of paths",
+            default_text="file_name, filename, path, image, ...",
+            metavar="COLUMN",
+            needs=("labels",),
+        ),
+    ]
+    missing: Annotated[
+        Literal["reject", "ignore"],
+        _images("what becomes of rows without a file and files without a row", "reject", needs=("labels",)),
+    ]
+    check: Annotated[
+        Literal["structure", "decode"],
+        _images("how images are checked: the container is complete, or every pixel decodes", "structure"),
+    ]
+    max_pixels: Annotated[int, _images("reject images with more pixels, before decoding them", 178_956_970)]
+    class_from: Annotated[Literal["auto", "folders", "none"], _classes("what names the class", "auto")]
+    unlabelled: Annotated[
+        Literal["leave", "keep", "error"],
+        _classes(
+            "files beside class folders: leave them out, keep them without a label, or refuse them",
+            "leave",
+            excludes=(("labels", None),),
+        ),
+    ]
+    unknown_class: Annotated[
+        Literal["error", "reject"],
+        _classes("a class folder that --schema does not name", "error", needs=("schema", "transform_from")),
+    ]
+    delimiter: Annotated[
+        str | None,
+        _csv("one character, or 'tab'", default_text="told from the content", form=CHARACTER, metavar="C", common=True),
+    ]
+    quote: Annotated[
+        str | None,
+        _csv("one character, or 'none'", "told", default_text="told from the content", form=CHARACTER, metavar="C"),
+    ]
+    doubled_quote: Annotated[bool, _csv("two quotes inside quotes end the field, instead of standing for one", True)]
+    lenient_quotes: Annotated[
+        bool,
+        _csv(
+            'a field that goes on behind its closing quote ("Foo" bar) is read without these quotes, not rejected',
+            False,
+        ),
+    ]
+    escape: Annotated[str | None, _csv("a character that makes the next one literal", form=CHARACTER, metavar="C")]
+    null_tokens: Annotated[
+        str | Sequence[str],
+        _csv(
+            "how a missing value is written; repeatable",
+            ("", "NA"),
+            default_text="empty and NA",
+            form=REPEATED,
+            metavar="TOKEN",
+            flag="--null",
+        ),
+    ]
+    header: Annotated[
+        bool | None,
+        _csv(
+            "the first row names the columns, or is data; those are then column_1, ... or as --names says",
+            default_text="told from the content, or refused",
+            common=True,
+        ),
+    ]
+    names: Annotated[
+        str | Sequence[str] | None, _csv("the columns' names, in place of the header's", metavar="A,B,...", common=True)
+    ]
+    comment: Annotated[str | None, _csv("lines that start with it are skipped", form=CHARACTER, metavar="C")]
+    skip_lines: Annotated[int, _csv("lines to skip at the start of each file", 0)]
+    trim: Annotated[bool, _csv("drop blanks around fields", False)]
+    max_row_bytes: Annotated[
+        str | int,
+        _csv(
+            "a longer row is rejected: what an unclosed quote can swallow",
+            MOST_RECORD_BYTES,
+            default_text=short_size(MOST_RECORD_BYTES),
+            metavar="SIZE",
+        ),
+    ]
+    columns: Annotated[
+        ColumnsOption,
+        {"help": "only these columns", "group": "CSV and Parquet", "kinds": ("parquet",), "common": False},
+    ]
+    differing_columns: Annotated[
+        Literal["union", "strict"],
+        _tables("files with other columns than the first one: take all columns, or refuse", "union"),
+    ]
+    encoding: Annotated[str, _texts("any that Python knows", "utf-8", metavar="NAME", kinds=("text", "jsonl", "csv"))]
+    mode: Annotated[
+        Literal["auto", "lines", "documents"],
+        _texts(
+            "a record is a line, or a file", "auto", default_text="told from the files", flag="--text-mode", common=True
+        ),
+    ]
+    blank_lines: Annotated[
+        bool, _texts("lines of nothing but white space are no records", True, excludes=(("mode", "documents"),))
+    ]
+    max_line_bytes: Annotated[
+        str | int,
+        _texts(
+            "a longer line, or text document, is rejected",
+            MOST_RECORD_BYTES,
+            default_text=short_size(MOST_RECORD_BYTES),
+            metavar="SIZE",
+            kinds=("text", "jsonl"),
+        ),
+    ]
+    stats: Annotated[bool, _run("do not count what the values are like (statistics.pb)", True)]
+    expect: Annotated[
+        Mapping[str, Any] | str | os.PathLike[str] | None,
+        _run(
+            "rules (.yaml) that the records must keep, as their statistics tell; else nothing is committed",
+            metavar="FILE",
+            common=True,
+            excludes=(("stats", False),),
+        ),
+    ]
+    memory: MemoryOption
+    threads: ThreadsOption
+    storage_requests: StorageRequestsOption
+    runner: Annotated[RunnerOption, {"default_text": "FnApiRunner, in this process"}]
+    beam_args: BeamArgsOption
+    preflight: PreflightOption
+
+
+class _BuildShell(TypedDict, total=False):
+    detach: Annotated[
+        bool,
+        _run(
+            "with a --runner: return when the engine has the job; `recordmill status OUT` says what becomes of it",
+            False,
+            engine_only=True,
+            shell_only=True,
+        ),
+    ]
+    quiet: QuietOption
+    json: Annotated[JsonOption, {"help": "print a machine-readable result on stdout", "group": RUN}]
+
+
+class _Applied(TypedDict, total=False):
+    transform_from: Annotated[
+        str | os.PathLike[str] | None,
+        _transform("the data set whose transform is applied", metavar="OUT", flag="--with", common=True),
+    ]
+
+
+BUILD: Options = declared_options(_BuildOut, BuildKeywords, _BuildShell)
+DESCRIPTION_NAMES = tuple(option.name for option in BUILD if option.group == "description")
 _FIT = ("transform", "transform_from", "fit_on", "keep_raw")
-
-APPLY: Options = (
-    Option(
-        "transform_from",
-        "the data set whose transform is applied",
-        metavar="OUT",
-        flag="--with",
-        annotation="str | os.PathLike[str]",
-        group=TRANSFORM,
-        common=True,
-        decides=True,
-    ),
-    *(option for option in BUILD if option.name not in _FIT),
-)
+APPLY: Options = (*declared_options(_Applied), *(option for option in BUILD if option.name not in _FIT))

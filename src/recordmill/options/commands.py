@@ -1,12 +1,14 @@
 """All commands with their options, and what is done with what a caller gave: the defaults for the others, what is
-refused, and the signature and types of the keywords in Python.
+refused, the signature of the keywords in Python, and the flags of the command line in messages.
 """
 
 from __future__ import annotations
 
 import inspect
-import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -27,7 +29,7 @@ from recordmill.options.inspection import (
     STATUS,
     VERIFY,
 )
-from recordmill.options.option import CHARACTER, NAMES, OFF, Option, Options, is_local
+from recordmill.options.option import CHARACTER, NAMES, REPEATED, Option, Options, is_local
 from recordmill.options.read import READ
 from recordmill.records.writers.outputs import serving
 
@@ -59,6 +61,10 @@ def flags_of(command: str) -> tuple[Option, ...]:
     return tuple(option for option in COMMANDS[command] if not option.keyword_only)
 
 
+_NAMED = {option.name: option for options in reversed([*CALLS.values()]) for option in options}
+# an option as messages have it, `max_rejects="1%"` (`base.option_names`)
+_MENTIONED = re.compile(rf"(?<![\w./?&'\"`-])({'|'.join(_NAMED)})=(?=([\s:;,.?)]|$)?)")
+_VALUE = json.JSONDecoder()
 _CHARACTERS = {"tab": "\t", "\\t": "\t", "none": None}
 
 
@@ -123,24 +129,6 @@ def _checked(option: Option, value: Any) -> Any:
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-TYPED = {"BuildKeywords": "build", "ReadKeywords": "read"}
-_HEAD = '''"""The keywords of `build` and `read` with their types, for editors and type checkers.
-
-Written by docs/make_reference.py from the declarations in this folder; change those.
-"""
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Mapping, Sequence
-
-    import pyarrow.compute as pc
-
-    from recordmill.schemas.feature import Schema
-'''
 
 
 def with_keywords(command: str) -> Callable[[_F], _F]:
@@ -161,21 +149,56 @@ def with_keywords(command: str) -> Callable[[_F], _F]:
     return decorate
 
 
-def keywords_source() -> str:
-    """The text of `keywords.py`."""
-    return _HEAD + "".join(f"\n\n{_typed(name, command)}" for name, command in TYPED.items())
+def flag_text(name: str, value: object = None) -> str:
+    """The option as a flag, with a value as a shell takes it.
+
+    >>> flag_text("max_rejects", "1%"), flag_text("shuffle", False), flag_text("columns", ["a", "b"])
+    ('--max-rejects 1%', '--no-shuffle', '--columns a,b')
+    >>> flag_text("dtypes", {"a b": "int8"}), flag_text("label")
+    ("--dtype 'a b=int8'", '--label')
+    """
+    option = _NAMED[name]
+    flag = option.flags
+    if value is None or isinstance(value, bool):
+        return flag if value is not False else option.all_flags[-1]
+    if isinstance(value, Mapping):
+        value = [f"{key}={item}" for key, item in value.items()]
+    if isinstance(value, list) and option.form == REPEATED:
+        return " ".join(f"{flag} {shlex.quote(str(item))}" for item in value)
+    return f"{flag} {shlex.quote(','.join(map(str, value)) if isinstance(value, list) else str(value))}"
 
 
-def _typed(name: str, command: str) -> str:
-    return f"class {name}(TypedDict, total=False):\n" + "\n".join(_lines(command)) + "\n"
+def in_flags(text: object) -> str:
+    """A message as the command line prints it, with flags where Python has keywords.
+
+    >>> in_flags('max_rejects="1%" allows that, shuffle=False does not: label= names a column; key=1/a.csv is a file')
+    '--max-rejects 1% allows that, --no-shuffle does not: --label names a column; key=1/a.csv is a file'
+    """
+    message, parts, at = str(text), [], 0
+    for found in _MENTIONED.finditer(message):
+        value, end = (None, found.end()) if found[2] is not None else _value_at(message, found.end())
+        if found.start() >= at and end:
+            parts += [message[at : found.start()], flag_text(found[1], value)]
+            at = end
+    return "".join([*parts, message[at:]])
 
 
-def _lines(command: str) -> Iterator[str]:
-    yield f'    """The options of `recordmill.{command}`."""\n'
-    for option in keywords_of(command):
-        said = f"False: {option.shown}" if option.form == OFF else option.shown
-        yield from textwrap.wrap(said, 114, initial_indent="    # ", subsequent_indent="    # ")
-        yield f"    {option.name}: {option.keyword_type}"
+def report_in_flags(report: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """The report with flags in these entries, which are messages or lists of them."""
+    changed = {name: report[name] for name in names if report[name] is not None}
+    return {**report, **{n: in_flags(v) if isinstance(v, str) else [*map(in_flags, v)] for n, v in changed.items()}}
+
+
+def _value_at(text: str, start: int) -> tuple[Any, int]:
+    """The value that stands there, as Python or JSON writes it, and where it ends; 0: none does."""
+    for word, value in (("True", True), ("False", False)):
+        if text.startswith(word, start):
+            return value, start + len(word)
+    try:
+        value, end = _VALUE.raw_decode(text, start)
+    except ValueError:
+        return None, 0
+    return value, 0 if text[end : end + 1].isalnum() or text[end : end + 1] in ("/", "_") else end
 
 
 def about_unknown(words: Sequence[str], command: str, more: Iterable[str] = ()) -> str:

@@ -1,71 +1,70 @@
-"""What an option is, the one `Option` from which its flag, its keyword, its help and its row in the reference come; and
-the options that several commands share.
+"""`Option`, and how a command's options are read from its class of keywords.
+
+A command is a `TypedDict`, whose entries are `name: Annotated[type, Option(help, ...)]`: the one declaration from which
+the flag, the keyword, its type and default, the help, the reference page and the refusals come.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, Literal, get_args, get_origin
 
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
-from recordmill.base.option_names import flag_of
+from recordmill.base.sizes import short_size
 from recordmill.sources.registry import KIND_NAMES
 
-# Forms: how an option is written on the command line, and what becomes of the text.
-TEXT_FORM, WHOLE_FORM, NUMBER, SIZE_FORM, NAMES, CHARACTER = "text", "whole", "number", "size", "names", "character"
-REPEATED = "repeated"  # may be given several times, once each for as many features
+if TYPE_CHECKING:
+    import os
+
+    from recordmill.schemas.feature import Schema
+
+# Forms: how an option is written on the command line, and what becomes of the text. The type says which it is, but for
+# CHARACTER (one, or a word for it) and REPEATED (given several times).
+TEXT_FORM, WHOLE_FORM, NUMBER, NAMES, CHARACTER, REPEATED = "text", "whole", "number", "names", "character", "repeated"
 SWITCH, OFF = "switch", "off"  # `--overwrite` is True; `--no-shuffle` makes shuffle False
 EITHER = "either"  # `--header` is True, `--no-header` False, neither leaves the choice
 ALL_OR_NAMES = "all or names"  # `--decode-images`, or `--decode-images A,B`
+FORMS = (TEXT_FORM, WHOLE_FORM, NUMBER, NAMES, CHARACTER, REPEATED, SWITCH, OFF, EITHER, ALL_OR_NAMES)
 # Values of --runner, in any case, that run Beam in this process; any other is an engine.
 LOCAL_RUNNERS = ("directrunner", "direct", "fnapirunner", "fn_api")
 # Inputs of a build: paths, rows that this process has, or an object that reads.
 FROM_FILES, FROM_MEMORY, FROM_SOURCE = "files", "data in memory", "a Source of your own"
-FORMS = (TEXT_FORM, WHOLE_FORM, NUMBER, SIZE_FORM, NAMES, CHARACTER, REPEATED, SWITCH, OFF, EITHER, ALL_OR_NAMES)
-
-_ANNOTATIONS = {
-    TEXT_FORM: "str",
-    WHOLE_FORM: "int",
-    NUMBER: "float",
-    SIZE_FORM: "str | int",
-    NAMES: "str | Sequence[str]",
-    CHARACTER: "str | None",
-    REPEATED: "str | Sequence[str]",
-    SWITCH: "bool",
-    OFF: "bool",
-    EITHER: "bool",
-    ALL_OR_NAMES: "bool | str | Sequence[str]",
-}
 
 
 @dataclass(frozen=True)
 class Option:
     """One option.
 
-    name: its keyword in Python. help: what it does, without its default. form: one of FORMS. default: what holds where
-        it isn't given; default_text: the same for people, where the value does not say it.
-    choices: the only values. metavar: what stands for the value in the help. flag: where it isn't what
-        `base.option_names` says, in one command. short: another flag, of one letter. annotation: of the keyword, where
-        the form does not say it.
-    group: the heading under which it stands. common: `--help` shows it; `--help-all` shows all.
-    decides: it decides which bytes come out; such options of a build stand in the manifest. kinds: of input that it is
-        for; empty: all.
-    inputs: of a build that it is for; one with kinds is for files. needs: it has an effect beside one of these options
-        only. engine_only: it has one only where a runner is named that is not this process. excludes: (name, value) of
-        options beside which it has none; None: whatever their value.
-    shell_only, keyword_only: it means something to a shell, or in Python, only.
+    Attributes:
+        help: what it does, without its default.
+        default: what holds where it isn't given.
+        default_text: the same for people, where the value does not say it.
+        form: one of FORMS, where the type does not say which.
+        choices: the only values, where the type does not list them.
+        metavar: what stands for the value in the help; of whole numbers `N`.
+        flag: where it isn't the name with dashes.
+        short: another flag, of one letter.
+        group: the heading under which it stands.
+        common: `--help` shows it; `--help-all` shows all.
+        decides: it decides which bytes come out; such options of a build stand in the manifest.
+        kinds: of input that it is for; empty: all.
+        inputs: of a build that it is for; one with kinds is for files.
+        needs: it has an effect beside one of these options only.
+        engine_only: it has one only where a runner is named that is not this process.
+        excludes: (name, value) of options beside which it has none; None: whatever their value.
+        shell_only: it means something to a shell only.
+        keyword_only: it means something in Python only.
+        name: its keyword.
+        keyword_type: the keyword's type, as its class has it.
     """
 
-    name: str
     help: str
-    form: str = TEXT_FORM
     default: Any = None
     default_text: str = ""
+    form: str = ""
     choices: tuple[str, ...] = ()
     metavar: str | None = None
     flag: str = ""
     short: str = ""
-    annotation: str = ""
     group: str = "options"
     common: bool = False
     decides: bool = False
@@ -76,11 +75,13 @@ class Option:
     excludes: tuple[tuple[str, Any], ...] = ()
     shell_only: bool = False
     keyword_only: bool = False
+    name: str = ""
+    keyword_type: str = ""
 
     @property
     def flags(self) -> str:
         """`--max-rejects`."""
-        return self.flag or flag_of(self.name, False if self.form == OFF else None)
+        return self.flag or f"--{'no-' if self.form == OFF else ''}{self.name.replace('_', '-')}"
 
     @property
     def all_flags(self) -> tuple[str, ...]:
@@ -98,14 +99,6 @@ class Option:
         return what in self.inputs and (what == FROM_FILES or not self.kinds)
 
     @property
-    def keyword_type(self) -> str:
-        """The annotation of the keyword; what has no default may be None."""
-        own = self.annotation or _ANNOTATIONS[self.form]
-        if self.choices and not self.annotation:
-            own = f"Literal[{', '.join(map(repr, self.choices))}]".replace("'", '"')
-        return f"{own} | None" if self.default is None and "None" not in own and own != "Any" else own
-
-    @property
     def shown(self) -> str:
         """The help with the default in it, and the kinds it is for."""
         silent = self.default is None or isinstance(self.default, bool) or self.default == ()
@@ -114,120 +107,127 @@ class Option:
         return f"{kinds}{self.help}{f' (default: {known})' if known else ''}"
 
 
+Options = tuple[Option, ...]
+LOOK, REPORT, RUN = "what to look at", "the report", "the run"  # groups of several commands
+
+# What several commands have. One whose help or heading differs says so: `Annotated[QuietOption, {"group": REPORT}]`.
+SplitOption = Annotated[str | None, Option("only this split", metavar="NAME", group=LOOK, common=True, decides=True)]
+ColumnsOption = Annotated[
+    str | Sequence[str] | None,
+    Option(
+        "only these features, in this order; the others are skipped, not parsed",
+        metavar="A,B,...",
+        group=LOOK,
+        common=True,
+        decides=True,
+    ),
+]
+SchemaOption = Annotated[
+    "Schema | str | os.PathLike[str] | None",
+    Option(
+        "a schema.pbtxt (TensorFlow Metadata) that says what the records hold; nothing is inferred",
+        metavar="FILE",
+        group=LOOK,
+        common=True,
+        decides=True,
+    ),
+]
+MaxRejectsOption = Annotated[
+    str | int,
+    Option("how many records may be unusable; they are listed in OUT/rejects", 0, metavar="N|P%", common=True),
+]
+OverwriteOption = Annotated[bool, Option("replace what OUT holds", False, common=True)]
+MemoryOption = Annotated[
+    str | int,
+    Option(
+        "what may be held at once, beside the interpreter",
+        short_size(DEFAULT_MEMORY_BYTES),
+        metavar="SIZE",
+        group=RUN,
+        common=True,
+    ),
+]
+ThreadsOption = Annotated[int | None, Option("how many threads work", default_text="all cores", group=RUN, common=True)]
+StorageRequestsOption = Annotated[
+    int | None,
+    Option(
+        "how many requests to object stores this process has under way at once; from Python it holds until it is said "
+        "anew",
+        default_text="64",
+        group=RUN,
+    ),
+]
+RunnerOption = Annotated[
+    str | None,
+    Option("the Apache Beam runner; flags that recordmill does not know are handed to it", metavar="RUNNER", group=RUN),
+]
+BeamArgsOption = Annotated[
+    Sequence[str],
+    Option(
+        "flags for Beam's runner, from Python; on the command line they are given as they are",
+        (),
+        form=REPEATED,
+        group=RUN,
+        keyword_only=True,
+    ),
+]
+PreflightOption = Annotated[
+    bool,
+    Option(
+        "with a --runner: don't look first whether its workers see OUT and INPUT and have the same versions",
+        True,
+        group=RUN,
+        engine_only=True,
+    ),
+]
+QuietOption = Annotated[bool, Option("no progress and no summary", False, group=RUN, common=True, shell_only=True)]
+JsonOption = Annotated[bool, Option("print it as JSON", False, group=REPORT, common=True, shell_only=True)]
+
+
+def declared_options(*keywords: Any) -> Options:
+    """The options of classes of keywords, in their order."""
+    return tuple(_declared(name, *get_args(note)) for one in keywords for name, note in one.__annotations__.items())
+
+
+def _declared(name: str, type_: Any, option: Option, *changes: Mapping[str, Any]) -> Option:
+    """The option with its changes, and with what its type says: form, choices and the type's own text."""
+    for change in changes:
+        option = replace(option, **change)
+    kinds = {get_origin(kind) or kind for kind in get_args(type_) or (type_,)} - {type(None)}
+    listed = next((get_args(one) for one in (type_, *get_args(type_)) if get_origin(one) is Literal), ())
+    form = option.form or _form(kinds, option.default)
+    return replace(
+        option,
+        name=name,
+        form=form,
+        metavar=option.metavar or ("N" if form == WHOLE_FORM else None),
+        choices=option.choices or listed,
+        keyword_type=_type_text(type_),
+    )
+
+
+def _form(kinds: set[Any], default: Any) -> str:
+    if kinds == {bool}:
+        return EITHER if default is None else OFF if default else SWITCH
+    if bool in kinds:
+        return ALL_OR_NAMES
+    if kinds in ({int}, {float}):
+        return WHOLE_FORM if int in kinds else NUMBER
+    return NAMES if kinds == {str, Sequence} else TEXT_FORM
+
+
+def _type_text(type_: Any) -> str:
+    if isinstance(type_, ForwardRef):
+        return str(type_.__forward_arg__)
+    text = type_.__name__ if isinstance(type_, type) and not get_args(type_) else str(type_)
+    return text.replace("collections.abc.", "").replace("typing.", "").replace("'", '"')
+
+
 def _is_heading(option: Option) -> bool:
     """Whether the group's own name says the kinds, or they are all there are."""
     return option.kinds == KIND_NAMES or all(kind in option.group.lower() for kind in option.kinds)
 
 
-Options = tuple[Option, ...]
-
-
-RUN = "the run"
-_SCHEMA_TYPE = "Schema | str | os.PathLike[str]"
-
-SCHEMA_OPTION = Option(
-    "schema",
-    "a schema.pbtxt (TensorFlow Metadata) that says what the records hold; nothing is inferred",
-    metavar="FILE",
-    annotation=_SCHEMA_TYPE,
-    common=True,
-    decides=True,
-)
-MAX_REJECTS = Option(
-    "max_rejects",
-    "how many records may be unusable; they are listed in OUT/rejects",
-    default=0,
-    metavar="N|P%",
-    annotation="str | int",
-    common=True,
-)
-OVERWRITE = Option("overwrite", "replace what OUT holds", form=SWITCH, default=False, common=True)
-MEMORY = Option(
-    "memory",
-    "what may be held at once, beside the interpreter",
-    form=SIZE_FORM,
-    default=f"{DEFAULT_MEMORY_BYTES >> 30}GiB",
-    metavar="SIZE",
-    group=RUN,
-    common=True,
-)
-THREADS = Option(
-    "threads",
-    "how many threads work",
-    form=WHOLE_FORM,
-    default_text="all cores",
-    metavar="N",
-    group=RUN,
-    common=True,
-)
-STORAGE_REQUESTS = Option(
-    "storage_requests",
-    "how many requests to object stores this process has under way at once; from Python it holds until it is said anew",
-    form=WHOLE_FORM,
-    default_text="64",
-    metavar="N",
-    group=RUN,
-)
-RUNNER = Option(
-    "runner",
-    "the Apache Beam runner; flags that recordmill does not know are handed to it",
-    metavar="RUNNER",
-    group=RUN,
-)
-BEAM_ARGS = Option(
-    "beam_args",
-    "flags for Beam's runner, from Python; on the command line they are given as they are",
-    form=REPEATED,
-    default=(),
-    annotation="Sequence[str]",
-    group=RUN,
-    keyword_only=True,
-)
-PREFLIGHT = Option(
-    "preflight",
-    "with a --runner: don't look first whether its workers see OUT and INPUT and have the same versions",
-    form=OFF,
-    default=True,
-    group=RUN,
-    engine_only=True,
-)
-DETACH = Option(
-    "detach",
-    "with a --runner: return when the engine has the job; `recordmill status OUT` says what becomes of it",
-    form=SWITCH,
-    default=False,
-    group=RUN,
-    shell_only=True,
-    engine_only=True,
-)
-QUIET = Option(
-    "quiet", "no progress and no summary", form=SWITCH, default=False, group=RUN, common=True, shell_only=True
-)
-JSON = Option(
-    "json",
-    "print a machine-readable result on stdout",
-    form=SWITCH,
-    default=False,
-    group=RUN,
-    common=True,
-    shell_only=True,
-)
-SPLIT_OPTION = Option("split", "only this split", metavar="NAME", common=True, decides=True)
-COLUMNS_OPTION = Option(
-    "columns",
-    "only these features, in this order; the others are skipped, not parsed",
-    form=NAMES,
-    metavar="A,B,...",
-    common=True,
-    decides=True,
-)
-
-
 def is_local(runner: str | None) -> bool:
     """Whether the runner is this process; its name is read as Beam reads it, whatever its case."""
     return runner is None or runner.lower() in LOCAL_RUNNERS
-
-
-def grouped(option: Option, group: str, **changes: object) -> Option:
-    """The shared option under another heading, or with a help that is truer there."""
-    return replace(option, group=group, **changes)  # type: ignore[arg-type]

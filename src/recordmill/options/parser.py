@@ -28,7 +28,7 @@ def add_command(
 ) -> None:
     """Add a command to an argparse subparsers object.
 
-    inputs: metavar and help of its positional arguments. examples: behind the options, always; more: behind those,
+    inputs: metavar and help of its positional arguments. examples: after the options, always; more: after those,
     with `--help-all`. failure_code: the exit code if data or a machine ends it.
     """
     parser = commands.add_parser(

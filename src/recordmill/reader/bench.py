@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from recordmill.base.errors import UsageError
-from recordmill.base.option_names import option, spelled
+from recordmill.base.option_names import option
 from recordmill.reader.batches.iterator import Batches
 from recordmill.reader.dataset import Dataset
 from recordmill.reader.prefetch.timing import measuring
@@ -75,7 +75,7 @@ class Measured:
             return "there are no batches: the data set is empty, or smaller than a batch"
         stage = max(self.stages, key=lambda name: self.stages[name])
         if self.busy < _IDLE and stage != "read":
-            return spelled(_WAITS[self.consumer])
+            return _WAITS[self.consumer]
         advice = {
             "read": f"reading takes the most: {option('shuffle', 'window')} reads forwards where global reads single "
             "records; other files' gzip is inflated whole, `recordmill build` makes shards of it that are read in "
@@ -89,7 +89,7 @@ class Measured:
             ),
             "collate": "making arrays takes the most: pad to less, or keep lists ragged; text costs an object each",
         }
-        return spelled(advice[stage])
+        return advice[stage]
 
 
 def prepare(consumer: str) -> None:

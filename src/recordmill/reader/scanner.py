@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from recordmill.base.arrays import Int64s
 from recordmill.base.errors import UsageError
 from recordmill.base.machine import core_count
-from recordmill.base.option_names import spelled
 from recordmill.base.sizes import whole_number_of
 from recordmill.base.suggestions import there_are
 from recordmill.base.threads import thread_map
@@ -123,7 +122,7 @@ class Scanner:
     @property
     def schema_notes(self) -> tuple[str, ...]:
         """What beside the files described them, as far as it was used: `schema.pbtxt` or `features.json`."""
-        return tuple(map(spelled, self._known[1]))
+        return tuple(self._known[1])
 
     @cached_property
     def schema(self) -> Schema:

@@ -11,12 +11,12 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from recordmill.base.errors import DataError, RecordmillError, Reject, UsageError
-from recordmill.base.option_names import in_flags, option, spelled
+from recordmill.base.option_names import option
 from recordmill.storage.files import replace_file
 
 _SHOWN = 10  # rejects are shown up to this number; all are in the files
@@ -32,7 +32,7 @@ def is_of_record(error: DataError) -> bool:
 
 def with_remedy(error: DataError) -> DataError:
     """An error about one record, with the option by which that would be a reject."""
-    reason = f"{error.marked_reason}; {option('max_rejects', '1%')} leaves up to so many such records out"
+    reason = f"{error.reason}; {option('max_rejects', '1%')} leaves up to so many such records out"
     return DataError(reason, source=error.source, place=error.place)
 
 
@@ -82,7 +82,7 @@ class TooManyRejects(RecordmillError):
 
     def __init__(self, message: str, rejects: Sequence[Reject], counts: Counter[str]) -> None:
         super().__init__(message)
-        self.rejects = tuple(replace(reject, message=spelled(reject.message)) for reject in rejects)
+        self.rejects = tuple(rejects)
         self.counts = counts
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -224,7 +224,7 @@ class RejectWriter:
             self._rejected += Rejected(Counter(), (), (str(self._path),))
         others = self._tally.add(self._work, self._rejected.total + len(found))
         room = None if self._most is None else max(self._most + COUNTED_ON - others - self._rejected.total, 0)
-        self._file.writelines(json.dumps(_in_flags(reject), ensure_ascii=False) + "\n" for reject in found[:room])
+        self._file.writelines(json.dumps(asdict(reject), ensure_ascii=False) + "\n" for reject in found[:room])
         self._rejected += Rejected(Counter(reject.reason for reject in found), tuple(found[:_SHOWN]))
         if self._most is not None:
             self._rejected.check_so_far(self._most, others)
@@ -234,10 +234,6 @@ class RejectWriter:
         if self._file is not None:
             self._file.close()
         return self._rejected
-
-
-def _in_flags(reject: Reject) -> dict[str, str]:
-    return {**asdict(reject), "message": in_flags(reject.message)}
 
 
 def _text(file: BinaryIO) -> TextIO:

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.errors import DataError, RecordmillError, Reject
-from recordmill.base.option_names import option, speak_flags, speaks_flags
+from recordmill.base.option_names import option
 from recordmill.building.plan import BuildPlan, PlanReference
 from recordmill.preprocessing.metadata import check_files
 from recordmill.shards.manifest import INDEX_FOLDER, TRANSFORM_FOLDER
@@ -86,17 +86,12 @@ class NotSharedError(RecordmillError):
 @dataclass(frozen=True)
 class SharedFolder:
     """The files of one build, or read. out: absolute, or a URI; id: the build's. terms: on which whoever unpickles it
-    reads from stores and writes to them. flags: whether its errors are for the command line.
+    reads from stores and writes to them.
     """
 
     out: str
     id: str
     store_settings: StoreSettings | None = field(default=None, compare=False, repr=False)
-    flags: bool = field(default_factory=speaks_flags, compare=False, repr=False)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        speak_flags(self.flags)
 
     @property
     def is_remote(self) -> bool:

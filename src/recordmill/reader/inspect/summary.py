@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.option_names import option, spelled
+from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
 from recordmill.reader.dataset import Dataset, open
 from recordmill.reader.display import show_time, show_value
@@ -261,7 +261,7 @@ def summarise(dataset: Dataset, *, lenient: bool = False, progress: Callable[[in
     features = {feature.name: _with_times(features[feature.name], feature) for feature in schema}
     compression = tuple(dict.fromkeys(file.compression for file in catalog.files))
     refusals = (
-        tuple(map(spelled, tfds_refusals(schema, *compression[:1])))
+        tuple(tfds_refusals(schema, *compression[:1]))
         if catalog.manifest is not None and schema.message != PAYLOAD
         else None
     )
@@ -273,7 +273,7 @@ def summarise(dataset: Dataset, *, lenient: bool = False, progress: Callable[[in
     sampled = None if sample is None else sample.describe(len(catalog.files))
     found = (*(findings(dataset.inference) if dataset.inference is not None else ()), *_missing(features))
     built = () if catalog.manifest is None else catalog.manifest.statistics.get("notes", ())
-    notes = (*map(spelled, catalog.notes), *built, *([] if conflicts else dataset.schema_notes))
+    notes = (*catalog.notes, *built, *([] if conflicts else dataset.schema_notes))
     seen = looked_at, features, refusals, notes, sampled, found, conflicts, rejected, stored_statistics(dataset)
     return Summary(name, schema, splits, compression, *seen)
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recordmill.base.arrays import Int64s
-from recordmill.base.option_names import in_flags, option
-from recordmill.base.sizes import show_size
+from recordmill.base.sizes import SHARD_BYTES, show_size
 from recordmill.options.build import BUILD
+from recordmill.options.commands import flag_text
 from recordmill.reader.display import show_value
 from recordmill.reader.report.features import MOST_FEATURES, class_name, features_part
 from recordmill.reader.report.markup import COLOURS, bar, data_table, markup_text, number, page
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 _CLASSES = 1000  # in the table
 _RECORDS, _RECORD_FEATURES = 5, 100
-_SHARD_BYTES = 128 << 20  # of a build that was told nothing of shards
 _TWINS, _DAMAGED = 50, 20
 _IFRAME = '<iframe sandbox title="recordmill report" style="width:100%;height:720px;border:0" srcdoc="{}"></iframe>'
 
@@ -249,15 +248,15 @@ def build_command(manifest: Manifest) -> str:
     given = {
         **options,
         "splits": ",".join(f"{name}={share}" for name, share in splits.items()) if isinstance(splits, Mapping) else "",
-        "shard_size": None if shard_bytes == _SHARD_BYTES else shard_bytes,
+        "shard_size": None if shard_bytes == SHARD_BYTES else shard_bytes,
         **{name: "none" if value is None else value for name, value in own.items()},  # as --quote none
     }
     said = [
-        in_flags(option(name, value))
+        flag_text(name, value)
         for name, value in given.items()
         if name in known and value not in (None, "", {}, [], known[name])
     ]
-    line = " ".join([f"recordmill build {kinds[0]} INPUT", in_flags(option("out", "OUT")), *said])
+    line = " ".join([f"recordmill build {kinds[0]} INPUT", flag_text("out", "OUT"), *said])
     return "".join(one if one.isprintable() else f"'$'\\U{ord(one):08x}''" for one in line)
 
 

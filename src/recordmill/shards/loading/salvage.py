@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 
 from recordmill.base.arrays import Int64s
 from recordmill.base.errors import Reject
-from recordmill.base.option_names import shortened
 from recordmill.records.example.decode import decode_lenient
 from recordmill.records.example.locate import BadRecord
 from recordmill.records.tfrecord.frames import FRAME_BYTES, HEADER_BYTES, Frames, try_scan
@@ -117,7 +116,7 @@ def _unfit(load: Load, found: Recovered, bad: Sequence[BadRecord]) -> tuple[Reje
             load.file.name,
             _place(int(found.numbers[record.row]), int(found.starts[record.row]) + first_offset),
             PARSE,
-            shortened(f"feature {record.feature!r}: {record.reason}", 290) if record.feature else record.reason,
+            f"feature {record.feature!r}: {record.reason}"[:290] if record.feature else record.reason,
         )
         for record in bad
     )

@@ -28,7 +28,6 @@ from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import Bytes, Stat, ahead, check_unchanged, read_range
 
 STREAMED = "streamed"  # the column that marks files which can't be cut
-MAX_LINE_BYTES = 16 << 20  # 16 MiB: longer than any line meant as one record, short enough to hold several
 LINE_COUNTS = ("ordinal", "start", "stop", "lines", "records", "content_bytes", "returns")  # integers of `LineRange`
 _PEEK_BYTES = 1 << 14  # 16 KiB: a line's end is usually near
 _FILES = 64  # of which line starts are held: more than threads look into at once

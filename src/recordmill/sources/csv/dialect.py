@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
+from recordmill.base.sizes import MOST_RECORD_BYTES
 from recordmill.sources.common.encoding import check_encoding
 from recordmill.sources.csv.sniff_dialect import STRONG, WEAK
 
@@ -58,7 +59,7 @@ class CsvOptions:
     skip_lines: int = 0
     differing_columns: str = UNION
     trim: bool = False
-    max_row_bytes: int = 16 << 20  # 16 MiB: longer than any row meant as one, short enough to hold several
+    max_row_bytes: int = MOST_RECORD_BYTES
 
     def __post_init__(self) -> None:
         roles = {"delimiter": self.delimiter, "quote": self.quote, "escape": self.escape, "comment": self.comment}

@@ -17,12 +17,12 @@ import pyarrow as pa
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.option_names import option
+from recordmill.base.sizes import MOST_RECORD_BYTES
 from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.sources.common.contract import Chunk, PlanOptions, Unit
 from recordmill.sources.common.encoding import check_encoding
 from recordmill.sources.common.lines import (
     LINE_COUNTS,
-    MAX_LINE_BYTES,
     STREAMED,
     LineRange,
     file_lines,
@@ -52,7 +52,7 @@ class JsonlOptions:
     """
 
     encoding: str = "utf-8"
-    max_line_bytes: int = MAX_LINE_BYTES
+    max_line_bytes: int = MOST_RECORD_BYTES
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "encoding", check_encoding(self.encoding))

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.option_names import option
+from recordmill.base.sizes import MOST_RECORD_BYTES
 from recordmill.base.suggestions import there_are
 from recordmill.base.utf8 import find_bad_utf8
 from recordmill.schemas.feature import Feature, Schema
@@ -45,7 +46,7 @@ from recordmill.sources.common.layout import (
     known_classes,
     without_unlabelled_files,
 )
-from recordmill.sources.common.lines import MAX_LINE_BYTES, STREAMED, file_lines, stream_lines
+from recordmill.sources.common.lines import STREAMED, file_lines, stream_lines
 from recordmill.sources.common.tables import batch_of
 from recordmill.sources.text.line_records import TextColumns, count_lines, line_chunks
 from recordmill.storage.codecs import NONE
@@ -143,7 +144,7 @@ def _document(file: InputFile, data: Bytes | None, encoding: str, max_bytes: int
                     f"and an eighth of {option('memory')}, allow",
                 )
     except DataError as error:
-        return Reject(file.name, error.place, "encoding", error.marked_reason)
+        return Reject(file.name, error.place, "encoding", error.reason)
     text = pieces[0] if len(pieces) == 1 else np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
     bad = find_bad_utf8(text)
     if bad < 0:
@@ -177,7 +178,7 @@ class TextOptions:
     mode: str = AUTO_LAYOUT
     blank_lines: bool = True
     encoding: str = "utf-8"
-    max_line_bytes: int = MAX_LINE_BYTES
+    max_line_bytes: int = MOST_RECORD_BYTES
     split_from: str = AUTO_LAYOUT
     class_from: str = AUTO_LAYOUT
     unlabelled: str = LEAVE
