@@ -1,3 +1,1 @@
-"""What a record is: a `Schema` of features in, its forms for Arrow, TensorFlow Metadata, TensorFlow Datasets and
-`tf.io` out, and back.
-"""
+"""Schemas of records, and their forms for Arrow, TensorFlow Metadata, TensorFlow Datasets and `tf.io`."""

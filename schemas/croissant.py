@@ -1,6 +1,7 @@
-"""What people say of a data set (its licence, who made it, how to cite it), and `croissant.json`, by which search
-engines and loaders of data sets find it: a `Schema` and the shards' names as JSON-LD of Croissant 1.1
-(https://docs.mlcommons.org/croissant/docs/croissant-spec-1.1.html).
+"""Description of a data set (licence, creator, citation), and `croissant.json`, by which search engines and loaders
+find it.
+
+The file is JSON-LD of Croissant 1.1 (https://docs.mlcommons.org/croissant/docs/croissant-spec-1.1.html).
 
 The shards are a FileSet by pattern: a FileObject needs a SHA-256 or MD5, and digests of shards are BLAKE3, which
 Croissant does not know. Nor has it a type for Examples: fields name the features, which readers of TFRecord decode.
@@ -54,11 +55,15 @@ _DTYPES = {"bool": "sc:Boolean", "string": "sc:Text", "bytes": "sc:Text", "bfloa
 
 @dataclass(frozen=True)
 class Description:
-    """What people say of a data set; "": nothing. license: an identifier of SPDX, a URL, or a name. url: its page, with
-    which it gets a `croissant.json`. creator: an organization's or a person's name.
+    """Description of a data set by people. An empty text says nothing.
+
+    Attributes:
+        license: an identifier of SPDX, a URL, or a name.
+        url: the data set's page, with which it gets a `croissant.json`.
+        creator: the name of an organization or a person.
 
     Raises:
-        UsageError: one is blank, url is none of the web, or it is given and what Croissant requires beside is not.
+        UsageError: one is blank, url is no web address, or url is given without what Croissant requires.
     """
 
     description: str = ""
@@ -81,7 +86,7 @@ class Description:
 
     @classmethod
     def of(cls, given: Mapping[str, str | None]) -> Description:
-        """Those that are given, without blanks around them."""
+        """Creates a description from the given texts, without blanks around them."""
         for name, value in given.items():
             if value is not None and (not isinstance(value, str) or not value.strip()):
                 raise UsageError(f"{option(name, value)}: it says nothing; give a text, or leave it out")
@@ -98,10 +103,16 @@ def croissant_json(
     published: str,
     images: Collection[str] = (),
 ) -> dict[str, Any]:
-    """The content of `croissant.json`.
+    """Returns the content of `croissant.json`.
 
-    patterns: split to the glob of its shards, relative to the file. version: three numbers. published: the day, as ISO
-    8601 has it. images: those features of bytes that hold pictures.
+    Args:
+        name: the data set's name.
+        about: its description.
+        schema: its features.
+        patterns: split to the glob of its shards, relative to the file.
+        version: three numbers.
+        published: the day, as ISO 8601 has it.
+        images: the features of bytes that hold pictures.
     """
     info: dict[str, Any] = {
         "@context": dict(_CONTEXT),
@@ -210,7 +221,7 @@ def _data_type(feature: Feature) -> str:
 
 
 def _said(feature: Feature) -> Iterator[str]:
-    """What the type does not say."""
+    """Yields what the type of a feature does not say."""
     if feature.dtype == "bytes":
         yield "bytes"
     if feature.timestamp is not None:

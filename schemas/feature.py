@@ -1,5 +1,4 @@
-"""What a record is: a `Schema` of `Feature`s, each with its true dtype,
-its shape and the way `tf.train.Example` holds it.
+"""Schemas of records: `Feature` has the true dtype and shape of a column and the way `tf.train.Example` holds it.
 
 A Feature says what the user put in and gets back (`uint8 [28, 28]`); its `storage()` says which entries of the
 Example's map carry it (`int64_list`, `float_list` or `bytes_list`), since Example knows only three kinds. Nothing here
@@ -48,7 +47,7 @@ EXAMPLE, SEQUENCE_EXAMPLE, PAYLOAD = "Example", "SequenceExample", "bytes"  # wh
 
 
 def most_features(memory_bytes: int) -> int:
-    """How many features records may have where so much memory is given."""
+    """Returns how many features records may have with so much memory."""
     return min(MAX_FEATURES, max(memory_bytes // _FEATURE_BYTES, _ALWAYS_FEATURES))
 
 
@@ -65,10 +64,13 @@ def check_feature_count(features: int, memory_bytes: int, source: str = "") -> N
 
 @dataclass(frozen=True)
 class Storage:
-    """One entry of the Example's feature map.
+    """Entry of the Example's feature map.
 
-    name: the key in the map; kind: `int64`, `float` or `bytes`; length: how many values it holds, None where that
-    varies. raw: the one bytes value is the little-endian memory of the tensor (`tf.io.decode_raw`).
+    Attributes:
+        name: the key in the map.
+        kind: `int64`, `float` or `bytes`.
+        length: how many values it holds; None where that varies.
+        raw: the one bytes value is the little-endian memory of the tensor (`tf.io.decode_raw`).
     """
 
     name: str
@@ -79,17 +81,20 @@ class Storage:
 
 @dataclass(frozen=True)
 class Feature:
-    """One named column of a data set.
+    """Named column of a data set.
 
-    name: the key in the Example; UTF-8 text without NUL.
-    dtype: one of `DTYPES`, or `timestamp[UNIT]` or `timestamp[UNIT, UTC]` with UNIT s, ms, us or ns (int64 since 1970).
-    shape: `()` a scalar, `(28, 28)` a fixed tensor in row-major order, `(None,)` a variable-length list, `(None, None)`
-        lists of lists, `(None, 4)` a list of 4-vectors. Variable dimensions come first.
-    required: every record has it. A record without it has a null, which is neither empty nor a default.
-    classes: for an int64 scalar or list: the name of class 0, 1, ...
-    per_step: it stands in the feature_lists of a SequenceExample; shape[0] is then the step, and None. A name that ends
-        in `/sequence` is that of the list before it (`steps_name`).
-    found: (name, number) of what the fit of a transform found for it: mean, variance, min, max, vocabulary (its size).
+    Attributes:
+        name: the key in the Example; UTF-8 text without NUL.
+        dtype: one of `DTYPES`, or `timestamp[UNIT]` or `timestamp[UNIT, UTC]` with UNIT s, ms, us or ns (int64 since
+            1970).
+        shape: `()` a scalar, `(28, 28)` a fixed tensor in row-major order, `(None,)` a variable-length list, `(None,
+            None)` lists of lists, `(None, 4)` a list of 4-vectors. Variable dimensions come first.
+        required: every record has it. A record without it has a null, which is neither empty nor a default.
+        classes: for an int64 scalar or list: the name of class 0, 1, ...
+        per_step: it stands in the feature_lists of a SequenceExample; shape[0] is then the step, and None. A name
+            that ends in `/sequence` is that of the list before it (`steps_name`).
+        found: (name, number) of the constants that the fit of a transform computed: mean, variance, min, max,
+            vocabulary (its size).
     """
 
     name: str
@@ -129,7 +134,7 @@ class Feature:
 
     @property
     def ragged_rank(self) -> int:
-        """How many leading dimensions vary from record to record."""
+        """Number of leading dimensions that vary from record to record."""
         rank = 0
         while rank < len(self.shape) and self.shape[rank] is None:
             rank += 1
@@ -137,7 +142,7 @@ class Feature:
 
     @property
     def inner_shape(self) -> tuple[int, ...]:
-        """The fixed dimensions behind the variable ones."""
+        """Fixed dimensions after the variable ones."""
         return tuple(size for size in self.shape[self.ragged_rank :] if size is not None)
 
     @property
@@ -210,9 +215,10 @@ def steps_name(entry: str, is_taken: bool) -> str:
 
 @dataclass(frozen=True)
 class Schema:
-    """The features of a data set, by name, and which of them a reader takes as the label.
+    """Features of a data set, by name, and its label.
 
-    message: `Example`, `SequenceExample`, or `bytes` for records that are neither (one feature named `record`).
+    Attributes:
+        message: `Example`, `SequenceExample`, or `bytes` for records that are neither (one feature named `record`).
     """
 
     features: tuple[Feature, ...]

@@ -21,12 +21,13 @@ Default = int | float | bytes | str
 
 @dataclass(frozen=True)
 class Finish:
-    """What turns the parsed values into the feature's own.
+    """Conversion of parsed values to the feature's own.
 
-    decode_raw: the values are the little-endian bytes of tensors of this dtype. cast: else, the dtype to cast to, None
-    if they have it already. shape: of one decoded tensor, None for the dimensions that vary; `()` where parsing gives
-    the shape already. row_lengths: int64 entries, outermost first, each to be parsed as a list of its own, that nest
-    the decoded values.
+    Attributes:
+        decode_raw: the values are the little-endian bytes of tensors of this dtype.
+        cast: without decode_raw, the dtype to cast to; None if they have it already.
+        shape: of one decoded tensor, None for the dimensions that vary; `()` where parsing gives the shape already.
+        row_lengths: int64 entries, outermost first, each parsed as a list of its own, that nest the decoded values.
     """
 
     decode_raw: str | None = None
@@ -37,9 +38,10 @@ class Finish:
 
 @dataclass(frozen=True)
 class FixedLen:
-    """tf.io.FixedLenFeature(shape, dtype, default): a dense tensor [batch, *shape].
+    """Dense tensor [batch, *shape]: tf.io.FixedLenFeature(shape, dtype, default).
 
-    default: fills a record that lacks the feature, in the parsed dtype; None: such a record is an error.
+    Attributes:
+        default: fills a record that lacks the feature, in the parsed dtype; None: such a record is an error.
     """
 
     dtype: str
@@ -50,11 +52,13 @@ class FixedLen:
 
 @dataclass(frozen=True)
 class RaggedSpec:
-    """tf.io.RaggedFeature(dtype, value_key, partitions): a ragged tensor [batch, None, ...].
+    """Ragged tensor [batch, None, ...]: tf.io.RaggedFeature(dtype, value_key, partitions).
 
-    partitions: outermost first, behind the batch and the first variable dimension: an entry's name is RowLengths(name),
-    a number is UniformRowLength(number). optional: the first variable dimension is 0 where a record lacks the feature
-    and 1 where it has it, since tf has no null; a list that is missing and one that is empty both come as empty.
+    Attributes:
+        partitions: outermost first, after the batch and the first variable dimension: an entry's name is
+            RowLengths(name), a number is UniformRowLength(number).
+        optional: the first variable dimension is 0 where a record lacks the feature and 1 where it has it, since tf
+            has no null; a list that is missing and one that is empty both come as empty.
     """
 
     dtype: str
@@ -112,7 +116,7 @@ def _finish(feature: Feature) -> Finish:
 
 
 def tensor_arguments(feature: Feature) -> dict[str, object]:
-    """What `reader.tensorflow.program.tensor_of` takes to make the feature's tensor, besides what is so by default."""
+    """Returns the arguments of `reader.tensorflow.program.tensor_of` for the feature that differ from its defaults."""
     finish = _finish(feature)
     made = {
         "dtype": "int64" if feature.timestamp else {"bytes": "string"}.get(feature.dtype, feature.dtype),

@@ -46,7 +46,7 @@ def check_split_name(name: str) -> str:
 
 
 def is_split_name(name: str) -> bool:
-    """Whether a split may be called so.
+    """Returns whether a split may have this name.
 
     >>> [is_split_name(name) for name in ("train", "a.b-c", "..", "a/b", "")]
     [True, True, False, False, False]

@@ -48,11 +48,16 @@ def dataset_info_json(
     schema: Schema | None = None,
     about: Description | None = None,
 ) -> dict[str, Any]:
-    """The content of `dataset_info.json`.
+    """Returns the content of `dataset_info.json`.
 
-    version: three numbers, `1.0.0`. filepath_template: relative to the file's folder, in TFDS's terms. schema: gives
-    `as_supervised=True` its (inputs, label), if it has a label: the image alone where there is one, else all features
-    but those that name the class. about: what people say of it.
+    Args:
+        name: the data set's name.
+        version: three numbers, `1.0.0`.
+        splits: name to the numbers of its shards.
+        filepath_template: relative to the file's folder, in TFDS's terms.
+        schema: gives `as_supervised=True` its (inputs, label), if it has a label: the image alone where there is one,
+            else all features but those that name the class.
+        about: the description by people.
     """
     info: dict[str, Any] = {"name": name, "version": version, "fileFormat": "tfrecord", "moduleName": "recordmill"}
     if about is not None:
@@ -72,7 +77,7 @@ def dataset_info_json(
 
 
 def _said_by_people(about: Description) -> dict[str, Any]:
-    """As the fields of TFDS's DatasetInfo; what is not said is left out."""
+    """Returns a description as fields of TFDS's DatasetInfo, without those that are empty."""
     said = {"description": about.description, "citation": about.citation}
     found: dict[str, Any] = {name: text for name, text in said.items() if text}
     if about.url:
@@ -100,7 +105,7 @@ def label_files(schema: Schema) -> dict[str, str]:
 
 
 def tfds_refusals(schema: Schema, compression: str = "none") -> list[str]:
-    """What TFDS can't take of these shards, one sentence each, for `inspect`; empty if it takes everything."""
+    """Returns a sentence for each feature of these shards that TFDS can't read, for `inspect`."""
     if compression != "none":
         return [f"TensorFlow Datasets reads no {compression} shards; build with {option('compression', 'none')}"]
     if schema.message == PAYLOAD:
@@ -221,7 +226,7 @@ def _file(name: str) -> str:
 
 
 def _features(name: str, file: str, connector: Mapping[str, Any], names: FeatureNames) -> Iterator[Feature]:
-    """file: what its label file would be called, without the ending."""
+    """Yields the TFDS features of a connector. `file` is the name of its label file, without the ending."""
     try:
         yield from _read(name, file, connector, names)
     except (ValueError, TypeError, KeyError, AttributeError):  # what Feature refuses, and JSON of another form

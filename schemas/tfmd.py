@@ -80,7 +80,7 @@ def check_supported(proto: Any) -> None:
 
 
 def is_required(entry: Any) -> bool:
-    """Whether every record has it."""
+    """Returns whether every record has the entry."""
     return bool(entry.presence.min_fraction == 1.0)
 
 
@@ -316,7 +316,7 @@ def _value_entry(feature: Feature, storage: Storage) -> Any:
 
 
 def _add_tags(entry: Any, feature: Feature) -> None:
-    """What reading the entry as anybody's would not give."""
+    """Adds annotation tags for what the proto can't express."""
     tags = []
     if entry.name != feature.name:
         tags.append(f"feature={feature.name}")

@@ -1,8 +1,9 @@
-"""What texts were seen in a column, merged over rows, files and threads; the dtype that holds them all out.
+"""Dtypes of columns of texts: the classes of their texts, merged over rows, files and threads, and the dtype that
+holds all.
 
-`TextCounts` is a monoid: `TextCounts()` is its zero, `+` joins what two threads saw, in any order. What a text is by
-itself (a class, one bit) is told by native/numbers.cpp; the rule that turns classes into a dtype stands here and
-serves CSV and JSONL alike:
+`TextCounts` is a monoid: `TextCounts()` is its zero, `+` joins the counts of two threads, in any order.
+native/numbers.cpp classifies a single text (a class is one bit); the rule that turns classes into a dtype stands here
+and serves CSV and JSONL alike:
 
 * nothing but nulls: `string`, nullable.
 * only `true` and `false`: `bool`; together with anything else: `string`.
@@ -41,14 +42,18 @@ _UNITS = ((NANO_TIME, "ns"), (MICROS, "us"), (MILLIS, "ms"), (SECONDS, "s"))
 
 @dataclass(frozen=True)
 class TextCounts:
-    """What was seen in one column.
+    """Counts of the texts of one column.
 
-    classes: the bits above, joined. values: how many values; a null is none.
-    nulls: how often each way to write a null occurred, by its name.
-    soft_nulls: those among the values that are text in a text column and null in any other (a quoted null token); they
-        have no class.
-    inexact_decimals: values with a point or an exponent that lose digits as float32, as native/numbers.cpp defines it.
-    inexact_integers: whole numbers that float32 can't hold exactly. overflows: values above the largest float32.
+    Attributes:
+        classes: the bits above, joined.
+        values: how many values; a null is none.
+        nulls: how often each way to write a null occurred, by its name.
+        soft_nulls: those among the values that are text in a text column and null in any other (a quoted null token);
+            they have no class.
+        inexact_decimals: values with a point or an exponent that lose digits as float32, as native/numbers.cpp
+            defines it.
+        inexact_integers: whole numbers that float32 can't hold exactly.
+        overflows: values above the largest float32.
     """
 
     classes: int = 0
@@ -85,7 +90,7 @@ class TextCounts:
         return resolve_dtype(self.classes)
 
     def null_count(self, dtype: str) -> int:
-        """How many nulls the column has if it is read as that dtype."""
+        """Returns how many nulls the column has if it is read as that dtype."""
         return sum(self.nulls.values()) + (0 if dtype in ("string", "bytes") else self.soft_nulls)
 
 

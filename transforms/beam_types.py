@@ -1,4 +1,4 @@
-"""What recordmill uses of Beam, with types: Beam's own classes when it runs, and for type checkers what they promise.
+"""Beam's classes with types: its own when it runs, and for type checkers what they promise.
 
 Beam's annotations don't hold under strict checking (a step is an Any there, and a class of ours that extends one is
 unchecked), so this border says itself what a collection and a step can do. A comment at each `expand` says the
@@ -125,7 +125,7 @@ else:
     windowed = GlobalWindows.windowed_value  # what a bundle gives when it ends
 
     def is_global(collection: PCollection) -> bool:
-        """Whether it is bounded, and all of it in one window."""
+        """Returns whether a collection is bounded and all of it in one window."""
         return collection.is_bounded and isinstance(collection.windowing.windowfn, GlobalWindows)
 
     def row_fields(collection: PCollection) -> list:

@@ -29,10 +29,16 @@ _NUMPY = {f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 1
 
 @dataclass
 class WriteToShards(PTransform):
-    """Rows to a data set; gives a row with `out`, `records` and `rejected`.
+    """Writes rows to a data set; gives a row with `out`, `records` and `rejected`. The fields' types become the
+    features'.
 
-    out: a folder that all workers see, or one in a store. splits: name to fraction. key, split_by: fields that decide
-    order and splits. num_shards, or shard_bytes. max_rejects: `10` or `1%`. The fields' types become the features'.
+    Args:
+        out: a folder that all workers see, or one in a store.
+        num_shards: how many shards; or shard_bytes.
+        splits: name to fraction.
+        key: the field that decides the order.
+        split_by: the field whose equal values stay in one split.
+        max_rejects: `10` or `1%`.
     """
 
     out: str

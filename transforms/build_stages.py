@@ -109,7 +109,7 @@ def survey_all(histogram: Histogram | None, accounts: Iterable[Account], plan: S
 
 
 def merges_of(found: Survey) -> Iterator[Merge]:
-    """What is to be merged before shards are: mostly nothing."""
+    """Yields the merges that are needed before shards are made: mostly none."""
     if found.merges:
         yield from plan_merges(found.layout.load())
 
@@ -148,7 +148,7 @@ def gaps_of(made: ShardAttempt) -> Iterator[tuple[int, int]]:
 
 
 def name_shard(made: ShardAttempt, gaps: Iterable[tuple[int, int]], plan: SharedPlan) -> Iterator[FinalShard]:
-    """What was made under its own name."""
+    """Gives a shard that was made its final name."""
     if (placed := give_final_name(plan.job_folder, made, gaps)) is not None:
         yield placed
 
@@ -167,10 +167,14 @@ def release(manifest: Manifest, plan: SharedPlan) -> Manifest:
 
 @dataclass
 class ShardStages(PTransform):
-    """Accounts of runs in OUT, and where their keys lie, to a committed data set: a PCollection with its one Manifest.
+    """Turns accounts of sorted runs in OUT, and where their keys lie, into a committed data set: gives its one
+    Manifest.
 
-    plan: the SharedPlan, or a PCollection with it. local: shards are one element, and made on threads of one process.
     Expands a mapping of ACCOUNTS and HISTOGRAMS, as IngestGroup's outputs are.
+
+    Attributes:
+        plan: the SharedPlan, or a PCollection with it.
+        local: shards are one element, and made on threads of one process.
     """
 
     plan: SharedPlan | PCollection

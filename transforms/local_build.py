@@ -32,9 +32,10 @@ _OFFSETS = 64  # of the memory: the share of the offsets of slices of some shard
 
 @dataclass
 class LocalBuild(PTransform):
-    """An impulse to a committed data set; gives the one Manifest. Each transform more takes Beam some 10 ms.
+    """Turns an impulse into a committed data set; gives the one Manifest. Each further transform takes Beam some 10 ms.
 
-    plan: for this process, or for those of a runner that has some.
+    Attributes:
+        plan: for this process, or for those of a runner that has some.
     """
 
     plan: SentPlan

@@ -126,11 +126,11 @@ def _looking_often() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _telling_cells_apart() -> Iterator[None]:
-    """Beam takes the pipelines made here for none of a notebook cell's, wherever they run.
+    """Keeps Beam from looking for the pipelines made here in the cells of a notebook.
 
     Where IPython runs, Beam looks for pipelines among the user's variables to put the cell's number into their labels;
     for that it imports `apache_beam.dataframe`, which fails with pandas 3 and takes seconds with others. It also leaves
-    a pipeline's temporary folder behind there. Pipelines of the user's own are asked about as before.
+    a pipeline's temporary folder there. Pipelines of the user's own are asked about as before.
     """
     from apache_beam import pipeline
     from apache_beam.utils import interactive_utils

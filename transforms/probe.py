@@ -24,8 +24,12 @@ _LONGEST = 300
 
 @dataclass(frozen=True)
 class ProbeRequest:
-    """What a worker is to see. token: a file in the run's folder, "" for none; text: what it says. inputs: (path,
-    bytes).
+    """Questions for a worker.
+
+    Attributes:
+        token: a file in the run's folder, "" for none.
+        text: the content of that file.
+        inputs: (path, bytes) that it should see.
     """
 
     token: str = ""
@@ -34,7 +38,7 @@ class ProbeRequest:
 
 
 def installed() -> dict[str, str]:
-    """What runs here: of Python major and minor version, of packages the whole; "" where one is not there."""
+    """Returns versions by name: of Python major and minor, of packages the whole; "" where one is not there."""
     found = {"python": ".".join(platform.python_version_tuple()[:2])}
     for name in PACKAGES:
         try:
@@ -45,7 +49,7 @@ def installed() -> dict[str, str]:
 
 
 def probe_worker(_: int, wanted: ProbeRequest) -> dict[str, Any]:
-    """What this process has and sees; `out` and `inputs` say what is wrong, "" for nothing."""
+    """Returns what this process has and sees; `out` and `inputs` say what is wrong, "" for nothing."""
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
@@ -87,12 +91,12 @@ def count_facts(number: int, wanted: ProbeRequest) -> Iterator[int]:
 
 
 def probe_workers(pipeline: Pipeline, wanted: ProbeRequest, looks: int) -> PCollection:
-    """As many looks, spread over the workers."""
+    """Probes the workers as often as told, spread over them."""
     return pipeline | Create(range(looks)) | Reshuffle() | FlatMap(count_facts, wanted)
 
 
 def facts_of(metrics: Any) -> list[dict[str, Any]]:
-    """What the workers found, of a finished job's metrics; one entry for each process."""
+    """Returns the workers' answers from a finished job's metrics; one entry for each process."""
     found = {}
     for result in metrics.query()["counters"]:
         if result.key.metric.namespace == PROBE_NAMESPACE:

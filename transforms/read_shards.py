@@ -85,15 +85,17 @@ PART_BYTES = 64 << 20  # 64 MiB of uncompressed shards: what one worker reads be
 @typed(takes=None, gives=pa.RecordBatch)
 @dataclass
 class ReadShards(PTransform):
-    """The records of `inputs` as RecordBatches, one column a feature; in no order, as PCollections are.
+    """Reads the records of `inputs` as RecordBatches, one column a feature; in no order, as PCollections are.
 
-    inputs: OUT of a build, or files, folders, globs, `@list.txt`, on a disk that all workers see or in a store
-    (`s3://...`). columns: only these features, in this order. split: only this one. schema: of files that say none; by
-    default it is inferred when the pipeline runs. A value that a record lacks is a null. Nothing is opened while the
-    graph is built.
+    A value that a record lacks is a null. Nothing is opened while the graph is built. When the pipeline runs, a missing
+    input, feature or split is a UsageError, and a damaged record a DataError that names file and record.
 
-    Raises (when the pipeline runs): UsageError: nothing is there, or there is no such feature or split. DataError: a
-    record is damaged; it names file and record.
+    Args:
+        inputs: OUT of a build, or files, folders, globs, `@list.txt`, on a disk that all workers see or in a store
+            (`s3://...`).
+        columns: only these features, in this order.
+        split: only this split.
+        schema: of files that have none; by default it is inferred when the pipeline runs.
     """
 
     inputs: str | Sequence[str]
@@ -120,7 +122,7 @@ def _from_anywhere(given: str) -> str:
 
 
 def plan_inputs(asked: ReadShards) -> ReadPlan:
-    """Which files there are, where they can be read on their own, and their schema."""
+    """Finds the files, where they can be read on their own, and their schema."""
     columns = None if asked.columns is None else tuple(asked.columns)
     options = ReadOptions(to="arrow", columns=columns, split=asked.split, file_bytes=PART_BYTES)
     return plan_read(asked.inputs, options, schema=asked.schema)

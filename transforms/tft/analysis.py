@@ -54,10 +54,12 @@ def split_batches(groups: Iterable[int], given: SentPlan, split: str, inputs: Sc
 
 @dataclass
 class FitTransform(PTransform):
-    """Packs of group numbers to the folder that then holds the saved transform.
+    """Turns packs of group numbers into the folder that then holds the saved transform.
 
-    split: whose records are analysed. inputs: the features that the function gets.
-    target: the folder that is to hold it; whoever finds it there already leaves it.
+    Attributes:
+        split: whose records are analysed.
+        inputs: the features that the function gets.
+        target: the folder that is to hold it; whoever finds it there already leaves it.
     """
 
     plan: SentPlan
@@ -90,7 +92,7 @@ def adapter(inputs: Schema) -> Any:
 
 
 def publish(pipeline: Pipeline, target: str, model: PCollection, metadata: Any) -> PCollection:
-    """What an analysis gives to the folder of the saved transform."""
+    """Writes the result of an analysis to the folder of the saved transform."""
     put = Map(publish_transform, AsSingleton(model), AsSingleton(metadata.deferred_metadata), metadata.asset_map)
     published: PCollection = pipeline | "Once" >> Create([target]) | "Publish" >> put
     return published

@@ -51,7 +51,7 @@ class _Found:
     place: int
 
     def mark(self, result: str, tensor: Any) -> Any:
-        """The same tensor, by an operation that names it."""
+        """Returns the same tensor, by an operation that names it."""
         import tensorflow as tf
 
         return tf.identity(tensor, name=f"fitted_{self.number}_{result}")

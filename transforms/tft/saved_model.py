@@ -59,7 +59,7 @@ def _sort(messages: Any, key: Callable[[Any], str]) -> None:
 
 
 def _content_name(path: str, digests: Mapping[str, str]) -> str:
-    """In place of the path of an asset, or of anything else in the run's folder."""
+    """Returns the name of the content, in place of the path of an asset or of anything else in the run's folder."""
     name = os.path.basename(path)
     return f"{digests[name][:32]}/{name}" if name in digests else name
 

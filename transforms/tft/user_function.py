@@ -95,7 +95,7 @@ class GuardedFunction:
 
     @property
     def _place(self) -> str:
-        """Where the function stands."""
+        """Returns where the function stands."""
         if self._code is None:
             return repr(self.function)
         line = linecache.getline(self._code.co_filename, self._code.co_firstlineno).strip()

@@ -73,9 +73,13 @@ class AnalysisPart:
 
 @dataclass
 class AnalyzeGroups(PTransform):
-    """Numbers of groups of units to files in OUT, of which a list is put there: a PCollection with their number.
+    """Turns numbers of groups of units into files in OUT, of which a list is put there: gives their number.
 
-    plan: as it lies in OUT. split, inputs, function: as in `FitTransform`.
+    Attributes:
+        plan: as it lies in OUT.
+        split: as in `FitTransform`.
+        inputs: as in `FitTransform`.
+        function: as in `FitTransform`.
     """
 
     plan: SharedPlan
@@ -115,7 +119,7 @@ def analyse_group(
 
 
 def keep_found(batches: PCollection, inputs: Schema, function: PreprocessingFunction, path: str) -> None:
-    """What tf.Transform's analysers find in the batches, to a file; what they make of it is left where it is."""
+    """Writes what tf.Transform's analysers compute of the batches to a file."""
     import tensorflow_transform.beam as tft_beam
     from tensorflow_transform.beam.analyzer_cache import DatasetKey
 
@@ -161,10 +165,14 @@ def read_found(path: str) -> Iterator[Any]:
 
 @dataclass
 class FitFound(PTransform):
-    """Packs of group numbers to the folder that then holds the saved transform, as `FitTransform` does it, of files of
-    what was found. Records are read for analysers that need what others find, or that tf.Transform keeps nothing of.
+    """Fits the saved transform from files of what workers analysed, into the folder that `FitTransform` makes.
 
-    found: paths of the files. The other fields are as in `FitTransform`.
+    Records are read again for analysers that need the result of others, or that tf.Transform keeps nothing of. The
+    other
+    fields are as in `FitTransform`.
+
+    Attributes:
+        found: paths of the files.
     """
 
     plan: SentPlan

@@ -1,3 +1,3 @@
-"""What knows nothing of records: errors, kernels, threads, memory for arrays, progress,
-hashes and searches over bytes.
+"""Helpers that know nothing of records: errors, threads, native code, memory for arrays, progress, hashes and
+searches.
 """

@@ -58,12 +58,13 @@ BEYOND_MEMORY = "memory"  # the reason of a reject that takes more of it than th
 
 @dataclass(frozen=True)
 class Reject:
-    """One record that can't be used.
+    """Record that can't be used.
 
-    source: the input's name relative to its root, with `/`.
-    place: where in the source, for people: `line 17`, `record 3, byte 1042`; empty for a file that is one record.
-    reason: a short machine-readable class such as `truncated`, `columns`, `type`, by which rejects are counted.
-    message: what is wrong and, where there is one, what to do, in under 300 characters.
+    Attributes:
+        source: the input's name relative to its root, with `/`.
+        place: where in the source, for people: `line 17`, `record 3, byte 1042`; empty for a file that is one record.
+        reason: a short machine-readable class such as `truncated`, `columns`, `type`, by which rejects are counted.
+        message: what is wrong and, where there is one, the remedy, in under 300 characters.
     """
 
     source: str

@@ -1,6 +1,6 @@
-"""What notebooks show of results, data sets and tables: texts in, plain HTML out, in which every text is escaped.
+"""Plain HTML of results, data sets and tables for notebooks, in which every text is escaped.
 
-No styles, scripts or links: a name or a value that a file holds can't become any.
+It has no styles, scripts or links: a name or a value that a file holds can't become any.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ _Value = TypeVar("_Value")
 
 
 class LruLimit:
-    """How many slots hold a value at once. For the whole life of the process; safe to share between threads."""
+    """Limit of how many slots hold a value at once. Lives as long as the process; safe to share between threads."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -24,20 +24,22 @@ class LruLimit:
         os.register_at_fork(after_in_child=self.begin_child)
 
     def begin_child(self) -> None:
-        """This process was forked: who had the lock in the other one does not give it back here."""
+        """Makes the limit usable in a forked process, where the lock's holder of the other process never gives it
+        back.
+        """
         self._lock = threading.Lock()
 
     def has_room(self) -> bool:
-        """Whether another slot can hold a value without one's being let go of."""
+        """Returns whether another slot can hold a value without one's being dropped."""
         return len(self._used) < self.most
 
     def values(self) -> list[Any]:
-        """Those that are held."""
+        """Returns the values that slots hold."""
         slots = [found for one in list(self._used.values()) if (found := one()) is not None]
         return [slot.value for slot in slots if slot.value is not None]
 
     def use(self, slot: LruSlot[Any]) -> None:
-        """It is used now."""
+        """Marks a slot as used now."""
         key = id(slot)
         with self._lock:
             if key not in self._used:
@@ -49,7 +51,11 @@ class LruLimit:
 
 
 class LruSlot(Generic[_Value]):
-    """value: None while none is held."""
+    """Slot for one value of a limit.
+
+    Attributes:
+        value: None while it holds none.
+    """
 
     __slots__ = ("__weakref__", "_limit", "value")
 

@@ -1,4 +1,4 @@
-"""What this process may take of its machine where nobody says otherwise: processors and memory."""
+"""Defaults of processors and memory: what this process may take of its machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def core_count() -> int:
 
 
 def _quota(path: Path) -> int | None:
-    """How many processors `cpu.max` allows (`200000 100000`: 2), rounded up; None where it sets no bound."""
+    """Returns how many processors `cpu.max` allows (`200000 100000`: 2), rounded up; None where it sets no bound."""
     try:
         allowed, period = path.read_text(encoding="ascii").split()
         return -(-int(allowed) // int(period))

@@ -114,6 +114,6 @@ def sniff_format(head: bytes) -> FileFormat | None:
 
 
 def may_be_text(head: bytes) -> bool:
-    """Whether its first FORMAT_HEAD_BYTES hold no control character that text of any 8-bit encoding lacks."""
+    """Returns whether the first FORMAT_HEAD_BYTES hold no control character that text of any 8-bit encoding lacks."""
     head = head[:FORMAT_HEAD_BYTES]
     return len(head.translate(None, _NO_TEXT)) == len(head)

@@ -172,7 +172,7 @@ def spread_varint(value: int, length: int) -> int:
 
 @inlined
 def put_varint_at(at: int, value: int) -> int:
-    """Write a varint at an address and give the one behind it. Writes up to 7 bytes behind its end."""
+    """Writes a varint at an address and returns the address after it. Writes up to 7 bytes beyond its end."""
     if 0 <= value < 128:
         store8(at, value)
         return at + 1

@@ -1,4 +1,4 @@
-"""How far long work has come, and whether it is to stop: counters that worker threads add to and one display reads.
+"""Progress of long work, and requests to stop it: counters that worker threads add to and one display reads.
 
 Work that may run in another process (a Beam worker) asks for the `Progress` of its job by name and gets a silent one
 there, so the same code runs everywhere. These counters are for people; accounts that decide a commit travel with the
@@ -20,7 +20,7 @@ class Cancelled(RecordmillError):
 
 
 class Compiling:
-    """Whether kernels are being compiled in this process, and since when; `base.kernels` tells, displays ask."""
+    """Clock of kernels that are being compiled in this process; `base.kernels` sets it, displays read it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -35,7 +35,7 @@ class Compiling:
             self.since = time.monotonic() if self.since is None else self.since
 
     def end(self) -> None:
-        """It is ready."""
+        """Marks a kernel as compiled."""
         with self._lock:
             self._at_once -= 1
             if not self._at_once:
@@ -43,7 +43,7 @@ class Compiling:
 
     @property
     def seconds(self) -> float:
-        """For how long kernels have been compiled without a break; 0 if none are."""
+        """Returns for how long kernels have been compiled without a break; 0 if none are."""
         since = self.since
         return 0.0 if since is None else time.monotonic() - since
 

@@ -34,7 +34,7 @@ def nearest(word: object, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """`; did you mean csv?`, to be put behind a message, or nothing.
+    """Returns `; did you mean csv?`, to be put after a message, or nothing.
 
     >>> did_you_mean("Y", ["x", "y"]), did_you_mean("7", ["x", "y"])
     ('; did you mean y?', '')
@@ -44,7 +44,7 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
 
 
 def there_are(word: object, known: Iterable[str]) -> str:
-    """What there is instead of a name that is not, and which of these was probably meant.
+    """Returns the names that there are, and which of them was probably meant.
 
     >>> there_are("prise", ["price", "name"])
     'there are price, name; did you mean price?'

@@ -1,4 +1,4 @@
-"""Which limit of the system an exception tells of."""
+"""Limits of the system that an exception tells of."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class SystemLimit(Enum):
-    """What there was not enough of. LIBRARY: a library could not be loaded, of the address space, most likely."""
+    """Resource that ran out. LIBRARY: a library could not be loaded, most likely for lack of address space."""
 
     MEMORY = "memory"
     LIBRARY = "library"
@@ -28,7 +28,7 @@ def limit_reached(error: Exception) -> SystemLimit | None:
 
 
 def _is_of_loading(error: Exception) -> bool:
-    """Whether it may come of a library that can't be loaded; some go on without a part of themselves."""
+    """Returns whether the error may come of a library that can't be loaded; some go on without a part of themselves."""
     if isinstance(error, AttributeError):
         return str(error).startswith("module ")
     return isinstance(error, ImportError | SystemError) and not isinstance(error, ModuleNotFoundError)

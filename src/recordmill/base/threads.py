@@ -50,7 +50,9 @@ def _close_all() -> None:
 
 
 def both(one: Callable[[], _Item], other: Callable[[], _Result]) -> tuple[_Item, _Result]:
-    """What two calls give that wait, each on a thread; the first one's error is raised before the other's."""
+    """Returns the results of two calls that wait, each on a thread; the first one's error is raised before the
+    other's.
+    """
     with ThreadPoolExecutor(1, thread_name_prefix="recordmill") as pool:
         later = pool.submit(other)
         return one(), later.result()
@@ -66,13 +68,19 @@ def thread_map(
     weight: Callable[[_Item], int] = lambda item: 0,
     room: int = 0,
 ) -> Iterator[_Result]:
-    """work(item) for each item, in the items' order, on that many threads,
-    at most threads results ahead of the consumer.
+    """Yields work(item) for each item, in the items' order, at most `threads` results ahead of the consumer.
 
-    The first error is raised where its result would stand; what has not begun is then not begun, what runs is waited
-    for. stop: called before that, where work takes so long that it should be told. weight, room: what an item holds
-    from its begin until the consumer asks for the result behind its own, and what all of them may hold together; one
-    that alone holds more goes alone.
+    The first error is raised where its result would stand; what has not begun is then not begun, and what runs is
+    waited
+    for.
+
+    Args:
+        work: the function that the threads call.
+        items: its arguments.
+        threads: how many threads call it.
+        stop: called before running work is waited for, where that takes so long that it should be told to end.
+        weight: bytes that an item holds from its begin until the consumer asks for the result after its own.
+        room: bytes that all items may hold together; one that alone holds more goes alone.
     """
     if threads <= 1:
         yield from map(work, items)
@@ -109,7 +117,7 @@ _END: Any = object()
 
 @closed_at_exit
 def one_ahead(items: Iterator[_Item]) -> Iterator[_Item]:
-    """The same items, the next of which is made by another thread while the consumer is at work on one.
+    """Yields the same items, the next of which another thread makes while the consumer is at work on one.
 
     An error is raised where its item would stand. Where the consumer stops early, the item under way is waited for.
     """
@@ -154,8 +162,8 @@ _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def interrupted_later() -> Iterator[None]:
-    """A signal by which somebody stops the process is heard behind what is within, if that is in the main thread; a
-    second one at once.
+    """Delays a signal that stops the process until the context has ended, in the main thread; a second signal is not
+    delayed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -216,8 +224,9 @@ def _raise_in(thread: int, error: type[BaseException] | None) -> None:
 
 
 class ProcessLock:
-    """A lock for the whole life of the process, which its holder may take again. In a forked process nobody holds it:
-    a thread that did stays behind, and would never give it back.
+    """Lock for the whole life of the process, which its holder may take again.
+
+    In a forked process nobody holds it: the thread that did is not there, and would never give it back.
     """
 
     def __init__(self) -> None:
@@ -235,7 +244,9 @@ class ProcessLock:
 
 
 class Budget:
-    """So many bytes of memory. What alone needs more waits until nothing else is held, and goes alone."""
+    """Bytes of memory to be shared. A reservation that alone exceeds them waits until nothing else is reserved, and
+    goes alone.
+    """
 
     def __init__(self, total_bytes: int) -> None:
         self._total = self._free = max(total_bytes, 1)
@@ -243,7 +254,7 @@ class Budget:
 
     @contextlib.contextmanager
     def reserve(self, size_bytes: int) -> Iterator[None]:
-        """So many bytes of it, while the context lasts."""
+        """Reserves so many bytes while the context lasts."""
         taken = min(size_bytes, self._total)
         with self._changed:
             self._changed.wait_for(lambda: self._free >= taken)

@@ -42,9 +42,9 @@ NO_NAME = "this is no name (UTF-8 text without NUL)"
 
 
 def is_feature_name(name: str | bytes) -> bool:
-    """Whether a feature can be called so: by any UTF-8 text without NUL.
+    r"""Returns whether a feature can have this name: any UTF-8 text without NUL.
 
-    >>> is_feature_name("image/encoded"), is_feature_name("a\\0b"), is_feature_name(b"\\xff")
+    >>> is_feature_name("image/encoded"), is_feature_name("a\0b"), is_feature_name(b"\xff")
     (True, False, False)
     """
     try:

@@ -29,9 +29,13 @@ _MOST_BUCKETS = 1 << 16  # of bucketize: the manifest has a boundary of each, an
 
 @dataclass(frozen=True)
 class StepValue:
-    """dtype: int64, float32, string or bytes. shape: as in `Feature`. required: never missing.
+    """Type of a value between two steps.
 
-    size: its int64 values lie in [0, size), or in [-1, size) for words that no vocabulary has; None: unknown.
+    Attributes:
+        dtype: int64, float32, string or bytes.
+        shape: as in `Feature`.
+        required: never missing.
+        size: its int64 values lie in [0, size), or in [-1, size) for words that no vocabulary has; None: unknown.
     """
 
     dtype: str
@@ -41,7 +45,7 @@ class StepValue:
 
     @classmethod
     def of(cls, feature: Feature) -> StepValue:
-        """What the steps get of a raw feature."""
+        """Returns what the steps get of a raw feature."""
         dtype = {"string": "string", "bytes": "bytes"}.get(feature.dtype)
         if dtype is None:
             dtype = "float32" if feature.kind == "float" or feature.dtype == "float64" else "int64"
@@ -67,8 +71,13 @@ class TransformStep:
 
 @dataclass(frozen=True)
 class _Kind:
-    """takes: kinds of value. check: the argument as given to the complete one, or ValueError. make: the value after it,
-    or ValueError. wants: how the argument is written, for messages.
+    """Kind of step.
+
+    Attributes:
+        takes: kinds of value.
+        check: the argument as given to the complete one, or ValueError.
+        make: the value after it, or ValueError.
+        wants: how the argument is written, for messages.
     """
 
     takes: tuple[str, ...]
@@ -188,7 +197,7 @@ def _depth(argument: Any) -> int | None:
 
 
 def is_whole_number(number: Any) -> bool:
-    """Whether it is a whole number, as an int or a float."""
+    """Returns whether a number, an int or a float, is whole."""
     return isinstance(number, int) or (isinstance(number, float) and number.is_integer())
 
 
@@ -319,7 +328,12 @@ class DeclaredColumn:
 
 @dataclass(frozen=True)
 class Declaration:
-    """columns: what is made. kept: (output name, raw name) of what stays as it is."""
+    """Declared transform.
+
+    Attributes:
+        columns: the features that it makes.
+        kept: (output name, raw name) of features that stay as they are.
+    """
 
     columns: tuple[DeclaredColumn, ...]
     kept: tuple[tuple[str, str], ...]
@@ -331,10 +345,11 @@ class Declaration:
 
 
 def read_declaration(path: str | os.PathLike[str]) -> Mapping[str, Any]:
-    """What a YAML file declares.
+    """Reads the declaration of a YAML file.
 
     Raises:
-        UsageError: it can't be read, or holds no mapping. MissingExtraError: PyYAML is not installed.
+        UsageError: it can't be read, or holds no mapping.
+        MissingExtraError: PyYAML is not installed.
     """
     return read_yaml(os.fspath(path), option("transform", os.fspath(path)), "features to steps, as in `age: zscore`")
 

@@ -1,5 +1,5 @@
-"""What the graph of a saved transform says: which inputs each output needs, which outputs are inputs passed on, the
-constants that the analysers found, and a digest of all that it computes.
+"""Analysis of the graph of a saved transform: the inputs that each output needs, outputs that are inputs passed on, the
+constants that the analysers computed, and a digest of all that it computes.
 
 A SavedModel's files hold temporary paths and random numbers, so two fits of equal results differ in them; the digest is
 over operations, attributes, constants and vocabularies, numbered in the order in which they are reached.
@@ -119,7 +119,7 @@ def check_graph(folder: str, trusted: bool) -> None:
 
 
 def _unknown_parts(model: str) -> Iterator[str]:
-    """What of a SavedModel is not known to be harmless."""
+    """Yields the parts of a SavedModel that are not known to be harmless."""
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
@@ -169,7 +169,7 @@ def _unknown_operations(graph: Any) -> Iterator[str]:
 
 
 def _reads_asset(node: Any, function: Any, objects: Any) -> bool:
-    """Whether the file that a table is read from is an asset, which the function got with the graph."""
+    """Returns whether the file that a table is read from is an asset, which the function got with the graph."""
     bound = objects.concrete_functions[function.signature.name].bound_inputs
     arguments = [argument.name for argument in function.signature.input_arg]
     given = dict(zip(reversed(arguments), reversed(bound), strict=False))
@@ -212,7 +212,7 @@ class TransformGraph:
         return place[0] if place is not None and place[1] == 0 else None
 
     def constants(self) -> dict[str, Any]:
-        """What the analysers found, by the operation that uses it; tables are left out."""
+        """Returns what the analysers computed, by the operation that uses it, without tables."""
         found = {}
         for name, value in self._captured.items():
             if value.dtype.name not in ("resource", "variant"):
@@ -234,7 +234,9 @@ class TransformGraph:
         return found
 
     def _constant(self, op: Any) -> Any:
-        """What an analyser found, as it is or 0 - it, as tf.Transform finds a minimum; None: anything else."""
+        """Returns what an analyser computed, as it is or 0 - it, as tf.Transform computes a minimum; None: anything
+        else.
+        """
         if op.name in self._captured:
             return self._captured[op.name].numpy()
         if op.type == "Const":
@@ -307,9 +309,11 @@ def _root(op: Any) -> Any:
 
 
 def _ordered(ops: Sequence[Any], control: bool = True) -> Iterator[Any]:
-    """All operations that these need, and they themselves: each once, after those that it takes values of.
+    """Yields these operations and all that they need: each once, after those that it takes values of.
 
-    control: with those that must only have run before, as assertions do.
+    Args:
+        ops: the operations.
+        control: with those that must only have run before, as assertions do.
     """
     seen: set[str] = set()
     waiting = [(op, False) for op in reversed(ops)]

@@ -1,5 +1,6 @@
-"""What a saved transform is, as the manifest says it in plain JSON: where it came from, what it takes and gives, what
-its analysers found, and the digest of all that; and the features of transformed records.
+"""Metadata of a saved transform in the manifest's JSON: its origin, its inputs and outputs, what its analysers
+computed, and
+the digest of all that; and the features of transformed records.
 """
 
 from __future__ import annotations
@@ -123,9 +124,14 @@ _MOST_NUMBERS = 1000  # of one result in the manifest: it is for people
 
 @dataclass(frozen=True)
 class Fit:
-    """What was fitted. raw: the schema of the records read. inputs: the features that the function got.
+    """Origin of a fitted transform.
 
-    declaration: None for a user's function. given: what people call it. split: whose records it saw.
+    Attributes:
+        raw: the schema of the records read.
+        inputs: the features that the function got.
+        declaration: None for a user's function.
+        given: its name for people.
+        split: the split that was analysed.
     """
 
     raw: Schema
@@ -172,7 +178,7 @@ def describe(folder: str, fit: Fit) -> SavedTransform:
 
 
 def fit_notes(saved: SavedTransform) -> tuple[str, ...]:
-    """What of the records no analyser took in."""
+    """Returns notes on the records that no analyser counted."""
     found = saved.about["found"].items() if isinstance(saved.about["given"], Mapping) else ()
     return tuple(
         f"transform: feature {name!r}: {results[result]:,} {text}"

@@ -31,10 +31,16 @@ _loading = threading.Lock()
 
 @dataclass(frozen=True)
 class SavedTransform:
-    """folder: holds `transform_fn/`. inputs: the raw features that the graph takes. outputs: what it gives.
+    """Transform that was fitted and saved.
 
-    kept: (output name, raw name) of columns that stay as they are. schema: of the transformed records, outputs and kept
-    in order. digest: of all that it computes. about: what the manifest says of it.
+    Attributes:
+        folder: holds `transform_fn/`.
+        inputs: the raw features that the graph takes.
+        outputs: the features that it gives.
+        kept: (output name, raw name) of columns that stay as they are.
+        schema: of the transformed records, outputs and kept columns in order.
+        digest: of all that it computes.
+        about: its entry in the manifest.
     """
 
     folder: str
@@ -46,7 +52,7 @@ class SavedTransform:
     about: Mapping[str, Any] = field(default_factory=dict)
 
     def without(self, absent: Collection[str]) -> SavedTransform:
-        """The same for records without these raw features, whose outputs are left out.
+        """Returns the transform for records without these raw features, whose outputs are left out.
 
         Raises:
             DataError: nothing is left.
@@ -188,7 +194,7 @@ def _load(folder: str) -> Any:
 
 
 def _reason(error: Any) -> str:
-    """Which operation failed; TensorFlow's own message may hold the feature's value."""
+    """Returns which operation failed; TensorFlow's own message may hold the feature's value."""
     node = _NODE.search(str(error.message or ""))
     return f"{type(error).__name__}{f' in operation {node[1]}' if node else ''}"
 

@@ -52,9 +52,10 @@ def serving_layer(out: str | os.PathLike[str], *, trust_graph: bool = False) -> 
 
 
 def serving_objects(*, trust_graph: bool = False) -> dict[str, Any]:
-    """What `keras.models.load_model` needs to load a model with the layer: `custom_objects=serving_objects()`.
+    """Returns the `custom_objects` by which `keras.models.load_model` loads a model with the layer.
 
-    trust_graph: as in `serving_layer`, of what this process loads until it is called again.
+    Args:
+        trust_graph: as in `serving_layer`, for what this process loads until it is called again.
     """
     layer = _layer_class()
     layer.trusts_graph = trust_graph  # Keras makes the layer, and asks for no more than its class
@@ -71,7 +72,12 @@ def _layer_class() -> Any:
 
     @keras.saving.register_keras_serializable(package="recordmill")
     class TransformLayer(keras.layers.Layer):  # type: ignore[misc]
-        """about: the manifest's `transform`; schema: the text of its schema.pbtxt. It has no graph until `load`."""
+        """Keras layer that applies the transform. It has no graph until `load`.
+
+        Attributes:
+            about: the manifest's `transform`.
+            schema: the text of its schema.pbtxt.
+        """
 
         trusts_graph = False
 
@@ -153,7 +159,9 @@ def _dtype(feature: Feature) -> str:
 
 
 def _inputs(keras: Any, feature: Feature, taken: Set[str]) -> dict[str, Any]:
-    """By name in the records; Keras wants words for names, and each once: taken are others'."""
+    """Returns inputs by name in the records. Keras wants words for names, and each once: `taken` holds the names in
+    use.
+    """
     word = re.sub(r"\W", "_", feature.name)
     numbered = (f"{word}_{number}" for number in itertools.count(2))
     plain = next(name for name in itertools.chain([word], numbered) if taken.isdisjoint((name, f"{name}_valid")))
@@ -195,7 +203,7 @@ def _padded(tf: Any, feature: Feature, inputs: Mapping[str, Any], rows: Any) -> 
 
 
 def _more(tf: Any, values: Any, splits: Any, more: Any) -> tuple[Any, Any]:
-    """Values padded to a multiple of LANES, in rows of one each behind the others."""
+    """Pads values to a multiple of LANES, in rows of one value after the others."""
     count = tf.size(values, out_type=tf.int64)
     extra = -count % PAD_ROWS
     ends = count + tf.minimum(tf.range(1, more + 1, dtype=tf.int64), extra)
@@ -219,7 +227,7 @@ def _passed(tf: Any, raw: Feature, name: str, inputs: Mapping[str, Any]) -> dict
 
 
 def _finished(tf: Any, feature: Feature, found: Any, rows: Any) -> dict[str, Any]:
-    """What the graph gave, without the padding, as the reader gives it."""
+    """Returns the graph's outputs, without the padding, as the reader gives them."""
     if isinstance(found, tf.SparseTensor) and feature.ragged_rank:
         found = tf.RaggedTensor.from_sparse(found)
     if not isinstance(found, tf.SparseTensor):

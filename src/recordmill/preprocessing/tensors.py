@@ -93,7 +93,7 @@ class TensorValues:
 
 
 def padded_rows(rows: int) -> int:
-    """How many rows a batch of so many is padded to: a multiple of LANES, with at least LANES rows more, which have
+    """Returns how many rows a batch is padded to: a multiple of LANES, with at least LANES rows more, which have
     place for the values that sparse and ragged features are padded with.
     """
     return rows + (-rows) % PAD_ROWS + PAD_ROWS

@@ -175,8 +175,9 @@ class Dataset(Scanner, Trainable, Described):
         return pa.Table.from_arrays(table.columns, schema=to_arrow(self.schema))
 
     def sample(self, records: int = 5, seed: int = 0) -> pa.Table:
-        """So many records, or all if there are fewer, drawn without repetition: the same ones for the same seed, in the
-        order in which they are drawn.
+        """Returns so many records, or all if there are fewer, drawn without repetition.
+
+        The same seed gives the same records, in the order in which they are drawn.
         """
         drawn = np.arange(min(whole_number_of(records, "records", 0), len(self)))
         return self.take(permuted(drawn, len(self), key_of(self.fingerprint, "sample", whole_number_of(seed, "seed"))))
@@ -191,7 +192,9 @@ class Dataset(Scanner, Trainable, Described):
         return to_arrow(self.schema).__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """What Arrow's users read tables by: `duckdb.sql("from ds")`, `polars.DataFrame(ds)`, `pyarrow.table(ds)`."""
+        """Returns Arrow's stream of the records, by which `duckdb.sql("from ds")`, `polars.DataFrame(ds)` and
+        `pyarrow.table(ds)` read them.
+        """
         reader = pa.RecordBatchReader.from_batches(to_arrow(self.schema), self.record_batches())
         return reader.__arrow_c_stream__(requested_schema)
 
@@ -216,11 +219,12 @@ class Dataset(Scanner, Trainable, Described):
         return batches if batch_rows is None else rebatch(batches, batch_rows)
 
     def to_numpy(self, memmap_dir: str | os.PathLike[str] | None = None) -> Columns:
-        """Every column as an array; see `recordmill.records.columns.numpy_arrays` for what each feature becomes.
+        """Returns every column as an array; `recordmill.records.columns.numpy_arrays` says what each feature becomes.
 
-        memmap_dir: an empty or new folder; the columns are written there as `.npy` files and given memory-mapped, so
-        they may exceed memory; text is then `Strings` instead of an object array. `open_columns(memmap_dir)` opens them
-        again.
+        Args:
+            memmap_dir: an empty or new folder; the columns are written there as `.npy` files and given memory-mapped,
+                so they may exceed memory; text is then `Strings` instead of an object array.
+                `open_columns(memmap_dir)` opens them again.
         """
         from recordmill.reader.arrays import in_memory, memory_mapped
 
@@ -233,13 +237,17 @@ class Dataset(Scanner, Trainable, Described):
     def to_parquet(
         self, path: str | os.PathLike[str], *, compression: str = "zstd", overwrite: bool = False
     ) -> Path | str:
-        """The records, in order and as this view has them, as one Parquet file, which has its name when it is whole;
-        memory holds one row group. `recordmill.read` writes many files at once, and counts and resumes.
+        """Writes the records, in order and as this view has them, as one Parquet file.
 
-        path: also an object of a store (`s3://bucket/view.parquet`), whose URI is then given; it is prepared among the
-            temporary files of this machine.
+        The file has its name when it is whole; memory holds one row group. `recordmill.read` writes many files at
+        once, and
+        counts and resumes.
 
-        compression: "zstd", "snappy", "gzip" or "none". overwrite: a file of that name is replaced.
+        Args:
+            path: also an object of a store (`s3://bucket/view.parquet`), whose URI is then returned; it is prepared
+                among the temporary files of this machine.
+            compression: "zstd", "snappy", "gzip" or "none".
+            overwrite: a file of that name is replaced.
 
         Raises:
             UsageError: something of that name is there, or there is no such compression.
@@ -272,7 +280,7 @@ class Dataset(Scanner, Trainable, Described):
         return self._display().text()
 
     def _repr_html_(self) -> str:
-        """What notebooks show: the same as `repr`, with the features as a table; nothing is read for it."""
+        """Returns what notebooks show: the same as `repr`, with the features as a table; nothing is read for it."""
         return self._display().html()
 
     def _display(self) -> DatasetDisplay:

@@ -26,27 +26,39 @@ _ROWS = 10  # of a table are shown
 
 @dataclass(frozen=True)
 class DatasetDisplay:
-    """headline: what it is and how many records it has. schema: what is read, None as long as nobody knows."""
+    """Display of a data set.
+
+    Attributes:
+        headline: what it is and how many records it has.
+        schema: what is read, None as long as nobody knows.
+    """
 
     headline: str
     schema: Schema | None
 
     def text(self) -> str:
-        """What `repr` gives."""
+        """Returns the text of `repr`."""
         if self.schema is None:
             return f"<{self.headline}; {_LATER}>"
         lines = [f"  {name}: {about}" for name, about in feature_lines(self.schema)]
         return "\n".join([f"<{self.headline}", *lines]) + ">"
 
     def html(self) -> str:
-        """What notebooks show: the same, with the features as a table."""
+        """Returns the same with the features as a table, for notebooks."""
         if self.schema is None:
             return html.section(self.headline, lines=[_LATER])
         return html.section(self.headline, html.table(["feature", "holds"], feature_lines(self.schema)))
 
 
 def headline(catalog: Catalog, records: int | None, subset: int | None, conditions: Sequence[str]) -> str:
-    """records: of all files, kept: those of them for which the conditions hold; None: not known yet."""
+    """Returns the first line of a display.
+
+    Args:
+        catalog: the files.
+        records: of all files.
+        subset: those of them for which the conditions hold; None: not known yet.
+        conditions: in words.
+    """
     name = catalog.manifest.name if catalog.manifest else _files(len(catalog.files))
     rows = f"{records:,} records" if records is not None else f"{catalog.size_bytes:,} bytes"
     if conditions:

@@ -39,7 +39,9 @@ _SAID = {
 
 
 class _Wanted(NamedTuple):
-    """What is compared: whole records, or a feature's values. check: as the rules call it."""
+    """Comparison that the rules ask for: of whole records, or of a feature's values. `check` is its name in the
+    rules.
+    """
 
     check: str
     feature: str | None = None
@@ -62,10 +64,15 @@ def check_image_rules(dataset: Scanner, rules: Rules) -> None:
 def repeat_violations(
     dataset: Scanner, rules: Rules, memory_bytes: int, progress: Callable[[int], None] | None = None
 ) -> Iterator[Violation]:
-    """What of the rules' leakage and duplicates the records are not like. All records are read once, and once more
-    for images that look alike.
+    """Yields the violations of the rules of leakage and duplicates.
 
-    memory_bytes: what digests may take, beside the records that are being read.
+    All records are read once, and once more for images that look alike.
+
+    Args:
+        dataset: the records.
+        rules: with leakage or duplicates.
+        memory_bytes: what digests may take, beside the records that are being read.
+        progress: is told the number of records.
 
     Raises:
         DataError: a record is damaged.
@@ -98,7 +105,7 @@ def _equal(
 
 
 def _both(dataset: Scanner, rules: Rules) -> list[Repeats]:
-    """Those of duplicates and, where there are several splits, of leakage."""
+    """Returns the comparisons of duplicates and, where there are several splits, of leakage."""
     return [rules.duplicates, *([rules.leakage] if len(dataset.splits) > 1 else [])]
 
 
@@ -166,7 +173,7 @@ def _values(flat: Flat) -> _Spans:
 
 
 class _Places:
-    """Where records are, and how many each split has."""
+    """Places of records, and the number of records of each split."""
 
     def __init__(self, dataset: Scanner) -> None:
         self.dataset, self.splits = dataset, dataset.splits

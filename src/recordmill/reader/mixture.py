@@ -58,7 +58,7 @@ def mixture(datasets: Sequence[tuple[Fetchable, float]], *, stop: Literal["first
 
 
 class Mixture(Trainable):
-    """What `mixture` makes."""
+    """Mixture of data sets, as `mixture` makes it."""
 
     def __init__(self, datasets: Sequence[Fetchable], proportions: Proportions, stop: str) -> None:
         self._datasets, self._proportions, self._stop = datasets, proportions, stop
@@ -78,7 +78,7 @@ class Mixture(Trainable):
 
     @cached_property
     def images(self) -> Mapping[str, Any]:
-        """What becomes of the images that are decoded."""
+        """Images that are decoded, by feature."""
         images = self._datasets[0].images
         if any(dataset.images != images for dataset in self._datasets):
             raise UsageError("the data sets of a mixture are opened with different decode_images")
@@ -95,19 +95,19 @@ class Mixture(Trainable):
 
     @cached_property
     def encoded(self) -> Mixture:
-        """The same mixture with the images as they are stored."""
+        """Returns the mixture with the images as they are stored."""
         other = self._of([dataset.encoded for dataset in self._datasets])
         other.__dict__["fingerprint"] = self.fingerprint
         return other
 
     @property
     def lenient(self) -> Mixture:
-        """The same mixture, in which damaged records of files of others are no error."""
+        """Returns the mixture in a form in which damaged records of files of others are no error."""
         return self._of([dataset.lenient for dataset in self._datasets])
 
     @cached_property
     def fingerprint(self) -> str:
-        """What tells this mixture from others: its data sets, proportions and length."""
+        """Identity of the mixture: its data sets, proportions and length."""
         words = [*(dataset.fingerprint for dataset in self.mixed.datasets), self.mixed.proportions.counts, len(self)]
         return hashlib.blake2b("\n".join(map(str, words)).encode(), digest_size=16).hexdigest()
 
@@ -123,7 +123,7 @@ class Mixture(Trainable):
 
     @cached_property
     def matching(self) -> RecordBitmap | None:
-        """Which of the records of all files there are; None: all."""
+        """Records of all files that there are; None: all."""
         if all(dataset.matching is None for dataset in self.mixed.datasets):
             return None
         parts, first = [], 0
@@ -138,19 +138,19 @@ class Mixture(Trainable):
         return self.mixed.records
 
     def select(self, columns: Sequence[str]) -> Mixture:
-        """The same mixture with these features only."""
+        """Returns the mixture with these features only."""
         return self._of([dataset.select(columns) for dataset in self._datasets])
 
     def _of(self, datasets: Sequence[Fetchable]) -> Mixture:
-        """The same mixture of other forms of its data sets."""
+        """Returns the same mixture of other forms of its data sets."""
         return Mixture(datasets, self._proportions, self._stop)
 
     def stored(self, schema: Schema) -> Decoding:
-        """How the records' payloads become these features of `schema`."""
+        """Returns how the records' payloads become these features of `schema`."""
         return self.mixed.datasets[0].stored(schema)
 
     def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
-        """All records of each data set, one data set behind the other."""
+        """Yields all records of each data set, one data set after the other."""
         if (start, stop) != (0, None):
             raise UsageError("a mixture has no records by number")
         arrow = to_arrow(self.schema)
@@ -158,7 +158,7 @@ class Mixture(Trainable):
             yield from (batch.select(arrow.names).cast(arrow) for batch in dataset.record_batches())
 
     def stored_lengths(self, feature: str) -> tuple[Int64s, npt.NDArray[np.float64]] | None:
-        """As of one data set, each data set counted by its weight."""
+        """Returns the lengths as of one data set, each data set counted by its weight."""
         datasets = self.mixed.datasets
         parts = [dataset.stored_lengths(feature) if isinstance(dataset, Counted) else None for dataset in datasets]
         known = [part for part in parts if part is not None]

@@ -43,7 +43,7 @@ _Looks = tuple[Int64s, int, U64, Bytes]  # records, their split, [n, HASH_WORDS]
 
 
 def near_images(dataset: Scanner, feature: str, progress: Callable[[int], None] | None = None) -> Repeated:
-    """Which images look like another one. All are decoded, once; one that can't be is left out.
+    """Finds images that look like another one. All are decoded, once; one that can't be is left out.
 
     Memory: 100 bytes an image, beside those that are being decoded; 1 KiB of each lies in a file of the temporary
     folder.

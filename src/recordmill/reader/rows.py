@@ -55,10 +55,14 @@ def make_record_plan(schema: Schema) -> Plan | None:
 
 
 def parse_record(data: bytes, plan: Plan, schema: Schema, *, whole: bool) -> dict[str, Any] | None:
-    """The record as `Dataset` gives it, or None if the decoder has to look at it.
+    """Returns the record as `Dataset` gives it, or None if the decoder has to look at it.
 
-    whole: the schema is all that the records hold, so another feature has to be looked at; otherwise others are skipped
-    unread.
+    Args:
+        data: the payload.
+        plan: of the features that are read.
+        schema: the features.
+        whole: the schema is all that the records hold, so another feature has to be looked at; otherwise others are
+            skipped unread.
     """
     found: dict[str, Any] = {}
     try:

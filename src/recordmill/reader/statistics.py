@@ -1,5 +1,6 @@
-"""What the values of a data set are like: as its build has counted them, or by reading its records; and what training
-makes of that, weights of classes and the figures of a normalization.
+"""Statistics of a data set's values: as its build has counted them, or by reading its records; and weights of classes
+and
+the figures of a normalization, which training makes of them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def stored_statistics(dataset: Scanner) -> DatasetStatistics | None:
-    """Those that the build has counted; None where it did not, or where the view has other records or features.
+    """Returns the statistics of the build; None where it counted none, or where the view has other records or features.
 
     Raises:
         DataError: the file of the statistics is missing, or not what the manifest says.
@@ -42,7 +43,7 @@ def stored_statistics(dataset: Scanner) -> DatasetStatistics | None:
 
 
 def _built_statistics(dataset: Scanner) -> DatasetStatistics | None:
-    """Those of all records and features."""
+    """Returns the statistics of all records and features."""
     manifest, root = dataset.catalog.manifest, dataset.catalog.root
     data = None if manifest is None or root is None else read_statistics(manifest, root)
     return None if data is None else DatasetStatistics.from_bytes(data, STATISTICS_NAME)
@@ -70,12 +71,15 @@ def count_statistics(dataset: Scanner, progress: Callable[[int], None] | None = 
 
 
 class Described:
-    """What a data set says of its values. To be mixed into a `Scanner`."""
+    """Mixin of a `Scanner`: statistics of its values."""
 
     @cached_property
     def statistics(self: Any) -> DatasetStatistics:
-        """What the values are like, by split and feature: `ds.statistics["train"]["fare"].mean`. As the build has
-        counted them; where it has not, or where records were chosen or features renamed, all records are read for it.
+        """Returns the statistics by split and feature: `ds.statistics["train"]["fare"].mean`.
+
+        They are those of the build; where there are none, or where records were chosen or features renamed, all
+        records are
+        read.
         """
         return stored_statistics(self) or DatasetStatistics.of_sketch(count_statistics(self))
 
@@ -96,11 +100,15 @@ class Described:
         return np.array(lengths, np.int64), np.array(counts)
 
     def class_weights(self: Any, label: str | None = None) -> dict[Any, float]:
-        """What a record of each class weighs so that all classes weigh the same, as scikit-learn's "balanced" has it:
-        records / (classes * records of the class). Keys are the numbers of classes, as Keras's `class_weight` takes
-        them, or texts. Of the split `train`, or of all where there is none.
+        """Returns the weight of a record of each class by which all classes weigh the same, as scikit-learn's
+        "balanced" has it.
 
-        label: the feature; None: the label of the data set.
+        It is records / (classes * records of the class), of the split `train`, or of all where there is none. Keys
+        are the
+        numbers of classes, as Keras's `class_weight` takes them, or texts.
+
+        Args:
+            label: the feature; None: the label of the data set.
 
         Raises:
             UsageError: no such feature, or its values are no classes.

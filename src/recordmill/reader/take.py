@@ -54,8 +54,8 @@ def head_loads(files: Sequence[FileAccess], records: int) -> Iterator[Load]:
 
 
 def spans_of(files: Sequence[FileAccess], ends: Int64s) -> Iterator[tuple[int, int, bool]]:
-    """(first of all records, the one behind the last, whether it can be read from anywhere) of each file that has
-    records.
+    """Yields (first of all records, the one after the last, whether it can be read from anywhere) of each file that
+    has records.
     """
     start = 0
     for file, end in zip(files, ends.tolist(), strict=True):

@@ -1,5 +1,6 @@
-"""What a data set can do for training: `batches`, `to_tf`, `to_torch`. Keywords in, outputs out; TensorFlow and PyTorch
-are imported when they are asked for.
+"""Mixin of a data set for training: `batches`, `to_tf`, `to_torch`. Keywords in, outputs out; TensorFlow and PyTorch
+are
+imported when they are asked for.
 """
 
 from __future__ import annotations

@@ -42,9 +42,14 @@ class Condition:
 
 @dataclass(frozen=True)
 class View:
-    """names: the name that is shown to the one in the records, of what was renamed. conditions: all of them hold for
-    the records that there are. kept: they are some of these; None: any. steps: what becomes of features, by their
-    names in the records. images: what encoded images become, likewise.
+    """View of a data set.
+
+    Attributes:
+        names: the name that is shown to the one in the records, of features that were renamed.
+        conditions: all of them hold for the records that there are.
+        kept: the records are some of these; None: any.
+        steps: conversions of features, by their names in the records.
+        images: what encoded images become, likewise.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
@@ -67,7 +72,7 @@ class View:
         return rename_features(shown, self.names)
 
     def decoding(self, stored: Schema, images: Mapping[str, Images]) -> Decoding:
-        """How these features of the records become what is shown. images: by their names in the records."""
+        """Returns how these features of the records become what is shown. `images` has their names in the records."""
         steps = [step for step in self.steps if step.feature in stored]
         if images:
             from recordmill.reader.images.columns import ResizedImages
@@ -76,7 +81,7 @@ class View:
         return Decoding(stored, tuple(steps))
 
     def renamed(self, names: Mapping[str, str], schema: Schema) -> View:
-        """With features of this schema under other names: the one that is shown now to the new one.
+        """Returns the view with features of this schema under other names: the one that is shown now to the new one.
 
         Raises:
             UsageError: no such feature is read, two would have one name, or one a name that is no text.
@@ -96,7 +101,7 @@ class View:
         return view
 
     def identity(self) -> str:
-        """What tells the records of it from those of others of the same files."""
+        """Returns what tells its records from those of other views of the same files."""
         identity = "\x00and\x00".join(
             str(condition.where.predicate) + (repr(sorted(condition.names.items())) if condition.names else "")
             for condition in self.conditions
@@ -108,7 +113,7 @@ class View:
 def decode_steps(
     decode_raw: Specs | Mapping[str, str] = None, reshape: Specs | Mapping[str, str | Sequence[int]] = None
 ) -> tuple[ConversionStep, ...]:
-    """What `decode_raw=` and `reshape=` say, as `read` spells them or by feature.
+    """Returns the steps of `decode_raw=` and `reshape=`, as `read` spells them or by feature.
 
     Raises:
         UsageError: one is not written as it must be, or a feature is decoded or reshaped twice.
@@ -121,7 +126,7 @@ def decode_steps(
 
 
 def rename_features(schema: Schema, names: Mapping[str, str]) -> Schema:
-    """The same features, some of them under another name."""
+    """Returns the schema with some of its features under another name."""
     if not names:
         return schema
     label = None if schema.label is None else names.get(schema.label, schema.label)
@@ -203,9 +208,15 @@ class _Needed:
 
 @dataclass(frozen=True)
 class Selection:
-    """conditions: the predicates. needed: the features they look at. decoded: the selected features, and behind them
-    what else is needed. decoding: what becomes of the selected ones. selected: as they are shown. kept: the records
-    that may be kept; None: any.
+    """Evaluation of a view's conditions.
+
+    Attributes:
+        conditions: the predicates.
+        needed: the features they look at.
+        decoded: the selected features, and after them what else is needed.
+        decoding: what becomes of the selected ones.
+        selected: as they are shown.
+        kept: the records that may be kept; None: any.
     """
 
     conditions: tuple[_Needed, ...]
@@ -217,10 +228,12 @@ class Selection:
 
     @classmethod
     def of(cls, view: View, full: Schema, decoding: Decoding) -> Selection:
-        """Of records of schema `full`, of which what `decoding` takes is read, both with the names in the records.
+        """Creates the selection for records of schema `full`, of which what `decoding` takes is read, both with the
+        names in the records.
 
         Raises:
-            UsageError: a predicate has no meaning there. MissingExtraError: it is SQL, and DuckDB is not installed.
+            UsageError: a predicate has no meaning there.
+            MissingExtraError: it is SQL, and DuckDB is not installed.
         """
         conditions = []
         for condition in view.conditions:
@@ -255,7 +268,7 @@ class Selection:
         return found
 
     def find(self, loads: Iterable[Load], threads: int, total: int) -> RecordBitmap:
-        """Those that are kept of all records, which the loads are, in order."""
+        """Returns which of all records are kept; the loads are all records, in order."""
         if not self.conditions and self.subset is not None:
             return self.subset
         keeping, first = BitmapBuilder(total), 0
@@ -266,7 +279,9 @@ class Selection:
         return keeping.done()
 
     def _kept(self, load: Load) -> list[npt.NDArray[np.bool_]]:
-        """Of the records of a load, batch by batch; what is damaged is kept, so that who reads it tells of it."""
+        """Returns which records of a load are kept, batch by batch; damaged ones are, so that whoever reads them
+        reports them.
+        """
         if load.block is not None and load.block.fault:
             return [np.ones(1, np.bool_)]
         return [self._keep(batch, load) for batch in decode_load(load, self.needed)]

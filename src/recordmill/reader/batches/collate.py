@@ -34,7 +34,7 @@ Batch = dict[str, Any]
 
 
 def extra_names(name: str, collation: Collation) -> tuple[str, ...]:
-    """What a way gives beside the feature itself."""
+    """Returns the names of the columns that a collation gives beside the feature itself."""
     if isinstance(collation, Packed):
         return (name + SEGMENT, name + POSITION)
     return (name + LENGTH_FEATURE,) if isinstance(collation, Padded | Bucketed) else ()
@@ -158,14 +158,19 @@ SHARD_COLUMN, INDEX = (
 
 @dataclass(frozen=True)
 class ExtraColumns:
-    """mask: whether batches are filled up. ids: whether the places of the records are wanted."""
+    """Columns that the reader adds to a batch.
+
+    Attributes:
+        mask: whether batches are filled up.
+        ids: whether the places of the records are wanted.
+    """
 
     mask: bool = False
     ids: bool = False
 
     @property
     def features(self) -> tuple[Feature, ...]:
-        """What the columns are."""
+        """Returns the features of the columns."""
         ids = (Feature(SHARD_COLUMN, "int64", (), True), Feature(INDEX, "int64", (), True)) if self.ids else ()
         return (*ids, Feature(MASK, "bool", (), True)) if self.mask else ids
 
@@ -184,7 +189,9 @@ class ExtraColumns:
                 raise UsageError(f"{option} gives {name!r} beside the features, and one is called so: leave it out")
 
     def added(self, rows: StepRows, ends: Int64s) -> StepRows:
-        """The rows with these columns behind their own. ends: the number of records up to and with each file."""
+        """Returns the rows with these columns after their own. `ends` has the number of records up to and with each
+        file.
+        """
         if not self.features:
             return rows
         columns = list(rows.batch.columns)
@@ -199,8 +206,13 @@ class ExtraColumns:
 
 @dataclass(frozen=True)
 class Collator:
-    """What a data set's columns become in a batch. collations: of the features that are collated. label, weights: the
-    features that are y and w of `(x, y)` or `(x, y, w)`. extras: what stands beside the features.
+    """Conversion of a data set's columns to a batch.
+
+    Attributes:
+        collations: of the features that are collated.
+        label: the feature that is y of `(x, y)`.
+        weights: the feature that is w of `(x, y, w)`.
+        extras: the columns that are added.
     """
 
     collations: Mapping[str, Collation]

@@ -4,9 +4,9 @@ Bucketed: the rows of many steps sorted by length and cut into steps again. Whic
 it is over, stay as they were: so every host has equally many batches, and a saved position is that of its group and the
 steps of it that are done.
 
-Packed: lists of several records behind each other in rows of one length: first fit, in the order of the records. A step
-takes consecutive records, as many as fit: so a position counts records, whatever they are packed into. With hosts, all
-rows of a step are packed together, and each host keeps its own: it reads the records of all.
+Packed: lists of several records one after the other in rows of one length: first fit, in the order of the records. A
+step takes consecutive records, as many as fit: so a position counts records, whatever they are packed into. With hosts,
+all rows of a step are packed together, and each host keeps its own: it reads the records of all.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def quantiles(columns: Iterable[pa.Array], buckets: int) -> tuple[int, ...]:
 
 
 def weighted_quantiles(lengths: Int64s, counts: npt.NDArray[Any], buckets: int) -> tuple[int, ...]:
-    """The same of lengths of which there are so many each."""
+    """Returns the quantiles of lengths, each of which occurs `counts` times."""
     order = np.argsort(lengths, kind="stable")
     lengths, behind = lengths[order], np.cumsum(counts[order])
     wanted = behind[-1] * (np.arange(1, buckets + 1) / buckets - 1e-12)
@@ -59,7 +59,13 @@ def weighted_quantiles(lengths: Int64s, counts: npt.NDArray[Any], buckets: int) 
 
 @dataclass(frozen=True)
 class Buckets:
-    """name: the feature, at: its column; how: with its boundaries."""
+    """Buckets of one feature.
+
+    Attributes:
+        name: the feature.
+        at: its column.
+        how: the collation, with its boundaries.
+    """
 
     name: str
     at: int
@@ -102,7 +108,9 @@ class Buckets:
         return np.concatenate([order[: full * size].reshape(full, size)[steps].reshape(-1), order[full * size :]])
 
     def _padded(self, longest: Int64s) -> Int64s:
-        """What each step is padded to: the boundary above its longest row, or, beyond the last one, that row."""
+        """Returns the length that each step is padded to: the boundary above its longest row, or, beyond the last
+        one, that row.
+        """
         boundaries = np.array(self.how.boundaries, np.int64)
         above = np.searchsorted(boundaries, longest)
         found = np.where(above < len(boundaries), boundaries[np.minimum(above, len(boundaries) - 1)], longest)
@@ -111,8 +119,15 @@ class Buckets:
 
 @dataclass(frozen=True)
 class Packs:
-    """names, columns: which are packed, limits: the length of a row of each. rows: of a step of all hosts; first, own:
-    the first row of this host, and how many it has.
+    """Packed features, and the rows of a step.
+
+    Attributes:
+        names: the features that are packed.
+        columns: their columns.
+        limits: the length of a row of each.
+        rows: of a step of all hosts.
+        first: the first row of this host.
+        own: how many rows this host has.
     """
 
     names: tuple[str, ...]
@@ -166,7 +181,9 @@ def packed_rows(records: Ragged, bins: Int64s) -> Ragged:
 
 
 def segments(records: Ragged, bins: Int64s, length: int) -> tuple[Int32s, Int32s]:
-    """([rows, length] which of its row's records each item is of, from 1; its position in that record); 0 behind."""
+    """Returns ([rows, length] which of its row's records each item is of, from 1; its position in that record); 0
+    after the last.
+    """
     rows = len(bins) - 1
     numbers, positions = np.zeros((rows, length), np.int32), np.zeros((rows, length), np.int32)
     splits, bins = np.ascontiguousarray(records.row_splits, np.int64), np.ascontiguousarray(bins, np.int64)

@@ -39,7 +39,7 @@ class Batches(Iterator[Any]):
         return batch
 
     def __len__(self) -> int:
-        """How many batches are left.
+        """Returns how many batches are left.
 
         Raises:
             TypeError: there is no end, they are packed, or nobody can know.
@@ -53,7 +53,7 @@ class Batches(Iterator[Any]):
 
     @property
     def schedule(self) -> Schedule:
-        """What is left of the schedule."""
+        """Returns the steps that are left."""
         if self._refill is not None:
             return self._refill.schedule
         if self._plan.packs is None:
@@ -64,13 +64,15 @@ class Batches(Iterator[Any]):
 
     @property
     def skipped(self) -> int:
-        """How many records `on_bad="skip"` has left out so far, those that were read ahead included."""
+        """Number of records that `on_bad="skip"` has left out so far, those that were read ahead included."""
         return 0 if self._refill is None else self._refill.skipped
 
     def state(self) -> State:
-        """Where the next batch stands, as JSON takes it: `ds.batches(..., state=...)` goes on there, also on another
-        number of hosts (in the middle of steps that were bucketed together, on the same number). At the end that is the
-        begin of the next epoch, and so of the next iteration.
+        """Returns where the next batch stands, as JSON takes it.
+
+        `ds.batches(..., state=...)` goes on there, also on another number of hosts (in the middle of steps that were
+        bucketed
+        together, on the same number). The state of the end begins the next epoch, and so the next iteration.
         """
         return self._plan.state(self.schedule)
 

@@ -67,8 +67,8 @@ class Refill:
         self._of_epoch: list[tuple[int, str]] = []
 
     def chunks(self, found: Iterable[StepChunk]) -> Iterator[StepChunk]:
-        """The same rows, in batches of one size but for an epoch's last one; a warning at an epoch's end says how many
-        were left out.
+        """Yields the same rows in batches of one size but for an epoch's last one; a warning at an epoch's end says
+        how many were left out.
         """
         held: list[StepChunk] = []
         for one in found:
@@ -86,7 +86,7 @@ class Refill:
         yield from self._ended(held)
 
     def advance(self, rows: StepRows, behind: int) -> None:
-        """Note that the batch was given that ends behind this row."""
+        """Notes that the batch was given that ends with this row."""
         assert rows.positions is not None
         position = int(rows.positions[behind - 1]) + 1
         self.schedule = replace(self._begin, epoch=rows.step_range.epoch, position=position)

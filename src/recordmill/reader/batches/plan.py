@@ -36,10 +36,15 @@ _GROUP = "bucketed"  # of a state in the middle of a group: which group that is
 
 @dataclass(frozen=True)
 class StepChunk:
-    """rows: of all steps; edges count what is given as rows. lengths: [steps] what the bucketed feature is padded to.
-    bins: [rows + 1] where the records of each packed row begin in the batch. ends: [steps] (epoch, position) behind
-    each packed step. cut: packed records that were longer than a row, by feature. images: decoded ones, by feature,
-    [rows, height, width, channels].
+    """Rows of consecutive steps.
+
+    Attributes:
+        rows: of all steps; edges count what is given as rows.
+        lengths: [steps] what the bucketed feature is padded to.
+        bins: [rows + 1] where the records of each packed row begin in the batch.
+        ends: [steps] (epoch, position) after each packed step.
+        cut: packed records that were longer than a row, by feature.
+        images: decoded ones, by feature, [rows, height, width, channels].
     """
 
     rows: StepRows
@@ -52,9 +57,14 @@ class StepChunk:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """schedule: from where on is read; done: how many of its first steps are not given. every: of the others only the
-    first and every so many-th one behind it, counted across the ends of epochs: what one of so many that take turns
-    gets. To know which records those are, steps that are gathered are read whole by each of them.
+    """Steps that one consumer gets.
+
+    Attributes:
+        schedule: from where on is read.
+        done: how many of its first steps are not given.
+        every: of the others only the first and every so many-th one after it, counted across the ends of epochs: the
+            share of one of so many that take turns. To know which records those are, steps that are gathered are read
+            whole by each of them.
     """
 
     schedule: Schedule
@@ -66,7 +76,7 @@ class StepPlan:
 
     @property
     def remaining(self) -> int | None:
-        """How many steps are left; None without end.
+        """Returns how many steps are left; None without end.
 
         Raises:
             TypeError: they are packed.
@@ -77,7 +87,7 @@ class StepPlan:
         return None if left is None else left - self.done
 
     def after(self, step: int) -> Schedule:
-        """Where the step behind so many more stands."""
+        """Returns where the step stands that follows so many more."""
         return self.schedule.after(self.done + step)
 
     def begun_after(self, step: int) -> StepPlan:
@@ -91,7 +101,7 @@ class StepPlan:
         return replace(self, schedule=replace(at, position=begin), done=(at.position - begin) // at.steps.span)
 
     def iteration(self, number: int, epochs: int | None) -> StepPlan:
-        """What an iteration gives (`Schedule.iteration`), the first one without the steps that are done."""
+        """Returns the plan of an iteration (`Schedule.iteration`), the first one without the steps that are done."""
         if epochs is None:
             return self
         return replace(self, schedule=self.schedule.iteration(number, epochs), done=0 if number else self.done)
@@ -104,7 +114,7 @@ class StepPlan:
         return replace(self, schedule=replace(at, epoch=at.epoch + 1, position=0), done=0)
 
     def share(self, taker: int, takers: int) -> StepPlan:
-        """What one of so many gets that take its steps in turn."""
+        """Returns the share of one of so many takers that take its steps in turn."""
         if self.buckets is not None or self.packs is not None:
             return replace(self, done=self.done + taker, every=takers)
         left = self.schedule.remaining
@@ -112,7 +122,7 @@ class StepPlan:
         return replace(self, schedule=self.schedule.after(ahead), every=takers)
 
     def at(self, state: Mapping[str, Any]) -> StepPlan:
-        """The same course from a state on.
+        """Returns the plan from a state on.
 
         Raises:
             UsageError: it is a state of something else, or in the middle of steps that were gathered otherwise.
@@ -146,12 +156,12 @@ class StepPlan:
         return replace(fetcher, every=self.every).fetch(lambda rows: finish(StepChunk(rows)))
 
     def _own(self, before: int, steps: int) -> Int64s:
-        """Which of so many steps are given, behind so many of the course."""
+        """Returns which of so many steps are given, after `before` steps."""
         numbers = np.arange(before, before + steps) - self.done
         return np.flatnonzero((numbers >= 0) & (numbers % self.every == 0))
 
     def _group(self, at: Schedule) -> int:
-        """Where the group begins in which a place is."""
+        """Returns where the group begins that a place is in."""
         assert self.buckets is not None
         first = self.schedule.position if at.epoch == self.schedule.epoch else 0
         span = at.steps.span * self.buckets.how.steps
@@ -176,7 +186,7 @@ class StepPlan:
         return [StepChunk(*self.buckets.sorted(rows, self.schedule, own))] if len(own) else []
 
     def _packed(self, fetcher: Fetcher, packs: Packs) -> Iterator[StepChunk]:
-        """Each stretch's records behind those that the last steps had no room for."""
+        """Yields the packed steps; records that the last steps had no room for come first."""
         held: pa.RecordBatch | None = None
         numbers, before = np.empty(0, np.int64), 0
         for rows in fetcher.fetch(lambda rows: rows):
@@ -200,7 +210,7 @@ class StepPlan:
 def _packed_chunk(
     rows: StepRows, place: Int64s, packs: Packs, steps: Int64s, ends: tuple[tuple[int, int], ...]
 ) -> StepChunk:
-    """These steps of those that the records were packed into."""
+    """Returns these steps of those that the records were packed into."""
     order, bins = packs.own_records(place, steps)
     batch, cut = packs.cut(rows.batch.take(pa.array(order)))
     edges = np.arange(len(steps) + 1) * packs.own

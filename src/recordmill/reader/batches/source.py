@@ -28,9 +28,13 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class BatchSource:
-    """dataset: with its images as they are stored. images: what becomes of those that are decoded. schema: what is
-    fetched; in it a record without the label is an error. defaults: of images, the encoded one that stands for one that
-    is missing.
+    """Source of batches.
+
+    Attributes:
+        dataset: with its images as they are stored.
+        images: what becomes of those that are decoded.
+        schema: what is fetched; in it a record without the label is an error.
+        defaults: of images, the encoded one that stands for one that is missing.
     """
 
     dataset: Fetchable
@@ -79,7 +83,7 @@ class BatchSource:
         return plan_steps(self.dataset, batch_size, order, self.collator.collations)
 
     def refill(self, plan: StepPlan) -> Refill | None:
-        """What fills batches up, where records are left out."""
+        """Returns what fills batches up, where records are left out."""
         return Refill(self.dataset, plan.schedule, self.options.order.drop_remainder) if self.skips else None
 
     @closed_at_exit
@@ -92,10 +96,14 @@ class BatchSource:
         workers: int = 1,
         behind: int = 0,
     ) -> Iterator[_Result]:
-        """finish(chunk) of all chunks, in order.
+        """Yields finish(chunk) of all chunks, in order.
 
-        workers: so many processes share memory, and the steps where records are left out. behind: there, records of the
-        first epoch below this position are left out, too.
+        Args:
+            plan: the steps.
+            finish: the conversion.
+            refill: fills batches up where records are left out.
+            workers: how many processes share memory, and the steps where records are left out.
+            behind: where records are left out, those of the first epoch below this position are too.
 
         Raises:
             DataError: a record is damaged, does not fit the schema, or holds an image that can't be decoded.

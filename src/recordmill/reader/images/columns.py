@@ -1,5 +1,5 @@
-"""Which features are encoded images, and their columns as pixels: of batches by `ImageDecoder`, on threads of its own,
-so that all cores share the images of one batch; of tables by `ResizedImages`. TensorFlow is not needed.
+"""Columns of encoded images as pixels: of batches by `ImageDecoder`, on threads of its own, so that all cores share the
+images of one batch; of tables by `ResizedImages`. TensorFlow is not needed.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ _SNIFFED = 16  # records looked at to tell which features are images
 
 
 def images_by_feature(dataset: Fetchable, wanted: ImageTarget | None) -> dict[str, Images]:
-    """By name. Where no name is said, these are the bytes features that are images in the first records.
+    """Returns the images that are wanted by feature. Where no name is given, these are the bytes features that are
+    images in the first records.
 
     Raises:
-        UsageError: there is none, or what is named is none that is read.
+        UsageError: there is none, or a named feature is none that is read.
     """
     if wanted is None:
         return {}
@@ -74,9 +75,14 @@ _SHARE = 4  # one in so many bytes of memory is for images while they are decode
 
 
 class ImageDecoder:
-    """images: what is wanted of each image feature. threads: on how many; 1: on the caller's. seed: of random crops.
-    memory_bytes: of the whole reader. defaults: by feature, the encoded image that stands for a missing one; without,
-    that is black.
+    """Decoder of the images of batches.
+
+    Attributes:
+        images: the target of each image feature.
+        threads: on how many; 1: on the caller's.
+        seed: of random crops.
+        memory_bytes: of the whole reader.
+        defaults: by feature, the encoded image that stands for a missing one; without, that is black.
     """
 
     def __init__(

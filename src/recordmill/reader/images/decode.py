@@ -33,9 +33,14 @@ class Box(NamedTuple):
 
 
 def box_of(height: int, width: int, wanted: Images, key: int, number: int) -> Box:
-    """The part of an image [height, width] that is kept.
+    """Returns the part of an image [height, width] that is kept.
 
-    key: of the seed and the epoch. number: of the record among all.
+    Args:
+        height: of the image.
+        width: of the image.
+        wanted: with its crop.
+        key: of the seed and the epoch.
+        number: of the record among all.
     """
     if wanted.crop is None:
         return Box(0, 0, height, width)
@@ -101,7 +106,7 @@ class Encoded:
 
     @property
     def work_bytes(self) -> int:
-        """What decoding it takes at most."""
+        """Returns how much memory decoding takes at most."""
         return work_bytes(self._header)
 
     def shrink(self, height: int, width: int, wanted: Images) -> int:

@@ -76,8 +76,8 @@ def _taps(have: int, want: int, channels: int) -> tuple[Places, Places, Floats]:
 
 @functools.lru_cache(_REMEMBERED)
 def _spans(have: int, want: int, channels: int) -> tuple[Places, Floats]:
-    """([most, numbers] source indices, [most, numbers] weights, 0 behind the last) of each number wanted: a triangle as
-    wide as a pixel wanted is, but no narrower than a source pixel.
+    """Returns ([most, numbers] source indices, [most, numbers] weights, 0 after the last) of each number wanted: a
+    triangle as wide as a pixel wanted is, but no narrower than a source pixel.
     """
     one = np.float32(1)
     inverse = one / (np.float32(want) / np.float32(have))

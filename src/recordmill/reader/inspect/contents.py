@@ -1,8 +1,8 @@
-"""What the values of a bytes feature look like: `Contents` counts images with their sizes, serialized messages, known
-file formats, text and the rest.
+"""Guesses at the values of a bytes feature: `Contents` counts images with their sizes, serialized messages, known file
+formats, text and the rest.
 
-A monoid over some values of each batch, so a guess as good as these values; `suggestions` says which arrays values of
-one length may be the memory of.
+A monoid over some values of each batch, so a guess as good as these values; `content_suggestions` says which arrays
+values of one length may be the memory of.
 """
 
 from __future__ import annotations
@@ -41,10 +41,14 @@ SizeRange = tuple[int, int]
 
 @dataclass(frozen=True)
 class Contents:
-    """looked_at: values seen; kinds: what they look like, to how many.
-    heights, widths: (least, most) pixels of the images.
+    """Counts of the kinds of values.
 
-    dtypes: those whose numbers would be plausible in every binary value seen; None if there was none.
+    Attributes:
+        looked_at: values seen.
+        kinds: what they look like, to how many.
+        heights: (least, most) pixels of the images.
+        widths: (least, most) pixels of the images.
+        dtypes: those whose numbers would be plausible in every binary value seen; None if there was none.
     """
 
     looked_at: int = 0
@@ -72,7 +76,7 @@ class Contents:
 
     @classmethod
     def of(cls, values: pa.Array) -> Contents:
-        """Of one batch's values, a flat array of binary."""
+        """Counts one batch's values, a flat array of binary."""
         total = cls()
         there = values.drop_null() if values.null_count else values
         for at in (
@@ -159,7 +163,7 @@ def _tensor(value: bytes) -> str | None:
 
 
 def _message(value: bytes) -> str | None:
-    """Which of TensorFlow's record messages it is; only one with features can be told."""
+    """Returns which of TensorFlow's record messages a value is; only one with features can be told."""
     if value[0] not in (0x0A, 0x12):
         return None
     if (kind := _example(value)) is not None:
@@ -225,10 +229,12 @@ def _sensible(numbers: np.ndarray) -> bool:
 
 
 def content_suggestions(contents: Contents, length: int, sizes: Mapping[str, int]) -> list[str]:
-    """`float32[64,64,3]` and the like: what values that are all `length` bytes long may be,
-    the likeliest first, at most three.
+    """Returns the arrays (`float32[64,64,3]`) that values of `length` bytes may be, the likeliest first, at most three.
 
-    sizes: int64 features of one value in all records, by name: a height and a width among them are believed.
+    Args:
+        contents: the values.
+        length: of all of them, in bytes.
+        sizes: int64 features of one value in all records, by name: a height and a width among them are believed.
 
     >>> content_suggestions(Contents(9, {BINARY_TEXT: 9}, dtypes=("uint8",)), 784, {})
     ['uint8[28,28]', 'uint8[14,14,4]', 'uint8[784]']

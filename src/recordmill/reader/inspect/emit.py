@@ -159,7 +159,7 @@ def _dict(name: str, features: Sequence[Feature], spec: Mapping[str, Parse]) -> 
 
 
 def _about(feature: Feature) -> str:
-    """What it is, where tf.io's own terms don't say it."""
+    """Returns a comment on a feature, where tf.io's own terms don't describe it."""
     raw = ", as bytes in a string" if feature.raw else ""
     classes = f", classes {json.dumps(feature.classes[:10], ensure_ascii=False)}" if feature.classes else ""
     more = ", ..." if feature.classes is not None and len(feature.classes) > 10 else ""

@@ -1,5 +1,6 @@
-"""What differs from record to record, as `Finding`s with file and record: kinds, lengths, places in the message,
-presence, records of other types.
+"""Differences from record to record, as `Finding`s with file and record: kinds, lengths, places in the message,
+presence,
+records of other types.
 
 Those that keep any schema from fitting all records are conflicts; the rest is worth knowing before one reads.
 """
@@ -18,10 +19,14 @@ FINDING_KINDS, MESSAGE, LENGTHS, PRESENCE = "kinds", "message", "lengths", "pres
 
 @dataclass(frozen=True)
 class Finding:
-    """feature: its name, empty for whole records. what: one of the constants above. conflict: no schema fits all
-    records because of it.
+    """Difference between records.
 
-    text: in words. places: (file, record number) of the first record of each sort.
+    Attributes:
+        feature: its name, empty for whole records.
+        what: one of the constants above.
+        conflict: no schema fits all records because of it.
+        text: in words.
+        places: (file, record number) of the first record of each sort.
     """
 
     feature: str

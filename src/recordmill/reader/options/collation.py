@@ -1,11 +1,11 @@
-"""The ways in which a feature can be given.
+"""Collations: the ways in which a feature can be given.
 
 "ragged"    a list as it is (`Ragged`), the default
 "dense"     an array [rows, items, ...]; a row of another length than the others is an error
 Padded      an array [rows, length, ...], filled up, and `name/length` [rows]: how many items each row really has, also
             where it was cut; "padded" is Padded()
 Bucketed    as Padded, and rows of about the same length come together; "bucketed" is Bucketed()
-Packed      the lists of several records behind each other in a row of a fixed length
+Packed      the lists of several records one after the other in a row of a fixed length
 OneHot      an integer as float32 [rows, depth]; "one_hot" is OneHot()
 """
 
@@ -168,7 +168,7 @@ def _list(collation: Collation, feature: Feature, schema: Schema) -> Collation:
 
 
 def _filling(value: Any, feature: Feature) -> Any:
-    """What fills up, as a value of the feature; 0 is the empty text, too."""
+    """Returns the value that fills up, as a value of the feature; 0 is the empty text, too."""
     if is_bytes(feature):
         kind = str if feature.dtype == "string" else bytes
         value = kind() if type(value) is int and value == 0 else value

@@ -22,11 +22,13 @@ PerChannel = float | Sequence[float]
 
 @dataclass(frozen=True)
 class RandomCrop:
-    """A random part of each image, another one in each epoch, decided by seed, epoch and the record's number alone.
+    """Random part of each image, another one in each epoch, decided by seed, epoch and the record's number alone.
 
-    area: its share of the image's pixels, between two bounds. ratio: its width by its height, likewise, drawn by the
-    logarithm. Where ten draws give none that fits, it is the largest part in the middle whose ratio lies between the
-    bounds.
+    Where ten draws give none that fits, it is the largest part in the middle whose ratio lies between the bounds.
+
+    Attributes:
+        area: its share of the image's pixels, between two bounds.
+        ratio: its width by its height, likewise, drawn by the logarithm.
 
     Raises:
         UsageError: bounds that are none.
@@ -127,7 +129,7 @@ Spec = tuple[int, int] | Images | Mapping[str, tuple[int, int] | Images]  # what
 
 
 def image_targets(spec: Spec | None, channels: int = 3, antialias: bool = False) -> ImageTarget | None:
-    """What `decode_images=` says; `channels` and `antialias` are of a size.
+    """Returns the targets of a `decode_images=`; `channels` and `antialias` are of a size.
 
     Raises:
         UsageError: a value that is none of an image.

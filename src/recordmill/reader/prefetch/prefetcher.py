@@ -36,8 +36,12 @@ from recordmill.storage.mapped_files import unmap_pages
 
 @dataclass(frozen=True)
 class ReadRecords:
-    """batch: the records that could be read. kept: [their rows] which of the numbers they are. bad: (row, reason) of
-    the others.
+    """Records that were read.
+
+    Attributes:
+        batch: the records that could be read.
+        kept: [their rows] which of the numbers they are.
+        bad: (row, reason) of the others.
     """
 
     batch: pa.RecordBatch
@@ -48,7 +52,7 @@ class ReadRecords:
 def decode_or_skip(
     files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, held: StreamedBlocks, decoding: Decoding
 ) -> ReadRecords:  # fmt: skip
-    """Of the records of these numbers, in their order.
+    """Decodes the records of these numbers, in their order, and names those that can't be.
 
     Raises:
         DataError: a file is no longer what it was, or nothing of it can be read.
@@ -121,10 +125,16 @@ class _Work:
 
 @dataclass(frozen=True)
 class Fetcher:
-    """memory_bytes: what may be under way. schema: the features that are decoded. made_bytes: what the consumer makes
-    of a row beside its columns, as decoded images. around: leave out what can't be read, and name it. at_once: so many
-    steps are a stretch; 0: as many as are worth it. every: only the schedule's first step and every so many-th one.
-    behind: with skip_bad, the positions of the first epoch below this one are left out, too.
+    """Fetcher of the records of a schedule's steps.
+
+    Attributes:
+        memory_bytes: what may be under way.
+        schema: the features that are decoded.
+        made_bytes: what the consumer makes of a row beside its columns, as decoded images.
+        around: leave out what can't be read, and name it.
+        at_once: so many steps are read together; 0: as many as are worth it.
+        every: only the schedule's first step and every so many-th one.
+        behind: with skip_bad, the positions of the first epoch below this one are left out, too.
     """
 
     dataset: Fetchable
@@ -156,13 +166,16 @@ class Fetcher:
         )
 
     def _row_bytes(self) -> int:
-        """What a record takes while it is under way, on the average."""
+        """Returns how much memory a record takes while it is under way, on the average."""
         framed = sum(file.framed_bytes for file in self.dataset.files)
         return _COPIES * (framed // max(sum(self.dataset.file_records), 1) + 1) + self.made_bytes
 
     def _step_ranges(self, row_bytes: int) -> Iterator[StepRange]:
-        """As many steps at once as make a stretch worth its calls. Where reading one record costs reading those around
-        it, and the order is not theirs, as many as a window has: its members are inflated once then.
+        """Yields as many steps at once as are worth the calls.
+
+        Where reading one record costs reading those around it, and the order is not theirs, these are as many as a
+        window
+        has: its members are inflated once then.
         """
         if self.at_once:
             return self.schedule.step_ranges(self.at_once)
@@ -215,7 +228,7 @@ class Fetcher:
 
     @property
     def _stored(self) -> Decoding:
-        """What is decoded, as the records name it."""
+        """Returns the decoded features, as the records name them."""
         return self.dataset.stored(self.schema)
 
     def _decoded(self, numbers: Int64s, held: StreamedBlocks) -> pa.RecordBatch:

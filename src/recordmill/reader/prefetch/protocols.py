@@ -1,5 +1,6 @@
-"""What the faces of the reader ask of a data set: `Fetchable` for training (NumPy batches, tf.data, PyTorch), and
-`Readable` for whole files, too. `reader.dataset.Dataset` is the latter, a mixture the former.
+"""Protocols by which the outputs of the reader use a data set: `Fetchable` for training (NumPy batches, tf.data,
+PyTorch),
+and `Readable` for whole files, too. `reader.dataset.Dataset` is the latter, a mixture the former.
 """
 
 from __future__ import annotations
@@ -26,10 +27,15 @@ from recordmill.shards.pieces import PIECE_BYTES
 class Fetchable(Protocol):
     """Records that are read by number on threads.
 
-    threads: how many read and decode. schema: the features that are read. file_records: the records of each file, with
-    those that a predicate leaves out. matching: which of all records there are; None: all. files, ends: [files] the
-    open files, and the number of records up to and with each. fingerprint: what tells the data set from others. mixed:
-    what it is mixed of; None: it is one data set.
+    Attributes:
+        threads: how many read and decode.
+        schema: the features that are read.
+        file_records: the records of each file, with those that a predicate leaves out.
+        matching: which of all records there are; None: all.
+        files: [files] the open files.
+        ends: [files] the number of records up to and with each file.
+        fingerprint: identity of the data set.
+        mixed: what it is mixed of; None: it is one data set.
     """
 
     threads: int
@@ -56,24 +62,24 @@ class Fetchable(Protocol):
     def __len__(self) -> int: ...
 
     def select(self, columns: Sequence[str]) -> Fetchable:
-        """The same records with these features only."""
+        """Returns the same records with these features only."""
 
     def stored(self, schema: Schema) -> Decoding:
-        """How payloads become these features of `schema`, under the names that the records have for them."""
+        """Returns how payloads become these features of `schema`, under the names that the records have for them."""
 
     @property
     def images(self) -> Mapping[str, Any]:
-        """What the data set's encoded images are (`reader.images.options.Images`), by feature, where it was opened so;
-        they are tensors in `schema` then.
+        """Encoded images of the data set (`reader.options.images`), by feature, where it was opened so; they are
+        tensors in `schema` then.
         """
 
     @property
     def encoded(self) -> Fetchable:
-        """The same data set with these images as they are stored."""
+        """Returns the data set with these images as they are stored."""
 
     @property
     def lenient(self) -> Fetchable:
-        """The same data set, in which damaged records are no error but can't be read."""
+        """Returns the data set in a form in which damaged records are no error but can't be read."""
 
     def head(self, records: int = 5) -> pa.Table:
         """The first records."""
@@ -84,7 +90,7 @@ class Fetchable(Protocol):
 
 @runtime_checkable
 class Counted(Protocol):
-    """What a `Fetchable` may offer beside: statistics that were counted before."""
+    """Statistics that were counted before, which a `Fetchable` may offer."""
 
     def stored_lengths(self, feature: str) -> tuple[Int64s, npt.NDArray[np.float64]] | None:
         """([n] lengths of the feature's lists, [n] how many records have about each); None where nothing says."""
@@ -92,7 +98,12 @@ class Counted(Protocol):
 
 @dataclass(frozen=True)
 class Mixed:
-    """datasets: whose files follow each other. records: of an epoch of all of them."""
+    """Parts of a mixture.
+
+    Attributes:
+        datasets: whose files follow each other.
+        records: of an epoch of all of them.
+    """
 
     datasets: tuple[Fetchable, ...]
     proportions: Proportions
@@ -105,7 +116,7 @@ class Readable(Fetchable, Protocol):
     catalog: Catalog
 
     def spans(self) -> Iterator[tuple[int, int, bool]]:
-        """(first of all records, the one behind the last, whether it can be read from anywhere) of each file
+        """Yields (first of all records, the one after the last, whether it can be read from anywhere) of each file
         that has records.
         """
 

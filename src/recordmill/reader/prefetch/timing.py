@@ -1,6 +1,6 @@
-"""Where the reader's threads spend their time while somebody measures: `spent("decode")` stands around what is done.
+"""Times of the reader's threads by stage, while somebody measures: `timed("decode")` stands around what is done.
 
-A stage is a stretch of some thousand records, so that looking at the clock costs nothing beside it.
+A stage is entered once for some thousand records, so that looking at the clock costs nothing beside it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ STAGES = ("read", "check", "decode", "images", "collate")
 
 
 class Clock:
-    """seconds: of all threads together, by stage."""
+    """Seconds of all threads together, by stage."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(STAGES, 0.0)
@@ -31,7 +31,7 @@ _running: list[Clock] = []
 
 @contextlib.contextmanager
 def measuring() -> Iterator[Clock]:
-    """What this process's readers spend within it."""
+    """Measures what this process's readers spend within the context."""
     clock = Clock()
     _running.append(clock)
     try:
@@ -42,7 +42,7 @@ def measuring() -> Iterator[Clock]:
 
 @contextlib.contextmanager
 def timed(stage: str) -> Iterator[None]:
-    """What is done within it is that stage."""
+    """Counts the time of the context as that stage."""
     if not _running:
         yield
         return

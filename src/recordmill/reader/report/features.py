@@ -171,7 +171,7 @@ def _listed_buckets(listed: Mapping[int, int], least: int, width: int, count: in
 
 
 def _equal_buckets(one: FeatureStatistics) -> HistogramBuckets:
-    """Of the numbers, as the statistics have them; none of those that no float64 tells apart."""
+    """Returns the buckets of the numbers, as the statistics have them; none of those that no float64 tells apart."""
     proto = one.histogram(False) if one.proto.WhichOneof("stats") == "num_stats" else None
     return [
         (bucket.low_value, bucket.high_value, bucket.sample_count)
@@ -194,7 +194,7 @@ def _size_buckets(one: FeatureStatistics) -> HistogramBuckets:
 
 
 def _whole_buckets(least: int, ends: Sequence[float], counts: Sequence[float]) -> HistogramBuckets:
-    """Buckets of whole numbers, of which so many are each time behind the last end and up to the next one; those with
+    """Returns buckets of whole numbers, of which so many are after the last end and up to the next one; those with
     equal ends are one bucket.
     """
     found: dict[float, float] = {}

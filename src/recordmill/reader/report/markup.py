@@ -29,7 +29,7 @@ def markup_text(value: object) -> str:
 
 
 def number(value: float | int | None) -> str:
-    """With commas where it is whole, else with five digits.
+    """Formats a number: with commas where it is whole, else with five digits.
 
     >>> number(1234567), number(0.123456789), number(None)
     ('1,234,567', '0.12346', '')

@@ -54,8 +54,12 @@ def sampled_tables(
 
 @dataclass(frozen=True)
 class FeatureSize:
-    """feature: its name. record_bytes: what it takes of a record, on average. packed: the share that is left of it when
-    gzip has compressed it.
+    """Size of a feature.
+
+    Attributes:
+        feature: its name.
+        record_bytes: what it takes of a record, on average.
+        packed: the share that is left of it when gzip has compressed it.
     """
 
     feature: str
@@ -64,7 +68,7 @@ class FeatureSize:
 
 
 def feature_sizes(dataset: Dataset, numbers: Int64s) -> tuple[FeatureSize, ...]:
-    """Of a sample's records, the largest first."""
+    """Returns the sizes of the features of a sample's records, the largest first."""
     schema = dataset.schema
     single = [replace(schema, features=(replace(feature, required=False),), label=None) for feature in schema]
     sizes, pieces, rows = np.zeros(len(single)), [bytearray() for _ in single], 0

@@ -1,4 +1,4 @@
-"""How the page of a report looks: CSS, with custom properties for the colours of light and of dark."""
+"""Style of the page of a report: CSS, with custom properties for the colours of light and of dark."""
 
 from __future__ import annotations
 

@@ -44,8 +44,16 @@ _ROWS = 64  # hashes that are compared with all others at once
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """One image of the sample. record: its number. label: its class, or "". height, width: of the whole image.
-    brightness: mean grey, 0 to 255. jpeg: the image in small. notes: why it stands out.
+    """Image of the sample.
+
+    Attributes:
+        record: its number.
+        label: its class, or "".
+        height: of the whole image.
+        width: of the whole image.
+        brightness: mean grey, 0 to 255.
+        jpeg: the image in small.
+        notes: why it stands out.
     """
 
     record: int

@@ -1,1 +1,1 @@
-"""Which records each training step gets: a data set's layout, a seed and a position in, record numbers out."""
+"""Numbers of the records that each training step gets, from a data set's layout, a seed and a position."""

@@ -44,7 +44,7 @@ class RecordBitmap:
         return out
 
     def below(self, numbers: Int64s) -> Int64s:
-        """How many are kept of the records before each of these among all, each in [0, total]."""
+        """Returns how many records are kept before each of these numbers among all, each in [0, total]."""
         numbers = np.ascontiguousarray(numbers, np.int64)
         out = np.empty_like(numbers)
         native.rank_bits(numbers, self._words, self._before, out)
@@ -57,11 +57,11 @@ class RecordBitmap:
         return bits[start - 64 * first : stop - 64 * first].astype(np.bool_)
 
     def within(self, numbers: Int64s) -> RecordBitmap:
-        """Those of the kept ones that have these numbers among them."""
+        """Returns the kept records that have these numbers among the kept ones."""
         return RecordBitmap.of_numbers(self.at(numbers), self.total)
 
     def digest(self) -> str:
-        """What tells it from others."""
+        """Returns the digest of the bits."""
         return hashlib.blake2b(self._words.tobytes(), digest_size=16).hexdigest()
 
 

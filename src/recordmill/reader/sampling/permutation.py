@@ -24,7 +24,7 @@ def key_of(*words: object) -> int:
 
 
 def permuted(numbers: Int64s, size: int, key: int) -> Int64s:
-    """Where the permutation of [0, size) that the key decides takes each number.
+    """Returns where the permutation of [0, size) that the key decides takes each number.
 
     >>> sorted(permuted(np.arange(10), 10, key=7).tolist())
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]

@@ -1,5 +1,5 @@
-"""The order of an epoch, as a function of its number and a position. No file is opened, and nothing of the size of the
-data set is held.
+"""Order of an epoch, as a function of its number and a position. No file is opened, and nothing of the size of the data
+set is in memory.
 
     False       the order of the files
     "window"    pieces of files in random order, and the records permuted among those of as many pieces as make a
@@ -48,10 +48,13 @@ class Extent:
 
 @dataclass(frozen=True)
 class EpochLayout:
-    """firsts: int64 [pieces + 1], where each piece begins among the records that are read.
-    sizes: int64 [pieces], their framed bytes, about.
-    units: int64 [units + 1]: the pieces units[i] to units[i + 1] stay together in this order, as those of a file must
-    that can only be streamed.
+    """Layout of the records of an epoch.
+
+    Attributes:
+        firsts: int64 [pieces + 1], where each piece begins among the records that are read.
+        sizes: int64 [pieces], their framed bytes, about.
+        units: int64 [units + 1]: the pieces units[i] to units[i + 1] stay together in this order, as those of a file
+            must that can only be streamed.
     """
 
     firsts: Int64s
@@ -60,7 +63,7 @@ class EpochLayout:
 
     @classmethod
     def of(cls, extents: Iterable[Extent], piece_bytes: int, kept: RecordBitmap | None = None) -> EpochLayout:
-        """kept: which of all records are read; None: all of them."""
+        """Cuts the extents of files into pieces. `kept` are the records that are read; None: all of them."""
         edges, sizes = [np.zeros(1, np.int64)], [np.empty(0, np.int64)]
         units = [0]
         first = pieces = 0
@@ -93,7 +96,7 @@ _REMEMBERED = 2  # epochs whose pieces are kept in order: the one that is consum
 
 
 def mode_of(shuffle: bool | str) -> Mode:
-    """What `shuffle=` means; True is "window".
+    """Returns the mode of a `shuffle=`; True is "window".
 
     Raises:
         UsageError: it is none of the modes.
@@ -118,8 +121,12 @@ class _Pieces:
 
 @dataclass(frozen=True)
 class Sampler:
-    """records: how many an epoch has. layout: where they lie; only "window" looks at it. window_bytes: framed bytes of
-    a window.
+    """Order of one data set's records.
+
+    Attributes:
+        records: how many an epoch has.
+        layout: where they lie; only "window" looks at it.
+        window_bytes: framed bytes of a window.
     """
 
     mode: Mode
@@ -143,12 +150,12 @@ class Sampler:
         return pieces.firsts[piece] + moved - pieces.edges[piece]
 
     def passes(self, epoch: int, positions: Int64s) -> Int64s:
-        """Which pass over the data set each of these positions is of."""
+        """Returns which pass over the data set each of these positions is of."""
         return np.full(len(positions), epoch, np.int64)
 
     def window_of(self, epoch: int, position: int) -> tuple[int, int]:
-        """From which position of an epoch to which one the window reaches that has this one; in other modes than
-        "window" that is the whole epoch.
+        """Returns the first and the last position of the window that has this one; in other modes than "window" that
+        is the whole epoch.
         """
         if self.mode != "window":
             return 0, self.records
@@ -178,7 +185,11 @@ _STEP, _FIRST, _SECOND = (np.uint64(word) for word in (0x9E3779B97F4A7C15, 0xBF5
 
 @dataclass(frozen=True)
 class Proportions:
-    """counts: how many records of each data set a cycle has."""
+    """Proportions of a mixture.
+
+    Attributes:
+        counts: how many records of each data set a cycle has.
+    """
 
     counts: tuple[int, ...]
 
@@ -244,8 +255,12 @@ def _begins(cycles: Int64s, key: int, cycle: int) -> Int64s:
 
 @dataclass(frozen=True)
 class MixtureSampler:
-    """samplers: of the data sets, all of one mode, seed and window. records: of an epoch of the mixture. fingerprint:
-    of data sets and proportions. Numbers are those of the records of all data sets, one after the other.
+    """Order of a mixture's records. Numbers are those of the records of all data sets, one after the other.
+
+    Attributes:
+        samplers: of the data sets, all of one mode, seed and window.
+        records: of an epoch of the mixture.
+        fingerprint: of data sets and proportions.
     """
 
     samplers: tuple[Sampler, ...]
@@ -280,7 +295,7 @@ class MixtureSampler:
         return numbers
 
     def passes(self, epoch: int, positions: Int64s) -> Int64s:
-        """Which pass over its data set each of these positions is of."""
+        """Returns which pass over its data set each of these positions is of."""
         which, nth = self._taken(epoch, positions)
         records: Int64s = np.array([sampler.records for sampler in self.samplers])
         passes: Int64s = nth // records[which]
@@ -292,5 +307,5 @@ class MixtureSampler:
         return self.proportions.data_set_of(positions + epoch * self.records, key)
 
     def window_of(self, epoch: int, position: int) -> tuple[int, int]:
-        """From which position of an epoch to which one records lie together: nowhere less than in all of it."""
+        """Returns the positions between which records lie together: those of the whole epoch."""
         return 0, self.records

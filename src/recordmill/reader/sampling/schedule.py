@@ -37,7 +37,12 @@ class StepRange:
 
 @dataclass(frozen=True)
 class Steps:
-    """records: of an epoch. batch_size: of one host. end: what becomes of the positions that do not fill a step.
+    """Division of an epoch into steps.
+
+    Attributes:
+        records: of an epoch.
+        batch_size: of one host.
+        end: what becomes of the positions that do not fill a step.
 
     Raises:
         UsageError: a number is none.
@@ -63,7 +68,7 @@ class Steps:
         return self.batch_size * self.num_hosts
 
     def count(self, position: int = 0) -> int:
-        """How many steps an epoch has from a position on.
+        """Returns how many steps an epoch has from a position on.
 
         >>> Steps(100, 8).count(), Steps(100, 8, "drop").count(), Steps(100, 8, "pad", num_hosts=3).count(48)
         (13, 12, 3)
@@ -111,8 +116,12 @@ _FORMAT = 1  # of a state; another meaning of its fields, or another order, is a
 
 @dataclass(frozen=True)
 class Schedule:
-    """epochs: how often all records are given, counted from the very first; None: without end. epoch, position: where
-    it begins.
+    """Steps of one or more epochs.
+
+    Attributes:
+        epochs: how often all records are given, counted from the very first; None: without end.
+        epoch: where it begins.
+        position: where it begins in that epoch.
     """
 
     sampler: Sampler | MixtureSampler
@@ -129,7 +138,7 @@ class Schedule:
 
     @property
     def remaining(self) -> int | None:
-        """How many steps are left; None without end."""
+        """Returns how many steps are left; None without end."""
         if not self.steps.records or (self.epochs is not None and self.epoch >= self.epochs):
             return 0
         if self.epochs is None:
@@ -137,9 +146,13 @@ class Schedule:
         return self.steps.count(self.position) + (self.epochs - self.epoch - 1) * self.steps.count()
 
     def step_ranges(self, most: int, *, by_windows: bool = False, every: int = 1) -> Iterator[StepRange]:
-        """All steps that are left, at most so many at once; never of two epochs, and, by_windows, of no window that the
-        step before does not reach into. every: only the first step and every so many-th one behind it, counted across
-        the ends of epochs: what one of so many that take turns gets.
+        """Yields all steps that are left, at most so many at once; never of two epochs.
+
+        Args:
+            most: steps at once.
+            by_windows: none of a window that the step before does not reach into.
+            every: only the first step and every so many-th one after it, counted across the ends of epochs: the share
+                of one of so many that take turns.
         """
         if self.remaining == 0:
             return  # and not for ever nothing
@@ -173,7 +186,7 @@ class Schedule:
         return counted
 
     def after(self, step: int) -> Schedule:
-        """What is left when so many steps of it are done.
+        """Returns what is left when so many steps of it are done.
 
         Raises:
             UsageError: it has not so many.
@@ -187,19 +200,19 @@ class Schedule:
         return replace(self, epoch=self.epoch + 1 + epochs, position=steps * self.steps.span)
 
     def end(self) -> Schedule:
-        """What is left behind all of it: nothing, but where it has no end."""
+        """Returns what is left after all of it: nothing, but where it has no end."""
         return self if self.epochs is None else replace(self, epoch=self.epochs, position=0)
 
     def steps_before(self, epoch: int, position: int) -> int:
-        """How many of its steps come before the one that begins at this place."""
+        """Returns how many of its steps come before the one that begins at this place."""
         if epoch == self.epoch:
             return (position - self.position) // self.steps.span
         whole = (epoch - self.epoch - 1) * self.steps.count()
         return self.steps.count(self.position) + whole + position // self.steps.span
 
     def iteration(self, number: int, epochs: int | None) -> Schedule:
-        """What the iteration of this number gives of what is read again and again, `epochs` epochs each time: the first
-        one, number 0, what is left of so many, each other one so many more.
+        """Returns the schedule of an iteration of `epochs` epochs: the first one, number 0, has what is left of so
+        many, each other one so many more.
         """
         if epochs is None:
             return self
@@ -208,11 +221,11 @@ class Schedule:
         return until if number == 0 else replace(until, epoch=first * epochs, position=0)
 
     def state(self) -> State:
-        """Where it begins, as JSON takes it."""
+        """Returns where it begins, as JSON takes it."""
         return {"format": _FORMAT, **self._named(), "epoch": self.epoch, "position": self.position}
 
     def at(self, state: Mapping[str, Any]) -> Schedule:
-        """The same schedule from a state on, which may be that of another number of hosts.
+        """Returns the schedule from a state on, which may be that of another number of hosts.
 
         Raises:
             UsageError: it is no state, or one of another data set or other options.

@@ -65,7 +65,7 @@ class BlockColumn:
 
     @property
     def lists(self) -> int:
-        """How many variable dimensions go over as such."""
+        """Number of variable dimensions that go over as such."""
         if isinstance(self.collation, Packed) or self.padded:
             return 0
         return self.feature.ragged_rank + self.binned
@@ -93,12 +93,12 @@ class BlockColumn:
         return not self.feature.required and not self.feature.ragged_rank and not isinstance(self.collation, OneHot)
 
     def key(self, what: str) -> str:
-        """Of one of its arrays in a block."""
+        """Returns the key of one of its arrays in a block."""
         return f"{self.at}/{what}"
 
 
 def block_columns(schema: Schema, collations: Mapping[str, Collation]) -> list[BlockColumn]:
-    """How each feature goes over."""
+    """Returns how each feature goes over."""
     packed = any(isinstance(collation, Packed) for collation in collations.values())
     return [
         BlockColumn(
@@ -238,12 +238,16 @@ def prepared_steps(
     batch_size: int | None,
     assemble: Callable[[Tensors], Any],
 ) -> tf.data.Dataset:
-    """A data set of blocks to one of their steps.
+    """Turns a data set of blocks into one of their steps.
 
     What takes time is done for a whole block, ahead and in threads of its own; a step is views of that.
 
-    batch_size: rows of every step, where all have as many; None: where the last may be shorter. assemble: a step's
-    tensors by feature name to the batch.
+    Args:
+        blocks: the blocks.
+        columns: of a block.
+        defaults: feature name to what fills records that lack it.
+        batch_size: rows of every step, where all have as many; None: where the last may be shorter.
+        assemble: a step's tensors by feature name to the batch.
     """
     apart = [one for one in columns if one.by_step]
 
@@ -292,7 +296,7 @@ def _free_iterators() -> None:
 
 
 def _one(block: tuple[Any, ...]) -> Any:
-    """What `prepare` gave: `flat_map` gives the parts of a tuple by themselves."""
+    """Returns what `prepare` gave: `flat_map` gives the parts of a tuple by themselves."""
     return block if len(block) > 1 else block[0]
 
 
@@ -307,7 +311,7 @@ def _whole(block: Tensors, apart: list[BlockColumn], defaults: Mapping[str, Any]
 
 
 def _about(block: Tensors, apart: list[BlockColumn]) -> Tensors:
-    """Where each step's part begins and ends."""
+    """Returns where each step's part begins and ends."""
     keys = [one.key(what) for one in apart for what in ("starts", "steps", *(f"splits{i}" for i in range(one.lists)))]
     return {key: block[key] for key in [BLOCK_SIZE, *keys] if key in block}
 

@@ -96,7 +96,7 @@ def _fed(source: BatchSource, defaults: Mapping[str, Any]) -> tf.data.Dataset:
 
 
 def _length(source: BatchSource, begin: StepPlan) -> int | None:
-    """How many elements there are; None where nobody knows, or where it is longer iterated again."""
+    """Returns how many elements there are; None where nobody knows, or where it is longer iterated again."""
     order, schedule = source.options.order, begin.schedule
     if order.epochs is None:
         return int(tf.data.INFINITE_CARDINALITY)
@@ -124,7 +124,7 @@ def _shared(batches: tf.data.Dataset, hosts: int) -> tf.data.Dataset:
 
 
 def _blocks(source: BatchSource, plan: StepPlan, columns: list[BlockColumn]) -> Iterator[dict[str, Any]]:
-    """What one iteration is fed with."""
+    """Yields the blocks that one iteration is fed with."""
 
     def blocks(chunk: StepChunk) -> list[dict[str, Any]]:
         with timed("collate"):

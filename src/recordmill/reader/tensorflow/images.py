@@ -81,7 +81,7 @@ def _starts(data: Any, magic: bytes) -> Any:
 
 
 def _is_native_jpeg(data: Any, wanted: Images) -> Any:
-    """Whether TensorFlow decodes it to the pixels that are wanted."""
+    """Returns whether TensorFlow decodes it to the pixels that are wanted."""
     jpeg = _starts(data, _JPEG)
     components = tf.io.extract_jpeg_shape(tf.where(jpeg, data, _any_jpeg()))[2]
     known = functools.reduce(operator.or_, [components == count for count in _COMPONENTS[wanted.channels]])
@@ -94,12 +94,12 @@ def _is_native_png(data: Any, wanted: Images) -> Any:
 
 
 def _as_stored(data: Any, native: Any, wanted: Images) -> Any:
-    """Whether it is native, and nothing says that it is to be turned."""
+    """Returns whether it is native, and nothing says that it is to be turned."""
     return native & ~tf.strings.regex_full_match(data, _MAY_BE_TURNED) if wanted.orientation else native
 
 
 def _resized(image: Any, wanted: Images) -> Any:
-    """As `reader.images.resize` has it."""
+    """Resizes an image as `reader.images.resize` does."""
     image.set_shape([None, None, wanted.channels])
     image = tf.image.resize(image, [wanted.height, wanted.width], antialias=wanted.antialias)
     if wanted.numpy_dtype == np.uint8:
@@ -139,7 +139,7 @@ def _shrunk(data: Any, wanted: Images) -> Any:
 
 
 def _center(height: Any, width: Any, wanted: Images) -> tuple[Any, Any, Any, Any]:
-    """As `reader.images.crop` has it: top, left, height, width."""
+    """Returns (top, left, height, width) of the centred crop, as `reader.images.decode` has it."""
     ratio = wanted.width / wanted.height
     own_height = tf.minimum(tf.maximum(tf.cast(tf.cast(width, tf.float64) / ratio, tf.int32), 1), height)
     own_width = tf.minimum(tf.maximum(tf.cast(tf.cast(height, tf.float64) * ratio, tf.int32), 1), width)

@@ -35,8 +35,8 @@ _Step = Callable[[Any, Any], Any]
 
 
 def graph_steps(decoding: Decoding) -> Callable[[Tensors, Mapping[str, Any]], Tensors]:
-    """A function of the parsed tensors of a batch, and of the values that stand for missing features, to the same
-    behind the steps.
+    """Returns a function of the parsed tensors of a batch, and of the values that stand for missing features, to the
+    tensors after the steps.
 
     Raises:
         UsageError: a step has no such operation.
@@ -81,7 +81,7 @@ def _shaped(value: Any, out: Feature) -> Any:
 
 
 def _raw(value: Any, valid: Any, step: DecodeRaw, out: Feature) -> Any:
-    """value: [batch] bytes. valid: [batch] whether a record has them; None: all have."""
+    """Decodes `value`, [batch] bytes; `valid` is [batch] whether a record has them; None: all have."""
     unit = ITEM_BYTES[step.dtype] * out.inner_size
     if valid is not None:
         value = tf.where(valid, value, tf.constant(b"" if out.ragged_rank else bytes(unit)))
@@ -240,8 +240,11 @@ def _padded(name: str, ragged: Any, collation: Padded, schema: Schema) -> Tensor
 
 @dataclass(frozen=True)
 class RecordGraph:
-    """images: a serialized record to its decoded images, by feature; None: there are none. finish: a batch of
-    serialized records and of these to x, (x, y) or (x, y, w).
+    """Graph of the records of a data set.
+
+    Attributes:
+        images: a serialized record to its decoded images, by feature; None: there are none.
+        finish: a batch of serialized records and of these to x, (x, y) or (x, y, w).
     """
 
     images: Callable[[Any], Tensors] | None
@@ -265,7 +268,7 @@ class RecordGraph:
         return cls(_decoder(source.dataset, schema, images, defaults) if images else None, finish)
 
     def batches(self, records: tf.data.Dataset, rows: int, drop_remainder: bool) -> tf.data.Dataset:
-        """Of so many rows, in the order of the records."""
+        """Returns batches of so many rows, in the order of the records."""
         decode = self.images
         if decode is None:
             return records.batch(rows, drop_remainder=drop_remainder).map(
@@ -284,7 +287,7 @@ class RecordGraph:
         return batches.map(unconverted(self.finish), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
     def usable(self, records: tf.data.Dataset) -> tf.data.Dataset:
-        """What becomes of each record that can be used; TensorFlow's log names the others. What is wrong with the files
+        """Converts each record that can be used; TensorFlow's log names the others. What is wrong with the files
         stays an error.
         """
 

@@ -1,6 +1,6 @@
 """TFRecord files to batches of tensors by TensorFlow's own operations alone.
 
-This is what `to_tf(portable=True)` runs and, word for word, what `recordmill inspect --emit reader` prints behind the
+This is what `to_tf(portable=True)` runs and, word for word, what `recordmill inspect --emit reader` prints after the
 constants of a data set, so nothing of recordmill's is imported here.
 
 fixed shape          dense [batch, *shape]; where a record may lack it, zeros or "" and `name/valid` [batch] bool
@@ -141,7 +141,7 @@ def tensor_of(
 
 
 def _fill_missing(value: Any, valid: Any, size: int, filler: Any) -> Any:
-    """[batch, size] of lists of size items or none: where there is none, a row of the filler behind all others."""
+    """Returns [batch, size] of lists of size items or none: where there is none, a row of the filler."""
     missing = tf.fill([1, size], tf.constant(filler, value.dtype))
     rows = tf.concat([tf.reshape(value.flat_values, [-1, size]), missing], 0)
     last = tf.shape(rows, out_type=tf.int64)[0] - 1

@@ -30,8 +30,12 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
     """
 
     def __init__(self, source: BatchSource, begin: StepPlan, ranked: int | None = None) -> None:
-        """begin: without end. ranked: how many ranks there were, where it is shared by them and not by the numbers that
-        a user gave.
+        """Creates the batches of a plan without end.
+
+        Args:
+            source: the source of batches.
+            begin: the steps, without end.
+            ranked: how many ranks there were, where it is shared by them and not by the numbers that a user gave.
         """
         self._source, self._begin, self._ranked = source, begin, ranked
         self._epochs = epochs = source.options.order.epochs  # of an iteration
@@ -64,7 +68,7 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
         return self._begin.iteration(number - first, self._epochs)
 
     def __len__(self) -> int:
-        """How many batches the next iteration gives.
+        """Returns how many batches the next iteration gives.
 
         Raises:
             TypeError: it has no end, they are packed, or nobody can know.
@@ -88,9 +92,12 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
         self._loaded = self._running = None
 
     def state_after(self, steps: int) -> State:
-        """Where the run stands when this host has had so many batches, counted from its begin over all iterations:
-        `to_torch(..., state=...)` goes on there, with any number of workers, and of hosts (in the middle of steps that
-        were bucketed together, with the same number).
+        """Returns where the run stands when this host has had so many batches, counted from its begin over all
+        iterations.
+
+        `to_torch(..., state=...)` goes on there, with any number of workers, and of hosts (in the middle of steps
+        that were
+        bucketed together, with the same number).
 
         Raises:
             UsageError: batches are packed, or bad records skipped: which records that many batches had is known to
@@ -104,7 +111,7 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
         return self._begin.state(self._begin.after(steps))
 
     def state_dict(self) -> State:
-        """Where the next batch of this process stands: of a worker, in a worker.
+        """Returns where the next batch of this process stands: of a worker, in a worker.
 
         Raises:
             UsageError: the workers of a loader have begun an iteration, and know where they are.
@@ -195,7 +202,7 @@ class TorchRecords(torch.utils.data.Dataset):  # type: ignore[misc]
 
 
 def _row(batch: Any, row: int) -> Any:
-    """What this row of a batch is."""
+    """Returns one row of a batch."""
     if isinstance(batch, RaggedRows):
         begin, end = batch.row_splits[row : row + 2].tolist()
         if isinstance(batch.values, RaggedRows):

@@ -37,14 +37,16 @@ BatchPlace = tuple[int, int] | None  # (epoch, position)
 class RaggedRows(NamedTuple):
     """Rows of different lengths: row i is `values[row_splits[i]:row_splits[i + 1]]`.
 
-    values: [items, ...] tensor; a list of text; another RaggedRows for lists of lists. row_splits: int64 [rows + 1].
+    Attributes:
+        values: [items, ...] tensor; a list of text; another RaggedRows for lists of lists.
+        row_splits: int64 [rows + 1].
     """
 
     values: Any
     row_splits: torch.Tensor
 
     def to_nested(self) -> torch.Tensor:
-        """The same as a nested tensor of the jagged layout; of one variable dimension and numbers only."""
+        """Returns a nested tensor of the jagged layout; of one variable dimension and numbers only."""
         return torch.nested.nested_tensor_from_jagged(self.values, self.row_splits)
 
 
@@ -84,7 +86,9 @@ def _converted(value: Any, bfloat16: bool) -> Any:
 
 
 def _tensor(array: Array) -> torch.Tensor:
-    """What can be written to was made for this batch, and its part of it is nobody else's; Arrow's columns can't."""
+    """Returns the array as a tensor. An array that can be written to was made for this batch, and its part of it is
+    nobody else's; Arrow's columns can't.
+    """
     own = array.flags.writeable and array.flags.c_contiguous
     return torch.from_numpy(array if own else np.array(array, order="C"))
 
@@ -92,8 +96,14 @@ def _tensor(array: Array) -> torch.Tensor:
 def tensor_batches(
     source: BatchSource, plan: StepPlan, workers: int, behind: int
 ) -> Generator[tuple[Any, BatchPlace], None, None]:
-    """The tensors of the steps of one worker of so many that share memory, and where the next step stands if its number
-    does not say it. behind: where bad records are skipped, those of the positions below it are left out.
+    """Yields the tensors of the steps of one worker of so many that share memory, and where the next step stands if
+    its number does not say it.
+
+    Args:
+        source: the source of batches.
+        plan: the steps of the worker.
+        workers: how many share memory.
+        behind: where bad records are skipped, those of the positions below it are left out.
     """
     if (refill := source.refill(plan)) is not None:
         yield from _refilled(source, plan, refill, workers, behind)

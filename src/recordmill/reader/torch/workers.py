@@ -1,10 +1,10 @@
-"""What the workers of a loader share: which iteration has begun, and where each of them stands in it.
+"""State that the workers of a loader share: which iteration has begun, and where each of them stands in it.
 
 A DataLoader starts its workers anew for each iteration, from the object that its own process holds, which hears nothing
 of what they did: without a place that all of them see, every iteration would be the first one. That place is a file
 without a name; the workers of an iteration know each other by a key.
 
-In how far a batch says where the next one of its worker stands:
+How a batch says where the next one of its worker stands:
 
 as they come, bucketed   by its number: a worker takes every so many-th step
 packed                   by where its own records end: the steps of the other workers come between, and are passed by
@@ -111,9 +111,14 @@ class IterationCounter:
 
 @dataclass
 class WorkerPosition:
-    """course: the steps of this worker from where the run began. at: where its next step stands. others: packed, how
-    many steps of other workers come before that one. had: with bad records skipped, the position in that step up to
-    which its records were given. over: the worker has had all of them.
+    """Position of one worker.
+
+    Attributes:
+        course: the steps of this worker from where the run began.
+        at: where its next step stands.
+        others: packed, how many steps of other workers come before that one.
+        had: with bad records skipped, the position in that step up to which its records were given.
+        over: the worker has had all of them.
     """
 
     plan: StepPlan
@@ -127,7 +132,7 @@ class WorkerPosition:
 
     @classmethod
     def first(cls, plan: StepPlan, number: int, worker: int, workers: int) -> WorkerPosition:
-        """From an iteration's begin."""
+        """Returns the position at an iteration's begin."""
         own = plan.share(worker, workers)
         if plan.packs is not None:
             return cls(own, number, worker, workers, plan.schedule, plan.schedule.remaining == 0, worker)
@@ -138,7 +143,7 @@ class WorkerPosition:
     def loaded(
         cls, begin: StepPlan, state: Mapping[str, Any], epochs: int | None, worker: int, workers: int
     ) -> WorkerPosition:
-        """From a state on. begin: of the first iteration, without end; epochs: of each.
+        """Returns the position of a state. `begin` is the first iteration, without end; `epochs` is of each.
 
         Raises:
             UsageError: it is a state of something else, or of another worker.
@@ -177,7 +182,7 @@ class WorkerPosition:
         self.over = True
 
     def state(self) -> State:
-        """As JSON takes it."""
+        """Returns the position as JSON takes it."""
         given = {**self.plan.state(self.at), "over": self.over, "worker": self.worker, "workers": self.workers}
         given |= {"others": self.others} if self.others else {}
         return given | ({"had": self.had} if self.had else {})

@@ -1,8 +1,8 @@
-"""An Arrow column as flat arrays in the terms of `tf.train.Example`: what the encoder's kernels read.
+"""Arrow columns as flat arrays in the terms of `tf.train.Example`, which the encoder's kernels read.
 
 One feature gives one `Flat` per entry of the Example's map (`Feature.storage()`): int64, float32 or bytes, with the
 numbers of values per record. Zero-copy wherever Arrow's memory already is that; 32-bit offsets, slices, dictionaries,
-views and narrow integers are brought to the one form here, so that nothing behind this module knows them.
+views and narrow integers are brought to the one form here, so that nothing after this module knows them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ _NUMPY_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
 
 @dataclass(frozen=True)
 class Flat:
-    """One entry of the Example's map, for all rows.
+    """Entry of the Example's map, for all rows. The arrays may hold anything for a row that is not valid.
 
-    storage: its name and kind. rows: how many records.
-    values: int64 or float32 [values] for these kinds, C-contiguous; of kind bytes uint8 [bytes], the values' bytes.
-    valid: uint8 [rows], 0 where the record has no such feature; None: every record has it. The other arrays may hold
-    anything for such a row. splits: int64 [rows + 1], row r has the values splits[r] up to splits[r + 1]; None: every
-    row has `length` values. value_splits: of kind bytes, int64 [values + 1]: value v is values[value_splits[v] :
-    value_splits[v + 1]]; None: each has `width` bytes.
+    Attributes:
+        storage: its name and kind.
+        rows: how many records.
+        values: int64 or float32 [values] for these kinds, C-contiguous; of kind bytes uint8 [bytes], the values' bytes.
+        valid: uint8 [rows], 0 where the record has no such feature; None: every record has it.
+        splits: int64 [rows + 1], row r has the values splits[r] up to splits[r + 1]; None: every row has `length`
+            values.
+        value_splits: of kind bytes, int64 [values + 1]: value v is values[value_splits[v] : value_splits[v + 1]];
+            None: each has `width` bytes.
     """
 
     storage: Storage
@@ -65,10 +68,11 @@ def to_flat(array: pa.Array, feature: Feature) -> list[Flat]:
 
 
 class _Walk:
-    """The way from a column's outermost lists to its values.
+    """Way from a column's outermost lists to its values.
 
-    items: the array that the walk has come to. splits: row r owns items splits[r] up to splits[r + 1]; None: `per_row`
-    items each.
+    Attributes:
+        items: the array that the walk has come to.
+        splits: row r owns items splits[r] up to splits[r + 1]; None: `per_row` items each.
     """
 
     def __init__(self, feature: Feature, array: pa.Array) -> None:
@@ -114,7 +118,7 @@ class _Walk:
         return Flat(storage, self.rows, data, self.valid, value_splits=self.splits * width)
 
     def lengths(self, storage: Storage, level: int) -> Flat:
-        """The row lengths of the variable dimension behind this one (TFDS `ragged_row_lengths_<level>`)."""
+        """Returns the row lengths of the variable dimension after this one (TFDS `ragged_row_lengths_<level>`)."""
         splits, _ = self._levels[level]
         return Flat(storage, self.rows, np.diff(self._levels[level + 1][1]), self.valid, splits)
 
@@ -223,7 +227,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 @functools.lru_cache(256)  # types: asked for each column of each batch
 def _needs_cast(kind: pa.DataType) -> bool:
-    """Whether there is an encoding in the type that has no buffers of its own kind here."""
+    """Returns whether the type holds an encoding that has no buffers of its own kind here."""
     while _is_list(kind) or pa.types.is_fixed_size_list(kind):
         kind = kind.value_type
     tests = (

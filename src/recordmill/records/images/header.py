@@ -1,5 +1,6 @@
-"""What an image file's header says: an `ImageHeader`, or a `BadImage` with the reason why the file can't be used; and
-the extensions of image files with the format that each promises. It parses nothing itself and loads nothing else.
+"""Headers of image files: an `ImageHeader`, or a `BadImage` with the reason why the file can't be used; and the
+extensions
+of image files with the format that each promises. It parses nothing itself and loads nothing else.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class ImageHeader(NamedTuple):
         )
 
     def traits(self) -> list[str]:
-        """What is not plain 8-bit gray or colour, in words that a summary counts.
+        """Returns what is not plain 8-bit gray or colour, in words that a summary counts.
 
         >>> ImageHeader("PNG", 2, 2, 4, 16, RGBA).traits()
         ['alpha', '16-bit']

@@ -1,6 +1,6 @@
 """PNG and APNG (W3C PNG, third edition): the chunks from IHDR to IEND with the CRC-32 of each; nothing is inflated.
 
-What stands behind IEND is not looked at.
+Bytes after IEND are not looked at.
 """
 
 from __future__ import annotations

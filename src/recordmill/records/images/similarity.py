@@ -1,5 +1,6 @@
-"""How alike two images look: a hash of 256 bits of which look-alikes differ in few, and the correlation of small greys,
-which decides.
+"""Likeness of two images: a hash of 256 bits of which look-alikes differ in few, and the correlation of small greys,
+which
+decides.
 
 The hash is the difference hash that N. Krawetz describes ("Kind of Like That", 2013), of 16 rows of 16 comparisons. An
 image and its copy of another format, quality or size have hashes within `NEAR_BITS`; so have other images, of which
