@@ -105,7 +105,7 @@ def test_negative_numbers_in_typed_lists() -> None:
         ),
         (proto(1, (-1,), bytes(8)), "no TensorProto"),
         (proto(1, (1,) * 9, bytes(4)), "no TensorProto"),
-        (proto(1, (2,), None, b"\x2a\x03abc"), "3 bytes of values of 4 bytes each"),
+        (proto(1, (2,), None, b"\x2a\x03abc"), "a typed list of a TensorProto is damaged"),
     ],
 )  # fmt: skip
 def test_bad_tensors_are_named(payload: bytes, reason: str) -> None:
@@ -131,6 +131,14 @@ def test_typed_lists_in_pieces() -> None:
     assert decoded([payload], "int64", (5,))[0].to_pylist() == [[5, 7, -6, 2**40, 8]]
     broken = proto(9, (5,), None, b"\x52\x0b" + b"\xff" * 11)
     assert decoded([broken], "int64", (5,))[1] == {0: "a typed list of a TensorProto is damaged"}
+
+
+def test_values_of_one_size_have_headers_and_places_of_their_own() -> None:
+    """The first one's content stands in its header as well, and what follows the content may be the same again."""
+    payloads = [proto(4, (1,), bytes([byte])) for byte in (8, 1, 18, 34, 9)]
+    assert decoded([*payloads], "uint8", (1,))[0].to_pylist() == [[8], [1], [18], [34], [9]]
+    behind = [proto(4, (1,), b"\x07", b"\x18" + bytes([version])) for version in (7, 8, 9)]
+    assert decoded([*behind], "uint8", (1,))[0].to_pylist() == [[7]] * 3
 
 
 def test_one_value_that_stands_for_all_has_a_bound() -> None:

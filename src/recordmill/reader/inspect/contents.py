@@ -7,18 +7,21 @@ values of one length may be the memory of.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from google.protobuf.message import DecodeError
 
 from recordmill.base.errors import DataError
 from recordmill.base.magic import IMAGE_HEAD_BYTES, sniff_foreign, sniff_format, sniff_image
 from recordmill.records.images.check import check_structure
 from recordmill.records.images.header import BadImage
 from recordmill.records.inference.infer import infer
+from recordmill.records.protobuf.message_classes import TYPE_BYTES, message_classes
 from recordmill.records.protobuf.tensor_proto import BROKEN, PLAIN_DTYPES, TENSOR_DTYPES, read_headers, typed_values
 from recordmill.schemas.feature import ITEM_BYTES
 
@@ -168,14 +171,9 @@ def _message(value: bytes) -> str | None:
         return None
     if (kind := _example(value)) is not None:
         return kind
-    parts = list(_parts(value))
-    return (
-        ELWC
-        if parts
-        and all(part is not None and (not part or _example(part) == LOOKS_LIKE_EXAMPLE) for part in parts)
-        and any(parts)
-        else None
-    )
+    parts = _parts(value)
+    is_elwc = any(parts) and all(not part or _example(part) == LOOKS_LIKE_EXAMPLE for part in parts)
+    return ELWC if is_elwc else None
 
 
 def _example(value: bytes) -> str | None:
@@ -188,22 +186,21 @@ def _example(value: bytes) -> str | None:
     return LOOKS_LIKE_SEQUENCE_EXAMPLE if found.sequences else LOOKS_LIKE_EXAMPLE
 
 
-def _parts(value: bytes) -> Iterator[bytes | None]:
-    """The messages in fields 1 and 2; None, and then no more, for anything else."""
-    at = 0
-    while at < len(value):
-        tag, size, shift = value[at], 0, 0
-        at += 1
-        while at < len(value) and shift < 35:
-            size |= (value[at] & 127) << shift
-            shift, at = shift + 7, at + 1
-            if value[at - 1] < 128:
-                break
-        if tag not in (0x0A, 0x12) or size > len(value) - at:
-            yield None
-            return
-        yield value[at : at + size]
-        at += size
+def _parts(value: bytes) -> list[bytes]:
+    """Returns the messages in an ExampleListWithContext; none if it is not that and nothing more."""
+    try:
+        message = _list_class().FromString(value)
+    except DecodeError:
+        return []
+    size = message.ByteSize()
+    message.DiscardUnknownFields()
+    return [*message.examples, message.context] if message.ByteSize() == size else []
+
+
+@functools.cache
+def _list_class() -> type[Any]:
+    fields = {"ExampleListWithContext": {"*examples": TYPE_BYTES, "context": TYPE_BYTES}}
+    return message_classes(fields)["ExampleListWithContext"]
 
 
 def _plausible(value: bytes) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recordmill.base import native
 from recordmill.base.arrays import Bools, Int64s
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
@@ -158,7 +159,8 @@ class DecodeTensor:
         values = np.empty(int(sizes.sum()) * unit, np.uint8)
         places = (np.cumsum(sizes) - sizes) * unit
         whole = present & ~wrong & plain
-        tensor_proto.copy_ranges(parts.values, found.starts[whole], found.lengths[whole], values, places[whole])
+        spans = found.starts[whole], found.lengths[whole], places[whole]
+        native.copy_spans([np.ascontiguousarray(parts.values)], None, *spans, values)
         for row in np.flatnonzero(present & ~wrong & ~plain):
             try:
                 content = tensor_proto.typed_values(

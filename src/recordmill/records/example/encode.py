@@ -18,6 +18,7 @@ from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.buffers import room
 from recordmill.base.errors import DataError
 from recordmill.records.example.flat_arrays import Flat, to_flat
+from recordmill.records.protobuf.message import encoded_varint
 from recordmill.records.tfrecord.frames import HEADER_BYTES, Frames, frame, pack_spans
 from recordmill.schemas.arrow import arrow_type
 from recordmill.schemas.feature import BYTES, FLOAT, INT64, PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
@@ -100,15 +101,6 @@ def _head(key: bytes, kind: str, data_bytes: int) -> bytes:
         return listed
     entry = key + encoded_varint(len(listed) + data_bytes) + listed
     return b"\x0a" + encoded_varint(len(entry) + data_bytes) + entry
-
-
-def encoded_varint(value: int) -> bytes:
-    """A number from 0 to 2^64 - 1 as a base-128 varint."""
-    groups = bytearray()
-    while value > 0x7F:
-        groups.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes((*groups, value))
 
 
 def _padded(heads: Sequence[bytes]) -> npt.NDArray[np.uint8]:

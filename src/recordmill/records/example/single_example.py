@@ -17,10 +17,10 @@ import pyarrow as pa
 from recordmill.base.errors import DataError
 from recordmill.base.utf8 import NO_NAME, is_feature_name
 from recordmill.records.example.decode import decode
-from recordmill.records.example.encode import TAGS, encoded_varint
+from recordmill.records.example.encode import TAGS
 from recordmill.records.example.locate import UNUSUAL, reason_of
 from recordmill.records.example.python_values import feature_of, stored, unwrap
-from recordmill.records.protobuf.message import parts, varints
+from recordmill.records.protobuf.message import encoded_varint, parts, varints
 from recordmill.records.protobuf.plain_form import EXAMPLE_PARTS, plain_form
 from recordmill.schemas.feature import BYTES, EXAMPLE, FLOAT, Feature, Schema, Storage
 

@@ -70,6 +70,15 @@ def varints(packed: bytes) -> Iterator[int]:
         yield value & 0xFFFFFFFFFFFFFFFF
 
 
+def encoded_varint(value: int) -> bytes:
+    """Returns a number from 0 to 2^64 - 1 as a base-128 varint."""
+    groups = bytearray()
+    while value > 0x7F:
+        groups.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*groups, value))
+
+
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """(number, position behind it); ValueError if it is cut off, or longer than ten bytes."""
     value = 0

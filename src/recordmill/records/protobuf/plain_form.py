@@ -10,27 +10,33 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.buffers import room
+from recordmill.records.protobuf.message_classes import (
+    TYPE_BYTES,
+    TYPE_FLOAT,
+    TYPE_INT64,
+    TYPE_STRING,
+    MessageFields,
+    message_classes,
+)
 from recordmill.records.protobuf.wire import SLACK
 
 EXAMPLE_PARTS, SEQUENCE_PARTS = 1, 2  # maps of a message: features; context and feature_lists
 _MOST_ENTRIES = 1 << 18  # in the maps of a message: protobuf takes some 90 bytes for each, also for a repeated name
 
-_FIELD = descriptor_pb2.FieldDescriptorProto
-_FIELDS: dict[str, dict[str, Any]] = {  # of messages of tensorflow/core/example/*.proto, from number 1 on
-    "BytesList": {"*value": _FIELD.TYPE_BYTES},
-    "FloatList": {"*value": _FIELD.TYPE_FLOAT},
-    "Int64List": {"*value": _FIELD.TYPE_INT64},
+_FIELDS: MessageFields = {  # of messages of tensorflow/core/example/*.proto, from number 1 on
+    "BytesList": {"*value": TYPE_BYTES},
+    "FloatList": {"*value": TYPE_FLOAT},
+    "Int64List": {"*value": TYPE_INT64},
     "Feature": {"bytes_list": "BytesList", "float_list": "FloatList", "int64_list": "Int64List"},
     "FeatureList": {"*feature": "Feature"},
     "Features": {"*feature": "Features.FeatureEntry"},
-    "Features.FeatureEntry": {"key": _FIELD.TYPE_STRING, "value": "Feature"},
+    "Features.FeatureEntry": {"key": TYPE_STRING, "value": "Feature"},
     "FeatureLists": {"*feature_list": "FeatureLists.FeatureListEntry"},
-    "FeatureLists.FeatureListEntry": {"key": _FIELD.TYPE_STRING, "value": "FeatureList"},
+    "FeatureLists.FeatureListEntry": {"key": TYPE_STRING, "value": "FeatureList"},
     "Example": {"features": "Features"},
     "SequenceExample": {"context": "Features", "feature_lists": "FeatureLists"},
 }
@@ -119,26 +125,5 @@ def join_records(records: Sequence[bytes]) -> tuple[Bytes, Int64s, Int64s]:
 
 @functools.cache
 def _messages() -> tuple[type[Any], type[Any]]:
-    """The classes of Example and SequenceExample, in a pool of their own: TensorFlow's may be loaded beside them."""
-    file = descriptor_pb2.FileDescriptorProto(name="recordmill/example.proto", package="tensorflow", syntax="proto3")
-    made: dict[str, Any] = {}
-    for name, fields in _FIELDS.items():
-        outer, _, own = name.rpartition(".")
-        made[name] = made[outer].nested_type.add(name=own) if outer else file.message_type.add(name=own)
-        made[name].options.map_entry = bool(outer)
-        for number, (label, kind) in enumerate(fields.items(), 1):
-            field = made[name].field.add(name=label.lstrip("*"), number=number)
-            field.label = _FIELD.LABEL_REPEATED if label[0] == "*" else _FIELD.LABEL_OPTIONAL
-            field.type = _FIELD.TYPE_MESSAGE if isinstance(kind, str) else kind
-            if isinstance(kind, str):
-                field.type_name = f".tensorflow.{kind}"
-    made["Feature"].oneof_decl.add(name="kind")
-    for field in made["Feature"].field:
-        field.oneof_index = 0
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    example, sequence = (
-        message_factory.GetMessageClass(pool.FindMessageTypeByName(f"tensorflow.{name}"))
-        for name in ("Example", "SequenceExample")
-    )
-    return example, sequence
+    classes = message_classes(_FIELDS)
+    return classes["Example"], classes["SequenceExample"]

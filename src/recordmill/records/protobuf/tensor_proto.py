@@ -7,19 +7,25 @@ value stands for all that follow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from google.protobuf.message import DecodeError
 
 from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.errors import DataError
-from recordmill.base.kernels import allocating
-from recordmill.base.pointers import address_of
-from recordmill.records.protobuf import varints
-from recordmill.records.protobuf.wire import varint
+from recordmill.records.protobuf.message import encoded_varint
+from recordmill.records.protobuf.message_classes import (
+    TYPE_BYTES,
+    TYPE_FIXED32,
+    TYPE_FIXED64,
+    TYPE_INT64,
+    MessageFields,
+    message_classes,
+)
 
 TENSOR_DTYPES = {
     1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 9: "int64", 10: "bool", 14: "bfloat16",
@@ -27,24 +33,30 @@ TENSOR_DTYPES = {
 }  # fmt: skip
 _OTHERS = {7: "strings", 8: "complex64", 18: "complex128", 20: "resource", 21: "variant"}
 MAX_RANK = 8
-PLAIN_DTYPES, TYPED_FIELDS, BROKEN = (
-    0,
-    1,
-    2,
-)  # of a row: values in tensor_content; perhaps in a typed list; no TensorProto
-# field to the layout of packed values; "": varints
-_LISTS = {5: "<f4", 6: "<f8", 7: "", 10: "", 11: "", 13: "", 16: "", 17: ""}
-# all others: int_val
-_LIST_OF = {
-    "float32": 5,
-    "float64": 6,
-    "int64": 10,
-    "bool": 11,
-    "float16": 13,
-    "bfloat16": 13,
-    "uint32": 16,
-    "uint64": 17,
-}
+# of a row: values in tensor_content; perhaps in a typed list; no TensorProto
+PLAIN_DTYPES, TYPED_FIELDS, BROKEN = range(3)
+_LISTS = {  # all others: int_val
+    "float32": "float_val", "float64": "double_val", "int64": "int64_val", "bool": "bool_val", "float16": "half_val",
+    "bfloat16": "half_val", "uint32": "uint32_val", "uint64": "uint64_val",
+}  # fmt: skip
+_MOST_SHAPE_BYTES = 4096  # with names of dimensions
+_MOST_COMPARED_BYTES = 256
+# Numbers keep all of their bits, whatever the shape's dtype is: floats are read as words.
+_FIELDS: MessageFields = {
+    "Header": {"dtype": TYPE_INT64, "tensor_shape": TYPE_BYTES, "tensor_content": (TYPE_BYTES, 4)},
+    "Shape": {"*dim": ("Dimension", 2), "unknown_rank": TYPE_INT64},
+    "Dimension": {"size": TYPE_INT64},
+    "Values": {
+        "*float_val": (TYPE_FIXED32, 5), "*double_val": TYPE_FIXED64, "*int_val": TYPE_INT64,
+        "*int64_val": (TYPE_INT64, 10), "*bool_val": TYPE_INT64, "*half_val": (TYPE_INT64, 13),
+        "*uint32_val": (TYPE_INT64, 16), "*uint64_val": TYPE_INT64,
+    },
+}  # fmt: skip
+
+
+@functools.cache
+def _classes() -> dict[str, type[Any]]:
+    return message_classes(_FIELDS)
 
 
 @dataclass(frozen=True)
@@ -62,113 +74,57 @@ class Headers:
 
 
 def read_headers(data: Bytes, splits: Int64s) -> Headers:
-    """Parse data[splits[i]:splits[i + 1]] for every i."""
+    """Parses data[splits[i]:splits[i + 1]] for every i.
+
+    Values of one size nearly always begin with the same header: protobuf parses the first, and bytes are compared.
+    """
     rows = len(splits) - 1
-    found = Headers(
-        np.zeros(rows, np.uint8), np.zeros(rows, np.int64), np.zeros(rows, np.int64),
-        np.zeros((rows, MAX_RANK), np.int64), np.zeros(rows, np.int64), np.zeros(rows, np.int64),
-    )  # fmt: skip
-    _headers(
-        np.ascontiguousarray(data),
-        np.ascontiguousarray(splits),
-        found.status,
-        found.dtype,
-        found.rank,
-        found.dims,
-        found.starts,
-        found.lengths,
-    )
+    dtype, rank, starts, lengths = np.zeros((4, rows), np.int64)
+    found = Headers(np.full(rows, BROKEN, np.uint8), dtype, rank, np.zeros((rows, MAX_RANK), np.int64), starts, lengths)
+    sizes = np.diff(splits)
+    order = np.argsort(sizes, kind="stable")
+    for alike in np.split(order, np.flatnonzero(np.diff(sizes[order])) + 1):
+        if not len(alike) or not sizes[alike[0]]:
+            continue
+        first = int(alike[0])
+        head_bytes = _read_header(data, splits, first, found)
+        heads = data[splits[alike][:, None] + np.arange(head_bytes)]
+        same = alike[(heads == heads[0]).all(1)] if head_bytes else alike[:1]
+        for column in (found.status, found.dtype, found.rank, found.dims, found.starts, found.lengths):
+            column[same] = column[first]
+        found.starts[same] += splits[same] - splits[first]
+        for row in np.setdiff1d(alike, same).tolist():
+            _read_header(data, splits, row, found)
     return found
 
 
-@allocating
-def _headers(
-    data: Bytes,
-    splits: Int64s,
-    status: npt.NDArray[np.uint8],
-    dtype: Int64s,
-    rank: Int64s,
-    dims: Int64s,
-    starts: Int64s,
-    lengths: Int64s,
-) -> None:
-    fault = np.zeros(2, np.int64)
-    for row in range(len(splits) - 1):
-        at, end = splits[row], splits[row + 1]
-        content = False
-        while 0 <= at < end:
-            tag, at = varint(data, at, end, fault)
-            if at < 0:
-                break
-            field, wire = np.int64(tag) >> 3, np.int64(tag) & 7
-            if wire == 0:
-                value, at = varint(data, at, end, fault)
-                if field == 1:
-                    dtype[row] = np.int64(value)
-            elif wire == 2:
-                size, at = varint(data, at, end, fault)
-                length = np.int64(size)
-                if at < 0 or length < 0 or length > end - at:
-                    at = -1
-                    break
-                if field == 2:
-                    if not _shape(data, at, at + length, row, rank, dims):  # type: ignore[arg-type]
-                        at = -1
-                        break
-                elif field == 4:
-                    starts[row], lengths[row] = at, length
-                    content = True
-                at += length
-            elif wire == 5 and field == 5 and end - at >= 4:
-                at += 4
-            elif wire == 1 and field == 6 and end - at >= 8:
-                at += 8
-            else:
-                at = -1
-        if at < 0 or at != end or dtype[row] == 0:
-            status[row] = BROKEN
-        else:
-            status[row] = PLAIN_DTYPES if content else TYPED_FIELDS
+def _read_header(data: Bytes, splits: Int64s, row: int, found: Headers) -> int:
+    """Parses one value; gives the bytes before its content, 0 where that does not end the message."""
+    payload = data[splits[row] : splits[row + 1]].tobytes()
+    try:
+        header = _classes()["Header"].FromString(payload)
+        if not header.dtype or len(header.tensor_shape) > _MOST_SHAPE_BYTES:
+            return 0
+        shape = _classes()["Shape"].FromString(header.tensor_shape)
+    except DecodeError:
+        return 0
+    dims, content = [dim.size for dim in shape.dim], header.tensor_content
+    if len(dims) > MAX_RANK or min(dims, default=0) < 0 or shape.unknown_rank:
+        return 0
+    found.status[row] = PLAIN_DTYPES if content else TYPED_FIELDS
+    found.dtype[row], found.rank[row], found.lengths[row] = header.dtype, len(dims), len(content)
+    found.dims[row, : len(dims)] = dims
+    found.starts[row] = splits[row] + payload.rfind(content)
+    head, mark = payload[: len(payload) - len(content)], b"\x22" + encoded_varint(len(content))
+    return len(head) if head.endswith(mark) and _is_header(head.removesuffix(mark)) else 0
 
 
-@allocating
-def _shape(data: Bytes, at: int, end: int, row: int, rank: Int64s, dims: Int64s) -> bool:
-    """A TensorShapeProto: dim = 2, each with size = 1 and name = 2."""
-    fault = np.zeros(2, np.int64)
-    while at < end:
-        tag, at = varint(data, at, end, fault)
-        if at < 0 or np.int64(tag) != 18:  # field 2, length-delimited; unknown_rank = 3 has no place in a value
-            return False
-        size, at = varint(data, at, end, fault)
-        stop = at + np.int64(size)
-        if at < 0 or stop < at or stop > end or rank[row] >= MAX_RANK:
-            return False
-        while at < stop:
-            tag, at = varint(data, at, stop, fault)  # type: ignore[arg-type]
-            if at < 0:
-                return False
-            value, at = varint(data, at, stop, fault)  # type: ignore[arg-type]
-            if at < 0:
-                return False
-            if np.int64(tag) == 8:
-                if np.int64(value) < 0:
-                    return False
-                dims[row, rank[row]] = np.int64(value)
-            elif np.int64(tag) == 18:  # the dimension's name
-                if np.int64(value) < 0 or np.int64(value) > stop - at:
-                    return False
-                at += np.int64(value)  # type: ignore[assignment]
-            else:
-                return False
-        rank[row] += 1
-    return True
-
-
-@allocating
-def copy_ranges(data: Bytes, starts: Int64s, lengths: Int64s, out: Bytes, places: Int64s) -> None:
-    """Copy data[starts[i] : starts[i] + lengths[i]] to out[places[i]:] for every i."""
-    for i in range(len(starts)):
-        out[places[i] : places[i] + lengths[i]] = data[starts[i] : starts[i] + lengths[i]]
+def _is_header(head: bytes) -> bool:
+    """Whether a field ends where these bytes end."""
+    try:
+        return len(head) <= _MOST_COMPARED_BYTES and bool(_classes()["Header"].FromString(head))
+    except DecodeError:
+        return False
 
 
 def dtype_name(number: int) -> str:
@@ -203,61 +159,17 @@ def typed_values(payload: bytes, dtype: str, size: int) -> bytes:
     Raises:
         DataError: the list holds more values than the shape, or none where there should be some, or what is no value.
     """
-    wanted = _LIST_OF.get(dtype, 7)
-    kind = np.dtype(_LISTS[wanted] or np.int64)
-    parts = [np.empty(0, kind), *(_values(value, kind) for field, _, value in _fields(payload) if field == wanted)]
-    found = np.concatenate(parts)
-    if len(found) > size or (size and not len(found)):
-        raise DataError(f"{len(found)} values where the shape needs {size}")
-    if wanted == _LIST_OF["float16"]:  # half_val holds the 16 bits
+    try:
+        values = getattr(_classes()["Values"].FromString(payload), _LISTS.get(dtype, "int_val"))
+    except DecodeError:
+        raise DataError("a typed list of a TensorProto is damaged") from None
+    if len(values) > size or (size and not len(values)):
+        raise DataError(f"{len(values)} values where the shape needs {size}")
+    kind = {"float32": "u4", "float64": "u8"}.get(dtype, "i8")
+    found = np.fromiter(values, np.dtype(f"<{kind}"), len(values))
+    if _LISTS.get(dtype) == "half_val":  # 16 bits
         if len(wrong := found[(found < 0) | (found > 0xFFFF)]):
             raise DataError(f"{wrong[0]} as the 16 bits of a {dtype}")
         dtype = "uint16"
-    found = found.astype(np.dtype(dtype).newbyteorder("<"))
+    found = found.view(np.dtype(dtype)) if dtype.startswith("float") else found.astype(np.dtype(dtype))
     return np.concatenate([found, np.full(size - len(found), found[-1], found.dtype)]).tobytes() if size else b""
-
-
-def _values(value: int | bytes, kind: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Those of one field, packed or one by one."""
-    if isinstance(value, int):
-        return np.array([value], np.uint64).view(np.int64)
-    if kind == np.int64:
-        return _varints(np.frombuffer(value, np.uint8))
-    if len(value) % kind.itemsize:
-        raise DataError(f"{len(value)} bytes of values of {kind.itemsize} bytes each")
-    return np.frombuffer(value, kind)
-
-
-def _fields(payload: bytes) -> Iterator[tuple[int, int, int | bytes]]:
-    """(field, wire type, value) of a message that `_headers` found to be whole."""
-    at = 0
-    while at < len(payload):
-        tag, at = _varint(payload, at)
-        wire = tag & 7
-        if wire == 0:
-            value, at = _varint(payload, at)
-            yield tag >> 3, wire, value
-            continue
-        size = {1: 8, 5: 4}.get(wire, 0)
-        if wire == 2:
-            size, at = _varint(payload, at)
-        yield tag >> 3, wire, payload[at : at + size]
-        at += size
-
-
-def _varint(payload: bytes, at: int) -> tuple[int, int]:
-    value, behind = varint(np.frombuffer(payload, np.uint8), at, len(payload), np.zeros(2, np.int64))
-    if behind < 0:
-        raise DataError("a typed list of a TensorProto is truncated")
-    return int(value), int(behind)
-
-
-def _varints(data: Bytes) -> Int64s:
-    at, size = np.array([address_of(data)]), np.array([len(data)])
-    bad, offsets, limit = np.zeros(1, np.uint8), np.empty(2, np.int64), address_of(data) + len(data)
-    count = varints.count_varints(at, size, limit, bad, offsets)
-    values = np.empty(count + varints.OVERRUN, np.int64)
-    varints.read_varints(at, size, limit, bad, offsets, values)
-    if bad.any():
-        raise DataError("a typed list of a TensorProto is damaged")
-    return values[:count]
