@@ -170,8 +170,8 @@ class Feature:
 
     @property
     def raw(self) -> bool:
-        """Stored as little-endian bytes: float64 always,
-        uint8 and uint64 as fixed tensors (float_list would round them).
+        """Stored as little-endian bytes: float64 always, uint8 and uint64 as fixed tensors (float_list would round
+        them).
         """
         return self.dtype == "float64" or (
             self.dtype in ("uint8", "uint64") and bool(self.shape) and not self.ragged_rank

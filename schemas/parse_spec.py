@@ -1,5 +1,5 @@
-"""A `Schema` as a parse specification for `tf.io.parse_example`, described neutrally,
-so that nothing here imports TensorFlow.
+"""A `Schema` as a parse specification for `tf.io.parse_example`, described neutrally, so that nothing here imports
+TensorFlow.
 
 `parse_spec` says for each feature which `tf.io` feature reads its entries (`FixedLen`: tf.io.FixedLenFeature, `Ragged`:
 tf.io.RaggedFeature) and what is left to do to get the true values: decode the raw bytes, cast, restore the shape. The

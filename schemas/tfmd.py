@@ -1,6 +1,5 @@
 """A `Schema` as the text of a tensorflow_metadata `schema.pbtxt`, and back, exactly; and what an entry of anybody's
-schema
-says by itself: dtype, shape, presence. What has no counterpart is refused by name.
+schema says by itself: dtype, shape, presence. What has no counterpart is refused by name.
 """
 
 from __future__ import annotations
@@ -123,8 +122,8 @@ def entry_shape(entry: Any, *, per_step: bool) -> tuple[int | None, ...]:
 
 
 def dense_shapes(proto: Any) -> dict[str, tuple[int | None, ...]]:
-    """Column to shape, from the dense tensor representations
-    of the default group (tf.Transform writes them for features with defaults).
+    """Column to shape, from the dense tensor representations of the default group (tf.Transform writes them for
+    features with defaults).
     """
     if "" not in proto.tensor_representation_group:
         return {}

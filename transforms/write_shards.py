@@ -1,5 +1,5 @@
-"""`WriteShards`: a PCollection of RecordBatches of a user's own pipeline to a committed data set,
-as `build` writes one, in this process or by workers that share nothing but OUT.
+"""`WriteShards`: a PCollection of RecordBatches of a user's own pipeline to a committed data set, as `build` writes
+one, in this process or by workers that share nothing but OUT.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def _remove_failed() -> None:
 
 @dataclass
 class BatchDicts(PTransform):
-    """A PCollection of dicts (feature name to value, missing ones absent or None) to RecordBatches of up
-    to batch_rows rows.
+    """A PCollection of dicts (feature name to value, missing ones absent or None) to RecordBatches of up to batch_rows
+    rows.
     """
 
     batch_rows: int = 4096
@@ -140,18 +140,21 @@ def _is_text(kind: pa.DataType) -> bool:
 @typed(takes=pa.RecordBatch, gives=Manifest)
 @dataclass
 class WriteShards(PTransform):
-    """RecordBatches with the schema's columns to a data set at `out`; gives a PCollection with its one Manifest.
+    """Writes RecordBatches with the schema's columns as a data set at `out`; gives its one Manifest.
 
-    out: a folder that all workers see, or one in a store (`s3://bucket/name`, gs, az). The records have no position, so
-    a record's job_folder is a hash of its bytes, or of `order.key`; the same records give the same shards whatever the
-    bundles, workers and retries. Rows that don't fit the schema are rejects, held against the budget; a column that is
-    one too many, is missing or is no text where the schema has it ends the run. Nothing is
-    written while the graph is built, and each run of the graph is a build of its own.
+    The records have no position, so a record's key is a hash of its bytes, or of `order.key`; the same records give the
+    same shards whatever the bundles, workers and retries. Rows that don't fit the schema are rejects; a column that is
+    one too many, is missing or is no text where the schema has it ends the run. Nothing is written while the graph is
+    built, and each run of the graph is a build of its own.
 
-    threads: of one process, where the pipeline runs in this one; memory_bytes: of each worker.
+    When the graph is built, a collection that is unbounded or in windows, or an impossible option, is a UsageError.
+    When the pipeline runs, it raises what `finish` raises, and a UsageError if out holds a data set and overwrite is
+    not set.
 
-    Raises (when the graph is built): UsageError: the collection is unbounded, or in windows; an option can't be.
-    Raises (when the pipeline runs): what `finish` raises; UsageError if out holds a data set and overwrite is not set.
+    Args:
+        out: a folder that all workers see, or one in a store (`s3://bucket/name`, gs, az).
+        threads: of one process, where the pipeline runs in this one.
+        memory_bytes: of each worker.
     """
 
     out: str

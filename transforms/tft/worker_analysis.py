@@ -168,8 +168,7 @@ class FitFound(PTransform):
     """Fits the saved transform from files of what workers analysed, into the folder that `FitTransform` makes.
 
     Records are read again for analysers that need the result of others, or that tf.Transform keeps nothing of. The
-    other
-    fields are as in `FitTransform`.
+    other fields are as in `FitTransform`.
 
     Attributes:
         found: paths of the files.

@@ -1,5 +1,5 @@
-"""Raw memory for kernels: loads, stores and copies at an address, of any alignment,
-compiled into the kernel that calls them.
+"""Raw memory for kernels: loads, stores and copies at an address, of any alignment, compiled into the kernel that calls
+them.
 
 Numba's arrays know one item type and aligned items; a wire format has neither. Addresses and lengths are int64.
 **Nothing here checks a bound**: a kernel proves its bounds before it comes here. All numbers are little-endian, as on
@@ -161,8 +161,8 @@ def varint_bytes(value: int) -> int:
 
 @inlined
 def spread_varint(value: int, length: int) -> int:
-    """The varint of a number below 2^56 as a word:
-    its seven-bit groups in a byte each, all but the last with the high bit.
+    """The varint of a number below 2^56 as a word: its seven-bit groups in a byte each, all but the last with the high
+    bit.
     """
     low = (value & 0x000000000FFFFFFF) | ((value & 0x00FFFFFFF0000000) << 4)
     low = (low & 0x00003FFF00003FFF) | ((low & 0x0FFFC0000FFFC000) << 2)

@@ -1,8 +1,7 @@
-"""The ways to use threads: `thread_map` keeps every core busy on work that releases the GIL,
-with results in order and bounded; `both` does two things at once;
-`interrupted_later` lets what is within end; `shared_context` sets something for the process while anybody needs it;
-`closed_at_exit` ends what a script leaves open; a `Budget` is memory that threads share;
-a `ProcessLock` is free in a forked process.
+"""The ways to use threads: `thread_map` keeps every core busy on work that releases the GIL, with results in order and
+bounded; `both` does two things at once; `interrupted_later` lets what is within end; `shared_context` sets something
+for the process while anybody needs it; `closed_at_exit` ends what a script leaves open; a `Budget` is memory that
+threads share; a `ProcessLock` is free in a forked process.
 """
 
 from __future__ import annotations
@@ -71,8 +70,7 @@ def thread_map(
     """Yields work(item) for each item, in the items' order, at most `threads` results ahead of the consumer.
 
     The first error is raised where its result would stand; what has not begun is then not begun, and what runs is
-    waited
-    for.
+    waited for.
 
     Args:
         work: the function that the threads call.

@@ -1,6 +1,5 @@
 """Metadata of a saved transform in the manifest's JSON: its origin, its inputs and outputs, what its analysers
-computed, and
-the digest of all that; and the features of transformed records.
+computed, and the digest of all that; and the features of transformed records.
 """
 
 from __future__ import annotations

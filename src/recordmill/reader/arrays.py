@@ -22,7 +22,7 @@ from recordmill.storage.folders import exists, has_name, make_folder, make_scrat
 
 
 def rebatch(batches: Iterable[pa.RecordBatch], batch_rows: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of batch_rows, the last one shorter."""
+    """Yields the same rows in batches of batch_rows, the last one shorter."""
     if batch_rows < 1:
         raise UsageError(f"batch_rows must be at least 1, not {batch_rows}")
     held: list[pa.RecordBatch] = []

@@ -1,6 +1,4 @@
-"""How fast batches come by an output, where the time goes, and what to turn: a data set and options in, `Measured`
-out.
-"""
+"""Benchmark of the reader: how fast batches come by an output, where the time goes, and which option to change."""
 
 from __future__ import annotations
 
@@ -33,9 +31,18 @@ _WAITS = {
 
 @dataclass(frozen=True)
 class Measured:
-    """batches, records, framed_bytes: what came, in so many seconds; first: seconds to the first batch, from before the
-    data set was opened. stages: seconds of all threads, by stage. threads: how many there are. waited: seconds in which
-    the consumer waited. consumer: which of FACES.
+    """Result of a benchmark.
+
+    Attributes:
+        batches: how many came.
+        records: how many came.
+        framed_bytes: how many came.
+        seconds: in which they came.
+        first: seconds to the first batch, from before the data set was opened.
+        stages: seconds of all threads, by stage.
+        threads: how many there are.
+        waited: seconds in which the consumer waited.
+        consumer: the output, one of BENCH_OUTPUTS.
     """
 
     batches: int
@@ -70,7 +77,7 @@ class Measured:
         }
 
     def advice(self) -> str:
-        """Which knob to turn."""
+        """Returns which option to change."""
         if not self.batches:
             return "there are no batches: the data set is empty, or smaller than a batch"
         stage = max(self.stages, key=lambda name: self.stages[name])
@@ -109,14 +116,18 @@ def _iterated(dataset: Dataset, consumer: str, options: Mapping[str, Any]) -> It
 def measure(
     dataset: Dataset, seconds: float, *, consumer: str = "numpy", opened: float = 0.0, **options: Any
 ) -> Measured:
-    """Take batches for so long, or for one epoch, and do nothing with them.
+    """Takes batches for so long, or for one epoch, and does nothing with them.
 
-    consumer: which of BENCH_OUTPUTS they come by. opened: seconds that it took to open the data set. options: those of
-    `Dataset.batches` that all consumers have.
+    Args:
+        dataset: the data set.
+        seconds: for how long.
+        consumer: the output, one of BENCH_OUTPUTS.
+        opened: seconds that it took to open the data set.
+        **options: those of `Dataset.batches` that all consumers have.
 
     Raises:
-        UsageError: an option that the consumer has not, or that does not fit. MissingExtraError: what it is made for is
-            not installed.
+        UsageError: an option that the consumer has not, or that does not fit.
+        MissingExtraError: what the consumer needs is not installed.
     """
     prepare(consumer)
     if seconds <= 0:

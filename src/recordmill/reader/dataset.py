@@ -1,5 +1,5 @@
-"""`Dataset`: the records of a data set, or of any TFRecord files, as tables, arrays,
-NumPy batches, tf.data and for PyTorch; `open` makes one.
+"""`Dataset`: the records of a data set, or of any TFRecord files, as tables, arrays, NumPy batches, tf.data and for
+PyTorch; `open` makes one.
 
 Opening reads the manifest and looks at each shard's size; records are read, and both their CRCs checked, when they are
 asked for. Neither apache_beam nor tensorflow is imported here.
@@ -65,7 +65,7 @@ def open(
     reshape: Mapping[str, str | Sequence[int]] | Sequence[str] | str | None = None,
     decode_images: Spec | None = None,
 ) -> Dataset:
-    """Open a data set of recordmill's, or any TFRecord files.
+    """Opens a data set of recordmill's, or any TFRecord files.
 
     Args:
         inputs: OUT of a build, or files, folders, globs, one or several.
@@ -74,26 +74,26 @@ def open(
             between them.
         schema: of foreign files, or the schema.pbtxt that holds it, if it is known; otherwise it is inferred over all
             their records when it is first needed, by `to_numpy`, `to_table` and `to_parquet` while they decode. A
-            `schema.pbtxt` or a `features.json` of TensorFlow Datasets beside the files then says true dtypes, shapes
+            `schema.pbtxt` or a `features.json` of TensorFlow Datasets beside the files then gives true dtypes, shapes
             and class names where the records agree.
         threads: how many read and decode; None or 0: one per core.
         infer_from: infer over so many records only, the first ones of each file, or over so many whole files
             (`"20files"`). A later record that the schema does not fit is an error when it is read.
-        where: only the records for which this holds: an SQL condition on the features as they are stored, which DuckDB
-            evaluates, or a `pyarrow.compute` expression; also on features that `columns` leaves out. The data set then
-            has these records and no others, numbered from 0.
-        cache: a folder of this machine in which blocks that are read from a store are kept, checked by their CRC, so
-            that what was read once needs no request; processes may share it. Files of this machine are read as ever.
+        where: only the records for which this holds: an SQL condition on the features as they are stored, which
+            DuckDB evaluates, or a `pyarrow.compute` expression; also on features that `columns` leaves out. The data
+            set then has these records and no others, numbered from 0.
+        cache: a folder of this machine for blocks that were read from a store, checked by their CRC, so that they
+            need no request again; processes may share it. Files of this machine are not cached.
         cache_bytes: at most so much of them, as bytes or a size such as "10GiB".
         storage_requests: how many requests to stores this process has under way at once; None: as before, 64 at first.
         decode_raw: bytes that are an array's memory are that array, `{"depth": "float32[256,256]"}` or
             `"depth=float32[256,256]"` as `read` takes it: `"float32"` a number, `[-1,4]` with a first dimension that
             varies, `">float32[...]"` big-endian. It holds for the schema and all that gives records; `where` and
             `filter` look at features as they are stored.
-        reshape: the same values in another shape, `{"boxes": [-1, 4]}` or `"boxes=[-1,4]"`, behind decode_raw.
-        decode_images: what encoded images are, as `batches` takes it: (height, width), `Images(...)`, or one of them by
-            feature. It holds likewise; what a call such as `batches(decode_images=...)` says itself holds instead.
-            Where no feature is named, the first records tell which ones are images.
+        reshape: the same values in another shape, `{"boxes": [-1, 4]}` or `"boxes=[-1,4]"`, after decode_raw.
+        decode_images: what encoded images are, as `batches` takes it: (height, width), `Images(...)`, or one of them
+            by feature. It holds likewise; an argument of a call such as `batches(decode_images=...)` holds instead.
+            Where no feature is named, the first records decide which ones are images.
 
     Raises:
         UsageError: nothing there, no such split or column, a predicate that has no meaning for the features, or a
@@ -212,8 +212,8 @@ class Dataset(Scanner, Trainable, Described):
         return self._in_one_pass(lambda ds: ds._table(ds.record_batches()))
 
     def to_batches(self, batch_rows: int | None = None) -> Iterator[pa.RecordBatch]:
-        """The records in order as Arrow batches of batch_rows rows, the last one shorter;
-        None: as they come, about 8 MiB each.
+        """The records in order as Arrow batches of batch_rows rows, the last one shorter; None: as they come, about 8
+        MiB each.
         """
         batches = self.record_batches()
         return batches if batch_rows is None else rebatch(batches, batch_rows)
@@ -239,9 +239,8 @@ class Dataset(Scanner, Trainable, Described):
     ) -> Path | str:
         """Writes the records, in order and as this view has them, as one Parquet file.
 
-        The file has its name when it is whole; memory holds one row group. `recordmill.read` writes many files at
-        once, and
-        counts and resumes.
+        The file has its name when it is whole; memory holds one row group. `recordmill.read` writes many files at once,
+        and counts and resumes.
 
         Args:
             path: also an object of a store (`s3://bucket/view.parquet`), whose URI is then returned; it is prepared

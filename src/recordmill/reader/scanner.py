@@ -99,7 +99,9 @@ class Scanner:
 
     @cached_property
     def inference(self) -> Inference | None:
-        """What was counted in the records, or in a sample of them, to know their schema; None where it was known."""
+        """Returns what was counted in the records, or in a sample of them, to know their schema; None where it was
+        known.
+        """
         return (
             infer_files(self.catalog.files, threads=self.threads, sample=self.infer_from, lenient=self._is_lenient)
             if self._given_schema is None
@@ -121,7 +123,7 @@ class Scanner:
 
     @property
     def schema_notes(self) -> tuple[str, ...]:
-        """What beside the files described them, as far as it was used: `schema.pbtxt` or `features.json`."""
+        """Returns which files described the records, as far as they were used: `schema.pbtxt` or `features.json`."""
         return tuple(self._known[1])
 
     @cached_property
@@ -131,7 +133,7 @@ class Scanner:
 
     @cached_property
     def _decoding(self) -> Decoding:
-        """How the records' payloads become the features that are read, under the names in the records."""
+        """Returns how the records' payloads become the features that are read, under the names in the records."""
         if self.view.steps or self.view.images is not None:  # also those that are not read must be there
             output_schema(self.view.steps, self.full_schema)
             _ = self.view.decoding(self.full_schema, self._images_stored).schema
@@ -139,7 +141,7 @@ class Scanner:
 
     @cached_property
     def _images_stored(self) -> Mapping[str, Images]:
-        """What encoded images are, all that the records have, by their names there."""
+        """Returns the encoded images that the records have, by their names there."""
         if self.view.images is None:
             return {}
         plain = type(self)(self.catalog, self.full_schema, None, self.threads, self.infer_from)
@@ -150,20 +152,22 @@ class Scanner:
 
     @property
     def images(self) -> Mapping[str, Images]:
-        """What the encoded images of `schema` are, by feature, where the data set was opened with `decode_images`."""
+        """Encoded images of `schema`, by feature, where the data set was opened with `decode_images`."""
         stored = {name: self.view.names.get(name, name) for name in self.schema.names}
         return {name: self._images_stored[old] for name, old in stored.items() if old in self._images_stored}
 
     @cached_property
     def encoded(self) -> Self:
-        """The same records with these images as they are stored."""
+        """Returns the same records with these images as they are stored."""
         other = self._with_view(replace(self.view, images=None), self._columns)
         other.__dict__["fingerprint"] = self.fingerprint
         return other
 
     @cached_property
     def lenient(self) -> Self:
-        """The same records and, where files of others are damaged, one that can't be read for each damaged place."""
+        """Returns the same records and, where files of others are damaged, one that can't be read for each damaged
+        place.
+        """
         if self._is_lenient or self.catalog.manifest is not None:
             return self
         other = type(self)(
@@ -185,7 +189,7 @@ class Scanner:
         return self.full_schema.select(self._columns)
 
     def stored(self, schema: Schema) -> Decoding:
-        """How the records' payloads become these features of `schema`, under the names in the records."""
+        """Returns how the records' payloads become these features of `schema`, under the names in the records."""
         shown = self.view.stored(schema)
         if not self._decoding.steps:
             return Decoding(shown)
@@ -199,14 +203,16 @@ class Scanner:
 
     @cached_property
     def matching(self) -> RecordBitmap | None:
-        """Which of all records there are; None: all."""
+        """Records that there are, of all; None: all."""
         return None if self._selection is None else self._selection.find(self.loads(), self.threads, self._total)
 
     @cached_property
     def fingerprint(self) -> str:
-        """What tells this data set from others, wherever it lies: its files' names, sizes and contents, and which of
-        their records there are, and how they are decoded. A content is that of the manifest or, of other files, the
-        lengths and CRCs of all records, which are read as they are counted.
+        """Identity of the data set, wherever it lies.
+
+        It covers its files' names, sizes and contents, which of their records there are, and how they are decoded. A
+        content is that of the manifest or, of other files, the lengths and CRCs of all records, which are read as they
+        are counted.
         """
         digest = hashlib.blake2b(digest_size=16)
         for file in self.files:
@@ -245,7 +251,7 @@ class Scanner:
         return numbers if self.matching is None else self.matching.at(numbers)
 
     def select(self, columns: Sequence[str]) -> Self:
-        """The same records with these features only, in this order; nothing is copied.
+        """Returns a view with these features only, in this order; nothing is copied.
 
         Raises:
             UsageError: no such feature is read.
@@ -254,7 +260,7 @@ class Scanner:
         return self._with_view(self.view, [self.view.names.get(name, name) for name in columns])
 
     def drop(self, columns: Sequence[str]) -> Self:
-        """The same records without these features; nothing is copied.
+        """Returns a view without these features; nothing is copied.
 
         Raises:
             UsageError: no such feature is read.
@@ -263,7 +269,7 @@ class Scanner:
         return self.select([name for name in self.schema.names if name not in columns])
 
     def rename(self, names: Mapping[str, str]) -> Self:
-        """The same records with features under other names, `{"old": "new"}`; nothing is copied.
+        """Returns a view with features under other names, `{"old": "new"}`; nothing is copied.
 
         Raises:
             UsageError: no such feature is read, or two would have one name.
@@ -287,7 +293,7 @@ class Scanner:
         return self._with_view(replace(self.view, conditions=(), subset=subset), self._columns)
 
     def _with_view(self, view: View, columns: Sequence[str] | None) -> Self:
-        """The same files seen otherwise; columns: as the records have them."""
+        """Returns the same files by another view. `columns` has the names in the records."""
         if view.images is not None:
             view = replace(view, images=self._images_stored)
         other = type(self)(self.catalog, self.full_schema, columns, self.threads, self.infer_from, view=view)
@@ -348,15 +354,15 @@ class Scanner:
             yield from batches
 
     def _has_some(self, load: Load) -> bool:
-        """Whether records of a load may be kept."""
+        """Returns whether records of a load may be kept."""
         assert self.view.subset is not None
         count = load.piece.records if load.block is None else len(load.block.frames)
         first = self._number_of(load)
         return count is None or bool(np.diff(self.view.subset.below(np.array([first, first + count])))[0])
 
     def _reach(self, start: int, stop: int | None) -> tuple[int, int]:
-        """From which to which of all records those of the kept ones with these numbers lie;
-        between them are no others of them.
+        """Returns between which of all records the kept ones with these numbers lie; between them are no others of
+        them.
         """
         first, behind, _ = slice(start, stop).indices(len(self))
         if first >= behind:
@@ -367,7 +373,7 @@ class Scanner:
         return low, high + 1
 
     def spans(self) -> Iterator[tuple[int, int, bool]]:
-        """(first of all records, the one behind the last, whether it can be read from anywhere) of each file
+        """Yields (first of all records, the one after the last, whether it can be read from anywhere) of each file
         that has records.
         """
         return spans_of(self.files, self.ends)

@@ -1,6 +1,5 @@
 """Statistics of a data set's values: as its build has counted them, or by reading its records; and weights of classes
-and
-the figures of a normalization, which training makes of them.
+and the figures of a normalization, which training makes of them.
 """
 
 from __future__ import annotations
@@ -77,9 +76,8 @@ class Described:
     def statistics(self: Any) -> DatasetStatistics:
         """Returns the statistics by split and feature: `ds.statistics["train"]["fare"].mean`.
 
-        They are those of the build; where there are none, or where records were chosen or features renamed, all
-        records are
-        read.
+        They are those of the build; where there are none, or where records were chosen or features renamed, all records
+        are read.
         """
         return stored_statistics(self) or DatasetStatistics.of_sketch(count_statistics(self))
 
@@ -103,9 +101,8 @@ class Described:
         """Returns the weight of a record of each class by which all classes weigh the same, as scikit-learn's
         "balanced" has it.
 
-        It is records / (classes * records of the class), of the split `train`, or of all where there is none. Keys
-        are the
-        numbers of classes, as Keras's `class_weight` takes them, or texts.
+        It is records / (classes * records of the class), of the split `train`, or of all where there is none. Keys are
+        the numbers of classes, as Keras's `class_weight` takes them, or texts.
 
         Args:
             label: the feature; None: the label of the data set.

@@ -1,6 +1,5 @@
 """Mixin of a data set for training: `batches`, `to_tf`, `to_torch`. Keywords in, outputs out; TensorFlow and PyTorch
-are
-imported when they are asked for.
+are imported when they are asked for.
 """
 
 from __future__ import annotations

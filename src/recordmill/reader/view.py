@@ -60,7 +60,7 @@ class View:
 
     @property
     def filters(self) -> bool:
-        """Whether some records are left out."""
+        """True if some records are left out."""
         return bool(self.conditions) or self.subset is not None
 
     def shown(self, stored: Schema) -> Schema:
@@ -150,8 +150,10 @@ def rename_columns(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
 
 
 def check_twice(names: Sequence[str]) -> None:
-    """Raises:
-    UsageError: a feature is named twice.
+    """Refuses repeated names.
+
+    Raises:
+        UsageError: a feature is named twice.
     """
     if len({*names}) < len(names):
         twice = next(name for at, name in enumerate(names) if name in names[:at])
@@ -159,8 +161,10 @@ def check_twice(names: Sequence[str]) -> None:
 
 
 def check_features(names: Sequence[str] | Mapping[str, str], schema: Schema) -> None:
-    """Raises:
-    UsageError: a feature is not read, or a number is taken for one.
+    """Refuses names of features that are not read.
+
+    Raises:
+        UsageError: a feature is not read, or a number is taken for one.
     """
     if isinstance(names, str):
         raise UsageError(f"give a list of features: {[name.strip() for name in names.split(',')]}")
@@ -320,8 +324,8 @@ def _place(numbers: npt.NDArray[np.int64], row: int) -> str:
 def first_rows(
     records: int, loads: Iterable[Load], decode: Callable[[Load], list[pa.RecordBatch]], threads: int
 ) -> list[pa.RecordBatch]:
-    """The first records of what these loads give;
-    no more loads are begun than that takes, and as many as there are threads.
+    """The first records of what these loads give; no more loads are begun than that takes, and as many as there are
+    threads.
     """
     found = []
     for batches in thread_map(decode, loads, threads):

@@ -102,8 +102,10 @@ def check_classes(name: str, column: Array, collation: OneHot) -> Int64s:
 
 
 def check_dense(name: str, lengths: Int64s, edges: Int64s) -> None:
-    """Raises:
-    DataError: rows of one step have other lengths than each other.
+    """Checks that the rows of a step have one length.
+
+    Raises:
+        DataError: rows of one step have other lengths than each other.
     """
     for step in _parts(lengths, edges):
         if step.min() != step.max():
@@ -179,8 +181,10 @@ class ExtraColumns:
         return replace(schema, features=(*schema, *self.features))
 
     def check(self, schema: Schema) -> None:
-        """Raises:
-        UsageError: a feature of the records is called as one of them, or there is nothing to give.
+        """Checks the names of the columns.
+
+        Raises:
+            UsageError: a feature of the records is called as one of them, or there is nothing to give.
         """
         if not schema.names and not self.features:
             raise UsageError("batches would have nothing in them, since no feature is read: select some")

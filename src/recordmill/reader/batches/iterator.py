@@ -71,8 +71,7 @@ class Batches(Iterator[Any]):
         """Returns where the next batch stands, as JSON takes it.
 
         `ds.batches(..., state=...)` goes on there, also on another number of hosts (in the middle of steps that were
-        bucketed
-        together, on the same number). The state of the end begins the next epoch, and so the next iteration.
+        bucketed together, on the same number). The state of the end begins the next epoch, and so the next iteration.
         """
         return self._plan.state(self.schedule)
 

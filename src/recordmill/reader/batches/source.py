@@ -46,8 +46,10 @@ class BatchSource:
 
     @classmethod
     def of(cls, dataset: Fetchable, options: Training) -> BatchSource:
-        """Raises:
-        UsageError: an option does not fit the data.
+        """Creates the source of batches of a data set.
+
+        Raises:
+            UsageError: an option does not fit the data.
         """
         wanted = options.images.wanted
         if options.memory.on_bad == "skip":
@@ -68,7 +70,7 @@ class BatchSource:
 
     @property
     def skips(self) -> bool:
-        """Whether records that can't be used are left out."""
+        """True if records that can't be used are left out."""
         return self.options.memory.on_bad == "skip"
 
     def plan(self, batch_size: int) -> StepPlan:

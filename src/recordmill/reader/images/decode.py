@@ -24,7 +24,7 @@ _STEP, _FIRST, _SECOND, _WORD = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049
 
 
 class Box(NamedTuple):
-    """In pixels of the image as it stands."""
+    """Part of an image, in pixels of the image as it is stored."""
 
     top: int
     left: int

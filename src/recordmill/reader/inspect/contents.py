@@ -204,8 +204,8 @@ def _list_class() -> type[Any]:
 
 
 def _plausible(value: bytes) -> tuple[str, ...]:
-    """The dtypes that the value may be an array of, the most telling ones first:
-    floats neither tiny nor huge, small integers, bytes.
+    """The dtypes that the value may be an array of, the most telling ones first: floats neither tiny nor huge, small
+    integers, bytes.
     """
     found = []
     for dtype in ("float64", "float32", "int64", "int32"):

@@ -1,5 +1,5 @@
-"""A `Dataset` as text to go on with: `schema.pbtxt`, a `tf.io` feature specification,
-or a whole tf.data reader as Python source.
+"""A `Dataset` as text to go on with: `schema.pbtxt`, a `tf.io` feature specification, or a whole tf.data reader as
+Python source.
 
 The source needs TensorFlow and nothing of recordmill's: it is the program that `Dataset.to_tf(portable=True)` runs, so
 it gives the tensors of `to_tf(shuffle=False)`, and a file with another number of records than it had is an error.

@@ -1,6 +1,5 @@
 """Differences from record to record, as `Finding`s with file and record: kinds, lengths, places in the message,
-presence,
-records of other types.
+presence, records of other types.
 
 Those that keep any schema from fitting all records are conflicts; the rest is worth knowing before one reads.
 """

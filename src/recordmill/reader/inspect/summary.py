@@ -1,4 +1,4 @@
-"""What files hold, for people: `inspect` reads their records once and gives counts, sizes, and per feature presence,
+"""Summary of files for people: `inspect` reads their records once and gives counts, sizes, and per feature presence,
 ranges and examples; damage is an error or, by `max_rejects`, a count.
 
 The statistics of a batch are a monoid, so they are computed on threads and added up in order.
@@ -57,12 +57,17 @@ ValueRange = tuple[Any, Any]
 
 @dataclass(frozen=True)
 class FeatureStats:
-    """rows: how many were looked at; present: how many have the feature.
+    """Statistics of one feature. A range is None where there is no such thing.
 
-    lengths: (least, most) items of the first variable dimension. sizes: (least, most) bytes of a text or binary value.
-    values: (least, most) of the numbers; of times the ticks, and in a `Summary` as people read them. Each is None where
-    there is no such thing. examples: the first few distinct values, as people read them. missing_at: the first record
-    without the feature, if there is one. contents: what binary values look like.
+    Attributes:
+        rows: how many were looked at.
+        present: how many have the feature.
+        lengths: (least, most) items of the first variable dimension.
+        sizes: (least, most) bytes of a text or binary value.
+        values: (least, most) of the numbers; of times the ticks, and in a `Summary` as people read them.
+        examples: the first few distinct values, as people read them.
+        missing_at: the first record without the feature, if there is one.
+        contents: what binary values look like.
     """
 
     rows: int = 0
@@ -133,7 +138,7 @@ def _range(values: pa.Array) -> ValueRange | None:
 
 
 def _with_times(stats: FeatureStats, feature: Feature) -> FeatureStats:
-    """With the range of times as people read it."""
+    """Returns the statistics with the range of times as people read it."""
     if not feature.timestamp or stats.values is None:
         return stats
     least, most = (show_time(pa.scalar(ticks, value_type(feature))) for ticks in stats.values)
@@ -148,12 +153,16 @@ def _widest(one: ValueRange | None, other: ValueRange | None) -> ValueRange | No
 
 @dataclass(frozen=True)
 class Summary:
-    """Everything `recordmill inspect` shows.
+    """Everything that `recordmill inspect` shows.
 
-    looked_at: records that the statistics are of. refusals: features that TFDS can't read, and why. sampled: what was
-    looked at, in words, if not everything was. findings: what differs from record to record. conflicts: feature to its
-    kinds, of those that no schema fits; they are not in `schema`. rejected: damaged records, which are in `records`
-    only. statistics: as the build has counted them; None: there are none.
+    Attributes:
+        looked_at: records that the statistics are of.
+        refusals: features that TFDS can't read, and why.
+        sampled: what was looked at, in words, if not everything was.
+        findings: differences from record to record.
+        conflicts: feature to its kinds, of those that no schema fits; they are not in `schema`.
+        rejected: damaged records, which are in `records` only.
+        statistics: of the build; None: there are none.
     """
 
     name: str
@@ -171,9 +180,7 @@ class Summary:
     statistics: DatasetStatistics | None = None
 
     def guesses(self) -> dict[str, list[str]]:
-        """Of binary features whose values are all equally long: the arrays that they may be the memory of, as
-        `float32[64,64,3]`. Only guesses.
-        """
+        """Returns the arrays (`float32[64,64,3]`) that equally long values of binary features may be the memory of."""
         whole = {
             name: stats.values
             for name, stats in self.features.items()

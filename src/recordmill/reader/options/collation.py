@@ -204,8 +204,10 @@ def _check_together(collations: Mapping[str, Collation]) -> None:
 
 
 def refuse_gathered(collations: Mapping[str, Collation]) -> None:
-    """Raises:
-    UsageError: records are wanted by number, and come in steps that are made of many.
+    """Refuses collations that gather records of several steps, where records are wanted by number.
+
+    Raises:
+        UsageError: records are wanted by number, and come in steps that are made of many.
     """
     if gathered := [name for name, collation in collations.items() if isinstance(collation, Bucketed | Packed)]:
         raise UsageError(
@@ -215,8 +217,10 @@ def refuse_gathered(collations: Mapping[str, Collation]) -> None:
 
 
 def refuse_packed_images(collations: Mapping[str, Collation]) -> None:
-    """Raises:
-    UsageError: images are to be decoded, and come as a list for each packed row.
+    """Refuses packed rows with images that are to be decoded.
+
+    Raises:
+        UsageError: images are to be decoded, and come as a list for each packed row.
     """
     if packed := [name for name, collation in collations.items() if isinstance(collation, Packed)]:
         raise UsageError(f"decode_images has no meaning where {packed[0]!r} is packed: leave one of them out")

@@ -46,10 +46,11 @@ class RandomCrop:
 
 @dataclass(frozen=True)
 class Images:
-    """What an encoded image becomes: [height, width, channels].
+    """Target of an encoded image: [height, width, channels].
 
     Args:
-        height, width: in pixels; resized bilinearly, as `tf.image.resize` and Keras do.
+        height: in pixels; resized bilinearly, as `tf.image.resize` and Keras do.
+        width: likewise.
         channels: 1 gray, 3 RGB, 4 RGBA.
         antialias: resize with it, as `tf.image.resize(antialias=True)` does: better where images become much smaller,
             and slower.
@@ -58,7 +59,9 @@ class Images:
             large photographs many times faster, and pixels that are averages instead of single ones.
         crop: "center": the largest part in the middle that has the ratio wanted, so that nothing is distorted;
             `RandomCrop(...)`: a random part; None: the whole image.
-        scale, mean, std: `(pixel * scale - mean) / std`; mean and std are a number, or one per channel.
+        scale: pixels become `(pixel * scale - mean) / std`.
+        mean: a number, or one per channel.
+        std: a number, or one per channel.
         dtype: "uint8" (rounded), "float32" or "float16"; None: "uint8", or "float32" where pixels are scaled.
 
     Raises:

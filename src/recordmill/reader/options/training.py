@@ -125,7 +125,7 @@ class Order:
 
     @property
     def mode(self) -> Mode:
-        """What `shuffle` means."""
+        """Returns the mode of `shuffle`."""
         return mode_of(self.shuffle)
 
     @property
@@ -187,7 +187,7 @@ class TrainingImages:
 
     @property
     def wanted(self) -> ImageTarget | None:
-        """What is to be decoded; None: nothing is said."""
+        """Returns the images that are to be decoded; None: none are."""
         return image_targets(self.decode_images, self.channels, self.antialias)
 
 

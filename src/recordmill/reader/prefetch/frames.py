@@ -86,7 +86,7 @@ def _part_of(file: FileAccess, rows: Int64s, records: Int64s, blocks: Sequence[F
 
 
 def _within(block: FrameBlock, records: Int64s) -> slice:
-    """Which of the ascending records are in the block."""
+    """Returns which of the ascending records are in the block."""
     return slice(*np.searchsorted(records, [block.first_record, block.first_record + block.records]).tolist())
 
 
@@ -110,7 +110,7 @@ def _scatter_checked(file: FileAccess, data: Bytes, starts: Int64s, sizes: Int64
 
 
 def blocks_with(files: Sequence[FileAccess], ends: Int64s, numbers: Int64s) -> StreamedBlocks:
-    """Those blocks of streamed files in which records of these numbers lie."""
+    """Returns the blocks of streamed files that hold records of these numbers."""
     held: dict[int, Sequence[FrameBlock]] = {}
     ascending = np.sort(numbers)
     for at, first, own in by_file(ends, ascending):
@@ -172,8 +172,10 @@ class _Stream:
         self._behind = 0
 
     def blocks(self, first: int, last: int) -> list[FrameBlock]:
-        """Those that hold records first to last. What lies before both this `first` and the one before is forgotten,
-        since batches of one window ask for records to and fro; what is asked for again is read anew from the front.
+        """Returns the blocks that hold records first to last.
+
+        What lies before both this `first` and the one before is forgotten, since batches of one window ask for records
+        to and fro; what is asked for again is read anew from the front.
         """
         if first < (self._held[0].first_record if self._held else self._behind):
             self._begin()

@@ -174,8 +174,7 @@ class Fetcher:
         """Yields as many steps at once as are worth the calls.
 
         Where reading one record costs reading those around it, and the order is not theirs, these are as many as a
-        window
-        has: its members are inflated once then.
+        window has: its members are inflated once then.
         """
         if self.at_once:
             return self.schedule.step_ranges(self.at_once)

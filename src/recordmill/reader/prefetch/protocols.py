@@ -1,6 +1,5 @@
 """Protocols by which the outputs of the reader use a data set: `Fetchable` for training (NumPy batches, tf.data,
-PyTorch),
-and `Readable` for whole files, too. `reader.dataset.Dataset` is the latter, a mixture the former.
+PyTorch), and `Readable` for whole files, too. `reader.dataset.Dataset` is the latter, a mixture the former.
 """
 
 from __future__ import annotations

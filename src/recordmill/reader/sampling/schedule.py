@@ -104,8 +104,10 @@ State = dict[str, Any]
 
 
 def check_state(state: Any) -> None:
-    """Raises:
-    UsageError: it is nothing that `state()` could have given.
+    """Refuses a state that no `state()` gave.
+
+    Raises:
+        UsageError: it is nothing that `state()` could have given.
     """
     if not isinstance(state, Mapping):
         raise UsageError(f"state is a mapping, as `state()` gives it, not {state!r:.99}")

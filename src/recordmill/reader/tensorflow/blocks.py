@@ -72,7 +72,7 @@ class BlockColumn:
 
     @property
     def padded(self) -> bool:
-        """Whether it is padded before it goes over; text and nested lists are in the graph."""
+        """True if it is padded before it goes over; text and nested lists are in the graph."""
         collations = isinstance(self.collation, Padded | Bucketed) or self.collation == "dense"
         return collations and self.feature.ragged_rank == 1 and not is_bytes(self.feature)
 
@@ -85,7 +85,7 @@ class BlockColumn:
 
     @property
     def by_step(self) -> bool:
-        """Whether each step's part is cut out by itself."""
+        """True if each step's part is cut out by itself."""
         return self.lists > 0 or (self.padded and self.one_length is None)
 
     @property

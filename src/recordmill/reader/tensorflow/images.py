@@ -1,5 +1,5 @@
-"""An encoded image to a tensor, as a graph of TensorFlow's own operations: the values that
-`reader.images.rows` gives, but for the last bits of floating point.
+"""An encoded image to a tensor, as a graph of TensorFlow's own operations: the values that `reader.images.rows` gives,
+but for the last bits of floating point.
 
 TensorFlow decodes what it decodes to the same pixels as Pillow: JPEG of one or three components (with accurate
 arithmetic, which is not its default) and most PNG. What it does not know, or decodes otherwise, is done by

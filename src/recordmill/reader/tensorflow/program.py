@@ -39,8 +39,13 @@ def read_records(
 ) -> tf.data.Dataset:
     """Serialized records of files, in order, or, drawn from a buffer of shuffle_records, of files in random order.
 
-    files: (path, compression, records); another number of records than that is an error, since TensorFlow takes a file
-    that is cut off inside a record's header for one that ends there. chosen: NumPy's [all records] bool; None: all.
+    Args:
+        files: (path, compression, records); another number of records than that is an error, since TensorFlow takes a
+            file that is cut off inside a record's header for one that ends there.
+        shuffle_records: of the buffer; 0: in order.
+        seed: of the shuffle.
+        threads: how many files are read at once.
+        chosen: NumPy's [all records] bool; None: all.
     """
     paths, compressions = [path for path, _, _ in files], [compression for _, compression, _ in files]
     counts = [count for _, _, count in files]
@@ -83,10 +88,13 @@ def parse_records(
     feature_lists: Mapping[str, Any] | None,
     tensors: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """[batch] serialized records to tensors by feature name.
+    """Parses [batch] serialized records to tensors by feature name.
 
-    features, feature_lists: as tf.io parses Examples, and the steps of SequenceExamples; feature_lists is None for
-    Examples, both for other records. tensors: feature name to what `tensor_of` takes besides.
+    Args:
+        serialized: the records.
+        features: as tf.io parses Examples; None for records that are neither.
+        feature_lists: as tf.io parses the steps of SequenceExamples; None for others.
+        tensors: feature name to the arguments of `tensor_of`.
     """
     if features is None:
         return dict.fromkeys(tensors, serialized)
@@ -111,10 +119,17 @@ def tensor_of(
     lengths: Sequence[str] = (),
     per_step: bool = False,
 ) -> dict[str, Any]:
-    """The tensor of a feature, and `name/valid` where records may lack it, of what tf.io parsed.
+    """Returns the tensor of a feature, and `name/valid` where records may lack it, of what tf.io parsed.
 
-    shape: of an item, behind ragged_rank variable dimensions. item_bytes: of a number, where strings hold the memory of
-    numbers; lengths: the entries that nest such values. per_step: there is a string for each step.
+    Args:
+        name: of the feature.
+        found: the parsed entries.
+        dtype: of the feature.
+        shape: of an item, after ragged_rank variable dimensions.
+        ragged_rank: how many dimensions vary.
+        item_bytes: of a number, where strings hold the memory of numbers.
+        lengths: the entries that nest such values.
+        per_step: there is a string for each step.
     """
     value, valid = found[name], {}
     if ragged_rank and item_bytes:

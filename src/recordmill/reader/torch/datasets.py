@@ -95,9 +95,8 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
         """Returns where the run stands when this host has had so many batches, counted from its begin over all
         iterations.
 
-        `to_torch(..., state=...)` goes on there, with any number of workers, and of hosts (in the middle of steps
-        that were
-        bucketed together, with the same number).
+        `to_torch(..., state=...)` goes on there, with any number of workers, and of hosts (in the middle of steps that
+        were bucketed together, with the same number).
 
         Raises:
             UsageError: batches are packed, or bad records skipped: which records that many batches had is known to

@@ -1,5 +1,5 @@
-"""The bytes of a file to its `ImageHeader`, after a check that the container is whole:
-the content decides the format, never the name.
+"""The bytes of a file to its `ImageHeader`, after a check that the container is whole: the content decides the format,
+never the name.
 
 `check_structure` decodes nothing and runs at the speed of memory; `check_decode` decodes every frame with Pillow, and
 no other format than these six.
@@ -49,8 +49,12 @@ def check_structure(data: npt.NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -
 def check_each(
     data: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64], max_pixels: int = MAX_PIXELS
 ) -> list[ImageHeader | BadImage]:
-    """`check_structure` of each of the images that stand one behind the other and end there, with what it would raise
-    as a value. JPEGs take one call together.
+    """Checks images one after the other, as `check_structure` does, with what it would raise as a value.
+
+    Args:
+        data: the images' bytes.
+        ends: where each image ends.
+        max_pixels: as in `check_structure`.
     """
     starts = [0, *ends[:-1].tolist()]
 

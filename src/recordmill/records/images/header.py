@@ -1,6 +1,5 @@
 """Headers of image files: an `ImageHeader`, or a `BadImage` with the reason why the file can't be used; and the
-extensions
-of image files with the format that each promises. It parses nothing itself and loads nothing else.
+extensions of image files with the format that each promises. It parses nothing itself and loads nothing else.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Likeness of two images: a hash of 256 bits of which look-alikes differ in few, and the correlation of small greys,
-which
-decides.
+which decides.
 
 The hash is the difference hash that N. Krawetz describes ("Kind of Like That", 2013), of 16 rows of 16 comparisons. An
 image and its copy of another format, quality or size have hashes within `NEAR_BITS`; so have other images, of which
