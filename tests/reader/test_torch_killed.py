@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from killed_training import killed_and_resumed
 from made_data_set import mixed_rows, write_data_set
 
+import recordmill
 from recordmill.reader.dataset import open
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Feature, Schema
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: `.ci/torch` runs it")
 pytest.importorskip("torchdata", reason="needs torchdata: `.ci/torch` runs it")
@@ -64,3 +70,22 @@ def test_a_killed_run_goes_on_with_the_batches_of_an_unbroken_one(tmp_path: Path
         assert steps == {step: batch["id"].tolist() for step, batch in enumerate(truth)}
         ends.append(torch.load(tmp_path / name / "end.pt"))
     assert all(torch.equal(ends[0][weight], ends[1][weight]) for weight in ends[0])
+
+
+# The block of docs/training.md that needs PyTorch runs, on the data set of the page
+
+
+pytest.importorskip("torch", reason="needs PyTorch: `.ci/torch` runs it")
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "training.md"
+
+
+def test_the_block_of_the_page_runs(tmp_path: Path) -> None:
+    schema = Schema((Feature("words", "int64", (None,), True), Feature("y", "int64", (), True)), "y")
+    columns = {"words": [list(range(i % 9)) for i in range(300)], "y": np.arange(300) % 2}
+    arrow = to_arrow(schema)
+    table = pa.table([pa.array(columns[field.name], field.type) for field in arrow], schema=arrow)
+    ds = recordmill.open(write_data_set(tmp_path / "out", {"train": table}, schema))
+    (block,) = re.findall(r"(?ms)^```py\n(.*?)^```$", PAGE.read_text(encoding="utf-8"))
+    names = {"ds": ds, "recordmill": recordmill}
+    exec(compile(block, "page", "exec"), names)
+    assert names["epoch"] == 2

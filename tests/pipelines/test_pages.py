@@ -1,0 +1,127 @@
+"""README and the pages of docs/ tell the truth: their blocks run, and print what stands below them."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+from pages import replay, reruns
+
+import recordmill
+from recordmill.checks.rules import Rules, read_rules
+
+ROOT = Path(__file__).resolve().parents[2]
+# page: (the packages that it uses, how often a block or an example begins in it at least)
+PAGES: dict[str, tuple[list[str], dict[str, int]]] = {
+    "reading": (["tensorflow", "duckdb", "pandas"], {"```console": 9, "\n>>> ": 21}),
+    "statistics": (["apache_beam"], {"```console": 2, "\n>>> ": 5}),
+    "training": (["keras", "tensorflow", "apache_beam"], {"\n>>> ": 16}),
+    "checks": (["apache_beam"], {"```console": 2}),
+    "transform": (["tensorflow_transform", "keras"], {"```python": 5}),
+}
+LONG = ("checks", "transform")
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.sweep if page in LONG else ()) for page in PAGES]
+)
+def test_every_block_prints_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
+    packages, blocks = PAGES[page]
+    for package in packages:
+        pytest.importorskip(package, reason=f"the page uses {package}")
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    assert all(text.count(begin) >= count for begin, count in blocks.items())
+    monkeypatch.chdir(tmp_path)
+    assert replay(text) == text
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with README's rides.csv, samples in local/raw, and what run_local.sh makes of two of them."""
+    pytest.importorskip("sklearn", reason="the samples are scikit-learn's")
+    folder = tmp_path_factory.mktemp("samples")
+    make = runpy.run_path(str(ROOT / "examples" / "make_samples.py"))
+    for kind in ("digits", "tables"):
+        make[kind](folder / "local" / "raw" / kind)
+    rides = (f"{n % 60 + 3},{('UA', 'B6', 'EV')[n % 4 % 3]}\n" for n in range(1000))
+    (folder / "rides.csv").write_text("fare,carrier\n" + "".join(rides))
+    raw, out, read = (folder / "local" / name for name in ("raw", "out", "read"))
+    recordmill.build(raw / "digits", out / "digits", splits="train=0.9,validation=0.1")
+    recordmill.build(raw / "tables" / "wine.csv", out / "wine", label="target")
+    for kind in ("parquet", "npy"):
+        recordmill.read(out / "wine", read / "wine" / kind, to=kind)
+    return folder
+
+
+def test_every_block_prints_what_the_pages_on_building_say(samples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("tensorflow", "duckdb"):
+        pytest.importorskip(module, reason=f"the pages use {module}")
+    monkeypatch.chdir(samples)
+    for page in ("README.md", "docs/getting-started.md", "docs/building.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert replay(text) == text, page
+    make = runpy.run_path(str(ROOT / "examples" / "make_samples.py"))  # of the packages that are installed here
+    make["texts"](samples / "local" / "raw" / "texts")
+    make["packages"](samples / "local" / "raw" / "packages.jsonl")
+    recordmill.read("local/shards/wine", "local/tables/wine", to="parquet", overwrite=True)
+    runs = reruns((ROOT / "docs" / "building.md").read_text(encoding="utf-8"))
+    assert [command.split()[1] for command, _, _ in runs] == ["build", "head", "build", "inspect", "build", "build"]
+    for command, said, printed in runs:
+        assert {*said} <= {*printed}, command  # a package may bring a file that is worth a note
+
+
+def test_the_rules_of_the_page_are_rules(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "checks.md").read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "rules.yaml").write_text(block)
+    rules = read_rules(tmp_path / "rules.yaml")
+    untouched = {"source", "histogram"}
+    for name, default in vars(Rules()).items():
+        assert name in untouched or getattr(rules, name) != default or name == "drift", name
+
+
+def test_a_page_that_lies_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = """\
+```python
+x = 2
+```
+
+```python
+>>> x + 1
+4
+>>> for i in range(2):
+...     print(i)
+>>> {}["a"]
+```
+
+```console
+$ echo one in 7.5 s
+two
+```
+"""
+    truth = """\
+```python
+x = 2
+```
+
+```python
+>>> x + 1
+3
+>>> for i in range(2):
+...     print(i)
+0
+1
+>>> {}["a"]
+Traceback (most recent call last):
+  ...
+KeyError: 'a'
+```
+
+```console
+$ echo one in 0.1 s
+one in 0.1 s
+```
+"""
+    assert replay(told) == truth
