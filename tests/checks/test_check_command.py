@@ -162,10 +162,8 @@ def test_near_equal_photos_are_found_and_no_others(shared_data: Path, tmp_path: 
         (["one", "--against", "bare"], "bare: has no statistics; --recount"),
         (["one", "--against", "missing.pbtxt"], "missing.pbtxt: can't be read"),
         (["one", "--against", "missing.yaml"], "missing.yaml: can't be read"),
-        (
-            ["one", "--against", "rows.yaml"],
-            "rows.yaml: no feature 'fair'; there are fare, user, carrier; did you mean fare?",
-        ),
+        (["one", "--against", "rows.yaml"],
+         "rows.yaml: no feature 'fair'; there are fare, user, carrier; did you mean fare?"),
         (["one", "--against", "rows.yaml", "--against", "rules.yml"], "no feature 'fair'"),
         (["one", "--against", "rules.yml", "--against", "rules.yml"], "--against rules.yml: rules are given already"),
         (["one", "--against", "junk.pb"], "junk.pb: is no DatasetFeatureStatisticsList"),
@@ -176,7 +174,7 @@ def test_near_equal_photos_are_found_and_no_others(shared_data: Path, tmp_path: 
         (["one", "--against", "images.yaml"], "duplicates: near_images: no feature of the data set holds enc"),
         (["one", "--memory", "lots"], "--memory lots"),
     ],
-)
+)  # fmt: skip
 def test_bad_input_is_one_sentence_and_exit_code_2(
     words: list[str], said: str, sets: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,38 +124,30 @@ TEST = {"fare": [3.0, 4.0], "carrier": [0, 1], "city": ["Rom", "Bonn"]}
 @pytest.mark.parametrize(
     ("rules", "said"),
     [
-        (
-            {"features": {"fare": {"present": 0.9}}},
-            ["train: feature 'fare': presence: 75 % of the records have it (2 l"],
-        ),
+        ({"features": {"fare": {"present": 0.9}}},
+         ["train: feature 'fare': presence: 75 % of the records have it (2 l"]),
         ({"features": {"fare": {"present": 0.75}}}, []),
         ({"features": {"fare": {"min": 0.5}}}, ["range: the least value is 0, below 0.5", "1 values are infinite"]),
         ({"features": {"fare": {"max": 5}}}, ["range: the greatest value is 7, above 5", "1 values are infinite"]),
         ({"features": {"fare": {"mean": [0, 3]}}}, ["test: feature 'fare': mean: the mean is 3.5, outside 0 to 3"]),
         ({"features": {"fare": {"zeros": 0.1}}}, ["zeros: 16.67 % of the values are zero, above 10 %"]),
         ({"features": {"fare": {"nan": 0}}}, ["nan: 16.67 % of the values are NaN, above 0 %"]),
-        (
-            {"features": {"city": {"distinct": [3, None]}}},
-            ["test: feature 'city': distinct: there are 2 distinct values"],
-        ),
+        ({"features": {"city": {"distinct": [3, None]}}},
+         ["test: feature 'city': distinct: there are 2 distinct values"]),
         ({"features": {"city": {"values": ["Rom", "Bonn"]}}}, ["12.5 % of the values, such as 'Oslo', are none of th"]),
         ({"features": {"city": {"values": ["Rom", "Bonn"], "other_values": 0.2}}}, []),
         ({"features": {"carrier": {"values": ["UA"]}}}, ["25 % of the values, such as 'B6'", "50 % of the values, su"]),
         ({"features": {"carrier": {"shares": {"UA": [0.6, 1]}}}}, ["test: feature 'carrier': shares: 'UA' is 50 % of"]),
         ({"records": [3, None]}, ["test: records: 2 records are outside 3 to any"]),
-        (
-            {"splits": {"train": [0.85, 0.9], "test": [0, 0.5]}},
-            ["train: splits: has 80 % of the records, outside 85 %"],
-        ),
-        (
-            {"classes": {"max_ratio": 2}},
-            ["class 'EV' is inf times rarer", "class 'B6' is 3 times", "class 'EV' is inf"],
-        ),
+        ({"splits": {"train": [0.85, 0.9], "test": [0, 0.5]}},
+         ["train: splits: has 80 % of the records, outside 85 %"]),
+        ({"classes": {"max_ratio": 2}},
+         ["class 'EV' is inf times rarer", "class 'B6' is 3 times", "class 'EV' is inf"]),
         ({"classes": {"min_records": 1}}, ["class 'EV' has 0 records, below 1", "class 'EV' has 0 records, below 1"]),
         ({"classes": {"min_share": 0.3}}, ["'EV' has 0 %", "'B6' has 25 % of the records, below 30 %", "'EV' has 0 %"]),
     ],
     ids=range(17),
-)
+)  # fmt: skip
 def test_each_constraint_finds_what_breaks_it(rules: dict[str, Any], said: list[str]) -> None:
     fitted = read_rules(rules).fitted(SCHEMA, ("train", "test"))
     found = list(constraints(statistics({"train": TRAIN, "test": TEST}), SCHEMA, fitted))

@@ -42,25 +42,17 @@ Caused by: java.lang.RuntimeException: Error received
     ("text", "says"),
     [
         (FLINK, "a.csv: line 3: no number: 'x'"),
-        (
-            "Traceback\nModuleNotFoundError: No module named 'recordmill.building'\n at x",
-            "no module 'recordmill': install",
-        ),
-        (
-            "a.b.C: x\nCaused by: java.lang.OutOfMemoryError: Direct buffer memory\n",
-            "ran out of memory (Direct buffer memory)",
-        ),
+        ("Traceback\nModuleNotFoundError: No module named 'recordmill.building'\n at x",
+         "no module 'recordmill': install"),
+        ("a.b.C: x\nCaused by: java.lang.OutOfMemoryError: Direct buffer memory\n",
+         "ran out of memory (Direct buffer memory)"),
         ("FileNotFoundError: [Errno 2] No such file or directory: '/x/plan.pickle'", "'/x/plan.pickle'"),
         ("java.util.X: outer\nCaused by: java.lang.IllegalStateException: no slots\n\tat y", "no slots"),
-        (
-            "Pipeline recordmill-x_1-2 failed in state FAILED: java.lang.X: requirement failed: a",
-            "requirement failed: a",
-        ),
+        ("Pipeline recordmill-x_1-2 failed in state FAILED: java.lang.X: requirement failed: a",
+         "requirement failed: a"),
         ("Traceback\nMemoryError [while running 'Ingest']\n", "a worker ran out of memory: give less memory="),
-        (
-            "Traceback\nnumpy._core._exceptions._ArrayMemoryError: Unable to allocate 1.00 PiB\n\tat x",
-            "a worker ran out of memory (Unable to allocate 1.00 PiB): give less memory=",
-        ),
+        ("Traceback\nnumpy._core._exceptions._ArrayMemoryError: Unable to allocate 1.00 PiB\n\tat x",
+         "a worker ran out of memory (Unable to allocate 1.00 PiB): give less memory="),
         ("", "it said nothing"),
         (
             "RuntimeError: recordmill.shards.rejects.TooManyRejects: 1 of 5 were rejected:\n  a.jsonl: line 5: "
@@ -68,7 +60,7 @@ Caused by: java.lang.RuntimeException: Error received
             "1 of 5 were rejected: a.jsonl: line 5: x. Mend them",
         ),
     ],
-)
+)  # fmt: skip
 def test_one_sentence_is_left(text: str, says: str) -> None:
     found = sentence(text)
     assert says in found

@@ -172,15 +172,12 @@ def test_workers_without_the_settings_of_a_store_are_told_of(store: Store, tmp_p
     ("runner", "flags", "says"),
     [
         (None, (), "needs an engine: give runner="),
-        (
-            "FlinkRunner",
-            ("--environment_type=LOOPBACK", "--job_endpoint=localhost:1"),
-            "workers are threads of this process",
-        ),
+        ("FlinkRunner", ("--environment_type=LOOPBACK", "--job_endpoint=localhost:1"),
+         "workers are threads of this process"),
         ("FlinkRunner", PROCESS, "give --flink_submit_uber_jar"),
         ("PrismRunner", (), "Prism ends with this process"),
     ],
-)
+)  # fmt: skip
 def test_what_could_not_go_on_alone_is_not_detached(
     tmp_path: Path, runner: str | None, flags: tuple[str, ...], says: str
 ) -> None:

@@ -97,19 +97,15 @@ def test_the_value_after_the_steps(feature: str, spec: Any, dtype: str, shape: t
 @pytest.mark.parametrize(
     ("declared", "message"),
     [
-        (
-            {"agee": "zscore"},
-            "there is no feature 'agee'; there are age, fare, .*; did you mean age.; `from: FEATURE` makes",
-        ),
+        ({"agee": "zscore"},
+         "there is no feature 'agee'; there are age, fare, .*; did you mean age.; `from: FEATURE` makes"),
         ({"x": {"from": "z", "zscore": None}}, "there is no feature 'z'; there are age"),
         (
             {"age": "z-score"},
             f"feature 'age', step 'z-score': there is no such step; there are {', '.join(TRANSFORM_STEPS)}, keep",
         ),
-        (
-            {"company": "zscore"},
-            "feature 'company', step 'zscore': it takes numbers, not string that may be missing; that",
-        ),
+        ({"company": "zscore"},
+         "feature 'company', step 'zscore': it takes numbers, not string that may be missing; that"),
         ({"age": "zscor"}, r"there is no such step; .*; did you mean zscore\?$"),
         ({"company": {"vocabulary": {"topk": 3}}}, r"'topk' is none of top_k, .*; did you mean top_k\?; write"),
         ({"age": {"bucketize": 1}}, "step 'bucketize': 1 is not a number of at least 2; write bucketize: 10"),
@@ -136,10 +132,8 @@ def test_the_value_after_the_steps(feature: str, spec: Any, dtype: str, shape: t
         ({"age": {"impute": "x"}}, "step 'impute': 'x' does not fit int64"),
         ({"photo": "image"}, "step 'image': resize is missing"),
         ({"photo": "tokenize"}, "it takes text, not bytes; that takes vocabulary, hash, impute, image"),
-        (
-            {"boxes": "zscore"},
-            r"feature 'boxes': it is float32 \[\?, 4\], and a transform takes no lists of lists; keep",
-        ),
+        ({"boxes": "zscore"},
+         r"feature 'boxes': it is float32 \[\?, 4\], and a transform takes no lists of lists; keep"),
         ({"age": ["drop", "zscore"]}, "feature 'age': 'drop' goes with no other step"),
         ({"age": {"rename": "fare", "zscore": None}}, "two outputs are called 'fare'; rename or drop one"),
         ({"age": 7}, "feature 'age': 7 is no step; write one, as in `zscore`"),
@@ -147,7 +141,7 @@ def test_the_value_after_the_steps(feature: str, spec: Any, dtype: str, shape: t
         ({3: "zscore"}, "3 is no feature's name; quote it"),
         ({"age": {"zscore": 3}}, "step 'zscore': 3: it takes no argument; write zscore"),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_fit_is_refused_by_feature_step_and_choices(declared: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         declare_transform(declared, SCHEMA)

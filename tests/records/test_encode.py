@@ -154,34 +154,19 @@ def test_column_order_does_not_matter() -> None:
     ("feature", "column", "message"),
     [
         (Feature("x", "int64", (), True), pa.array([1, None]), "feature 'x', row 1: null, but the feature is required"),
-        (
-            Feature("x", "int64", (None,)),
-            pa.array([[1], [2, None]], pa.large_list(pa.int64())),
-            "feature 'x', row 1: null inside a list",
-        ),
-        (
-            Feature("x", "float32", (2,)),
-            pa.array([[1, 2], [None, 4]], pa.list_(pa.float32(), 2)),
-            "feature 'x', row 1: null inside a list",
-        ),
-        (
-            Feature("x", "int64", (None, None)),
-            pa.array([[[1], None]], pa.large_list(pa.large_list(pa.int64()))),
-            "feature 'x', row 0: null inside",
-        ),
+        (Feature("x", "int64", (None,)), pa.array([[1], [2, None]], pa.large_list(pa.int64())),
+         "feature 'x', row 1: null inside a list"),
+        (Feature("x", "float32", (2,)), pa.array([[1, 2], [None, 4]], pa.list_(pa.float32(), 2)),
+         "feature 'x', row 1: null inside a list"),
+        (Feature("x", "int64", (None, None)), pa.array([[[1], None]], pa.large_list(pa.large_list(pa.int64()))),
+         "feature 'x', row 0: null inside"),
         (Feature("x", "uint64"), pa.array([1, 2**63], pa.uint64()), "feature 'x', row 1: 9223372036854775808 is above"),
-        (
-            Feature("x", "uint64", (None,)),
-            pa.array([[1], [5, 2**64 - 1]], pa.large_list(pa.uint64())),
-            "row 1: 18446744073709551615 is above",
-        ),
-        (
-            Feature("x", "float32", (2,)),
-            pa.array([[1, 2], [4]], pa.large_list(pa.float32())),
-            "row 1: a list of 1 values where the shape .2. needs 2",
-        ),
+        (Feature("x", "uint64", (None,)), pa.array([[1], [5, 2**64 - 1]], pa.large_list(pa.uint64())),
+         "row 1: 18446744073709551615 is above"),
+        (Feature("x", "float32", (2,)), pa.array([[1, 2], [4]], pa.large_list(pa.float32())),
+         "row 1: a list of 1 values where the shape .2. needs 2"),
     ],
-)
+)  # fmt: skip
 def test_what_example_cannot_hold_is_refused_with_its_place(feature: Feature, column: pa.Array, message: str) -> None:
     with pytest.raises(DataError, match=message):
         encode(pa.RecordBatch.from_arrays([column], names=["x"]), Schema((feature,)))

@@ -90,10 +90,8 @@ def test_negative_numbers_in_typed_lists() -> None:
         (b"", "no TensorProto"), (b"\xff" * 20, "no TensorProto"), (b"JFIF", "no TensorProto"),
         (proto(1, (2,), bytes(8))[:-1], "no TensorProto"),
         (proto(1, (2,), bytes(7)), "a tensor float32 [2] with 7 bytes of content"),
-        (
-            proto(1, (3,), bytes(12)),
-            "a tensor float32 [3] where float32 [2] is expected; if the first dimension varies: x=float32[-1]",
-        ),
+        (proto(1, (3,), bytes(12)),
+         "a tensor float32 [3] where float32 [2] is expected; if the first dimension varies: x=float32[-1]"),
         (proto(3, (2,), bytes(8)), "a tensor int32 [2] where float32 [2] is expected"),
         (proto(7, (2,), None), "a tensor of DataType 7 [2] where float32 [2] is expected"),
         (proto(1, (2, 1), bytes(8)), "a tensor float32 [2, 1] where float32 [2] is expected"),

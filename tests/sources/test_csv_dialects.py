@@ -159,13 +159,10 @@ def test_what_is_not_clear_is_refused(tmp_path: Path, content: bytes, options: d
         ("# made, by, hand\n", "begins with '#' (is it a comment: --comment '#'?)", {"comment": "#"}),
         ("#made,by,hand\n#in,two,lines\n", "begins with '#' (is it a comment: --comment '#'?)", {"comment": "#"}),
         ("Report,,\n", "has one field that is not blank (is it a title: --skip-lines 1?)", {"skip_lines": 1}),
-        (
-            "Report, 2024\n",
-            "has 2 fields and most rows have 3 (is it a title: --skip-lines, --comment?)",
-            {"skip_lines": 1},
-        ),
+        ("Report, 2024\n", "has 2 fields and most rows have 3 (is it a title: --skip-lines, --comment?)",
+         {"skip_lines": 1}),
     ],
-)
+)  # fmt: skip
 def test_what_stands_above_a_header_is_none(tmp_path: Path, above: str, said: str, remedy: dict[str, Any]) -> None:
     path = tmp_path / "in.csv"
     path.write_text(above + "id,name,size\n" + "".join(f"{row},a{row},{row}\n" for row in range(30)))

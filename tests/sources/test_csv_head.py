@@ -88,15 +88,12 @@ def test_encodings(tmp_path: Path) -> None:
         (b"a,b\n\x81,2\n", {"encoding": "cp1252"}, r"^in\.csv: line 2: can't be decoded as cp1252"),
         (b"a,b\n", {"names": ("x",)}, r"line 1: 1 names are given, but the first row has 2 fields"),
         (b"a\nb", {"skip_lines": 5}, r"skip_lines is 5, but the file has only 2 lines"),
-        (
-            b'"a,b\n1,2\n',
-            {},
-            r"line 1: the first row is longer than 16,777,216 bytes, or a quote in it is never closed",
-        ),
+        (b'"a,b\n1,2\n', {},
+         r"line 1: the first row is longer than 16,777,216 bytes, or a quote in it is never closed"),
         (b"," * 70_000 + b"\n", {}, "the first row is of 70,001 fields; the most is 65,536"),
         (gzip.compress(b"a,b\n1,2\n" * 1000, mtime=0)[:-4], {}, r"^in\.csv: .*truncated"),
     ],
-)
+)  # fmt: skip
 def test_errors(tmp_path: Path, content: bytes, options: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         head(tmp_path, content, **options)

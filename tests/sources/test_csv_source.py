@@ -218,10 +218,8 @@ REAL = (
     ("torture-csvkit/test_header_newline.csv", {"options": CsvOptions(header=True)}),
     ("torture-csvkit/realdata/ks_1033_data.csv", {}),
     ("torture-csvkit/realdata/event-notification-rpt-lastmonth.txt", {"delimiter": "|"}),
-    (
-        "torture-frictionless/table-infer-iso-8859-7.csv",
-        {"encoding": "iso-8859-7", "options": CsvOptions(encoding="iso-8859-7")},
-    ),
+    ("torture-frictionless/table-infer-iso-8859-7.csv",
+     {"encoding": "iso-8859-7", "options": CsvOptions(encoding="iso-8859-7")}),
     ("torture-frictionless/blank-headers.csv", {}),
     ("torture-frictionless/blank-rows-multiple.csv", {}),
     ("torture-frictionless/leading-zeros.csv", {}),
@@ -231,7 +229,7 @@ REAL = (
     ("torture-papaparse/normal.csv", {}),
     ("torture-papaparse/malformed.tsv", {"delimiter": "\t", "rejected": 3}),
     ("torture-papaparse/verylong-sample.csv", {"rejected": 4}),
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(

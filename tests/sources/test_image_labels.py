@@ -316,57 +316,27 @@ def test_the_path_column_named_or_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "options", "error", "message"),
     [
-        (
-            "l.csv",
-            "file,n\nb.png,1\n",
-            {},
-            UsageError,
-            r"no column holds paths of the images; looked at file of file, n\.",
-        ),
-        (
-            "l.csv",
-            "where,n\na.png,1\n",
-            {},
-            UsageError,
-            r"looked at none of where, n\..*--labels-path-column names the column",
-        ),
+        ("l.csv", "file,n\nb.png,1\n", {}, UsageError,
+         r"no column holds paths of the images; looked at file of file, n\."),
+        ("l.csv", "where,n\na.png,1\n", {}, UsageError,
+         r"looked at none of where, n\..*--labels-path-column names the column"),
         ("l.csv", "file,n\na.png,1\n", {"labels_path_column": "path"}, UsageError, "no column 'path'; it has file, n"),
-        (
-            "l.csv",
-            "file,n\na.png,1\n",
-            {"labels_path_column": "n"},
-            UsageError,
-            "no value of column 'n' is one of the images",
-        ),
-        (
-            "l.csv",
-            "file,n\na.png,1\n",
-            {"label": "breed"},
-            UsageError,
-            "--label breed: l.csv has no such column; it has n",
-        ),
+        ("l.csv", "file,n\na.png,1\n", {"labels_path_column": "n"}, UsageError,
+         "no value of column 'n' is one of the images"),
+        ("l.csv", "file,n\na.png,1\n", {"label": "breed"}, UsageError,
+         "--label breed: l.csv has no such column; it has n"),
         ("l.csv", "file,n\na.png,1,2\n", {}, DataError, "l.csv: line 2, row 0: 3 fields, more than the 2 columns"),
         ("l.csv", 'file,n\na.png,"1\n', {}, DataError, "l.csv: line 2, row 0: .* is never closed"),
         ("l.csv", "file,n\n", {}, DataError, "l.csv: holds a header and no rows"),
-        (
-            "l.csv",
-            "file,n,n\na.png,1,2\n",
-            {},
-            DataError,
-            "both named 'n'.* .a labels file is read with the defaults: mend it",
-        ),
+        ("l.csv", "file,n,n\na.png,1,2\n", {}, DataError,
+         "both named 'n'.* .a labels file is read with the defaults: mend it"),
         ("l.jsonl", '{"file": "a.png"}\n[1]\n', {}, DataError, "l.jsonl: line 2: is no JSON object"),
         ("l.jsonl", '{"file": "a.png"\n', {}, DataError, "l.jsonl: line 1: no line is a JSON object: ends"),
-        (
-            "l.jsonl",
-            '{"file": "a.png", "n": 1}\n{"file": "a.png", "n": "x"}\n',
-            {},
-            DataError,
-            "'n' is a number .l.jsonl: line 1. and a string .l.jsonl: line 2.",
-        ),
+        ("l.jsonl", '{"file": "a.png", "n": 1}\n{"file": "a.png", "n": "x"}\n', {}, DataError,
+         "'n' is a number .l.jsonl: line 1. and a string .l.jsonl: line 2."),
         ("l.xml", "<a/>", {}, UsageError, r"a \.csv, \.tsv or \.jsonl file is needed"),
     ],
-)
+)  # fmt: skip
 def test_labels_files_that_can_not_serve(
     tmp_path: Path, name: str, text: str, options: dict[str, str], error: type[Exception], message: str
 ) -> None:

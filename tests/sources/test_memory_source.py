@@ -172,24 +172,15 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     ([{"a": True}, {"a": 1}], DataError, "memory: 'a' is bool in row 0 and int in row 1"),
     ([{"a": "x"}, {"a": b"x"}], DataError, "memory: 'a' is str in row 0 and bytes in row 1"),
     ([{"a": 1}, [1]], DataError, "memory: row 1: is a list, not a dict of column names to values"),
-    (
-        [{"a": 1}, {"a": 2**70}],
-        DataError,
-        "memory: row 1: 'a' is 1180591620717411303424, which does not go with the rows before it",
-    ),
+    ([{"a": 1}, {"a": 2**70}], DataError,
+     "memory: row 1: 'a' is 1180591620717411303424, which does not go with the rows before it"),
     ([{"a": [1]}, {"a": ["x"]}], DataError, r"memory: row 1: 'a' is \['x'\]"),
     ([{"a": object()}], DataError, "memory: row 0: 'a' is <object object"),
-    (
-        [{"a": np.zeros(2)}, {"a": np.zeros((2, 2))}],
-        DataError,
-        r"'a' holds arrays of float64 of rank 1 \(row 0\) and float64 of rank 2 \(row 1\)",
-    ),
+    ([{"a": np.zeros(2)}, {"a": np.zeros((2, 2))}], DataError,
+     r"'a' holds arrays of float64 of rank 1 \(row 0\) and float64 of rank 2 \(row 1\)"),
     ([{1: 2}], DataError, "column names are text, but one is 1"),
-    (
-        [{"a": decimal.Decimal("1.5")}],
-        DataError,
-        r"decimal128\(2, 1\), which no feature can hold; .* declare what it shall be: --dtype a=string",
-    ),
+    ([{"a": decimal.Decimal("1.5")}], DataError,
+     r"decimal128\(2, 1\), which no feature can hold; .* declare what it shall be: --dtype a=string"),
     ({"a": [1, 2], "b": [1]}, DataError, "memory: columns of different length: 'a' 2, 'b' 1"),
     ({"a": 1}, UsageError, "column 'a' is a int; a dict of columns holds arrays or lists"),
     ({"a": "text"}, UsageError, "column 'a' is a str"),
@@ -203,7 +194,7 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     ({}, DataError, "memory: there are no rows"),
     (pa.table({"a": pa.array([], pa.int64())}), DataError, "memory: there are no rows"),
     (pa.table({"a.b": [1], "a": [{"b": 2}]}), DataError, "two columns are named 'a.b'"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("data", "kind", "message"), REFUSED, ids=[case[2][:40] for case in REFUSED])

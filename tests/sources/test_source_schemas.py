@@ -184,16 +184,11 @@ BENT = [
     (["1", "x"], "int64", 1, "type", "x: 'x' does not fit int64; --dtype x=string keeps it"),
     (["1.5", "1e400"], "float64", 1, "type", "x: '1e400' does not fit float64; --dtype x=string keeps it"),
     (["1.5", "1e39"], "float32", 1, "type", "x: '1e39' does not fit float32; --dtype x=string keeps it"),
-    (
-        ["2020-01-01", "2020-13-01"],
-        "timestamp[s]",
-        1,
-        "type",
-        "x: '2020-13-01' does not fit timestamp[s]; --dtype x=string keeps it",
-    ),
+    (["2020-01-01", "2020-13-01"], "timestamp[s]", 1, "type",
+     "x: '2020-13-01' does not fit timestamp[s]; --dtype x=string keeps it"),
     (["2020-01-01T00:00:00Z", "2020-01-01T00:00:00"], "timestamp[s, UTC]", 1, "type", "does not fit timestamp[s, UTC]"),
     ([b"ok", b"\xff"], "string", 1, "type", r"x: b'\xff' does not fit string"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
