@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit import tree
 from made_data_set import FOLDER, mixed_rows, write_data_set
 
 from recordmill.base.progress import Progress
@@ -81,12 +82,6 @@ def killed(when: str, source: Any, out: Path, **options: Any) -> subprocess.Comp
     """A read in a process of its own that is killed when so many accounts are written, or so many outputs renamed."""
     command = [sys.executable, "-c", CHILD, when, json.dumps(source), str(out), json.dumps({**UNITS, **options})]
     return subprocess.run(command, check=False, capture_output=True, text=True)
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
-    }
 
 
 def run_of(out: Path) -> Path:

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from blake3 import blake3
+from kit import table_of
 
 from recordmill.records.example.encode import encode
 from recordmill.schemas import tfmd
-from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.checksums import record_sum
 from recordmill.shards.grammar import ShardName
@@ -65,8 +65,7 @@ def mixed_rows(count: int, first: int = 0) -> pa.Table:
         "when": [None if i % 4 == 2 else 1_700_000_000_000_000 + i for i in rows],
         "label": [i % 3 for i in rows],
     }
-    arrow = to_arrow(MIXED)
-    return pa.table([pa.array(columns[field.name], field.type) for field in arrow], schema=arrow)
+    return table_of(columns, MIXED)
 
 
 def write_data_set(

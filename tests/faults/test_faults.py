@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kit import tree
 
 import recordmill
 from recordmill.base.errors import RecordmillError
@@ -90,10 +91,6 @@ def damaged(data: bytes, step: int) -> Iterator[bytes]:
         yield data[:at] + bytes([data[at] ^ 1 << at // step % 8]) + data[at + 1 :]
         yield data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]
     yield from (data[:size] for size in range(0, len(data), 3 * step))
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 @pytest.fixture

@@ -11,17 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from kit import framed
 
 import recordmill
 from recordmill.base.errors import RecordmillError
 from recordmill.building import ingest
 from recordmill.pipelines import plan
 from recordmill.records.example.single_example import example
-from recordmill.records.tfrecord.frames import frame
 from recordmill.sources.common import scan_cache
 
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
@@ -151,11 +150,6 @@ def test_the_last_line_changes_what_all_were_taken_for(
         text = "\n".join([*head, *lines[first:last], *([late] if number == 2 else [])]) + "\n"
         (tmp_path / "in" / f"{number}.{kind}").write_bytes(text.encode("utf-8", "surrogateescape"))
     assert check_same(build(str(tmp_path / "in"), kind=kind, **options)) == {"file", "memory"}
-
-
-def framed(payloads: list[bytes]) -> bytes:
-    ends = np.cumsum([0, *map(len, payloads)])
-    return frame(np.frombuffer(b"".join(payloads), np.uint8), ends).data.tobytes()
 
 
 def a_record(row: int, **other: Any) -> bytes:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import os
 import re
 import struct
@@ -25,11 +24,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from kit import framed, rejects_of
 
 import recordmill
 from recordmill.base.errors import DataError
 from recordmill.records.example.encode import encode
-from recordmill.records.tfrecord.frames import frame
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import SEQUENCE_EXAMPLE, Feature, Schema
 from recordmill.shards.rejects import TooManyRejects
@@ -83,7 +82,7 @@ def sequences() -> tuple[bytes, Schema, tuple[Row, ...]]:
         context = field(1, field(1, b"id") + field(2, ints([i])))
         steps = b"".join(field(1, ints(list(range(i + j)))) for j in range(2))
         records.append(field(1, context) + field(2, field(1, field(1, b"step") + field(2, steps))))
-    data = frame(np.frombuffer(b"".join(records), np.uint8), np.cumsum([0, *map(len, records)])).data.tobytes()
+    data = framed(records)
     return data, STEPS, tuple({"id": i, "step": [list(range(i + j)) for j in range(2)]} for i in range(ROWS))
 
 
@@ -208,7 +207,7 @@ def check_accounted(folder: Path, case: Case, damaged: bytes) -> int:
     except TooManyRejects:  # refused, as not one record is left
         assert not unnoticeable(case, damaged), "refused, though records are whole"
         return 0
-    rejects = [json.loads(line) for file in result.rejects for line in file.read_text().splitlines()]
+    rejects = rejects_of(result)
     kept = places(pq.read_table(list(result.paths)).to_pylist(), case.rows)
     assert result.read == result.written + result.rejected
     assert (result.written, result.rejected) == (len(kept), len(rejects))

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from kit import framed
 from peak_memory import peak_memory
 
 import recordmill
-from recordmill.records.tfrecord.frames import frame
 
 pytestmark = pytest.mark.memory
 MEMORY = 128 << 20  # the least that a build takes
@@ -40,8 +40,7 @@ def example(numbers: int, texts: int) -> bytes:
 
 
 def write_records(path: Path, *records: bytes) -> None:
-    data = np.frombuffer(b"".join(records), np.uint8)
-    path.write_bytes(frame(data, np.cumsum([0, *map(len, records)])).data.tobytes())
+    path.write_bytes(framed(records))
 
 
 def build(tmp_path: Path, name: str, *options: object) -> tuple[int, int]:

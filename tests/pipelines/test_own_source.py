@@ -4,7 +4,6 @@ breaks the contract ends the build.
 
 from __future__ import annotations
 
-import json
 import runpy
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from kit import rejects_of
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError
@@ -59,7 +59,7 @@ def test_the_example_is_built_with_splits_and_rejects_and_the_same_bytes(example
     assert one.kind == "fixed-width"
     assert one.records == {"train": 24_999, "test": 299}
     assert (one.read, one.rejected) == (25_300, 2)
-    rejects = [json.loads(line) for path in one.rejects for line in path.read_text().splitlines()]
+    rejects = rejects_of(one)
     assert {(reject["source"], reject["place"]) for reject in rejects} == {
         ("train/a.txt", "line 18"),
         ("test/a.txt", "line 18"),

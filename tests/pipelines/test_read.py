@@ -5,7 +5,6 @@ Beam; nothing half-written.
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import signal
 import subprocess
@@ -18,17 +17,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from kit import WAYS_TO_READ, framed, read_in_each_way, rejects_of
 from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError
 from recordmill.pipelines.read import ReadResult, read
 from recordmill.records.example.encode import encode
-from recordmill.records.tfrecord.frames import frame
 from recordmill.records.writers.npy import open_columns
 from recordmill.records.writers.outputs import WriterSettings, find_output
 from recordmill.schemas.arrow import from_arrow, to_arrow
 from recordmill.schemas.feature import Feature, Schema
+from recordmill.schemas.tfmd import to_pbtxt
 from recordmill.shards import cutting
 from recordmill.shards.manifest import load
 from recordmill.shards.rejects import TooManyRejects
@@ -57,12 +57,6 @@ def rows(result: ReadResult, split: str) -> list[dict[str, Any]]:
         for path in result.files[split]
     ]
     return pa.concat_tables(tables).to_pylist()
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
-    }
 
 
 @pytest.mark.parametrize("to", ["parquet", "arrow"])
@@ -116,20 +110,8 @@ def test_npz_beyond_memory_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("to", ["parquet", "npy", "npz", "arrow"])
 def test_the_same_files_whatever_the_threads_the_memory_and_the_runner(out: Path, tmp_path: Path, to: str) -> None:
-    trees = []
-    ways: list[dict[str, Any]] = [
-        {"threads": 1},
-        {"threads": 2, "memory": "256MiB"},
-        {"threads": 8, "memory": "4GiB"},
-        {"runner": "FnApiRunner", "threads": 2},
-        {"runner": "DirectRunner", "beam_args": ["--direct_runner_bundle_repeat=1"]},
-    ]
-    for number, options in enumerate(ways):
-        read(out, tmp_path / str(number), to=to, file_size=30_000, **options)
-        trees.append(tree(tmp_path / str(number)))
-    assert len(trees[0]) > 2
-    for other in trees[1:]:
-        assert other == trees[0]
+    repeated = {"runner": "DirectRunner", "beam_args": ["--direct_runner_bundle_repeat=1"]}
+    read_in_each_way(out, tmp_path, [*WAYS_TO_READ, repeated], to=to, file_size=30_000)
 
 
 @pytest.mark.parametrize("limit", [1, 3, 4, 5, 9])
@@ -138,7 +120,7 @@ def test_a_limit_counts_the_bad_records_among_the_first_ones(tmp_path: Path, lim
     """Also in a stream, of which many records come at once: the 2nd, 5th and 6th are none of the schema."""
     good, bad = b"\x0a\x0c\x0a\x0a\x0a\x01a\x12\x05\x1a\x03\x0a\x01\x01", b"\xff"
     records = [bad if number in (1, 4, 5) else good for number in range(9)]
-    data = frame(np.frombuffer(b"".join(records), np.uint8), np.cumsum([0, *map(len, records)])).data.tobytes()
+    data = framed(records)
     name = "a.tfrecord" if compression == "none" else "a.tfrecord.gz"
     (tmp_path / name).write_bytes(data if compression == "none" else gzip.compress(data))
     result = read(tmp_path / name, tmp_path / "out", limit=limit, max_rejects="100%")
@@ -210,7 +192,7 @@ def test_a_damaged_record_ends_the_read_and_leaves_nothing(tmp_path: Path) -> No
     ):
         result = read(out, tmp_path / str(number), **options)
         assert (result.read, result.written, result.rejected) == (400, 399, 1)
-        (reject,) = [json.loads(line) for path in result.rejects for line in path.read_text().splitlines()]
+        (reject,) = rejects_of(result)
         assert reject["source"] == f"{FOLDER}/{shard.name}"
         assert reject["place"] == f"record 120, byte {offset}"
         assert reject["reason"] == "crc"
@@ -223,64 +205,16 @@ def test_a_damaged_record_ends_the_read_and_leaves_nothing(tmp_path: Path) -> No
 def test_a_record_that_does_not_fit_the_schema(tmp_path: Path) -> None:
     (batch,) = mixed_rows(20).combine_chunks().to_batches()
     frames = encode(batch, MIXED)
-    from recordmill.records.tfrecord.frames import frame
-
     payloads = [frames.payload(i).tobytes() for i in range(20)]
     payloads[4] = b"\x0a\x05no Ex"
-    offsets = np.cumsum([0, *map(len, payloads)])
     path = tmp_path / "a.tfrecord"
-    path.write_bytes(frame(np.frombuffer(b"".join(payloads), np.uint8), offsets).data.tobytes())
-    (tmp_path / "schema.pbtxt").write_text(_schema_text())
+    path.write_bytes(framed(payloads))
+    (tmp_path / "schema.pbtxt").write_text(to_pbtxt(MIXED))
     with pytest.raises(DataError, match="record 4, byte"):
         read(path, tmp_path / "to", schema=tmp_path / "schema.pbtxt")
     result = read(path, tmp_path / "to", schema=tmp_path / "schema.pbtxt", max_rejects=1)
     assert result.reject_reasons == {"record": 1}
     assert [row["id"] for row in rows(result, "data")] == [i for i in range(20) if i != 4]
-
-
-def _schema_text() -> str:
-    from recordmill.schemas.tfmd import to_pbtxt
-
-    return to_pbtxt(MIXED)
-
-
-def test_a_killed_read_leaves_nothing_and_the_next_one_succeeds(out: Path, tmp_path: Path) -> None:
-    to = tmp_path / "to"
-    source = f"""
-import recordmill.exporting.job as job, recordmill.pipelines.read as module, time, sys
-inner = job.run_job
-def slow(*args, **kwargs):
-    result = inner(*args, **kwargs)
-    print("written", flush=True)
-    time.sleep(60)
-    return result
-module.run_job = slow
-module.read({str(out)!r}, {str(to)!r}, threads=1)
-"""
-    process = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "written\n"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert [path.name for path in to.iterdir() if not path.name.startswith("_run-")] == []
-    result = read(out, to)
-    assert result.written == 430
-    assert not list(to.glob("_run-*"))
-
-
-def test_a_kill_between_the_renames_is_undone(out: Path, tmp_path: Path) -> None:
-    to = tmp_path / "to"
-    source = f"""
-import os, recordmill.shards.run as commit, recordmill.pipelines.read as module
-commit.put_if_absent = lambda *args: os.kill(os.getpid(), 9)
-module.read({str(out)!r}, {str(to)!r})
-"""
-    assert subprocess.run([sys.executable, "-c", source], check=False).returncode == -signal.SIGKILL
-    assert (to / "train-00000-of-00001.parquet").exists()
-    assert not (to / "_read.json").exists()
-    result = read(out, to, to="npy")
-    assert {path.name for path in to.iterdir()} == {"_read.json", "train", "test"}
-    assert result.written == 430
 
 
 def test_interrupting_leaves_nothing(out: Path, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ and an account that adds up.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from kit import read_in_each_way, rejects_of, table_of
 from made_data_set import write_data_set
 
 from recordmill.__main__ import main
@@ -51,8 +51,7 @@ def table(rows: int = ROWS) -> pa.Table:
         "tokens": [None if i % 7 == 3 else list(range(i % 6)) for i in range(rows)],
         "tensor": [None if i % 5 == 0 else tensor(i) for i in range(rows)],
     }
-    arrow = to_arrow(SCHEMA)
-    return pa.table([pa.array(columns[field.name], field.type) for field in arrow], schema=arrow)
+    return table_of(columns, SCHEMA)
 
 
 @pytest.fixture(autouse=True)
@@ -88,18 +87,7 @@ def test_npy_of_every_conversion(out: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("to", ["parquet", "npy", "arrow"])
 def test_the_same_files_from_threads_and_from_beam(out: Path, tmp_path: Path, to: str) -> None:
-    trees = []
-    for number, options in enumerate([{"threads": 1}, {"threads": 4}, {"runner": "FnApiRunner"}]):
-        read(out, tmp_path / str(number), to=to, file_size=10_000, **OPTIONS, **options)
-        trees.append(
-            {
-                path.relative_to(tmp_path / str(number)): path.read_bytes()
-                for path in sorted((tmp_path / str(number)).rglob("*"))
-                if path.is_file()
-            }
-        )
-    assert len(trees[0]) > 2
-    assert trees[0] == trees[1] == trees[2]
+    read_in_each_way(out, tmp_path, to=to, file_size=10_000, **OPTIONS)
 
 
 def test_values_that_do_not_fit_are_named_and_counted(tmp_path: Path) -> None:
@@ -119,7 +107,7 @@ def test_values_that_do_not_fit_are_named_and_counted(tmp_path: Path) -> None:
     for number, more in enumerate([{}, {"runner": "FnApiRunner"}, {"to": "npy"}]):
         result = read(out, tmp_path / str(number), max_rejects=3, **OPTIONS, **more)
         assert (result.read, result.written, result.rejected, result.reject_reasons) == (60, 57, 3, {"convert": 3})
-        rejects = [json.loads(line) for path in result.rejects for line in path.read_text().splitlines()]
+        rejects = rejects_of(result)
         assert [reject["place"].split(",")[0] for reject in rejects] == ["record 17", "record 11", "record 12"]
         assert rejects[0]["place"] == f"record 17, byte {index['offset'][17]}"
     assert pq.read_table(tmp_path / "0" / "train-00000-of-00001.parquet")["id"].to_pylist() == [

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit import WAYS_TO_READ, read_in_each_way, table_of, tree
 from made_data_set import write_data_set
 from PIL import Image
 
@@ -54,18 +55,11 @@ def table(names: list[str | None], values: list[bytes | None] | None = None, sch
         "id": list(range(100, 100 + len(names))),
         "boxes": [[[row, 0.5]] * (row % 3) for row in range(len(names))],
     }
-    arrow = to_arrow(schema)
-    return pa.table([pa.array(columns[field.name], field.type) for field in arrow], schema=arrow)
+    return table_of(columns, schema)
 
 
 def made(folder: Path, names: list[str | None], values: list[bytes | None] | None = None, split: str = "train") -> Path:
     return write_data_set(folder / "out", {split: table(names, values)}, SCHEMA, shards=2)
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
-    }
 
 
 def metadata(result: ReadResult, split: str = "train") -> list[dict[str, Any]]:
@@ -283,23 +277,12 @@ def test_many_of_one_name_take_few_tries(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_same_files_whatever_the_threads_and_the_runner(tmp_path: Path) -> None:
     names: list[str | None] = [[f"c{row % 3}/{row % 200}.jpg", f"{row}", None, "../x"][row % 4] for row in range(600)]
     values = [None if row % 50 == 7 else JPEG * (row % 9) + str(row).encode() for row in range(600)]
-    out = made(tmp_path, names, values)
-    trees, notes = [], set()
-    ways: list[dict[str, Any]] = [
-        {"threads": 1},
-        {"threads": 8},
-        {"file_size": 5000, "threads": 3},
-        {"runner": "FnApiRunner", "threads": 2, "file_size": 5000},
-    ]
-    for number, options in enumerate(ways):
-        result = read(out, tmp_path / str(number), to="files", name_feature="source", **options)
-        check(result, table(names, values))
-        trees.append(tree(tmp_path / str(number)))
-        notes.add(result.notes)
-    assert len(trees[0]) > 500
-    assert all(other == trees[0] for other in trees[1:])
-    assert len(notes) == 1
-    assert "train: 12 records without 'image': no file, and file_name is null in metadata.jsonl" in notes.pop()
+    ways = [*WAYS_TO_READ, {"threads": 3, "file_size": 5000}]
+    results = read_in_each_way(made(tmp_path, names, values), tmp_path, ways, to="files", name_feature="source")
+    for result in results:
+        assert len(check(result, table(names, values))) == 600
+    (notes,) = {result.notes for result in results}
+    assert "train: 12 records without 'image': no file, and file_name is null in metadata.jsonl" in notes
 
 
 def test_records_without_the_feature_are_lines_without_a_file(tmp_path: Path) -> None:

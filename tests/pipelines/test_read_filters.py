@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from kit import framed, read_in_each_way
 from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 
 import recordmill
@@ -24,7 +24,6 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.pipelines.dry_run import dry_run
 from recordmill.pipelines.read import ReadResult, read
 from recordmill.records.columns.predicate import Predicate
-from recordmill.records.tfrecord.frames import frame
 from recordmill.records.writers.npy import open_columns
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
@@ -81,29 +80,11 @@ def test_predicates(out: Path, tmp_path: Path, sql: str, expression: pc.Expressi
 
 @pytest.mark.parametrize("to", ["parquet", "npy"])
 def test_the_same_files_from_threads_and_from_beam(out: Path, tmp_path: Path, to: str) -> None:
-    trees = []
-    for number, options in enumerate([{"threads": 1}, {"threads": 4}, {"runner": "FnApiRunner"}]):
-        where = pc.field("label") == 1 if to == "npy" else "label = 1"
-        result = read(
-            out,
-            tmp_path / str(number),
-            to=to,
-            where=where,
-            sample=0.5,
-            columns="id,matrix",
-            file_size=20_000,
-            **options,
-        )
-        trees.append(
-            {
-                path.relative_to(tmp_path / str(number)): path.read_bytes()
-                for path in sorted((tmp_path / str(number)).rglob("*"))
-                if path.is_file()
-            }
-        )
+    where = pc.field("label") == 1 if to == "npy" else "label = 1"
+    options: dict[str, Any] = {"where": where, "sample": 0.5, "columns": "id,matrix", "file_size": 20_000}
+    for result in read_in_each_way(out, tmp_path, to=to, **options):
         assert result.read == 300 == result.written + result.filtered
         assert 20 < result.written < 80
-    assert trees[0] == trees[1] == trees[2]
 
 
 def test_features_that_only_the_predicate_needs(out: Path, tmp_path: Path) -> None:
@@ -285,8 +266,8 @@ def test_the_command_line_and_the_dry_run(out: Path, tmp_path: Path, capsys: pyt
 
 def test_a_feature_of_two_kinds_is_in_nobodys_way_who_does_not_want_it(tmp_path: Path) -> None:
     records = [recordmill.example({"x": 0.5 if number else "text", "label": number}) for number in range(5)]
-    data = frame(np.frombuffer(b"".join(records), np.uint8), np.cumsum([0, *map(len, records)])).data
-    (tmp_path / "a.tfrecord").write_bytes(data.tobytes())
+    data = framed(records)
+    (tmp_path / "a.tfrecord").write_bytes(data)
     with pytest.raises(DataError, match=r"no schema fits all records: feature 'x'.*schema="):
         read(tmp_path / "a.tfrecord", tmp_path / "all")
     read(tmp_path / "a.tfrecord", tmp_path / "label", columns="label")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from kit import framed
 from made_data_set import MIXED, mixed_rows
 
 import recordmill
@@ -21,7 +22,6 @@ from recordmill.base.progress import Progress
 from recordmill.exporting import plan as planning
 from recordmill.reader import dataset as reader
 from recordmill.records.example.single_example import example
-from recordmill.records.tfrecord import frames
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards import cutting
@@ -41,11 +41,6 @@ LATE: dict[str, dict[str, Any]] = {
     "beyond a hint's bytes": ROW | {"raw": bytes(9)},
 }
 HINT = Schema((Feature("small", "uint8"), Feature("raw", "uint8", (2, 4)), Feature("text", "string")))
-
-
-def framed(*records: bytes) -> bytes:
-    ends = np.cumsum([0, *map(len, records)], dtype=np.int64)
-    return frames.frame(np.frombuffer(b"".join(records), np.uint8), ends).data.tobytes()
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +65,7 @@ def write(folder: Path, last: bytes, compress: bool = False) -> Path:
     folder.mkdir()
     plain = [example(ROW), example(OTHER_LIST)] * 30
     for number in range(3):
-        data = framed(*plain, *([last] if number == 2 else []))
+        data = framed([*plain, *([last] if number == 2 else [])])
         (folder / f"train-{number:05d}-of-00003.tfrecord").write_bytes(gzip.compress(data) if compress else data)
     return folder
 

@@ -5,7 +5,6 @@ sizes, modes, missing ones, and what can't be decoded.
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from kit import rejects_of
 from made_data_set import write_data_set
 from PIL import Image
 
@@ -123,7 +123,7 @@ def test_images_that_can_not_be_decoded_are_rejects(tmp_path: Path) -> None:
         read(out, tmp_path / "to", decode_images=True)
     result = read(out, tmp_path / "to", decode_images=True, max_rejects=4, to="npy")
     assert (result.read, result.written, result.reject_reasons) == (20, 16, {"convert": 4})
-    rejects = [json.loads(line) for path in result.rejects for line in path.read_text().splitlines()]
+    rejects = rejects_of(result)
     assert [reject["place"].split(",")[0] for reject in rejects] == ["record 3", "record 1", "record 2", "record 5"]
     assert np.load(result.paths[0] / "image.npy").shape == (16, 7, 9, 3)
 

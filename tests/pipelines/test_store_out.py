@@ -27,7 +27,6 @@ from recordmill.storage.stores import object_store, uploads
 from recordmill.storage.stores.client import REQUEST_LIMIT
 
 ROWS = {"x": list(range(400)), "y": [f"row {at}" for at in range(400)]}
-KEYS = {"_manifests", "data", "dataset_info.json", "features.json", "manifest.json", "schema.pbtxt"}
 
 
 STORES = (s3_server, azure_server)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kit import rejects_of
 from transformed_set import DECLARED, ROWS, SPLITS, words, write_csv, zscore
 
 pytest.importorskip("tensorflow_transform", reason="transforms need tensorflow-transform")
@@ -429,7 +430,7 @@ def test_rows_that_the_transform_refuses_are_rejects_without_their_values(tmp_pa
     with pytest.raises(TooManyRejects, match="4 of 200 records were rejected"):
         build(data, tmp_path / "none", transform=declared)
     done = build(data, tmp_path / "out", transform=declared, max_rejects=4)
-    rejects = [json.loads(line) for path in done.rejects for line in path.read_text().splitlines()]
+    rejects = rejects_of(done)
     assert sorted(reject["place"] for reject in rejects) == ["record 107", "record 157", "record 57", "record 7"]
     assert {reject["reason"] for reject in rejects} == {"transform"}
     assert "secret" not in json.dumps(rejects)
@@ -458,7 +459,7 @@ def test_an_assertion_holds_for_all_records_of_the_fit_and_refuses_those_of_othe
     assert "51" not in str(error.value)
     build(tmp_path / "young.csv", tmp_path / "out", transform=tmp_path / "asserts.py")
     done = build(tmp_path / "all.csv", tmp_path / "new", transform_from=tmp_path / "out", max_rejects=2)
-    rejects = [json.loads(line) for path in done.rejects for line in path.read_text().splitlines()]
+    rejects = rejects_of(done)
     assert sorted(reject["place"] for reject in rejects) == ["line 52, row 50", "line 53, row 51"]
     assert sorted(recordmill.open(tmp_path / "new")["age"]) == list(range(50))
 

@@ -12,17 +12,16 @@ from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from kit import framed
 
 import recordmill
 from recordmill.__main__ import main
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.inspect.summary import inspect
 from recordmill.records.example.encode import encode_sequences
-from recordmill.records.tfrecord.frames import frame
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import Feature
 from recordmill.shards.rejects import TooManyRejects
@@ -46,8 +45,7 @@ def steps(name: bytes, values: list[int]) -> bytes:
 
 
 def write(path: Path, *records: bytes) -> Path:
-    ends = np.cumsum([0, *map(len, records)])
-    path.write_bytes(frame(np.frombuffer(b"".join(records), np.uint8), ends).data.tobytes())
+    path.write_bytes(framed(records))
     return path
 
 

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit import table_of
 from made_data_set import windows, write_data_set
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader import Bucketed, OneHot, Packed, Padded
 from recordmill.reader.batches.grouping import Packs, quantiles
 from recordmill.reader.dataset import Dataset, open
-from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 
 ROWS = 317
@@ -49,8 +49,7 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
         "kind": [None if i % 7 == 0 else i % 3 for i in range(ROWS)],
         "name": [f"n{i}" for i in range(ROWS)],
     }
-    arrow = to_arrow(SCHEMA)
-    table = pa.table([pa.array(columns[field.name], field.type) for field in arrow], schema=arrow)
+    table = table_of(columns, SCHEMA)
     return open(write_data_set(tmp_path_factory.mktemp("collate") / "out", {"train": table}, SCHEMA, shards=3))
 
 

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
+from kit import table_of
 from made_data_set import write_data_set
 
 from recordmill.reader import Images, Padded
 from recordmill.reader.dataset import Dataset, open
-from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 
 pytestmark = [pytest.mark.sweep, pytest.mark.filterwarnings("ignore::UserWarning")]
@@ -26,8 +25,7 @@ IMAGE = Feature("image", "bytes", (), True)
 
 def made(folder: Path, columns: dict[str, list[Any]], *features: Feature, label: str | None = None) -> Dataset:
     schema = Schema(features, label)
-    arrow = to_arrow(schema)
-    table = pa.table([pa.array(columns[field.name], field.type) for field in arrow], schema=arrow)
+    table = table_of(columns, schema)
     return open(write_data_set(folder / "out", {"train": table}, schema, shards=3))
 
 

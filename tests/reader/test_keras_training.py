@@ -6,13 +6,12 @@ import io
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
+from kit import table_of
 from made_data_set import write_data_set
 from PIL import Image
 
 from recordmill.reader.dataset import Dataset, open
-from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 
 keras = pytest.importorskip("keras")
@@ -26,8 +25,7 @@ def _seeded() -> None:
 
 
 def made(out: Path, schema: Schema, columns: dict[str, list[object]]) -> Dataset:
-    arrow = to_arrow(schema)
-    table = pa.table([pa.array(columns[field.name], field.type) for field in arrow], schema=arrow)
+    table = table_of(columns, schema)
     return open(write_data_set(out, {"train": table}, schema, shards=3))
 
 

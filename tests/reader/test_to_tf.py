@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from kit import table_of
 from made_data_set import FOLDER, MIXED, mixed_rows, windows, write_data_set
 from PIL import Image
 
@@ -88,8 +89,7 @@ def test_raw_lists_and_numbers_that_tf_can_not_decode_itself(tmp_path: Path, por
         "u1": [2**63 - 1, None, 1], "opt": [[1e300, 2], None, [3, 4]],
         "h": [np.float16([1, 2]), None, np.float16([3, 4])], "b": [1, 2, 3], "text": [["a", "b"], None, ["", "c"]],
     }  # fmt: skip
-    arrow = to_arrow(schema)
-    table = pa.table([pa.array(rows[field.name], field.type) for field in arrow], schema=arrow)
+    table = table_of(rows, schema)
     ds = open(write_data_set(tmp_path / "out", {"train": table}, schema, shards=1)).to_tf(
         2, shuffle=False, portable=portable
     )

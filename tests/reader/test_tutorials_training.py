@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pytest
+from kit import table_of
 from made_data_set import FOLDER, write_data_set
 
 import recordmill
 from recordmill.reader import Padded
 from recordmill.reader.dataset import Dataset, open
-from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 
 keras = pytest.importorskip("keras")
@@ -114,8 +114,7 @@ def reviews(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Data
         "positive": labels,
         "shuffled": np.random.default_rng(0).permutation(labels),
     }
-    arrow = to_arrow(SCHEMA)
-    table = pa.table([pa.array(columns[field.name], field.type) for field in arrow], schema=arrow)
+    table = table_of(columns, SCHEMA)
     out = write_data_set(tmp_path_factory.mktemp("reviews") / "out", {"train": table}, SCHEMA, shards=4)
     return open(str(out / FOLDER / "train-*.tfrecord"), schema=SCHEMA)
 

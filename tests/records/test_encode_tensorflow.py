@@ -6,12 +6,11 @@ import gzip
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
+from kit import framed
 
 from recordmill.records.example.encode import encode
-from recordmill.records.tfrecord.frames import frame
 from recordmill.records.tfrecord.members import MemberWriter
 from recordmill.records.tfrecord.stream import read_frames
 from recordmill.schemas.arrow import to_arrow
@@ -105,7 +104,4 @@ def test_we_read_tensorflows_files(tmp_path: Path, compression: str) -> None:
 
 
 def test_framing_is_tensorflows() -> None:
-    assert (
-        frame(np.frombuffer(b"".join(RECORDS), np.uint8), np.cumsum([0, *map(len, RECORDS)])).data.tobytes()
-        == FRAMES.data.tobytes()
-    )
+    assert framed(RECORDS) == FRAMES.data.tobytes()

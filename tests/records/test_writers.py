@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from kit import table_of
 from made_data_set import MIXED, mixed_rows
 
 from recordmill.base.errors import DataError
@@ -201,8 +202,7 @@ ODD_ROWS = {
 
 
 def odd_table() -> pa.Table:
-    arrow = to_arrow(ODD)
-    return pa.table([pa.array(ODD_ROWS[field.name], field.type) for field in arrow], schema=arrow)
+    return table_of(ODD_ROWS, ODD)
 
 
 @pytest.mark.parametrize(("schema", "table"), [(MIXED, mixed_rows(40)), (ODD, odd_table())], ids=["mixed", "odd"])

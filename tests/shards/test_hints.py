@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kit import framed
 from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 
 from recordmill.__main__ import main
@@ -18,7 +19,6 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.pipelines.read import read
 from recordmill.reader.dataset import open
 from recordmill.records.example.single_example import example
-from recordmill.records.tfrecord import frames
 from recordmill.schemas import tfds, tfmd
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.loading.infer_schema import infer_schema
@@ -26,11 +26,6 @@ from recordmill.shards.loading.schema_hints import read_hinted_schema
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.tfrecord.source import TfrecordOptions, plan_tfrecord
 from recordmill.storage.listing import list_inputs
-
-
-def framed(*payloads: bytes) -> bytes:
-    ends = np.cumsum([0, *map(len, payloads)], dtype=np.int64)
-    return frames.frame(np.frombuffer(b"".join(payloads), np.uint8), ends).data.tobytes()
 
 
 def foreign(tmp_path: Path, rows: int = 40) -> Path:
@@ -78,7 +73,7 @@ def test_our_features_json_comes_back(tmp_path: Path) -> None:
 
 
 def write(path: Path, *records: dict[str, Any]) -> None:
-    path.write_bytes(framed(*(example(record) for record in records)))
+    path.write_bytes(framed(example(record) for record in records))
 
 
 def hint(path: Path, *features: Feature) -> None:
@@ -226,9 +221,7 @@ def test_what_tensorflow_datasets_writes(tmp_path: Path) -> None:
         }
         for i in range(4)
     ]  # fmt: skip
-    (tmp_path / "x-train.tfrecord-00000-of-00001").write_bytes(
-        framed(*(features.serialize_example(row) for row in rows))
-    )
+    (tmp_path / "x-train.tfrecord-00000-of-00001").write_bytes(framed(features.serialize_example(row) for row in rows))
     features.save_config(str(tmp_path))
     ds = open(tmp_path)
     assert ds.splits == ("train",)

@@ -13,16 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import image_samples
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from kit import framed
 from source_reading import input_files, read_all, values
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError
 from recordmill.records.example.single_example import example
-from recordmill.records.tfrecord.frames import frame
 from recordmill.schemas import tfmd
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
@@ -352,9 +351,7 @@ def write_records(folder: Path, part: Sequence[str], classes: Sequence[str], bes
     schema = schema_of(tuple(classes))
     folder.mkdir()
     payloads = [example({"label": classes.index(name)}, schema) for name in part]
-    offsets = np.concatenate([[0], np.cumsum([len(payload) for payload in payloads])]).astype(np.int64)
-    framed = frame(np.frombuffer(b"".join(payloads), np.uint8), offsets)
-    (folder / f"{folder.name}.tfrecord").write_bytes(framed.data.tobytes())
+    (folder / f"{folder.name}.tfrecord").write_bytes(framed(payloads))
     if beside:
         (folder / "schema.pbtxt").write_text(tfmd.to_pbtxt(schema))
     return folder / f"{folder.name}.tfrecord"

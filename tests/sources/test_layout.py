@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit import rejects_of
 
 import recordmill
 from recordmill.base.errors import UsageError
@@ -262,7 +263,7 @@ def test_a_value_that_does_not_fit_is_a_reject_of_each_of_its_records(folder: Pa
     built = recordmill.build(folder, tmp_path / "out", dtypes={"dt": "int64"}, max_rejects=2, shuffle=False)
     assert (built.read, built.rejected, sorted(table(tmp_path / "out")["x"])) == (8, 2, [0, 1, 10, 11, 20, 21])
     assert set(table(tmp_path / "out")["dt"]) == {20240101, 20240102}
-    places = [json.loads(line) for path in built.rejects for line in Path(path).read_text().splitlines()]
+    places = rejects_of(built)
     assert len({(one["source"], one["place"]) for one in places}) == 2
 
 

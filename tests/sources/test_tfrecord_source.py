@@ -9,13 +9,12 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from kit import framed
 from made_data_set import MIXED, mixed_rows, write_data_set
 
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.records.example import single_example
-from recordmill.records.tfrecord.frames import frame
 from recordmill.records.tfrecord.stream import read_frames
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import PAYLOAD, Feature, Schema
@@ -44,8 +43,7 @@ def example(x: int, y: str) -> bytes:
 
 
 def write(path: Path, payloads: list[bytes], compressed: bool = False) -> Path:
-    offsets = np.concatenate([[0], np.cumsum([len(payload) for payload in payloads])]).astype(np.int64)
-    data = frame(np.frombuffer(b"".join(payloads), np.uint8), offsets).data.tobytes()
+    data = framed(payloads)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(data) if compressed else data)
     return path

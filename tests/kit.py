@@ -1,0 +1,70 @@
+"""What tests of several rooms do: names and bytes of files, rejects, frames, tables of columns, and a job in each way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import recordmill
+from recordmill.records.tfrecord.frames import frame
+from recordmill.schemas.arrow import to_arrow
+from recordmill.schemas.feature import Schema
+
+WAYS_TO_READ: tuple[dict[str, Any], ...] = (
+    {"threads": 1}, {"threads": 8, "memory": "256MiB"}, {"runner": "FnApiRunner", "threads": 2},
+)  # fmt: skip
+WAYS_TO_BUILD: tuple[dict[str, Any], ...] = (
+    {"threads": 1}, {"threads": 8}, {"memory": "128MiB"}, {"runner": "DirectRunner"},
+    {"beam_args": ("--direct_runner_bundle_repeat=2",)},
+)  # fmt: skip
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """All files below a folder, by their names."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def rejects_of(result: Any) -> list[dict[str, Any]]:
+    """The lines of the files of rejects that a build or a read wrote."""
+    return [json.loads(line) for path in result.rejects for line in Path(path).read_text("utf-8").splitlines()]
+
+
+def framed(payloads: Iterable[bytes]) -> bytes:
+    """A TFRecord file of these payloads."""
+    payloads = list(payloads)
+    ends = np.cumsum([0, *map(len, payloads)], dtype=np.int64)
+    return frame(np.frombuffer(b"".join(payloads), np.uint8), ends).data.tobytes()
+
+
+def table_of(columns: Mapping[str, Any], schema: Schema) -> pa.Table:
+    """The columns with the types and the metadata of a schema."""
+    arrow = to_arrow(schema)
+    return pa.table([pa.array(columns[field.name], field.type) for field in arrow], schema=arrow)
+
+
+def read_in_each_way(
+    source: Any, folder: Path, ways: Iterable[Mapping[str, Any]] = WAYS_TO_READ, **options: Any
+) -> list[recordmill.ReadResult]:
+    """Reads in each way, each into a folder of its own, and checks that all write the same files."""
+    results = [recordmill.read(source, folder / f"{at}", **options, **way) for at, way in enumerate(ways)]
+    first, *others = (tree(folder / f"{at}") for at in range(len(results)))
+    assert len(first) > 2
+    for at, other in enumerate(others, 1):
+        assert other == first, results[at]
+    return results
+
+
+def build_in_each_way(
+    data: Any, folder: Path, ways: Iterable[Mapping[str, Any]] = WAYS_TO_BUILD, **options: Any
+) -> list[recordmill.BuildResult]:
+    """Builds as by default and in each way, and checks that all write the same shards."""
+    results = [recordmill.build(data, folder / f"{at}", **options, **way) for at, way in enumerate(({}, *ways))]
+    first, *others = ({path.name: path.read_bytes() for path in map(Path, result.shards)} for result in results)
+    for at, other in enumerate(others, 1):
+        assert other == first, results[at]
+    return results
