@@ -1,4 +1,4 @@
-"""What tests of several rooms do: names and bytes of files, rejects, frames, tables of columns, and a job in each way."""
+"""What tests of several rooms do: bytes of folders, rejects, frames, tables of columns, and a job in each way."""
 
 from __future__ import annotations
 
