@@ -10,49 +10,48 @@ namespace rm {
 
 enum { FIELD_1 = 0x0A, FIELD_2 = 0x12, FIELD_3 = 0x1A };               // tags of length-delimited fields
 enum { BYTES_TAG = FIELD_1, FLOAT_TAG = FIELD_2, INT64_TAG = FIELD_3 };  // of the list in a Feature
-constexpr Bytes UNUSUAL_BYTES{nullptr, nullptr};
 
 // The next length-delimited field with this tag of [at, end), at < end.
-RM_INLINE Bytes next_field(const uint8_t *at, const uint8_t *end, uint8_t tag) {
-  return RM_LIKELY(*at == tag) ? read_content(at + 1, end) : UNUSUAL_BYTES;
+RM_INLINE ByteRange next_field(const uint8_t *at, const uint8_t *end, uint8_t tag) {
+  return RM_LIKELY(*at == tag) ? read_content(at + 1, end) : NO_RANGE;
 }
 
 // The values in a Feature's list: byte strings with tags and lengths, or the content of a packed run.
-RM_INLINE Bytes plain_values(Bytes list, uint8_t tag) {
+RM_INLINE ByteRange plain_values(ByteRange list, uint8_t tag) {
   if (tag == BYTES_TAG) {
     for (const uint8_t *at = list.at; at < list.end;) {
-      const Bytes value = next_field(at, list.end, FIELD_1);
-      if (!value.is_there()) return UNUSUAL_BYTES;
+      const ByteRange value = next_field(at, list.end, FIELD_1);
+      if (!value.is_there()) return NO_RANGE;
       at = value.end;
     }
     return list;
   }
   if (list.size() == 0) return list;
-  const Bytes run = next_field(list.at, list.end, FIELD_1);
-  return run.end != list.end || (tag == FLOAT_TAG && run.size() % 4 != 0) ? UNUSUAL_BYTES : run;
+  const ByteRange run = next_field(list.at, list.end, FIELD_1);
+  return run.end != list.end || (tag == FLOAT_TAG && run.size() % 4 != 0) ? NO_RANGE : run;
 }
 
 // Whether it is a whole number of varints, none too long.
-inline bool are_varints(Bytes run) {
+inline bool are_varints(ByteRange run) {
   int64_t length = 0;
   for (const uint8_t *at = run.at; at < run.end && length < 10; at++) length = *at >= 0x80 ? length + 1 : 0;
   return length == 0;
 }
 
 // Whether it is a plain Feature; is_thorough: its varints are looked at, too.
-inline bool is_plain_feature(Bytes feature, bool is_thorough) {
+inline bool is_plain_feature(ByteRange feature, bool is_thorough) {
   if (feature.size() == 0) return true;
   const uint8_t tag = *feature.at;
-  const Bytes list = read_content(feature.at + 1, feature.end);
+  const ByteRange list = read_content(feature.at + 1, feature.end);
   if (list.end != feature.end || (tag != BYTES_TAG && tag != FLOAT_TAG && tag != INT64_TAG)) return false;
-  const Bytes values = plain_values(list, tag);
+  const ByteRange values = plain_values(list, tag);
   return values.is_there() && (tag != INT64_TAG || !is_thorough || are_varints(values));
 }
 
 // Whether it is a FeatureList of plain Features.
-inline bool are_plain_steps(Bytes list, bool is_thorough) {
+inline bool are_plain_steps(ByteRange list, bool is_thorough) {
   for (const uint8_t *at = list.at; at < list.end;) {
-    const Bytes step = next_field(at, list.end, FIELD_1);
+    const ByteRange step = next_field(at, list.end, FIELD_1);
     if (!step.is_there() || !is_plain_feature(step, is_thorough)) return false;
     at = step.end;
   }
@@ -61,21 +60,21 @@ inline bool are_plain_steps(Bytes list, bool is_thorough) {
 
 // An entry of a map. value: empty at the end of the key where there is none: a Feature without a list.
 struct Entry {
-  Bytes key, value;
+  ByteRange key, value;
 };
 
-// The map's entry at `at`; its value is UNUSUAL_BYTES if it is unusual.
+// The map's entry at `at`; its value is NO_RANGE if it is unusual.
 RM_INLINE Entry next_entry(const uint8_t *at, const uint8_t *end) {
-  const Bytes entry = next_field(at, end, FIELD_1);
+  const ByteRange entry = next_field(at, end, FIELD_1);
   if (entry.is_there() && entry.size() > 0) {
-    const Bytes key = next_field(entry.at, entry.end, FIELD_1);
+    const ByteRange key = next_field(entry.at, entry.end, FIELD_1);
     if (key.end == entry.end) return {key, {key.end, key.end}};
     if (key.is_there()) {
-      const Bytes value = next_field(key.end, entry.end, FIELD_2);
+      const ByteRange value = next_field(key.end, entry.end, FIELD_2);
       if (value.end == entry.end) return {key, value};
     }
   }
-  return {UNUSUAL_BYTES, UNUSUAL_BYTES};
+  return {NO_RANGE, NO_RANGE};
 }
 
 }  // namespace rm

@@ -193,12 +193,6 @@ RM_INLINE void count_null(int64_t token, bool is_quoted, ColumnCounts &counts, S
   }
 }
 
-RM_INLINE bool is_ascii(const uint8_t *data, int64_t size) {
-  uint8_t high = 0;
-  for (int64_t i = 0; i < size; i++) high |= data[i];
-  return high < 0x80;
-}
-
 }  // namespace
 
 int64_t rm_parse_fields(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,

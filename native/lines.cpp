@@ -87,7 +87,8 @@ int64_t rm_split_lines(ByteSpan data, Span<int64_t> starts, Span<int64_t> stops)
 int64_t rm_find_bad_lines(ByteSpan data, Span<const int64_t> starts, Span<const int64_t> stops, Span<int64_t> places) {
   if (!fit(data, starts, stops) || places.size != starts.size)
     return BOUNDS;
-  for (int64_t i = 0; i < starts.size; i++) places[i] = find_bad_utf8(data.data, starts[i], stops[i]);
+  const bool is_good = is_ascii(data.data, data.size);
+  for (int64_t i = 0; i < starts.size; i++) places[i] = is_good ? -1 : find_bad_utf8(data.data, starts[i], stops[i]);
   return 0;
 }
 

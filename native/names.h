@@ -18,7 +18,7 @@ struct Key {
   uint64_t first, last;
 
   // Up to limit memory can be read.
-  RM_INLINE Key(Bytes name, int64_t part, const uint8_t *limit) : at(name.at), size(name.size()), part(part), first(0) {
+  RM_INLINE Key(ByteRange name, int64_t part, const uint8_t *limit) : at(name.at), size(name.size()), part(part), first(0) {
     if (size >= 8) {
       first = load<uint64_t>(at);
     } else if (limit - at >= 8) {
@@ -39,8 +39,8 @@ class Names {
   };
   static constexpr int64_t NONE = -1;
 
-  Names(int64_t *data, int64_t size)
-      : head_(reinterpret_cast<Head *>(data)), slots_(reinterpret_cast<Slot *>(data + HEAD)), size_(size) {
+  explicit Names(Span<int64_t> table)
+      : head_(reinterpret_cast<Head *>(table.data)), slots_(reinterpret_cast<Slot *>(table.data + HEAD)), size_(table.size) {
     if (size_ < HEAD) return;
     places_ = reinterpret_cast<int32_t *>(slots_ + head_->slots);
     text_ = reinterpret_cast<uint8_t *>(places_ + head_->places);
@@ -52,7 +52,7 @@ class Names {
   // Makes an empty table; slot 0 stands for the beginning of a record.
   void clear(int64_t names, int64_t text_bytes) {
     *head_ = {names + 1, places_for(names), text_bytes, 1, 0};
-    *this = Names(reinterpret_cast<int64_t *>(head_), size_);
+    *this = Names(Span<int64_t>(reinterpret_cast<int64_t *>(head_), size_));
     memset(slots_, 0, static_cast<size_t>(head_->slots) * sizeof(Slot));
     slots_[0].size = -1;  // no name has this length
     memset(places_, 0xFF, static_cast<size_t>(head_->places) * sizeof(int32_t));
@@ -83,7 +83,7 @@ class Names {
     return is_name(slots_[slot], key) ? slot : NONE;
   }
   // The slot of the key, where the prediction has failed; 0 if there is no room for it, NONE if it is not UTF-8.
-  int64_t find(int64_t previous, const Key &key) {
+  __attribute__((noinline)) int64_t find(int64_t previous, const Key &key) {
     if (find_bad_utf8(key.at, 0, key.size) >= 0) return NONE;
     const int64_t slot = max(add(key), int64_t{0});
     slots_[previous].next = slot;

@@ -189,6 +189,78 @@ int64_t rm_write_examples(Span<const ExampleColumn> columns, Span<const ByteSpan
                           Span<const int64_t> sizes, Span<const int64_t> starts, Span<const int64_t> lengths,
                           Span<uint8_t> out, Span<uint32_t> crcs);
 
+// decode.cpp: records to columns. Offsets go on from one block of bytes to the next.
+
+enum {  // how a column is read: one value of each record, or a list that the second pass reads
+  ONE_INT64,
+  ONE_FLOAT,
+  ONE_BYTES,
+  INT64_LISTS,
+  FLOAT_LISTS,
+  BYTES_LISTS,
+  STEPS
+};
+enum {  // why a record is not good
+  PAST_END = 1,
+  LONG_VARINT,
+  UNUSUAL = 20,
+  WRONG_KIND,
+  WRONG_COUNT,
+  MISSING_VALUE,
+  UNREAD = 255
+};
+enum { SKIP_OTHERS, CHECK_OTHERS, REFUSE_OTHERS };  // what is done about features that are no columns
+
+// first: its first cell. last_row: the last one that has it, -1 at first. nulls: how many cells were made nulls.
+struct CellColumn {
+  int64_t mode, first, is_required, last_row, nulls;
+};
+
+// Fills the cells of the records that are UNREAD; returns how many have another status than 0 then. parts: 1 for Example,
+// 2 for SequenceExample; 0: each record is the Feature of the one column. table: of the columns' names in slots 1 ...;
+// others are added. A column's cells are [rows] of ints, of floats (their bits), or of at and sizes (where its values
+// stand; 0, 0 for a null). valid: bitmaps as Arrow has them, all ones at first. culprits: the column that a record fails
+// on, or -1.
+int64_t rm_locate_features(Span<const ByteSpan> blocks, Span<const int64_t> starts, Span<const int64_t> lengths,
+                           int64_t parts, int64_t others, Span<int64_t> table, Span<CellColumn> columns,
+                           Span<int64_t> ints, Span<uint32_t> floats, Span<int64_t> at, Span<int64_t> sizes,
+                           Span<uint8_t> valid, Span<uint8_t> status, Span<int64_t> culprits);
+
+// A table of feature names, in one array: the numbers that it takes, an empty one, the slot of a name that is added
+// unless it is there (-1: there is no room). part: of the message, 1 or 2.
+int64_t rm_names_room(int64_t names, int64_t text_bytes);
+int64_t rm_clear_names(Span<int64_t> table, int64_t names, int64_t text_bytes);
+int64_t rm_add_name(Span<int64_t> table, ByteSpan name, int64_t part);
+// at: the byte of the table where the name begins.
+struct NamePlace {
+  int64_t at, size, part;
+};
+// Returns how many names there are, with their places if these are wanted.
+int64_t rm_list_names(Span<int64_t> table, Span<NamePlace> found);
+
+enum { VARINT_ROOM = 16 };  // values have room for so many more
+// Counts the varints of packed lists; returns their number. offsets [lists + 1]. bad: PAST_END where one is cut off.
+int64_t rm_count_varints(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
+                         Span<int64_t> offsets, Span<uint8_t> bad);
+// Reads them. bad: LONG_VARINT where one is too long; it and those after it are 0.
+int64_t rm_read_varints(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
+                        Span<const int64_t> offsets, Span<int64_t> values, Span<uint8_t> bad);
+// Counts the length-delimited fields of lists (values of a BytesList, steps of a FeatureList). offsets [lists + 1].
+int64_t rm_count_fields(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
+                        Span<int64_t> offsets);
+// Finds where the content of each stands.
+int64_t rm_find_fields(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
+                       Span<int64_t> value_at, Span<int64_t> value_sizes);
+// Copies the contents one after the other; returns their bytes. ends [fields + 1]: from 0 on.
+int64_t rm_copy_fields(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
+                       Span<int64_t> ends, Span<uint8_t> values);
+// Copies whole lists one after the other; returns their bytes. ends [lists + 1]: from 0 on.
+int64_t rm_copy_lists(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
+                      Span<int64_t> ends, Span<uint8_t> values);
+// Copies lists of stride bytes each one after the other; zeros for an empty one.
+int64_t rm_spread_lists(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes, int64_t stride,
+                        Span<uint8_t> values);
+
 // lines.cpp: a text is data[starts[i] : stops[i]]
 
 // Returns the place of the first byte that begins no character of UTF-8; -1 if all do.

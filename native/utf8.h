@@ -6,6 +6,12 @@
 
 namespace rm {
 
+RM_INLINE bool is_ascii(const uint8_t *data, int64_t size) {
+  uint8_t high = 0;
+  for (int64_t i = 0; i < size; i++) high |= data[i];
+  return high < 0x80;
+}
+
 // The place of the first byte of [at, stop) that begins no character; -1 if all do.
 inline int64_t find_bad_utf8(const uint8_t *data, int64_t at, int64_t stop) {
   while (at < stop) {

@@ -10,8 +10,6 @@
 
 namespace rm {
 
-constexpr int64_t VARINT_OVERRUN = 16;  // values after the last one that read_varints may overwrite
-
 // How many varints end in [at, end): one at each byte without the bit that says that it goes on.
 RM_INLINE int64_t count_varints(const uint8_t *at, const uint8_t *end, const uint8_t *limit) {
   int64_t count = 0;
@@ -108,7 +106,7 @@ RM_INLINE int64_t read_lanes(const uint8_t *&, const uint8_t *, int64_t *, int64
 #endif
 
 // Reads `count` varints of [at, end), in which so many end; gives how many it read before one that is too long. Writes
-// up to VARINT_OVERRUN values after them. Where some are too long for a lane, the next ones may be, too.
+// up to VARINT_ROOM values after them. Where some are too long for a lane, the next ones may be, too.
 RM_INLINE int64_t read_varints(const uint8_t *at, const uint8_t *end, const uint8_t *limit, int64_t *to, int64_t count) {
   constexpr int64_t LONG_RUN = 16;
   for (int64_t i = 0; i < count;) {

@@ -9,12 +9,14 @@ namespace rm {
 constexpr uint64_t GO_ON = 0x8080808080808080u;  // in each byte the bit that says that a varint goes on
 
 // A stretch of bytes; at is NULL where there is none: a message is damaged, or written in an unusual way.
-struct Bytes {
+struct ByteRange {
   const uint8_t *at, *end;
 
   RM_INLINE bool is_there() const { return at != nullptr; }
   RM_INLINE int64_t size() const { return end - at; }
 };
+
+constexpr ByteRange NO_RANGE{nullptr, nullptr};
 
 // A number and the place after it, NULL where it is cut off or has more than ten bytes.
 struct Varint {
@@ -56,19 +58,19 @@ RM_INLINE Varint read_varint(const uint8_t *at, const uint8_t *end, const uint8_
 }
 
 // Reads the content of a length-delimited field, from its length on; protobuf's limit is 2 GiB.
-RM_INLINE Bytes read_content(const uint8_t *at, const uint8_t *end) {
-  if (RM_UNLIKELY(at >= end)) return {nullptr, nullptr};
-  if (RM_LIKELY(*at < 0x80)) return *at < end - at ? Bytes{at + 1, at + 1 + *at} : Bytes{nullptr, nullptr};
+RM_INLINE ByteRange read_content(const uint8_t *at, const uint8_t *end) {
+  if (RM_UNLIKELY(at >= end)) return NO_RANGE;
+  if (RM_LIKELY(*at < 0x80)) return *at < end - at ? ByteRange{at + 1, at + 1 + *at} : NO_RANGE;
   const Varint size = read_varint_bytes(at, min(end, at + 5));
   const bool fits = size.after != nullptr && size.value <= 0x7FFFFFFF &&
                     static_cast<int64_t>(size.value) <= end - size.after;
-  return fits ? Bytes{size.after, size.after + size.value} : Bytes{nullptr, nullptr};
+  return fits ? ByteRange{size.after, size.after + size.value} : NO_RANGE;
 }
 
 // A field of a message. number: 0 where it is damaged. value: of a varint; content: of a field of another type.
 struct MessageField {
   uint64_t number, type, value;
-  Bytes content;
+  ByteRange content;
   const uint8_t *after;
 };
 
@@ -76,14 +78,14 @@ enum { VARINT_TYPE = 0, I64_TYPE = 1, LEN_TYPE = 2, I32_TYPE = 5 };  // groups c
 
 inline MessageField read_field(const uint8_t *at, const uint8_t *end) {
   const Varint tag = read_varint(at, end, end);
-  MessageField field{tag.value >> 3, tag.value & 7, 0, {nullptr, nullptr}, nullptr};
+  MessageField field{tag.value >> 3, tag.value & 7, 0, NO_RANGE, nullptr};
   if (tag.after != nullptr && (field.type == VARINT_TYPE || field.type == LEN_TYPE)) {
     const Varint next = read_varint(tag.after, end, end);
     field.value = next.value;
     field.after = next.after;
     if (field.type == LEN_TYPE && next.after != nullptr) {
       const bool fits = next.value <= static_cast<uint64_t>(end - next.after);
-      field.content = fits ? Bytes{next.after, next.after + next.value} : Bytes{nullptr, nullptr};
+      field.content = fits ? ByteRange{next.after, next.after + next.value} : NO_RANGE;
       field.after = field.content.end;
     }
   } else if (tag.after != nullptr && (field.type == I64_TYPE || field.type == I32_TYPE)) {

@@ -20,12 +20,11 @@ from hypothesis import strategies as st
 from protobuf_oracle import BAD, buffer, comparable, expected_row, messages
 from wire_writer import BYTES, FLOAT, INT64, Scribe, entry, example, feature, field, packed, varint
 
+from recordmill.base import native
 from recordmill.base.errors import DataError
-from recordmill.base.pointers import address_of
 from recordmill.records.example.decode import decode, decode_lenient
 from recordmill.records.example.encode import encode
 from recordmill.records.inference.infer import infer
-from recordmill.records.protobuf.varints import OVERRUN, count_varints, read_varints
 from recordmill.records.tfrecord.stream import read_frames
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import PAYLOAD, Feature, Schema
@@ -307,7 +306,6 @@ from wire_writer import Scribe
 from test_decode_fuzz import FLAT, KINDS, STEPPED
 from recordmill.records.example.decode import decode_lenient
 from recordmill.records.inference.infer import infer
-from recordmill.base.pointers import address_of
 from recordmill.records.tfrecord.stream import read_frames
 
 page = mmap.PAGESIZE
@@ -406,12 +404,11 @@ def test_packed_varints_of_every_length(rows: list[list[tuple[int, int, int]]], 
             payloads[-1] += varint(value, size - len(short)) * count if len(short) < size else short * count
     size = np.array([len(payload) for payload in payloads], np.int64)
     data = np.frombuffer(b"".join(payloads) + bytes(tail), np.uint8)
-    at = address_of(data) + np.cumsum(size) - size
+    where = [data], np.cumsum(size) - size, size
     bad, offsets = np.zeros(len(rows), np.uint8), np.empty(len(rows) + 1, np.int64)
-    limit = address_of(data) + len(data)
-    count = count_varints(at, size, limit, bad, offsets)
-    read = np.empty(count + OVERRUN, np.int64)
-    read_varints(at, size, limit, bad, offsets, read)
+    count = native.count_varints(*where, offsets, bad)
+    read = np.empty(count + native.VARINT_ROOM, np.int64)
+    native.read_varints(*where, offsets, read, bad)
     assert read[:count].tolist() == [value for row in values for value in row]
     assert np.diff(offsets).tolist() == [len(row) for row in values]
     assert not bad.any()

@@ -24,6 +24,24 @@ FLOATS: int
 ONE_TEXT: int
 TEXTS: int
 MESSAGE: int
+ONE_INT64: int
+ONE_FLOAT: int
+ONE_BYTES: int
+INT64_LISTS: int
+FLOAT_LISTS: int
+BYTES_LISTS: int
+STEPS: int
+PAST_END: int
+LONG_VARINT: int
+UNUSUAL: int
+WRONG_KIND: int
+WRONG_COUNT: int
+MISSING_VALUE: int
+UNREAD: int
+SKIP_OTHERS: int
+CHECK_OTHERS: int
+REFUSE_OTHERS: int
+VARINT_ROOM: int
 JSON_NULL: int
 JSON_FALSE: int
 JSON_TRUE: int
@@ -131,6 +149,20 @@ class ExampleColumn:
     way: int
     length: int
     head_bytes: int
+    def __init__(self, *args: float, **fields: float) -> None: ...
+
+class CellColumn:
+    mode: int
+    first: int
+    is_required: int
+    last_row: int
+    nulls: int
+    def __init__(self, *args: float, **fields: float) -> None: ...
+
+class NamePlace:
+    at: int
+    size: int
+    part: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 class LineCounts:
@@ -435,6 +467,75 @@ def write_examples(
     lengths: npt.NDArray[np.int64] | None,
     out: npt.NDArray[np.uint8 | np.bool_] | None,
     crcs: npt.NDArray[np.uint32] | None,
+) -> int: ...
+def locate_features(
+    blocks: Sequence[npt.NDArray[Any]],
+    starts: npt.NDArray[np.int64] | None,
+    lengths: npt.NDArray[np.int64] | None,
+    parts: int,
+    others: int,
+    table: npt.NDArray[np.int64] | None,
+    columns: npt.NDArray[Any] | None,
+    ints: npt.NDArray[np.int64] | None,
+    floats: npt.NDArray[np.uint32] | None,
+    at: npt.NDArray[np.int64] | None,
+    sizes: npt.NDArray[np.int64] | None,
+    valid: npt.NDArray[np.uint8 | np.bool_] | None,
+    status: npt.NDArray[np.uint8 | np.bool_] | None,
+    culprits: npt.NDArray[np.int64] | None,
+) -> int: ...
+def names_room(names: int, text_bytes: int) -> int: ...
+def clear_names(table: npt.NDArray[np.int64] | None, names: int, text_bytes: int) -> int: ...
+def add_name(table: npt.NDArray[np.int64] | None, name: npt.NDArray[np.uint8 | np.bool_] | None, part: int) -> int: ...
+def list_names(table: npt.NDArray[np.int64] | None, found: npt.NDArray[Any] | None) -> int: ...
+def count_varints(
+    blocks: Sequence[npt.NDArray[Any]],
+    at: npt.NDArray[np.int64] | None,
+    sizes: npt.NDArray[np.int64] | None,
+    offsets: npt.NDArray[np.int64] | None,
+    bad: npt.NDArray[np.uint8 | np.bool_] | None,
+) -> int: ...
+def read_varints(
+    blocks: Sequence[npt.NDArray[Any]],
+    at: npt.NDArray[np.int64] | None,
+    sizes: npt.NDArray[np.int64] | None,
+    offsets: npt.NDArray[np.int64] | None,
+    values: npt.NDArray[np.int64] | None,
+    bad: npt.NDArray[np.uint8 | np.bool_] | None,
+) -> int: ...
+def count_fields(
+    blocks: Sequence[npt.NDArray[Any]],
+    at: npt.NDArray[np.int64] | None,
+    sizes: npt.NDArray[np.int64] | None,
+    offsets: npt.NDArray[np.int64] | None,
+) -> int: ...
+def find_fields(
+    blocks: Sequence[npt.NDArray[Any]],
+    at: npt.NDArray[np.int64] | None,
+    sizes: npt.NDArray[np.int64] | None,
+    value_at: npt.NDArray[np.int64] | None,
+    value_sizes: npt.NDArray[np.int64] | None,
+) -> int: ...
+def copy_fields(
+    blocks: Sequence[npt.NDArray[Any]],
+    at: npt.NDArray[np.int64] | None,
+    sizes: npt.NDArray[np.int64] | None,
+    ends: npt.NDArray[np.int64] | None,
+    values: npt.NDArray[np.uint8 | np.bool_] | None,
+) -> int: ...
+def copy_lists(
+    blocks: Sequence[npt.NDArray[Any]],
+    at: npt.NDArray[np.int64] | None,
+    sizes: npt.NDArray[np.int64] | None,
+    ends: npt.NDArray[np.int64] | None,
+    values: npt.NDArray[np.uint8 | np.bool_] | None,
+) -> int: ...
+def spread_lists(
+    blocks: Sequence[npt.NDArray[Any]],
+    at: npt.NDArray[np.int64] | None,
+    sizes: npt.NDArray[np.int64] | None,
+    stride: int,
+    values: npt.NDArray[np.uint8 | np.bool_] | None,
 ) -> int: ...
 def find_bad_utf8(data: npt.NDArray[np.uint8 | np.bool_] | None) -> int: ...
 def find_byte(data: npt.NDArray[np.uint8 | np.bool_] | None, at: int, byte: int) -> int: ...

@@ -10,16 +10,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from recordmill.base import native
 from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.buffers import room
 from recordmill.records.example import locate
 from recordmill.records.example.locate import Cells, LocatedColumns
-from recordmill.records.protobuf import varints, wire
 from recordmill.schemas.arrow import value_type
 from recordmill.schemas.feature import BYTES, FLOAT, INT64, ITEM_BYTES, Feature
 
-_ONE = {INT64: locate.ONE_INT, FLOAT: locate.ONE_FLOAT, BYTES: locate.ONE_BYTES}
-_MANY = {INT64: locate.INTS, FLOAT: locate.FLOATS, BYTES: locate.BYTESES}
+_ONE = {INT64: native.ONE_INT64, FLOAT: native.ONE_FLOAT, BYTES: native.ONE_BYTES}
+_MANY = {INT64: native.INT64_LISTS, FLOAT: native.FLOAT_LISTS, BYTES: native.BYTES_LISTS}
 _EMPTY = np.empty(0, np.int64)
 _NARROW = ("int8", "int16", "int32", "uint8", "uint16", "uint32")  # in an int64_list, and not all of int64 fits
 
@@ -30,7 +30,7 @@ RowSplits = Int64s | int
 def assembly_mode(kind: str, raw: bool, length: int | None) -> int:
     """How a map entry (or a step) is read: one value straight away, or a list in the second pass."""
     if raw:
-        return locate.ONE_BYTES
+        return native.ONE_BYTES
     return (_ONE if length == 1 else _MANY)[kind]
 
 
@@ -67,9 +67,7 @@ class ColumnLayout:
         # which may call itself raw where the list's storage is not
         step = Feature(feature.name, feature.dtype, feature.shape[1:])
         mode = assembly_mode(storages[0].kind, storages[0].raw, None if step.ragged_rank else step.inner_size)
-        return replace(
-            cls._of(feature, storages[0].raw, (locate.STEP_KIND,)), step=cls._of(step, storages[0].raw, (mode,))
-        )
+        return replace(cls._of(feature, storages[0].raw, (native.STEPS,)), step=cls._of(step, storages[0].raw, (mode,)))
 
     @classmethod
     def _of(cls, feature: Feature, raw: bool, modes: tuple[int, ...]) -> ColumnLayout:
@@ -87,15 +85,21 @@ class ColumnLayout:
 
 @dataclass
 class AssembledColumn:
-    """One located column. at, size: where the values stand (empty arrays if it holds one number per row).
-    one: those numbers.
+    """One located column.
 
-    limit: the address where the records' buffer ends. valid: Arrow bitmap, if there may be nulls. bad: what is wrong
-    with rows, if anything is.
+    Attributes:
+        rows: cells.
+        blocks: the bytes that the cells refer to.
+        mode: ONE_INT64 ... STEPS of the native library.
+        at: where the values stand; empty if it holds one number per row.
+        size: their bytes.
+        one: the numbers.
+        valid: Arrow bitmap, if there may be nulls.
+        bad: what is wrong with rows, if anything is.
     """
 
     rows: int
-    limit: int
+    blocks: Sequence[Bytes]
     mode: int
     at: Int64s
     size: Int64s
@@ -129,35 +133,28 @@ class AssembledColumn:
         self.blame(np.unique(rows), reason)
 
 
-def column_of(cells: Cells, known: LocatedColumns, column: int, limit: int) -> AssembledColumn:
-    """The cells' column as a Column."""
-    mode, place = int(known.modes[column]), int(known.places[column])
-    valid = cells.valid[column] if cells.columns[column, locate.NULLS] else None
-    if mode >= locate.ONE_BYTES:
-        return AssembledColumn(len(cells.status), limit, mode, cells.at[place], cells.size[place], _EMPTY, valid)
-    return AssembledColumn(
-        len(cells.status),
-        limit,
-        mode,
-        _EMPTY,
-        _EMPTY,
-        cells.floats[place] if mode == locate.ONE_FLOAT else cells.ints[place],
-        valid,
-    )
+def column_of(cells: Cells, known: LocatedColumns, column: int, blocks: Sequence[Bytes]) -> AssembledColumn:
+    """One of the cells' columns, with the bytes that it refers to."""
+    rows, mode, place = len(cells.status), int(known.modes[column]), int(known.places[column])
+    valid = cells.valid[column] if cells.has_nulls(column) else None
+    if mode >= native.ONE_BYTES:
+        return AssembledColumn(rows, blocks, mode, cells.at[place], cells.sizes[place], _EMPTY, valid)
+    one = cells.floats[place] if mode == native.ONE_FLOAT else cells.ints[place]
+    return AssembledColumn(rows, blocks, mode, _EMPTY, _EMPTY, one, valid)
 
 
 def located_size(column: AssembledColumn) -> tuple[int, int]:
     """(bytes, values) that the column becomes at most."""
-    if column.mode not in (locate.INTS, locate.FLOATS, locate.BYTESES, locate.STEP_KIND):
-        return 8 * column.rows + int(column.size.sum()), column.rows
     size, offsets = int(column.size.sum()), np.empty(column.rows + 1, np.int64)
-    if column.mode == locate.FLOATS:
+    if column.mode in (native.ONE_INT64, native.ONE_FLOAT, native.ONE_BYTES):
+        return 8 * column.rows + size, column.rows
+    if column.mode == native.FLOAT_LISTS:
         return size, size // 4
-    if column.mode == locate.INTS:
-        count = varints.count_varints(column.at, column.size, column.limit, np.zeros(column.rows, np.uint8), offsets)
+    if column.mode == native.INT64_LISTS:
+        count = native.count_varints(column.blocks, column.at, column.size, offsets, np.zeros(column.rows, np.uint8))
         return 8 * count, count
-    count = wire.count_framed(column.at, column.size, offsets)
-    if column.mode == locate.BYTESES:
+    count = native.count_fields(column.blocks, column.at, column.size, offsets)
+    if column.mode == native.BYTES_LISTS:
         return size + 24 * count, count
     return 8 * size + 64 * count, size
 
@@ -178,7 +175,7 @@ def assemble(layout: ColumnLayout, columns: Sequence[AssembledColumn]) -> pa.Arr
     assert not isinstance(offsets, int)
     if layout.fixed is not None:
         size = max(layout.size, 1)
-        column.blame(np.diff(offsets) % size != 0, locate.WRONG_COUNT)
+        column.blame(np.diff(offsets) % size != 0, native.WRONG_COUNT)
         values = pa.Array.from_buffers(
             layout.fixed, len(values) // size if layout.size else 0, [None], children=[values]
         )
@@ -227,13 +224,11 @@ def _nested(values: pa.Array, offsets: Int64s, column: AssembledColumn, lengths:
 def _steps(step: ColumnLayout, column: AssembledColumn) -> pa.Array:
     """A feature list: the steps are located as if each were a record of one feature, and gathered into lists."""
     offsets = room(column.rows + 1, np.int64)
-    steps = wire.count_framed(column.at, column.size, offsets)
-    at, size = room(steps, np.int64), room(steps, np.int64)
-    wire.find_framed(column.at, column.size, at, size)
+    at, size = _fields(column, offsets)
     known = LocatedColumns.of(step.modes, [False])
-    cells = known.cells(steps)
-    locate.locate_steps(at, size, column.limit, cells.columns, cells.status)
-    inner = column_of(cells, known, 0, column.limit)
+    cells = known.cells(len(at))
+    cells.locate(column.blocks, at, size, 0, native.SKIP_OTHERS, None)
+    inner = column_of(cells, known, 0, column.blocks)
     if cells.status.any():
         inner.bad = cells.status
     values = assemble(step, [inner])
@@ -251,10 +246,10 @@ def _values(layout: ColumnLayout, column: AssembledColumn, length: int | None) -
     """
     if layout.raw:
         return _raw(layout, column, length)
-    if column.mode == locate.ONE_BYTES:
+    if column.mode == native.ONE_BYTES:
         values, ends = _packed_spans(column)
         return _texts(layout, values, ends, 1, column), 1
-    if column.mode == locate.BYTESES:
+    if column.mode == native.BYTES_LISTS:
         return _byte_lists(layout, column, length)
     numbers, splits = _numbers(column, length)
     return _typed(layout, numbers, splits, column), splits
@@ -267,15 +262,15 @@ def _marks(layout: ColumnLayout, column: AssembledColumn) -> pa.Buffer | None:
 
 def _numbers(column: AssembledColumn, length: int | None) -> tuple[npt.NDArray[Any], RowSplits]:
     """int64 or float32 values and their splits."""
-    if column.mode == locate.ONE_INT:
+    if column.mode == native.ONE_INT64:
         return column.one, 1
-    if column.mode == locate.ONE_FLOAT:
+    if column.mode == native.ONE_FLOAT:
         return column.one.view(np.float32), 1
-    if column.mode == locate.INTS:
+    if column.mode == native.INT64_LISTS:
         values, offsets = _int_lists(column)
         return (values, offsets) if length is None else (_spread(column, values, offsets, length), length)
     if length is not None:
-        return _spread_spans(column, 4 * length, locate.WRONG_COUNT).view(np.float32), length
+        return _spread_spans(column, 4 * length, native.WRONG_COUNT).view(np.float32), length
     spans, offsets = _packed_spans(column)
     return spans.view(np.float32), offsets >> 2
 
@@ -284,9 +279,9 @@ def _int_lists(column: AssembledColumn) -> tuple[Int64s, Int64s]:
     """The varints of all rows and their offsets."""
     offsets = room(column.rows + 1, np.int64)
     bad = np.zeros(column.rows, np.uint8)
-    count = varints.count_varints(column.at, column.size, column.limit, bad, offsets)
-    values = room(count + varints.OVERRUN, np.int64)
-    varints.read_varints(column.at, column.size, column.limit, bad, offsets, values)
+    count = native.count_varints(column.blocks, column.at, column.size, offsets, bad)
+    values = room(count + native.VARINT_ROOM, np.int64)
+    native.read_varints(column.blocks, column.at, column.size, offsets, values, bad)
     for reason in np.unique(bad[bad != 0]) if bad.any() else ():
         column.blame(bad == reason, int(reason))
     return values[:count], offsets
@@ -298,20 +293,17 @@ def _spread(column: AssembledColumn, values: npt.NDArray[Any], offsets: Int64s, 
     right = counts == length
     if right.all():
         return values
-    column.blame(~right & column.present(), locate.WRONG_COUNT)
+    column.blame(~right & column.present(), native.WRONG_COUNT)
     full = np.zeros((column.rows, length), values.dtype)
     full[right] = values[np.repeat(right, counts)].reshape(np.count_nonzero(right), length)
     return full.reshape(-1)
 
 
 def _packed_spans(column: AssembledColumn) -> tuple[Bytes, Int64s]:
-    """The rows' bytes one behind the other, and their offsets."""
-    offsets = room(column.rows + 1, np.int64)
-    offsets[0] = 0
-    np.cumsum(column.size, out=offsets[1:])
-    values = room(int(offsets[-1]) + wire.SLACK, np.uint8)
-    wire.copy_spans(column.at, column.size, column.limit, offsets, values)
-    return values[: offsets[-1]], offsets
+    """The rows' bytes one after the other, and their offsets."""
+    offsets, values = room(column.rows + 1, np.int64), room(int(column.size.sum()), np.uint8)
+    native.copy_lists(column.blocks, column.at, column.size, offsets, values)
+    return values, offsets
 
 
 def _spread_spans(column: AssembledColumn, stride: int, reason: int) -> Bytes:
@@ -321,7 +313,7 @@ def _spread_spans(column: AssembledColumn, stride: int, reason: int) -> Bytes:
         column.blame(wrong & column.present(), reason)
         column.size = np.where(wrong, 0, column.size)
     values = room(column.rows * stride, np.uint8)
-    wire.scatter_spans(column.at, column.size, stride, values)
+    native.spread_lists(column.blocks, column.at, column.size, stride, values)
     return values
 
 
@@ -339,18 +331,25 @@ def _raw(layout: ColumnLayout, column: AssembledColumn, length: int | None) -> t
     return pa.Array.from_buffers(layout.value, len(typed), [_marks(layout, column), pa.py_buffer(typed)]), splits
 
 
+def _fields(column: AssembledColumn, offsets: Int64s) -> tuple[Int64s, Int64s]:
+    """Where the length-delimited fields in all rows stand, and their bytes; offsets [rows + 1] is filled."""
+    count = native.count_fields(column.blocks, column.at, column.size, offsets)
+    at, size = room(count, np.int64), room(count, np.int64)
+    native.find_fields(column.blocks, column.at, column.size, at, size)
+    return at, size
+
+
 def _byte_lists(layout: ColumnLayout, column: AssembledColumn, length: int | None) -> tuple[pa.Array, RowSplits]:
     """The byte strings of all rows."""
     offsets = room(column.rows + 1, np.int64)
-    count = wire.count_framed(column.at, column.size, offsets)
     if length is None:
-        ends, values = room(count + 1, np.int64), room(int(column.size.sum()) - 2 * count + wire.SLACK, np.uint8)
-        values = values[: wire.copy_framed(column.at, column.size, column.limit, ends, values)]
+        count = native.count_fields(column.blocks, column.at, column.size, offsets)
+        ends, values = room(count + 1, np.int64), room(int(column.size.sum()) - 2 * count, np.uint8)
+        values = values[: native.copy_fields(column.blocks, column.at, column.size, ends, values)]
         return _texts(layout, values, ends, offsets, column), offsets
-    at, size = room(count, np.int64), room(count, np.int64)
-    wire.find_framed(column.at, column.size, at, size)
+    at, size = _fields(column, offsets)
     at, size = _spread(column, at, offsets, length), _spread(column, size, offsets, length)
-    values, ends = _packed_spans(AssembledColumn(len(at), column.limit, locate.ONE_BYTES, at, size, _EMPTY))
+    values, ends = _packed_spans(AssembledColumn(len(at), column.blocks, native.ONE_BYTES, at, size, _EMPTY))
     return _texts(layout, values, ends, length, column), length
 
 
@@ -358,9 +357,10 @@ def _texts(layout: ColumnLayout, values: Bytes, ends: Int64s, splits: RowSplits,
     """large_string or large_binary of the values; strings that are not UTF-8 mark their rows."""
     count = len(ends) - 1
     if layout.feature.dtype == "string":
-        flags = np.zeros(count, np.uint8)
-        if wire.check_utf8(values, ends, flags):
-            column.blame_values(np.flatnonzero(flags), splits, locate.VALUE_NOT_UTF8)
+        wrong = room(count, np.int64)
+        native.find_bad_lines(values, ends[:-1], ends[1:], wrong)
+        if len(bad := np.flatnonzero(wrong >= 0)):
+            column.blame_values(bad, splits, locate.VALUE_NOT_UTF8)
     return pa.Array.from_buffers(
         layout.value, count, [_marks(layout, column), pa.py_buffer(ends), pa.py_buffer(values)]
     )

@@ -2,7 +2,7 @@
 and what anybody else wrote.
 
 Two passes: `records.example.locate` walks the records once and finds every wanted feature's values,
-`records.protobuf.wire` gathers them column by column. A record that is written in an unusual way, or that does not
+`records.example.assemble` gathers them column by column. A record that is written in an unusual way, or that does not
 fit, is parsed by protobuf itself (`records.protobuf.plain_form`), which brings it into the plain form or refuses it.
 Features that are not wanted are skipped unread.
 """
@@ -17,14 +17,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from recordmill.base import native
 from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.errors import DataError
-from recordmill.base.pointers import address_of
 from recordmill.records.example import locate
 from recordmill.records.example.assemble import AssembledColumn, ColumnLayout, assemble, column_of, located_size
 from recordmill.records.example.locate import BadRecord, reason_of
 from recordmill.records.protobuf.message import wrong_name
-from recordmill.records.protobuf.name_table import Names, add_name, new_names
 from recordmill.records.protobuf.plain_form import join_records, plain_form
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
@@ -44,7 +43,7 @@ class _Plan:
 
     schema: Schema
     arrow: pa.Schema
-    names: Names
+    names: Int64s
     layouts: tuple[ColumnLayout, ...]
     storages: tuple[tuple[int, ...], ...]
     owners: tuple[Feature, ...]
@@ -101,17 +100,13 @@ def decode_lenient(
     good = np.arange(len(starts), dtype=np.int64)
     bad: list[BadRecord] = []
     while True:
-        batch, status, culprit = _attempt(data, starts[good], lengths[good], plan, columns is None)
+        batch, status, culprits = _attempt(data, starts[good], lengths[good], plan, columns is None)
         if batch is not None:
             return batch, good, sorted(bad, key=lambda record: record.row)
         for row in np.flatnonzero(status):
-            feature = plan.owners[culprit[row, 0]] if culprit[row, 0] >= 0 else None
+            feature = plan.owners[culprits[row]] if culprits[row] >= 0 else None
             reason = reason_of(int(status[row]), feature)
-            if status[row] < locate.UNUSUAL:  # a list that the plain path read
-                reason += f" (at byte {culprit[row, 1] - starts[good[row]]} of the record)"
-            elif status[row] == locate.MISSING_VALUE and (
-                name := wrong_name(_record(data, starts, lengths, good[row]))
-            ):
+            if status[row] == native.MISSING_VALUE and (name := wrong_name(_record(data, starts, lengths, good[row]))):
                 reason += f"; it holds one called {name!r}, which is no name (UTF-8 text without NUL)"
             bad.append(BadRecord(int(good[row]), feature.name if feature else "", reason))
         good = good[status == 0]
@@ -131,12 +126,10 @@ def decode_only(data: Bytes, starts: Int64s, lengths: Int64s, schema: Schema) ->
     data, starts, lengths = checked_batch(data, starts, lengths)
     if schema.message == PAYLOAD:
         return _payloads(data, starts, lengths, plan)
-    cells, names = plan.columns.cells(len(starts)), plan.names.copy()
-    if locate.locate(
-        data, starts, lengths, plan.parts, locate.REFUSE, names.address(), cells.columns, cells.status, cells.culprit
-    ):
+    cells = plan.columns.cells(len(starts))
+    if cells.locate([data], starts, lengths, plan.parts, native.REFUSE_OTHERS, plan.names.copy()):
         return None
-    return _assembled(data, starts, plan, cells)
+    return _assembled([data], plan, cells)
 
 
 def decoded_size(data: Bytes, start: int, length: int, schema: Schema) -> tuple[int, int]:
@@ -147,14 +140,10 @@ def decoded_size(data: Bytes, start: int, length: int, schema: Schema) -> tuple[
     data, starts, lengths = checked_batch(data, np.array([start]), np.array([length]))
     if schema.message == PAYLOAD:
         return length, 1
-    cells, names = plan.columns.cells(1), plan.names.copy()
-    if locate.locate(
-        *(data, starts, lengths, plan.parts, locate.SKIP_CELL),
-        *(names.address(), cells.columns, cells.status, cells.culprit),
-    ):
+    cells = plan.columns.cells(1)
+    if cells.locate([data], starts, lengths, plan.parts, native.SKIP_OTHERS, plan.names.copy()):
         return _LEAST_VALUE_RATIO * length, length // 2  # what is written in an unusual way is read from a copy
-    limit = address_of(data) + len(data)
-    sizes = (located_size(column_of(cells, plan.columns, i, limit)) for numbers in plan.storages for i in numbers)
+    sizes = (located_size(column_of(cells, plan.columns, i, [data])) for numbers in plan.storages for i in numbers)
     whole, values = (sum(numbers) for numbers in zip((0, 0), *sizes, strict=True))
     return whole, values
 
@@ -175,10 +164,11 @@ def _plan(schema: Schema, columns: tuple[str, ...] | None) -> _Plan:
         storages.append(tuple(range(len(names), len(names) + len(parts))))
         names += [(part.name.encode(), 2 if layout.step else 1) for part in parts]
         owners += [layout.feature] * len(parts)
-    table = new_names(len(names) + _OTHER_NAMES, sum(len(name) + 16 for name, _ in names) + _OTHER_TEXT)
+    room = len(names) + _OTHER_NAMES, sum(len(name) for name, _ in names) + _OTHER_TEXT
+    table = np.zeros(native.names_room(*room), np.int64)
+    native.clear_names(table, *room)
     for name, part in names:
-        text = np.frombuffer(name + bytes(1), np.uint8)
-        add_name(table.address(), address_of(text), len(name), part, address_of(text) + len(name))
+        native.add_name(table, np.frombuffer(name, np.uint8), part)
     columns_of = locate.LocatedColumns.of(
         [mode for layout in layouts for mode in layout.modes], [owner.required for owner in owners]
     )
@@ -199,7 +189,7 @@ def checked_batch(data: Bytes, starts: Int64s, lengths: Int64s) -> tuple[Bytes, 
     contiguous and read-only, as a mapped file is.
 
     Raises:
-        ValueError: a record does not lie inside data, where the kernels would follow it.
+        ValueError: a record does not lie inside data.
     """
     starts, lengths = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(lengths, np.int64)
     if len(starts) != len(lengths) or (
@@ -219,70 +209,50 @@ def _attempt(
     """The batch or, if a record is bad, None; with the status and culprit of every row (see locate.Cells)."""
     data, starts, lengths = checked_batch(data, starts, lengths)
     if plan.schema.message == PAYLOAD:
-        return _payloads(data, starts, lengths, plan), np.zeros(len(starts), np.uint8), np.empty((0, 2), np.int64)
-    cells, names = plan.columns.cells(len(starts)), plan.names.copy()
-    others = locate.CHECK if whole else locate.SKIP_CELL
-    if locate.locate(
-        data, starts, lengths, plan.parts, others, names.address(), cells.columns, cells.status, cells.culprit
-    ):
-        kept = _read_unusual(data, starts, lengths, plan, names, cells)  # noqa: F841 - what cells refer to lives as long as this name
+        return _payloads(data, starts, lengths, plan), np.zeros(len(starts), np.uint8), np.empty(0, np.int64)
+    cells, names, blocks = plan.columns.cells(len(starts)), plan.names.copy(), [data]
+    others = native.CHECK_OTHERS if whole else native.SKIP_OTHERS
+    if cells.locate(blocks, starts, lengths, plan.parts, others, names):
+        blocks.append(_read_unusual(data, starts, lengths, plan, names, cells))
         if cells.status.any():
-            return None, cells.status, cells.culprit
-    return _assembled(data, starts, plan, cells), cells.status, cells.culprit
+            return None, cells.status, cells.culprits
+    return _assembled(blocks, plan, cells), cells.status, cells.culprits
 
 
-def _assembled(data: Bytes, starts: Int64s, plan: _Plan, cells: locate.Cells) -> pa.RecordBatch | None:
+def _assembled(blocks: Sequence[Bytes], plan: _Plan, cells: locate.Cells) -> pa.RecordBatch | None:
     """The batch of cells that are all good or, if values do not fit, None; cells then say which rows' and why."""
-    limit = address_of(data) + len(data)
     arrays = []
     for layout, numbers in zip(plan.layouts, plan.storages, strict=True):
-        parts = [column_of(cells, plan.columns, i, limit) for i in numbers]
+        parts = [column_of(cells, plan.columns, i, blocks) for i in numbers]
         arrays.append(assemble(layout, parts))
         if (bad := parts[0].bad) is not None:
             fresh = (bad != 0) & (cells.status == 0)
-            cells.status[fresh], cells.culprit[fresh, 0], cells.culprit[fresh, 1] = (
-                bad[fresh],
-                numbers[0],
-                starts[fresh],
-            )
+            cells.status[fresh], cells.culprits[fresh] = bad[fresh], numbers[0]
     if cells.status.any():
         return None
-    return pa.RecordBatch.from_arrays(arrays, schema=plan.arrow) if arrays else _no_columns(plan, len(starts))
+    return pa.RecordBatch.from_arrays(arrays, schema=plan.arrow) if arrays else _no_columns(plan, len(cells.status))
 
 
 def _read_unusual(
-    data: Bytes, starts: Int64s, lengths: Int64s, plan: _Plan, names: Names, cells: locate.Cells
+    data: Bytes, starts: Int64s, lengths: Int64s, plan: _Plan, names: Int64s, cells: locate.Cells
 ) -> Bytes:
-    """Reads each record that has a status in its plain form; returns the buffer of these, to which cells then refer."""
+    """Reads each record that has a status in its plain form; returns the buffer of these, the block after data."""
     odd = np.flatnonzero(cells.status)
     forms = [plain_form(_record(data, starts, lengths, int(row)), plan.parts) for row in odd]
     plain, at, size = join_records([b"" if form is None else form.data for form in forms])
-    plain_starts, plain_lengths = np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
-    plain_starts[odd], plain_lengths[odd] = at, size
+    starts, lengths = starts.copy(), lengths.copy()
+    starts[odd], lengths[odd] = len(data) + at, size
     is_refused = np.array([form is None for form in forms], np.bool_)
-    locate.forget(odd[~is_refused], cells.status, cells.columns)
-    locate.locate(
-        plain,
-        plain_starts,
-        plain_lengths,
-        plan.parts,
-        locate.SKIP_CELL,
-        names.address(),
-        cells.columns,
-        cells.status,
-        cells.culprit,
-    )
+    cells.status[odd[~is_refused]] = locate.UNREAD
+    cells.locate([data, plain], starts, lengths, plan.parts, native.SKIP_OTHERS, names)
     cells.status[odd[is_refused]] = locate.UNUSUAL
-    cells.culprit[odd[is_refused]] = -1
+    cells.culprits[odd[is_refused]] = -1
     return plain
 
 
 def _payloads(data: Bytes, starts: Int64s, lengths: Int64s, plan: _Plan) -> pa.RecordBatch:
     """Records that are not parsed, as one binary column each (there is one, `record`)."""
-    base = address_of(data)
-    column = AssembledColumn(
-        len(starts), base + len(data), locate.ONE_BYTES, starts + base, lengths, np.empty(0, np.int64)
-    )
+    column = AssembledColumn(len(starts), [data], native.ONE_BYTES, starts, lengths, np.empty(0, np.int64))
     arrays = [assemble(layout, [column]) for layout in plan.layouts]
     return pa.RecordBatch.from_arrays(arrays, schema=plan.arrow) if arrays else _no_columns(plan, len(starts))
 

@@ -13,7 +13,6 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from recordmill.base.arrays import Bytes, Int64s
-from recordmill.base.buffers import room
 from recordmill.records.protobuf.message_classes import (
     TYPE_BYTES,
     TYPE_FLOAT,
@@ -22,7 +21,6 @@ from recordmill.records.protobuf.message_classes import (
     MessageFields,
     message_classes,
 )
-from recordmill.records.protobuf.wire import SLACK
 
 EXAMPLE_PARTS, SEQUENCE_PARTS = 1, 2  # maps of a message: features; context and feature_lists
 _MOST_ENTRIES = 1 << 18  # in the maps of a message: protobuf takes some 90 bytes for each, also for a repeated name
@@ -114,13 +112,9 @@ def _entries(message: Any) -> int:
 
 
 def join_records(records: Sequence[bytes]) -> tuple[Bytes, Int64s, Int64s]:
-    """Returns a read-only buffer of the records with SLACK bytes after them, and int64 [records] starts and lengths."""
+    """Returns a read-only buffer of the records, and int64 [records] starts and lengths."""
     lengths = np.array([len(record) for record in records], np.int64)
-    ends = np.cumsum(lengths)
-    buffer = room(int(lengths.sum()) + SLACK, np.uint8)
-    buffer[: len(buffer) - SLACK] = np.frombuffer(b"".join(records), np.uint8)
-    buffer.flags.writeable = False
-    return buffer, ends - lengths, lengths
+    return np.frombuffer(b"".join(records), np.uint8), np.cumsum(lengths) - lengths, lengths
 
 
 @functools.cache

@@ -1,7 +1,5 @@
 """The Protocol Buffers encoding, one small kernel per term of its specification
-(protobuf.dev/programming-guides/encoding);
-and the second pass of the decoder for bytes lists: located lists to contiguous values, counted before anything is
-allocated.
+(protobuf.dev/programming-guides/encoding).
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ import numpy as np
 from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.byte_masks import first_bit
 from recordmill.base.kernels import inlined, kernel
-from recordmill.base.pointers import address, copy, copy_bytes, copy_chunk, load8, load64
+from recordmill.base.pointers import load8, load64
 
 VARINT, I64, LEN, I32 = 0, 1, 2, 5  # the wire types that have not gone out of use
 MAX_LENGTH = (1 << 31) - 1  # of a length-delimited field, in bytes
@@ -131,20 +129,6 @@ def short_extent(at: int, end: int) -> tuple[int, int]:
 
 
 @kernel
-def is_ascii(at: int, end: int) -> bool:
-    """Whether no byte at the addresses [at, end) has its high bit set."""
-    while at + 8 <= end:
-        if load64(at) & HIGH_BITS != 0:
-            return False
-        at += 8
-    while at < end:
-        if load8(at) >= 0x80:
-            return False
-        at += 1
-    return True
-
-
-@kernel
 def is_utf8_text(at: int, end: int) -> bool:
     """Whether the addresses [at, end) hold UTF-8 as RFC 3629 has it: no overlong forms, no surrogates, nothing above
     U+10FFFF.
@@ -169,102 +153,3 @@ def is_utf8_text(at: int, end: int) -> bool:
                 return False
         at += more
     return True
-
-
-SLACK = 16  # bytes of room that copy_spans wants behind its values
-
-
-@kernel
-def copy_spans(at: Int64s, size: Int64s, limit: int, offsets: Int64s, values: Bytes) -> None:
-    """values[offsets[row] ...] = the row's bytes; offsets are in bytes and ascend;
-    values has SLACK bytes behind the last one.
-
-    Short spans are moved as 16 bytes whatever their length, which the next one overwrites, unless that would read
-    behind limit.
-    """
-    into = address(values)
-    for row in range(len(at)):
-        source, count = at[row], size[row]
-        if count <= 16 and not limit - 16 < source < limit:
-            if count > 0:
-                copy_chunk(into + offsets[row], source)
-        else:
-            copy(into + offsets[row], source, count)
-
-
-@kernel
-def scatter_spans(at: Int64s, size: Int64s, stride: int, values: Bytes) -> None:
-    """values[row * stride ...] = the row's bytes, zeros where the row has none."""
-    into = address(values)
-    for row in range(len(at)):
-        if size[row] > 0:
-            copy_bytes(into + row * stride, at[row], size[row])
-        else:
-            values[row * stride : (row + 1) * stride] = 0
-
-
-@kernel
-def count_framed(at: Int64s, size: Int64s, offsets: Int64s) -> int:
-    """offsets: int64 [rows + 1], filled with the running number of LEN fields (a bytes_list's values, a FeatureList's
-    steps); gives their total.
-    """
-    total = 0
-    offsets[0] = 0
-    for row in range(len(at)):
-        position, end = at[row], at[row] + size[row]
-        while 0 <= position < end:
-            _, position = short_extent(position + 1, end)
-            total += 1
-        offsets[row + 1] = total
-    return total
-
-
-@kernel
-def find_framed(at: Int64s, size: Int64s, value_at: Int64s, value_size: Int64s) -> None:
-    """Address and bytes of each value that count_framed counted, in order."""
-    i = 0
-    for row in range(len(at)):
-        position, end = at[row], at[row] + size[row]
-        while 0 <= position < end and i < len(value_at):
-            start, position = short_extent(position + 1, end)
-            value_at[i], value_size[i] = start, position - start
-            i += 1
-
-
-@kernel
-def copy_framed(at: Int64s, size: Int64s, limit: int, ends: Int64s, values: Bytes) -> int:
-    """The bytes of the values that count_framed counted, one behind the other in values, as copy_spans moves them;
-    ends: int64 [values + 1], where each begins, and the last ends, which is given.
-
-    values has SLACK bytes behind the sum of size, less two bytes for each value.
-    """
-    into = address(values)
-    i = to = ends[0] = 0
-    for row in range(len(at)):
-        position, end = at[row], at[row] + size[row]
-        while 0 <= position < end and i < len(ends) - 1:
-            source, position = short_extent(position + 1, end)
-            count = position - source
-            if count <= 16 and not limit - 16 < source < limit:
-                if count > 0:
-                    copy_chunk(into + to, source)
-            else:
-                copy(into + to, source, count)
-            to += count
-            i += 1
-            ends[i] = to
-    return to
-
-
-@kernel
-def check_utf8(values: Bytes, offsets: Int64s, flags: Bytes) -> int:
-    """Flag each value that is not UTF-8; gives their number. One look at all bytes decides when everything is ASCII."""
-    count = 0
-    base = address(values)
-    if is_ascii(base + offsets[0], base + offsets[-1]):
-        return 0
-    for i in range(len(offsets) - 1):
-        if not is_utf8_text(base + offsets[i], base + offsets[i + 1]):
-            flags[i] = 1
-            count += 1
-    return count

@@ -1,0 +1,365 @@
+// Serialized Examples to columns. The first pass goes record by record: where each feature's values stand, and the value
+// itself where there is one number. The second goes column by column, from located lists to values.
+#include "features.h"
+#include "names.h"
+#include "varints.h"
+
+namespace rm {
+namespace {
+
+// Blocks of bytes, as if they stood one after the other.
+struct Blocks {
+  Span<const ByteSpan> blocks;
+
+  // A stretch of one of them. before: the bytes before the block.
+  struct Place {
+    ByteRange bytes;
+    ByteSpan block;
+    int64_t before;
+
+    RM_INLINE const uint8_t *limit() const { return block.data + block.size; }
+    RM_INLINE int64_t offset(const uint8_t *at) const { return at - block.data + before; }
+  };
+  RM_INLINE Place find(int64_t start, int64_t size) const {
+    int64_t before = 0;
+    for (int64_t i = 0; i < blocks.size; before += blocks[i++].size) {
+      const uint8_t *const at = blocks[i].data + (start - before);
+      if (RM_LIKELY(blocks[i].holds(start - before, size))) return {{at, at + size}, blocks[i], before};
+    }
+    return {NO_RANGE, {}, 0};
+  }
+};
+
+// The cells of some columns and rows, as the interface gives them.
+struct Cells {
+  Span<CellColumn> columns;
+  Span<int64_t> ints;
+  Span<uint32_t> floats;
+  Span<int64_t> at, sizes;
+  Span<uint8_t> valid;
+  int64_t rows;
+
+  bool fit() const {
+    if (valid.size != columns.size * bitmap_bytes() || at.size != sizes.size) return false;
+    for (int64_t i = 0; i < columns.size; i++) {
+      const int64_t mode = columns[i].mode;
+      const int64_t size = mode == ONE_INT64 ? ints.size : mode == ONE_FLOAT ? floats.size : at.size;
+      if (mode < ONE_INT64 || mode > STEPS || !Span<int64_t>{nullptr, size}.holds(columns[i].first, rows)) return false;
+    }
+    return true;
+  }
+  int64_t bitmap_bytes() const { return (rows + 7) / 8; }
+  RM_INLINE uint8_t &bits(int64_t column, int64_t row) const { return valid[column * bitmap_bytes() + (row >> 3)]; }
+  // Makes the cell a null.
+  void clear(int64_t index, int64_t row) const {
+    CellColumn &column = columns[index];
+    const int64_t cell = column.first + row;
+    column.nulls++;
+    bits(index, row) &= static_cast<uint8_t>(~(1 << (row & 7)));
+    if (column.mode == ONE_INT64) ints[cell] = 0;
+    else if (column.mode == ONE_FLOAT) floats[cell] = 0;
+    else at[cell] = sizes[cell] = 0;
+  }
+  // Makes a row as if it had not been read.
+  void restore(int64_t row) const {
+    for (int64_t i = 0; i < columns.size; i++) {
+      bits(i, row) |= static_cast<uint8_t>(1 << (row & 7));
+      if (columns[i].last_row == row) columns[i].last_row = -1;
+    }
+  }
+};
+
+// Reads one record into its cells. culprit: the column that it fails on, -1 if there is none.
+struct RecordReader {
+  const Cells &cells;
+  Names &names;
+  const Blocks::Place &place;
+  int64_t row, parts, others;
+  int64_t found = 0, culprit = -1;
+
+  RM_INLINE int64_t put_span(int64_t cell, ByteRange values) const {
+    if (!values.is_there()) return UNUSUAL;
+    cells.at[cell] = place.offset(values.at);
+    cells.sizes[cell] = values.size();
+    return 0;
+  }
+
+  // Reads a Feature or FeatureList that is not empty; gives 0 or why it can't be read.
+  RM_INLINE int64_t read_cell(const CellColumn &column, ByteRange value) const {
+    constexpr uint8_t TAGS[] = {INT64_TAG, FLOAT_TAG, BYTES_TAG, INT64_TAG, FLOAT_TAG, BYTES_TAG};
+    const int64_t cell = column.first + row;
+    if (column.mode == STEPS) return put_span(cell, are_plain_steps(value, false) ? value : NO_RANGE);
+    const uint8_t tag = *value.at;
+    const ByteRange list = read_content(value.at + 1, value.end);
+    if (list.end != value.end) return UNUSUAL;
+    if (tag != TAGS[column.mode]) return WRONG_KIND;
+    if (column.mode == ONE_INT64) {
+      const ByteRange run = plain_values(list, INT64_TAG);
+      if (!run.is_there()) return UNUSUAL;
+      const Varint number = read_varint(run.at, run.end, place.limit());
+      cells.ints[cell] = static_cast<int64_t>(number.value);
+      return number.after == run.end ? 0 : WRONG_COUNT;
+    }
+    if (column.mode == ONE_FLOAT) {
+      constexpr uint16_t HEAD = FIELD_1 | 4 << 8;  // a packed run of four bytes
+      if ((list.size() != 6 || load<uint16_t>(list.at) != HEAD) && plain_values(list, FLOAT_TAG).size() != 4)
+        return WRONG_COUNT;
+      cells.floats[cell] = load<uint32_t>(list.end - 4);
+      return 0;
+    }
+    if (column.mode == ONE_BYTES) {
+      if (list.size() == 0) return WRONG_COUNT;
+      const ByteRange text = next_field(list.at, list.end, FIELD_1);
+      if (text.is_there() && text.end != list.end) return WRONG_COUNT;
+      return put_span(cell, text);
+    }
+    return put_span(cell, plain_values(list, tag));
+  }
+
+  // Reads the value of a wanted column.
+  RM_INLINE int64_t read_column(int64_t index, ByteRange value) {
+    CellColumn &column = cells.columns[index];
+    if (column.last_row == row) return UNUSUAL;  // of a key that comes again the last value counts
+    column.last_row = row;
+    found++;
+    culprit = index;
+    if (value.size() > 0 || column.mode == STEPS) return read_cell(column, value);
+    cells.clear(index, row);
+    return column.is_required ? MISSING_VALUE : 0;
+  }
+
+  // Reads the entries of the Features (part 1) or FeatureLists (part 2).
+  int64_t read_map(ByteRange map, int64_t part) {
+    int64_t slot = 0;
+    for (const uint8_t *at = map.at; at < map.end;) {
+      const Entry entry = next_entry(at, map.end);
+      if (!entry.value.is_there()) return UNUSUAL;
+      const Key key(entry.key, part, place.limit());
+      const int64_t previous = slot;
+      slot = names.predicted(previous, key);
+      if (RM_UNLIKELY(slot < 0)) {
+        slot = names.find(previous, key);
+        if (slot < 0) return UNUSUAL;
+      }
+      if (slot > 0 && slot <= cells.columns.size) {
+        const int64_t status = read_column(slot - 1, entry.value);
+        if (RM_UNLIKELY(status != 0)) return status;
+        culprit = -1;
+      } else if (others == REFUSE_OTHERS ||
+                 (others == CHECK_OTHERS && !(part == 1 ? is_plain_feature : are_plain_steps)(entry.value, true))) {
+        return UNUSUAL;
+      }
+      at = entry.value.end;
+    }
+    return 0;
+  }
+
+  // Makes nulls of the columns that the record does not have.
+  int64_t clear_absent() {
+    for (int64_t i = 0; i < cells.columns.size; i++) {
+      if (cells.columns[i].last_row == row) continue;
+      cells.clear(i, row);
+      if (cells.columns[i].is_required && culprit < 0) culprit = i;
+    }
+    return culprit < 0 ? 0 : MISSING_VALUE;
+  }
+
+  int64_t read_message() {
+    int64_t last = 0;
+    for (const uint8_t *at = place.bytes.at, *end = place.bytes.end; at < end;) {
+      const int64_t part = *at == FIELD_1 ? 1 : *at == FIELD_2 ? 2 : 3;
+      if (part <= last || part > parts) return UNUSUAL;
+      const ByteRange map = read_content(at + 1, end);
+      if (!map.is_there()) return UNUSUAL;
+      const int64_t status = read_map(map, part);
+      if (status != 0) return status;
+      last = part;
+      at = map.end;
+    }
+    return found < cells.columns.size ? clear_absent() : 0;
+  }
+};
+
+// Copies bytes to the end of what stands in `out`, if there is room for them.
+RM_INLINE bool copy_bytes(Span<uint8_t> out, int64_t into, ByteRange bytes, const Blocks::Place &place) {
+  if (bytes.size() > out.size - into) return false;
+  copy_text(out, into, place.block, bytes.at - place.block.data, bytes.size());
+  return true;
+}
+
+// The located lists of a column.
+struct Lists {
+  const Blocks blocks;
+  Span<const int64_t> at, sizes;
+
+  bool fit(int64_t offsets) const { return at.size == sizes.size && offsets == at.size + 1; }
+  RM_INLINE Blocks::Place operator[](int64_t row) const { return blocks.find(at[row], sizes[row]); }
+
+  // Calls visit(row, number, bytes, place) for each length-delimited field in them, and finish(row, fields so far) after
+  // each list, up to a call that gives false; gives how many there are, BOUNDS if not all.
+  template <typename Visit, typename Finish>
+  RM_INLINE int64_t visit_fields(Visit visit, Finish finish) const {
+    int64_t number = 0;
+    for (int64_t row = 0; row < at.size; row++) {
+      const Blocks::Place place = (*this)[row];
+      if (!place.bytes.is_there()) return BOUNDS;
+      for (const uint8_t *next = place.bytes.at; next < place.bytes.end; number++) {
+        const ByteRange value = read_content(next + 1, place.bytes.end);
+        if (!value.is_there() || !visit(number, value, place)) return BOUNDS;
+        next = value.end;
+      }
+      finish(row, number);
+    }
+    return number;
+  }
+};
+
+}  // namespace
+
+int64_t rm_names_room(int64_t names, int64_t text_bytes) { return Names::room(names, text_bytes); }
+
+int64_t rm_clear_names(Span<int64_t> table, int64_t names, int64_t text_bytes) {
+  constexpr int64_t MOST = int64_t{1} << 30;
+  if (names < 0 || names > MOST || text_bytes < 0 || text_bytes > MOST) return BOUNDS;
+  if (table.size < Names::room(names, text_bytes)) return BOUNDS;
+  Names(table).clear(names, text_bytes);
+  return 0;
+}
+
+int64_t rm_add_name(Span<int64_t> table, ByteSpan name, int64_t part) {
+  Names names(table);
+  const uint8_t *const end = name.data + name.size;
+  return names.fits() ? names.add(Key({name.data, end}, part, end)) : BOUNDS;
+}
+
+int64_t rm_list_names(Span<int64_t> table, Span<NamePlace> found) {
+  const Names names(table);
+  if (!names.fits() || (found && found.size != names.used() - 1)) return BOUNDS;
+  for (int64_t i = 0; i < found.size; i++) found[i] = {names.text_at(i + 1), names[i + 1].size, names[i + 1].part};
+  return names.used() - 1;
+}
+
+int64_t rm_locate_features(Span<const ByteSpan> blocks, Span<const int64_t> starts, Span<const int64_t> lengths,
+                           int64_t parts, int64_t others, Span<int64_t> table, Span<CellColumn> columns,
+                           Span<int64_t> ints, Span<uint32_t> floats, Span<int64_t> at, Span<int64_t> sizes,
+                           Span<uint8_t> valid, Span<uint8_t> status, Span<int64_t> culprits) {
+  constexpr int64_t AHEAD = 4;
+  const Blocks all{blocks};
+  const Cells cells{columns, ints, floats, at, sizes, valid, starts.size};
+  Names names(table);
+  if (lengths.size != cells.rows || status.size != cells.rows || culprits.size != cells.rows || !cells.fit()) return BOUNDS;
+  if (parts == 0 ? columns.size != 1 : !names.fits()) return BOUNDS;
+  int64_t bad = 0;
+  for (int64_t row = 0; row < cells.rows; row++) {
+    if (status[row] == UNREAD) {
+      const Blocks::Place place = all.find(starts[row], lengths[row]);
+      if (!place.bytes.is_there()) return BOUNDS;
+      if (row + AHEAD < cells.rows) __builtin_prefetch(all.find(starts[row + AHEAD], 0).bytes.at);
+      RecordReader reader{cells, names, place, row, parts, others};
+      const int64_t reason = parts == 0 ? reader.read_column(0, place.bytes) : reader.read_message();
+      if (reason != 0 && parts == 0) cells.clear(0, row);
+      if (reason != 0 && parts != 0) cells.restore(row);
+      status[row] = static_cast<uint8_t>(reason);
+      culprits[row] = reader.culprit;
+    }
+    bad += status[row] != 0;
+  }
+  return bad;
+}
+
+int64_t rm_count_varints(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
+                         Span<int64_t> offsets, Span<uint8_t> bad) {
+  const Lists lists{{blocks}, at, sizes};
+  if (!lists.fit(offsets.size) || bad.size != at.size) return BOUNDS;
+  int64_t total = offsets[0] = 0;
+  for (int64_t row = 0; row < at.size; row++) {
+    const Blocks::Place place = lists[row];
+    if (!place.bytes.is_there()) return BOUNDS;
+    if (place.bytes.size() > 0 && place.bytes.end[-1] >= 0x80) bad[row] = PAST_END;
+    else total += count_varints(place.bytes.at, place.bytes.end, place.limit());
+    offsets[row + 1] = total;
+  }
+  return total;
+}
+
+int64_t rm_read_varints(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
+                        Span<const int64_t> offsets, Span<int64_t> values, Span<uint8_t> bad) {
+  const Lists lists{{blocks}, at, sizes};
+  if (!lists.fit(offsets.size) || bad.size != at.size) return BOUNDS;
+  for (int64_t row = 0; row < at.size; row++) {
+    const Blocks::Place place = lists[row];
+    const int64_t first = offsets[row], count = offsets[row + 1] - first;
+    if (!place.bytes.is_there() || count < 0 || !values.holds(first, count + VARINT_ROOM)) return BOUNDS;
+    const int64_t done = read_varints(place.bytes.at, place.bytes.end, place.limit(), values.data + first, count);
+    if (done == count) continue;
+    bad[row] = LONG_VARINT;
+    memset(values.data + first + done, 0, static_cast<size_t>(8 * (count - done)));
+  }
+  return 0;
+}
+
+int64_t rm_count_fields(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
+                        Span<int64_t> offsets) {
+  const Lists lists{{blocks}, at, sizes};
+  if (!lists.fit(offsets.size)) return BOUNDS;
+  offsets[0] = 0;
+  return lists.visit_fields([](int64_t, ByteRange, const Blocks::Place &) { return true; },
+                            [&](int64_t row, int64_t number) { offsets[row + 1] = number; });
+}
+
+int64_t rm_find_fields(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
+                       Span<int64_t> value_at, Span<int64_t> value_sizes) {
+  const Lists lists{{blocks}, at, sizes};
+  if (!lists.fit(at.size + 1) || value_at.size != value_sizes.size) return BOUNDS;
+  return lists.visit_fields(
+      [&](int64_t number, ByteRange value, const Blocks::Place &place) {
+        if (number >= value_at.size) return false;
+        value_at[number] = place.offset(value.at);
+        value_sizes[number] = value.size();
+        return true;
+      },
+      [](int64_t, int64_t) {});
+}
+
+int64_t rm_copy_fields(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
+                       Span<int64_t> ends, Span<uint8_t> values) {
+  const Lists lists{{blocks}, at, sizes};
+  if (!lists.fit(at.size + 1) || ends.size < 1) return BOUNDS;
+  int64_t to = ends[0] = 0;
+  const int64_t count = lists.visit_fields(
+      [&](int64_t number, ByteRange value, const Blocks::Place &place) {
+        if (number + 1 >= ends.size || !copy_bytes(values, to, value, place)) return false;
+        ends[number + 1] = to += value.size();
+        return true;
+      },
+      [](int64_t, int64_t) {});
+  return count == BOUNDS ? BOUNDS : to;
+}
+
+int64_t rm_copy_lists(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
+                      Span<int64_t> ends, Span<uint8_t> values) {
+  const Lists lists{{blocks}, at, sizes};
+  if (!lists.fit(ends.size)) return BOUNDS;
+  int64_t to = ends[0] = 0;
+  for (int64_t row = 0; row < at.size; row++) {
+    const Blocks::Place place = lists[row];
+    if (!place.bytes.is_there() || !copy_bytes(values, to, place.bytes, place)) return BOUNDS;
+    ends[row + 1] = to += sizes[row];
+  }
+  return to;
+}
+
+int64_t rm_spread_lists(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes, int64_t stride,
+                        Span<uint8_t> values) {
+  const Lists lists{{blocks}, at, sizes};
+  if (!lists.fit(at.size + 1) || stride < 0 || (at.size > 0 && stride > values.size / at.size)) return BOUNDS;
+  for (int64_t row = 0; row < at.size; row++) {
+    const Blocks::Place place = lists[row];
+    if (!place.bytes.is_there() || (sizes[row] != 0 && sizes[row] != stride)) return BOUNDS;
+    if (sizes[row] == 0) memset(values.data + row * stride, 0, static_cast<size_t>(stride));
+    else copy_short(values.data + row * stride, place.bytes.at, stride);
+  }
+  return 0;
+}
+
+}  // namespace rm
