@@ -67,36 +67,6 @@ RM_INLINE ByteRange read_content(const uint8_t *at, const uint8_t *end) {
   return fits ? ByteRange{size.after, size.after + size.value} : NO_RANGE;
 }
 
-// A field of a message. number: 0 where it is damaged. value: of a varint; content: of a field of another type.
-struct MessageField {
-  uint64_t number, type, value;
-  ByteRange content;
-  const uint8_t *after;
-};
-
-enum { VARINT_TYPE = 0, I64_TYPE = 1, LEN_TYPE = 2, I32_TYPE = 5 };  // groups count as damage
-
-inline MessageField read_field(const uint8_t *at, const uint8_t *end) {
-  const Varint tag = read_varint(at, end, end);
-  MessageField field{tag.value >> 3, tag.value & 7, 0, NO_RANGE, nullptr};
-  if (tag.after != nullptr && (field.type == VARINT_TYPE || field.type == LEN_TYPE)) {
-    const Varint next = read_varint(tag.after, end, end);
-    field.value = next.value;
-    field.after = next.after;
-    if (field.type == LEN_TYPE && next.after != nullptr) {
-      const bool fits = next.value <= static_cast<uint64_t>(end - next.after);
-      field.content = fits ? ByteRange{next.after, next.after + next.value} : NO_RANGE;
-      field.after = field.content.end;
-    }
-  } else if (tag.after != nullptr && (field.type == I64_TYPE || field.type == I32_TYPE)) {
-    const int64_t size = field.type == I64_TYPE ? 8 : 4;
-    if (end - tag.after >= size) field.content = {tag.after, tag.after + size};
-    field.after = field.content.end;
-  }
-  if (field.after == nullptr) field.number = 0;
-  return field;
-}
-
 // The bytes of a number as a varint: 1 to 10.
 RM_INLINE int64_t varint_bytes(uint64_t value) { return ((64 - leading_zeros(value | 1)) * 9 + 64) >> 6; }
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.byte_masks import first_bit
 from recordmill.base.kernels import inlined, kernel
 from recordmill.base.pointers import load8, load64
@@ -22,33 +21,6 @@ _LOW7 = 0x7F7F7F7F7F7F7F7F
 _EVEN7, _ODD7 = 0x007F007F007F007F, 0x7F007F007F007F00
 _EVEN14, _ODD14 = 0x00003FFF00003FFF, 0x3FFF00003FFF0000
 _EVEN28, _ODD28 = 0x000000000FFFFFFF, 0x0FFFFFFF00000000
-
-
-@kernel
-def refuse_field(fault: Int64s, reason: int, at: int) -> int:
-    """Note why and where; gives -1, the position that means a refusal."""
-    fault[0] = reason
-    fault[1] = at
-    return -1
-
-
-@kernel
-def varint(data: Bytes, at: int, end: int, fault: Int64s) -> tuple[np.uint64, int]:
-    """(value, position behind it).
-
-    "Each byte in the varint has a continuation bit that indicates if the byte that follows it is part of the varint.
-    [...] the lower 7 bits are a payload", least significant group first. At most ten bytes; bits beyond the 64th are
-    dropped, and a longer form than needed means the same value.
-    """
-    value = np.uint64(0)
-    for i in range(10):
-        if at + i >= end:
-            return value, refuse_field(fault, PAST_END, at)
-        byte = np.uint64(data[at + i])
-        value |= (byte & np.uint64(0x7F)) << np.uint64(7 * i)
-        if byte < np.uint64(0x80):
-            return value, at + i + 1
-    return value, refuse_field(fault, LONG_VARINT, at)
 
 
 @inlined
