@@ -76,21 +76,21 @@ def check_same(plan: Plan, room: Room = ROOMS[0]) -> Any:
         assert (type(kept), str(kept)) == (type(without), str(without))
         return None
     again = pickle.loads(pickle.dumps(kept))
-    assert again.kept.take((0, 0)) is None
+    assert again.cache.take((0, 0)) is None
     expected = sorted_out(told(without))
     assert sorted_out(told(kept)) == expected
     assert sorted_out(told(kept)) == expected  # what was given is read again from the file
     assert sorted_out(told(again)) == expected
-    if kept.kept.folder:
-        assert not os.listdir(kept.kept.folder), "what was read is no file any more"
+    if kept.cache.folder:
+        assert not os.listdir(kept.cache.folder), "what was read is no file any more"
     return plan(room)
 
 
 def where(kept: ScanCache[CachedPiece]) -> set[str]:
     """In what something is kept."""
-    found = {"a file" if one.path else "memory" for one in kept._found.values()}
+    found = {"a file" if one.path else "memory" for one in kept._records.values()}
     mixed = any(
-        one.path and any(isinstance(piece, CachedPiece) for piece in one.pieces) for one in kept._found.values()
+        one.path and any(isinstance(piece, CachedPiece) for piece in one.pieces) for one in kept._records.values()
     )
     return found | ({"both"} if mixed else set())
 
@@ -188,7 +188,7 @@ def test_csv_that_changes_its_mind_late(examples: int) -> None:
 
             source = check_same(plan, room)
             if source is not None:
-                found.update(where(source.kept))
+                found.update(where(source.cache))
 
     check()
     assert found, "nothing was kept, so nothing was compared"
@@ -207,12 +207,12 @@ def test_a_range_is_kept_in_memory_and_in_a_file_or_given_up(tmp_path: Path, mon
 
     path.write_bytes(rows)
     source = check_same(plan, (8_000, True))
-    assert where(source.kept) == {"a file", "both"}
+    assert where(source.cache) == {"a file", "both"}
     assert len(os.listdir(spool)) == 1
     path.write_bytes(rows + b"late,x\n")  # the whole column is text, and what was parsed as numbers is forgotten
     for file in spool.iterdir():
         file.unlink()
-    assert where(check_same(plan, (8_000, True)).kept) == set()
+    assert where(check_same(plan, (8_000, True)).cache) == set()
     assert not os.listdir(spool)
 
     def no_room(self: BatchWriter, batch: object) -> int:
@@ -220,7 +220,7 @@ def test_a_range_is_kept_in_memory_and_in_a_file_or_given_up(tmp_path: Path, mon
 
     path.write_bytes(rows)
     monkeypatch.setattr(BatchWriter, "write", no_room)
-    assert where(check_same(plan, (8_000, True)).kept) == set()
+    assert where(check_same(plan, (8_000, True)).cache) == set()
     assert not os.listdir(spool)
 
 
@@ -236,7 +236,7 @@ def test_real_csv_files() -> None:
             return csv_source.plan_csv(input_files(path), CsvOptions(), PlanOptions(threads=2, parsed_bytes=room[0]))
 
         source = check_same(plan)
-        return source is not None and bool(where(source.kept))
+        return source is not None and bool(where(source.cache))
 
     assert sum(map(check, paths)) > 20
 
@@ -324,7 +324,7 @@ def test_json_lines_that_change_their_mind_late(examples: int) -> None:
 
             source = check_same(plan, room)
             if source is not None:
-                found.update(where(source.kept))
+                found.update(where(source.cache))
 
     check()
     assert found, "nothing was kept, so nothing was compared"
@@ -342,7 +342,7 @@ def test_lines_are_kept_in_memory_and_in_a_file(tmp_path: Path, monkeypatch: pyt
         common = PlanOptions(parsed_bytes=room[0], parsed_folder=str(spool) * room[1])
         return plan_jsonl(input_files(path), JsonlOptions(), common)
 
-    assert where(check_same(plan, (8_000, True)).kept) >= {"a file", "both"}
+    assert where(check_same(plan, (8_000, True)).cache) >= {"a file", "both"}
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -372,7 +372,7 @@ def test_a_label_that_gets_beyond_its_classes_late(
         assert isinstance(planned(plan, ROOMS[0]), RecordmillError)
     elif source is not None:
         assert source.schema["label"].classes == tuple(f"c{number}" for number in range(8))
-        assert where(source.kept) == {"memory"}
+        assert where(source.cache) == {"memory"}
 
 
 # What is kept of a range is all of it, as it was parsed, wherever its pieces wait
@@ -446,7 +446,7 @@ def test_a_full_disk_gives_the_range_up_and_its_room_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int
 ) -> None:
     room: ScanCache[CachedPiece] = ScanCache(1 << 20, str(tmp_path))
-    before = room.memory._left, room.beside._left
+    before = room.free_bytes
     write = BatchWriter.write
 
     def full(writer: BatchWriter, batch: pa.RecordBatch) -> int:
@@ -464,7 +464,7 @@ def test_a_full_disk_gives_the_range_up_and_its_room_back(
     keeping.put((0, 0))
     assert room.take((0, 0)) is None
     assert not list(tmp_path.iterdir())
-    assert (room.memory._left, room.beside._left) == before
+    assert room.free_bytes == before
 
 
 def test_what_another_schema_parsed_is_forgotten(tmp_path: Path) -> None:

@@ -321,6 +321,6 @@ def test_what_finds_no_room_is_read_again(tmp_path: Path, monkeypatch: pytest.Mo
     kept = []
     for cache_bytes in (0, 9000, 40_000, 1 << 20):
         source = plan(*paths, cache_bytes=cache_bytes)
-        kept.append(sum(source.kept.has((unit.first_file, unit.start)) for unit in source.units))
+        kept.append(sum(source.cache.has((unit.first_file, unit.start)) for unit in source.units))
         assert read_here(source) == (expected, [])
     assert kept[0] == 0 < kept[1] < kept[2] < kept[3] == len(source.units)

@@ -1,10 +1,10 @@
-"""Records that a plan has parsed while it scanned its files, kept until the build reads them: in files of the run,
-which the system mostly has in its cache, and what is too little for a file in memory, as long as there is room. (Large
-pieces that stayed in memory among all that goes and comes in a plan took three times their size of it.)
+"""Caches records that a plan has parsed while it scanned its files, until the build reads them: in files of the run,
+which the system mostly has in its cache, and, if they are too few for a file, in memory, as long as there is room.
+(Large pieces that stayed in memory among all that goes and comes in a plan took three times their size of it.)
 
 A plan looks at every record before the schema is known, since any record may change it. It parses them meanwhile by
-the schema that was right so far; where that is the schema in the end, what it parsed is what reading would give, and
-nothing is parsed twice. What turned out otherwise, or found no room, is read again from its input.
+the schema that was right so far. If that is the schema in the end, the parsed records are those that reading would
+give, and nothing is parsed twice. Others, and those that found no room, are read again from their input.
 """
 
 from __future__ import annotations
@@ -33,7 +33,14 @@ _LEAST_FILE_BYTES = 64 << 10  # 64 KiB: less is parsed again as quickly as it is
 
 @dataclass(frozen=True)
 class CachedReject:
-    """ordinal: of the record, counted from its piece's first. line: as the kind counts it, where that is another."""
+    """A record that can't be used.
+
+    Attributes:
+        ordinal: The record's number, counted from its piece's first.
+        line: The line as the kind counts it, where that is another number.
+        reason: The reason by which rejects are counted.
+        message: The message for people.
+    """
 
     ordinal: int
     line: int
@@ -45,8 +52,11 @@ class CachedReject:
 class CachedPiece:
     """Consecutive records, as they were parsed by some schema.
 
-    ordinals: int64 [rows], each record's number counted from the first of the piece; None: 0, 1, 2, ... rejects: those
-    that can't be used, in order. count: how many there are, rejects included, or as lines are counted.
+    Attributes:
+        batch: The records.
+        ordinals: int64 [rows], each record's number counted from the first of the piece; None: 0, 1, 2, ...
+        rejects: The records that can't be used, in order.
+        count: How many records there are, rejects included, or as lines are counted.
     """
 
     batch: pa.RecordBatch
@@ -56,20 +66,20 @@ class CachedPiece:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes of the memory, roughly."""
-        held = _COLUMN_BYTES * int(self.batch.num_columns) + _REJECT_BYTES * len(self.rejects)
+        """Bytes that it takes of the memory, roughly."""
+        beside = _COLUMN_BYTES * int(self.batch.num_columns) + _REJECT_BYTES * len(self.rejects)
         ordinals = 0 if self.ordinals is None else int(self.ordinals.nbytes)
-        return int(self.batch.nbytes + ordinals + held + _PIECE_BYTES)
+        return int(self.batch.nbytes + ordinals + beside + _PIECE_BYTES)
 
     def positions(self, first: int) -> npt.NDArray[np.int64]:
-        """int64 [rows], where the piece's first record has that position."""
+        """Returns int64 [rows], if the piece's first record has that position."""
         ordinals = np.arange(self.batch.num_rows, dtype=np.int64) if self.ordinals is None else self.ordinals
         return first + ordinals
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A piece whose batch is the next one of a file. absent: int64, the ordinals that its records don't have."""
+    """A piece whose batch is the next one of a file; absent: int64, the ordinals that its records don't have."""
 
     absent: npt.NDArray[np.int64]
     rejects: tuple[CachedReject, ...]
@@ -84,17 +94,17 @@ class Stored:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes of the memory, roughly."""
+        """Bytes that it takes of the memory, roughly."""
         return int(self.absent.nbytes) + _REJECT_BYTES * len(self.rejects) + _PIECE_BYTES
 
     def piece(self, batch: pa.RecordBatch) -> CachedPiece:
-        """The piece again."""
+        """Returns the piece with its batch."""
         ordinals = None if batch.num_rows == self.count else np.delete(np.arange(self.count), self.absent)
         return CachedPiece(batch, ordinals, self.rejects, self.count)
 
 
 class Sized(Protocol):
-    """What can be kept, and tells roughly what it takes of the memory."""
+    """A piece that says roughly how many bytes of the memory it takes."""
 
     @property
     def size_bytes(self) -> int: ...
@@ -105,8 +115,12 @@ _Part = TypeVar("_Part", bound=Sized)
 
 @dataclass(frozen=True)
 class CachedRecords(Generic[_Part]):
-    """The pieces of consecutive records in order, and the schema that they were parsed by. path: the file of those that
-    are stored, or "".
+    """Pieces of consecutive records.
+
+    Attributes:
+        schema: The schema that they were parsed by.
+        pieces: The pieces, in order.
+        path: The file of those that are stored, or "".
     """
 
     schema: Hashable
@@ -114,149 +128,120 @@ class CachedRecords(Generic[_Part]):
     path: str = ""
 
     def __iter__(self) -> Iterator[_Part]:
-        """The pieces; the file goes as soon as it is open."""
+        """Yields the pieces; the file is removed as soon as it is open."""
         batches = consume_batches(self.path) if self.path else iter(())
         for piece in self.pieces:
             yield piece.piece(next(batches)) if isinstance(piece, Stored) else piece  # type: ignore[misc]
 
     def drop(self) -> None:
-        """Remove the file, if there is one."""
+        """Removes the file, if there is one."""
         if self.path:
             remove_file(self.path, missing_ok=True)
 
 
-class Room:
-    """So many bytes, of which several threads take some."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._left, self._lock = most_bytes, threading.Lock()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether any are left."""
-        return self._left > 0
-
-    def take(self, size_bytes: int) -> bool:
-        """Take so many, if they are left."""
-        with self._lock:
-            if size_bytes > self._left:
-                return False
-            self._left -= size_bytes
-            return True
-
-    def give(self, size_bytes: int) -> None:
-        """Give them back."""
-        with self._lock:
-            self._left += size_bytes
-
-    def close(self) -> None:
-        """Have none left."""
-        self._left = 0
-
-
 class ScanCache(Generic[_Part]):
-    """What is kept, of at most so many bytes in memory; where it is `Piece`s mostly in files of a folder ("": nowhere),
-    of which an eighth of that memory says what is in them. A copy of it, in another process, has nothing.
+    """Pieces of records by where they begin, within a number of bytes of memory. A copy in another process is empty.
+
+    Args:
+        most_bytes: The memory that the pieces may take, of all threads together.
+        folder: The folder for files, which hold the batches of most `CachedPiece`s; "": all stay in memory.
     """
 
     def __init__(self, most_bytes: int = 0, folder: str = "") -> None:
-        self.folder, beside_bytes = folder, most_bytes // 8 if folder else 0
-        self.memory, self.beside = Room(most_bytes - beside_bytes), Room(beside_bytes)
-        self._found: dict[CachedPlace, CachedRecords[_Part]] = {}
+        self.folder, self.free_bytes = folder, most_bytes
+        self._lock = threading.Lock()
+        self._records: dict[CachedPlace, CachedRecords[_Part]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (ScanCache, ())
 
-    @property
-    def is_open(self) -> bool:
-        """Whether anything can be kept."""
-        return self.memory.is_open or self.beside.is_open
+    def reserve(self, size_bytes: int) -> bool:
+        """Takes so many bytes of the memory, if they are free; a negative number gives them back."""
+        with self._lock:
+            if size_bytes > self.free_bytes:
+                return False
+            self.free_bytes -= size_bytes
+            return True
 
-    def put(self, place: CachedPlace, found: CachedRecords[_Part]) -> None:
-        """Keep the pieces of the records that begin at that place."""
-        self._found[place] = found
+    def put(self, place: CachedPlace, records: CachedRecords[_Part]) -> None:
+        """Stores the pieces of the records that begin at that place."""
+        self._records[place] = records
 
     def settle(self, is_right: Callable[[Any], bool]) -> None:
-        """Forget what was parsed by a schema that is not right; nothing is kept from here on."""
-        for place, found in list(self._found.items()):
-            if not is_right(found.schema):
-                self._found.pop(place).drop()
-        self.memory.close()
-        self.beside.close()
+        """Forgets records that were parsed by a schema that is not right; none are stored from here on."""
+        for place, records in list(self._records.items()):
+            if not is_right(records.schema):
+                self._records.pop(place).drop()
+        self.free_bytes = 0
 
     def has(self, place: CachedPlace) -> bool:
-        """Whether the records that begin there are kept."""
-        return place in self._found
+        """Returns whether the records that begin there are stored."""
+        return place in self._records
 
     def take(self, place: CachedPlace) -> Iterable[_Part] | None:
-        """The pieces of the records that begin there, which are forgotten by that; None if they are to be read."""
-        return self._found.pop(place, None)
+        """Removes and returns the pieces of the records that begin there; None if they are to be read."""
+        return self._records.pop(place, None)
 
 
 class RecordKeeper(Generic[_Part]):
-    """The pieces of consecutive records on their way into `ScanCache`; given up together when one can't be kept."""
+    """Collects the pieces of consecutive records for a `ScanCache`; all are given up when one finds no room."""
 
-    def __init__(self, kept: ScanCache[_Part]) -> None:
-        self._kept, self._pieces = kept, list[_Part | Stored]()
+    def __init__(self, cache: ScanCache[_Part]) -> None:
+        self._cache, self._pieces = cache, list[_Part | Stored]()
         self._schema: Hashable = None
-        self._held = self._beside = 0  # bytes of the two rooms
+        self._reserved_bytes = 0
         self._writer: BatchWriter | None = None
-        self.goes_on = kept.is_open
+        self.goes_on = cache.free_bytes > 0
 
     def add(self, piece: _Part, schema: Hashable = None) -> None:
-        """The next piece; one that was parsed by another schema than those before ends it."""
+        """Adds the next piece; one that was parsed by another schema than those before ends it."""
         try:
-            if (self._pieces and schema != self._schema) or not (self._store(piece) or self._hold(piece)):
+            if (self._pieces and schema != self._schema) or not (self._store(piece) or self._reserve(piece)):
                 self.give_up()
-        except OSError:  # a full disk is told where it is needed
+        except OSError:  # a full disk is reported where the disk is needed
             self.give_up()
         self._schema = schema
 
     def give_up(self) -> None:
-        """Keep nothing of these records."""
-        self._kept.memory.give(self._held)
-        self._kept.beside.give(self._beside)
+        """Drops all pieces."""
+        self._cache.reserve(-self._reserved_bytes)
         if self._writer is not None:
             with contextlib.suppress(OSError):
                 self._writer.close()
             remove_file(self._writer.path, missing_ok=True)
-        self._pieces, self._held, self._beside, self._writer, self.goes_on = [], 0, 0, None, False
+        self._pieces, self._reserved_bytes, self._writer, self.goes_on = [], 0, None, False
 
     def put(self, place: CachedPlace) -> None:
-        """That was all; they begin there."""
+        """Puts the pieces, which begin at that place, into the cache."""
         try:
             if self._writer is not None:
                 self._writer.close()
-        except OSError:  # what there is room for is known when the file is closed
+        except OSError:  # whether there was room is known when the file is closed
             self.give_up()
         if self._pieces:
             path = "" if self._writer is None else self._writer.path
-            self._kept.put(place, CachedRecords(self._schema, self._pieces, path))
+            self._cache.put(place, CachedRecords(self._schema, self._pieces, path))
 
-    def _hold(self, piece: _Part) -> bool:
-        """Keep it in memory, if there is room."""
-        if not self._kept.memory.take(piece.size_bytes):
+    def _reserve(self, piece: _Part | Stored) -> bool:
+        """Takes memory for a piece, if there is room."""
+        if not self._cache.reserve(piece.size_bytes):
             return False
-        self._held += piece.size_bytes
+        self._reserved_bytes += piece.size_bytes
         self._pieces.append(piece)
         return True
 
     def _store(self, piece: _Part) -> bool:
-        """Keep it in the file of those before, or in a new one if it is worth one, if what of it stays in memory finds
-        room.
+        """Writes a piece to the file of those before, or to a new one if it is worth one.
 
         Raises:
-            OSError: the disk does not take it.
+            OSError: The disk does not take it.
         """
-        if not isinstance(piece, CachedPiece):
+        if not isinstance(piece, CachedPiece) or not self._cache.folder:
             return False
-        stored = Stored.of(piece)
         worth_it = self._writer is not None or piece.batch.nbytes >= _LEAST_FILE_BYTES
-        if not worth_it or not self._kept.beside.take(stored.size_bytes):
+        if not worth_it or not self._reserve(Stored.of(piece)):
             return False
-        self._beside += stored.size_bytes
         if self._writer is None:
-            self._writer = BatchWriter(join(self._kept.folder, f"kept-{uuid.uuid4().hex}"), piece.batch.schema)
+            self._writer = BatchWriter(join(self._cache.folder, f"kept-{uuid.uuid4().hex}"), piece.batch.schema)
         self._writer.write(piece.batch)
-        self._pieces.append(stored)
         return True

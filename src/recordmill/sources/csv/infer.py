@@ -169,13 +169,13 @@ class RowKeeper:
     def __init__(
         self,
         expects: Expects,
-        kept: ScanCache[CachedPiece],
+        cache: ScanCache[CachedPiece],
         names: Sequence[str],
         null_tokens: Sequence[str],
         max_row_bytes: int,
     ) -> None:
         self._expects, self._names, self._max_row_bytes = expects, tuple(names), max_row_bytes
-        self._tokens, self._keeping = NullTokens.of(null_tokens), RecordKeeper(kept)
+        self._tokens, self._keeper = NullTokens.of(null_tokens), RecordKeeper(cache)
         self._parser: Parser | None = None
         self._schema: Schema | None = None
         self._asked: Schema | None = None  # whose columns are wanted
@@ -183,7 +183,7 @@ class RowKeeper:
 
     def wanted(self) -> Mapping[int, Feature]:
         """By place, the columns of numbers and times whose values will be asked for, if they stay what they are."""
-        if not self._keeping.goes_on:
+        if not self._keeper.goes_on:
             return {}
         schema = self._schema or self._expects({})
         if schema is not self._asked:
@@ -194,24 +194,24 @@ class RowKeeper:
 
     def add(self, data: Bytes, rows: TokenizedRows, classes: Sequence[int], ready: Mapping[int, ParsedRows]) -> None:
         """The next rows; classes: what the columns were seen to be. ready: of what was wanted, what was read."""
-        if not self._keeping.goes_on:
+        if not self._keeper.goes_on:
             return
         schema = self._expects(dict(zip(self._names, classes, strict=True)))
         if schema is None or (self._schema is not None and schema is not self._schema):
-            self._keeping.give_up()
+            self._keeper.give_up()
             return
         if self._parser is None:
             self._parser, self._schema = Parser.of(schema, self._names, self._tokens), schema
         parsed = self._parser.parse(data, rows, ready if schema is self._asked else {})
-        self._keeping.add(_piece(data, rows, parsed, self._max_row_bytes, len(self._names)), schema)
+        self._keeper.add(_piece(data, rows, parsed, self._max_row_bytes, len(self._names)), schema)
 
     def give_up(self) -> None:
         """Keep nothing of these rows."""
-        self._keeping.give_up()
+        self._keeper.give_up()
 
     def put(self, file: int, start: int) -> None:
         """That was all."""
-        self._keeping.put((file, start))
+        self._keeper.put((file, start))
 
 
 def parse_piece(data: Bytes, rows: TokenizedRows, parser: Parser, max_row_bytes: int, columns: int) -> CachedPiece:
@@ -226,6 +226,6 @@ def _piece(data: Bytes, rows: TokenizedRows, parsed: Parsed, max_row_bytes: int,
     ]
     for row, line, _, width, at, _ in rows.bad.tolist():
         found.append(CachedReject(row, line, *explain_row(width, columns, first_line(data[at:]), max_row_bytes)))
-    all_there = len(rows.ordinals) == rows.count and parsed.kept is None
-    ordinals = None if all_there else rows.ordinals.copy() if parsed.kept is None else rows.ordinals[parsed.kept]
+    all_there = len(rows.ordinals) == rows.count and parsed.good is None
+    ordinals = None if all_there else rows.ordinals.copy() if parsed.good is None else rows.ordinals[parsed.good]
     return CachedPiece(parsed.batch, ordinals, tuple(sorted(found, key=lambda one: one.ordinal)), rows.count)

@@ -35,7 +35,7 @@ class Parsed:
     """
 
     batch: pa.RecordBatch
-    kept: npt.NDArray[np.bool_] | None
+    good: npt.NDArray[np.bool_] | None
     rejects: Sequence[tuple[int, str, str]]
 
 
@@ -87,10 +87,10 @@ class Parser:
             columns.append(array)
         if bad is None:
             return Parsed(_batch(columns, self._arrow, count), None, ())
-        kept = ~bad
-        mask = pa.array(kept)
-        batch = _batch([pc.filter(column, mask) for column in columns], self._arrow, int(kept.sum()))
-        return Parsed(batch, kept, sorted(rejects))
+        good = ~bad
+        mask = pa.array(good)
+        batch = _batch([pc.filter(column, mask) for column in columns], self._arrow, int(good.sum()))
+        return Parsed(batch, good, sorted(rejects))
 
     def _column(self, feature: Feature, fields: TextFields, known: ParsedRows | None) -> tuple[pa.Array, int]:
         if known is not None:

@@ -56,14 +56,14 @@ class Scan:
     range_bytes: int = RANGE_BYTES
     tail_bytes: int = TAIL_BYTES
     expects: Expects = lambda seen: None
-    kept: ScanCache[CachedPiece] = field(default_factory=ScanCache)
+    cache: ScanCache[CachedPiece] = field(default_factory=ScanCache)
 
     def collector(self, names: Sequence[str]) -> ColumnCounts:
         label = names.index(self.label) if self.label in names else None
         return ColumnCounts(self.null_tokens, [name not in self.untyped for name in names], label)
 
     def keeper(self, names: Sequence[str]) -> RowKeeper:
-        return RowKeeper(self.expects, self.kept, names, self.null_tokens, self.dialect.max_row_bytes)
+        return RowKeeper(self.expects, self.cache, names, self.null_tokens, self.dialect.max_row_bytes)
 
     def tokenizer(self, columns: int) -> Tokenizer:
         return Tokenizer(self.dialect, columns, most_rows(columns))

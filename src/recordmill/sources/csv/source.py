@@ -76,7 +76,7 @@ class CsvSource:
     dialect: Dialect
     null_tokens: tuple[str, ...]
     plan_rejects: tuple[Reject, ...] = ()
-    kept: ScanCache[CachedPiece] = field(default_factory=ScanCache, compare=False, repr=False)
+    cache: ScanCache[CachedPiece] = field(default_factory=ScanCache, compare=False, repr=False)
     kind: str = field(default="csv", init=False)
 
     @functools.cached_property
@@ -101,7 +101,7 @@ class CsvSource:
 
     def _wanted(self, ordinal: int, unit: Unit) -> tuple[str, Stat] | None:
         file = self.files[ordinal]
-        return None if self.kept.has((ordinal, self._start(ordinal, unit))) else (file.path, file.stat)
+        return None if self.cache.has((ordinal, self._start(ordinal, unit))) else (file.path, file.stat)
 
     def _start(self, ordinal: int, unit: Unit) -> int:
         """Of the unit's rows in that file."""
@@ -120,7 +120,7 @@ class CsvSource:
     def _pieces(self, ordinal: int, unit: Unit) -> Iterator[tuple[int, CachedPiece]]:
         """(lines before the first one of the unit's file as the piece counts them, piece) for all rows of it."""
         head, start = self.heads[ordinal], self._start(ordinal, unit)
-        if (pieces := self.kept.take((ordinal, start))) is not None:
+        if (pieces := self.cache.take((ordinal, start))) is not None:
             line = unit.line if unit.stop else 1 if head.streamed else head.line
             yield from ((line - 1, replace(piece, batch=self._finished(piece.batch))) for piece in pieces)
             return
@@ -244,11 +244,11 @@ def _plan(
     names = column_names(files, heads, options.differing_columns)
     check_feature_count(len(names), common.memory_bytes, files[0].name if len(files) == 1 else "")
     label = common.label if common.schema is None else None
-    kept = common.room_for_parsed()
+    cache = common.room_for_parsed()
     scan = Scan(
         *(dialect, options.null_tokens, untyped_names(names, common), label, range_bytes),
         expects=ExpectedSchema(names, common),
-        kept=kept,
+        cache=cache,
     )
     totals = Totals(names, files, heads, label)
     parts = _all_of(scan_files(files, heads, scan, threads), totals)
@@ -262,13 +262,13 @@ def _plan(
     if options.quote == TOLD and dialect.quote < 256:
         are_text, of_quotes = check_quotes(totals, chr(dialect.quote), len(names))
         if are_text:
-            kept.settle(lambda used: False)
+            cache.settle(lambda used: False)
             plain = replace(options, quote=None, delimiter=chr(dialect.delimiter))
             return _plan(files, plain, common, range_bytes, "; ".join([*told[:1], are_text]))
     columns = totals.columns()
     schema, notes = make_schema(columns, totals.labels, common)
     declared, _ = declared_schema(columns, common)
-    kept.settle(lambda used: is_same(used, declared))
+    cache.settle(lambda used: is_same(used, declared))
     notes = (
         *describe_dialect(found or "".join(told[:1]), header if firsts.rows else "", len(files)),
         *of_quotes,
@@ -279,7 +279,7 @@ def _plan(
     )
     return CsvSource(
         *(schema, with_heads(files, heads), _units(heads, parts), notes, dialect, options.null_tokens),
-        kept=kept,
+        cache=cache,
     )
 
 

@@ -270,28 +270,28 @@ def _kinds_of(seen: ValueCounts) -> ValueCounts:
 class LineKeeper:
     """Parses the records of one part by what is expected, and keeps them."""
 
-    def __init__(self, expected: ExpectedLayout, kept: ScanCache[CachedPiece]) -> None:
-        self._expected, self._keeping = expected, RecordKeeper(kept)
+    def __init__(self, expected: ExpectedLayout, cache: ScanCache[CachedPiece]) -> None:
+        self._expected, self._keeper = expected, RecordKeeper(cache)
 
     def add(
         self, tape: Tape, scanner: TapeScanner, unreadable: Mapping[int, tuple[int, int]], observed: Observed
     ) -> None:
         """The next tape; observed: what the part's records were seen to be, these included."""
-        if not self._keeping.goes_on:
+        if not self._keeper.goes_on:
             return
         try:
             layout = self._expected.layout(observed)
             if layout is not None:
-                self._keeping.add(layout.piece(tape, scanner, unreadable), layout)
+                self._keeper.add(layout.piece(tape, scanner, unreadable), layout)
                 return
         except RecordmillError:  # which is said where it is read
             pass
-        self._keeping.give_up()
+        self._keeper.give_up()
 
     def give_up(self) -> None:
         """Keep nothing of this part."""
-        self._keeping.give_up()
+        self._keeper.give_up()
 
     def put(self, file: int, start: int) -> None:
         """That was all."""
-        self._keeping.put((file, start))
+        self._keeper.put((file, start))

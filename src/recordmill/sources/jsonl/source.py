@@ -75,7 +75,7 @@ class JsonlSource:
     plan_rejects: tuple[Reject, ...] = ()
     base64: tuple[str, ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
-    kept: ScanCache[CachedPiece] = field(default_factory=ScanCache, compare=False, repr=False)
+    cache: ScanCache[CachedPiece] = field(default_factory=ScanCache, compare=False, repr=False)
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     kind: str = "jsonl"
 
@@ -101,7 +101,7 @@ class JsonlSource:
 
     def _wanted(self, ordinal: int) -> tuple[str, Stat] | None:
         file = self.files[ordinal]
-        return None if self.kept.has((ordinal, 0)) else (file.path, file.stat)
+        return None if self.cache.has((ordinal, 0)) else (file.path, file.stat)
 
     def _pieces(self, ordinal: int, unit: Unit) -> Iterator[CachedPiece]:
         """All records of the unit in that file; a piece counts lines."""
@@ -109,7 +109,7 @@ class JsonlSource:
         layout = RecordLayout(self.schema, self.paths, frozenset(self.base64), self.texts)
         scanner = TapeScanner(self.memory_bytes)
         start, stop = (unit.start, unit.stop) if unit.stop else (0, file.stat.size_bytes)
-        if (pieces := self.kept.take((ordinal, start))) is not None:
+        if (pieces := self.cache.take((ordinal, start))) is not None:
             yield from (replace(piece, batch=layout.finished(piece.batch)) for piece in pieces)
             return
         streamed = self.files.is_marked(STREAMED, ordinal)
@@ -144,10 +144,10 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
     files, (common, base64) = FileTable.of(files), declared_base64(common)
     options = replace(options, max_line_bytes=common.most_line_bytes(options.max_line_bytes))
     label, asked = asked_label(common), untold_bytes(common)
-    kept, expected = ScanCache[CachedPiece]() if asked else common.room_for_parsed(), ExpectedLayout(common, base64)
+    cache, expected = ScanCache[CachedPiece]() if asked else common.room_for_parsed(), ExpectedLayout(common, base64)
     scanned = scan_parts(
         *(files, options.encoding, options.max_line_bytes, label, asked, common),
-        keeper=lambda: LineKeeper(expected, kept),
+        keeper=lambda: LineKeeper(expected, cache),
     )
     found = JsonlPlan()
     parts = found.all_of(scanned)
@@ -163,14 +163,14 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
     named = dict.fromkeys(
         [label[0]] if label is not None and is_named(label[0], final.schema, classes) else [], SCALARS
     )
-    kept.settle(lambda used: used.agrees(final))
+    cache.settle(lambda used: used.agrees(final))
     marked = files.marked(STREAMED, (part.ordinal for part in parts if part.streamed))
     as_bytes, binary = tell_base64(found.strings)
     blank = note_blank_lines_of(files, parts)
     told = (*_arrays(files, parts), *inferred.notes, *binary, *blank, *notes)
     source = JsonlSource(schema, marked, line_units(parts), options, final.paths, told)
     told_texts = {**named, **final.texts}
-    source = replace(source, base64=tuple(sorted(base64 | as_bytes)), texts=told_texts, kept=kept)
+    source = replace(source, base64=tuple(sorted(base64 | as_bytes)), texts=told_texts, cache=cache)
     return replace(source, memory_bytes=common.memory_bytes)
 
 

@@ -143,13 +143,13 @@ class _Part:
 
 
 def scan_tfrecords(
-    shards: Sequence[ShardFile], common: PlanOptions, counting: bool, kept: ScanCache[CachedLoad]
+    shards: Sequence[ShardFile], common: PlanOptions, counting: bool, cache: ScanCache[CachedLoad]
 ) -> list[ScannedFile]:
     """Each file, in order; counting: also what its records are. kept: where records are kept, under the beginnings of
     their units.
     """
     parts: dict[int, list[_Part]] = defaultdict(list)
-    look = partial(_look_at_block, shards=shards, counting=counting, kept=kept, memory_bytes=common.memory_bytes)
+    look = partial(_look_at_block, shards=shards, counting=counting, cache=cache, memory_bytes=common.memory_bytes)
     for part in thread_map(look, blocks(shards, block_bytes(common)), common.threads):
         parts[part.ordinal].append(part)
     for ordinal, found in list(parts.items()):
@@ -157,11 +157,11 @@ def scan_tfrecords(
             del parts[ordinal]
             for part in found:
                 if part.unit is not None:
-                    kept.take((ordinal, part.unit.start))
-    around = partial(_look_around, counting=counting, kept=kept, memory_bytes=common.memory_bytes)
+                    cache.take((ordinal, part.unit.start))
+    around = partial(_look_around, counting=counting, cache=cache, memory_bytes=common.memory_bytes)
     rest = [(ordinal, shard) for ordinal, shard in enumerate(shards) if ordinal not in parts]
     looked = dict(zip((ordinal for ordinal, _ in rest), thread_map(around, rest, common.threads), strict=True))
-    return [looked[at] if at in looked else _together(parts[at], counting, kept) for at in range(len(shards))]
+    return [looked[at] if at in looked else _together(parts[at], counting, cache) for at in range(len(shards))]
 
 
 def count_records(shards: Sequence[ShardFile], looked: Sequence[ScannedFile], common: PlanOptions) -> Inference:
@@ -176,14 +176,14 @@ def count_records(shards: Sequence[ShardFile], looked: Sequence[ScannedFile], co
 
 
 def _look_at_block(
-    block: Block, *, shards: Sequence[ShardFile], counting: bool, kept: ScanCache[CachedLoad], memory_bytes: int
+    block: Block, *, shards: Sequence[ShardFile], counting: bool, cache: ScanCache[CachedLoad], memory_bytes: int
 ) -> _Part:
     if not block.is_sound:
         return _Part(block.ordinal)
     shard = shards[block.ordinal]
     block = read_block(block, shard)
     assert block.data is not None
-    keeping = RecordKeeper(kept)
+    keeping = RecordKeeper(cache)
     frames, stop, error = try_scan(
         block.data[: block.stop], source=shard.path, final=True, check=counting or keeping.goes_on
     )
@@ -214,9 +214,9 @@ def _is_whole(shard: ShardFile, parts: Sequence[_Part]) -> bool:
     )
 
 
-def _together(parts: Sequence[_Part], counting: bool, kept: ScanCache[CachedLoad]) -> ScannedFile:
+def _together(parts: Sequence[_Part], counting: bool, cache: ScanCache[CachedLoad]) -> ScannedFile:
     units = tuple(part.unit for part in parts if part.unit is not None)
-    if not any(kept.has((unit.first_file, unit.start)) for unit in units):
+    if not any(cache.has((unit.first_file, unit.start)) for unit in units):
         units = packed(units, UNIT_BYTES, parts=True)
     counts = (part.inference for part in parts if part.inference is not None)
     inference = reduce(lambda one, other: one + other, counts, Inference()) if counting else None
@@ -224,14 +224,14 @@ def _together(parts: Sequence[_Part], counting: bool, kept: ScanCache[CachedLoad
 
 
 def _look_around(
-    item: tuple[int, ShardFile], *, counting: bool, kept: ScanCache[CachedLoad], memory_bytes: int
+    item: tuple[int, ShardFile], *, counting: bool, cache: ScanCache[CachedLoad], memory_bytes: int
 ) -> ScannedFile:
     """A file that is compressed or damaged, or has a record that is larger than a block."""
     ordinal, shard = item
     units, inference = [], None
     for piece in cut(shard, ordinal, UNIT_BYTES, lenient=True):
         if piece.stop is None:
-            unit, inference = _of_stream(shard, piece, counting, kept, memory_bytes)
+            unit, inference = _of_stream(shard, piece, counting, cache, memory_bytes)
         else:
             records = 1 if piece.fault else piece.records
             size = piece.stop - piece.start
@@ -241,11 +241,11 @@ def _look_around(
 
 
 def _of_stream(
-    shard: ShardFile, piece: Piece, counting: bool, kept: ScanCache[CachedLoad], memory_bytes: int
+    shard: ShardFile, piece: Piece, counting: bool, cache: ScanCache[CachedLoad], memory_bytes: int
 ) -> tuple[Unit, Inference | None]:
     """A compressed file tells its records only by reading it."""
     records = size = 0
-    inference, keeping = Inference(), RecordKeeper(kept)
+    inference, keeping = Inference(), RecordKeeper(cache)
     for load in loads({piece.file: shard}, [piece], lenient=True):  # type: ignore[arg-type]
         found = frames_of(load)
         records += len(found.starts) + len(found.rejects)

@@ -71,7 +71,7 @@ class TfrecordSource:
     held: bool = False
     bounded: bool = False
     memory_bytes: int = DEFAULT_MEMORY_BYTES
-    kept: ScanCache[CachedLoad] = field(default_factory=ScanCache, compare=False, repr=False)
+    cache: ScanCache[CachedLoad] = field(default_factory=ScanCache, compare=False, repr=False)
     kind: str = "tfrecord"
 
     @functools.cached_property
@@ -90,10 +90,10 @@ class TfrecordSource:
         check_unchanged(file.path, file.stat, file.name)
 
     def _loads(self, unit: Unit) -> Iterator[Load]:
-        """Those that the plan kept, or else from the file."""
+        """Returns the loads that the plan has cached, or else those of the file."""
         ordinal = unit.first_file
-        if (kept := self.kept.take((ordinal, unit.start))) is not None:
-            return (one.load for one in kept)
+        if (cached := self.cache.take((ordinal, unit.start))) is not None:
+            return (one.load for one in cached)
         records = unit.rows if self.shards[ordinal].info else None
         piece = Piece(ordinal, unit.first_row, records, unit.start, unit.stop or None)
         return (within_memory(load, self.memory_bytes) for load in loads(self.shards, [piece], lenient=True))
@@ -133,9 +133,9 @@ def plan_tfrecord(files: Sequence[InputFile], options: TfrecordOptions, common: 
     files, shards, notes = _current(files)
     paths = sorted({path for shard in shards if (path := _schema_file(shard.path)) is not None})
     counting = bool(common.may_lack) or (common.schema is None and not paths)
-    kept = ScanCache[CachedLoad](common.cache_bytes)
-    looked = scan_tfrecords(shards, common, counting, kept)
-    kept.settle(lambda _: True)
+    cache = ScanCache[CachedLoad](common.cache_bytes)
+    looked = scan_tfrecords(shards, common, counting, cache)
+    cache.settle(lambda _: True)
     units = tuple(unit for one in looked for unit in one.units)
     if not units:
         raise DataError("there are no records", source=files[0].name if files else "")
@@ -144,7 +144,7 @@ def plan_tfrecord(files: Sequence[InputFile], options: TfrecordOptions, common: 
     table = FileTable.of(files).with_column(SHARD, TextTable.of(shards, ShardFile.to_json, ShardFile.from_json).texts)
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
-    source = TfrecordSource(schema, table, units, (*notes, *said), held=held, bounded=bounded, kept=kept)
+    source = TfrecordSource(schema, table, units, (*notes, *said), held=held, bounded=bounded, cache=cache)
     return replace(source, memory_bytes=common.memory_bytes)
 
 
@@ -153,7 +153,7 @@ def _current(files: Sequence[InputFile]) -> tuple[tuple[InputFile, ...], tuple[S
     without shards of a data set's earlier generations.
     """
     known: dict[str, Mapping[str, ShardFile]] = {}
-    kept: list[InputFile] = []
+    current: list[InputFile] = []
     shards: list[ShardFile] = []
     stale = 0
     for file in files:
@@ -177,10 +177,10 @@ def _current(files: Sequence[InputFile]) -> tuple[tuple[InputFile, ...], tuple[S
                 file.stat,
             )
         split = shard.split if shard.split != UNKNOWN_SPLIT else file.split
-        kept.append(replace(file, split=split))
+        current.append(replace(file, split=split))
         shards.append(replace(shard, name=file.name))
     notes = (f"{stale} shard(s) of earlier generations of their data set were left out",) if stale else ()
-    return tuple(kept), tuple(shards), notes
+    return tuple(current), tuple(shards), notes
 
 
 def _schema(
