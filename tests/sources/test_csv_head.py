@@ -213,6 +213,14 @@ def test_lines_that_may_be_rows_are_said_where_the_quotes_are_needed(tmp_path: P
     assert any("a field in quotes holds line breaks" in note and "in.csv, line 152" in note for note in source.notes)
 
 
+def test_points_that_may_stand_between_thousands_are_said(tmp_path: Path) -> None:
+    rows = "".join(f"town {at};{at + 1}.{at}00\n" for at in range(1, 9))
+    (note,) = plan(tmp_path / "in.csv", f"name;people\n{rows}").notes[:1]
+    assert "'2.100' is read with a decimal point, also where a point stands between thousands" in note
+    (note,) = plan(tmp_path / "in.csv", f"name;people\n{rows}town 9;3.25\n").notes[:1]
+    assert "decimal point" not in note
+
+
 def test_lines_of_a_single_column_are_said(tmp_path: Path) -> None:
     content = 'text\n"one\ntwo"\nthree\n'
     source = plan(tmp_path / "in.csv", content)

@@ -248,6 +248,15 @@ def test_rows_without_files_and_files_without_rows(tmp_path: Path) -> None:
     assert "labels.csv: 1 file(s) without a row have no labels" in lenient.notes
 
 
+def test_a_row_that_stands_twice_counts_once(tmp_path: Path) -> None:
+    images(tmp_path, "a.png", "b.png")
+    source = plan(tmp_path, tmp_path / "labels.csv", "file,x\na.png,1\nb.png,2\na.png,1\n")
+    assert table(source) == {"a.png": {"x": 1}, "b.png": {"x": 2}}
+    assert "labels.csv: 1 row(s) equal another row of their file, and are left out" in source.notes
+    boxes = plan(tmp_path, tmp_path / "labels.csv", "file,x\na.png,1\nb.png,2\na.png,1\nb.png,3\n")
+    assert table(boxes) == {"a.png": {"x": [1, 1]}, "b.png": {"x": [2, 3]}}
+
+
 def test_lists_missing_empty_and_full(tmp_path: Path) -> None:
     """Two boxes; a row that marks nothing; no row at all: full, empty, missing."""
     images(tmp_path, "a.png", "b.png", "c.png", "d.png")

@@ -23,8 +23,7 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.common.detect import detect_kind, filter_kind
 from recordmill.sources.jsonl.binary import decode_base64
-from recordmill.sources.jsonl.plan import _elements
-from recordmill.sources.jsonl.source import JsonlOptions, JsonlSource, plan_jsonl
+from recordmill.sources.jsonl.source import JsonlOptions, JsonlSource, _elements, plan_jsonl
 from recordmill.storage.listing import list_inputs
 
 TEXT = 'a ] "quoted" [ \\ , {\n}'

@@ -21,8 +21,8 @@ from recordmill.options.commands import in_flags
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common import contract, lines
 from recordmill.sources.common.contract import PlanOptions
-from recordmill.sources.jsonl import plan as json_plan
 from recordmill.sources.jsonl import tape as json_tape
+from recordmill.sources.jsonl.records import mark_unreadable
 from recordmill.sources.jsonl.source import JsonlOptions, JsonlSource, plan_jsonl
 from recordmill.sources.jsonl.tape import VALUE_SHARE
 
@@ -478,7 +478,7 @@ def test_the_scanner_takes_what_python_takes(texts: list[bytes]) -> None:
     but for what the module's docstring says.
     """
     block = np.frombuffer(b"".join(text + b"\n" for text in texts), np.uint8).copy()
-    bad = json_plan.mark_unreadable(lines.LineBlock(block))
+    bad = mark_unreadable(lines.LineBlock(block))
     good: list[int] = []
     before = 0
     for tape in json_tape.TapeScanner().scan(block):

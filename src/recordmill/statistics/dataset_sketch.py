@@ -25,9 +25,15 @@ from recordmill.records.images.pixels import PixelSums
 from recordmill.schemas.arrow import from_arrow, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.statistics.number_sketch import NumberSketch
-from recordmill.statistics.pending_values import PendingNumbers, PendingTexts
 from recordmill.statistics.pixel_sketch import PixelSketch
-from recordmill.statistics.value_sketch import ValueSketch, ValueTexts, hash_numbers, hash_texts
+from recordmill.statistics.value_sketch import (
+    PendingNumbers,
+    PendingTexts,
+    ValueSketch,
+    ValueTexts,
+    hash_numbers,
+    hash_texts,
+)
 
 MOST_KEPT, FEWEST_KEPT = 4096, 64  # that a feature keeps with their counts, and as many occurrences of texts
 LABELS_KEPT = 1 << 16  # values of a label that are all kept

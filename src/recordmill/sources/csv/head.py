@@ -41,6 +41,7 @@ from recordmill.sources.csv.sniff_dialect import (
     choose_cut,
     choose_quote,
     describe_cut,
+    describe_thousands,
 )
 from recordmill.sources.csv.sniff_header import DATA_ROW, UNSURE, FirstRow, HeaderGuess, guess_header
 from recordmill.storage.codecs import NONE
@@ -192,6 +193,7 @@ class _Reader:
         if len(rows.bad):
             raise self._refuse(data, rows)
         names, blanks = self._names(data, rows)
+        told = "; ".join(filter(None, (told, describe_thousands(cut))))
         first = self._guess(cut) if self._options.header is None else None
         before = 0
         if self._options.header is not False:

@@ -30,6 +30,7 @@ _MOMENT = re.compile(
     rf"({_DAY}|{_MONTH}[-/ ]\d{{1,2}},?[-/ ]\d{{2,4}}|{_MONTH}[-/ ]\d{{2,4}})([ t,]+{_CLOCK})?|{_CLOCK}", re.I
 )
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://\S+|\S+@\S+\.\S+|([0-9a-f]{2}:){5}[0-9a-f]{2}", re.I)
+_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+")
 _LONGEST = 64  # characters of a number or a moment; longer is text
 
 
@@ -340,3 +341,14 @@ def describe_cut(cut: DialectCut) -> str:
     """
     fields = f"{cut.width} field{'s' * (cut.width != 1)}"
     return f"{cut.delimiter!r} cuts {cut.widths.count(cut.width)} of {len(cut.widths)} rows into {fields}"
+
+
+def describe_thousands(cut: DialectCut) -> str:
+    """Describes numbers that may have points between thousands, as files with ';' between fields often have."""
+    if cut.delimiter != ";":
+        return ""
+    for at in range(min(cut.width, MOST_SNIFFED_COLUMNS)):
+        texts = [cell.text for cell in cut.column(at)[1:] if cell_class(cell.text) != NULL_CELL]
+        if len(texts) >= _FEW and all(map(_THOUSANDS.fullmatch, texts)):
+            return f"{texts[0]!r} is read with a decimal point, also where a point stands between thousands"
+    return ""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os.path
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -150,11 +150,14 @@ def label_columns(request: LabelRequest, files: FileTable, roots: Sequence[Root]
     finder = _Finder(files, roots, real_path(os.path.dirname(path) or "."))
     column = _path_column(request, rows.table, finder, name)
     owner = finder.owners(rows.table.column(column))
+    rows, owner, repeated = _without_repeats(rows, owner)
     counts = np.bincount(owner[owner >= 0], minlength=len(files))
     columns, names = _rename(request, rows.table.drop_columns([column]), name)
     moments = {key: rows.moments[own] for key, own in names.items() if own in rows.moments}
     rejects, notes = _account(request, rows, column, owner, counts, files, name)
     notes += _renamed(names, name)
+    if repeated:
+        notes.append(f"{name}: {repeated} row(s) equal another row of their file, and are left out")
     aligned, hollow = _align(columns, owner, counts)
     keep = (counts > 0) | (not request.reject)
     if hollow is not None:
@@ -171,8 +174,24 @@ def label_columns(request: LabelRequest, files: FileTable, roots: Sequence[Root]
     return LabelColumns(aligned, keep, moments, tuple(rejects), tuple(notes))
 
 
+def _without_repeats(rows: LabelRows, owner: npt.NDArray[np.int64]) -> tuple[LabelRows, npt.NDArray[np.int64], int]:
+    """Drops rows that equal the first row of their file, if no file has a row that differs from its first.
+
+    Returns:
+        The rows, the file of each, and how many were dropped.
+    """
+    _, first, which = np.unique(owner, return_index=True, return_inverse=True)
+    again = np.flatnonzero((first[which] != np.arange(len(owner))) & (owner >= 0))
+    pairs = ((rows.table.slice(int(first[which[at]]), 1), rows.table.slice(int(at), 1)) for at in again)
+    if not len(again) or not all(one.equals(other) for one, other in pairs):
+        return rows, owner, 0
+    keep = np.delete(np.arange(len(owner)), again)
+    places = [rows.places[at] for at in keep.tolist()]
+    return replace(rows, table=rows.table.take(pa.array(keep)), places=places), owner[keep], len(again)
+
+
 class _Finder:
-    """Paths as labels files write them to ordinals of files."""
+    """Finds the files that the paths of labels files name."""
 
     def __init__(self, files: FileTable, roots: Sequence[Root], folder: str) -> None:
         self._folders = [folder, *(root.path for root in roots)]

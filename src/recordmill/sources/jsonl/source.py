@@ -8,41 +8,50 @@ object, has a key twice, or a value that is no such feature is a reject of its o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 
+from recordmill.base import native
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.option_names import option
 from recordmill.base.sizes import MOST_RECORD_BYTES
-from recordmill.schemas.feature import Schema, check_feature_count
-from recordmill.sources.common.contract import Chunk, PlanOptions, Unit
-from recordmill.sources.common.encoding import check_encoding
+from recordmill.base.threads import one_ahead
+from recordmill.schemas.feature import Feature, Schema, check_feature_count
+from recordmill.sources.common.contract import BATCH_BYTES, Chunk, PlanOptions, Unit
+from recordmill.sources.common.encoding import check_encoding, utf8_blocks
 from recordmill.sources.common.lines import (
     LINE_COUNTS,
     STREAMED,
+    LineBlock,
     LineRange,
     file_lines,
+    line_ranges,
     line_units,
     note_blank_lines_of,
     rejected,
+    scan_ranges,
+    stream_lines,
+    whole_lines,
 )
 from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
 from recordmill.sources.common.tables import Alike
 from recordmill.sources.jsonl.binary import StringCounts, declared_base64, tell_base64, untold_bytes
-from recordmill.sources.jsonl.columns import SCALARS, STRINGS
-from recordmill.sources.jsonl.plan import ScannedLines, scan_parts, stream_records
+from recordmill.sources.jsonl.columns import SCALARS, STRINGS, Leaf, build_columns
 from recordmill.sources.jsonl.records import ExpectedLayout, LineKeeper, RecordLayout, layout_of, mark_unreadable
-from recordmill.sources.jsonl.schema import Declared, Observed, infer_features
-from recordmill.sources.jsonl.tape import Path, TapeScanner
+from recordmill.sources.jsonl.schema import Declared, Observed, feature_name, infer_features
+from recordmill.sources.jsonl.tape import Path, Tape, TapeScanner
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.labels import ClassNames, is_named
 from recordmill.sources.values.overrides import finish_schema
+from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
 from recordmill.storage.file_table import FileTable, InputFile
-from recordmill.storage.files import Stat, ahead, check_unchanged
+from recordmill.storage.files import Bytes, Stat, ahead, check_unchanged
+
+_SPACE = b" \t\r\n"
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,154 @@ class JsonlOptions:
         object.__setattr__(self, "encoding", check_encoding(self.encoding))
         if not 1 <= self.max_line_bytes <= 1 << 30:
             raise UsageError(f"{option('max_line_bytes', self.max_line_bytes)}: it lies between 1 and {1 << 30}")
+
+
+def is_array(file: InputFile, encoding: str) -> bool:
+    """Returns whether the file begins as an array of objects: `[`, and then `{`."""
+    head = next(utf8_blocks(file, encoding, COMPRESSED_HEAD_BYTES), np.empty(0, np.uint8))[:COMPRESSED_HEAD_BYTES]
+    start = head.tobytes().lstrip(_SPACE)
+    return start.startswith(b"[") and start[1:].lstrip(_SPACE).startswith(b"{")
+
+
+def stream_records(file: InputFile, encoding: str, max_line_bytes: int) -> Iterator[LineBlock]:
+    """Yields the lines of a file that is read as a stream; of an array its elements.
+
+    Raises:
+        DataError: The array has no end, lacks a value, or something comes after it; and as `utf8_blocks`.
+    """
+    if not is_array(file, encoding):
+        return stream_lines(file, encoding, max_line_bytes)
+    return whole_lines(_elements(one_ahead(utf8_blocks(file, encoding, BATCH_BYTES)), file.name), max_line_bytes)
+
+
+def _elements(blocks: Iterable[Bytes], source: str) -> Iterator[Bytes]:
+    array = native.JsonArray()
+    for block in blocks:
+        lines = np.array(block)
+        fault = native.json_array_to_lines(lines, array)
+        if fault:
+            is_after = fault == native.JSON_AFTER_ARRAY
+            what = "something stands behind the JSON array's end" if is_after else "a value is missing between commas"
+            raise DataError(what, source=source, place=f"element {array.elements}")
+        yield lines
+    if array.depth >= 0:
+        raise DataError(
+            "the JSON array has no end: the file is cut off", source=source, place=f"element {array.elements}"
+        )
+
+
+@dataclass
+class ScannedLines:
+    """Findings of a scan of one range.
+
+    Attributes:
+        extent: The range, with what was counted.
+        observed: The values at each place of the records.
+        classes: The label's values.
+        strings: The strings of features that may be base64.
+    """
+
+    extent: LineRange
+    observed: Observed = field(default_factory=Observed)
+    classes: ClassNames = field(default_factory=lambda: ClassNames(""))
+    strings: dict[str, StringCounts] = field(default_factory=dict)
+
+    def merge(self, later: ScannedLines) -> None:
+        """Adds the findings of a later range."""
+        self.observed.merge(later.observed)
+        self.classes += later.classes
+        for name, seen in later.strings.items():
+            self.strings[name] = self.strings.get(name, StringCounts()) + seen
+
+
+def scan_parts(
+    files: Sequence[InputFile],
+    encoding: str,
+    max_line_bytes: int,
+    label: tuple[str, str] | None,
+    binary: frozenset[str],
+    common: PlanOptions,
+    keeper: Callable[[], LineKeeper],
+) -> Iterator[ScannedLines]:
+    """Scans the files, by ranges.
+
+    Args:
+        files: The files.
+        encoding: Their encoding.
+        max_line_bytes: A longer line is passed over.
+        label: The label's name, and which of its values are classes: STRINGS or SCALARS.
+        binary: Features of which it is asked whether their strings are base64.
+        common: The options of the plan.
+        keeper: Makes what keeps the records of a range.
+
+    Yields:
+        The findings, in the order of the ranges.
+
+    Raises:
+        DataError: A file changed while it was read, is damaged, or has too many different keys.
+    """
+
+    def scan(number: int, extent: LineRange, blocks: Iterator[LineBlock]) -> ScannedLines:
+        keeping, source = keeper(), files[extent.ordinal].name
+        part = _scan(extent, number, blocks, label, binary, keeping, common.memory_bytes, source)
+        keeping.put(extent.ordinal, extent.start)
+        return part
+
+    def stream(file: InputFile) -> Iterator[LineBlock]:
+        return stream_records(file, encoding, max_line_bytes)
+
+    ranges = line_ranges(files, encoding, lambda file: is_array(file, encoding))
+    return scan_ranges(files, ranges, scan, stream, max_line_bytes, common.threads)
+
+
+def _scan(
+    extent: LineRange,
+    number: int,
+    blocks: Iterable[LineBlock],
+    label: tuple[str, str] | None,
+    binary: frozenset[str],
+    keeper: LineKeeper,
+    memory_bytes: int,
+    source: str,
+) -> ScannedLines:
+    scanner, part = TapeScanner(memory_bytes, source), ScannedLines(extent)
+    lines = records = size = 0
+    for block in blocks:
+        size += len(block.data)
+        if block.too_long_bytes:
+            lines, records = lines + 1, records + 1
+            keeper.give_up()
+        unreadable = mark_unreadable(block)
+        for tape in scanner.scan(block.data):
+            part.observed.add(tape, scanner.paths, number, lines)
+            keeper.add(tape, scanner, unreadable, part.observed)
+            if label is not None:
+                for texts in _strings(tape, scanner, *label):
+                    part.classes.add(texts)
+            for name in binary:
+                for texts in _strings(tape, scanner, name, STRINGS):
+                    part.strings[name] = part.strings.get(name, StringCounts()) + StringCounts.of(texts)
+            lines += tape.lines
+            records += tape.rows + len(tape.errors)
+    part.extent = replace(extent, lines=lines, records=records, content_bytes=size)
+    return part
+
+
+def _strings(tape: Tape, scanner: TapeScanner, name: str, text: str) -> Iterator[pa.Array]:
+    """Yields the strings of a feature, or all its scalars as they are written, inside of lists or not."""
+    paths = scanner.paths
+    for node in [node for node, path in enumerate(paths) if node and feature_name(path) == name]:
+        kinds = tape.entries[tape.of(node), 0] & 15
+        if (
+            ((kinds > native.JSON_NULL) & (kinds < native.JSON_OBJECT)).any()
+            if text == SCALARS
+            else ((kinds == native.JSON_STRING) | (kinds == native.JSON_ESCAPED)).any()
+        ):
+            leaf = Leaf(Feature(name, "string"), scanner.nodes_of(paths[node]), paths[node], text=text)
+            texts = build_columns(tape, [leaf])[0].column(0)
+            while pa.types.is_nested(texts.type):
+                texts = texts.flatten()
+            yield texts
 
 
 @dataclass(frozen=True)
@@ -149,14 +306,13 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
         *(files, options.encoding, options.max_line_bytes, label, asked, common),
         keeper=lambda: LineKeeper(expected, cache),
     )
-    found = JsonlPlan()
-    parts = found.all_of(scanned)
-    observed = found.observed
+    total = ScannedLines(LineRange(0, 0, 0))
+    parts, observed = _total(scanned, total), total.observed
     if not observed.rows:
         raise _nothing(files, options, parts)
     check_feature_count(len(observed.seen), common.memory_bytes, files[0].name if len(files) == 1 else "")
     inferred = infer_features(observed, Declared.of(common), LinePositions(files, parts))
-    classes = None if label is None else ClassNames(label[0], found.classes.names)
+    classes = None if label is None else ClassNames(label[0], total.classes.names)
     schema, notes = finish_schema(inferred.schema, inferred.untold, classes, common, "the files")
     conform(_empty(schema, inferred.paths), schema)  # that lists are where the schema has lists
     final = layout_of(inferred, common, base64)
@@ -165,7 +321,7 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
     )
     cache.settle(lambda used: used.agrees(final))
     marked = files.marked(STREAMED, (part.ordinal for part in parts if part.streamed))
-    as_bytes, binary = tell_base64(found.strings)
+    as_bytes, binary = tell_base64(total.strings)
     blank = note_blank_lines_of(files, parts)
     told = (*_arrays(files, parts), *inferred.notes, *binary, *blank, *notes)
     source = JsonlSource(schema, marked, line_units(parts), options, final.paths, told)
@@ -184,28 +340,15 @@ def asked_label(common: PlanOptions) -> tuple[str, str] | None:
     return common.label, STRINGS if declared is None else SCALARS
 
 
-class JsonlPlan:
-    """What all parts hold, added up as they come."""
+def _total(parts: Iterable[ScannedLines], total: ScannedLines) -> Alike[LineRange]:
+    """Adds up the findings of all ranges, and returns the ranges."""
 
-    def __init__(self) -> None:
-        self.observed, self.strings = Observed(), dict[str, StringCounts]()
-        self.classes = ClassNames("")
+    def each() -> Iterator[LineRange]:
+        for part in parts:
+            total.merge(part)
+            yield part.extent
 
-    def all_of(self, parts: Iterable[ScannedLines]) -> Alike[LineRange]:
-        """Adds up the parts, and returns what is kept of each."""
-
-        def each() -> Iterator[LineRange]:
-            for part in parts:
-                self._add(part)
-                yield part.extent
-
-        return Alike.of(each(), LINE_COUNTS)
-
-    def _add(self, part: ScannedLines) -> None:
-        self.observed.merge(part.observed)
-        self.classes += part.classes
-        for name, seen in part.strings.items():
-            self.strings[name] = self.strings.get(name, StringCounts()) + seen
+    return Alike.of(each(), LINE_COUNTS)
 
 
 class LinePositions(Mapping[int, tuple[str, int]]):
