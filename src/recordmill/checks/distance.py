@@ -1,5 +1,5 @@
-"""How far apart two distributions are, in the measures of TensorFlow Data Validation, and how far two samples of one
-distribution may be.
+"""Measures the distance of two distributions as TensorFlow Data Validation does, and the distance that chance may make
+between two samples of one distribution.
 
 After `anomalies/metrics.cc` of TensorFlow Data Validation 1.16 (https://github.com/tensorflow/data-validation).
 """
@@ -33,7 +33,7 @@ class BucketHistogram:
 
     @classmethod
     def of_proto(cls, proto: Any) -> BucketHistogram:
-        """What a `tensorflow.metadata.v0.Histogram` holds."""
+        """Returns the buckets of a `tensorflow.metadata.v0.Histogram`."""
         rows = np.array([(b.low_value, b.high_value, b.sample_count) for b in proto.buckets], np.float64).reshape(-1, 3)
         is_finite = np.isfinite(rows[:, :2]).all(1)
         is_point = is_finite & (rows[:, 0] == rows[:, 1])
@@ -48,8 +48,9 @@ class BucketHistogram:
         return math.fsum([*self.counts.tolist(), *self.points.values(), self.infinite, self.nans])
 
     def bounded(self) -> BucketHistogram:
-        """The same with outer buckets that reach at most as far out as the inner ones do together: how far the least
-        and the greatest value of a sample lie is chance where tails are heavy, and most of such a bucket is empty.
+        """Returns the histogram with outer buckets that reach at most as far out as the inner ones do together: how far
+        the least and the greatest value of a sample lie is chance where tails are heavy, and most of such a bucket is
+        empty.
         """
         if len(self.edges) < 3 or self.edges[0, 1] >= self.edges[-1, 0]:
             return self
@@ -60,7 +61,8 @@ class BucketHistogram:
         return replace(self, edges=edges)
 
     def with_points(self, infinities: tuple[int, int], zeros: float, are_positive: bool) -> BucketHistogram:
-        """The same with infinite values as points, as these are alike, and the zeros of numbers from 0 on as well.
+        """Returns the histogram with infinite values as points, as these are alike, and the zeros of numbers from 0 on
+        as well.
 
         Buckets of quantiles have a tenth of the values each, so that nearly as many zeros as in another sample may be
         one point fewer.
@@ -82,7 +84,9 @@ class BucketHistogram:
         return replace(self, edges=edges[order], counts=np.concatenate([self.counts, points[:, 1]])[order], points={})
 
     def spread(self, edges: _Floats) -> _Floats:
-        """What lies between each edge and the next one, [edges - 1], as if each bucket's values were spread evenly."""
+        """Returns the counts between each edge and the next one, [edges - 1], as if each bucket's values were spread
+        evenly.
+        """
         scale = 2.0**-2 if len(edges) and np.abs(edges).max() > _LARGE else 1.0  # so that no difference is infinite
         edges = edges * scale
         low, high = self.edges[:, :1] * scale, self.edges[:, 1:] * scale
@@ -91,8 +95,8 @@ class BucketHistogram:
 
 
 def jensen_shannon(one: BucketHistogram, other: BucketHistogram) -> float | None:
-    """The Jensen-Shannon divergence in bits, in [0, 1]: over the edges of both; NaN, each point and what is infinite
-    apart, of which the last is never alike. None: one of them is empty.
+    """Returns the Jensen-Shannon divergence in bits, in [0, 1]: over the edges of both; NaN, each point and what is
+    infinite apart, of which the last is never alike. None: one of them is empty.
 
     In TensorFlow Data Validation NaN are left out where edges differ, and never alike where they do not: two equal data
     sets of which half is NaN are 0.5 apart. Here they are alike.
@@ -165,16 +169,16 @@ def l_infinity(
 
 
 def share_allowance(counts: tuple[float, float], figures: int = 1) -> float:
-    """By how much shares in two samples of so many values may differ by chance, of so many figures the largest one:
-    once in a million (Hoeffding's bound for the difference of two means).
+    """Returns by how much shares in two samples of so many values may differ by chance, of so many figures the largest
+    one: once in a million (Hoeffding's bound for the difference of two means).
     """
     inverse = _inverse_sum(counts)
     return math.sqrt(inverse * math.log(2 * max(figures, 1) / _CHANCE) / 2)
 
 
 def divergence_allowance(counts: tuple[float, float], buckets: int) -> float:
-    """How large the Jensen-Shannon divergence of two such samples may be by chance: 2 ln 2 times it, scaled by the
-    sizes, is close to chi-square with a degree of freedom for each bucket but one; the bound is that of Laurent and
+    """Returns how large the Jensen-Shannon divergence of two such samples may be by chance: 2 ln 2 times it, scaled by
+    the sizes, is close to chi-square with a degree of freedom for each bucket but one; the bound is that of Laurent and
     Massart ("Adaptive estimation of a quadratic functional", 2000).
     """
     freedom, chance = max(buckets - 1, 1), math.log(1 / _CHANCE)
@@ -183,8 +187,8 @@ def divergence_allowance(counts: tuple[float, float], buckets: int) -> float:
 
 
 def unseen_share(counts: Iterable[float]) -> float:
-    """The share of values that a further sample of the same distribution has and this one not: that of the values that
-    stand in it once (Good, "The population frequencies of species", 1953).
+    """Returns the share of values that a further sample of the same distribution has and this one not: that of the
+    values that stand in it once (Good, "The population frequencies of species", 1953).
     """
     known = list(counts)
     return sum(1 for count in known if count == 1) / max(math.fsum(known), 1.0)

@@ -21,8 +21,8 @@ _FOUND_AT_ONCE = 1 << 16  # pairs of one array
 
 
 def near_pairs(hashes: U64) -> Iterator[tuple[Int64s, Int64s]]:
-    """Each pair of rows of hashes, [n, 4] words, that differ in at most NEAR_BITS bits, once, as (smaller, larger)
-    numbers, in portions; in which order follows from the hashes.
+    """Yields each pair of rows of hashes, [n, 4] words, that differ in at most NEAR_BITS bits, once, as (smaller,
+    larger) numbers, in portions; in which order follows from the hashes.
 
     Memory: 44 bytes a hash beside the hashes, and a portion. Time grows with n and with the pairs that share a portion:
     where very many hashes are alike in most of their bits, it is that of comparing each of these with each.

@@ -71,7 +71,7 @@ class ContentDigests:
         self._files: list[BinaryIO] = []
 
     def digests(self, data: Bytes, starts: Int64s, ends: Int64s) -> npt.NDArray[np.void]:
-        """Rows of `add` for data[starts[i]:ends[i]], without their places; on any thread."""
+        """Returns rows of `add` for data[starts[i]:ends[i]], without their places; on any thread."""
         rows = np.empty(len(starts), _ROW)
         starts, ends = np.ascontiguousarray(starts), np.ascontiguousarray(ends)
         rows["low"] = hash_texts(np.ascontiguousarray(data), starts, ends)
@@ -79,7 +79,7 @@ class ContentDigests:
         return rows
 
     def add(self, rows: npt.NDArray[np.void], numbers: Int64s, split: int) -> None:
-        """Put rows of `digests` there. numbers: [rows] of the records among all, below 2^48."""
+        """Puts rows of `digests` there. numbers: [rows] of the records among all, below 2^48."""
         rows["place"] = numbers.astype(np.uint64) | np.uint64(split << _SPLIT_SHIFT)
         self._waiting.append(rows)
         self._rows += len(rows)
@@ -103,7 +103,7 @@ class ContentDigests:
         return rows
 
     def repeated(self) -> Repeated:
-        """What stands there more than once."""
+        """Returns the records that stand there more than once."""
         found = Repeated()
         for rows in self._each_part():
             _find(rows, self.splits, found)
@@ -119,7 +119,7 @@ class ContentDigests:
             yield np.asarray(map_file(join(self._folder, str(part))).view(_ROW))
 
     def close(self) -> None:
-        """Let go of what it holds, and remove its files."""
+        """Frees the memory, and removes the files."""
         for file in self._files:
             file.close()
         if self._folder is not None:
@@ -128,7 +128,7 @@ class ContentDigests:
 
 
 def _find(rows: npt.NDArray[np.void], splits: int, found: Repeated) -> None:
-    """Add what of these rows stands there more than once."""
+    """Adds what of these rows stands there more than once."""
     high = rows["high"]
     order = np.argsort(high, kind="stable")
     ranked = high[order]
@@ -155,7 +155,7 @@ def _find(rows: npt.NDArray[np.void], splits: int, found: Repeated) -> None:
 
 
 def _differs(values: U64) -> npt.NDArray[np.bool_]:
-    """Whether each is another one than that before it."""
+    """Returns whether each is another one than that before it."""
     return np.concatenate([np.ones(min(len(values), 1), np.bool_), values[1:] != values[:-1]])
 
 

@@ -117,11 +117,11 @@ class Rules:
     source: str = "rules"
 
     def of(self, name: str) -> FeatureRules:
-        """Those of a feature."""
+        """Returns the rules of a feature."""
         return self.features.get(name, FeatureRules())
 
     def fitted(self, schema: Schema, splits: tuple[str, ...] | None = None) -> Rules:
-        """The same for a data set of this schema and these splits: classes stand by their numbers.
+        """Returns the rules for a data set of this schema and these splits, with classes by their numbers.
 
         Raises:
             UsageError: a feature, class or split is not there, or holds what a rule can't be of.
@@ -146,7 +146,7 @@ class Rules:
 
 
 def read_rules(given: Mapping[str, Any] | str | os.PathLike[str], keyword: str = "against") -> Rules:
-    """The rules of a YAML file, or of what such a file would hold. keyword: of the option that names it.
+    """Returns the rules of a YAML file, or of what such a file would hold. keyword: of the option that names it.
 
     Raises:
         UsageError: it can't be read, or a key or a value can't be; it says which and what to write.
@@ -211,7 +211,7 @@ _Check = Callable[[Any], Any]
 
 
 def _entries(given: Any, known: Mapping[str, _Check]) -> dict[str, Any]:
-    """Each value as its check gives it; ValueError names the key."""
+    """Returns each value as its check gives it; ValueError names the key."""
     if not isinstance(given, Mapping):
         raise ValueError(f"{_shown(given)} is no mapping of {', '.join(known)}")
     found = {}
@@ -226,7 +226,7 @@ def _entries(given: Any, known: Mapping[str, _Check]) -> dict[str, Any]:
 
 
 def _named(check: _Check, what: str) -> _Check:
-    """A check of a mapping of any names, each of whose values it checks."""
+    """Returns a check of a mapping of any names, each of whose values it checks."""
 
     def check_all(given: Any) -> dict[str, Any]:
         if not isinstance(given, Mapping):
@@ -298,7 +298,7 @@ def _maybe(check: _Check) -> _Check:
 
 
 def _value(value: Any) -> str:
-    """A value as statistics name it."""
+    """Returns a value as statistics name it."""
     if isinstance(value, bool):
         return str(int(value))
     if not isinstance(value, str | int):

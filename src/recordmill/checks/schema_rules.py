@@ -1,4 +1,4 @@
-"""What a `schema.pbtxt` of TensorFlow Metadata expects of the values, as `Rules`: presence, domains, and the thresholds
+"""Turns the expectations of a `schema.pbtxt` of TensorFlow Metadata into `Rules`: presence, domains, and the thresholds
 of its comparators; and what differs between two schemas.
 """
 
@@ -21,7 +21,8 @@ _NO_LIMITS = Thresholds(None, None, None, None)
 
 
 def schema_rules(text: str, names: Collection[str], source: str) -> Rules:
-    """The rules of the schema's text, which `schemas.tfmd.from_pbtxt` has read before, for features of these names.
+    """Returns the rules of the schema's text, which `schemas.tfmd.from_pbtxt` has read before, for features of these
+    names.
 
     A feature without a comparator is not compared, as TensorFlow Data Validation has it.
 
@@ -66,7 +67,7 @@ def _comparator(comparator: Any, name: str, source: str) -> Threshold | None:
 
 
 def schema_changes(schema: Schema, other: Schema, called: str) -> Iterator[Violation]:
-    """What of a schema is not as another one has it, which messages call by that name."""
+    """Yields the differences of a schema from another one, which messages call by that name."""
     for name in (name for name in other.names if name not in schema):
         yield _change(name, f"{called} has it, and the data set has not", "build it in, or take it out there")
     for feature in schema:

@@ -1,3 +1,3 @@
-"""Raw inputs in, `Source`s out: one room per kind of input, all behind `sources.common.contract`;
-`registry` lists them.
+"""Sources of records: one room per kind of input, each with the contract of `sources.common.contract`; `registry` lists
+them.
 """

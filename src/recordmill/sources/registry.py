@@ -120,7 +120,7 @@ DATA_EXTENSIONS = frozenset(
 
 
 def find_kind(name: str) -> Kind:
-    """The entry of that name.
+    """Returns the entry of that name.
 
     Raises:
         UsageError: there is none; the message lists those that there are.

@@ -1,4 +1,4 @@
-"""`DatasetSketch`: what the records of a data set are like, counted batch by batch, for each split and feature.
+"""Counts the values of a data set batch by batch, for each split and feature (`DatasetSketch`).
 
 It is a function of the records alone, in whatever order and portions they come, and two of them add up to that of all
 records, to the bit. Only how often a text occurs of which there are too many to keep is an estimate, of a sample of the
@@ -70,7 +70,8 @@ _ROW = pa.schema([("present", pa.int64()), ("missing", pa.int64()), *_PARTS.item
 
 
 def most_values(columns: int, are_texts: bool) -> int:
-    """How many values are kept of each of so many columns: a power of two, as the memory of all of them is bounded.
+    """Returns how many values are kept of each of so many columns: a power of two, as the memory of all of them is
+    bounded.
 
     >>> [(most_values(columns, False), most_values(columns, True)) for columns in (12, 40, 1_000)]
     [(4096, 4096), (4096, 2048), (256, 128)]
@@ -125,7 +126,7 @@ class FeatureSketch:
         rows: Int64s | None,
         sums: PixelSums | None = None,
     ) -> None:
-        """Count these rows of the feature's column, or all; keys: [records] of the column; sums: [records, SUMS] of
+        """Counts these rows of the feature's column, or all; keys: [records] of the column; sums: [records, SUMS] of
         their pixels, if they are known.
         """
         count = flat.rows if rows is None else len(rows)
@@ -147,7 +148,7 @@ class FeatureSketch:
                 self._pending_numbers.add(_numbers(flat, self.feature)[chosen])
 
     def flush(self) -> None:
-        """Count what waits for others of its kind."""
+        """Counts what waits for others of its kind."""
         for pending in self._pending:
             pending.flush()
 
@@ -187,12 +188,12 @@ class FeatureSketch:
                 self._texts[name].keep(sketch.smallest()[0])
 
     def texts(self, name: str) -> dict[int, bytes]:
-        """The first bytes of the values that `values` or `sample` keeps, by their hashes there."""
+        """Returns the first bytes of the values that `values` or `sample` keeps, by their hashes there."""
         kept, _ = getattr(self, name).smallest()
         return dict(zip(kept.tolist(), self._texts[name].keep(kept).to_pylist(), strict=True))
 
     def merge(self, other: FeatureSketch) -> None:
-        """Add what another one has counted of the same feature."""
+        """Adds what another one has counted of the same feature."""
         self.present, self.missing = self.present + other.present, self.missing + other.missing
         for name in _PARTS:
             mine, others = getattr(self, name), getattr(other, name)
@@ -204,7 +205,7 @@ class FeatureSketch:
                 self._texts[name].keep(sketch.smallest()[0])
 
     def to_fields(self) -> dict[str, Any]:
-        """All that it has counted, as _ROW has it."""
+        """Returns all counts, as `_ROW` has them."""
         fields: dict[str, Any] = {"present": self.present, "missing": self.missing}
         for name in _PARTS:
             sketch = getattr(self, name)
@@ -217,7 +218,7 @@ class FeatureSketch:
         return fields
 
     def set_fields(self, fields: Mapping[str, Any]) -> None:
-        """Count what `to_fields` gave, as Arrow gives it back."""
+        """Counts what `to_fields` gave, as Arrow gives it back."""
         self.present, self.missing = fields["present"].as_py(), fields["missing"].as_py()
         for name in _PARTS:
             sketch, known = getattr(self, name), fields[name]
@@ -234,7 +235,7 @@ class FeatureSketch:
 
 
 class DatasetSketch:
-    """All features of the schema in each of these splits. records: [splits] how many were counted."""
+    """Sketches of all features of a schema in each of these splits. records: [splits] how many were counted."""
 
     def __init__(self, schema: Schema, splits: Sequence[str]) -> None:
         self.schema, self.splits = schema, tuple(splits)
@@ -255,7 +256,7 @@ class DatasetSketch:
 
     @property
     def features(self) -> list[list[FeatureSketch]]:
-        """Of each split those of the schema's features, with all that was added."""
+        """Sketches by split and feature, with all that was added."""
         for features in self._features:
             for feature in features:
                 feature.flush()
@@ -268,9 +269,9 @@ class DatasetSketch:
         splits: npt.NDArray[np.integer[Any]] | None = None,
         pixels: Mapping[str, PixelSums] | None = None,
     ) -> None:
-        """Count the records of a batch that has the schema's features as columns. keys: [records]; splits:
-        [records] in which split each of them is; None: all in the first one. pixels: [records, SUMS] of features whose
-        images were decoded.
+        """Counts the records of a batch that has the schema's features as columns. keys: [records]; splits: [records]
+        in which split each of them is; None: all in the first one. pixels: [records, SUMS] of features whose images
+        were decoded.
 
         Raises:
             DataError, TypeError: as `to_flat` does.
@@ -285,7 +286,7 @@ class DatasetSketch:
         splits: npt.NDArray[np.integer[Any]] | None = None,
         pixels: Mapping[str, PixelSums] = _NO_PIXELS,
     ) -> None:
-        """The same of columns as flat arrays."""
+        """Counts the records of a batch whose columns are flat arrays."""
         for number, features in enumerate(self._features):
             rows = None if splits is None or len(self.splits) == 1 else np.flatnonzero(splits == number)
             if rows is not None and len(rows) == len(keys):
@@ -297,18 +298,18 @@ class DatasetSketch:
                 feature.add(flat, keys, rows, pixels.get(feature.feature.name))
 
     def merge(self, other: DatasetSketch) -> None:
-        """Add what another one has counted of records of the same schema and splits."""
+        """Adds what another one has counted of records of the same schema and splits."""
         assert (self.schema, self.splits) == (other.schema, other.splits)
         self.records = [mine + others for mine, others in zip(self.records, other.records, strict=True)]
         for feature, more in zip(self._flat(), other._flat(), strict=True):
             feature.merge(more)
 
     def _flat(self) -> list[FeatureSketch]:
-        """All that it counts in."""
+        """Returns all sketches, by split and feature."""
         return [feature for features in self.features for feature in features]
 
     def to_arrays(self) -> Mapping[str, npt.NDArray[Any]]:
-        """All that it has counted; equal for equal counts."""
+        """Returns all counts; equal for equal counts."""
         rows = [feature.to_fields() for feature in self._flat()]
         table = pa.RecordBatch.from_pylist(rows, _ROW)
         sink = pa.BufferOutputStream()
@@ -323,7 +324,7 @@ class DatasetSketch:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], place: object = None) -> DatasetSketch:
-        """What `to_arrays` gave."""
+        """Makes a sketch of the arrays that `to_arrays` gave."""
         schema = from_arrow(pa.ipc.read_schema(pa.py_buffer(arrays["schema"].tobytes())))
         sketch = cls(schema, arrays["splits"].tolist())
         sketch.records = arrays["records"].tolist()
@@ -353,7 +354,7 @@ class SketchPool:
 
     @contextmanager
     def borrowed(self) -> Iterator[DatasetSketch]:
-        """One that is this thread's, meanwhile."""
+        """Yields one that is this thread's, meanwhile."""
         with self._room:
             try:
                 sketch = self._free.pop()
@@ -363,7 +364,7 @@ class SketchPool:
             self._free.append(sketch)
 
     def total(self) -> DatasetSketch:
-        """What all threads have counted; they are done."""
+        """Returns what all threads have counted, when they are done."""
         total = self._free.pop() if self._free else self._new()
         while self._free:
             total.merge(self._free.pop())
@@ -377,7 +378,7 @@ def payload_flat(data: npt.NDArray[np.uint8], offsets: Int64s, schema: Schema) -
 
 
 def _row_splits(flat: Flat, feature: Feature) -> tuple[Int64s | None, int]:
-    """(row r has the values splits[r] up to splits[r + 1], 0), or (None, how many each row has)."""
+    """Returns (row r has the values splits[r] up to splits[r + 1], 0), or (None, how many each row has)."""
     if not feature.raw:
         return flat.splits, flat.length
     item = _raw_dtype(feature).itemsize
@@ -395,8 +396,8 @@ def _numbers(flat: Flat, feature: Feature) -> npt.NDArray[Any]:
 def _portions(
     splits: Int64s | None, length: int, rows: int, some: Int64s | None, *, with_records: bool
 ) -> Iterator[tuple[slice | Int64s, slice | Int64s | None, U64 | int]]:
-    """(where values stand, for each its record, its number in that) of these rows, or of all, so many values at once.
-    with_records: else there are no records and numbers.
+    """Yields (where values stand, for each its record, its number in that) of these rows, or of all, so many values at
+    once. with_records: else there are no records and numbers.
     """
     if splits is None and length == 1:
         for first in range(0, rows if some is None else len(some), _AT_ONCE):

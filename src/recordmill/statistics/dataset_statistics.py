@@ -1,6 +1,4 @@
-"""`DatasetStatistics`: what a data set's values are like, read of a `DatasetFeatureStatisticsList`, for people and
-programs.
-"""
+"""Statistics of a data set (`DatasetStatistics`), read of a `DatasetFeatureStatisticsList`, for people and programs."""
 
 from __future__ import annotations
 
@@ -77,36 +75,36 @@ class FeatureStatistics:
 
     @property
     def values(self) -> int:
-        """Of all records together."""
+        """Values of all records together."""
         return int(self._stats.common_stats.tot_num_values)
 
     @property
     def finite(self) -> int:
-        """How many values are neither NaN nor infinite."""
+        """Number of values that are neither NaN nor infinite."""
         return self.values - self.nans - sum(self.infinities)
 
     @property
     def infinities(self) -> tuple[int, int]:
-        """How many values are minus infinity, and how many plus infinity."""
+        """Number of values that are minus infinity, and how many plus infinity."""
         return int(self._custom.get("minus_infinities", 0)), int(self._custom.get("plus_infinities", 0))
 
     @property
     def lengths(self) -> tuple[int, float, int]:
-        """(least, mean, most) values of a record that has it."""
+        """Least, mean and most values of a record that has it."""
         common = self._stats.common_stats
         return int(common.min_num_values), float(common.avg_num_values), int(common.max_num_values)
 
     @property
     def length_counts(self) -> tuple[list[int], list[float]]:
-        """(lengths, ascending, how many of the records that have it are about as long as each and no longer): quantiles
-        of how many values records have.
+        """Lengths, ascending, and how many of the records that have it are about as long as each and no longer):
+        quantiles of how many values records have.
         """
         histogram = self._custom.get("lengths", self._stats.common_stats.num_values_histogram)
         return [round(one.high_value) for one in histogram.buckets], [one.sample_count for one in histogram.buckets]
 
     @property
     def sizes(self) -> tuple[int, float, int] | None:
-        """(least, mean, most) bytes of a text or of a binary value."""
+        """Least, mean and most bytes of a text or of a binary value."""
         if "max_bytes" not in self._custom:
             return None
         mean = self._stats.avg_length if self._kind == _TEXTS else self._stats.avg_num_bytes
@@ -132,7 +130,7 @@ class FeatureStatistics:
 
     @property
     def mean(self) -> float | None:
-        """Of the finite numbers."""
+        """Mean of the finite numbers."""
         return self._number("mean")
 
     @property
@@ -180,12 +178,12 @@ class FeatureStatistics:
 
     @property
     def quantile_error(self) -> float | None:
-        """By how large a share of the values the rank of a quantile may differ."""
+        """Share of the values by which the rank of a quantile may differ."""
         return self._custom.get("quantile_error")
 
     @property
     def distinct(self) -> int | None:
-        """How many values there are, which is exact if `distinct_error` is 0."""
+        """Number of values that there are, which is exact if `distinct_error` is 0."""
         if self._kind != _NUMBERS:
             return int(self._stats.unique)
         return int(self._custom["distinct"]) if "distinct" in self._custom else None
@@ -213,7 +211,7 @@ class FeatureStatistics:
 
     @property
     def lists_all_values(self) -> bool:
-        """Whether `top_values` has all values, with their counts."""
+        """True if `top_values` has all values, with their counts."""
         return self.top_values_are_exact and bool(self.top_values) and sum(self.top_values.values()) == self.values
 
     @property
@@ -235,7 +233,7 @@ class FeatureStatistics:
 
     @property
     def colours(self) -> ColourStatistics | None:
-        """Of encoded images; None of all else."""
+        """Colours of encoded images; None of all else."""
         if "decoded_images" not in self._custom:
             return None
         images, pixels = (int(self._custom[f"decoded_{name}"]) for name in ("images", "pixels"))
@@ -243,7 +241,7 @@ class FeatureStatistics:
         return ColourStatistics(images, pixels, mean, std_dev)
 
     def to_json(self) -> dict[str, Any]:
-        """All figures, for `--json`."""
+        """Returns all figures, for `--json`."""
         more = {} if self.colours is None else {"colours": asdict(self.colours)}
         return {
             "name": self.name, "type": self.type, "present": self.present, "missing": self.missing,
@@ -256,7 +254,7 @@ class FeatureStatistics:
         }  # fmt: skip
 
     def summary(self) -> dict[str, Any]:
-        """What a manifest says of it."""
+        """Returns the figures that a manifest holds."""
         found: dict[str, Any] = {
             "missing": self.missing, "min": self.min, "max": self.max, "mean": self.mean, "std_dev": self.std_dev,
             "distinct": self.distinct,
@@ -270,7 +268,7 @@ class FeatureStatistics:
         }
 
     def row(self) -> tuple[str, ...]:
-        """What a table shows, as its header calls it."""
+        """Returns the cells of a table, in the order of its header."""
         total = self.present + self.missing
         about = "" if self.distinct_error in (0, None) else "~"
         sizes, lengths = self.sizes, self.lengths
@@ -340,7 +338,7 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
 
     @classmethod
     def from_bytes(cls, data: bytes, source: str = "statistics.pb") -> DatasetStatistics:
-        """The statistics that a file holds; DataError for what is none."""
+        """Returns the statistics that a file holds; DataError for what is none."""
         try:
             return cls(statistics_pb2.DatasetFeatureStatisticsList.FromString(data))
         except DecodeError:
@@ -348,15 +346,15 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
 
     @classmethod
     def of_sketch(cls, sketch: DatasetSketch) -> DatasetStatistics:
-        """What was counted."""
+        """Makes statistics of a sketch."""
         return cls(to_proto(sketch))
 
     def to_proto(self) -> Any:
-        """The `DatasetFeatureStatisticsList`, as `tensorflow_data_validation` takes it."""
+        """Returns the `DatasetFeatureStatisticsList`, as `tensorflow_data_validation` takes it."""
         return self._proto
 
     def to_bytes(self) -> bytes:
-        """The message as a file holds it, equal for equal statistics."""
+        """Returns the message as a file holds it, equal for equal statistics."""
         return to_bytes(self._proto)
 
     @cached_property
@@ -372,7 +370,7 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
         return {dataset.name: int(dataset.num_examples) for dataset in self._proto.datasets}
 
     def of(self, splits: Sequence[str], features: Sequence[str] | None = None) -> DatasetStatistics:
-        """Those of some splits, and of some features, in their order; None: of all."""
+        """Returns the statistics of some splits, and of some features, in their order; None: of all."""
         proto = statistics_pb2.DatasetFeatureStatisticsList()
         proto.datasets.extend(dataset for dataset in self._proto.datasets if dataset.name in splits)
         for dataset in proto.datasets if features is not None else ():
@@ -382,7 +380,7 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
         return DatasetStatistics(proto)
 
     def chosen(self, split: str | None, columns: Sequence[str] | str | None) -> DatasetStatistics:
-        """Those of one split and of some features; None: of all.
+        """Returns the statistics of one split and of some features; None: of all.
 
         Raises:
             UsageError: there is no such split or feature.
@@ -406,7 +404,7 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
         return len(self._splits)
 
     def to_json(self) -> dict[str, Any]:
-        """All figures, by split."""
+        """Returns all figures, by split."""
         return {
             split: {
                 "records": self.records[split],
@@ -416,11 +414,11 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
         }
 
     def summary(self) -> dict[str, Any]:
-        """What a manifest says of them."""
+        """Returns the figures that a manifest holds."""
         return {split: {name: one.summary() for name, one in features.items()} for split, features in self.items()}
 
     def lines(self) -> Iterator[str]:
-        """What people read."""
+        """Yields the lines of a table for people."""
         for split, features in self.items():
             yield f"{split}: {self.records[split]:,} records"
             yield from _aligned([_COLUMNS, *(one.row() for one in features.values())])

@@ -1,4 +1,4 @@
-"""`NumberSketch`: what the numbers of a feature are like. It is a function of the multiset of the values alone, and two
+"""Counts the numbers of a feature (`NumberSketch`). A sketch is a function of the multiset of the values alone, and two
 of them add up to that of all values, bit by bit: sums are exact integers, and values are counted in bins.
 
 A bin is a value while there are at most `most_bins` of them, so that quantiles and histograms are exact. Beyond that,
@@ -48,12 +48,12 @@ class NumberSketch:
 
     @property
     def finite(self) -> int:
-        """How many values are neither infinite nor NaN."""
+        """Number of values that are neither infinite nor NaN."""
         return int(self.counts.sum())
 
     @property
     def count(self) -> int:
-        """How many values there are."""
+        """Number of values that there are."""
         return self.finite + self.nans + self.plus_infinities + self.minus_infinities
 
     def add(self, values: npt.NDArray[Any]) -> None:
@@ -130,17 +130,17 @@ class NumberSketch:
 
     @property
     def sum(self) -> Fraction:
-        """Of the finite values, exactly."""
+        """Sum of the finite values, exactly."""
         return Fraction(self.total, 1 if self.is_int else 1 << _UNIT)
 
     @property
     def mean(self) -> float:
-        """Of the finite values, correctly rounded; NaN of none."""
+        """Mean of the finite values, correctly rounded; NaN of none."""
         return _rounded(self.sum / self.finite) if self.finite else math.nan
 
     @property
     def variance(self) -> float:
-        """Of the finite values, as a population; correctly rounded; NaN of none."""
+        """Variance of the finite values, as a population; correctly rounded; NaN of none."""
         return _rounded(self._variance()) if self.finite else math.nan
 
     @property
@@ -167,11 +167,11 @@ class NumberSketch:
         return low, high
 
     def quantile(self, share: float) -> float:
-        """The value at ceil(share * count) in the order of the finite values, or one of its bin; NaN of none."""
+        """Returns the value at ceil(share * count) of the finite values in order, or one of its bin; NaN of none."""
         return self.quantiles([share])[0]
 
     def quantiles(self, shares: Sequence[float | Fraction]) -> list[float]:
-        """Several of them."""
+        """Returns several of them."""
         if self.least is None or self.most is None:
             return [math.nan] * len(shares)
         finite, (low, high) = self.finite, self.edges()
@@ -190,7 +190,7 @@ class NumberSketch:
         return float(self.counts.max()) / self.finite if self.level and self.finite else 0.0
 
     def to_fields(self) -> dict[str, Any]:
-        """All that it has counted."""
+        """Returns all counts."""
         return {
             "zeros": self.zeros,
             "nans": self.nans,
@@ -222,7 +222,7 @@ def _keys(values: npt.NDArray[np.float64]) -> U64:
 
 
 def _numbers(keys: U64) -> npt.NDArray[np.float64]:
-    """The values of these keys."""
+    """Returns the values of these keys."""
     return np.where(keys & _SIGN, keys ^ _SIGN, ~keys).view(np.float64)
 
 

@@ -39,7 +39,7 @@ class _Image:
 
 @dataclass(frozen=True)
 class PixelTotal:
-    """What was added up. images: that were decoded; is_whole: these are all, not a sample. pixels: of them together;
+    """Sums of pixels. images: those that were decoded; is_whole: these are all, not a sample. pixels: of them together;
     sums, squares: of red, green and blue.
     """
 
@@ -70,12 +70,12 @@ class PixelSketch:
 
     @classmethod
     def of_features(cls, count: int, splits: int, most: int) -> PixelSketch:
-        """One of so many features, of all splits. most: values that are kept of each."""
+        """Returns one of so many features, of all splits. most: values that are kept of each."""
         least = max(LEAST_DECODED // splits, LEAST_OF_SPLIT)
         return cls(least, min(MOST_DECODED, most // 4), WAITING_BYTES // count)
 
     def add(self, hashes: U64, data: Bytes, starts: Int64s, ends: Int64s) -> None:
-        """Count the values data[starts[i]:ends[i]], of these hashes: [values]."""
+        """Counts the values data[starts[i]:ends[i]], of these hashes: [values]."""
         near = np.flatnonzero(hashes <= np.uint64(self._bound))
         if not len(near):
             return
@@ -94,14 +94,14 @@ class PixelSketch:
         self._decode(self.waiting_bytes)
 
     def add_sums(self, sums: PixelSums) -> None:
-        """Count images that others have decoded, [images, SUMS]; those without pixels could not be."""
+        """Counts images that others have decoded, [images, SUMS]; those without pixels could not be."""
         known = sums[sums[:, 0] > 0]
         self._whole[0] += len(known)
         for at, total in enumerate(known.astype(object).sum(0).tolist() if len(known) else [], 1):
             self._whole[at] += total
 
     def _keep(self, new: U64) -> U64:
-        """Let go what is not in the sample when these come, and give the hashes of what is, ascending."""
+        """Drops images that leave the sample when these come, and returns the hashes of the others, ascending."""
         known = np.fromiter(self._images, np.uint64, len(self._images))
         hashes = np.union1d(known, new)
         of_share = int(np.searchsorted(hashes, _SHARE_HASH, "right"))
@@ -131,7 +131,7 @@ class PixelSketch:
                     return
 
     def merge(self, other: PixelSketch) -> None:
-        """Add what another one has counted, which is not used any more."""
+        """Adds what another one has counted, which is not used any more."""
         assert (self.least, self.most) == (other.least, other.most)
         self._whole = [mine + others for mine, others in zip(self._whole, other._whole, strict=True)]
         if not other._images:
@@ -147,13 +147,13 @@ class PixelSketch:
         self._decode(self.waiting_bytes)
 
     def _sample(self) -> Iterator[tuple[int, _Image]]:
-        """The sample by hash, decoded."""
+        """Yields the sample by hash, decoded."""
         self._decode(0)
         for one in sorted(self._images):
             yield one, self._images[one]
 
     def total(self) -> PixelTotal | None:
-        """Of all images that were decoded; None of none."""
+        """Returns the sums of all images that were decoded; None of none."""
         if self._whole[0]:
             return PixelTotal.of(self._whole[0], True, self._whole[1:])
         known = [image for _, image in self._sample() if image.sums[0]]
@@ -162,7 +162,7 @@ class PixelSketch:
         return PixelTotal.of(images, False, totals) if images else None
 
     def to_fields(self) -> dict[str, Any]:
-        """All that it has counted."""
+        """Returns all counts."""
         sample = list(self._sample())
         return {
             "whole": [hex(total) for total in self._whole],
@@ -172,7 +172,7 @@ class PixelSketch:
         }
 
     def set_fields(self, fields: Mapping[str, Any]) -> None:
-        """Count what `to_fields` gave."""
+        """Counts what `to_fields` gave."""
         self._whole = [int(total, 16) for total in fields["whole"]]
         sums = np.asarray(fields["sums"], np.int64).reshape(-1, SUMS)
         hashes = np.asarray(fields["hashes"], np.uint64)

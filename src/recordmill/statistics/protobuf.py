@@ -1,5 +1,5 @@
-"""A sketch as TensorFlow Metadata's `DatasetFeatureStatisticsList`, the message that TensorFlow Data Validation writes,
-shows and compares: one `DatasetFeatureStatistics` a split. Equal sketches give equal bytes.
+"""Turns a sketch into TensorFlow Metadata's `DatasetFeatureStatisticsList`, the message that TensorFlow Data Validation
+writes, shows and compares: one `DatasetFeatureStatistics` a split. Equal sketches give equal bytes.
 
 What that message has no field for stands in `custom_stats`: `variance`, `distinct` of numbers, `distinct_error` (the
 share by which that may differ; 0: exact), `quantile_error` (the same of the ranks of quantiles), `top_values` of
@@ -40,7 +40,7 @@ _INT, _FLOAT, _STRING, _BYTES = (
 
 
 def to_proto(sketch: DatasetSketch) -> Any:
-    """The statistics of the splits that have records."""
+    """Returns the statistics of the splits that have records."""
     found = statistics_pb2.DatasetFeatureStatisticsList()
     for number, features in enumerate(sketch.features):
         if not sketch.records[number]:
@@ -52,7 +52,7 @@ def to_proto(sketch: DatasetSketch) -> Any:
 
 
 def to_bytes(proto: Any) -> bytes:
-    """The message as a file has it."""
+    """Returns the message as a file has it."""
     data: bytes = proto.SerializeToString(deterministic=True)
     return data
 
@@ -166,7 +166,7 @@ def _put_pixels(proto: Any, total: PixelTotal) -> None:
 
 
 def _put_span(proto: Any, sizes: NumberSketch) -> None:
-    """The bytes of texts and binary values."""
+    """Puts the sizes of texts and binary values."""
     if sizes.least is not None and sizes.most is not None:
         _put_custom(proto, "min_bytes", sizes.least)
         _put_custom(proto, "max_bytes", sizes.most)

@@ -1,7 +1,7 @@
-"""`ValueSketch`: the values of least hash, and how often each occurs. Which ones these are, the values alone decide, so
-two sketches add up to that of all values. While there are no more distinct values than it keeps, it has all, and else
-it tells how many there are (Bar-Yossef et al., "Counting distinct elements in a data stream", 2002, and Beyer et
-al., "On synopses for distinct-value estimation", 2007: the standard error is 1 / sqrt(most)).
+"""Counts the values of least hash (`ValueSketch`). Which ones these are, the values alone decide, so two sketches add
+up to that of all values. While there are no more distinct values than it keeps, it has all, and else it tells how many
+there are (Bar-Yossef et al., "Counting distinct elements in a data stream", 2002, and Beyer et al., "On synopses for
+distinct-value estimation", 2007: the standard error is 1 / sqrt(most)).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ValueSketch:
             self._fill(self._slots[at], self._counts[at], self._places[at])
 
     def _drop(self) -> None:
-        """Keep `most` hashes."""
+        """Drops all but `most` hashes."""
         at = np.flatnonzero(self._slots)
         hashes = self._slots[at]
         self.threshold = int(np.partition(hashes, self.most - 1)[self.most - 1])
@@ -89,22 +89,22 @@ class ValueSketch:
         self._used = len(hashes)
 
     def smallest(self) -> tuple[U64, Int64s]:
-        """The hashes that are kept, ascending, and how often each value occurs."""
+        """Returns the hashes that are kept, ascending, and how often each value occurs."""
         hashes, counts, _ = self._table()
         return hashes[: self.most], counts[: self.most]
 
     @property
     def is_whole(self) -> bool:
-        """Whether all values are kept."""
+        """True if all values are kept."""
         return self.threshold == _ALL and self._used <= self.most
 
     def distinct(self) -> int:
-        """How many values there are: exactly if all are kept, else an estimate."""
+        """Returns how many values there are: exactly if all are kept, else an estimate."""
         hashes, _ = self.smallest()
         return len(hashes) if self.is_whole else ((self.most - 1) << 64) // int(hashes[-1])
 
     def merge(self, other: ValueSketch) -> None:
-        """Add what another one has counted."""
+        """Adds what another one has counted."""
         assert self.most == other.most
         (mine, my_counts), (others, other_counts) = self.smallest(), other.smallest()
         is_whole = self.is_whole and other.is_whole
@@ -114,14 +114,14 @@ class ValueSketch:
         self.set_smallest(hashes, counts, is_whole)
 
     def set_smallest(self, hashes: U64, counts: Int64s, is_whole: bool) -> None:
-        """Have counted these, of hashes ascending; is_whole: there were no others."""
+        """Replaces all counts by these, of hashes ascending; is_whole: there were no others."""
         if len(hashes) > self.most:
             hashes, counts, is_whole = hashes[: self.most], counts[: self.most], False
         self.threshold = _ALL if is_whole else int(hashes[-1])
         self._fill(hashes, counts, np.full(len(hashes), -1, np.int32))
 
     def most_frequent(self) -> Iterator[tuple[int, int]]:
-        """(hash, count) of what is kept, the most frequent first; of equally frequent ones that of least hash."""
+        """Yields (hash, count), the most frequent first; of equally frequent ones that of least hash."""
         hashes, counts = self.smallest()
         order = np.argsort(-counts, kind="stable")
         yield from zip(hashes[order].tolist(), counts[order].tolist(), strict=True)
@@ -136,7 +136,7 @@ def hash_numbers(values: npt.NDArray[Any]) -> U64:
 
 
 def unmixed(hashes: U64) -> Int64s:
-    """The bits of the numbers whose hashes these are."""
+    """Returns the bits of the numbers whose hashes these are."""
     first, second = (pow(factor, -1, 1 << 64) for factor in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
     word = hashes ^ (hashes >> np.uint64(31)) ^ (hashes >> np.uint64(62))
     word = word * np.uint64(second)
@@ -154,16 +154,16 @@ def hash_texts(data: Bytes, starts: Int64s, ends: Int64s) -> U64:
 
 
 def gather_texts(data: Bytes, starts: Int64s, ends: Int64s) -> tuple[Int64s, Bytes]:
-    """(offsets [texts + 1], bytes) of data[starts[i]:ends[i]], cut behind TEXT_BYTES."""
+    """Returns (offsets [texts + 1], bytes) of data[starts[i]:ends[i]], cut after TEXT_BYTES."""
     sizes = np.minimum(ends - starts, TEXT_BYTES + 1)  # one more says that it is cut
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     if len(starts) and int(offsets[-1]) == ends[-1] - starts[0] and np.array_equal(starts[1:], ends[:-1]):
-        return offsets, data[starts[0] : ends[-1]].copy()  # behind each other, and none is cut
+        return offsets, data[starts[0] : ends[-1]].copy()  # one after the other, and none is cut
     return offsets, data[np.repeat(starts - offsets[:-1], sizes) + np.arange(int(offsets[-1]))]
 
 
 class ValueTexts:
-    """The texts of values that a sketch keeps, by their hashes, cut behind TEXT_BYTES."""
+    """The texts of values that a sketch keeps, by their hashes, cut after TEXT_BYTES."""
 
     def __init__(self) -> None:
         self._hashes = [np.empty(0, np.uint64)]
@@ -171,23 +171,23 @@ class ValueTexts:
         self.count = 0
 
     def is_full(self, most: int) -> bool:
-        """Whether there are more than so many, or in so many parts that these take more than the texts."""
+        """Returns whether there are more than so many, or in so many parts that these take more than the texts."""
         return self.count > most or len(self._texts) > _MOST_PARTS
 
     def put(self, hashes: U64, data: Bytes, starts: Int64s, ends: Int64s) -> None:
-        """Keep data[starts[i]:ends[i]] under hashes[i]."""
+        """Keeps data[starts[i]:ends[i]] under hashes[i]."""
         offsets, gathered = gather_texts(data, starts, ends)
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(gathered)]
         self.put_texts(hashes, pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(hashes), buffers))
 
     def put_texts(self, hashes: U64, texts: pa.Array) -> None:
-        """Keep these."""
+        """Keeps these."""
         self._hashes.append(hashes)
         self._texts.append(texts)
         self.count += len(hashes)
 
     def keep(self, kept: U64) -> pa.Array:
-        """Let go all but these, and give their texts."""
+        """Drops all texts but these, and returns them."""
         hashes = np.concatenate(self._hashes)
         order = np.argsort(hashes, kind="stable")
         places = order[np.searchsorted(hashes[order], kept)] if len(kept) else np.empty(0, np.int64)
@@ -196,7 +196,7 @@ class ValueTexts:
         return texts
 
     def merge(self, other: ValueTexts) -> None:
-        """Keep those of another one, too."""
+        """Keeps those of another one, too."""
         for hashes, texts in zip(other._hashes, other._texts, strict=True):
             self.put_texts(hashes, texts)
 

@@ -1,3 +1,3 @@
-"""What `read` does to columns on their way: NumPy forms, conversions, decoded images, predicates. RecordBatch in,
-RecordBatch or arrays out.
+"""Columns on their way from the decoder to a writer: NumPy forms, conversions, decoded images, predicates. RecordBatch
+in, RecordBatch or arrays out.
 """

@@ -1,6 +1,5 @@
-"""`Decoding`: payloads to columns that are converted, the features as the records have them and what becomes of them;
-and conversions as people write them (`image=float32[64,64,3]`, `boxes=[-1,4]`) to the steps of
-`records.columns.convert`.
+"""Decodes payloads to columns that are converted (`Decoding`), and parses conversions as people write them
+(`image=float32[64,64,3]`, `boxes=[-1,4]`) to the steps of `records.columns.convert`.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Decoding:
 
     @cached_property
     def schema(self) -> Schema:
-        """The features behind the steps.
+        """The features after the steps.
 
         Raises:
             UsageError: a feature is nothing that its step takes.
@@ -65,7 +64,7 @@ class Decoding:
         return self.converted(batch, source, lambda row: f"record {first_record + row}, byte {int(places[row])}")
 
     def converted(self, batch: pa.RecordBatch, source: str, place: Callable[[int], str]) -> pa.RecordBatch:
-        """The columns of records as they have them to those behind the steps. place: of the record of a row.
+        """Returns the columns of records as they have them to those after the steps. place: of the record of a row.
 
         Raises:
             DataError: a record can't be converted.
@@ -80,7 +79,9 @@ class Decoding:
     def decode_lenient(
         self, data: Bytes, starts: Int64s, lengths: Int64s
     ) -> tuple[pa.RecordBatch, Int64s, list[BadRecord]]:  # fmt: skip
-        """Like decode without bad records: (the batch of the good ones, their rows, the bad ones in order)."""
+        """Decodes, without an error for bad records; returns (the batch of the good ones, their rows, the bad ones in
+        order).
+        """
         batch, good, bad = decode_lenient(data, starts, lengths, self.stored)
         if not self.steps:
             return batch, good, bad
@@ -96,7 +97,7 @@ Specs = Sequence[str] | str | None
 
 
 def listed_names(specs: Specs | Mapping[str, str] | Mapping[str, str | Sequence[int]], keyword: str) -> Sequence[str]:
-    """One text for each feature; a mapping says the same as `FEATURE=...`.
+    """Returns one text for each feature; a mapping says the same as `FEATURE=...`.
 
     Raises:
         UsageError: one of them is no text.
@@ -122,7 +123,7 @@ def _text(name: str, what: object, keyword: str) -> str:
 
 
 def typed(text: str) -> tuple[str, str, str, str | None] | None:
-    """(feature, "<", ">" or "", dtype, what stands in [] if there is such) of `FEATURE=DTYPE[SHAPE]`."""
+    """Returns (feature, "<", ">" or "", dtype, what stands in [] if there is such) of `FEATURE=DTYPE[SHAPE]`."""
     match = _TYPED.fullmatch(text)
     return None if match is None else (match[1], match[2], match[3], match[4])
 
@@ -151,7 +152,7 @@ def reshape_step(text: str) -> Reshape:
 
 
 def shape_of(text: str, given: str, anywhere: bool = False) -> tuple[int | None, ...]:
-    """The numbers of a shape; -1 is None, in the first place only unless anywhere.
+    """Returns the numbers of a shape; -1 is None, in the first place only unless anywhere.
 
     given: the option that says it, as messages quote it.
 

@@ -1,5 +1,5 @@
-"""Columns to other columns, between the decoder and the writers:
-`Step`s that turn one feature of a batch into what people work with.
+"""Converts columns, between the decoder and the writers, by `ConversionStep`s that turn one feature of a batch into
+what people work with.
 
     DecodeRaw     bytes to a tensor of numbers (`tf.io.decode_raw`)
     DecodeTensor  serialized TensorProtos to a tensor (`tf.io.parse_tensor`)
@@ -46,10 +46,10 @@ class ConversionStep(Protocol):
         """The name of the feature that is converted."""
 
     def output(self, feature: Feature) -> Feature:
-        """What the feature becomes; UsageError if it can't."""
+        """Returns the converted feature; UsageError if it can't be converted."""
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
-        """The column of output(feature), without the rows of the faults, and these."""
+        """Returns the column of output(feature), without the rows of the faults, and these."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Converted:
 
 
 def output_schema(steps: Sequence[ConversionStep], schema: Schema) -> Schema:
-    """The schema behind these steps.
+    """Returns the schema after these steps.
 
     Raises:
         UsageError: a feature is not there, or is nothing that the step takes.
@@ -76,7 +76,7 @@ def output_schema(steps: Sequence[ConversionStep], schema: Schema) -> Schema:
 
 
 def convert_column(steps: Sequence[ConversionStep], batch: pa.RecordBatch, schema: Schema) -> Converted:
-    """The batch, of the schema's Arrow types, behind these steps."""
+    """Returns the batch, of the schema's Arrow types, after these steps."""
     rows = np.arange(batch.num_rows)
     bad: list[BadRecord] = []
     columns = list(batch.columns)
@@ -177,8 +177,8 @@ class DecodeTensor:
         return build_steps(_numbers(values, self.dtype), sizes // max(out.inner_size, 1), present, out), ()
 
     def costs(self, column: pa.Array, feature: Feature) -> tuple[Int64s, Int64s]:
-        """([rows] bytes of each tensor, [rows] bytes that are needed beside it), which a proto of one value that stands
-        for all makes as large as it likes; 0 for what is none or is missing. Only headers are looked at.
+        """Returns ([rows] bytes of each tensor, [rows] bytes that are needed beside it), which a proto of one value
+        that stands for all makes as large as it likes; 0 for what is none or is missing. Only headers are looked at.
         """
         parts = take_apart(column, feature)
         sizes = self._sound_sizes(tensor_proto.read_headers(parts.values, parts.splits[0]))
@@ -232,7 +232,7 @@ class DecodeTensor:
 
 @dataclass(frozen=True)
 class Reshape:
-    """The same values in another shape; None: the dimension that follows from the others."""
+    """Keeps the values, in another shape; None: the dimension that follows from the others."""
 
     feature: str
     shape: Shape
@@ -298,7 +298,7 @@ class Pad:
         return replace(feature, shape=(self.length, *feature.shape[1:]), per_step=False)
 
     def _fill(self, feature: Feature) -> pa.Scalar:
-        """The padding value, as text or as the number that it is."""
+        """Returns the padding value, as text or as the number that it is."""
         arrow = value_type(feature)
         try:
             text = isinstance(self.value, str) and not (
@@ -359,8 +359,8 @@ def _as_ragged(feature: Feature) -> Feature:
 
 
 def as_list(column: pa.Array, feature: Feature) -> tuple[pa.Array, Feature]:
-    """A feature of a fixed shape as a list along its first dimension, a scalar as a list of one;
-    a variable list as it is.
+    """Returns a feature of a fixed shape as a list along its first dimension, a scalar as a list of one; a variable
+    list as it is.
     """
     out, present = _as_ragged(feature), _present(column)
     if out == feature:
@@ -371,8 +371,8 @@ def as_list(column: pa.Array, feature: Feature) -> tuple[pa.Array, Feature]:
 
 
 def build_steps(flat: pa.Array, counts: Int64s, present: Bools, out: Feature) -> pa.Array:
-    """The column of `out`: flat holds the values of the rows that are there, counts [rows] how many items each has
-    along a variable dimension.
+    """Returns the column of `out`: flat holds the values of the rows that are there, counts [rows] how many items each
+    has along a variable dimension.
     """
     flat = flat.cast(value_type(out))
     if not out.ragged_rank:
@@ -397,7 +397,7 @@ def build_steps(flat: pa.Array, counts: Int64s, present: Bools, out: Feature) ->
 
 
 def _with_missing(flat: pa.Array, present: Bools, out: Feature) -> pa.Array:
-    """Tensors (or scalars) of one size, one per row."""
+    """Returns tensors (or scalars) of one size, one per row."""
     if out.shape:
         return pa.Array.from_buffers(arrow_type(out), len(present), [_bitmap(present)], children=[flat])
     return flat if present.all() else pc.if_else(pa.array(present), flat, pa.scalar(None, flat.type))
@@ -423,7 +423,7 @@ def _counts(column: pa.Array, feature: Feature, present: Bools) -> Int64s:
 
 
 def _flat(column: pa.Array, feature: Feature) -> pa.Array:
-    """The values of all rows that are there, one after the other."""
+    """Returns the values of all rows that are there, one after the other."""
     if not feature.shape:
         return column.drop_null()
     for _ in range(feature.ragged_rank + bool(feature.inner_shape)):
@@ -432,7 +432,7 @@ def _flat(column: pa.Array, feature: Feature) -> pa.Array:
 
 
 def _numbers(data: Array, dtype: str, big_endian: bool = False) -> pa.Array:
-    """The values whose memory the bytes are."""
+    """Returns the values whose memory the bytes are."""
     order: Literal["<", ">"] = ">" if big_endian else "<"
     if dtype == "bool":
         return pa.array(data != 0)

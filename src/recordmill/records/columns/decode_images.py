@@ -87,8 +87,8 @@ class DecodeImages:
         return stored_pixels(data, header, self.channels, resize=resize)
 
     def costs(self, column: pa.Array, feature: Feature) -> tuple[Int64s, Int64s]:
-        """([rows] bytes of pixels of each image's result, [rows] bytes that are needed while it is decoded); 0 for what
-        is no image or is missing.
+        """Returns ([rows] bytes of pixels of each image's result, [rows] bytes that are needed while it is decoded); 0
+        for what is no image or is missing.
 
         Only headers are looked at.
         """
@@ -116,7 +116,7 @@ class DecodeImages:
 def stored_pixels(
     data: Pixels, header: ImageHeader, channels: int, shrink: int = 1, resize: tuple[int, int] | None = None
 ) -> Pixels:
-    """The image whose container is whole as uint8 [height, width, channels].
+    """Returns the image whose container is whole as uint8 [height, width, channels].
 
     shrink: 1, or for a JPEG 2, 4 or 8: decode it by so much smaller (rounded up). resize: to (width, height), with
     antialiasing.
@@ -152,17 +152,17 @@ def _array(image: Image.Image, channels: int) -> Pixels:
 
 
 def work_bytes(header: ImageHeader) -> int:
-    """The bytes that decoding an image of this header takes at most, its pixels included."""
+    """Returns the bytes that decoding an image of this header takes at most, its pixels included."""
     return header.height * header.width * _WORK_BYTES.get(header.format, _OTHER_WORK_BYTES)
 
 
 def looks_like_image(payload: bytes) -> bool:
-    """Whether the bytes begin as an image of one of the formats does."""
+    """Returns whether the bytes begin as an image of one of the formats does."""
     return sniff_image(payload[:IMAGE_HEAD_BYTES]) is not None
 
 
 def image_sizes(column: pa.Array, feature: Feature) -> set[tuple[int, int]]:
-    """The (height, width) of the images of a column, those that are none left out."""
+    """Returns the (height, width) of the images of a column, those that are none left out."""
     parts = take_apart(column, feature)
     splits, found = parts.splits[0], set()
     for row, there in enumerate(column.is_valid().to_pylist()):

@@ -43,8 +43,8 @@ _ROW_NUMBERS = frozenset(("rowid", "recordmill row"))  # of a batch, and so of h
 
 
 def named_columns(connection: Any, condition: str, names: Sequence[str], said: str) -> tuple[str, ...]:
-    """Those of the names that a condition, which DuckDB found valid over columns of all these names,
-    looks at; case does not count. said: the condition as messages quote it.
+    """Returns those of the names that a condition, which DuckDB found valid over columns of all these names, looks at;
+    case does not count. said: the condition as messages quote it.
 
     Raises:
         UsageError: it is not decided by a row's own values: it calls `random()`, `now()` or the like, names a row
@@ -64,7 +64,7 @@ def named_columns(connection: Any, condition: str, names: Sequence[str], said: s
 
 
 def _parse(connection: Any, sql: str) -> list[dict[str, Any]]:
-    """All nodes of the statement's tree; none if it is not one plain SELECT."""
+    """Returns all nodes of the statement's tree; none if it is not one plain SELECT."""
     parsed = json.loads(connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchall()[0][0])
     if parsed["error"] or len(parsed["statements"]) != 1 or parsed["statements"][0]["node"]["type"] != "SELECT_NODE":
         return []
@@ -79,7 +79,7 @@ def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def _undecided(connection: Any, nodes: Sequence[dict[str, Any]], names: set[str]) -> Iterator[str]:
-    """What is not decided by columns of these names."""
+    """Yields parts of a condition that columns of these names don't decide."""
     if not nodes:
         yield "it is not one condition"
     for node in nodes:
@@ -95,7 +95,7 @@ def _undecided(connection: Any, nodes: Sequence[dict[str, Any]], names: set[str]
 
 
 def _changes(connection: Any, name: str) -> bool:
-    """Whether a function, or what a macro of that name calls, can give another value for the same arguments."""
+    """Returns whether a function, or what a macro of that name calls, can give another value for the same arguments."""
     found = connection.execute(
         "SELECT stability, macro_definition FROM duckdb_functions() WHERE lower(function_name) = lower(?)", [name]
     ).fetchall()
@@ -122,7 +122,7 @@ class Predicate:
         return f"{self.given}{self.predicate}" if self.given else option("where", self.predicate)
 
     def columns(self, schema: Schema) -> tuple[str, ...]:
-        """The features that the predicate looks at.
+        """Returns the features that the predicate looks at.
 
         Raises:
             UsageError: it has none with all of them, or is not decided by them alone, as random() is not.
@@ -221,5 +221,5 @@ def _short(error: Exception) -> str:
 
 
 def names_to_read(selected: Sequence[str], needed: Sequence[str]) -> tuple[str, ...]:
-    """The selected names, and behind them what else is needed."""
+    """Returns the selected names, and after them what else is needed."""
     return (*selected, *(name for name in needed if name not in selected))

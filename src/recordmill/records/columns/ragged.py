@@ -68,7 +68,7 @@ class Strings:
         return (self[row] for row in range(len(self)))
 
     def to_list(self) -> list[str | bytes | None]:
-        """A `str` or `bytes` per row, None for a missing one."""
+        """Returns a `str` or `bytes` per row, None for a missing one."""
         return list(self)
 
     def to_numpy(self) -> Array:
@@ -123,7 +123,7 @@ class Ragged:
         return (self[row] for row in range(len(self)))
 
     def to_list(self) -> list[Any]:
-        """A list of arrays (of lists, where rows are nested lists or text), None for a missing row."""
+        """Returns a list of arrays (of lists, where rows are nested lists or text), None for a missing row."""
         return [row.to_list() if isinstance(row, (Ragged, Strings)) else row for row in self]
 
     def to_padded(self, length: int | None = None, value: Any = 0) -> Array:
@@ -148,7 +148,7 @@ class Ragged:
         return result
 
     def to_tf(self) -> tf.RaggedTensor:
-        """The same as a tf.RaggedTensor; missing rows are empty there."""
+        """Returns a tf.RaggedTensor of the rows; missing rows are empty there."""
         import tensorflow as tf
 
         first, last = int(self.row_splits[0]), int(self.row_splits[-1])

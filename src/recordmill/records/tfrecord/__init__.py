@@ -1,3 +1,1 @@
-"""TFRecord files: payloads to frames with CRCs, and bytes of any compression back to checked frames;
-nothing is parsed.
-"""
+"""Frames of TFRecord files: written with CRCs, and read back from bytes of any compression; nothing is parsed."""

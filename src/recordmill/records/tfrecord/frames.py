@@ -1,5 +1,5 @@
-"""Frames: what a TFRecord file is made of. Payloads to frames, bytes to checked frames, frames in another order; and
-where the records of an uncompressed file begin, found from header to header without a look at a payload.
+"""Frames, the records of a TFRecord file: makes them of payloads, checks them in bytes, copies them in another order,
+and finds where the records of an uncompressed file begin, from header to header without a look at a payload.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_RECORD_BYTES = 1 << 30  # 1 GiB: above what any known writer makes, and prot
 
 @dataclass(frozen=True)
 class Frames:
-    """Framed records: frame i is data[starts[i] : starts[i] + lengths[i] + 16].
+    """Records with their frames: frame i is data[starts[i] : starts[i] + lengths[i] + 16].
 
     data: uint8 [bytes]; what lies between and around the frames is nobody's.
     starts: int64 [n], where each frame's first byte is. lengths: int64 [n], the payloads' bytes.
@@ -40,13 +40,13 @@ class Frames:
         return len(self.starts)
 
     def payload(self, index: int) -> Bytes:
-        """The payload of one record, as a view."""
+        """Returns the payload of one record, as a view."""
         start = int(self.starts[index]) + HEADER_BYTES
         return self.data[start : start + int(self.lengths[index])]
 
 
 def frame(data: Bytes, offsets: Int64s) -> Frames:
-    """Frame payloads contiguously, in order: record i is data[offsets[i] : offsets[i + 1]].
+    """Frames payloads contiguously, in order: record i is data[offsets[i] : offsets[i + 1]].
 
     Args:
         data: uint8 [bytes], C-contiguous.
@@ -75,7 +75,9 @@ def try_scan(
     final: bool,
     check: bool = True,
 ) -> tuple[Frames, int, DataError | None]:
-    """As `scan`, but with what is wrong behind the last good frame as a value, so that the good ones are not lost."""
+    """Scans as `scan` does, but returns the fault after the last good frame as a value, so that the good ones are not
+    lost.
+    """
     data = np.ascontiguousarray(data)
     scan = native.FrameScan(max_record_bytes=max_record_bytes, final=final, check=check, code=native.MORE)
     parts: list[tuple[Int64s, Int64s, npt.NDArray[np.uint32]]] = []
@@ -105,7 +107,7 @@ def try_scan(
 
 
 def explain_frame(code: int, header: Bytes, left: int, max_record_bytes: int) -> str:
-    """A scan's code in words; header: the frame's first eight bytes, left: the bytes from there to the end."""
+    """Returns a scan's code in words; header: the frame's first eight bytes, left: the bytes from there to the end."""
     if code == native.SHORT_HEADER:
         return f"truncated: {left} bytes are left, and a record's header has {HEADER_BYTES}"
     length = int.from_bytes(header[:8].tobytes(), "little")
@@ -131,7 +133,7 @@ def scan(
     final: bool,
     check: bool = True,
 ) -> tuple[Frames, int]:
-    """The whole frames from the start of data on, each checked, and how many bytes they take.
+    """Returns the whole frames from the start of data on, each checked, and how many bytes they take.
 
     The header's CRC is checked before its length is believed, the length against the limit and the bytes left before it
     is used, and then (with check) the payload's CRC. The Frames refer to data and do not copy it.
@@ -190,8 +192,8 @@ _LARGE_BYTES = 64 << 10  # 64 KiB: from this mean size on, reading only headers 
 
 
 class ContentDigest:
-    """What tells the records of a file from others without a look at their payloads: 64 bits of all lengths and payload
-    CRCs, in order. Against chance and mistakes, not against forgery: CRCs are easily made equal.
+    """Digest that tells the records of a file from others without a look at their payloads: 64 bits of all lengths and
+    payload CRCs, in order. Against chance and mistakes, not against forgery: CRCs are easily made equal.
     """
 
     def __init__(self) -> None:
@@ -207,7 +209,7 @@ class ContentDigest:
         return int(self._state[0])
 
     def hopped(self, last_footer: Bytes) -> None:
-        """The file ends with this CRC, and `hop` has counted what is before it."""
+        """Adds the CRC at the end of a file, of which `hop` has counted what is before it."""
         if len(last_footer) == FOOTER_BYTES:
             native.digest_word(self._state, int.from_bytes(last_footer.tobytes(), "little"))
 
@@ -222,7 +224,8 @@ def hop(
     max_record_bytes: int = MAX_RECORD_BYTES,
     content: ContentDigest | None = None,
 ) -> Iterator[Int64s]:
-    """The byte offsets of the frames that begin in [start, stop), ascending, in arrays of up to some ten thousand.
+    """Yields the byte offsets of the frames that begin in [start, stop), ascending, in arrays of up to some ten
+    thousand.
 
     Args:
         start: where a frame begins. stop: the file's end if None. first_record: the number of the frame at start, for
@@ -273,7 +276,7 @@ def hop(
 
 
 def frame_end(path: str, start: int) -> int:
-    """Where the frame ends that `hop` has found to begin there.
+    """Returns where the frame ends that `hop` has found to begin there.
 
     Raises:
         DataError: the file has become shorter, or another one, since.

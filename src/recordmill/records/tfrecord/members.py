@@ -1,5 +1,5 @@
-"""Frames to a compressed file of record-aligned members, so that such a shard keeps its random access: a record is one
-seek and one member away.
+"""Writes frames to a compressed file of record-aligned members, so that such a shard keeps its random access: a record
+is one seek and one member away.
 
 Where members begin follows from the records alone, never from how they arrive, so the same records give the same bytes.
 """
@@ -27,7 +27,9 @@ class MemberCutter:
         self._member_bytes, self._held, self._held_bytes = member_bytes, [np.empty(0, np.uint8)], 0
 
     def add(self, frames: Frames) -> Iterator[Bytes]:
-        """The members that are complete now: those behind which another frame has come that they have no room for."""
+        """Yields the members that are complete now: those after which another frame has come that they have no room
+        for.
+        """
         if len(frames) == 0:
             return
         first, last = int(frames.starts[0]), int(frames.starts[-1] + frames.lengths[-1]) + FRAME_BYTES
@@ -46,7 +48,7 @@ class MemberCutter:
                 yield from self.finish()
 
     def finish(self) -> Iterator[Bytes]:
-        """What is held back, if anything is."""
+        """Yields the frames that wait for others, if there are any."""
         if self._held_bytes:
             yield self._held[1] if len(self._held) == 2 else np.concatenate(self._held)
         self._held, self._held_bytes = self._held[:1], 0
@@ -63,12 +65,12 @@ class MemberWriter:
         self._compressed, self._uncompressed = [0], [0]
 
     def write(self, frames: Frames) -> None:
-        """Add contiguous frames."""
+        """Adds contiguous frames."""
         for member in self._cutter.add(frames):
             self._write(member)
 
     def close(self) -> None:
-        """Write what is held back. A shard without records is one empty member: an empty file is of no codec."""
+        """Writes the frames that wait. A shard without records is one empty member: an empty file is of no codec."""
         for member in self._cutter.finish():
             self._write(member)
         if len(self._compressed) == 1:

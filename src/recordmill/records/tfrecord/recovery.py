@@ -31,8 +31,8 @@ class Gap:
 
 
 def frame_bytes(rest: Bytes) -> int:
-    """The bytes of the frame that begins with rest, or of its header while not even that is there;
-    the header has been checked.
+    """Returns the bytes of the frame that begins with rest, or of its header while not even that is there; the header
+    has been checked.
     """
     if len(rest) < HEADER_BYTES:
         return HEADER_BYTES
@@ -42,7 +42,7 @@ def frame_bytes(rest: Bytes) -> int:
 def resume_after_damage(
     data: Bytes, at: int, *, max_record_bytes: int = MAX_RECORD_BYTES, whole: bool = True, known: int | None = None
 ) -> tuple[str, int]:  # fmt: skip
-    """(kind, the byte of data where reading goes on) for a frame at byte `at` that a scan has refused.
+    """Returns (kind, the byte of data where reading goes on) for a frame at byte `at` that a scan has refused.
 
     kind: DATA if the header is right and the whole frame is here, so that only the payload's CRC can be wrong, else
     FRAME. whole: what is found has to fit the data. known: where an index says that the next record begins; without
@@ -56,5 +56,7 @@ def resume_after_damage(
 
 
 def with_skipped(reason: str, kind: str, size_bytes: int) -> str:
-    """The reason of a gap, and how many bytes it took to find the next frame, unless the damaged one's end is known."""
+    """Returns the reason of a gap, and how many bytes it took to find the next frame, unless the damaged one's end is
+    known.
+    """
     return f"{reason}; skipped {size_bytes} bytes" if kind != DATA_GAP and size_bytes > 0 else reason

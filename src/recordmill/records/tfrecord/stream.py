@@ -65,8 +65,8 @@ def read_frames(
     compression: str = AUTO_COMPRESSION,
     max_ratio: int | None = MAX_RATIO,
 ) -> Iterator[FrameBatch]:
-    """The file's frames in order, in batches of about batch_bytes; a record larger than that is a batch with as much
-    room as it needs.
+    """Yields the file's frames in order, in batches of about batch_bytes; a record larger than that is a batch with as
+    much room as it needs.
 
     Frames before a damaged one are given before the error is raised. Each batch has memory of its own.
 
@@ -92,7 +92,7 @@ def read_frames(
 def read_good_frames(
     path: str, *, compression: str, batch_bytes: int = READ_BATCH_BYTES, max_record_bytes: int = MAX_RECORD_BYTES
 ) -> Iterator[FrameBatch | Gap]:  # fmt: skip
-    """The file's good frames in order, and each gap where it stands.
+    """Yields the file's good frames in order, and each gap where it stands.
 
     Raises:
         OSError: as the operating system says it.
@@ -125,8 +125,8 @@ def _parts(stream: Stream, search: _Search, batch_bytes: int) -> Iterator[FrameB
 
 
 class _Search:
-    """Where the stream has been looked through to, and the gap that is open there, if one is; not lenient: the first
-    fault is raised.
+    """State of the search for frames in a stream: how far it is, and the gap that is open there, if there is one. If
+    not lenient, the first fault is raised.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class _Search:
         return self._gap is not None
 
     def through(self, data: Bytes, final: bool) -> Generator[FrameBatch | Gap, None, int]:
-        """What stands in data; returns how many of its bytes are done with."""
+        """Yields the frames and gaps in data; returns how many of its bytes are done with."""
         at, begin = 0, self._offset
         found = native.next_frame(data, 0, self._max, final) if self._gap is not None else 0
         while True:
@@ -180,7 +180,7 @@ class _Search:
                 self._gap = self._offset, error.reason
 
     def _close(self) -> Gap:
-        """The open gap, which ends here."""
+        """Returns the open gap, which ends here."""
         assert self._gap is not None
         first, reason = self._gap
         gap = Gap(self._record, first, self._offset - first, FRAME, reason)
@@ -188,7 +188,7 @@ class _Search:
         return gap
 
     def lost(self, size: int, error: DataError) -> Iterator[Gap]:
-        """The end of a stream that broke, with `size` bytes of a frame that is not whole."""
+        """Yields the end of a stream that broke, with `size` bytes of a frame that is not whole."""
         if not self._lenient:
             raise error
         if self._gap is not None:

@@ -1,1 +1,1 @@
-"""RecordBatches in, files of Parquet, NumPy, Arrow, JSON lines, CSV or single records out."""
+"""Writers of RecordBatches to Parquet, NumPy, Arrow, JSON lines, CSV or a file per record."""

@@ -1,4 +1,5 @@
-"""What a record says of its file's name, and the record's number, to a name that is safe to write below a folder.
+"""Makes a name that is safe to write below a folder of the name that a record gives for its file, or of the record's
+number.
 
 A name with a meaning outside that folder, or another one on another system, is not bent to fit: the record's number
 takes its place.
@@ -22,7 +23,7 @@ _IMAGES = {"JPEG": "jpg", "PNG": "png", "GIF": "gif", "BMP": "bmp", "WebP": "web
 
 
 def safe_name(said: str, split: str | None = None) -> str | None:
-    """The name below the split's folder, or None where it can't be one.
+    """Returns the name below the split's folder, or None where it can't be one.
 
     Left out are `.`, doubled slashes and, if split is given, the folder that says it, since the split has a folder of
     its own here. None for: nothing, an absolute path, a drive, `..`, a backslash, control characters, a folder's name,
@@ -46,7 +47,7 @@ def safe_name(said: str, split: str | None = None) -> str | None:
 
 
 def says_split(said: str, split: str) -> bool:
-    """Whether a folder of the name says this split.
+    """Returns whether a folder of the name says this split.
 
     >>> says_split("val/cat/1.jpg", "validation"), says_split("cat/val.jpg", "validation")
     (True, False)
@@ -55,8 +56,8 @@ def says_split(said: str, split: str) -> bool:
 
 
 def _split_folder(folders: list[str], split: str) -> int | None:
-    """Which folder says the split, as `sources.common.layout` finds it:
-    the outermost, and whole names before words in names.
+    """Returns which folder says the split, as `sources.common.layout` finds it: the outermost, and whole names before
+    words in names.
     """
     for says in (lambda part: SPLIT_WORDS.get(part.lower(), part if part == split else None), split_of):
         for at, part in enumerate(folders):
@@ -66,7 +67,7 @@ def _split_folder(folders: list[str], split: str) -> int | None:
 
 
 def numbered_name(number: int, extension: str) -> str:
-    """The name of a record that has none of its own.
+    """Returns the name of a record that has none of its own.
 
     >>> numbered_name(42, "jpg"), numbered_name(1_230_042, "bin")
     ('00000042.jpg', '0123/01230042.bin')
@@ -91,16 +92,16 @@ def another_name(name: str, number: int, attempt: int) -> str | None:
 
 
 def extension_of(head: bytes, is_text: bool) -> str:
-    """The extension for content whose first HEAD_BYTES bytes these are:
-    that of the image it is, `txt` for text, else `bin`.
+    """Returns the extension for content whose first HEAD_BYTES bytes these are: that of the image it is, `txt` for
+    text, else `bin`.
     """
     image = sniff_image(head[:IMAGE_HEAD_BYTES])
     return _IMAGES[image] if image is not None else "txt" if is_text else "bin"
 
 
 def with_extension(name: str, extension: str) -> str:
-    """The name with an extension that tells of its content:
-    as it is where it has one, which of images must be an image's.
+    """Returns the name with an extension that tells of its content: as it is where it has one, which of images must be
+    an image's.
 
     >>> with_extension("a", "jpg"), with_extension("a.JPEG", "jpg")
     ('a.jpg', 'a.JPEG')

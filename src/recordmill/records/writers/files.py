@@ -1,5 +1,5 @@
-"""A stream of RecordBatches to a folder with a file per record, the bytes of one feature, and `metadata.jsonl`, which
-holds all the others.
+"""Writes a stream of RecordBatches to a folder with a file per record, the bytes of one feature, and `metadata.jsonl`,
+which holds all the others.
 
 It is the layout that Hugging Face's ImageFolder reads: `file_name`, relative to the folder, is the first field of each
 line. Lines stand in the records' order, and a record without the feature has a line too, whose file_name is null. Names
@@ -76,7 +76,7 @@ class FileLayout:
 
 
 class FilesWriter(OutputWriter):
-    """Append batches of the schema's Arrow types to a new folder; split: the one that they belong to."""
+    """Appends batches of the schema's Arrow types to a new folder; split: the one that they belong to."""
 
     def __init__(self, path: Path, schema: Schema, layout: FileLayout, split: str) -> None:
         self.rows, self._layout = 0, layout
@@ -107,7 +107,7 @@ class FilesWriter(OutputWriter):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What became of records that could not have the file, or the name, that they ask for."""
+        """Notes on records that could not have the file, or the name, that they ask for."""
         said = {
             _MISSING: f"without {self._layout.file!r}: no file, and {FILE_NAME} is null in {METADATA_NAME}",
             _NAMELESS: f"without {self._layout.name!r}: the record's number names the file",
@@ -122,7 +122,7 @@ class FilesWriter(OutputWriter):
         )
 
     def _write_files(self, part: pa.RecordBatch) -> list[str | None]:
-        """The name of each row's file, or None for a row that has none."""
+        """Returns the name of each row's file, or None for a row that has none."""
         said: list[object] = [None] * part.num_rows if self._name_at is None else part.column(self._name_at).to_pylist()
         names: list[str | None] = []
         for number, (value, name) in enumerate(zip(_views(part.column(self._file_at)), said, strict=True), self.rows):
@@ -134,7 +134,7 @@ class FilesWriter(OutputWriter):
         return names
 
     def _write_file(self, value: memoryview, number: int, said: object) -> str:
-        """Write the record's file under the first of its names that is free; gives that name."""
+        """Writes the record's file under the first of its names that is free; gives that name."""
         extension = extension_of(bytes(value[:IMAGE_HEAD_BYTES]), self._text)
         wanted = self._wanted(said, extension)
         for base in (wanted, numbered_name(number, extension), f"{number:08d}.{extension}"):
@@ -152,7 +152,7 @@ class FilesWriter(OutputWriter):
         )
 
     def _wanted(self, said: object, extension: str) -> str | None:
-        """The name that the record asks for, if it is one."""
+        """Returns the name that the record asks for, if it is one."""
         if isinstance(said, bytes):
             try:
                 said = said.decode()
@@ -163,12 +163,12 @@ class FilesWriter(OutputWriter):
 
 
 def open_files(path: Path, schema: Schema, settings: WriterSettings) -> FilesWriter:
-    """A writer of files to a new folder; settings.own: the layout."""
+    """Returns a writer of files to a new folder; settings.own: the layout."""
     return FilesWriter(path, schema, settings.own, settings.split)
 
 
 def file_column_bytes(batches: Sequence[pa.RecordBatch], schema: Schema, own: FileLayout) -> list[int]:
-    """What each column takes: as files, of which a disk gives out whole blocks, or in metadata.jsonl."""
+    """Returns the bytes of each column: as files, of which a disk gives out whole blocks, or in metadata.jsonl."""
     return [
         sum(_in_blocks(batch.column(at)) if name == own.file else int(batch.column(at).nbytes) for batch in batches)
         for at, name in enumerate(schema.names)
@@ -181,7 +181,7 @@ def _in_blocks(column: pa.Array) -> int:
 
 
 def _views(column: pa.Array) -> Iterator[memoryview | None]:
-    """The bytes of each row where they lie; None where there are none."""
+    """Yields the bytes of each row where they lie; None where there are none."""
     column = column.cast(pa.large_binary())
     _, offsets, data = column.buffers()
     ends = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1].tolist()

@@ -1,4 +1,4 @@
-"""A stream of RecordBatches to one Parquet file of real columns, in row groups of about a stated size.
+"""Writes a stream of RecordBatches to one Parquet file of real columns, in row groups of about a stated size.
 
 Scalars are scalars, lists are lists, tensors fixed-size lists. A tensor that may be missing is a variable list, since
 pyarrow can't read back a fixed-size list with nulls; its shape stands in the field's metadata, as the whole schema
@@ -34,7 +34,7 @@ MAX_GROUP_BYTES = ROW_GROUP_BYTES  # what a read's memory is planned with; a gro
 # writes an array as a whole, so arrays are cut
 _WRITE_VALUES = 1 << 20
 _ZSTD_LEVEL = 1
-_DICTIONARY_LIMIT = 1 << 20  # bytes of distinct values per column and group; Parquet falls back to plain behind it
+_DICTIONARY_LIMIT = 1 << 20  # bytes of distinct values per column and group; Parquet falls back to plain after it
 
 COMPRESSIONS = {"zstd": 22, "gzip": 9, "snappy": 0, "none": 0}  # name to its highest level; 0: it has none
 
@@ -66,7 +66,7 @@ class ParquetWriteOptions:
 
 
 def parquet_options(row_group_rows: int | None, row_group_size: str | int, compression: str) -> ParquetWriteOptions:
-    """The options as `read` takes them.
+    """Returns the options as `read` takes them.
 
     Raises:
         UsageError: one can't be served.
@@ -79,7 +79,7 @@ def parquet_options(row_group_rows: int | None, row_group_size: str | int, compr
 
 
 class ParquetWriter(OutputWriter):
-    """Append batches of the schema's Arrow types to a new file, or to an open Arrow stream; `close` makes it valid.
+    """Appends batches of the schema's Arrow types to a new file, or to an open Arrow stream; `close` makes it valid.
 
     Groups depend on the batches alone.
     """
@@ -136,14 +136,16 @@ class ParquetWriter(OutputWriter):
 
 
 def open_parquet(path: Path, schema: Schema, settings: WriterSettings) -> ParquetWriter:
-    """A writer of a Parquet file to a new file."""
+    """Returns a writer of a Parquet file to a new file."""
     return ParquetWriter(path, schema, settings.own)
 
 
 def parquet_column_bytes(
     batches: Sequence[pa.RecordBatch], schema: Schema, own: ParquetWriteOptions | None
 ) -> list[int]:
-    """What each column takes once it is encoded and compressed: the batches are written to memory for it."""
+    """Returns the bytes that each column takes once it is encoded and compressed: the batches are written to memory for
+    it.
+    """
     sink = pa.BufferOutputStream()
     writer = ParquetWriter(sink, schema, own)
     for batch in batches:
@@ -163,7 +165,7 @@ def _small(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _values(column: pa.Array) -> int:
-    """How many values the lists of a column hold; 0 of a column that is no list."""
+    """Returns how many values the lists of a column hold; 0 of a column that is no list."""
     if not pa.types.is_nested(column.type):
         return 0
     while pa.types.is_nested(column.type):
@@ -172,7 +174,7 @@ def _values(column: pa.Array) -> int:
 
 
 def parquet_schema(schema: Schema) -> pa.Schema:
-    """The Arrow schema of the file: `to_arrow(schema)` with variable lists for tensors that may be missing."""
+    """Returns the Arrow schema of the file: `to_arrow(schema)` with variable lists for tensors that may be missing."""
     arrow = to_arrow(schema)
     return pa.schema(
         [field.with_type(_file_type(feature, field.type)) for feature, field in zip(schema, arrow, strict=True)],
@@ -194,7 +196,7 @@ def _file_type(feature: Feature, arrow: pa.DataType) -> pa.DataType:
 def _as_parquet(column: pa.Array, arrow: pa.DataType) -> pa.Array:
     if column.type == arrow:
         return column
-    # A fixed-size list with nulls: the same values behind offsets, which missing rows do not advance.
+    # A fixed-size list with nulls: the same values after offsets, which missing rows do not advance.
     if not pa.types.is_fixed_size_list(column.type):
         return column.cast(arrow)
     valid = column.is_valid()
@@ -210,5 +212,5 @@ def _as_parquet(column: pa.Array, arrow: pa.DataType) -> pa.Array:
 
 
 def _repeats(feature: Feature) -> bool:
-    """Whether a dictionary can pay: text and whole numbers repeat, tensors, floats and encoded images don't."""
+    """Returns whether a dictionary can pay: text and whole numbers repeat, tensors, floats and encoded images don't."""
     return not feature.inner_shape and feature.dtype != "bytes" and (is_bytes(feature) or feature.kind == "int64")

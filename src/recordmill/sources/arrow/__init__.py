@@ -1,1 +1,1 @@
-"""What Arrow can hold in, typed batches out: Parquet files, data frames, arrays and rows of this process."""
+"""Sources that Arrow reads: Parquet files, data frames, arrays and rows of this process."""

@@ -1,4 +1,4 @@
-"""What a Parquet footer says of each column of each row group, where it may contradict itself.
+"""Reads Parquet footers, which may contradict themselves, for each column of each row group.
 
 pyarrow's accessors (`FileMetaData.row_group(i).column(j)`, and `.statistics` of that) end the process then, or where a
 column is encrypted: what the C++ library throws there is not caught (pyarrow 25: `_parquet.pxd` declares these without
@@ -23,7 +23,7 @@ _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 1, 2, 3, 7, 8, 9,
 
 
 class _FooterOnly(SizedFile):
-    """It ends wherever it is read. asked: somebody wanted data."""
+    """A file that ends wherever it is read; asked: whether data was asked for."""
 
     asked = False
 
@@ -52,7 +52,7 @@ def check_footer(about: pq.FileMetaData, file_bytes: int) -> None:
 
 
 def null_counts(about: pq.FileMetaData, columns: Collection[int]) -> dict[int, int]:
-    """The nulls of these columns in all row groups; -1 where a row group doesn't say."""
+    """Returns the nulls of these columns in all row groups; -1 where a row group doesn't say."""
     if not columns:
         return {}
     sink = pa.BufferOutputStream()

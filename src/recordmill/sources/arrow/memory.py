@@ -1,5 +1,4 @@
-"""Rows that live in this process in, a `MemorySource` out:
-`spool` writes them once to local Arrow files, workers map those.
+"""Plans rows that live in this process: `spool` writes them once to local Arrow files, which workers map.
 
 So memory stays flat for an iterator of any length, the source can be pickled, and its units can be read again and in
 any order. The position of a record is its row number in the order given.
@@ -48,7 +47,7 @@ class MemorySource:
     kind: str = MEMORY_NAME
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
-        """The unit's batches, each as one chunk."""
+        """Yields the unit's batches, each as one chunk."""
         row = unit.first_row
         for batch in self._batches(unit.start, unit.stop):
             fitted = conform(nest_tensors(flatten(batch), self.schema), self.schema, self.named)
@@ -104,7 +103,7 @@ class _Spool:
 
 
 def spool(source: Any, folder: str | os.PathLike[str], common: PlanOptions) -> MemorySource:
-    """Write the rows of a Python object to files in the folder, which must exist, and plan them.
+    """Writes the rows of a Python object to files in the folder, which must exist, and plan them.
 
     source: what in_memory.batches_of takes. The files stay; who made the folder removes it after the build.
 

@@ -1,4 +1,4 @@
-"""Parquet files in, a `ParquetSource` out: columns and lists to features, row groups to units, structs by dotted path.
+"""Plans and reads Parquet files: columns and lists become features, row groups units, and structs dotted paths.
 
 The footers tell types, rows and nulls, so the plan reads no data but the label's column. A record's position is its row
 number in the file. Files of one input may lack columns (null there) or, with `strict`, must agree.
@@ -41,7 +41,7 @@ _LEAST_BATCH_BYTES = 1 << 20  # 1 MiB: smaller ones save no memory, since pages 
 
 @dataclass(frozen=True)
 class ParquetOptions:
-    """How the files are read.
+    """Options of Parquet files.
 
     differing_columns: `union`: files may lack columns (null there) and have them in any order; `strict`: all have the
     same ones in the same order. columns: only these, by the files' own top-level names; None is all.
@@ -75,7 +75,7 @@ class ParquetSource:
     kind: str = "parquet"
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
-        """The rows of the unit's row groups, in batches of bounded size however large a row group is."""
+        """Yields the rows of the unit's row groups, in batches of bounded size however large a row group is."""
         ordinal, row = unit.first_file, unit.first_row
         file = self.files[ordinal]
         check_unchanged(file.path, file.stat, file.name)
@@ -91,7 +91,7 @@ class ParquetSource:
 
 
 def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: PlanOptions) -> ParquetSource:
-    """Read the footers.
+    """Reads the footers.
 
     Raises:
         DataError: no Parquet file, a column that can't be a feature, files that don't go together, no rows.
@@ -122,13 +122,13 @@ def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: Pl
 
 
 def _batch_bytes(common: PlanOptions) -> int:
-    """Of a batch: all batches are the smaller, the less memory each thread has."""
+    """Returns the bytes of a batch: batches are the smaller, the less memory each thread has."""
     return min(BATCH_BYTES, max(common.memory_bytes // (_BATCH_SHARE * common.threads), _LEAST_BATCH_BYTES))
 
 
 @dataclass(frozen=True)
 class _Footer:
-    """What the plan needs of one file's footer, so that no file stays open.
+    """The parts of a file's footer that a plan needs, so that no file stays open.
 
     names: of its top-level columns. columns: those that are read. flat: their flattened schema. nulls: see _nulls.
     groups: by row group (rows, see _group_bytes).
@@ -153,7 +153,7 @@ def _footer(file: InputFile, options: ParquetOptions, common: PlanOptions) -> _F
     flat = flatten_schema(pa.schema([whole.field(name) for name in columns], metadata=whole.metadata))
     check_feature_count(len(flat), common.memory_bytes, file.name)
     groups = [about.row_group(at) for at in range(about.num_row_groups)]
-    for group in groups:  # of a column that is not there Arrow reads what lies behind
+    for group in groups:  # of a column that is not there Arrow reads what lies after
         if group.num_columns != about.num_columns or group.num_rows < 0:
             raise DataError("is damaged: a row group has not the columns or rows of the file", source=file.name)
     sizes = [(group.num_rows, _group_bytes(group, parquet.schema_arrow)) for group in groups]
@@ -184,8 +184,8 @@ def _open(
 
 
 def _group_bytes(group: pq.RowGroupMetaData, schema: pa.Schema) -> int:
-    """Bytes of a row group in memory, roughly: as its footer says, but no fewer than its numbers take, which may be
-    stored in less where they are repeated.
+    """Returns the bytes of a row group in memory, roughly: as its footer says, but no fewer than its numbers take,
+    which may be stored in less where they are repeated.
     """
     widths = (kind.bit_width // 8 if pa.types.is_primitive(kind) else 8 for kind in schema.types)
     return int(max(group.total_byte_size, group.num_rows * sum(widths)))
@@ -259,14 +259,14 @@ def _check_same(file: InputFile, schema: pa.Schema, first: InputFile, wanted: pa
 
 
 def _nulls(about: pq.FileMetaData, flat: pa.Schema) -> dict[str, int]:
-    """How many nulls each top-level scalar column has, by the footer's statistics; -1 where they don't say."""
+    """Returns how many nulls each top-level scalar column has, by the footer's statistics; -1 where they don't say."""
     leaves = {about.schema.column(at).path: at for at in range(about.num_columns)}
     said = null_counts(about, {leaves[field.name] for field in flat if field.nullable and field.name in leaves})
     return {field.name: said.get(leaves.get(field.name, -1), -1) if field.nullable else 0 for field in flat}
 
 
 def _units(files: Sequence[Sequence[tuple[int, int]]]) -> tuple[Unit, ...]:
-    """Consecutive row groups of about UNIT_BYTES, uncompressed."""
+    """Returns units of consecutive row groups of about UNIT_BYTES, uncompressed."""
     units: list[Unit] = []
     for ordinal, groups in enumerate(files):
         first_row = 0
@@ -278,7 +278,7 @@ def _units(files: Sequence[Sequence[tuple[int, int]]]) -> tuple[Unit, ...]:
 
 
 def _labels(files: FileTable, footers: Sequence[_Footer], common: PlanOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of all files with the label's column alone, or the struct in which it stands."""
+    """Yields the rows of all files with the label's column alone, or the struct in which it stands."""
     label = common.label
     for file, footer in zip(files, footers, strict=True):
         tops = [name for name in footer.columns if label == name or (label or "").startswith(f"{name}.")]

@@ -29,14 +29,14 @@ _WHOLE_NUMBER = re.compile(r"0|-?[1-9]\d{0,17}")
 
 
 def with_partitions(files: FileTable) -> FileTable:
-    """The files, with what their folders say."""
+    """Returns the files, with what their folders say."""
     for name, column in partitions(files).items():
         files = files.with_column(_PREFIX + name, column)
     return files
 
 
 def partition_fields(files: FileTable) -> dict[str, pa.Field]:
-    """The columns that folders make: of whole numbers if all values are, as they are written, else of text."""
+    """Returns the columns that folders make: of whole numbers if all values are, as they are written, else of text."""
     fields = {}
     for column in (name for name in files.columns if name.startswith(_PREFIX)):
         values = files.words(column).to_pylist()
@@ -47,7 +47,7 @@ def partition_fields(files: FileTable) -> dict[str, pa.Field]:
 
 
 def partition_values(files: FileTable, ordinals: Sequence[int], fields: Mapping[str, pa.Field]) -> pa.RecordBatch:
-    """What the folders of these files say, a row each."""
+    """Returns what the folders of these files say, a row each."""
     columns = files.take(ordinals, [_PREFIX + name for name in fields]).values()
     words = (pa.array(column.to_pylist(), pa.string()) for column in columns)
     arrays = [column.cast(said.type) for column, said in zip(words, fields.values(), strict=True)]
@@ -83,11 +83,11 @@ class PartitionedSource:
         return {name: said for name, said in partition_fields(self.files).items() if name in self.said}
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
-        """What the kind reads, each record with what the folders of its file say."""
+        """Yields what the kind reads, each record with what the folders of its file say."""
         return map(self._with_partitions, self._reader.read(unit))
 
     def locate(self, file: int, positions: Sequence[int]) -> list[str]:
-        """Where people find these records: see RecordLocator."""
+        """Returns where people find these records: see RecordLocator."""
         if isinstance(self._reader, RecordLocator):
             return self._reader.locate(file, positions)
         return [f"record {position}" for position in positions]
@@ -121,7 +121,7 @@ def plan_with_partitions(
     plan: Callable[[FileTable, PlanOptions], Source],
     columns: Sequence[str] | None = None,
 ) -> Source:
-    """What plan makes of the files, with the columns that their folders make; of these `columns`, unless that is None.
+    """Plans the files by `plan`, with the columns that their folders make; of these `columns`, unless that is None.
 
     Raises:
         UsageError, DataError: as plan does, and as it would of such columns of the files.
@@ -162,7 +162,7 @@ def plan_with_partitions(
 def _apart(
     common: PlanOptions, made: Mapping[str, pa.Field], left_out: Mapping[str, pa.Field] | set[str]
 ) -> PlanOptions:
-    """The options without what they say of the columns left_out. made: columns that the files may lack."""
+    """Returns the options without what they say of the columns left_out. made: columns that the files may lack."""
     return replace(
         common,
         dtypes={name: dtype for name, dtype in common.dtypes.items() if name not in left_out},

@@ -1,5 +1,5 @@
-"""Whatever Python object holds rows in, Arrow batches out: Arrow itself, pandas, dicts of arrays, iterators, generators
-and lists of dicts.
+"""Turns any Python object that holds rows into Arrow batches: Arrow itself, pandas, dicts of arrays, iterators,
+generators and lists of dicts.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _WHOLE_SECONDS = ("h", "m", "W", "M", "Y", "generic")  # units of NumPy's times 
 
 
 def batches_of_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
-    """The rows in batches of at most 16,384 rows and about BATCH_BYTES;
-    columns in the order in which they are first met.
+    """Yields the rows in batches of at most 16,384 rows and about BATCH_BYTES; columns in the order in which they are
+    first met.
 
     Raises:
         DataError: a row is no mapping, or a value's type can't go into its column; it names row, column and type.
@@ -74,7 +74,7 @@ def _batch(rows: Sequence[Mapping[str, Any]], first: int) -> pa.RecordBatch:
 
 
 def column_of_objects(name: str, values: Sequence[Any], first: int = 0) -> tuple[pa.Field, pa.Array]:
-    """(field, column) of Python values; first is the row number of the first one, for messages.
+    """Returns (field, column) of Python values; first is the row number of the first one, for messages.
 
     Raises:
         DataError: the values are of kinds that don't go together, or that Arrow does not know.
@@ -100,12 +100,12 @@ def column_of_objects(name: str, values: Sequence[Any], first: int = 0) -> tuple
 
 
 def _without_masks(name: str, values: Any, first: int = 0) -> Any:
-    """The values, None where all of a masked array is masked; a pandas column without masks stays one."""
+    """Returns the values, None where all of a masked array is masked; a pandas column without masks stays one."""
     return [_unmasked(name, one, row) for row, one in enumerate(values, first)] if _has_masks(values) else values
 
 
 def _has_masks(values: Iterable[Any]) -> bool:
-    """Whether one of them is a masked array, or holds one; `values` can be gone through again."""
+    """Returns whether one of them is a masked array, or holds one; `values` can be gone through again."""
     kinds = set(map(type, values))
     if any(issubclass(kind, np.ma.MaskedArray) for kind in kinds):
         return True
@@ -117,7 +117,7 @@ def _has_masks(values: Iterable[Any]) -> bool:
 
 
 def _unmasked(name: str, value: Any, row: int) -> Any:
-    """The value without masks, None where all of an array is masked."""
+    """Returns the value without masks, None where all of an array is masked."""
     if isinstance(value, Mapping):
         return {key: _unmasked(name, item, row) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -249,7 +249,7 @@ def _tensors(name: str, values: Sequence[Any], first: int) -> tuple[pa.Field, pa
 def column_of_tensors(
     name: str, dense: np.ndarray[Any, Any], missing: np.ndarray[Any, Any] | None = None
 ) -> tuple[pa.Field, pa.Array]:
-    """(field, column) of an array [rows, ...]: each record is a tensor of shape [...].
+    """Returns (field, column) of an array [rows, ...]: each record is a tensor of shape [...].
 
     Raises:
         DataError: a dtype that no feature has, such as complex.
@@ -319,7 +319,7 @@ def _array_kinds(arrays: Sequence[Any], first: int) -> str:
 
 
 def _explained(name: str, values: Sequence[Any], first: int, error: Exception) -> DataError:
-    """The error again with the first value that can't stand beside those before it."""
+    """Returns the error again with the first value that can't stand beside those before it."""
     low, high = 0, len(values)  # values[:low] go together, values[:high] don't
     while high - low > 1:
         middle = (low + high) // 2
@@ -342,7 +342,7 @@ def _short(value: object) -> str:
 
 
 def batches_of(source: Any) -> Iterator[pa.RecordBatch]:
-    """The rows in batches of at most BATCH_ROWS and about BATCH_BYTES.
+    """Yields the rows in batches of at most BATCH_ROWS and about BATCH_BYTES.
 
     Raises:
         UsageError: it is none of the kinds above. DataError: its columns can't be features or have different lengths.

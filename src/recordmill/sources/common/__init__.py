@@ -1,3 +1,3 @@
-"""What all kinds of input share: the contract, the kind of a file by its content,
-splits and classes by folder, blocks of whole lines.
+"""Parts that all kinds of input share: the contract, the kind of a file by its content, splits and classes by folder,
+blocks of whole lines.
 """

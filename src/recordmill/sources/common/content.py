@@ -1,4 +1,4 @@
-"""The first bytes of a file, and its extension as a hint, to the kind of data in it: `sniff_file` gives a `Content`.
+"""Detects the kind of data in a file by its first bytes, with its extension as a hint (`sniff_file`).
 
 The kinds themselves stand in `sources.registry`; the functions `tell_...` here are how those that come with the package
 are told. It reads at most HEAD_BYTES of a file, whatever its size, and inflates no more than that of a compressed one.
@@ -80,7 +80,7 @@ class ContentSample(NamedTuple):
 
 
 def extension(name: str) -> str:
-    """The lower-case extension without its dot, two of them for a compressed file; empty if there is none.
+    """Returns the lower-case extension without its dot, two of them for a compressed file; empty if there is none.
 
     >>> [extension(name) for name in ("a/b.JPG", "t.csv.gz", "README", ".hidden")]
     ['jpg', 'csv.gz', '', '']
@@ -94,7 +94,7 @@ def extension(name: str) -> str:
 
 
 def is_paper(name: str) -> bool:
-    """Whether a file of this name tells about the data (`README.txt`, `LICENSE`) and holds none."""
+    """Returns whether a file of this name tells about the data (`README.txt`, `LICENSE`) and holds none."""
     ending = extension(name).split(".")[0]
     return (
         ending in ("", "txt", "text", *COMPRESSED_EXTENSIONS)
@@ -103,7 +103,7 @@ def is_paper(name: str) -> bool:
 
 
 def sniff_file(file: InputFile) -> Content:
-    """What the file holds.
+    """Detects what a file holds.
 
     Raises:
         UsageError: it can't be read.
@@ -116,7 +116,7 @@ def sniff_file(file: InputFile) -> Content:
 
 
 def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
-    """What a file of this name and size holds that begins with head (HEAD_BYTES of it, or all)."""
+    """Detects what a file of this name and size holds that begins with head (HEAD_BYTES of it, or all)."""
     ending = extension(name)
     hint = KIND_OF_EXTENSION.get(ending.split(".")[0])
     if not head:
@@ -146,7 +146,7 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
 
 
 def _ask(sample: ContentSample, *, textual: bool) -> Content | None:
-    """What the first kind says that knows the sample."""
+    """Returns what the first kind says that recognises the sample."""
     for kind in KINDS:
         if kind.textual == textual and (detail := kind.teller(sample)):
             return Content(kind.name, detail)
@@ -154,7 +154,7 @@ def _ask(sample: ContentSample, *, textual: bool) -> Content | None:
 
 
 def _foreign(head: bytes) -> Content | None:
-    """What it is, if it is of a format that holds no records; what is packed may be data, which its kind then refuses
+    """Returns the format, if it is one that holds no records; what is packed may be data, which its kind then refuses
     by name.
     """
     found = sniff_format(head)
@@ -164,18 +164,18 @@ def _foreign(head: bytes) -> Content | None:
 
 
 def tell_image(sample: ContentSample) -> str:
-    """By the first bytes, of the formats that we read and of those that we only know."""
+    """Recognises images by their first bytes, of the formats that we read and of those that we only know."""
     known = sniff_image(sample.head) or sniff_foreign(sample.head)
     return "" if known is None else f"a {known} image"
 
 
 def tell_parquet(sample: ContentSample) -> str:
-    """By its first four bytes."""
+    """Recognises Parquet by the first four bytes."""
     return "a Parquet file" if sample.head[:4] == b"PAR1" else ""
 
 
 def tell_tfrecord(sample: ContentSample) -> str:
-    """By the first record's header: its CRC is right, and the file can hold the record."""
+    """Recognises TFRecord by the first record's header: its CRC is right, and the file can hold the record."""
     most_bytes = sample.size_bytes - _FRAME_BYTES
     fault = native.frame_fault(np.frombuffer(sample.head, np.uint8), 0, most_bytes, False)
     return "a TFRecord file" if len(sample.head) >= _HEADER_BYTES and fault in (native.GOOD, native.MORE) else ""
@@ -187,7 +187,7 @@ def _compression(head: bytes) -> str:
 
 
 def _decode(head: bytes, *, whole: bool) -> str | None:
-    """The head as text, by its byte order mark, as UTF-8, or as some 8-bit encoding; None for what is no text."""
+    """Returns the head as text, by its byte order mark, as UTF-8, or as some 8-bit encoding; None if it is no text."""
     encoding = resolve_encoding(head, UTF8_ENCODING)
     if encoding != UTF8_ENCODING or head.startswith(codecs.BOM_UTF8):
         return head.decode("utf-8-sig" if encoding == UTF8_ENCODING else encoding, errors="replace")
@@ -201,7 +201,9 @@ def _decode(head: bytes, *, whole: bool) -> str | None:
 
 
 def tell_jsonl(sample: ContentSample) -> str:
-    """By two objects on lines of their own, or by the name where what is there does not speak against it."""
+    """Recognises JSON lines by two objects on lines of their own, or by the name where what is there does not speak
+    against it.
+    """
     text = sample.text or ""
     if text.lstrip()[:1] == "{":
         objects = _json_objects(text, whole=sample.whole)
@@ -211,7 +213,7 @@ def tell_jsonl(sample: ContentSample) -> str:
 
 
 def tell_csv(sample: ContentSample) -> str:
-    """By rows of as many fields between one delimiter, or by the name."""
+    """Recognises CSV by rows of as many fields between one delimiter, or by the name."""
     if sample.hint == JSONL_CONTENT or _no_table(sample):
         return ""
     width, delimiter = _table(sample.text or "", whole=sample.whole, sure=sample.hint == CSV_CONTENT)
@@ -221,12 +223,12 @@ def tell_csv(sample: ContentSample) -> str:
 
 
 def tell_text(sample: ContentSample) -> str:
-    """All that is text and nothing else."""
+    """Recognises text that is nothing else."""
     return "" if _no_table(sample) else "text"
 
 
 def _no_table(sample: ContentSample) -> str:
-    """Which text it is that neither rows nor lines make, or ""."""
+    """Names text that neither rows nor lines make, or returns ""."""
     start = (sample.text or "").lstrip()
     if start[:1] == "[" and start[1:].lstrip()[:1] == "{":
         return JSON_ARRAY
@@ -236,7 +238,9 @@ def _no_table(sample: ContentSample) -> str:
 
 
 def _json_objects(text: str, *, whole: bool) -> int:
-    """How many of the first lines are JSON objects; 0 if any isn't, -1 if not one line is complete in the sample."""
+    """Returns how many of the first lines are JSON objects; 0 if any isn't, -1 if not one line is complete in the
+    sample.
+    """
     lines = text.split("\n")
     complete = [line for line in (lines if whole else lines[:-1]) if line.strip()][:20]
     for line in complete:
@@ -249,7 +253,9 @@ def _json_objects(text: str, *, whole: bool) -> int:
 
 
 def _table(text: str, *, whole: bool, sure: bool) -> tuple[int, str]:
-    """(fields a row, delimiter) if nine rows in ten have the same number of them, at least two; (0, "") otherwise."""
+    """Returns (fields a row, delimiter) if nine rows in ten have the same number of them, at least two; (0, "")
+    otherwise.
+    """
     lines = text.splitlines(keepends=True)[:200]
     if not whole and len(lines) > 1 and len(lines) < 200:
         del lines[-1]

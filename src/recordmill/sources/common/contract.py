@@ -1,5 +1,5 @@
-"""What every kind of input offers to the build: a `Source` made by a plan, whose units give `Chunk`s of typed rows; and
-small pieces of work to units of the usual size.
+"""Defines what every kind of input gives to a build: a `Source` made by a plan, whose units give `Chunk`s of typed
+rows. Small units are packed to units of the usual size.
 """
 
 from __future__ import annotations
@@ -94,28 +94,28 @@ class Source(Protocol):
 
     @property
     def units(self) -> Sequence[Unit]:
-        """In order of file and position; together they cover every record once."""
+        """Units in order of file and position; together they cover every record once."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user should know: ignored files by extension, nulls per column,
-        values that lose digits, renamed extensions.
+        """Notes for the user: ignored files by extension, nulls per column, values that lose digits, renamed
+        extensions.
         """
 
     @property
     def plan_rejects(self) -> Sequence[Reject]:
-        """What the plan already had to leave out (a label row without a file, a file without a label row)."""
+        """Rejects of the plan (a label row without a file, a file without a label row)."""
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
-        """The unit's records in chunks of about BATCH_BYTES and at most BATCH_ROWS;
-        a chunk without rows may carry rejects.
+        """Yields the unit's records in chunks of about BATCH_BYTES and at most BATCH_ROWS; a chunk without rows may
+        carry rejects.
         """
 
 
 @runtime_checkable
 class FileRecords(Protocol):
-    """What a Source may offer beside: that each of its files is one record, at position 0, or one reject, and that they
-    can be read in any order.
+    """Optional part of a Source: each of its files is one record, at position 0, or one reject, and that they can be
+    read in any order.
     """
 
     @property
@@ -127,10 +127,10 @@ class FileRecords(Protocol):
 
 @runtime_checkable
 class RecordLocator(Protocol):
-    """What a Source may offer beside: where people find its records, as its own rejects say it."""
+    """Optional part of a Source: where people find its records, as its own rejects say it."""
 
     def locate(self, file: int, positions: Sequence[int]) -> list[str]:
-        """Of the records at these positions of a file, which may be read for it."""
+        """Returns the places of the records at these positions of a file, which may be read for it."""
 
 
 @dataclass(frozen=True)
@@ -157,17 +157,17 @@ class PlanOptions:
     statistics: bool = False
 
     def most_line_bytes(self, allowed: int) -> int:
-        """How long a line, or a row, may be: as long as is allowed, and no longer than there is memory for what becomes
-        of it.
+        """Returns how long a line, or a row, may be: as long as is allowed, and no longer than there is memory for what
+        becomes of it.
         """
         return min(allowed, self.memory_bytes // _LINE_SHARE)
 
     def room_for_parsed(self) -> ScanCache[CachedPiece]:
-        """What parsed records are kept in, with nothing in it."""
+        """Returns an empty cache for parsed records."""
         return ScanCache(self.parsed_bytes, self.parsed_folder)
 
     def without_absent(self, there: Collection[str], what: str) -> tuple[PlanOptions, list[str]]:
-        """(the same with a schema that names none of `may_lack` but those that are there, what to note)."""
+        """Returns (the same with a schema that names none of `may_lack` but those that are there, what to note)."""
         if self.schema is None or not (absent := [n for n in self.schema.names if n in self.may_lack - {*there}]):
             return self, []
         kept = self.schema.select(name for name in self.schema.names if name not in absent)
@@ -180,7 +180,7 @@ UNIT_FILES = 4096  # so that many tiny files spread over threads too
 def packed(
     units: Iterable[Unit], most_bytes: int, most_files: int = UNIT_FILES, *, parts: bool = False
 ) -> tuple[Unit, ...]:
-    """The units in their order, neighbours as one as long as they hold no more than most_bytes and most_files.
+    """Returns the units in their order, neighbours as one as long as they hold no more than most_bytes and most_files.
 
     parts: parts of one file are put together too; else they stay, since memory was shared out by their size.
     """
@@ -199,7 +199,7 @@ def packed(
 
 
 def packed_files(sizes: Iterable[int], most_bytes: int, most_files: int = UNIT_FILES) -> tuple[Unit, ...]:
-    """Files that are a record each, of these sizes, as `packed` puts units of one file together."""
+    """Returns units of files that are a record each, of these sizes, as `packed` puts units of one file together."""
     found: list[Unit] = []
     first = size = 0
     at = -1

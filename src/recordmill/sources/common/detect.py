@@ -1,5 +1,4 @@
-"""A listing to the kind of data in it (`detect_kind`),
-and to the files of one kind without what lies beside them (`filter_kind`).
+"""Detects the kind of data in a listing (`detect_kind`), and drops files that lie beside it (`filter_kind`).
 
 The content of a sample of files decides, a few per extension; an extension is a hint only. Papers, code, markup and
 annotations beside the data are no candidates.
@@ -51,7 +50,7 @@ class _Group:
 
 
 def detect_kind(listing: Listing) -> tuple[str, str]:
-    """(kind, why it is that) of the data: the kind of more than half of all files that hold data.
+    """Returns (kind, why it is that) of the data: the kind of more than half of all files that hold data.
 
     Raises:
         UsageError: there is no such kind; it names the candidates and what to type.
@@ -88,8 +87,8 @@ def detect_kind(listing: Listing) -> tuple[str, str]:
 
 
 def filter_kind(listing: Listing, kind: str) -> Listing:
-    """The listing without files that hold no data of this kind, counted by extension in its notes;
-    files given by their own name stay.
+    """Returns the listing without files that hold no data of this kind, counted by extension in its notes; files given
+    by their own name stay.
 
     For kinds that are all text, the extensions that look like the kind stay; if none does, all that are
     text.
@@ -146,7 +145,7 @@ def _groups(files: FileTable) -> list[_Group]:
 def _sampled(
     files: FileTable, counts: Mapping[tuple[str, bool], int]
 ) -> dict[tuple[str, bool], list[tuple[Content, str]]]:
-    """(what it holds, name) of a few files of each group, evenly from its first to its last."""
+    """Returns (what it holds, name) of a few files of each group, evenly from its first to its last."""
     wanted = {
         key: {int(at * max(count / SAMPLE_FILES, 1.0)) for at in range(min(SAMPLE_FILES, count))}
         for key, count in counts.items()
@@ -162,7 +161,7 @@ def _sampled(
 
 
 def _example(groups: Sequence[_Group], kind: str) -> _Group:
-    """The largest group of that kind, or with any file of it."""
+    """Returns the largest group of that kind, or with any file of it."""
     return max(groups, key=lambda group: (group.kind == kind, group.kinds[kind], group.files))
 
 
@@ -175,7 +174,7 @@ def _endings(groups: Sequence[_Group], kinds: Sequence[str]) -> str:
 
 
 def tally_extensions(counts: Mapping[str, int]) -> str:
-    """How many files have which extension, for people."""
+    """Returns how many files have which extension, for people."""
     return ", ".join(f"{count} {_dotted(ending)}" for ending, count in sorted(counts.items()))
 
 

@@ -1,5 +1,4 @@
-"""A text file of any compression and encoding to its UTF-8 content in blocks: one way to tell both, for all kinds that
-are text.
+"""Reads a text file of any compression and encoding as UTF-8 in blocks, and detects both, for all kinds that are text.
 
 What a file is compressed with is told from its first bytes. A byte order mark of UTF-8, UTF-16 or UTF-32 tells the
 encoding where `utf-8` is declared, which is the default.
@@ -61,12 +60,12 @@ def check_encoding(encoding: str) -> str:
 
 
 def has_mark(head: Bytes) -> bool:
-    """Whether a file that begins so has a byte order mark."""
+    """Returns whether a file that begins so has a byte order mark."""
     return head.tobytes().startswith(tuple(mark for mark, _ in _MARKS))
 
 
 def resolve_encoding(head: bytes, declared: str) -> str:
-    """The encoding by the byte order mark if it has one and `declared` leaves it open, else the declared one.
+    """Returns the encoding by the byte order mark if it has one and `declared` leaves it open, else the declared one.
 
     >>> resolve_encoding("a,b".encode("utf-16"), "utf-8"), resolve_encoding(b"a,b", "iso8859-1")
     ('utf-16', 'iso8859-1')
@@ -77,7 +76,7 @@ def resolve_encoding(head: bytes, declared: str) -> str:
 
 
 def resolve_compression(head: bytes) -> str:
-    """What a text file is compressed with, by its first COMPRESSED_HEAD_BYTES (fewer: all of it).
+    """Returns the compression of a text file, by its first COMPRESSED_HEAD_BYTES (fewer: all of it).
 
     zlib's header is two bytes that a text may begin with (`x^2`), so that a small file must be a whole stream.
 
@@ -101,7 +100,7 @@ def refusal(head: bytes) -> str:
 
 
 def is_plain(file: InputFile, declared: str) -> bool:
-    """Whether the file's bytes are its UTF-8 text, so that it can be cut into ranges.
+    """Returns whether the file's bytes are its UTF-8 text, so that it can be cut into ranges.
 
     Raises:
         DataError: it is no text at all, by its magic.
@@ -115,8 +114,8 @@ def is_plain(file: InputFile, declared: str) -> bool:
 def utf8_blocks(
     file: InputFile, declared: str, block_bytes: int = BATCH_BYTES, compression: str = AUTO_COMPRESSION
 ) -> Iterator[Bytes]:
-    """The file's content as UTF-8 in blocks of about block_bytes, without a byte order mark; each is the caller's own.
-    UTF-8 itself is not checked.
+    """Yields the file's content as UTF-8 in blocks of about block_bytes, without a byte order mark; each is the
+    caller's own. UTF-8 itself is not checked.
 
     Raises:
         DataError: the compressed data is damaged, or the content can't be decoded; it names the line.
@@ -128,14 +127,14 @@ def utf8_blocks(
 
 
 def utf8_of(data: Bytes, declared: str, file: InputFile) -> Iterator[Bytes]:
-    """As `utf8_blocks`, of all bytes of a file that is not compressed."""
+    """Yields the blocks of `utf8_blocks` for all bytes of a file that is not compressed."""
     return without_mark(_decoded(iter((data,) if len(data) else ()), declared, file))
 
 
 @functools.lru_cache(maxsize=256)
 def encoding_hint(file: InputFile) -> str:
-    """What follows on `declare the file's --encoding`: which usual ones decode all of a file that is no UTF-8. Nothing
-    where most of it is UTF-8, so that another encoding is not what is wrong.
+    """Returns the words after `declare the file's --encoding`: which usual ones decode all of a file that is no UTF-8.
+    Nothing where most of it is UTF-8, so that another encoding is not what is wrong.
     """
     compression = resolve_compression(read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes())
     names = [name for family in _MULTI_BYTE for name in family] + list(_ONE_BYTE)
@@ -224,6 +223,6 @@ def _with_end(blocks: Iterator[Bytes]) -> Iterator[tuple[Bytes, bool]]:
 
 
 def _line_ends(data: bytes, after_cr: bool) -> tuple[int, bool]:
-    """(how many physical lines end in the data, whether it ends with CR, so that an LF to come ends no other)."""
+    """Returns (number of lines that end in the data, whether it ends with CR, so that an LF to come ends no other)."""
     count = data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n") - (after_cr and data.startswith(b"\n"))
     return count, data.endswith(b"\r") if data else after_cr

@@ -1,5 +1,5 @@
-"""What folders and file names say about the files in them: a `FolderLayout` of splits and class names, applied only
-where it holds for all; and the classes held against those that a given schema names.
+"""Reads splits and class names off folders and file names (`FolderLayout`), applied only where they hold for all files,
+and compares the classes with those of a given schema.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class FolderLayout:
     class_notes: tuple[str, ...] = ()
 
     def without_classes(self) -> FolderLayout:
-        """The same where the classes come from elsewhere:
-        what is noted about folders as classes is then beside the point.
+        """Returns the layout for files whose classes come from elsewhere: what is noted about folders as classes is
+        then beside the point.
         """
         return FolderLayout(
             self.splits,
@@ -52,7 +52,7 @@ class FolderLayout:
 def read_layout(
     files: Sequence[InputFile], roots: Sequence[Root], *, split_from: str = AUTO_LAYOUT, class_from: str = AUTO_LAYOUT
 ) -> FolderLayout:
-    """What the names of these files say.
+    """Reads the layout off the names of these files.
 
     split_from: `folders`, `names` (of files), `none`, or `auto`: the first of folders, INPUTs and file names that says
     it of every file. class_from: `folders`, `none`, or `auto`: folders if they say at least two classes (one says
@@ -84,7 +84,9 @@ def read_layout(
 
 
 def partitions(files: FileTable) -> dict[str, pa.DictionaryArray]:
-    """What folders that are called `NAME=VALUE` say of each file, by name, as Hive, Spark and Arrow write tables."""
+    """Returns the values of folders that are called `NAME=VALUE` for each file, by name, as Hive, Spark and Arrow write
+    tables.
+    """
     folders = _Folders.of(files)
     found: dict[str, dict[FolderKey, str | None]] = {}
     for key in folders.keys:
@@ -95,14 +97,14 @@ def partitions(files: FileTable) -> dict[str, pa.DictionaryArray]:
 
 
 def note_partitions(files: FileTable, columns: Sequence[str]) -> tuple[str, ...]:
-    """A note on folders that are called `NAME=VALUE` where no such column is read."""
+    """Returns a note on folders that are called `NAME=VALUE` where no such column is read."""
     lost = [name for name in partitions(files) if name not in columns]
     return (f"what folders called {', '.join(f'{name}=...' for name in lost)} say becomes no column",) if lost else ()
 
 
 @dataclass(frozen=True)
 class _Folders:
-    """In which folder each file lies. numbers: [files], each one's place in keys."""
+    """The folder of each file. numbers: [files], each one's place in keys."""
 
     numbers: npt.NDArray[np.uint32]
     keys: tuple[FolderKey, ...]
@@ -115,7 +117,7 @@ class _Folders:
         return cls(numbers, tuple(keys))
 
     def say(self, by_key: Mapping[FolderKey, str | None]) -> pa.DictionaryArray:
-        """What they say of each file."""
+        """Returns what the folders say of each file."""
         words: dict[str | None, int] = {}
         places = [words.setdefault(by_key[key], len(words)) for key in self.keys]
         return coded(np.array(places, np.min_scalar_type(len(words)))[self.numbers], list(words))
@@ -128,7 +130,7 @@ def _splits(
     roots: Sequence[Root],
     split_from: str,
 ) -> tuple[pa.DictionaryArray, list[str]]:
-    """The split per file; takes the folder that says it out of rest."""
+    """Returns the split per file; takes the folder that says it out of rest."""
     none = nothing(len(files))
     if split_from == NO_LAYOUT or not files:
         return none, []
@@ -177,7 +179,7 @@ def _one_split(what: str, split: str | None, ask: str) -> str:
 def _one_by_words(
     by_folder: Mapping[FolderKey, tuple[int, str] | None], rest: Mapping[FolderKey, tuple[str, ...]]
 ) -> str:
-    """The split, if words in the names of all folders say the same one and none is called so; else empty."""
+    """Returns the split, if words in the names of all folders say the same one and none is called so; else empty."""
     if None in by_folder.values():
         return ""
     found = {key: at_split for key, at_split in by_folder.items() if at_split is not None}
@@ -187,7 +189,7 @@ def _one_by_words(
 
 
 def _in_folders(parts: Sequence[str]) -> tuple[int, str] | None:
-    """Which folder, outermost first, says which split; whole names count before words in names."""
+    """Returns which folder, outermost first, says which split; whole names count before words in names."""
     for says in (lambda part: SPLIT_WORDS.get(part.lower()), split_of):
         for at, part in enumerate(parts):
             if (found := says(part)) is not None:
@@ -223,7 +225,7 @@ def _check_partial(
 
 
 def _by_root(roots: Sequence[Root]) -> list[str] | None:
-    """The split of each INPUT, if all are folders called like splits, of at least two kinds."""
+    """Returns the split of each INPUT, if all are folders called like splits, of at least two kinds."""
     found = [SPLIT_WORDS.get(root.label.lower()) for root in roots]
     known = [split for split in found if split is not None]
     return known if len(known) == len(found) and len(set(known)) > 1 else None
@@ -257,8 +259,8 @@ _SHOWN = 3  # names in a note
 def without_unlabelled_files(
     files: FileTable, roots: Sequence[Root], *, split_from: str, class_from: str, unlabelled: str
 ) -> tuple[FileTable, FolderLayout, tuple[str, ...]]:
-    """(the files, what their folders say, notes) without those that stand beside the folders of classes and splits:
-    word lists, indices and the like, that have no label.
+    """Returns (the files, what their folders say, notes) without those that stand beside the folders of classes and
+    splits: word lists, indices and the like, that have no label.
 
     unlabelled: LEAVE them out, KEEP them without a label, or ERROR.
 
@@ -289,7 +291,7 @@ def without_unlabelled_files(
 
 
 def _has_splits_inside(files: FileTable) -> bool:
-    """Whether there are folders of splits and classes (`train/pos/`), and all other files directly in an INPUT."""
+    """Returns whether there are folders of splits and classes (`train/pos/`), and all other files lie in an INPUT."""
     inside, is_deep = 0, False
     for name in files.names():
         if "/" in name:
@@ -313,7 +315,7 @@ def _left_out(files: FileTable, left: npt.NDArray[np.bool_], beside: str, remedy
 
 
 def _uneven(layout: FolderLayout) -> list[str]:
-    """A note on classes that some splits lack (`unsup` of reviews without a rating)."""
+    """Returns a note on classes that some splits lack (`unsup` of reviews without a rating)."""
     by_class: defaultdict[str, set[str]] = defaultdict(set)
     names, words = layout.classes.dictionary.to_pylist(), layout.splits.dictionary.to_pylist()
     pairs = layout.classes.indices.to_numpy().astype(np.int64) * len(words) + layout.splits.indices.to_numpy()
@@ -329,7 +331,7 @@ def _uneven(layout: FolderLayout) -> list[str]:
 def known_classes(
     files: FileTable, classes: pa.DictionaryArray, given: Sequence[str], unknown: str
 ) -> tuple[npt.NDArray[np.bool_], list[Reject]]:
-    """(which files have a class that is given, or none at all; the others as rejects).
+    """Returns (which files have a class that is given, or none at all; the others as rejects).
 
     unknown: what becomes of a file whose class is not among the given ones: ERROR or REJECT.
 

@@ -1,5 +1,5 @@
-"""Text files in, blocks of whole lines out: from byte ranges of plain files,
-or as a stream from compressed or re-encoded ones.
+"""Reads text files in blocks of whole lines: from byte ranges of plain files, or as a stream from compressed or
+re-encoded ones.
 
 A line ends with a line feed and nothing else: U+2028, NEL, a vertical tab or a lone carriage return are part of it.
 Ranges are cut at line feeds, so that they give exactly the lines of a sequential read; the line's number is its
@@ -45,7 +45,7 @@ class LineBlock(NamedTuple):
 
 
 def note_blank_lines(files: Counter[str]) -> tuple[str, ...]:
-    """A note on blank lines that are no records; files: by name, how many it has.
+    """Returns a note on blank lines that are no records; files: by name, how many it has.
 
     >>> note_blank_lines(Counter({"a.csv": 3}))
     ('blank lines, which are no records (3): a.csv',)
@@ -56,7 +56,7 @@ def note_blank_lines(files: Counter[str]) -> tuple[str, ...]:
 
 
 def rejected(one: CachedReject, file: InputFile, place: str) -> Reject:
-    """The reject of a record of that file."""
+    """Returns the reject of a record of that file."""
     hint = encoding_hint(file) if one.reason == "encoding" else ""
     return Reject(file.name, place, one.reason, one.message + hint)
 
@@ -178,22 +178,25 @@ def note_blank_lines_of(files: Sequence[InputFile], ranges: Iterable[LineRange])
 
 
 class LineStarts:
-    """Where lines of one plain file begin, for the threads that read its regions. What one search has passed over is
-    not read again for the regions that lie in it, so that a file without line feeds is not read once per region.
+    """Places where lines of one plain file begin, for the threads that read its regions. What one search has passed
+    over is not read again for the regions that lie in it, so that a file without line feeds is not read once per
+    region.
     """
 
     def __init__(self, file: InputFile) -> None:
         self._path, self._size = file.path, file.stat.size_bytes
         self._lock = threading.Lock()
-        self._from = self._found = 0  # the longest stretch behind which a line starts: no line starts inside it
+        self._from = self._found = 0  # the longest stretch after which a line starts: no line starts inside it
 
     @classmethod
     def of_each(cls, files: Sequence[InputFile]) -> Callable[[int], LineStarts]:
-        """Those of the file of an ordinal, for parts that come in order: a few files' are held."""
+        """Returns a function that gives those of a file by its ordinal; a few are cached, for ranges that come in
+        order.
+        """
         return functools.lru_cache(maxsize=_FILES)(lambda ordinal: cls(files[ordinal]))
 
     def at(self, place: int) -> int:
-        """The first line start at or behind that byte."""
+        """Returns the first line start at or after that byte."""
         if place <= 0 or place >= self._size:
             return min(max(place, 0), self._size)
         with self._lock:
@@ -221,7 +224,7 @@ class LineStarts:
 def file_lines(
     file: InputFile, start: int, stop: int, max_line_bytes: int, block_bytes: int = BATCH_BYTES
 ) -> Iterator[LineBlock]:
-    """The lines of a plain file's range, whose ends are line starts; without the byte order mark of UTF-8."""
+    """Yields the lines of a plain file's range, whose ends are line starts; without the byte order mark of UTF-8."""
     blocks = (read_range(file.path, at, min(at + block_bytes, stop)) for at in range(start, stop, block_bytes))
     return whole_lines(without_mark(blocks) if start == 0 else blocks, max_line_bytes)
 
@@ -229,7 +232,7 @@ def file_lines(
 def stream_lines(
     file: InputFile, encoding: str, max_line_bytes: int, block_bytes: int = BATCH_BYTES
 ) -> Iterator[LineBlock]:
-    """The lines of a whole file that is compressed, or in another encoding, or both, as UTF-8."""
+    """Yields the lines of a whole file that is compressed, or in another encoding, or both, as UTF-8."""
     return whole_lines(one_ahead(utf8_blocks(file, encoding, block_bytes)), max_line_bytes)
 
 
@@ -261,7 +264,7 @@ def whole_lines(blocks: Iterable[Bytes], max_line_bytes: int) -> Iterator[LineBl
 
 
 def _check_long(data: Bytes, max_line_bytes: int) -> Iterator[LineBlock]:
-    """The block with its too long lines set apart, so that the limit is the same wherever blocks begin."""
+    """Yields the block with its too long lines set apart, so that the limit is the same wherever blocks begin."""
     at = 0
     while len(data) - at > max_line_bytes:
         start = native.find_long_line(data, at, max_line_bytes)

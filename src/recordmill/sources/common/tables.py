@@ -42,7 +42,7 @@ class UnitTable(Table[Unit]):
 
     @classmethod
     def of(cls, units: Sequence[Unit]) -> UnitTable:
-        """The same units in the same order."""
+        """Makes a table of units."""
         values = ([getattr(unit, name) for unit in units] for name in _SCHEMA.names)
         columns = [pa.array(some, kind) for some, kind in zip(values, _SCHEMA.types, strict=True)]
         return cls(pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
@@ -58,12 +58,14 @@ class UnitTable(Table[Unit]):
         return [Unit(*values) for values in zip(*(column.to_pylist() for column in rows.columns), strict=True)]
 
     def column(self, name: str) -> pa.Array:
-        """That field of all units."""
+        """Returns one field of all units."""
         return self._rows.column(name)
 
 
 def batch_of(files: FileTable, ordinals: Sequence[int], most_bytes: int) -> tuple[Sequence[InputFile], int]:
-    """(of the files of these ordinals the first that together have no more bytes, or the first one; their bytes)."""
+    """Returns (of the files of these ordinals the first that together have no more bytes, or the first one; their
+    bytes).
+    """
     some = files.some(ordinals)
     ends = list(accumulate(file.stat.size_bytes for file in some))
     count = max(bisect_right(ends, most_bytes), 1)
@@ -79,13 +81,13 @@ def unit_sizes(units: Sequence[Unit]) -> npt.NDArray[np.int64]:
 
 
 def table_rows(units: Sequence[Unit]) -> int | None:
-    """How many records all of them give; None if the plan does not know it of each."""
+    """Returns how many records all of them give; None if the plan does not know it of each."""
     rows = (units if isinstance(units, UnitTable) else UnitTable.of(units)).column("rows")
     return None if rows.null_count else int(pc.sum(rows).as_py() or 0)
 
 
 def with_unit_table(source: Source) -> Source:
-    """The source with its units as a table; a user's own stays as it was made."""
+    """Returns the source with its units as a table; a user's own stays as it was made."""
     names: set[str] = {field.name for field in fields(source)} if is_dataclass(source) else set()
     if "units" not in names:
         return source
@@ -116,7 +118,7 @@ class Alike(Table[Item]):
 
     @classmethod
     def of(cls, items: Iterable[Item], names: Sequence[str]) -> Alike[Item]:
-        """The same items in the same order. names: of the fields that are such integers."""
+        """Makes a table of items. names: of the fields that are such integers."""
         kinds: dict[Item, int] = {}
         which, numbers, nothing = array("I"), array("q"), dict.fromkeys(names, 0)
         for item in items:

@@ -34,14 +34,14 @@ _ITEMS: Mapping[str, type] = {"files": InputFile, "units": Unit, "notes": str, "
 
 
 def is_meant_as_source(value: object) -> bool:
-    """Whether a value given to `build` is meant as a Source, if perhaps an incomplete one: it has the method `read`
-    and two parts of a Source at least.
+    """Returns whether a value given to `build` is meant as a Source, if perhaps an incomplete one: it has the method
+    `read` and two parts of a Source at least.
     """
     return callable(getattr(type(value), "read", None)) and sum(hasattr(value, name) for name in _PARTS) >= 2
 
 
 def check_source(value: object) -> Source:
-    """The Source, whose chunks are looked at from then on.
+    """Returns the Source, whose chunks are looked at from then on.
 
     Raises:
         UsageError: it lacks a part, a part is of another type, a unit names files that are not there, or it can't be
@@ -72,7 +72,7 @@ def check_source(value: object) -> Source:
 
 @dataclass(frozen=True)
 class CheckedSource:
-    """The same Source; a chunk that breaks the contract is a DataError."""
+    """A user's Source, of which a chunk that breaks the contract is a DataError."""
 
     own: Source
 
@@ -101,7 +101,7 @@ class CheckedSource:
         return self.own.plan_rejects
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
-        """The unit's chunks.
+        """Yields the unit's chunks.
 
         Raises:
             DataError: a chunk is of another schema or has other numbers of rows than it says, or the unit gives another
@@ -122,7 +122,7 @@ class CheckedSource:
 
 
 def _class_fault(field: pa.Field, column: pa.Array, classes: tuple[str, ...] | None) -> str | None:
-    """What is wrong with a column of classes: its own field names others, or a number is none of them."""
+    """Returns what is wrong with a column of classes: its own field names others, or a number is none of them."""
     own = classes_in_metadata(field)
     if classes is None or (own is not None and own != classes):
         return None if own is None else f"gave {field.name!r} of the classes {own!r:.200}, not {classes!r:.200}"
@@ -136,7 +136,7 @@ def _class_fault(field: pa.Field, column: pa.Array, classes: tuple[str, ...] | N
 
 
 def _fault(chunk: object, expected: pa.Schema, unit: Unit) -> str | None:
-    """What is wrong with a chunk, or None."""
+    """Returns what is wrong with a chunk, or None."""
     if not isinstance(chunk, Chunk):
         return f"gave a {type(chunk).__name__}, not a Chunk"
     if isinstance(chunk.records, Payloads):

@@ -1,1 +1,1 @@
-"""CSV files in, typed batches out: dialect, ranges, tokens, columns."""
+"""The source of CSV files: dialect, ranges, tokens, columns."""

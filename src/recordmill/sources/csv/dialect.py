@@ -1,7 +1,7 @@
-"""How a CSV input is written, as the user says it: `CsvOptions`, checked, with the reason for each default.
+"""Options of CSV files (`CsvOptions`), with the reason for each default.
 
 The rules are those of Python's `csv` module: a quote opens only at the start of a field (`5" disk` is literal), a
-doubled quote inside quotes is one quote, CR, LF and CRLF end a row. A field that goes on behind its closing quote
+doubled quote inside quotes is one quote, CR, LF and CRLF end a row. A field that goes on after its closing quote
 (`"Foo" bar`) is none, unless quotes are lenient, as that module's are in its default, non-strict mode. Blank lines are
 no rows, but nulls where there is one column.
 """
@@ -25,12 +25,12 @@ _MOST_ROW_BYTES = 256 << 20  # 256 MiB: a field's length has 28 bits in the arra
 
 @dataclass(frozen=True)
 class CsvOptions:
-    """How the files are written.
+    """Options of CSV files.
 
     delimiter: one ASCII character, or None: told from the content among `, ; tab | :` and the blank.
     quote: one ASCII character; None: no quoting at all; TOLD: told from the content among the double quote, the single
     one and none: none where all rows are whole without it, and some are not with it. doubled_quote: `""` inside quotes
-    is one quote. lenient_quotes: a field that goes on behind its closing quote is read without these two quotes.
+    is one quote. lenient_quotes: a field that goes on after its closing quote is read without these two quotes.
     escape: one ASCII character that makes the next one literal, or None.
     encoding: any that Python knows. A byte order mark of UTF-8, UTF-16 or UTF-32 tells its own and wins over the
     default `utf-8`.
@@ -121,7 +121,7 @@ class Dialect:
 
     @classmethod
     def of(cls, options: CsvOptions, delimiter: str, told_quote: str | None = '"') -> Dialect:
-        """The options with the delimiter that was declared or told; told_quote: the quote if none was declared."""
+        """Returns the bytes of the options, with a delimiter; told_quote: the quote if none was declared."""
         declared = told_quote if options.quote == TOLD else options.quote
         quote, escape, comment = (256 if c is None else ord(c) for c in (declared, options.escape, options.comment))
         return cls(

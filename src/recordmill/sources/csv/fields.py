@@ -1,5 +1,5 @@
-"""Bytes of a CSV file in; where each field of each row lies out: start and length per column, in one pass of
-native/csv.cpp; also for files that can't be cut (compressed, or in another encoding than UTF-8), block by block.
+"""Finds where each field of each row of a CSV file lies: start and length per column, in one pass of native/csv.cpp;
+also for files that can't be cut (compressed, or in another encoding than UTF-8), block by block.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class TokenizedRows:
 
 
 class QuotedRows(NamedTuple):
-    """What the quotes of some rows hold.
+    """Counts of the quotes of some rows.
 
     fields: how many stand in quotes. needed: rows whose lines would be no rows without quotes. across: rows of several
     lines, each of which would be a row. line: where the first of these starts.
@@ -75,7 +75,7 @@ class Tokenizer:
     def read(
         self, data: Bytes, at: int, limit: int, *, final: bool, line: int = 1, skipping: bool = False
     ) -> TokenizedRows:
-        """The rows that start in data[at:limit), as many as the arrays hold; data is changed by unescaping.
+        """Returns the rows that start in data[at:limit), as many as the arrays hold; data is changed by unescaping.
 
         at: where a row starts (or skipping: in a line to skip). final: the data ends with a row or with the file, so an
         open row is complete, and an open quote is one that is never closed; else an incomplete row is left for the next
@@ -93,7 +93,7 @@ class Tokenizer:
 
 
 class RowEnd(NamedTuple):
-    """Where the first row (or comment) from some byte on stops, and so the next one starts.
+    """End of the first row (or comment) from some byte on, where the next one starts.
 
     stop: where it does, or where the one that is not whole starts. skipping: the data ended in a comment. too_long:
     there is a row before that is longer than the most, or whose quote is never closed.
@@ -105,8 +105,8 @@ class RowEnd(NamedTuple):
 
 
 def find_row_end(data: Bytes, dialect: Dialect, at: int, limit: int, *, final: bool, skipping: bool = False) -> RowEnd:
-    """Where the last row stops that starts in data[at:limit): `Tokenizer.read` without fields, several times as fast.
-    Data isn't changed.
+    """Returns where the last row stops that starts in data[at:limit): `Tokenizer.read` without fields, several times as
+    fast. Data isn't changed.
     """
     scan = native.CsvScan(at=at, limit=limit, is_final=final, is_skipping=skipping)
     native.scan_csv(data, _native_dialect(dialect), scan, None, None, None, np.empty(6, np.int64))
@@ -121,7 +121,7 @@ def _native_dialect(dialect: Dialect, columns: int = 0, ragged: bool = False) ->
 
 
 def cut_sample(sample: Bytes, dialect: Dialect, most_rows: int, final: bool) -> DialectCut:
-    """The first rows of a sample, which starts with a row, as a dialect cuts them.
+    """Returns the first rows of a sample, which starts with a row, as a dialect cuts them.
 
     final: the sample ends with the file.
     """
@@ -141,8 +141,8 @@ def _character(byte: int) -> str | None:
 
 
 def _widths(sample: Bytes, dialect: Dialect, most_rows: int, final: bool) -> Sequence[int]:
-    """How many fields the first rows have; CSV_TOO_LONG for one whose quote is never closed. Blank lines are not asked:
-    they are rows only where all others have one field.
+    """Returns how many fields the first rows have; CSV_TOO_LONG for one whose quote is never closed. Blank lines are
+    not asked: they are rows only where all others have one field.
     """
     rows = Tokenizer(dialect, 1, most_rows).read(sample.copy(), 0, len(sample), final=final)
     filled = rows.ordinals[rows.infos[0, : len(rows.ordinals)] != 0] if len(rows.ordinals) else rows.ordinals
@@ -162,14 +162,14 @@ def _cells(data: Bytes, rows: TokenizedRows, row: int) -> tuple[Cell, ...]:
 def read_rows(
     tokenizer: Tokenizer, blocks: Iterator[Bytes], at: int, line: int, chunk_bytes: int
 ) -> Iterator[tuple[Bytes, TokenizedRows]]:
-    """(buffer, rows in it) for all rows of the blocks, which make one file, from byte `at` on,
-    which lies in the first `line`.
+    """Yields (buffer, rows in it) for all rows of the blocks, which make one file, from byte `at` on, which lies in the
+    first `line`.
 
     At most chunk_bytes of rows at once; none if there are blank lines only. The buffer holds one row more than a block
     at most, and must be used before the next is asked for.
     """
     data: Bytes | None = np.empty(0, np.uint8)
-    while data is not None and len(data) <= at:  # `at` may lie behind the first block
+    while data is not None and len(data) <= at:  # `at` may lie after the first block
         at -= len(data)
         data = next(blocks, None)
     if data is None:

@@ -1,5 +1,5 @@
-"""The beginning of a CSV file to its `Head`: compression, encoding, delimiter, quote, the columns' names, and where the
-first row of data starts.
+"""Reads the head of a CSV file: compression, encoding, delimiter, quote, the columns' names, and where the first row of
+data starts.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _LINE_END = re.compile(rb"\r\n?|\n")
 
 @dataclass(frozen=True)
 class Head:
-    """What the beginning of one file says.
+    """The head of one file.
 
     compression, encoding: how its content is reached. delimiter: one character. names: of its columns.
     start: where the first row of data, or blank line before it, starts in the UTF-8 content (byte order mark included
@@ -82,7 +82,7 @@ class Head:
 
     @property
     def streamed(self) -> bool:
-        """It can't be cut: it has to be read from its beginning."""
+        """True if the file can't be cut, and has to be read from its beginning."""
         return self.compression != NONE or self.encoding != UTF8_ENCODING
 
 
@@ -91,7 +91,7 @@ _ALIKE = ("compression", "encoding", "delimiter", "names", "blanks", "quote")
 
 
 def with_heads(files: FileTable, heads: Alike[Head]) -> FileTable:
-    """The files with these heads as columns: the numbers of each, and the rest, which most share, as JSON."""
+    """Returns the files with these heads as columns: the numbers of each, and the rest, which most share, as JSON."""
     for name in HEAD_NUMBERS:
         files = files.with_column(name, pa.array(heads.numbers(name)))
     shared = [json.dumps({name: getattr(head, name) for name in _ALIKE}) for head in heads.kinds]
@@ -122,7 +122,7 @@ def _shared(text: str) -> Head:
 
 
 def read_head(file: InputFile, options: CsvOptions) -> Head:
-    """The file's head.
+    """Returns the file's head.
 
     Raises:
         DataError: the file is empty, is no text, or has no usable header; the message names it.
@@ -205,7 +205,7 @@ class _Reader:
         )
 
     def _dialect(self, start: int) -> tuple[DialectCut, str]:
-        """(the rows as they are to be cut, why so)."""
+        """Returns (the rows as they are to be cut, why so)."""
         options = self._options
         cut = self._cut(start, options.delimiter or DELIMITERS[0], '"' if options.quote == TOLD else options.quote)
         while len(cut.widths) < _FEW_ROWS and not self._complete and len(self._sample) < _MOST_SAMPLE_BYTES:
@@ -231,7 +231,7 @@ class _Reader:
         return mark in (self._options.delimiter, DELIMITERS[0]) or ord(mark) in self._sample
 
     def _quotes(self, start: int, delimiter: str) -> Choice:
-        """The rows as that delimiter cuts them, with the quote that goes best with it."""
+        """Returns the rows as that delimiter cuts them, with the quote that goes best with it."""
         if self._options.quote != TOLD:
             return Choice(self._cut(start, delimiter, self._options.quote))
         quotes: list[str | None] = ['"']
@@ -298,7 +298,9 @@ class _Reader:
         return at, 1 + self._options.skip_lines
 
     def _first_row(self, start: int, line: int, cut: DialectCut) -> tuple[TokenizedRows, Bytes]:
-        """The first row, or the bad one that stands there. Where it is no header, what it holds is not asked here."""
+        """Returns the first row, or the bad one that stands there. Where it is no header, what it holds is not asked
+        here.
+        """
         dialect = Dialect.of(self._options, cut.delimiter, cut.quote)
         lenient = dialect.lenient_quotes or self._options.header is False
         tokenizer = Tokenizer(replace(dialect, lenient_quotes=lenient), MAX_FEATURES, 1, ragged=True)
@@ -312,7 +314,7 @@ class _Reader:
             self._grow()
 
     def _refuse(self, data: Bytes, rows: TokenizedRows) -> DataError:
-        """The error about a first row that is bad."""
+        """Returns the error about a first row that is bad."""
         _, line, _, width, field, _ = rows.bad[0].tolist()
         if width == native.CSV_STRAY_QUOTE:
             what = f"{STRAY_FIELD} {first_line(data[field:])}; say {STRAY_REMEDIES}"
@@ -370,6 +372,6 @@ def _padded(row: list[str], width: int) -> list[str]:
 
 
 def _extension(name: str) -> str:
-    """The lower-case extension, without that of a compression."""
+    """Returns the lower-case extension, without that of a compression."""
     parts = name.lower().split(".")
     return parts[-2] if len(parts) > 2 and parts[-1] in ("gz", "zst", "zstd") else parts[-1]

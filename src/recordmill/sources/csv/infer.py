@@ -1,6 +1,5 @@
-"""Tokenized rows in, what was seen in each column out: `ColumnCounts`, which adds up over batches, ranges, files and
-threads; and the rows that the scan has looked at, parsed by the schema that is expected, for what is kept until the
-build.
+"""Counts what stands in each column of tokenized rows (`ColumnCounts`), and parses the rows by the schema that is
+expected, for the cache of the build.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class UnexpectedValue:
     words: Mapping[bytes, int] | None
 
     def __add__(self, later: UnexpectedValue) -> UnexpectedValue:
-        """With what comes later; the first value stands for all."""
+        """Adds later values; the first value stands for all."""
         texts, values = self.texts + later.texts, self.values + later.values
         words = None
         if self.words is not None and later.words is not None:
@@ -56,7 +55,7 @@ class UnexpectedValue:
 
     @property
     def is_odd(self) -> bool:
-        """Whether the column is text by a few words, or by a few values among ten times as many others."""
+        """True if the column is text by a few words, or by a few values among ten times as many others."""
         return self.words is not None or _FEW_STRAYS * self.texts <= self.values
 
 
@@ -78,8 +77,8 @@ class ColumnCounts:
     def add(
         self, data: Bytes, rows: TokenizedRows, wanted: Mapping[int, Feature] = MappingProxyType({})
     ) -> dict[int, ParsedRows]:
-        """The next rows. wanted: by place, columns whose values are to be read as well; gives those of which every
-        value is one of the feature.
+        """Counts the next rows. wanted: by place, columns whose values are to be read as well; gives those of which
+        every value is one of the feature.
         """
         ready: dict[int, ParsedRows] = {}
         for place, counts in enumerate(self._counts):
@@ -106,7 +105,7 @@ class ColumnCounts:
             self.labels.add(values.filter(fault == 0) if fault.any() else values)
 
     def classes(self) -> list[int]:
-        """The classes of each column so far; of those that are not typed none."""
+        """Returns the classes of each column so far; of those that are not typed none."""
         return [counts.classes if typed else 0 for counts, typed in zip(self._counts, self._typed, strict=True)]
 
     def _unexpected(self, data: Bytes, rows: TokenizedRows, place: int) -> UnexpectedValue:
@@ -121,7 +120,7 @@ class ColumnCounts:
         return UnexpectedValue(line, value, totals.texts, totals.values, totals.classes, few)
 
     def seen(self) -> list[TextCounts]:
-        """One for each column; for those that are not typed without classes."""
+        """Returns one for each column; for those that are not typed without classes."""
         result = []
         for counts, nulls, typed in zip(self._counts, self._nulls.tolist(), self._typed, strict=True):
             names = {name: count for name, count in zip(self._names, nulls, strict=True) if count}
@@ -143,7 +142,7 @@ def infer_values(
     counts: native.ColumnCounts,
     nulls: Int64s,
 ) -> tuple[int, ParsedRows]:
-    """(how many fields from the first on are values of the feature, or null, their values).
+    """Returns (how many fields from the first on are values of the feature, or null, their values).
 
     They are counted as `native.infer_fields` does. What comes after them may be of another class, or is no value of
     the feature.
@@ -182,7 +181,9 @@ class RowKeeper:
         self._wanted: Mapping[int, Feature] = {}
 
     def wanted(self) -> Mapping[int, Feature]:
-        """By place, the columns of numbers and times whose values will be asked for, if they stay what they are."""
+        """Returns, by place, the columns of numbers and times whose values will be asked for, if they stay what they
+        are.
+        """
         if not self._keeper.goes_on:
             return {}
         schema = self._schema or self._expects({})
@@ -193,7 +194,7 @@ class RowKeeper:
         return self._wanted
 
     def add(self, data: Bytes, rows: TokenizedRows, classes: Sequence[int], ready: Mapping[int, ParsedRows]) -> None:
-        """The next rows; classes: what the columns were seen to be. ready: of what was wanted, what was read."""
+        """Parses the next rows. classes: what the columns were seen to be. ready: of what was wanted, what was read."""
         if not self._keeper.goes_on:
             return
         schema = self._expects(dict(zip(self._names, classes, strict=True)))
@@ -206,16 +207,16 @@ class RowKeeper:
         self._keeper.add(_piece(data, rows, parsed, self._max_row_bytes, len(self._names)), schema)
 
     def give_up(self) -> None:
-        """Keep nothing of these rows."""
+        """Keeps nothing of these rows."""
         self._keeper.give_up()
 
     def put(self, file: int, start: int) -> None:
-        """That was all."""
+        """Ends the range, and caches its rows."""
         self._keeper.put((file, start))
 
 
 def parse_piece(data: Bytes, rows: TokenizedRows, parser: Parser, max_row_bytes: int, columns: int) -> CachedPiece:
-    """Some rows, parsed; columns: how many the file has."""
+    """Parses some rows; columns: how many the file has."""
     return _piece(data, rows, parser.parse(data, rows), max_row_bytes, columns)
 
 

@@ -1,5 +1,5 @@
-"""Why a row of a CSV file is rejected, in words:
-the reason by which it is counted, and the message that names column, value and remedy.
+"""Explains why a row of a CSV file is rejected: the reason by which it is counted, and the message that names column,
+value and remedy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SHOWN_CHARACTERS = 60  # of a value: enough to find it, short enough for a line
 
 
 def quoted_bytes(value: bytes) -> str:
-    """The value as people can read it, cut to 60 characters; bytes that are no UTF-8 as \\xNN.
+    """Returns the value as people can read it, cut to 60 characters; bytes that are no UTF-8 as \\xNN.
 
     >>> quoted_bytes(b"caf\\xc3\\xa9"), quoted_bytes(b"caf\\xe9")
     ("'café'", "'caf\\\\xe9'")
@@ -27,19 +27,19 @@ def quoted_bytes(value: bytes) -> str:
 
 
 def explain_fields(feature: Feature, fault: int, value: bytes) -> tuple[str, str]:
-    """(reason, message) of a field that doesn't fit its column."""
+    """Returns (reason, message) of a field that doesn't fit its column."""
     reason, what = _FAULTS[fault](feature)
     return reason, f"column {_cut(feature.name)!r}: {quoted_bytes(value)} {what}"
 
 
 def first_line(data: Bytes) -> str:
-    """The line that data begins with, as people can read it."""
+    """Returns the line that data begins with, as people can read it."""
     return quoted_bytes(data[: 4 * _SHOWN_CHARACTERS + 5].tobytes().replace(b"\r", b"\n").split(b"\n")[0])
 
 
 def explain_row(width: int, columns: int, shown: str, max_row_bytes: int) -> tuple[str, str]:
-    """(reason, message) of a row that is none: too long, with a field that goes on behind its closing quote, or with
-    another number of fields than the file has columns.
+    """Returns (reason, message) of a row that is none: too long, with a field that goes on after its closing quote, or
+    with another number of fields than the file has columns.
 
     shown: the first line of what is wrong, as `first_line` gives it.
     """
@@ -77,7 +77,7 @@ def _cut(name: str) -> str:
 
 
 def declare_remedy(name: str, dtype: str) -> str:
-    """The option that reads a column as that dtype."""
+    """Returns the option that reads a column as that dtype."""
     return option("dtypes", {_cut(name): dtype})
 
 

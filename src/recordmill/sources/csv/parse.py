@@ -1,5 +1,5 @@
-"""Tokenized rows in, a RecordBatch of the planned schema out, with a Reject for each row that does not fit;
-no Python object per value.
+"""Parses tokenized rows to a RecordBatch of the planned schema, with a Reject for each row that does not fit; no Python
+object per value.
 
 A row is rejected by the first of its columns that doesn't fit; the message names the column, the value and the option
 that helps.
@@ -64,7 +64,7 @@ class Parser:
         return cls(schema, [places.get(feature.name, MISSING_FIELD) for feature in schema], tokens)
 
     def parse(self, data: Bytes, rows: TokenizedRows, ready: Mapping[int, ParsedRows] = MappingProxyType({})) -> Parsed:
-        """The rows; ready: by place, the columns that need not be read once more."""
+        """Returns the rows; ready: by place, the columns that need not be read once more."""
         count = len(rows.ordinals)
         bad: npt.NDArray[np.bool_] | None = None
         rejects: list[tuple[int, str, str]] = []
@@ -109,7 +109,7 @@ def _batch(columns: list[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBa
 
 
 def _mark_nulls(fields: TextFields) -> int:
-    """A null in a required column is a fault, where there is no other."""
+    """Returns a null in a required column is a fault, where there is no other."""
     nulls = (fields.valid == 0) & (fields.fault == 0)
     fields.fault[nulls] = native.NO_VALUE
     return int(nulls.sum())
@@ -127,6 +127,6 @@ def _class_numbers(fields: TextFields, classes: Sequence[str]) -> tuple[pa.Array
 
 
 def text_column(data: Bytes, starts: Int32s, infos: Int32s, tokens: NullTokens) -> tuple[pa.Array, Bytes]:
-    """(the column as large_string, where it is no UTF-8); what stands in those rows must not be used."""
+    """Returns (the column as large_string, where it is no UTF-8); what stands in those rows must not be used."""
     fields = TextFields.of(data, starts, infos, tokens)
     return texts(fields)[0], fields.fault

@@ -1,5 +1,5 @@
-"""The scan of the CSV files: every byte of every file read once, by ranges in parallel, for row counts, cuts
-and what the columns hold.
+"""Scans CSV files: reads every byte of every file once, by ranges in parallel, for row counts, cuts and what the
+columns hold.
 
 A row belongs to the range of 32 MiB that it starts in. As soon as the range before says where its last row stops, a
 range finds where its own does, at some GB/s and without a look at fields, passes that on, and only then looks at its
@@ -42,7 +42,7 @@ _FIELDS = 1 << 20  # so many fields at once: 8 MiB of places, and a chunk of a f
 
 @dataclass(frozen=True)
 class Scan:
-    """How the files are to be scanned.
+    """Settings of a scan.
 
     untyped: the names whose class does not matter, since the user declares it. label: the column whose distinct values
     are collected, or None. range_bytes, tail_bytes (at least 1: the LF of a CRLF): others than the usual ones are for
@@ -71,7 +71,7 @@ class Scan:
 
 @dataclass(frozen=True)
 class RangeExtent:
-    """Where a range lies and how much it is, as of `ScannedRange`."""
+    """Place and size of a range, as of `ScannedRange`."""
 
     file: int
     start: int
@@ -84,7 +84,7 @@ class RangeExtent:
 
 @dataclass(frozen=True)
 class ScannedRange:
-    """What one range of a file, or a streamed file, holds.
+    """Findings of a scan of one range of a file, or of a streamed file.
 
     file: its ordinal. start, stop: where its rows lie, in bytes of the file (0 and 0 if it is streamed). rows: with the
     bad ones. lines: physical lines in it. seen: per column of the file. labels: the label's values.
@@ -112,7 +112,7 @@ class ScannedRange:
 
 
 def most_rows(columns: int) -> int:
-    """How many rows are tokenized at once."""
+    """Returns how many rows are tokenized at once."""
     return max(1, min(BATCH_ROWS, _FIELDS // max(columns, 1)))
 
 
@@ -130,7 +130,7 @@ class _Range:
 
 
 def scan_files(files: Sequence[InputFile], heads: Sequence[Head], scan: Scan, threads: int) -> Iterator[ScannedRange]:
-    """The parts of all files, in order.
+    """Yields the parts of all files, in order.
 
     Raises:
         DataError: a file is damaged, can't be decoded, or changed since it was listed.
@@ -180,7 +180,7 @@ def _scan_stream(ordinal: int, file: InputFile, head: Head, scan: Scan) -> Scann
 
 
 def _quote_evidence(data: Bytes, rows: TokenizedRows) -> QuoteEvidence:
-    """What these rows say of the quote."""
+    """Returns what these rows say of the quote."""
     fields, needed, across, line = rows.quotes
     unexpected = rows.bad[rows.bad[:, 3] == native.CSV_STRAY_QUOTE]
     broken = int(rows.bad[:, 5].sum())
@@ -247,8 +247,8 @@ class _RangeScan:
         )
 
     def _row_end(self, at: int) -> int | None:
-        """Where in the data the row stops that crosses the range's end; None if a row is too long or never closed, or
-        a comment is longer than the tail.
+        """Returns where in the data the row stops that crosses the range's end; None if a row is too long or never
+        closed, or a comment is longer than the tail.
         """
         while at < self._size:
             final = self._at_end()
@@ -266,7 +266,7 @@ class _RangeScan:
         return self._task.start + len(self._data) >= self._file.stat.size_bytes
 
     def _extend(self) -> None:
-        """Read as much again behind the data (at least the tail)."""
+        """Reads as much again after the data (at least the tail)."""
         at = self._task.start + len(self._data)
         more = read_range(self._file.path, at, at + max(len(self._data) - self._size, self._scan.tail_bytes))
         if len(more) == 0:
@@ -286,7 +286,7 @@ class _RangeScan:
         self._blanks += rows.blanks
 
     def _tokenize_all(self, begin: int, end: int) -> None:
-        """Look at the rows in data[begin:end), which ends with a row."""
+        """Looks at the rows in data[begin:end), which ends with a row."""
         tokenizer, at, line = self._scan.tokenizer(self._columns), begin, 1
         data = self._data[:end]
         while at < end:
@@ -296,8 +296,8 @@ class _RangeScan:
         self._lines = line - 1
 
     def _tokenize_until_stop(self, begin: int) -> int:
-        """Look at the rows that start in the range, one after the other;
-        gives where the next one starts, in bytes of the file.
+        """Looks at the rows that start in the range, one after the other; gives where the next one starts, in bytes of
+        the file.
         """
         tokenizer, at, line, skipping = self._scan.tokenizer(self._columns), begin, 1, False
         self._keeper.give_up()
@@ -319,8 +319,8 @@ class _RangeScan:
         return self._task.start + at
 
     def _behind_line(self, at: int) -> int:
-        """Where the line behind the one that is passed over at that byte of the file starts: however long that one is,
-        no more than a block of it is held.
+        """Returns where the line after the one that is passed over at that byte of the file starts: however long that
+        one is, no more than a block of it is held.
         """
         size = self._file.stat.size_bytes
         while at < size:

@@ -1,4 +1,4 @@
-"""What the scan saw in each column, and what the user declares, to the schema of a CSV input and the notes about it."""
+"""Makes the schema of a CSV input, with notes, of what the scan saw in each column and what the user declares."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ColumnPlan:
 
 
 def column_names(files: Sequence[InputFile], heads: Sequence[Head], columns: str) -> tuple[str, ...]:
-    """The columns of all files, in the order in which they first appear.
+    """Returns the columns of all files, in the order in which they first appear.
 
     Raises:
         DataError: `columns` is `strict` and a file has others than the first one, or in another order.
@@ -69,7 +69,7 @@ def _difference(names: tuple[str, ...], first: tuple[str, ...]) -> str:
 
 
 def same_dialect(files: Sequence[InputFile], heads: Sequence[Head], options: CsvOptions) -> Dialect:
-    """The delimiter and the quote of all files. One that has a single column agrees with any.
+    """Returns the delimiter and the quote of all files. One that has a single column agrees with any.
 
     Raises:
         DataError: the content of two files tells different ones.
@@ -90,7 +90,7 @@ def same_dialect(files: Sequence[InputFile], heads: Sequence[Head], options: Csv
 
 
 def check_quotes(totals: Totals, quote: str, columns: int) -> tuple[str, tuple[str, ...]]:
-    """(why quotes are text, "" if they are none; notes), of a quote that was told.
+    """Returns (why quotes are text, "" if they are none; notes), of a quote that was told.
 
     Raises:
         DataError: it can't be told what quotes are, or the quotes of some rows are wrong.
@@ -123,7 +123,7 @@ def check_quotes(totals: Totals, quote: str, columns: int) -> tuple[str, tuple[s
 
 
 class Totals:
-    """What was seen over all parts: adds them up as they come, so that a part's own findings need not be kept.
+    """Totals of all ranges, added up as they come.
 
     names: the columns of all files. labels: the label's values. quotes:
     what all rows say of the quote; stray_file, across_file: where the first ones of it stand.
@@ -140,7 +140,7 @@ class Totals:
         self.labels = ClassNames(label or "")
 
     def add(self, part: ScannedRange) -> None:
-        """Take in a part, those of a file in order."""
+        """Takes in a part, those of a file in order."""
         present = self._heads[part.file].names
         for name, seen in zip(present, part.seen, strict=True):
             self._seen[name] += seen
@@ -164,7 +164,7 @@ class Totals:
         self.quotes += found
 
     def _add_unexpected(self, name: str, unexpected: UnexpectedValue, part: ScannedRange, line: int) -> None:
-        """The first one stands for all; the counts add up."""
+        """Adds a value that makes text of a column; the first one stands for all."""
         if name not in self._unexpected:
             at = unexpected.line if self._heads[part.file].streamed else line + unexpected.line - 1
             self._unexpected[name] = f"{self._files[part.file].name}, line {at}", unexpected
@@ -181,7 +181,7 @@ class Totals:
 def make_schema(
     columns: Sequence[ColumnPlan], labels: ClassNames, common: PlanOptions
 ) -> tuple[Schema, tuple[str, ...]]:
-    """(the schema, notes about what does not match a given one).
+    """Returns (the schema, notes about what does not match a given one).
 
     Raises:
         UsageError: a declared dtype or the label names no column, or a dtype is none for CSV.
@@ -194,7 +194,7 @@ def make_schema(
 
 
 def declared_schema(columns: Sequence[ColumnPlan], common: PlanOptions) -> tuple[Schema, tuple[str, ...]]:
-    """The same before the label is one: its dtype is that of its values.
+    """Makes the schema before the label has classes.
 
     Raises:
         UsageError: a declared dtype names no column, or a dtype is none for CSV.
@@ -245,8 +245,8 @@ class ExpectedSchema:
 
 
 def is_same(one: Schema, other: Schema) -> bool:
-    """Whether rows are parsed alike by both; a value that is required is another matter of the data than of parsing
-    where it was inferred, and the same in both where it was given.
+    """Returns whether rows are parsed alike by both; a value that is required is another matter of the data than of
+    parsing where it was inferred, and the same in both where it was given.
     """
     first, second = ([(f.name, f.dtype, f.shape, f.classes) for f in schema] for schema in (one, other))
     return first == second
@@ -272,13 +272,13 @@ def _check_features(schema: Schema) -> None:
 
 
 def untyped_names(names: Sequence[str], common: PlanOptions) -> frozenset[str]:
-    """The columns whose dtype need not be told from their values, since the user declares it."""
+    """Returns the columns whose dtype need not be told from their values, since the user declares it."""
     return frozenset(names if common.schema is not None else common.dtypes)
 
 
 def describe_dialect(told: str, header: str, files: int) -> tuple[str, ...]:
-    """How the files are written, where that was told from their content, and why so. told: as of a `Head`; header: why
-    the first row is one, "" if that was said.
+    """Describes how the files are written, where that was detected. told: as of a `Head`; header: why the first row is
+    one, "" if that was said.
     """
     parts = [told] if told else []
     if header:
@@ -293,7 +293,7 @@ def describe_dialect(told: str, header: str, files: int) -> tuple[str, ...]:
 def describe_column(
     columns: Sequence[ColumnPlan], schema: Schema, heads: Sequence[Head], null_tokens: Sequence[str]
 ) -> tuple[str, ...]:
-    """What a user should know: named blanks, nulls per token, digits lost, columns that files lack."""
+    """Describes columns: named blanks, nulls per token, digits lost, columns that files lack."""
     notes = []
     if blanks := sorted({name for head in heads for name in head.blanks}, key=lambda name: (len(name), name)):
         notes.append(f"columns without a name were named {', '.join(blanks[:_SHOWN_COLUMNS])}")
@@ -306,7 +306,7 @@ def describe_column(
 
 
 def _stray_note(column: ColumnPlan, feature: Feature, null_tokens: Sequence[str]) -> Iterator[str]:
-    """What makes text of a column that is something else but for a few values, or for one word."""
+    """Describes the values that make text of a column that is something else but for a few values, or for one word."""
     if column.unexpected is None or feature.dtype != "string" or feature.classes is not None:
         return
     where, unexpected = column.unexpected

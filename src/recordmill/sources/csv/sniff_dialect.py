@@ -1,5 +1,5 @@
-"""The same rows cut by several delimiters and quotes (`DialectCut`) to the one that is right (`choose_cut`), and what a
-field looks like, loosely: decimal commas, percent signs and dates of any order count. What all rows say of the quote
+"""Chooses the delimiter and the quote of rows (`choose_cut`) that were cut by several of them (`DialectCut`), and
+classifies fields loosely: decimal commas, percent signs and dates of any order count. What all rows say of the quote
 (`QuoteEvidence`), since the first ones may hold none.
 """
 
@@ -35,7 +35,7 @@ _LONGEST = 64  # characters of a number or a moment; longer is text
 
 
 def cell_class(text: str) -> str:
-    """What a field looks like: NULL, NUMBER, MOMENT, TRUTH or TEXT.
+    """Classifies a field: NULL, NUMBER, MOMENT, TRUTH or TEXT.
 
     >>> [cell_class(text) for text in ("1.234,5", "12:30", "5-Jan-97", "yes", "?", "x1")]
     ['a number', 'a time', 'a time', 'a truth value', 'nothing', 'text']
@@ -56,7 +56,7 @@ def cell_class(text: str) -> str:
 
 
 def is_whole(text: str) -> bool:
-    """Whether a text, uncut, is one value in spite of the marks in it: a time, a date, a number, an address."""
+    """Returns whether a text, uncut, is one value in spite of the marks in it: a time, a date, a number, an address."""
     return cell_class(text) in (NUMBER_CELL, MOMENT) or _ADDRESS.fullmatch(text.strip()) is not None
 
 
@@ -97,12 +97,12 @@ class DialectCut:
 
     @cached_property
     def share(self) -> float:
-        """How many of the rows have that width, of 1."""
+        """Share of the rows that have that width."""
         return self.widths.count(self.width) / len(self.widths) if self.widths else 0.0
 
     @cached_property
     def wholeness(self) -> float:
-        """How many of the fields are whole, of 1."""
+        """Share of the fields that are whole."""
         cells = [self._whole(cell) for row in self.rows for cell in row]
         return sum(cells) / len(cells) if cells else 0.0
 
@@ -136,7 +136,7 @@ class Choice:
 
 
 def choose_quote(cuts: Sequence[DialectCut]) -> Choice:
-    """Of cuts with one delimiter, by the double quote first, then by others: the one whose quotes hold."""
+    """Chooses the cut whose quotes hold, of cuts with one delimiter, by the double quote first."""
     double = cuts[0]
     for cut in cuts[1:]:
         if cut.quote is None:
@@ -152,7 +152,7 @@ def choose_quote(cuts: Sequence[DialectCut]) -> Choice:
 
 
 def _holds_without(double: DialectCut, plain: DialectCut) -> bool:
-    """Whether only without quotes all rows are whole, and no number's stray quote is what speaks against them."""
+    """Returns whether only without quotes all rows are whole, and no number's stray quote speaks against them."""
     if plain.share < 1.0 or double.share == 1.0 or len(plain.rows) < _FEW:
         return False
     opened = {at for row in plain.rows for at, cell in enumerate(row) if cell.text[:1] == double.quote}
@@ -172,13 +172,13 @@ def _mostly_numbers(column: Sequence[Cell]) -> bool:
 
 
 def _both_hold(double: DialectCut, single: DialectCut) -> bool:
-    """Whether both quotes stand around fields, and give rows of different lengths without a fault."""
+    """Returns whether both quotes stand around fields, and give rows of different lengths without a fault."""
     quoted = (any(cell.quoted for row in cut.rows for cell in row) for cut in (double, single))
     return double.share == single.share == 1.0 and double.width != single.width and all(quoted)
 
 
 def _holds_with(double: DialectCut, single: DialectCut) -> bool:
-    """Whether the other quote explains the rows better, or stands around all of a column."""
+    """Returns whether the other quote explains the rows better, or stands around all of a column."""
     if single.share < double.share:
         return False
     if (single.share < 1.0 or double.share == 1.0) and any(cell.quoted for row in double.rows for cell in row):
@@ -196,7 +196,7 @@ def _holds_with(double: DialectCut, single: DialectCut) -> bool:
 
 
 def _is_doubled(text: str, quote: str) -> bool:
-    """Whether it stands between quotes and holds some that are doubled, and no others: `'O''Fallon'`."""
+    """Returns whether it stands between quotes and holds some that are doubled, and no others: `'O''Fallon'`."""
     inner = text[1:-1]
     return (
         len(text) > 3
@@ -208,10 +208,10 @@ def _is_doubled(text: str, quote: str) -> bool:
 
 @dataclass(frozen=True)
 class QuoteEvidence:
-    """What some rows say of a quote that was told; lines that would be rows without quotes are `even`.
+    """Evidence of some rows about a quote that was detected; lines that would be rows without quotes are `even`.
 
     fields: how many stand in quotes, of rows that can be used. needed: rows that are none without quotes. across: rows
-    of several lines that are even. bad_quotes: rows with a field that goes on behind its quote. broken: rows that
+    of several lines that are even. bad_quotes: rows with a field that goes on after its quote. broken: rows that
     can't be used, these among them, but whose lines are even. uneven: rows that can't be used either way.
     first_quote_error: (line, what stands there) of the first of them; first_across: its line.
     """
@@ -234,7 +234,7 @@ class QuoteEvidence:
         )
 
     def moved(self, lines: int) -> QuoteEvidence:
-        """The same, its lines counted from so many before."""
+        """Returns the evidence with its lines counted from so many before."""
         error = (
             None if self.first_quote_error is None else (self.first_quote_error[0] + lines, self.first_quote_error[1])
         )
@@ -243,7 +243,7 @@ class QuoteEvidence:
 
     @property
     def are_text(self) -> bool:
-        """Whether all lines are rows without quotes and not with them, and few fields just stand in quotes. A quote
+        """True if all lines are rows without quotes and not with them, and few fields just stand in quotes. A quote
         that is never closed tells nothing by itself: the file may have been cut.
         """
         against = self.broken + self.across
@@ -251,12 +251,12 @@ class QuoteEvidence:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether what is read as one row may be several: few others need the quotes."""
+        """True if what is read as one row may be several: few others need the quotes."""
         return self.needed <= self.across > 0
 
 
 def choose_cut(choices: Sequence[Choice], extension: str) -> Choice:
-    """The cut that is right of those by the delimiters of STRONG and WEAK; one with a doubt if none is.
+    """Returns the cut that is right of those by the delimiters of STRONG and WEAK; one with a doubt if none is.
 
     extension: the file's own, a hint.
     """
@@ -287,7 +287,7 @@ def _rank(cut: DialectCut, hinted: str | None) -> tuple[float, int]:
 
 
 def _alike(best: DialectCut, other: DialectCut, hinted: str | None) -> bool:
-    """Whether the other cut is as good as the best one; a cut that is not good at all is refused by its rows."""
+    """Returns whether the other cut is as good as the best one; a cut that is not good is refused by its rows."""
     return (
         best.share == other.share == 1.0 and len(other.widths) > 1 and hinted not in (best.delimiter, other.delimiter)
         and other.score > best.score - _NEAR
@@ -295,8 +295,8 @@ def _alike(best: DialectCut, other: DialectCut, hinted: str | None) -> bool:
 
 
 def _weak_holds(cut: DialectCut) -> bool:
-    """Whether a colon or a blank that cuts every row alike does so around quotes, or into typed fields that are no
-    parts of times.
+    """Returns whether a colon or a blank that cuts every row alike does so around quotes, or into typed fields that are
+    no parts of times.
     """
     cells = [cell for row in cut.rows[1:] for cell in row]
     if any(cell.quoted for cell in cells):
@@ -310,12 +310,12 @@ def _weak_holds(cut: DialectCut) -> bool:
 
 
 def _is_one_column(cut: DialectCut) -> bool:
-    """Whether each row below the first is one value by itself: a time, a number."""
+    """Returns whether each row below the first is one value by itself: a time, a number."""
     return all(is_whole(_line(row, cut)) for row in cut.rows[1:])
 
 
 def _cuts_times(cut: DialectCut) -> bool:
-    """Whether neighbouring fields look like the parts of a clock: `10:30`, `2020-01-01 10:30:00`, `at 10:30`."""
+    """Returns whether neighbouring fields look like parts of a clock: `10:30`, `2020-01-01 10:30:00`, `at 10:30`."""
     pairs = [
         all(row[at].text[-2:].isdigit() and row[at + 1].text[:2].isdigit() and len(row[at + 1].text) >= 2
             and row[at + 1].text[:2] < "60" for row in cut.rows[1:])

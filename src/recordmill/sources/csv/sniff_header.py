@@ -1,5 +1,5 @@
-"""The first row of a CSV file and the rows below it to a `HeaderGuess`: is it their header, or one of them? And the
-guesses about several files that make one input to one answer, or the error that names the file that differs.
+"""Guesses whether the first row of a CSV file is a header, by the rows below it (`HeaderGuess`), and brings the guesses
+about several files that make one input to one answer, or the error that names the file that differs.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Vote:
 
 
 def guess_header(first: Sequence[str], below: Sequence[Sequence[str]]) -> HeaderGuess:
-    """Whether the first row names the columns. below: other rows, of as many fields."""
+    """Returns whether the first row names the columns. below: other rows, of as many fields."""
     if not any(name.strip() for name in first):
         return HeaderGuess(UNSURE, "is blank")
     if first[0].startswith("# ") or (first[0][:1] == "#" and below and below[0][0][:1] == "#"):
@@ -82,7 +82,7 @@ def guess_header(first: Sequence[str], below: Sequence[Sequence[str]]) -> Header
 
 
 def _is_title(first: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
-    """Whether it is one text above a row that is all text."""
+    """Returns whether it is one text above a row that is all text."""
     filled = [text for text in first if text.strip()]
     return len(filled) == 1 < len(first) and bool(below) and all(cell_class(text) == TEXT_CELL for text in below[0])
 
@@ -113,7 +113,7 @@ def _row_votes(first: Sequence[str]) -> list[_Vote]:
 
 
 def _is_numbered(first: Sequence[str]) -> bool:
-    """Whether it is one word with numbers that count up: `f0,f1,f2`."""
+    """Returns whether it is one word with numbers that count up: `f0,f1,f2`."""
     parts = [_NUMBERED.fullmatch(text.strip()) for text in first]
     found = [(part[1], int(part[2])) for part in parts if part is not None]
     return 1 < len(found) == len(first) and all(
@@ -147,7 +147,7 @@ def _column_vote(name: str, column: Sequence[str]) -> _Vote:
 
 
 def _text_vote(name: str, values: Sequence[str]) -> _Vote:
-    """Text above text."""
+    """Judges text above text."""
     if len(name) > _LONGEST_NAME or name.endswith((".", "!")):
         return _Vote(-2, f"{name[:_LONGEST_NAME]!r} is a sentence")
     if len(values) < _FEW:
@@ -169,7 +169,7 @@ def _text_vote(name: str, values: Sequence[str]) -> _Vote:
 
 
 def _shape(text: str) -> str:
-    """The kinds of characters, runs as one: `AB-12` is `A-9`."""
+    """Returns the kinds of characters, runs as one: `AB-12` is `A-9`."""
     kinds = ("A" if c.isupper() else "a" if c.isalpha() else "9" if c.isdigit() else c for c in text)
     shape = ""
     for kind in kinds:
@@ -182,7 +182,7 @@ _SHOWN = 100  # characters of a first row in a message
 
 @dataclass(frozen=True)
 class FirstRow:
-    """Of one file. fields: its first row. guess: what it seems to be. alone: there is no other row."""
+    """The first row of one file. fields: the row. guess: what it seems to be. alone: there is no other row."""
 
     file: str
     fields: tuple[str, ...]
@@ -191,7 +191,7 @@ class FirstRow:
 
 
 class FirstRows:
-    """Of very many files the first rows that decide, one of those that are the same and seem to be the same."""
+    """The first rows of very many files that decide, one of those that are the same and seem to be the same."""
 
     def __init__(self) -> None:
         self.rows, self._known = list[FirstRow](), set[tuple[tuple[str, ...], str]]()
@@ -206,8 +206,8 @@ class FirstRows:
 def agree_on_header(
     rows: Sequence[FirstRow], given: tuple[str, ...] | None = None, used: Set[str] = frozenset()
 ) -> str:
-    """The reason why the first rows are headers. given: the names that the user gives for all columns; used: those of
-    columns that the user speaks of.
+    """Returns the reason why the first rows are headers. given: the names that the user gives for all columns; used:
+    those of columns that the user speaks of.
 
     A first row that says little by itself is a header if its names are those of files whose header is clear; whatever
     it says, if the user uses one of its names. That other files begin with the same row says nothing: rows repeat.

@@ -1,5 +1,4 @@
-"""CSV files in, a `CsvSource` out: schema, exact row counts and units by a scan of all rows,
-and typed batches when a unit is read.
+"""Plans CSV files by a scan of all rows, for schema, exact row counts and units, and reads units as typed batches.
 
 Large plain files are cut into units where rows start; compressed files and those in other encodings are one unit each;
 small files are read several to a unit. A row's position is its number in its file, from 0, rejected rows counted,
@@ -85,7 +84,7 @@ class CsvSource:
         return Heads(self.files)
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
-        """The unit's rows; see sources.contract.Source.
+        """Yields the unit's rows; see sources.contract.Source.
 
         Raises:
             DataError: a file changed since it was planned, or its compressed data is damaged.
@@ -95,7 +94,7 @@ class CsvSource:
         return _joined(pieces) if unit.last_file - unit.first_file > 1 else pieces
 
     def _coming(self, unit: Unit) -> Iterable[int]:
-        """The unit's files; what is in a store and not kept is asked for ahead."""
+        """Returns the unit's files; what is in a store and not kept is asked for ahead."""
         ordinals = range(unit.first_file, unit.last_file)
         return ordinals if unit.start else ahead(ordinals, lambda at: self._wanted(at, unit))
 
@@ -104,7 +103,7 @@ class CsvSource:
         return None if self.cache.has((ordinal, self._start(ordinal, unit))) else (file.path, file.stat)
 
     def _start(self, ordinal: int, unit: Unit) -> int:
-        """Of the unit's rows in that file."""
+        """Returns where the unit's rows in that file start."""
         head = self.heads[ordinal]
         return unit.start if unit.stop else 0 if head.streamed else head.start
 
@@ -118,7 +117,7 @@ class CsvSource:
         check_unchanged(file.path, file.stat, file.name)
 
     def _pieces(self, ordinal: int, unit: Unit) -> Iterator[tuple[int, CachedPiece]]:
-        """(lines before the first one of the unit's file as the piece counts them, piece) for all rows of it."""
+        """Yields (lines before the first one of the unit's file as the piece counts them, piece) for all rows of it."""
         head, start = self.heads[ordinal], self._start(ordinal, unit)
         if (pieces := self.cache.take((ordinal, start))) is not None:
             line = unit.line if unit.stop else 1 if head.streamed else head.line
@@ -130,12 +129,12 @@ class CsvSource:
             yield 0, parse_piece(data, rows, parser, self.dialect.max_row_bytes, columns)
 
     def _finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """What was kept, with the classes that all of the data tells."""
+        """Returns a cached batch with the classes that all of the data tells."""
         columns = [with_classes(column, f) for f, column in zip(self.schema, batch.columns, strict=True)]
         return pa.RecordBatch.from_arrays(columns, schema=to_arrow(self.schema))
 
     def locate(self, file: int, positions: Sequence[int]) -> list[str]:
-        """Where people find these rows: see sources.contract.RecordLocator. What holds them is read once more."""
+        """Returns where people find these rows: see `RecordLocator`. Units that hold them are read once more."""
         first, last, columns = min(positions), max(positions), len(self.heads[file].names)
         lines: dict[int, int] = {}
         for unit in self.units:
@@ -151,7 +150,7 @@ class CsvSource:
         return [_place(lines[position], position) for position in positions]
 
     def lines_of(self, unit: Unit) -> Iterator[Int64s]:
-        """The physical line, from 1, at which each of the unit's rows begins, bad ones left out."""
+        """Yields the physical line, from 1, at which each of the unit's rows begins, bad ones left out."""
         for ordinal in range(unit.first_file, unit.last_file):
             columns = len(self.heads[ordinal].names)
             for _, rows in self._rows(ordinal, unit, Tokenizer(self.dialect, columns, most_rows(columns))):
@@ -183,14 +182,16 @@ def _place(line: int, row: int) -> str:
 
 
 def _chunk(ordinal: int, file: InputFile, first: int, line: int, piece: CachedPiece) -> Chunk:
-    """The chunk of a piece of one file, whose first row has that position; line: of those before its count begins."""
+    """Returns the chunk of a piece of one file, whose first row has that position; line: of those before its count
+    begins.
+    """
     rejects = tuple(rejected(one, file, _place(line + one.line, first + one.ordinal)) for one in piece.rejects)
     position = piece.positions(first)
     return Chunk(piece.batch, np.full(len(position), ordinal, np.uint32), position, rejects)
 
 
 def _joined(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """The same records in fewer chunks: many small files make one."""
+    """Yields the records in fewer chunks: many small files make one."""
     held: list[Chunk] = []
     rows = size = 0
     for chunk in chunks:
@@ -214,7 +215,7 @@ def _join(chunks: list[Chunk]) -> Chunk:
 
 
 def plan_csv(files: Sequence[InputFile], options: CsvOptions, common: PlanOptions) -> CsvSource:
-    """Scan the files and say what they hold.
+    """Scans the files and say what they hold.
 
     Raises:
         UsageError: there are no files; a dtype or the label names no column; an option doesn't fit.
@@ -289,8 +290,8 @@ def _used_names(common: PlanOptions) -> set[str]:
 
 
 def _settled_heads(heads: Iterable[Head], told: list[str], firsts: FirstRows) -> Iterator[Head]:
-    """The same heads without how they were found, which is added to the others, and with one tuple of names for all
-    files that have the same.
+    """Yields the heads without how they were detected, which is added to `told` and `firsts`, and with one tuple of
+    names for all files that have the same.
     """
     names: dict[tuple[str, ...], tuple[str, ...]] = {}
     for head in heads:
@@ -331,7 +332,7 @@ def _blank_lines(files: Sequence[InputFile], heads: Sequence[Head], parts: Itera
 
 
 def _units(heads: Sequence[Head], parts: Iterable[RangeExtent]) -> tuple[Unit, ...]:
-    """In order; of parts of a file with the physical line where they start."""
+    """Returns the units in order; those of a part of a file have the physical line where it starts."""
 
     def each() -> Iterator[Unit]:
         for ordinal, of_file in groupby(parts, key=lambda part: part.file):

@@ -1,1 +1,1 @@
-"""Image files in, their bytes as records out, with the labels that folders or a labels file say."""
+"""The source of image files: their bytes, with the labels that folders or a labels file say."""

@@ -43,7 +43,7 @@ class LabelRows:
 
 
 def read_label_file(path: str) -> LabelRows:
-    """All rows of the file, by its extension a .csv, .tsv or .txt with a header, or a .jsonl.
+    """Returns all rows of the file, by its extension a .csv, .tsv or .txt with a header, or a .jsonl.
 
     Raises:
         UsageError: it can't be read, or has another extension.
@@ -80,7 +80,7 @@ def _read(planned: Callable[[InputFile, PlanOptions], Source], file: InputFile) 
 
 
 def _plain_dtype(dtype: str) -> str:
-    """What a column of that inferred dtype is read as instead; empty: itself."""
+    """Returns the dtype as which a column of that inferred dtype is read instead; empty: itself."""
     return "float64" if dtype == "float32" else "string" if dtype.startswith("timestamp") else ""
 
 
@@ -138,7 +138,7 @@ class LabelColumns:
 
 
 def label_columns(request: LabelRequest, files: FileTable, roots: Sequence[Root]) -> LabelColumns:
-    """The labels file's columns, aligned with files.
+    """Returns the labels file's columns, aligned with files.
 
     Raises:
         UsageError: no such file or column, or no path in it is one of the files.
@@ -207,7 +207,7 @@ class _Finder:
         return np.array([self._find(value) for value in _texts(values)], np.int64)
 
     def share(self, values: pa.Array) -> float:
-        """The share of the first thousand values that are files."""
+        """Returns the share of the first thousand values that are files."""
         return float((self.owners(values[:1000]) >= 0).mean()) if len(values) else 0.0
 
     def _find(self, value: str | None) -> int:
@@ -258,8 +258,8 @@ def _path_column(request: LabelRequest, table: pa.RecordBatch, finder: _Finder, 
 
 
 def _rename(request: LabelRequest, table: pa.RecordBatch, name: str) -> tuple[dict[str, pa.Array], dict[str, str]]:
-    """(the columns under the names that their features have: the label first, names of the image's own features set
-    apart; by feature the column's own name, but for the label, which is a class or a number).
+    """Returns (the columns under the names that their features have: the label first, names of the image's own features
+    set apart; by feature the column's own name, but for the label, which is a class or a number).
     """
     columns = dict(zip(table.schema.names, table.columns, strict=True))
     label = request.label if request.label is not None else "label" if "label" in columns else None
@@ -283,7 +283,7 @@ def _rename(request: LabelRequest, table: pa.RecordBatch, name: str) -> tuple[di
 
 
 def _renamed(names: Mapping[str, str], name: str) -> tuple[str, ...]:
-    """A note on columns that have other names as features. names: by feature the column's own."""
+    """Returns a note on columns that have other names as features. names: by feature the column's own."""
     others = [f"{column} is {feature}" for feature, column in names.items() if feature != column]
     return (f"{name}: columns that images have as well get other names: {', '.join(others)}",) if others else ()
 
@@ -303,7 +303,7 @@ def _account(
     files: FileTable,
     name: str,
 ) -> tuple[list[Reject], list[str]]:
-    """Rows without a file and files without a row, as rejects or as notes."""
+    """Returns rows without a file and files without a row, as rejects or as notes."""
     lost, bare = np.flatnonzero(owner < 0).tolist(), np.flatnonzero(counts == 0).tolist()
     if not request.reject:
         notes = [f"{name}: {len(lost)} row(s) without a file left out"] if lost else []
@@ -320,8 +320,8 @@ def _account(
 def _align(
     columns: Mapping[str, pa.Array], owner: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
 ) -> tuple[dict[str, pa.Array], npt.NDArray[np.int64] | None]:
-    """A row per file: scalars if no file has two rows, else lists;
-    and the files whose lists would need a null in them.
+    """Returns a row per file: scalars if no file has two rows, else lists; and the files whose lists would need a null
+    in them.
     """
     order = np.argsort(owner, kind="stable")[int((owner < 0).sum()) :]  # rows with a file, by file, in the rows' order
     if len(counts) == 0 or counts.max() <= 1:

@@ -1,5 +1,5 @@
-"""Image files to chunks: bytes straight into one Arrow buffer, checked where they lie;
-and the columns that come from an image's folder and the labels file.
+"""Reads image files into chunks: bytes straight into one Arrow buffer, checked where they lie; and the columns that
+come from an image's folder and the labels file.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ FEATURES = "feature/"  # what the names of these columns begin with
 
 
 def feature_names(files: FileTable) -> list[str]:
-    """Of the features that are columns of the files."""
+    """Returns the names of the features that are columns of the files."""
     return [name.removeprefix(FEATURES) for name in files.columns if name.startswith(FEATURES)]
 
 
 def with_features(files: FileTable, columns: Mapping[str, pa.Array]) -> FileTable:
-    """The files with these features: [files]."""
+    """Returns the files with these features: [files]."""
     for name, values in columns.items():
         files = files.with_column(FEATURES + name, values)
     return files
 
 
 def without_features(files: FileTable) -> FileTable:
-    """The files as they were listed, and split."""
+    """Returns the files as they were listed, and split."""
     return files.without([FEATURES + name for name in feature_names(files)])
 
 
 def by_folders(files: FileTable, said: FolderLayout) -> FileTable:
-    """The files with `label` and `class_name`, as their folders say."""
+    """Returns the files with `label` and `class_name`, as their folders say."""
     return with_features(files, dict.fromkeys(("label", "class_name"), said.classes) if said.class_names else {})
 
 
 def side_feature(files: FileTable, name: str) -> Feature:
-    """The feature of a column as it is; text labels become classes."""
+    """Returns the feature of a column as it is; text labels become classes."""
     column = files.words(FEATURES + name)
     feature = from_arrow_field(pa.field(name, column.type, nullable=column.null_count > 0))
     if feature.dtype == "float64":
@@ -73,8 +73,8 @@ def side_feature(files: FileTable, name: str) -> Feature:
 
 
 def conform_side(files: FileTable, schema: Schema) -> tuple[FileTable, list[Reject], list[str]]:
-    """The files with their features as that schema, of nothing else, has them; a file whose features don't fit is a
-    reject; and which floats lose digits.
+    """Returns the files with their features as that schema, of nothing else, has them; a file whose features don't fit
+    is a reject; and which floats lose digits.
     """
     bare, found = without_features(files), dict[str, pa.Array]()
     if not len(schema) or not files:
@@ -111,7 +111,9 @@ def conform_side(files: FileTable, schema: Schema) -> tuple[FileTable, list[Reje
 
 
 def _batches(files: FileTable, schema: Schema) -> list[tuple[pa.RecordBatch, list[str]]]:
-    """The values that are to fit, with the features' names: of columns that are dictionary-encoded by themselves."""
+    """Returns the values that are to fit, with the features' names: of columns that are dictionary-encoded by
+    themselves.
+    """
     there = [name for name in schema.names if name in feature_names(files)]
     encoded = [name for name in there if files.is_coded(FEATURES + name)]
     own = [name for name in there if name not in encoded]
@@ -128,7 +130,7 @@ def read_images(
     max_pixels: int,
     with_pixels: bool = False,
 ) -> Iterator[Chunk]:
-    """The files of these ordinals in chunks of about BATCH_BYTES; one larger file is a chunk of its own.
+    """Yields the files of these ordinals in chunks of about BATCH_BYTES; one larger file is a chunk of its own.
 
     decode_bytes: the memory that all threads together may take to decode them; None: they are not decoded.
     with_pixels: what is decoded is added up (`Chunk.pixels`).
@@ -256,7 +258,9 @@ class _Batch:
         )
 
     def _own(self, name: str) -> pa.Array:
-        """A column that comes from the file itself; null for a feature that nothing gives (a schema may name one)."""
+        """Returns a column that comes from the file itself; null for a feature that nothing gives (a schema may name
+        one).
+        """
         if name == "image":
             offsets = np.array(self._offsets, np.int64)
             return pa.LargeBinaryArray.from_buffers(

@@ -1,5 +1,5 @@
-"""A listing of image files to an `ImageSource`: which files are images, what their folders and a labels file say, and
-the units to read.
+"""Plans image files: which files of a listing are images, what their folders and a labels file say, and the units to
+read.
 
 The plan looks at names, and at the first bytes of files whose extension tells nothing. Every image is read once, by
 `reading`.
@@ -91,7 +91,7 @@ _FOREIGN_EXTENSIONS = frozenset(
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """How image files are taken.
+    """Options of image files.
 
     labels: a .csv, .tsv or .jsonl file with a row per image (or several). labels_path_column: its column of paths;
     None: found by name. missing: `reject` a labels row without a file and a file without a row, or `ignore`: such rows
@@ -154,7 +154,7 @@ class ImageSource:
         return "images"
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
-        """The unit's images, checked, with their bytes as they are.
+        """Yields the unit's images, checked, with their bytes as they are.
 
         Raises:
             DataError: a file changed since it was listed, or can't be read.
@@ -166,7 +166,7 @@ class ImageSource:
         return True
 
     def read_files(self, ordinals: Sequence[int]) -> Iterator[Chunk]:
-        """The images of these files, in this order; DataError as `read`."""
+        """Yields the images of these files, in this order; DataError as `read`."""
         options = self.options
         decode_bytes = self.memory_bytes // DECODED_SHARE if options.check == DECODE_CHECK else None
         yield from read_images(
@@ -182,7 +182,7 @@ class ImageSource:
 def plan_images(
     listing: Listing, options: ImageOptions | None = None, common: PlanOptions | None = None
 ) -> ImageSource:
-    """What the listing's images are and how to read them.
+    """Plans the images of a listing.
 
     Raises:
         UsageError: there is no image, an option doesn't fit, or folders name splits for a part of the files only.
@@ -235,8 +235,8 @@ def plan_images(
 
 
 def _choose(listing: Listing, labels: str | None) -> tuple[FileTable, list[str]]:
-    """The files that are images by extension or, where that tells nothing, by their first bytes;
-    the others counted by extension.
+    """Returns the files that are images by extension or, where that tells nothing, by their first bytes; the others
+    counted by extension.
     """
     files, others = listing.files, Counter[str]()
     endings = map(extension, files.names())
@@ -263,7 +263,7 @@ def _looks_like_image(file: InputFile) -> bool:
 
 
 def _bounded(files: FileTable, memory_bytes: int) -> tuple[FileTable, list[Reject]]:
-    """Files that fit into one record and a quarter of memory; each is held whole."""
+    """Returns the files that fit into one record and a quarter of memory; each is held whole."""
     limit = min(MAX_IMAGE_BYTES, memory_bytes // 4)
     message = f"bytes are more than one record may have ({limit}, a quarter of {option('memory')} and at most 2 GiB)"
     keep = files.sizes <= limit
@@ -273,8 +273,8 @@ def _bounded(files: FileTable, memory_bytes: int) -> tuple[FileTable, list[Rejec
 
 
 def _schema(files: FileTable, moments: Mapping[str, str], common: PlanOptions) -> tuple[Schema, list[str]]:
-    """The features of a record: the image's own, then label and class_name, then the labels file's columns, of which
-    some are text that is times, of these dtypes.
+    """Returns the features of a record: the image's own, then label and class_name, then the labels file's columns, of
+    which some are text that is times, of these dtypes.
     """
     side = [side_feature(files, name) for name in feature_names(files)]
     side = [replace(feature, dtype=moments.get(feature.name, feature.dtype)) for feature in side]

@@ -1,1 +1,1 @@
-"""JSON lines in, typed batches out: a scan to a tape of values, a schema over all records, columns."""
+"""The source of JSON lines: a scan to a tape of values, a schema over all records, columns."""

@@ -1,4 +1,4 @@
-"""A tape and the features wanted in, Arrow columns out: numbers parsed, strings unescaped, lists with their offsets.
+"""Builds Arrow columns of a tape: numbers parsed, strings unescaped, lists with their offsets.
 
 Each column has the JSON values' own type (bool, int64, float64, large_string; of base64 large_binary); `conform` makes
 the features' types of them. Values of a form that the feature can't have (an object for a number, true for an int) come
@@ -59,7 +59,7 @@ class Misfit(NamedTuple):
 
 
 def build_columns(tape: Tape, leaves: list[Leaf]) -> tuple[pa.RecordBatch, list[Misfit]]:
-    """(the tape's records as columns named by the features, the values that don't fit)."""
+    """Returns (the tape's records as columns named by the features, the values that don't fit)."""
     columns: list[pa.Array] = []
     misfits: list[Misfit] = []
     for leaf in leaves:
@@ -125,7 +125,7 @@ def _list_wrap(
 
 
 def _spread(values: pa.Array, slots: npt.NDArray[np.int64], size: int) -> pa.Array:
-    """The values at their slots, nulls elsewhere."""
+    """Returns the values at their slots, nulls elsewhere."""
     if len(values) == size:
         return values
     index = np.zeros(size, np.int64)
@@ -152,11 +152,11 @@ class Scalars:
     have: int
 
     def among(self, groups: int) -> Bools | None:
-        """Which of them are of these groups; None if none is."""
+        """Returns which of them are of these groups; None if none is."""
         return (_GROUP[self.kinds] & groups) != 0 if self.have & groups else None
 
     def nulls(self) -> Bools | None:
-        """Which of them are null; None if none is."""
+        """Returns which of them are null; None if none is."""
         nulls = self.kinds == native.JSON_NULL
         return nulls if nulls.any() else None
 
@@ -166,7 +166,7 @@ def _either(one: Bools | None, other: Bools | None) -> Bools | None:
 
 
 def _values(scalars: Scalars, leaf: Leaf) -> tuple[pa.Array, Bools | None]:
-    """(the values in the type that their kinds have in common, which of them are no such feature)."""
+    """Returns (the values in the type that their kinds have in common, which of them are no such feature)."""
     feature, have, bad, size = leaf.feature, scalars.have, scalars.among(_OTHER), len(scalars.kinds)
     if leaf.text == STRINGS:
         bad = _either(bad, scalars.among(_INT | _FLOAT | _BOOL))
@@ -192,8 +192,8 @@ def _values(scalars: Scalars, leaf: Leaf) -> tuple[pa.Array, Bools | None]:
 
 
 def _names_and_numbers(scalars: Scalars, leaf: Leaf, classes: tuple[str, ...]) -> tuple[pa.Array, Bools | None]:
-    """Of a feature of classes: a string, true or false is the name of one, and a number its number, as where there are
-    only names or only numbers.
+    """Returns numbers of a feature of classes: a string, true or false is the name of one, and a number its number, as
+    where there are only names or only numbers.
     """
     others = scalars.among(_OTHER)
     numeric = scalars.among(_INT | _FLOAT)

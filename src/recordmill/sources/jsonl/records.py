@@ -1,4 +1,4 @@
-"""Tapes to records: `RecordLayout` says how, `ExpectedLayout` says which layout fits what was seen so far. The scan
+"""Makes records of tapes: `RecordLayout` says how, `ExpectedLayout` which layout fits what was seen so far. The scan
 parses by that, and keeps what it parses; what is wrong with a line, or a value in it, becomes a reason and a message
 that says what to do.
 """
@@ -57,8 +57,8 @@ _WRONG = (  # why a line is no record, by the native library's numbers
 
 
 def mark_unreadable(block: LineBlock) -> Mapping[int, tuple[int, int]]:
-    """By start of line that is not UTF-8: (place of the first bad byte, that byte);
-    the scanner then passes over these lines.
+    """Returns, by start of line that is not UTF-8, (place of the first bad byte, that byte); the scanner then passes
+    over these lines.
     """
     if is_utf8(block.data):
         return {}
@@ -72,7 +72,7 @@ def mark_unreadable(block: LineBlock) -> Mapping[int, tuple[int, int]]:
 
 
 def line_reject(tape: Tape, error: Sequence[int], unreadable: Mapping[int, tuple[int, int]]) -> tuple[str, str]:
-    """(reason, message) for an entry of tape.errors."""
+    """Returns (reason, message) for an entry of tape.errors."""
     _, wrong, at, start = error
     if wrong == native.JSON_NOT_UTF8 and start in unreadable:
         offset, byte = unreadable[start]
@@ -89,13 +89,13 @@ def line_reject(tape: Tape, error: Sequence[int], unreadable: Mapping[int, tuple
 
 
 def too_long(size: int, limit: int) -> tuple[str, str]:
-    """(reason, message) for a line that was passed over."""
+    """Returns (reason, message) for a line that was passed over."""
     what = f"the line has {size:,} bytes, more than the {limit:,} that"
     return "too_long", f"{what} {option('max_line_bytes')}, and an eighth of {option('memory')}, allow"
 
 
 def explain_misfits(tape: Tape, misfits: Sequence[Misfit]) -> Iterator[tuple[int, str, str]]:
-    """(record on the tape, reason, message) of each value that is no such feature."""
+    """Yields (record on the tape, reason, message) of each value that is no such feature."""
     for leaf, entries in misfits:
         for row, entry in zip(tape.rows_of(entries).tolist(), entries.tolist(), strict=True):
             yield row, *_explain(tape, entry, leaf)
@@ -134,8 +134,8 @@ def _explain(tape: Tape, entry: int, leaf: Leaf) -> tuple[str, str]:
 
 @dataclass(frozen=True, eq=False)
 class RecordLayout:
-    """How records become columns. paths: by feature, where in the record it stands. base64: the features whose strings
-    stand for bytes. texts: by feature, what of its scalars is text (Leaf.text).
+    """Layout by which records become columns. paths: by feature, where in the record it stands. base64: the features
+    whose strings stand for bytes. texts: by feature, what of its scalars is text (Leaf.text).
     """
 
     schema: Schema
@@ -144,7 +144,7 @@ class RecordLayout:
     texts: Mapping[str, str]
 
     def piece(self, tape: Tape, scanner: TapeScanner, unreadable: Mapping[int, tuple[int, int]]) -> CachedPiece:
-        """The records of a tape; its lines are counted, blank ones too.
+        """Returns the records of a tape; its lines are counted, blank ones too.
 
         Raises:
             DataError: a whole column has another form than its feature.
@@ -162,21 +162,21 @@ class RecordLayout:
         return CachedPiece(fitted.batch, ordinals, _in_order(rejects), tape.lines)
 
     def long_line(self, size: int, most_bytes: int) -> CachedPiece:
-        """The piece of one line that is too long to be looked at."""
+        """Returns the piece of one line that is too long to be looked at."""
         reject = CachedReject(0, 0, *too_long(size, most_bytes))
         return CachedPiece(pa.RecordBatch.from_pylist([], to_arrow(self.schema)), np.empty(0, np.int64), (reject,), 1)
 
     def finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch of another layout that agrees with this one, with the features and classes that all of the data
-        tells.
+        """Returns a batch of another layout that agrees with this one, with the features and classes that all of the
+        data tells.
         """
         there = dict(zip(batch.schema.names, batch.columns, strict=True))
         columns = [_finished(there.get(feature.name), feature, batch.num_rows) for feature in self.schema]
         return pa.RecordBatch.from_arrays(columns, schema=to_arrow(self.schema))
 
     def agrees(self, final: RecordLayout) -> bool:
-        """Whether what was parsed by it is what the final one gives: they differ at most by features that no record had
-        yet, of which none can then be required.
+        """Returns whether what was parsed by it is what the final one gives: they differ at most by features that no
+        record had yet, of which none can then be required.
         """
         names = {*self.schema.names}
         others = [feature for feature in final.schema if feature.name not in names]
@@ -190,7 +190,7 @@ class RecordLayout:
         ]
 
     def _leaves(self, scanner: TapeScanner) -> list[Leaf]:
-        """The features that some record read so far has; conform gives nulls for the others."""
+        """Returns the features that some record read so far has; conform gives nulls for the others."""
         leaves = (
             Leaf(
                 *(f, scanner.nodes_of(self.paths[f.name]), self.paths[f.name], f.name in self.base64),
@@ -241,7 +241,7 @@ class ExpectedLayout:
 
 
 def layout_of(inferred: Inferred, common: PlanOptions, base64: frozenset[str]) -> RecordLayout:
-    """The layout of inferred features as the user declares them, before the label has classes.
+    """Returns the layout of inferred features as the user declares them, before the label has classes.
 
     Raises:
         UsageError: an option names a column that is not there. DataError: a required feature is not there.
@@ -259,7 +259,7 @@ def _tells_more(seen: ValueCounts, known: ValueCounts | None) -> bool:
 
 
 def _kinds_of(seen: ValueCounts) -> ValueCounts:
-    """The same with 1 for each kind that there is, which is what a dtype depends on."""
+    """Returns the counts with 1 for each kind that there is, which is what a dtype depends on."""
     inexact = np.zeros_like(seen.inexact)
     beyond = native.JSON_BEYOND_INT64
     inexact[beyond] = seen.inexact[beyond] > 0
@@ -276,7 +276,7 @@ class LineKeeper:
     def add(
         self, tape: Tape, scanner: TapeScanner, unreadable: Mapping[int, tuple[int, int]], observed: Observed
     ) -> None:
-        """The next tape; observed: what the part's records were seen to be, these included."""
+        """Parses the next tape. observed: what the part's records were seen to be, these included."""
         if not self._keeper.goes_on:
             return
         try:
@@ -289,9 +289,9 @@ class LineKeeper:
         self._keeper.give_up()
 
     def give_up(self) -> None:
-        """Keep nothing of this part."""
+        """Keeps nothing of this part."""
         self._keeper.give_up()
 
     def put(self, file: int, start: int) -> None:
-        """That was all."""
+        """Ends the range, and caches its records."""
         self._keeper.put((file, start))

@@ -1,5 +1,4 @@
-"""What was seen at each place of JSON records, merged over blocks, files and threads;
-the features that hold it all out.
+"""Infers features of what was seen at each place of JSON records, merged over blocks, files and threads.
 
 JSON's values are typed, and no type is made another: whole numbers are int64, whole numbers and decimals together
 float32, numbers of which some are whole and beyond int64 text, true and false bool, strings text, also where they look
@@ -68,7 +67,7 @@ class Observed:
     seen: dict[Path, ValueCounts] = field(default_factory=dict)
 
     def add(self, tape: Tape, paths: list[Path], part: int, line: int) -> None:
-        """Take in a tape whose first line is that line of that part of the input."""
+        """Takes in a tape whose first line is that line of that part of the input."""
         if not tape.rows:
             return
         counts = np.zeros((len(paths), native.JSON_KINDS), np.int64)
@@ -92,7 +91,7 @@ class Observed:
             known.merge(seen)
 
     def merge(self, other: Observed) -> None:
-        """Take in what was seen in a later part of the input."""
+        """Takes in what was seen in a later part of the input."""
         self.rows += other.rows
         for path, seen in other.seen.items():
             self._merge(path, seen)
@@ -113,7 +112,7 @@ class Inferred:
 
 
 class Declared:
-    """What the user says of the features: by name, whether it has a shape, or None where that is not said.
+    """Declarations of the user about features: by name, whether it has a shape, or None where that is not said.
 
     A given schema names all that is wanted, so that no other place can be wrong; `all_of_it` says that there is one.
     """
@@ -135,11 +134,11 @@ class Declared:
         return self.all_of_it or name in self._shaped
 
     def names(self, name: str) -> bool:
-        """Whether it speaks of that feature itself."""
+        """Returns whether it speaks of that feature itself."""
         return name in self._shaped
 
     def is_object(self, name: str) -> bool:
-        """Whether it speaks of a member of that place, and not of the place."""
+        """Returns whether it speaks of a member of that place, and not of the place."""
         return name in self._above and name not in self._shaped
 
     def is_list(self, name: str) -> bool:
@@ -147,7 +146,7 @@ class Declared:
 
 
 def infer_features(observed: Observed, declared: Declared, where: Mapping[int, tuple[str, int]]) -> Inferred:
-    """The features of what was seen.
+    """Returns the features of what was seen.
 
     declared: names whose values may be of several forms. where: by part, its file's name and first line.
 
@@ -194,7 +193,7 @@ def infer_features(observed: Observed, declared: Declared, where: Mapping[int, t
 
 
 def feature_name(path: Path) -> str:
-    """The keys with dots between them; a dot that stands in a key stays."""
+    """Returns the keys with dots between them; a dot that stands in a key stays."""
     return ".".join(name for name in path if name is not None)
 
 
@@ -203,12 +202,14 @@ def _spelled(path: Path) -> str:
 
 
 def form_of(kind: int) -> str:
-    """What a value of that kind is, for messages."""
+    """Returns the name of a kind of value, for messages."""
     return next((form for form, kinds in _FORMS.items() if kind in kinds), "null")
 
 
 def _forms_of(seen: ValueCounts) -> dict[str, tuple[JsonPlace, int]]:
-    """Of each form that values have the place of the first one and how many there are, in the places' order."""
+    """Returns the forms that values have, each with the place of the first one and how many there are, in the places'
+    order.
+    """
     found = {}
     for form, kinds in _FORMS.items():
         if places := [place for kind in kinds if (place := seen.first[kind]) is not None]:
@@ -217,7 +218,7 @@ def _forms_of(seen: ValueCounts) -> dict[str, tuple[JsonPlace, int]]:
 
 
 def _form(path: Path, observed: Observed, declared: Declared, where: Mapping[int, tuple[str, int]]) -> str | None:
-    """The form that a place's values have, or are to have; None if all are null."""
+    """Returns the form that a place's values have, or are to have; None if all are null."""
     name, have = feature_name(path), _forms_of(observed.seen[path])
     if len(have) < 2:
         return next(iter(have), None)
@@ -237,7 +238,7 @@ def _form(path: Path, observed: Observed, declared: Declared, where: Mapping[int
 
 
 def _choices(path: Path, have: Mapping[str, tuple[JsonPlace, int]], observed: Observed) -> list[tuple[str, str, str]]:
-    """(name, dtype, what that does) of what may be declared where values have these forms."""
+    """Returns (name, dtype, what that does) of what may be declared where values have these forms."""
     name, scalars = feature_name(path), [form for form in have if form in _SCALARS]
     if len(scalars) == len(have):
         return [(name, "string", "keeps the scalars as text")]
@@ -260,7 +261,7 @@ def _choices(path: Path, have: Mapping[str, tuple[JsonPlace, int]], observed: Ob
 def _odd_ones(
     name: str, form: str | None, seen: ValueCounts, declared: Declared, where: Mapping[int, tuple[str, int]]
 ) -> list[str]:
-    """A note on values of other forms than that of most."""
+    """Returns a note on values of other forms than that of most."""
     have = _forms_of(seen)
     if form not in have or len(have) < 2 or name in declared or declared.is_object(name):
         return []
@@ -290,7 +291,7 @@ def _dtype(form: str | None, seen: ValueCounts) -> str:
 
 
 def _always(observed: Observed, leaf: Path) -> bool:
-    """Whether every record has it: the value itself, or the outermost list on the way to it."""
+    """Returns whether every record has it: the value itself, or the outermost list on the way to it."""
     path = leaf[: leaf.index(None)] if None in leaf else leaf
     counts = observed.seen[path].counts
     return int(counts.sum() - counts[native.JSON_NULL]) == observed.rows

@@ -1,4 +1,4 @@
-"""JSON Lines in, a `JsonlSource` out: one object a line is one record; fields by name, nested ones by dotted path.
+"""Plans and reads JSON Lines: one object a line is one record, with fields by name, nested ones by dotted path.
 
 The plan scans every line of every file once, on all threads, for types and rows. A record's position is the
 number of its line, from 0; blank lines are no records, leave a gap and are counted. A line that is no JSON
@@ -237,7 +237,7 @@ class JsonlSource:
     kind: str = "jsonl"
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
-        """The unit's records in order; a unit without a stop is whole files."""
+        """Yields the unit's records in order; a unit without a stop is whole files."""
         for ordinal in self._coming(unit):
             file, line = self.files[ordinal], unit.first_row
             check_unchanged(file.path, file.stat, file.name)
@@ -248,11 +248,11 @@ class JsonlSource:
             check_unchanged(file.path, file.stat, file.name)
 
     def locate(self, file: int, positions: Sequence[int]) -> list[str]:
-        """Where people find these records: see sources.contract.RecordLocator."""
+        """Returns where people find these records: see sources.contract.RecordLocator."""
         return [_place(position) for position in positions]
 
     def _coming(self, unit: Unit) -> Iterable[int]:
-        """The unit's files; what is in a store and not kept is asked for ahead."""
+        """Returns the unit's files; what is in a store and not kept is asked for ahead."""
         ordinals = range(unit.first_file, unit.last_file)
         return ordinals if unit.start else ahead(ordinals, self._wanted)
 
@@ -261,7 +261,7 @@ class JsonlSource:
         return None if self.cache.has((ordinal, 0)) else (file.path, file.stat)
 
     def _pieces(self, ordinal: int, unit: Unit) -> Iterator[CachedPiece]:
-        """All records of the unit in that file; a piece counts lines."""
+        """Yields all records of the unit in that file; a piece counts lines."""
         file, most = self.files[ordinal], self.options.max_line_bytes
         layout = RecordLayout(self.schema, self.paths, frozenset(self.base64), self.texts)
         scanner = TapeScanner(self.memory_bytes)
@@ -285,14 +285,14 @@ def _place(line: int) -> str:
 
 
 def _chunk(ordinal: int, file: InputFile, line: int, piece: CachedPiece) -> Chunk:
-    """The chunk of a piece of one file, whose first line has that number."""
+    """Returns the chunk of a piece of one file, whose first line has that number."""
     rejects = (rejected(one, file, _place(line + one.ordinal)) for one in piece.rejects)
     position = piece.positions(line)
     return Chunk(piece.batch, np.full(len(position), ordinal, np.uint32), position, tuple(rejects))
 
 
 def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOptions) -> JsonlSource:
-    """Scan every line of the files for types and rows.
+    """Scans every line of the files for types and rows.
 
     Raises:
         DataError: no record at all, a place in the records with values of two forms, a file that is damaged or changes.
@@ -331,7 +331,7 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
 
 
 def asked_label(common: PlanOptions) -> tuple[str, str] | None:
-    """The label, and which of its values are its classes: all scalars, if it is declared to be text."""
+    """Returns the label, and which of its values are its classes: all scalars, if it is declared to be text."""
     if common.label is None or common.schema is not None:
         return None
     declared = common.dtypes.get(common.label)
@@ -352,7 +352,7 @@ def _total(parts: Iterable[ScannedLines], total: ScannedLines) -> Alike[LineRang
 
 
 class LinePositions(Mapping[int, tuple[str, int]]):
-    """Of each part its file's name and first line."""
+    """File name and first line of each range."""
 
     def __init__(self, files: Sequence[InputFile], parts: Sequence[LineRange]) -> None:
         self._files, self._parts = files, parts
@@ -371,14 +371,14 @@ class LinePositions(Mapping[int, tuple[str, int]]):
 
 
 def _arrays(files: Sequence[InputFile], parts: Iterable[LineRange]) -> tuple[str, ...]:
-    """A note on the files that are JSON arrays."""
+    """Returns a note on the files that are JSON arrays."""
     names = [files[part.ordinal].name for part in parts if part.is_array]
     shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     return (f"JSON arrays, whose elements are read as lines ({len(names):,}): {shown}",) if names else ()
 
 
 def _nothing(files: FileTable, options: JsonlOptions, parts: Sequence[LineRange]) -> DataError:
-    """Why there is no record: the first bad line, if there is one."""
+    """Returns the error that there is no record, with the first bad line, if there is one."""
     ordinal = next((part.ordinal for part in parts if part.records), None)
     if ordinal is None:
         return DataError("there are no lines", source=files[0].name if files else "")

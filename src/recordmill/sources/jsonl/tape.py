@@ -1,4 +1,4 @@
-"""Blocks of JSON lines in, `Tape`s out: the values of some thousands of records, sorted by place in the record.
+"""Scans blocks of JSON lines to `Tape`s: the values of some thousands of records, sorted by place in the record.
 
 The scan is native/json.cpp, which says what JSON is here.
 """
@@ -70,13 +70,13 @@ class Tape:
         return len(self.row_lines)
 
     def values_of(self, node: int) -> slice:
-        """The values of the node in the arrays that are sorted by node."""
+        """Returns the values of the node in the arrays that are sorted by node."""
         if not 0 <= node < len(self.found):
             return slice(0)
         return slice(int(self.bounds[node]), int(self.bounds[node + 1]))
 
     def rows_of(self, entries: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-        """The records in which the entries stand."""
+        """Returns the records in which the entries stand."""
         return np.searchsorted(self.row_tape, entries, side="right") - 1
 
 
@@ -102,7 +102,7 @@ class TapeScanner:
 
     @property
     def paths(self) -> list[Path]:
-        """Of each node its path; paths[0] is the record itself."""
+        """Paths of the nodes; paths[0] is the record itself."""
         for node in range(len(self._paths), self._scan.nodes):
             parent, start, stop = self._nodes[["parent", "key_start", "key_stop"]][node].tolist()
             name = None if start < 0 else self._keys[start:stop].tobytes().decode()
@@ -111,12 +111,12 @@ class TapeScanner:
         return self._paths
 
     def nodes_of(self, path: Path) -> tuple[int, ...]:
-        """The nodes on the way to that path; -1 for what no record had so far."""
+        """Returns the nodes on the way to that path; -1 for what no record had so far."""
         assert len(self.paths) == len(self._known)
         return tuple(self._known.get(path[: depth + 1], -1) for depth in range(len(path)))
 
     def scan(self, data: Bytes) -> Iterator[Tape]:
-        """The tapes of a block of whole lines; each is valid until the next one is asked for.
+        """Yields the tapes of a block of whole lines; each is valid until the next one is asked for.
 
         Raises:
             DataError: more than MAX_NODES different keys, than the memory allows features, or MAX_KEY_BYTES of keys.

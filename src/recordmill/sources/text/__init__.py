@@ -1,1 +1,1 @@
-"""Text files in, a record per line or per file out, with the class that its folder says."""
+"""The source of text files: a record per line or per file, with the class that its folder says."""

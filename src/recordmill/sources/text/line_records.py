@@ -1,4 +1,4 @@
-"""Blocks of lines in, chunks with a `text` column out; and the plan's count of them."""
+"""Makes chunks with a `text` column of blocks of lines, and counts lines for the plan."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def line_chunks(
     blank_lines: bool,
     max_line_bytes: int,
 ) -> Iterator[Chunk]:
-    """The lines as chunks of at most BATCH_ROWS; line: the number of the first one, from 0."""
+    """Yields the lines as chunks of at most BATCH_ROWS; line: the number of the first one, from 0."""
     for block in blocks:
         if block.too_long_bytes:
             message = (
@@ -133,7 +133,7 @@ def _texts(data: Bytes, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int
 
 @dataclass
 class TextParts:
-    """What the plan counted."""
+    """Counts of the plan."""
 
     units: tuple[Unit, ...] = ()
     records: int = 0

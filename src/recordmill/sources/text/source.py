@@ -1,5 +1,5 @@
-"""Text files in, a `TextSource` out: each line one record, or each file one (`text` and `source`, the file's name);
-with the class that its folder says.
+"""Plans and reads text files: each line is one record, or each file one (`text` and `source`, the file's name); with
+the class that its folder says.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def read_documents(
 
 
 def _contents(files: Sequence[InputFile], size: int) -> Iterator[Bytes | None]:
-    """All bytes of each file; None of one that is too large to be held, which is then still the one that was planned.
-    size: of all together, in bytes.
+    """Yields all bytes of each file; None of one that is too large to be held, which is then still the one that was
+    planned. size: of all together, in bytes.
 
     Raises:
         DataError: a file changed since it was listed, or can't be read.
@@ -125,7 +125,7 @@ class _Held:
 
 
 def _document(file: InputFile, data: Bytes | None, encoding: str, max_bytes: int) -> Bytes | Reject:
-    """The file's text as UTF-8, without its byte order mark, or why it is none. data: all its bytes, or None."""
+    """Returns the file's text as UTF-8, without its byte order mark, or a reject. data: all its bytes, or None."""
     head = (read_range(file.path, 0, COMPRESSED_HEAD_BYTES) if data is None else data[:COMPRESSED_HEAD_BYTES]).tobytes()
     if what := refusal(head):
         return Reject(file.name, "", "binary", f"is no text but {what}")
@@ -166,7 +166,7 @@ _SMALL_BYTES = 64 << 10  # 64 KiB: files that are smaller in the mean are docume
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How the files are read.
+    """Options of text files.
 
     mode: `lines`, `documents`, or `auto`: documents where folders say classes or there are several small files, else
     lines. blank_lines: whether lines of nothing but white space are records; documents are always kept.
@@ -212,7 +212,7 @@ class TextSource:
     kind: str = "text"
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
-        """The unit's records in order; a unit without a stop is whole files."""
+        """Yields the unit's records in order; a unit without a stop is whole files."""
         if self.mode == DOCUMENTS:
             yield from self.read_files(range(unit.first_file, unit.last_file))
             return
@@ -235,13 +235,13 @@ class TextSource:
         return self.mode == DOCUMENTS
 
     def read_files(self, ordinals: Sequence[int]) -> Iterator[Chunk]:
-        """The documents of these files, in this order."""
+        """Yields the documents of these files, in this order."""
         columns = TextColumns(self.schema, self.files)
         yield from read_documents(self.files, ordinals, columns, self.options.encoding, self.options.max_line_bytes)
 
 
 def plan_text(listing: Listing, options: TextOptions, common: PlanOptions) -> TextSource:
-    """Choose lines or documents, read the folders' meaning, and count lines.
+    """Chooses lines or documents, read the folders' meaning, and count lines.
 
     Raises:
         DataError: there is no record, or a file is damaged. UsageError: an option asks for a column that is not there.
@@ -296,7 +296,7 @@ def _mode(files: FileTable, layout: FolderLayout, options: TextOptions) -> tuple
 
 
 def _schema(mode: str, layout: FolderLayout, common: PlanOptions) -> tuple[Schema, list[str]]:
-    """(the features of every record, notes of what the given schema has beside)."""
+    """Returns (the features of every record, notes of what the given schema has beside)."""
     features = [Feature(TEXT_FEATURE, "string", required=True)]
     if mode == DOCUMENTS:
         features.append(Feature(SOURCE_FEATURE, "string", required=True))

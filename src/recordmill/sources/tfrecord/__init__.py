@@ -1,1 +1,1 @@
-"""TFRecord files to a `Source`: their records as they are."""
+"""The source of TFRecord files: their records as they are."""

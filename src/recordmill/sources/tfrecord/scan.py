@@ -49,13 +49,13 @@ class Block:
 
 
 def block_bytes(common: PlanOptions) -> int:
-    """What is read at once: about a unit, or less where the memory is small."""
+    """Returns the bytes that are read at once: about a unit, or less where the memory is small."""
     most = min(UNIT_BYTES, common.memory_bytes // (_SHARE * common.threads))
     return max(most // _BLOCK_BYTES, 1) * _BLOCK_BYTES
 
 
 def blocks(shards: Sequence[ShardFile], size: int) -> Iterator[Block]:
-    """The blocks of all plain files, file by file; a file of one block is read by whoever takes that."""
+    """Yields the blocks of all plain files, file by file; a file of one block is read by whoever takes that."""
     for ordinal, shard in enumerate(shards):
         if not shard.codec.is_plain or not shard.stat.size_bytes:
             continue
@@ -84,7 +84,7 @@ def _of_file(ordinal: int, shard: ShardFile, size: int) -> Iterator[Block]:
 
 
 def read_block(block: Block, shard: ShardFile) -> Block:
-    """The same with its data."""
+    """Returns the block with its data."""
     if block.data is not None:
         return block
     data = read_range(shard.path)
@@ -102,7 +102,7 @@ class CachedLoad:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes of the memory, roughly: of its data all that was read at once."""
+        """Bytes that it takes of the memory, roughly: of its data all that was read at once."""
         if self.load.block is None:
             return _LOAD_BYTES
         frames = self.load.block.frames
@@ -111,14 +111,14 @@ class CachedLoad:
 
 
 def _held(data: Bytes) -> Bytes:
-    """The array that is kept in memory where data is."""
+    """Returns the array that is kept in memory where data is."""
     while isinstance(data.base, np.ndarray):
         data = data.base
     return data
 
 
 def _apart(load: Load) -> CachedLoad:
-    """The load as it is kept: the end of a stream leaves most of its buffer empty, which is then given back."""
+    """Returns the load as it is kept: the end of a stream leaves most of its buffer empty, which is then given back."""
     block = load.block
     if block is not None and _held(block.frames.data).nbytes > 2 * block.frames.data.nbytes:
         load = replace(load, block=replace(block, frames=replace(block.frames, data=block.frames.data.copy())))
@@ -135,7 +135,7 @@ class ScannedFile:
 
 @dataclass(frozen=True)
 class _Part:
-    """What a block tells. unit: None: its file can't be read in one pass."""
+    """Findings of a block. unit: None: its file can't be read in one pass."""
 
     ordinal: int
     unit: Unit | None = None
@@ -145,8 +145,8 @@ class _Part:
 def scan_tfrecords(
     shards: Sequence[ShardFile], common: PlanOptions, counting: bool, cache: ScanCache[CachedLoad]
 ) -> list[ScannedFile]:
-    """Each file, in order; counting: also what its records are. kept: where records are kept, under the beginnings of
-    their units.
+    """Returns each file, in order; counting: also what its records are. kept: where records are kept, under the
+    beginnings of their units.
     """
     parts: dict[int, list[_Part]] = defaultdict(list)
     look = partial(_look_at_block, shards=shards, counting=counting, cache=cache, memory_bytes=common.memory_bytes)
@@ -165,7 +165,7 @@ def scan_tfrecords(
 
 
 def count_records(shards: Sequence[ShardFile], looked: Sequence[ScannedFile], common: PlanOptions) -> Inference:
-    """What the records of all files are, those that were not counted on the way included."""
+    """Counts the records of all files, those that were not counted on the way included."""
     parts = (
         one.inference or infer_files([shard], threads=common.threads, lenient=True, memory_bytes=common.memory_bytes)
         for shard, one in zip(shards, looked, strict=True)
@@ -205,7 +205,7 @@ def _kept_load(shard: ShardFile, block: Block, frames: Frames) -> CachedLoad:
 
 
 def _is_whole(shard: ShardFile, parts: Sequence[_Part]) -> bool:
-    """Whether the parts are all of the file, and what the manifest says where there is one."""
+    """Returns whether the parts are all of the file, and what the manifest says where there is one."""
     units = [part.unit for part in parts if part.unit is not None]
     if len(units) < len(parts) or units[-1].stop != shard.stat.size_bytes:
         return False
@@ -226,7 +226,7 @@ def _together(parts: Sequence[_Part], counting: bool, cache: ScanCache[CachedLoa
 def _look_around(
     item: tuple[int, ShardFile], *, counting: bool, cache: ScanCache[CachedLoad], memory_bytes: int
 ) -> ScannedFile:
-    """A file that is compressed or damaged, or has a record that is larger than a block."""
+    """Returns a file that is compressed or damaged, or has a record that is larger than a block."""
     ordinal, shard = item
     units, inference = [], None
     for piece in cut(shard, ordinal, UNIT_BYTES, lenient=True):
@@ -243,7 +243,7 @@ def _look_around(
 def _of_stream(
     shard: ShardFile, piece: Piece, counting: bool, cache: ScanCache[CachedLoad], memory_bytes: int
 ) -> tuple[Unit, Inference | None]:
-    """A compressed file tells its records only by reading it."""
+    """Returns a compressed file tells its records only by reading it."""
     records = size = 0
     inference, keeping = Inference(), RecordKeeper(cache)
     for load in loads({piece.file: shard}, [piece], lenient=True):  # type: ignore[arg-type]

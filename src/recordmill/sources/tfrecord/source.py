@@ -1,5 +1,5 @@
-"""TFRecord files in, a `TfrecordSource` out: records are split, shuffled and sharded anew as they are,
-without a change of a payload.
+"""Plans and reads TFRecord files: records are split, shuffled and sharded anew as they are, without a change of a
+payload.
 
 The schema comes from the user, from the data set's manifest, from a `schema.pbtxt` beside the files or one folder above
 them, or else is inferred from all records. Records that the schema does not fit are rejects, so that what is built can
@@ -80,7 +80,7 @@ class TfrecordSource:
         return TextTable(self.files.column(SHARD), ShardFile.from_json)
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
-        """The unit's payloads, CRCs checked; a unit without a stop is a whole file, read as a stream."""
+        """Yields the unit's payloads, CRCs checked; a unit without a stop is a whole file, read as a stream."""
         ordinal = unit.first_file
         file = self.files[ordinal]
         check_unchanged(file.path, file.stat, file.name)
@@ -100,7 +100,7 @@ class TfrecordSource:
 
 
 def _chunks(found: Recovered, ordinal: int) -> Iterator[Chunk]:
-    """The good records in chunks of about BATCH_BYTES; the rejects go with the first one."""
+    """Yields the good records in chunks of about BATCH_BYTES; the rejects go with the first one."""
     rejects = found.rejects
     ends = np.cumsum(found.lengths)
     first = 0
@@ -118,7 +118,7 @@ def _chunks(found: Recovered, ordinal: int) -> Iterator[Chunk]:
 
 
 def plan_tfrecord(files: Sequence[InputFile], options: TfrecordOptions, common: PlanOptions) -> TfrecordSource:
-    """Find the records by their headers, and the schema.
+    """Finds the records by their headers, and the schema.
 
     Raises:
         DataError: there is no record, or schema files disagree. UsageError: an option would need parsing, or names no
@@ -149,8 +149,8 @@ def plan_tfrecord(files: Sequence[InputFile], options: TfrecordOptions, common: 
 
 
 def _current(files: Sequence[InputFile]) -> tuple[tuple[InputFile, ...], tuple[ShardFile, ...], tuple[str, ...]]:
-    """(files with the splits that their names say, the same as shards, notes),
-    without shards of a data set's earlier generations.
+    """Returns (files with the splits that their names say, the same as shards, notes), without shards of a data set's
+    earlier generations.
     """
     known: dict[str, Mapping[str, ShardFile]] = {}
     current: list[InputFile] = []
@@ -186,8 +186,8 @@ def _current(files: Sequence[InputFile]) -> tuple[tuple[InputFile, ...], tuple[S
 def _schema(
     shards: Sequence[ShardFile], paths: Sequence[str], common: PlanOptions, counted: Inference | None
 ) -> tuple[Schema, Sequence[str], bool]:
-    """(schema, notes on where it is from, whether every record is known to be of it). paths: schema files beside the
-    shards; counted: what all records are, where that is asked.
+    """Returns (schema, notes on where it is from, whether every record is known to be of it). paths: schema files
+    beside the shards; counted: what all records are, where that is asked.
     """
     told, classes = False, own_classes(shards)
     left_out: list[str] = []

@@ -1,3 +1,1 @@
-"""Values of one type in, values of a feature's type out:
-numbers and times in text, Arrow casts, one schema from several, labels.
-"""
+"""Casts of values to the types of features: numbers and times in text, Arrow casts, one schema from several, labels."""

@@ -1,4 +1,4 @@
-"""Values of one Arrow type in, values of a feature's type out, with a mask of those that would not survive the change.
+"""Casts values of an Arrow type to a feature's type, with a mask of those that would not survive the change.
 
 Nothing is bent: an integer that a float can't hold, a float beyond the target's range, a fraction on its way to an
 integer, a time without a zone where one is wanted, and a text that doesn't parse are marked, never rounded, wrapped or
@@ -31,7 +31,7 @@ from recordmill.sources.values.text_columns import (
 )
 
 INT64_MAX = (1 << 63) - 1
-EXAMPLE_LIMIT = " (tf.train.Example holds whole numbers up to 2^63 - 1)"  # behind what does not fit uint64
+EXAMPLE_LIMIT = " (tf.train.Example holds whole numbers up to 2^63 - 1)"  # after what does not fit uint64
 _MOST_TEXT_BYTES = (1 << 31) - 1  # what the 32 bits of a text's start can say
 
 
@@ -46,7 +46,7 @@ class Cast(NamedTuple):
 
 
 def cast_values(values: pa.Array, feature: Feature) -> Cast:
-    """The values, none of them a list, as the feature's value type; names of classes are `labels.fit_values`'s."""
+    """Casts values, none of them a list, to the feature's value type; `labels.fit_values` casts names of classes."""
     values = plain(values)
     target = value_type(feature)
     if pa.types.is_null(values.type):
@@ -63,7 +63,7 @@ def cast_values(values: pa.Array, feature: Feature) -> Cast:
 
 
 def plain(values: pa.Array) -> pa.Array:
-    """The same values without dictionary, extension or view types around them."""
+    """Returns the values without dictionary, extension or view types around them."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
         values = values if isinstance(values, pa.Array) else pa.concat_arrays(values.chunks)
@@ -79,7 +79,7 @@ def plain(values: pa.Array) -> pa.Array:
 
 
 def is_text_type(kind: pa.DataType) -> bool:
-    """Whether it is string or large_string, whose values the text kernels read as they lie."""
+    """Returns whether it is string or large_string, whose values the text kernels read as they lie."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
@@ -91,13 +91,13 @@ def either(one: Bools | None, other: Bools | None) -> Bools | None:
 
 
 def _mask(bad: pa.Array) -> Bools | None:
-    """A boolean Arrow array as a NumPy mask, nulls being fine; None if nothing is marked."""
+    """Returns a boolean Arrow array as a NumPy mask, nulls being fine; None if nothing is marked."""
     mask: Bools = pc.fill_null(bad, False).to_numpy(zero_copy_only=False)
     return mask if mask.any() else None
 
 
 def _numbers(values: pa.Array) -> npt.NDArray[Any]:
-    """Numbers as NumPy, nulls as 0."""
+    """Returns numbers as NumPy, nulls as 0."""
     result: npt.NDArray[Any] = (
         pc.fill_null(values, pa.scalar(0, values.type)) if values.null_count else values
     ).to_numpy(zero_copy_only=False)
@@ -131,7 +131,7 @@ def _to_float(values: pa.Array, dtype: str) -> Cast:
 
 
 def _from_text(values: pa.Array, feature: Feature) -> Cast:
-    """Numbers, truth values and times in texts, by the grammar of native/numbers.h."""
+    """Parses numbers, truth values and times in texts, by the grammar of native/numbers.h."""
     there = pc.cast(values.drop_null(), pa.large_string())
     offsets = np.frombuffer(there.buffers()[1], np.int64, len(there) + 1, there.offset * 8)
     if len(there) and offsets[-1] - offsets[0] > _MOST_TEXT_BYTES and len(values) > 1:

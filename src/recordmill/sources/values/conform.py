@@ -1,5 +1,4 @@
-"""A batch of whatever Arrow types in, the batch of a Schema's Arrow types out,
-with the rows that don't fit left out and explained.
+"""Casts a batch of any Arrow types to a Schema's Arrow types, and leaves out and explains the rows that don't fit.
 
 Used by JSONL, Parquet and in-memory inputs, whose columns have types of their own. A row that lacks a required feature,
 whose list has the wrong length, or whose value the declared dtype can't hold as it is, is a bad row with a message that
@@ -43,7 +42,7 @@ class Conformed(NamedTuple):
 
 
 class _Meaning(NamedTuple):
-    """What numbers in a column are: of these classes, or texts; see labels.fit_values."""
+    """Meaning of numbers in a column: of these classes, or texts; see labels.fit_values."""
 
     given: Sequence[str] | None
     as_text: bool
@@ -60,8 +59,8 @@ class _Column(NamedTuple):
 
 
 def conform(batch: pa.RecordBatch, schema: Schema, named: str | None = None) -> Conformed:
-    """The batch's rows as the schema has them; numbers of classes that the batch's own fields name go by name. named: a
-    feature whose classes are texts of its values: so do its other numbers, by the text that they are.
+    """Returns the batch's rows as the schema has them; numbers of classes that the batch's own fields name go by name.
+    named: a feature whose classes are texts of its values: so do its other numbers, by the text that they are.
 
     Raises:
         DataError: a whole column has another form than its feature (a list for a scalar); it names both.
@@ -80,7 +79,9 @@ def conform(batch: pa.RecordBatch, schema: Schema, named: str | None = None) -> 
 
 
 def with_classes(column: pa.Array, feature: Feature) -> pa.Array:
-    """A column that was read before the classes of the label were known, whose texts they are; others as they are."""
+    """Returns a column that was read before the classes of the label were known, whose texts they are; others as they
+    are.
+    """
     inner = column.type
     while pa.types.is_nested(inner):
         inner = inner.value_type
@@ -94,7 +95,7 @@ def with_classes(column: pa.Array, feature: Feature) -> pa.Array:
 def _fit_all(
     batch: pa.RecordBatch, schema: Schema, named: str | None
 ) -> tuple[list[pa.Array], dict[int, tuple[str, str]], dict[str, int]]:
-    """(the columns, useful if no row is bad; by bad row the first reason; floats rounded)."""
+    """Returns (the columns, useful if no row is bad; by bad row the first reason; floats rounded)."""
     columns: list[pa.Array] = []
     bad: dict[int, tuple[str, str]] = {}
     lost: dict[str, int] = {}
@@ -145,7 +146,7 @@ def _reason(kind: pa.DataType, feature: Feature, bad: Bools | None) -> str:
 
 
 def _fit_list(given: pa.Array, feature: Feature, meaning: _Meaning) -> _Column:
-    """Take the lists apart level by level, cast the values, and put the feature's own lists around them."""
+    """Takes the lists apart level by level, cast the values, and put the feature's own lists around them."""
     wraps: list[Callable[[pa.Array], pa.Array]] = []
     parents: list[ConformedRows] = []  # per level: of each value, its place one level up
     inner = given
@@ -195,7 +196,7 @@ def _lengths(lists: pa.Array, feature: Feature) -> ConformedRows:
 
 
 def _marked(bad: Bools, parents: list[ConformedRows], rows: int) -> Bools:
-    """The rows in which the marked values stand."""
+    """Returns the rows in which the marked values stand."""
     at = np.flatnonzero(bad)
     for level in reversed(parents):
         at = level[at]
@@ -212,7 +213,7 @@ def _ragged_wrap(lengths: ConformedRows, like: pa.Array) -> Callable[[pa.Array],
 
 
 def _take_apart_fixed(tensors: pa.Array, feature: Feature, first: bool) -> tuple[pa.Array, Bools | None, str]:
-    """(the values of the tensors that are there, or a mask of the tensors that have another shape)."""
+    """Returns (the values of the tensors that are there, or a mask of the tensors that have another shape)."""
     if not first and tensors.null_count:
         return tensors, _nulls(tensors), "null-inside"
     inner, parents = tensors, [np.arange(len(tensors))]
@@ -260,7 +261,7 @@ def _fixed(values: pa.Array, feature: Feature, length: int, missing: pa.Array | 
 def explain_value(
     given: pa.Array, row: int, feature: Feature, reason: str, classes: Sequence[str] | None = None
 ) -> tuple[str, str]:
-    """(reason, message) for the value at that row; classes: whose number it is."""
+    """Returns (reason, message) for the value at that row; classes: whose number it is."""
     name, declared = feature.name, feature.describe()
     if reason == "null":
         return "null", f"{name}: missing, but the schema requires it"
@@ -280,14 +281,14 @@ def explain_value(
 
 
 def _named(value: object, classes: Sequence[str]) -> object:
-    """The value with the names of the classes in place of their numbers."""
+    """Returns the value with the names of the classes in place of their numbers."""
     if isinstance(value, list):
         return [_named(item, classes) for item in value]
     return classes[value] if isinstance(value, int) and 0 <= value < len(classes) else value
 
 
 def quoted_value(value: object) -> str:
-    """The value for a message, cut to VALUE_CHARS."""
+    """Returns the value for a message, cut to VALUE_CHARS."""
     if isinstance(value, str | bytes | list):
         value = value[: VALUE_CHARS + 1]  # a long value is cut before it is spelled out
     text = repr(value)
@@ -295,7 +296,7 @@ def quoted_value(value: object) -> str:
 
 
 def remedy(value: object, feature: Feature) -> str:
-    """What such values lack, where that is not plain, and what to type to keep them."""
+    """Returns what such values lack, where that is not plain, and what to type to keep them."""
     if feature.classes is not None:
         return f": none of the {len(feature.classes):,} classes {show_classes(feature.classes)}"
     if isinstance(value, list) and value:

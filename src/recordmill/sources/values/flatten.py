@@ -1,5 +1,5 @@
-"""Nested Arrow columns in, columns that are scalars or lists of scalars out:
-structs by dotted path, lists of structs as parallel lists.
+"""Flattens nested Arrow columns to scalars or lists of scalars: structs by dotted path, lists of structs as parallel
+lists.
 
 `geo: {lat, lon}` gives `geo.lat` and `geo.lon`; `objects: [{bbox, name}]` gives `objects.bbox` and `objects.name`,
 lists of equal length; a map is a list of `key` and `value`. A null struct gives null members. A dot that stands in a
@@ -23,7 +23,7 @@ from recordmill.sources.values.casting import plain
 
 
 def flatten(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch without structs; the very same batch if it has none.
+    """Returns the batch without structs; the very same batch if it has none.
 
     Raises:
         DataError: two columns would have the same name.
@@ -46,8 +46,8 @@ def flatten(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def nest_tensors(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
-    """The batch with its flat tensors (schemas.arrow) as nested lists where the schema gives them another shape than
-    their own field does.
+    """Returns the batch with its flat tensors (schemas.arrow) as nested lists where the schema gives them another shape
+    than their own field does.
     """
     for at, field in enumerate(batch.schema):
         if field.name in schema and METADATA_KEY in (field.metadata or {}):
@@ -72,7 +72,7 @@ def _nest(column: pa.Array, shape: tuple[int, ...]) -> pa.Array:
 
 
 def flatten_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema of the flattened batches."""
+    """Returns the schema of the flattened batches."""
     return flatten(pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)).schema
 
 
@@ -115,7 +115,7 @@ def _parts(name: str, column: pa.Array) -> Iterator[tuple[str, pa.Array]]:
 
 
 def _map_as_list(column: pa.Array) -> pa.Array:
-    """A map as a list of `key` and `value`; any other column as it is."""
+    """Returns a map as a list of `key` and `value`; any other column as it is."""
     if not pa.types.is_map(column.type):
         return column
     members = [column.type.key_field.with_name("key"), column.type.item_field.with_name("value")]

@@ -36,7 +36,7 @@ class ClassNames:
         self.column, self.names = column, set(names)
 
     def add(self, values: pa.Array, given: Sequence[str] | None = None) -> None:
-        """Take in values of any type, lists too, as `--dtype COLUMN=string` reads them; nulls are no class. given: the
+        """Takes in values of any type, lists too, as `--dtype COLUMN=string` reads them; nulls are no class. given: the
         classes whose numbers they are.
         """
         if len(self.names) > MAX_CLASSES:
@@ -54,7 +54,7 @@ class ClassNames:
         return self
 
     def sorted(self) -> tuple[str, ...]:
-        """The classes.
+        """Returns the classes.
 
         Raises:
             DataError: there are none, or more than MAX_CLASSES.
@@ -70,20 +70,20 @@ class ClassNames:
 
 
 def sort_classes(names: Iterable[str]) -> tuple[str, ...]:
-    """The names, each once, in the order of their UTF-8 bytes."""
+    """Returns the names, each once, in the order of their UTF-8 bytes."""
     return tuple(sorted(set(names), key=str.encode))
 
 
 def show_classes(classes: Sequence[str]) -> str:
-    """The classes for a message."""
+    """Returns the classes for a message."""
     return ", ".join(map(repr, classes[:_SHOWN])) + (", ..." if len(classes) > _SHOWN else "")
 
 
 def fit_values(
     values: pa.Array, feature: Feature, given: Sequence[str] | None = None, *, as_text: bool = False
 ) -> Cast:
-    """The values, none of them a list, as the feature's value type. given: the classes whose numbers they are, if the
-    data says so: then they go by name. as_text: so do numbers of no class, by the text that they are.
+    """Returns the values, none of them a list, as the feature's value type. given: the classes whose numbers they are,
+    if the data says so: then they go by name. as_text: so do numbers of no class, by the text that they are.
     """
     if feature.classes is not None:
         if not as_text or given is not None or is_text_type(plain(values).type):
@@ -99,8 +99,9 @@ def fit_values(
 
 
 def to_classes(values: pa.Array, classes: Sequence[str], given: Sequence[str] | None = None) -> Cast:
-    """Names, or numbers, as the numbers of these classes; what is none is bad. A truth value is a name, true or false.
-    given: the classes whose numbers the data has, by its own word; None: numbers are those of the classes themselves.
+    """Returns names, or numbers, as the numbers of these classes; what is none is bad. A truth value is a name, true or
+    false. given: the classes whose numbers the data has, by its own word; None: numbers are those of the classes
+    themselves.
     """
     values = plain(values)
     if pa.types.is_boolean(values.type):
@@ -126,8 +127,8 @@ def _of_names(values: pa.Array, classes: Sequence[str]) -> Cast:
 
 
 def numbers_may_be_classes(classes: Iterable[str]) -> bool:
-    """Whether text that is a number may be the number of a class: not where a class is called by a number, which would
-    be taken for another one's.
+    """Returns whether text that is a number may be the number of a class: not where a class is called by a number,
+    which would be taken for another one's.
 
     >>> numbers_may_be_classes(["cat", "dog"]), numbers_may_be_classes(["1", "2"])
     (True, False)
@@ -136,27 +137,27 @@ def numbers_may_be_classes(classes: Iterable[str]) -> bool:
 
 
 def _bounded(numbers: Cast, count: int) -> Cast:
-    """Numbers that are not below count are bad."""
+    """Marks numbers that are not below count as bad."""
     outside = pc.or_(pc.less(numbers.values, 0), pc.greater_equal(numbers.values, count))
     mask = pc.fill_null(outside, False).to_numpy(zero_copy_only=False)
     return numbers._replace(bad=either(numbers.bad, mask if mask.any() else None))
 
 
 def _where_good(numbers: Cast) -> pa.Array:
-    """The numbers, null where they are bad."""
+    """Returns the numbers, null where they are bad."""
     if numbers.bad is None:
         return numbers.values
     return pc.if_else(pa.array(numbers.bad), pa.scalar(None, numbers.values.type), numbers.values)
 
 
 def _lost(values: pa.Array, found: pa.Array) -> npt.NDArray[np.bool_] | None:
-    """Where there was a value, and nothing was found for it."""
+    """Returns where there was a value, and nothing was found for it."""
     lost: npt.NDArray[np.bool_] = pc.and_(values.is_valid(), found.is_null()).to_numpy(zero_copy_only=False)
     return lost if lost.any() else None
 
 
 def check_label(schema: Schema, label: str) -> Feature:
-    """The label's feature.
+    """Returns the label's feature.
 
     Raises:
         UsageError: there is no such column; the message lists them.
@@ -167,13 +168,13 @@ def check_label(schema: Schema, label: str) -> Feature:
 
 
 def is_named(label: str | None, schema: Schema, classes: ClassNames | None) -> bool:
-    """Whether the label's classes are the texts of its own values, given the schema before it is the label."""
+    """Returns whether the label's classes are the texts of its own values, given the schema before it is the label."""
     return label is not None and classes is not None and label in schema and schema[label].dtype == "string"
 
 
 def with_label(schema: Schema, label: str, classes: ClassNames | None) -> Schema:
-    """The schema with that label. classes: what its values are: they make a label of text an int64 feature; None: the
-    schema is given and stays as it is.
+    """Returns the schema with that label. classes: what its values are: they make a label of text an int64 feature;
+    None: the schema is given and stays as it is.
 
     Raises:
         UsageError: there is no such column. DataError: a label of text has no values, or too many.

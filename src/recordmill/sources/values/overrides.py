@@ -1,5 +1,5 @@
-"""What the user declares over an inferred schema:
-`--dtype x=float64`, `--dtype image=uint8[28,28]`, a label column with its classes.
+"""Applies what the user declares over an inferred schema: `--dtype x=float64`, `--dtype image=uint8[28,28]`, a label
+column with its classes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _DTYPE = re.compile(r"(timestamp\[(?:s|ms|us|ns)(?:, ?UTC)?\]|[a-z]+[0-9]*)(?:\[
 
 
 def parse_dtype(text: str) -> tuple[str, tuple[int | None, ...] | None]:
-    """(dtype, shape or None where none is given) of `float64`, `uint8[28,28]`, `int64[?]`, `timestamp[us, UTC]`.
+    """Returns (dtype, shape or None where none is given) of `float64`, `uint8[28,28]`, `int64[?]`, `timestamp[us,
+    UTC]`.
 
     >>> parse_dtype("float32[?,4]")
     ('float32', (None, 4))
@@ -44,7 +45,7 @@ def parse_dtype(text: str) -> tuple[str, tuple[int | None, ...] | None]:
 
 
 def apply_dtypes(schema: Schema, dtypes: Mapping[str, str]) -> Schema:
-    """The schema with the declared dtypes (and shapes) in place of the inferred ones.
+    """Returns the schema with the declared dtypes (and shapes) in place of the inferred ones.
 
     Raises:
         UsageError: a name is no column (the message lists them), or the dtype is unknown.
@@ -72,7 +73,7 @@ def _override(feature: Feature, text: str) -> Feature:
 
 
 def select_declared(given: Schema, inferred: Schema, what: str) -> tuple[Schema, tuple[str, ...]]:
-    """(the given schema, what to note) after checking that the data has its columns.
+    """Returns (the given schema, what to note) after checking that the data has its columns.
 
     Raises:
         DataError: a required feature is no column of the data.
@@ -91,7 +92,7 @@ def select_declared(given: Schema, inferred: Schema, what: str) -> tuple[Schema,
 
 
 def _class_notes(schema: Schema, inferred: Schema) -> list[str]:
-    """Where numbers in the data are taken for the numbers of the schema's classes."""
+    """Returns where numbers in the data are taken for the numbers of the schema's classes."""
     return [
         f"{f.name}: numbers in the data are those of the schema's classes: 0 is {f.classes[0]!r}"
         for f in schema
@@ -102,7 +103,7 @@ def _class_notes(schema: Schema, inferred: Schema) -> list[str]:
 def finish_schema(
     inferred: Schema, untold: tuple[str, ...], classes: ClassNames | None, common: PlanOptions, what: str
 ) -> tuple[Schema, tuple[str, ...]]:
-    """(the schema of the records, notes) from what was inferred and what the user declares.
+    """Returns (the schema of the records, notes) from what was inferred and what the user declares.
 
     untold: columns without any value, noted as such; classes: the label's, unless the schema is given; what: the input,
     for messages.
@@ -129,7 +130,8 @@ def finish_schema(
 def finish_parts(
     unifier: Unifier, batches: Iterable[pa.RecordBatch], common: PlanOptions, what: str
 ) -> tuple[Schema, tuple[str, ...], str | None]:
-    """As `finish_schema`, of parts that are Arrow tables; and the label, if its classes are texts of its values.
+    """Finishes a schema as `finish_schema` does, of parts that are Arrow tables; returns also the label, if its classes
+    are texts of its values.
 
     batches: all of them, flattened, with the label at least; they are only read if the label is text.
     """
@@ -145,6 +147,6 @@ def finish_parts(
 
 
 def declared_columns(common: PlanOptions) -> dict[str, str]:
-    """What the user declares of columns, for a Unifier: a column of a given schema may be a list."""
+    """Returns what the user declares of columns, for a Unifier: a column of a given schema may be a list."""
     given = {} if common.schema is None else {f.name: f"{f.dtype}[]" for f in common.schema}
     return {**given, **common.dtypes}

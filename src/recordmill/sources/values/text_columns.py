@@ -1,5 +1,5 @@
-"""One column of texts in, a column of numbers, truth values, times or text out, with a fault for each without a value:
-what native/fields.cpp computes, as Arrow's arrays. And numbers to float dtypes of fewer bits, with the count of those
+"""Parses a column of texts to numbers, truth values, times or text, with a fault for each without a value: what
+native/fields.cpp computes, as Arrow's arrays. Narrows numbers to float dtypes of fewer bits, with the count of those
 that are rounded and a mask of those that would not survive.
 """
 
@@ -23,7 +23,7 @@ MANTISSA_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 
 
 def narrow_floats(numbers: npt.NDArray[Any], dtype: str) -> tuple[npt.NDArray[Any], int]:
-    """(the numbers as that float dtype, how many of them were rounded); bfloat16 is held as float32."""
+    """Returns (the numbers as that float dtype, how many of them were rounded); bfloat16 is held as float32."""
     narrow = narrowed(numbers, dtype)
     if narrow is numbers or numbers.dtype.kind != "f":
         return narrow, 0
@@ -31,14 +31,14 @@ def narrow_floats(numbers: npt.NDArray[Any], dtype: str) -> tuple[npt.NDArray[An
 
 
 def narrowed(numbers: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
-    """The numbers as that float dtype."""
+    """Returns the numbers as that float dtype."""
     with np.errstate(over="ignore"):
         narrow = numbers.astype("float32" if dtype == "bfloat16" else dtype, copy=False)
     return _round_bfloat16(narrow) if dtype == "bfloat16" else narrow
 
 
 def _round_bfloat16(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Round to nearest, ties to even, in the upper 16 bits; NaN stays NaN."""
+    """Rounds to nearest, ties to even, in the upper 16 bits; NaN stays NaN."""
     bits = np.ascontiguousarray(numbers).view(np.uint32)
     with np.errstate(over="ignore"):
         rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
@@ -50,8 +50,8 @@ def _round_bfloat16(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]
 
 
 def inexact(numbers: npt.NDArray[Any], dtype: str) -> Bools:
-    """Where an integer has no equal in that float dtype:
-    more significant bits than the mantissa, or beyond the range.
+    """Returns where an integer has no equal in that float dtype: more significant bits than the mantissa, or beyond the
+    range.
     """
     if numbers.dtype.kind == "u":
         magnitude = numbers.astype(np.uint64)
@@ -132,18 +132,18 @@ class TextFields:
         return self.data, self.starts, self.infos, *self.tokens
 
     def text(self, row: int) -> bytes:
-        """One of them, for messages and the rare value that Python has to read."""
+        """Returns one of them, for messages and the rare value that Python has to read."""
         return text_at(self.data, self.starts, self.infos, row)
 
 
 def text_at(data: Bytes, starts: Int32s, infos: Int32s, row: int) -> bytes:
-    """The text of one field."""
+    """Returns the text of one field."""
     start = int(starts[row])
     return data[start : start + int(infos[row] & native.FIELD_LENGTH)].tobytes()
 
 
 def convert_texts(fields: TextFields, feature: Feature) -> tuple[pa.Array, int]:
-    """(the column, how many faults there are) of a feature of numbers, truth values or times."""
+    """Returns (the column, how many faults there are) of a feature of numbers, truth values or times."""
     if feature.dtype in _FLOAT_LIMITS:
         out, nulls, faults = reals(fields, feature.dtype)
         return column_of_texts(fields, feature, nulls, out), faults
@@ -157,7 +157,7 @@ def convert_texts(fields: TextFields, feature: Feature) -> tuple[pa.Array, int]:
 
 
 def field_type(feature: Feature) -> native.FieldType:
-    """The values of a feature of numbers, truth values or times, for the native library."""
+    """Returns the values of a feature of numbers, truth values or times, for the native library."""
     if feature.timestamp:
         unit, zone = feature.timestamp
         return native.FieldType(
@@ -173,7 +173,7 @@ def field_type(feature: Feature) -> native.FieldType:
 
 
 def array_of(kind: pa.DataType, fields: TextFields, nulls: int, *buffers: npt.NDArray[np.generic]) -> pa.Array:
-    """The fields as an array of that type, without a copy; buffers: its own, behind the mask of what is valid."""
+    """Returns the fields as an array of that type, without a copy; buffers: its own, after the validity bitmap."""
     validity = pa.py_buffer(np.packbits(fields.valid, bitorder="little")) if nulls else None
     return pa.Array.from_buffers(kind, fields.rows, [validity, *(pa.py_buffer(buffer) for buffer in buffers)], nulls)
 
@@ -181,7 +181,7 @@ def array_of(kind: pa.DataType, fields: TextFields, nulls: int, *buffers: npt.ND
 def column_of_texts(
     fields: TextFields, feature: Feature, nulls: int, values: npt.NDArray[np.int64] | npt.NDArray[np.float64]
 ) -> pa.Array:
-    """The column of a feature of numbers or times whose values are known, as int64 or float64 [rows]."""
+    """Returns the column of a feature of numbers or times whose values are known, as int64 or float64 [rows]."""
     if feature.dtype in _FLOAT_LIMITS:
         return array_of(value_type(feature), fields, nulls, narrowed(values, feature.dtype))
     held = values if feature.timestamp else values.astype(feature.dtype, copy=False)
@@ -189,7 +189,7 @@ def column_of_texts(
 
 
 def texts(fields: TextFields, *, is_utf8: bool = True) -> tuple[pa.Array, int]:
-    """(the texts as large_string, or as large_binary if they need not be UTF-8, faults)."""
+    """Returns (the texts as large_string, or as large_binary if they need not be UTF-8, faults)."""
     offsets, out = (
         room(fields.rows + 1, np.int64),
         room(int((fields.infos & native.FIELD_LENGTH).sum(dtype=np.int64)), np.uint8),
@@ -201,7 +201,7 @@ def texts(fields: TextFields, *, is_utf8: bool = True) -> tuple[pa.Array, int]:
 
 
 def reals(fields: TextFields, dtype: str) -> tuple[npt.NDArray[np.float64], int, int]:
-    """(float64 values, nulls, faults); a fault is also a value that the float dtype can't hold."""
+    """Returns (float64 values, nulls, faults); a fault is also a value that the float dtype can't hold."""
     out, totals = room(fields.rows, np.float64), native.FieldTotals()
     bits, beyond = _FLOAT_LIMITS[dtype]
     kind = native.FieldType(kind=native.FLOAT_FIELDS, bits=bits, beyond=beyond)
@@ -214,7 +214,7 @@ def reals(fields: TextFields, dtype: str) -> tuple[npt.NDArray[np.float64], int,
 
 
 def _read_by_python(text: bytes, bits: int, beyond: float) -> tuple[float, int]:
-    """(value, fault) of a decimal that was left undecided."""
+    """Returns (value, fault) of a decimal that was left undecided."""
     value = float(text)
     if abs(value) >= beyond:
         return value, native.BEYOND_RANGE

@@ -1,4 +1,4 @@
-"""The features of several batches or files in, one schema that holds them all out, or the reason why there is none.
+"""Unifies the features of several batches or files to one schema that holds them all, or explains why there is none.
 
 Types widen only where every value survives: integers to the smallest type that holds both, numbers to a float,
 timestamps to the finer unit, tensors of different length to lists, classes of different parts to those of all, by name.
@@ -43,7 +43,7 @@ class Unifier:
         self._tables: defaultdict[str, dict[tuple[str, ...] | None, str]] = defaultdict(dict)
 
     def add(self, schema: pa.Schema, where: str, nulls: Mapping[str, int] | None = None) -> None:
-        """Take in a part: its schema, its place for messages, and how many nulls each column has if that is known.
+        """Takes in a part: its schema, its place for messages, and how many nulls each column has if that is known.
 
         Raises:
             DataError: a column has a type that no feature can hold, or one that does not go with the other parts.
@@ -70,7 +70,8 @@ class Unifier:
                     self._tables[name].setdefault(feature.classes, where)
 
     def schema(self) -> Schema:
-        """All features, and the label that a part's metadata names; what is missing in some part is not required.
+        """Returns all features, and the label that a part's metadata names; what is missing in some part is not
+        required.
 
         A column of nothing but nulls, which has no type, is text.
 
@@ -126,13 +127,13 @@ class Unifier:
         return named[0] if len(named) == 1 else sort_classes(name for names in named for name in names)
 
     def untold(self) -> tuple[str, ...]:
-        """The columns in which there is no value at all."""
+        """Returns the columns in which there is no value at all."""
         structs = self._structs()
         return tuple(name for name in self._features if name not in self._known and name not in structs)
 
     def _structs(self) -> set[str]:
-        """All that stands before a dot in some name: a column that is null in some parts may be a struct in others,
-        where its members have taken its place.
+        """Returns all that stands before a dot in some name: a column that is null in some parts may be a struct in
+        others, where its members have taken its place.
         """
         found: set[str] = set()
         for name in self._features:
@@ -153,8 +154,8 @@ class Unifier:
             return Feature(field.name, "string", _list_shape(field.type), not field.nullable)
 
     def _join_untold(self, one: Feature, other: Feature, where: str, told: bool) -> Feature:
-        """One of them has nothing but nulls or empty lists:
-        these go with any value, and with lists at least as deep.
+        """Returns one of them has nothing but nulls or empty lists: these go with any value, and with lists at least as
+        deep.
         """
         typed, untyped = (other, one) if told else (one, other)
         if one.name in self._known or told:
@@ -182,7 +183,7 @@ class Unifier:
 
 
 def join_dtypes(one: str, other: str) -> str | None:
-    """The narrowest dtype that holds every value of both (of numbers: that a float can hold), or None."""
+    """Returns the narrowest dtype that holds every value of both (of numbers: that a float can hold), or None."""
     if one == other:
         return one
     time, moment = Feature("", one).timestamp, Feature("", other).timestamp
@@ -206,7 +207,7 @@ def join_dtypes(one: str, other: str) -> str | None:
 
 
 def is_number(dtype: str) -> bool:
-    """Whether it is one of integers or floats."""
+    """Returns whether it is one of integers or floats."""
     return dtype in _FLOATS or dtype.lstrip("u").startswith("int")
 
 
