@@ -204,7 +204,7 @@ def _strings(tape: Tape, scanner: TapeScanner, name: str, text: str) -> Iterator
     """Yields the strings of a feature, or all its scalars as they are written, inside of lists or not."""
     paths = scanner.paths
     for node in [node for node, path in enumerate(paths) if node and feature_name(path) == name]:
-        kinds = tape.entries[tape.of(node), 0] & 15
+        kinds = tape.kinds[tape.values_of(node)]
         if (
             ((kinds > native.JSON_NULL) & (kinds < native.JSON_OBJECT)).any()
             if text == SCALARS
