@@ -1,7 +1,7 @@
 """`read`: a data set, or any TFRecord files, to Parquet, NumPy or Arrow files. Plan, jobs, account, commit.
 
 By default the jobs run on threads of this process, and nothing of Beam is imported; with a runner named they run as a
-Beam pipeline (`read_beam`), and the same files come out.
+Beam pipeline (`read_beam`), and the same files come out. `dry_run` says what would be written.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recordmill.base import html
-from recordmill.base.errors import DataError, RecordmillError
+from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.progress import Progress
 from recordmill.base.sizes import show_size
 from recordmill.base.threads import thread_map
+from recordmill.exporting.estimate import ReadEstimate, estimate
 from recordmill.exporting.job import Accounts, OutputAccount, Publication, run_job
-from recordmill.exporting.plan import Job, ReadPlan, find_inputs, plan_read, shared_out
+from recordmill.exporting.plan import Job, ReadPlan, find_inputs, plan_read, read_peak_bytes, shared_out
 from recordmill.exporting.publish import OnDisk, begin_publication
 from recordmill.exporting.resume import Finished, count_finished, go_on, may_go_on, save_finished
 from recordmill.exporting.store_publish import StorePublication, begin_in_store, uploads_of
-from recordmill.options.commands import with_keywords
+from recordmill.options.commands import refuse_unserved, with_keywords
 from recordmill.options.option import is_local
 from recordmill.pipelines.beam_run import check_runner
 from recordmill.pipelines.display import Display, completion_notice
@@ -37,6 +38,7 @@ from recordmill.pipelines.remote.output_folder import remove_on_failure
 from recordmill.pipelines.remote.preflight import ProbeResult, preflight, some_of
 from recordmill.pipelines.remote.submission import MayBeRunning
 from recordmill.records.inference.confirm import Unconfirmed
+from recordmill.records.writers.outputs import find_output
 from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import Catalog, Inputs
 from recordmill.shards.rejects import is_of_record, with_remedy
@@ -399,3 +401,50 @@ def _size(path: Path | str) -> int:
 if __name__ == "__main__":  # python -m recordmill.pipelines.read: the command
     sys.argv[1:1] = ["read"]
     runpy.run_module("recordmill", run_name="__main__", alter_sys=True)
+
+
+def dry_run(inputs: Inputs, **options: Any) -> ReadEstimate:
+    """What `read` with these options would write.
+
+    Raises:
+        UsageError: an option or an input can't be served. DataError: a record that was looked at is damaged.
+    """
+    settings = make_settings(**options)
+    refuse_unserved("read", {**options, "dry_run": True})
+    plan = plan_read(inputs, settings.plan, schema=settings.schema, threads=settings.threads)
+    found = estimate(plan, read_peak_bytes(settings.threads))
+    check_fits(found, settings.memory_bytes)
+    return found
+
+
+def check_fits(found: ReadEstimate, memory_bytes: int) -> None:
+    """Raises UsageError for an output whose readers would need more memory than the read may take."""
+    if find_output(found.to).loads_whole and found.disk_bytes > memory_bytes:
+        raise UsageError(
+            f"{option('to', found.to)}: the arrays take about {show_size(found.disk_bytes)}, more than the "
+            f"{show_size(memory_bytes)} of {option('memory')}; use {option('to', 'npy')}"
+        )
+
+
+def describe_estimate(found: ReadEstimate) -> str:
+    """The estimate as lines for people."""
+    splits = ", ".join(f"{name} {count:,}" for name, count in found.records.items()) or "no records"
+    what = "folder" if find_output(found.to).has_layout else "output"
+    lines = [
+        f"{found.rows:,} records ({splits}) would be written to {found.outputs} "
+        f"{what}{'s' if found.outputs != 1 else ''} of {found.to}"
+    ]
+    width = max((len(column.feature.name) for column in found.columns), default=0)
+    for column in found.columns:
+        shape = ", ".join("?" if size is None else f"{size:,}" for size in column.shape)
+        missing = "" if column.feature.required else ", may be missing"
+        lines.append(
+            f"  {column.feature.name:{width}}  {column.feature.dtype} [{shape}]{missing}: "
+            f"{'' if column.exact else 'about '}{show_size(column.bytes)}"
+        )
+    lines.append(
+        f"disk: about {show_size(found.disk_bytes)} (from {found.sampled:,} records looked at); memory: at "
+        f"most {show_size(found.memory_bytes)}"
+    )
+    lines += [f"note: {note}" for note in found.notes]
+    return "\n".join(lines)

@@ -1,7 +1,10 @@
-"""Everything a read can be told, checked once, in the user's own terms."""
+"""Everything a read can be told, checked once, in the user's own terms: conversions as people write them
+(`image=float32[64,64,3]`, `boxes=[-1,4]`, `tokens=128:0`) become the steps of `records.columns.convert`.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,15 +12,123 @@ from typing import Any
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_size
+from recordmill.exporting.infer_conversions import AnyImages, AnyTensor, Unresolved
 from recordmill.exporting.plan import ReadOptions, default_threads
 from recordmill.options.commands import fill, refuse_unserved
-from recordmill.pipelines.convert_options import parse_images, parse_steps
 from recordmill.pipelines.remote.flags import as_flags
+from recordmill.records.columns.conversions import (
+    CONVERSION_DTYPES,
+    Specs,
+    check_once,
+    listed_names,
+    raw_step,
+    reshape_step,
+    shape_of,
+    typed,
+)
+from recordmill.records.columns.convert import ConversionStep, DecodeTensor, MakeRagged, Pad
+from recordmill.records.columns.decode_images import IMAGE_MODES
 from recordmill.records.columns.predicate import Predicate
 from recordmill.records.writers.outputs import find_output
-from recordmill.schemas.feature import Schema
+from recordmill.schemas.feature import ITEM_BYTES, Schema
 from recordmill.shards.loading.schema_hints import load_schema
 from recordmill.shards.rejects import RejectBudget
+
+_PADDED = re.compile(r"(?s)(.+?)=(\d+):(.*)")
+_MAX_RESIZED = 1 << 24  # 16 million pixels
+
+
+def parse_steps(
+    *,
+    decode_tensor: Specs = None,
+    decode_raw: Specs = None,
+    reshape: Specs = None,
+    pad: Specs = None,
+    pad_or_cut: Specs = None,
+    ragged: Specs = None,
+) -> tuple[ConversionStep | Unresolved, ...]:
+    """The steps in the order in which they are done: decode, reshape, pad or make ragged.
+
+    Raises:
+        UsageError: one is not written as it must be, or a feature is decoded, reshaped or padded twice.
+    """
+    decoded = [
+        *map(_tensor, listed_names(decode_tensor, "decode_tensor")),
+        *map(raw_step, listed_names(decode_raw, "decode_raw")),
+    ]
+    shaped: list[ConversionStep] = [*map(reshape_step, listed_names(reshape, "reshape"))]
+    padded: list[ConversionStep] = [
+        *(_pad(text, "pad", False) for text in listed_names(pad, "pad")),
+        *(_pad(text, "pad_or_cut", True) for text in listed_names(pad_or_cut, "pad_or_cut")),
+    ]
+    padded += [MakeRagged(name.strip()) for text in listed_names(ragged, "ragged") for name in text.split(",")]
+    for what, group in (("decoded", decoded), ("reshaped", shaped), ("padded or made ragged", padded)):
+        check_once([step.feature for step in group], what)
+    return (*decoded, *shaped, *padded)
+
+
+def parse_images(
+    features: Sequence[str] | str | bool | None,
+    resize: str | tuple[int, int] | None,
+    channels: int | None,
+    *,
+    ragged: bool,
+) -> tuple[AnyImages, ...]:
+    """The steps of `--decode-images [FEATURE,...] --resize HxW --channels N`; features True: those that hold images.
+
+    ragged: whether images of several sizes can be written.
+
+    Raises:
+        UsageError: a size or a number of channels that can't be served.
+    """
+    if not features:
+        if resize is not None or channels is not None:
+            raise UsageError(
+                f"{option('channels' if resize is None else 'resize')} needs {option('decode_images', True)}"
+            )
+        return ()
+    channels = 3 if channels is None else channels
+    if channels not in IMAGE_MODES:
+        raise UsageError(f"{option('channels', channels)}: 1 (gray), 3 (RGB) or 4 (RGBA)")
+    size = parse_image_size(resize) if isinstance(resize, str) else resize
+    if size is not None and not (0 < size[0] * size[1] <= _MAX_RESIZED):
+        raise UsageError(f"{option('resize', resize)}: 1 to {_MAX_RESIZED} pixels")
+    if features is True:
+        return (AnyImages(None, size, channels, ragged),)
+    names = features.split(",") if isinstance(features, str) else features
+    return tuple(AnyImages(name.strip(), size, channels, ragged) for name in dict.fromkeys(names))
+
+
+def parse_image_size(text: str, keyword: str = "resize") -> tuple[int, int]:
+    """(height, width) of `224x224`.
+
+    Raises:
+        UsageError: it is none; the option is named.
+    """
+    match = re.fullmatch(r"(\d+)[xX×](\d+)", text.strip())
+    if match is None:
+        raise UsageError(f"{option(keyword, text)}: HEIGHTxWIDTH in pixels, as in 224x224")
+    return int(match[1]), int(match[2])
+
+
+def _tensor(text: str) -> DecodeTensor | Unresolved:
+    match = typed(text)
+    if match is None:
+        return AnyTensor(text)
+    if match[1] or match[2] not in ITEM_BYTES:
+        raise UsageError(
+            f"{option('decode_tensor', text)}: FEATURE, or FEATURE=DTYPE[SHAPE] as in depth=float32[-1,4]; "
+            f"{CONVERSION_DTYPES}"
+        )
+    return DecodeTensor(match[0], match[2], shape_of(match[3] or "", option("decode_tensor", text)))
+
+
+def _pad(text: str, keyword: str, cut: bool) -> Pad:
+    match = _PADDED.fullmatch(text)
+    if match is None or int(match[2]) < 1:
+        raise UsageError(f"{option(keyword, text)}: FEATURE=LENGTH:VALUE, as in tokens=128:0")
+    return Pad(match[1], int(match[2]), match[3], cut)
+
 
 _STEPS = ("decode_tensor", "decode_raw", "reshape", "pad", "pad_or_cut", "ragged")
 

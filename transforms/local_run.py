@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from recordmill.base.progress import Progress, job
-from recordmill.base.threads import interrupt_threads, shared_context
+from recordmill.base.threads import shared_context
 
 if TYPE_CHECKING:
     from recordmill.transforms.beam_types import Pipeline
@@ -79,7 +79,7 @@ def run_locally(construct: Callable[[Pipeline], None], beam_args: Sequence[str],
             progress.cancel()
             until = time.monotonic() + _PATIENCE_SEC
             while not ended.wait(0.2) and (progress.is_committing or time.monotonic() < until):
-                interrupt_threads()
+                pass
             raise
     if failure:
         raise failure[0] if progress.error is None else progress.error

@@ -16,7 +16,7 @@ from recordmill.base.errors import MissingExtraError, UsageError
 from recordmill.pipelines.build import build
 from recordmill.reader.bench import BENCH_OUTPUTS, Measured, measure
 from recordmill.reader.dataset import open
-from recordmill.reader.prefetch.timing import STAGES
+from recordmill.reader.prefetch.protocols import STAGES
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from made_data_set import write_data_set
 from recordmill.__main__ import main
 from recordmill.base.errors import DataError, UsageError
 from recordmill.exporting import records as read_parts
-from recordmill.pipelines.convert_options import parse_steps
 from recordmill.pipelines.read import read
+from recordmill.pipelines.read_options import parse_steps
 from recordmill.records.writers.npy import open_columns
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema

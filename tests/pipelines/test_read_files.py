@@ -22,8 +22,7 @@ from PIL import Image
 from recordmill.__main__ import main
 from recordmill.base.errors import DataError, UsageError
 from recordmill.pipelines.build import build
-from recordmill.pipelines.dry_run import describe_estimate, dry_run
-from recordmill.pipelines.read import ReadResult, read
+from recordmill.pipelines.read import ReadResult, describe_estimate, dry_run, read
 from recordmill.records.writers import file_names
 from recordmill.records.writers.files import FileLayout, FilesWriter
 from recordmill.schemas.arrow import to_arrow

@@ -21,8 +21,7 @@ from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 import recordmill
 from recordmill.__main__ import main
 from recordmill.base.errors import DataError, UsageError
-from recordmill.pipelines.dry_run import dry_run
-from recordmill.pipelines.read import ReadResult, read
+from recordmill.pipelines.read import ReadResult, dry_run, read
 from recordmill.records.columns.predicate import Predicate
 from recordmill.records.writers.npy import open_columns
 from recordmill.schemas.arrow import to_arrow

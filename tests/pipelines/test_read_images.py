@@ -19,8 +19,7 @@ from PIL import Image
 from recordmill.__main__ import main
 from recordmill.base.errors import DataError, UsageError
 from recordmill.exporting import records
-from recordmill.pipelines.dry_run import dry_run
-from recordmill.pipelines.read import read
+from recordmill.pipelines.read import dry_run, read
 from recordmill.records.columns import decode_images
 from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.records.writers.npy import open_columns

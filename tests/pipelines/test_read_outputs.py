@@ -17,8 +17,7 @@ from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 
 from recordmill.__main__ import main
 from recordmill.base.errors import UsageError
-from recordmill.pipelines.dry_run import check_fits, describe_estimate, dry_run
-from recordmill.pipelines.read import read
+from recordmill.pipelines.read import check_fits, describe_estimate, dry_run, read
 from recordmill.storage.codecs import SHARD_SUFFIXES
 
 ROWS = mixed_rows(60)

@@ -20,8 +20,7 @@ from recordmill.__main__ import main
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import open
 from recordmill.reader.inspect.contents import Contents, content_suggestions
-from recordmill.reader.inspect.findings import conflicting_features, findings
-from recordmill.reader.inspect.summary import inspect, summarise
+from recordmill.reader.inspect.summary import conflicting_features, findings, inspect, summarise
 from recordmill.records.example.encode import encode
 from recordmill.records.example.single_example import example
 from recordmill.schemas.arrow import to_arrow

@@ -22,8 +22,7 @@ import recordmill
 from recordmill.__main__ import main
 from recordmill.base.errors import UsageError
 from recordmill.reader.report.markup import bar, histogram, markup_text
-from recordmill.reader.report.samples import sampled_tables
-from recordmill.reader.report.thumbnails import sample_images
+from recordmill.reader.report.samples import sample_images, sampled_tables
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 

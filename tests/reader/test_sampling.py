@@ -17,8 +17,7 @@ from made_data_set import mixed_rows, write_data_set
 from recordmill.base.errors import UsageError
 from recordmill.reader.dataset import Dataset, open
 from recordmill.reader.prefetch.prefetcher import Fetcher
-from recordmill.reader.sampling.permutation import permuted, permuted_within
-from recordmill.reader.sampling.sampler import MODES, EpochLayout, Extent, Sampler, mode_of
+from recordmill.reader.sampling.sampler import MODES, EpochLayout, Extent, Sampler, mode_of, permuted, permuted_within
 from recordmill.reader.sampling.schedule import Schedule, Steps
 from recordmill.storage.codecs import SHARD_SUFFIXES
 

@@ -15,8 +15,6 @@ from typing import Any
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
-from recordmill.base.progress import Cancelled
-from recordmill.base.threads import interruptible
 from recordmill.storage.folders import is_file, why_no_file
 
 FUNCTION = "preprocessing_fn"
@@ -79,12 +77,9 @@ class GuardedFunction:
     def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
         path = self._code.co_filename if self._code else "<transform>"
         try:
-            with interruptible():
-                outputs = self.function(inputs)
+            outputs = self.function(inputs)
         except (Exception, SystemExit) as error:
             raise UsageError(f"transform: {os.path.basename(path)}, {own_line(error, path)}") from error
-        except KeyboardInterrupt:  # which threads of a runner would not hand on
-            raise Cancelled("stopped") from None
         if not isinstance(outputs, dict) or not outputs:
             raise UsageError(f"transform: {self._place}: it returns {_kind(outputs)}, not a dict of tensors")
         return {self._name(name): self._output(name, tensor) for name, tensor in outputs.items()}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import functools
 import os
 import signal
@@ -185,40 +184,6 @@ def interrupted_later() -> Iterator[None]:
             signal.signal(number, handler)
     for number, frame in came:
         handlers[number](number, frame)
-
-
-_interruptible: dict[int, int] = {}  # thread to how often it has entered `interruptible`
-_interrupting = threading.Lock()
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """Around code of a user's, in any thread, which looks at nothing of ours: `interrupt_threads` ends it by a
-    KeyboardInterrupt, even if it loops for ever.
-    """
-    thread = threading.get_ident()
-    with _interrupting:
-        _interruptible[thread] = _interruptible.get(thread, 0) + 1
-    try:
-        yield
-    finally:
-        with _interrupting:
-            _interruptible[thread] -= 1
-            if not _interruptible[thread]:
-                del _interruptible[thread]
-                _raise_in(thread, None)  # what was not raised yet is not to be raised in what follows
-
-
-def interrupt_threads() -> None:
-    """End what `interruptible` is around."""
-    with _interrupting:
-        for thread in _interruptible:
-            _raise_in(thread, KeyboardInterrupt)
-
-
-def _raise_in(thread: int, error: type[BaseException] | None) -> None:
-    made = None if error is None else ctypes.py_object(error)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), made)
 
 
 class ProcessLock:

@@ -44,7 +44,7 @@ def run_bench(args: argparse.Namespace) -> int:
     """Measure and print."""
     from recordmill.options.commands import report_in_flags
     from recordmill.options.parser import given
-    from recordmill.pipelines.convert_options import parse_image_size
+    from recordmill.pipelines.read_options import parse_image_size
     from recordmill.reader.bench import measure, prepare
     from recordmill.reader.dataset import open
 

@@ -117,7 +117,7 @@ def run_read(args: argparse.Namespace) -> int:
 
 def _dry_run(args: argparse.Namespace, options: dict[str, Any]) -> int:
     from recordmill.options.commands import in_flags, report_in_flags
-    from recordmill.pipelines.dry_run import describe_estimate, dry_run
+    from recordmill.pipelines.read import describe_estimate, dry_run
 
     found = dry_run(args.inputs, **options)
     if args.json:

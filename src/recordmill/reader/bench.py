@@ -13,7 +13,7 @@ from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.reader.batches.iterator import Batches
 from recordmill.reader.dataset import Dataset
-from recordmill.reader.prefetch.timing import measuring
+from recordmill.reader.prefetch.protocols import measuring
 
 _IDLE = 0.6  # of the threads' time: below it they wait for something else than the processor
 BENCH_OUTPUTS = {"numpy": "batches", "tf": "to_tf", "torch": "to_torch"}

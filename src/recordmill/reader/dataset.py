@@ -24,10 +24,10 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_size, whole_number_of
 from recordmill.reader.arrays import rebatch
-from recordmill.reader.display import DatasetDisplay, headline, show_tables
+from recordmill.reader.display import DatasetDisplay, headline
 from recordmill.reader.options.images import Spec, image_targets
 from recordmill.reader.rows import Plan, make_record_plan, read_row, rows_of
-from recordmill.reader.sampling.permutation import key_of, permuted
+from recordmill.reader.sampling.sampler import key_of, permuted
 from recordmill.reader.scanner import Scanner
 from recordmill.reader.statistics import Described
 from recordmill.reader.take import record_numbers, take_rows
@@ -100,7 +100,6 @@ def open(
             feature that can't be decoded so.
         DataError: a shard is missing or not as long as the manifest says.
     """
-    show_tables()
     bound_requests(storage_requests)
     catalog = find(inputs, split)
     if cache is None and cache_bytes != _CACHE_BYTES:

@@ -1,12 +1,10 @@
-"""Data sets, tables and values as people read them: `repr` and HTML of a data set, for which nothing is read; a pyarrow
-table by its first rows where IPython runs, since pyarrow shows schema and chunks only (a formatter of the user's own is
-left alone); text cut to a line, encoded images as format and size, arrays as dtype, shape and their first numbers.
+"""Data sets and values as people read them: `repr` and HTML of a data set, for which nothing is read; text cut to a
+line, encoded images as format and size, arrays as dtype, shape and their first numbers.
 """
 
 from __future__ import annotations
 
 import io
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +19,10 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.catalog import Catalog
 
 _LATER = "its schema is inferred when it is needed"
-_ROWS = 10  # of a table are shown
+_TEXT = 60  # characters
+_BYTES = 16
+_ITEMS = 6  # numbers of an array
+_IMAGES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"RIFF", b"II*\x00", b"MM\x00*")
 
 
 @dataclass(frozen=True)
@@ -77,46 +78,6 @@ def feature_lines(schema: Schema) -> list[tuple[str, str]]:
 
 def _files(count: int) -> str:
     return f"{count} file{'s' if count != 1 else ''}"
-
-
-def table_html(shown: pa.Table) -> str:
-    """The first rows of a table, what its columns are, and how many rows there are."""
-    header = [f"{field.name}: {field.type}" for field in shown.schema]
-    rows = zip(*(map(_brief, _values(column.slice(0, _ROWS))) for column in shown.columns), strict=True)
-    more = f" (the first {_ROWS} are shown)" if shown.num_rows > _ROWS else ""
-    return html.section(f"{shown.num_rows:,} rows, {shown.num_columns} columns{more}", html.table(header, rows))
-
-
-def show_tables() -> None:
-    """Let IPython show pyarrow tables so, if it runs in this process and has no other way."""
-    if "IPython" not in sys.modules or (shell := sys.modules["IPython"].get_ipython()) is None:
-        return
-    formatter = shell.display_formatter.formatters["text/html"]
-    try:
-        formatter.lookup_by_type(pa.Table)
-    except KeyError:
-        formatter.for_type(pa.Table, table_html)
-
-
-def _values(column: pa.ChunkedArray) -> list[Any]:
-    """The values; those of float32 as such, which have fewer digits than Python's."""
-    values = column.to_pylist()
-    return [None if v is None else np.float32(v) for v in values] if pa.types.is_float32(column.type) else values
-
-
-def _brief(value: Any) -> object:
-    """Bytes and long lists by their beginning and their length."""
-    if isinstance(value, bytes):
-        return value if len(value) <= 16 else f"{value[:16]!r}... ({len(value):,} bytes)"
-    if isinstance(value, list):
-        return value if len(value) <= 8 else f"[{', '.join(map(str, value[:8]))}, ... ({len(value):,} values)]"
-    return value
-
-
-_TEXT = 60  # characters
-_BYTES = 16
-_ITEMS = 6  # numbers of an array
-_IMAGES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"RIFF", b"II*\x00", b"MM\x00*")
 
 
 def show_value(column: pa.Array, feature: Feature) -> str:

@@ -24,7 +24,7 @@ from recordmill.base import native
 from recordmill.base.arrays import Int32s, Int64s
 from recordmill.reader.options.collation import Bucketed
 from recordmill.reader.prefetch.prefetcher import StepRows
-from recordmill.reader.sampling.permutation import key_of, permuted
+from recordmill.reader.sampling.sampler import key_of, permuted
 from recordmill.reader.sampling.schedule import Schedule
 from recordmill.records.columns.ragged import Ragged
 

@@ -13,8 +13,7 @@ from recordmill.base.errors import DataError
 from recordmill.reader.batches.plan import StepChunk
 from recordmill.reader.images.columns import ImageDecoder
 from recordmill.reader.prefetch.prefetcher import StepRows, record_location
-from recordmill.reader.prefetch.protocols import Fetchable
-from recordmill.reader.prefetch.timing import timed
+from recordmill.reader.prefetch.protocols import Fetchable, timed
 from recordmill.reader.sampling.schedule import Schedule
 from recordmill.schemas.feature import Schema
 

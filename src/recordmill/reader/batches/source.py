@@ -19,8 +19,7 @@ from recordmill.reader.options.collation import Bucketed, Packed, refuse_packed_
 from recordmill.reader.options.images import Images
 from recordmill.reader.options.training import Training
 from recordmill.reader.prefetch.prefetcher import Fetcher
-from recordmill.reader.prefetch.protocols import Fetchable
-from recordmill.reader.prefetch.timing import timed
+from recordmill.reader.prefetch.protocols import Fetchable, timed
 from recordmill.schemas.feature import Schema
 
 _Result = TypeVar("_Result")

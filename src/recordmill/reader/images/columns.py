@@ -19,7 +19,7 @@ from recordmill.reader.images.resize import resize_into
 from recordmill.reader.options.images import Images, ImageTarget, RandomCrop
 from recordmill.reader.prefetch.prefetcher import StepRows
 from recordmill.reader.prefetch.protocols import Fetchable
-from recordmill.reader.sampling.permutation import key_of
+from recordmill.reader.sampling.sampler import key_of
 from recordmill.records.columns.convert import Faults, build_steps
 from recordmill.records.columns.decode_images import Pixels, looks_like_image
 from recordmill.records.columns.numpy_arrays import take_apart

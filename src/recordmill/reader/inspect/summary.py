@@ -1,5 +1,5 @@
 """Summary of files for people: `inspect` reads their records once and gives counts, sizes, and per feature presence,
-ranges and examples; damage is an error or, by `max_rejects`, a count.
+ranges and examples; damage is an error or, by `max_rejects`, a count. `Finding`s say what differs among records.
 
 The statistics of a batch are a monoid, so they are computed on threads and added up in order.
 """
@@ -22,17 +22,9 @@ from recordmill.base.threads import thread_map
 from recordmill.reader.dataset import Dataset, open
 from recordmill.reader.display import show_time, show_value
 from recordmill.reader.inspect.contents import Contents, content_suggestions
-from recordmill.reader.inspect.findings import (
-    PRESENCE,
-    Finding,
-    conflicting_features,
-    findings,
-    location_text,
-    without_conflicts,
-)
 from recordmill.reader.statistics import stored_statistics
 from recordmill.records.columns.numpy_arrays import is_bytes
-from recordmill.records.inference.infer import FeatureLocation
+from recordmill.records.inference.infer import FeatureCounts, FeatureLocation, Inference
 from recordmill.schemas.arrow import value_type
 from recordmill.schemas.feature import PAYLOAD, Feature, Schema
 from recordmill.schemas.tfds import tfds_refusals
@@ -46,6 +38,110 @@ from recordmill.shards.loading.schema_hints import load_schema
 from recordmill.shards.rejects import RejectBudget, Rejected, TooManyRejects, is_of_record, with_remedy
 from recordmill.statistics.dataset_statistics import DatasetStatistics
 from recordmill.storage.files import bound_requests
+
+FINDING_KINDS, MESSAGE, LENGTHS, PRESENCE = "kinds", "message", "lengths", "presence"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Difference between records.
+
+    Attributes:
+        feature: its name, empty for whole records.
+        what: one of the constants above.
+        conflict: no schema fits all records because of it.
+        text: in words.
+        places: (file, record number) of the first record of each sort.
+    """
+
+    feature: str
+    what: str
+    text: str
+    places: tuple[FeatureLocation, ...]
+    conflict: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        places = [{"file": file, "record": record} for file, record in self.places]
+        return {
+            "feature": self.feature,
+            "what": self.what,
+            "conflict": self.conflict,
+            "text": self.text,
+            "places": places,
+        }
+
+    def __str__(self) -> str:
+        return f"{self.feature}: {self.text}" if self.feature else self.text
+
+
+def location_text(place: FeatureLocation) -> str:
+    """`a.tfrecord record 3`."""
+    return f"{place[0]} record {place[1]}" if place[0] else f"record {place[1]}"
+
+
+def findings(inference: Inference) -> list[Finding]:
+    """Conflicts first, then lengths, by feature."""
+    if inference.message == PAYLOAD:
+        return []
+    return [*_others(inference), *_conflicts(inference), *_lengths(inference)]
+
+
+def conflicting_features(inference: Inference) -> frozenset[str]:
+    """The features that no schema fits in all records."""
+    return (
+        frozenset(finding.feature for finding in _conflicts(inference)) if inference.message != PAYLOAD else frozenset()
+    )
+
+
+def without_conflicts(inference: Inference) -> Inference:
+    """The counts without the features that conflict."""
+    bad = conflicting_features(inference)
+    return replace(
+        inference,
+        features={key: counts for key, counts in inference.features.items() if inference.feature_name(*key) not in bad},
+    )
+
+
+def _others(inference: Inference) -> Iterator[Finding]:
+    if inference.others and inference.first_other is not None:
+        text = (
+            f"{inference.others:,} of {inference.records:,} records are neither Example nor SequenceExample, "
+            f"first {location_text(inference.first_other)}"
+        )
+        yield Finding("", MESSAGE, text, (inference.first_other,), conflict=True)
+
+
+def _conflicts(inference: Inference) -> Iterator[Finding]:
+    for key, counts in sorted(inference.features.items()):
+        name = inference.feature_name(*key)
+        if len(counts.kinds) > 1:
+            parts = (
+                f"{kind} in {count:,} {_unit(counts, count)}, first {location_text(counts.first[kind])}"
+                for kind, count in counts.kinds.items()
+            )
+            yield Finding(
+                name, FINDING_KINDS, "; ".join(parts), tuple(counts.first[kind] for kind in counts.kinds), conflict=True
+            )
+
+
+def _lengths(inference: Inference) -> Iterator[Finding]:
+    for key, counts in sorted(inference.features.items()):
+        name = inference.feature_name(*key)
+        if counts.length is None and counts.fewest_at is not None and counts.most_at is not None:
+            text = (
+                f"{_values(counts.least_values)} in {location_text(counts.fewest_at)}, "
+                f"{_values(counts.most_values)} in {location_text(counts.most_at)}"
+            )
+            yield Finding(name, LENGTHS, text, (counts.fewest_at, counts.most_at))
+
+
+def _values(count: int | None) -> str:
+    return f"{count:,} value{'' if count == 1 else 's'}"
+
+
+def _unit(counts: FeatureCounts, count: int) -> str:
+    return ("step" if counts.per_step else "record") + ("" if count == 1 else "s")
+
 
 _REJECTS = 10  # damaged records that are told with their reasons
 _EXAMPLES = 3  # distinct values shown per feature

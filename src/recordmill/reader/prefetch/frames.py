@@ -16,7 +16,7 @@ from recordmill.base import native
 from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.buffers import room
 from recordmill.base.errors import DataError
-from recordmill.reader.prefetch.timing import timed
+from recordmill.reader.prefetch.protocols import timed
 from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames, scan
 from recordmill.shards.access import FileAccess, by_file
 from recordmill.shards.pieces import PIECE_BYTES, FrameBlock

@@ -21,8 +21,7 @@ from recordmill.base.errors import DataError
 from recordmill.base.threads import thread_map
 from recordmill.reader.options.training import MEMORY_BYTES
 from recordmill.reader.prefetch.frames import StreamedBlocks, Streams, blocks_with, ordered_frames
-from recordmill.reader.prefetch.protocols import Fetchable
-from recordmill.reader.prefetch.timing import timed
+from recordmill.reader.prefetch.protocols import Fetchable, timed
 from recordmill.reader.sampling.schedule import Schedule, StepRange
 from recordmill.records.columns.conversions import Decoding
 from recordmill.records.tfrecord.frames import HEADER_BYTES

@@ -19,8 +19,14 @@ from recordmill.options.commands import flag_text
 from recordmill.reader.display import show_value
 from recordmill.reader.report.features import MOST_FEATURES, class_name, features_part
 from recordmill.reader.report.markup import COLOURS, bar, data_table, markup_text, number, page
-from recordmill.reader.report.samples import feature_sizes, sample_numbers
-from recordmill.reader.report.thumbnails import THUMBNAILS, ImageSample, Thumbnail, sample_images
+from recordmill.reader.report.samples import (
+    THUMBNAILS,
+    ImageSample,
+    Thumbnail,
+    feature_sizes,
+    sample_images,
+    sample_numbers,
+)
 from recordmill.reader.statistics import count_statistics, stored_statistics
 from recordmill.records.columns.decode_images import looks_like_image
 from recordmill.sources.registry import KIND_NAMES

@@ -1,25 +1,187 @@
 """Some records of a data set, drawn by its fingerprint: equal data sets give equal samples. What features take of them
-on a disk, and what compression would save.
+on a disk, what compression would save, and small JPEGs of their images.
 """
 
 from __future__ import annotations
 
+import base64
+import io
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
+import PIL.Image
 import pyarrow as pa
 
-from recordmill.base.arrays import Int64s
-from recordmill.reader.sampling.permutation import key_of, permuted
+from recordmill.base.arrays import Bytes, Int64s
+from recordmill.base.siphash import U64
+from recordmill.base.threads import thread_map
+from recordmill.reader.images.columns import decode_part
+from recordmill.reader.images.decode import Encoded
+from recordmill.reader.options.images import Images
+from recordmill.reader.sampling.sampler import key_of, permuted
 from recordmill.records.example.encode import encode
+from recordmill.records.images.header import BadImage
+from recordmill.records.images.similarity import (
+    NEAR_BITS,
+    NEAR_CORRELATION,
+    correlations,
+    difference_hash,
+    distances,
+    luma,
+    small_grey,
+)
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 
 if TYPE_CHECKING:
     from recordmill.reader.dataset import Dataset
+
+
+_SIDE = 96  # pixels
+THUMBNAILS = 240  # of all features together
+_OF_A_CLASS = 8
+_QUALITY = 70
+_ROWS = 64  # hashes that are compared with all others at once
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    """Image of the sample.
+
+    Attributes:
+        record: its number.
+        label: its class, or "".
+        height: of the whole image.
+        width: of the whole image.
+        brightness: mean grey, 0 to 255.
+        jpeg: the image in small.
+        notes: why it stands out.
+    """
+
+    record: int
+    label: str
+    height: int
+    width: int
+    brightness: float
+    jpeg: bytes
+    hash: U64
+    grey: npt.NDArray[np.uint8]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def source(self) -> str:
+        """A `data:` URI of it."""
+        return f"data:image/jpeg;base64,{base64.b64encode(self.jpeg).decode()}"
+
+
+@dataclass(frozen=True)
+class ImageSample:
+    """The images of one feature in a sample. damaged: (record, why) of those that can't be decoded. twins: (record,
+    other record) of images that look alike.
+    """
+
+    feature: str
+    images: tuple[Thumbnail, ...]
+    damaged: tuple[tuple[int, str], ...]
+    twins: tuple[tuple[int, int], ...]
+
+    def by_class(self, most: int = THUMBNAILS) -> Iterator[tuple[str, list[Thumbnail]]]:
+        """(class, thumbnails) of as many classes as fit, those with notes first; most: of all thumbnails."""
+        classes: dict[str, list[Thumbnail]] = {}
+        for one in self.images:
+            classes.setdefault(one.label, []).append(one)
+        of_each = min(max(most // max(len(classes), 1), 1), _OF_A_CLASS)
+        for label in sorted(classes, key=lambda name: (-len(classes[name]), name))[: max(most // of_each, 1)]:
+            noted = _noted(classes[label], self.twins)
+            yield label, sorted(noted, key=lambda one: (-len(one.notes), one.record))[:of_each]
+
+
+def sample_images(dataset: Dataset, feature: str, labels: Sequence[str] | None, numbers: Int64s) -> ImageSample:
+    """The images of these records, or of the first of them where they take very many bytes. labels: the names of the
+    classes; None: the label, if there is one, is its own name.
+    """
+    label = dataset.schema.label
+    columns = [feature] if label in (None, feature) else [feature, label]
+    view = dataset.select(columns)
+    images: list[Thumbnail] = []
+    damaged: list[tuple[int, str]] = []
+    for some, table in sampled_tables(view, numbers):
+        names = [""] * len(some) if len(columns) == 1 else [_class(value, labels) for value in table[label].to_pylist()]
+        values = table[feature].to_pylist()
+        rows = [row for row in range(len(some)) if values[row] is not None]
+
+        def shrink(row: int, values: Sequence[bytes] = values) -> _Small | str:
+            try:
+                return _small(np.frombuffer(values[row], np.uint8))
+            except BadImage as error:
+                return error.message
+
+        for row, made in zip(rows, thread_map(shrink, rows, dataset.threads), strict=True):
+            if isinstance(made, str):
+                damaged.append((int(some[row]), made))
+            else:
+                images.append(Thumbnail(int(some[row]), names[row], *made))
+    return ImageSample(feature, tuple(images), tuple(damaged), tuple(_twins(images)))
+
+
+_Small = tuple[int, int, float, bytes, U64, npt.NDArray[np.uint8]]
+
+
+def _class(value: object, labels: Sequence[str] | None) -> str:
+    if value is None:
+        return "without a class"
+    return labels[value] if labels is not None and isinstance(value, int) and 0 <= value < len(labels) else str(value)
+
+
+def _small(data: Bytes) -> _Small:
+    wanted = Images(_SIDE, _SIDE, shrink=True, orientation=True)
+    whole = Encoded(data, wanted)
+    pixels = decode_part(data, wanted)
+    grey = luma(pixels)
+    image = PIL.Image.fromarray(np.ascontiguousarray(pixels))
+    image.thumbnail((_SIDE, _SIDE))
+    packed = io.BytesIO()
+    image.save(packed, "JPEG", quality=_QUALITY)
+    return whole.height, whole.width, float(grey.mean()), packed.getvalue(), difference_hash(grey), small_grey(grey)
+
+
+def _twins(images: Sequence[Thumbnail]) -> Iterator[tuple[int, int]]:
+    """(record, other record) of images that look alike, each pair once."""
+    if not images:
+        return
+    hashes, greys = np.stack([one.hash for one in images]), np.stack([one.grey for one in images])
+    for first in range(0, len(images), _ROWS):
+        near = distances(hashes[first : first + _ROWS, None], hashes[None]) <= NEAR_BITS
+        ones, others = np.nonzero(near)
+        ones += first
+        ones, others = ones[ones < others], others[ones < others]
+        alike = correlations(greys[ones], greys[others]) >= NEAR_CORRELATION
+        for one, other in zip(ones[alike].tolist(), others[alike].tolist(), strict=True):
+            yield images[one].record, images[other].record
+
+
+def _noted(images: Sequence[Thumbnail], twins: Sequence[tuple[int, int]]) -> list[Thumbnail]:
+    notes: dict[int, list[str]] = {one.record: [] for one in images}
+    if len(images) > 1:
+        by_size = sorted(images, key=lambda one: (one.height * one.width, one.record))
+        if by_size[0].height * by_size[0].width < by_size[-1].height * by_size[-1].width:
+            notes[by_size[0].record].append("smallest")
+            notes[by_size[-1].record].append("largest")
+        by_light = sorted(images, key=lambda one: (one.brightness, one.record))
+        notes[by_light[0].record].append("darkest")
+        notes[by_light[-1].record].append("brightest")
+    for one, other in twins:
+        for mine, its in ((one, other), (other, one)):
+            if mine in notes:
+                notes[mine].append(f"looks like {its}")
+    return [
+        Thumbnail(**{**vars(one), "notes": tuple(notes[one.record])}) if notes[one.record] else one for one in images
+    ]
+
 
 SAMPLED = 1000  # records
 _AT_ONCE = 200

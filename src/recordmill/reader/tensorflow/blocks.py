@@ -26,10 +26,10 @@ from recordmill.reader.batches.collate import (
     VALID,
     check_classes,
     check_dense,
+    padded_flat,
     step_lengths,
 )
 from recordmill.reader.batches.grouping import packed_rows, segments
-from recordmill.reader.batches.padding import padded_flat
 from recordmill.reader.batches.plan import StepChunk
 from recordmill.reader.options.collation import Bucketed, Collation, OneHot, Packed, Padded
 from recordmill.reader.options.images import Images

@@ -18,8 +18,7 @@ from recordmill.reader.batches.plan import StepChunk, StepPlan
 from recordmill.reader.batches.source import BatchSource
 from recordmill.reader.options.collation import Collate, OneHot, Padded
 from recordmill.reader.options.training import BATCH_SIZE, Training
-from recordmill.reader.prefetch.protocols import Fetchable, Readable
-from recordmill.reader.prefetch.timing import timed
+from recordmill.reader.prefetch.protocols import Fetchable, Readable, timed
 from recordmill.reader.tensorflow.blocks import (
     BlockColumn,
     block_columns,

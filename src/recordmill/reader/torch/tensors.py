@@ -27,7 +27,7 @@ from recordmill.reader.batches.source import BatchSource
 from recordmill.reader.images.columns import ImageDecoder
 from recordmill.reader.options.collation import Collation, OneHot
 from recordmill.reader.prefetch.prefetcher import step_records
-from recordmill.reader.prefetch.timing import timed
+from recordmill.reader.prefetch.protocols import timed
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.schemas.feature import Feature, Schema
 
