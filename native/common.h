@@ -55,6 +55,19 @@ RM_INLINE int first_bit(uint64_t mask) { return mask ? __builtin_ctzll(mask) : 6
 // How many bits above the highest set one are clear; 64 for 0.
 RM_INLINE int leading_zeros(uint64_t mask) { return mask ? __builtin_clzll(mask) : 64; }
 
+constexpr uint64_t GOLDEN = 0x9E3779B97F4A7C15u;  // 2^64 / the golden ratio, odd
+
+// The finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014): a
+// bijection. half_mixed leaves out its last step.
+RM_INLINE uint64_t half_mixed(uint64_t word) {
+  word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9u;
+  return word ^ word >> 27;
+}
+RM_INLINE uint64_t mixed(uint64_t word) {
+  word = half_mixed(word) * 0x94D049BB133111EBu;
+  return word ^ word >> 31;
+}
+
 template <typename T>
 RM_INLINE T min(T a, T b) { return b < a ? b : a; }
 template <typename T>

@@ -275,6 +275,12 @@ int64_t rm_infer_fields(ByteSpan data, Span<const int32_t> starts, Span<const in
   return 0;
 }
 
+int64_t rm_field_bytes(Span<const int32_t> infos) {
+  int64_t total = 0;
+  for (int64_t row = 0; row < infos.size; row++) total += infos[row] & FIELD_LENGTH;
+  return total;
+}
+
 int64_t rm_parse_texts(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
                        Span<const int64_t> token_ends, Span<int64_t> offsets, Span<uint8_t> out, Span<uint8_t> valid,
                        Span<uint8_t> fault, FieldTotals &totals) {

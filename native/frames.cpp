@@ -4,31 +4,7 @@
 namespace rm {
 namespace {
 
-// The finaliser of SplitMix64 without its last step: the digest goes on from it.
-RM_INLINE uint64_t digest_word(uint64_t digest, uint64_t word) {
-  uint64_t mixed = digest ^ (word * 0x9E3779B97F4A7C15u);
-  mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9u;
-  return mixed ^ (mixed >> 27);
-}
-
-// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014): a bijection.
-RM_INLINE uint64_t mixed_record(uint64_t key, uint32_t crc) {
-  uint64_t mixed = key ^ (crc * 0x9E3779B97F4A7C15u);
-  mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9u;
-  mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EBu;
-  return mixed ^ (mixed >> 31);
-}
-
-// The end of the gap that begins at `at`, or -1. gaps: first byte of each and the byte after it, in turn, ascending.
-int64_t gap_end(const Span<const int64_t> &gaps, int64_t at) {
-  int64_t low = 0, high = gaps.size / 2;
-  while (low < high) {
-    const int64_t middle = (low + high) / 2;
-    if (gaps[2 * middle] < at) low = middle + 1;
-    else high = middle;
-  }
-  return low < gaps.size / 2 && gaps[2 * low] == at ? gaps[2 * low + 1] : -1;
-}
+RM_INLINE uint64_t digest_word(uint64_t digest, uint64_t word) { return half_mixed(digest ^ word * GOLDEN); }
 
 }  // namespace
 
@@ -171,51 +147,8 @@ int64_t rm_copy_spans(Span<const ByteSpan> blocks, Span<const int32_t> which, Sp
 
 uint64_t rm_record_sum(Span<const uint64_t> keys, Span<const uint32_t> crcs) {
   uint64_t sum = 0;
-  for (int64_t i = 0; i < min(keys.size, crcs.size); i++) sum += mixed_record(keys[i], crcs[i]);
+  for (int64_t i = 0; i < min(keys.size, crcs.size); i++) sum += mixed(keys[i] ^ crcs[i] * GOLDEN);
   return sum;
-}
-
-int64_t rm_locate_entries(ByteSpan data, Span<const int64_t> places, Span<const int64_t> records, int64_t count,
-                          int64_t end, Span<int64_t> offsets, Span<int64_t> lengths) {
-  constexpr int64_t ENTRY_BYTES = 24;  // offset, length, key
-  const int64_t wanted = records.size;
-  if (places.size != wanted || offsets.size != wanted || lengths.size != wanted) return BOUNDS;
-  for (int64_t i = 0; i < wanted; i++) {
-    const bool is_last = records[i] == count - 1;
-    offsets[i] = lengths[i] = -1;
-    if (records[i] < 0 || records[i] >= count) return i;
-    if (!data.holds(places[i], is_last ? ENTRY_BYTES : 2 * ENTRY_BYTES)) return i;
-    const uint8_t *const entry = data.data + places[i];
-    offsets[i] = load<int64_t>(entry);
-    lengths[i] = load<int64_t>(entry + 8);
-    const int64_t next = is_last ? end : load<int64_t>(entry + ENTRY_BYTES);
-    if (offsets[i] < 0 || lengths[i] < 0 || next > end || offsets[i] != next - FRAME_BYTES - lengths[i]) return i;
-  }
-  return wanted;
-}
-
-int64_t rm_walk_frames(ByteSpan data, Span<const int64_t> marks, int64_t stride, Span<const int64_t> records,
-                       Span<const int64_t> shifts, Span<const int64_t> gaps, int64_t max_record_bytes,
-                       Span<int64_t> offsets, Span<int64_t> lengths) {
-  const int64_t count = records.size;
-  if (stride < 1 || shifts.size != count || offsets.size != count || lengths.size != count) return BOUNDS;
-  int64_t record = -1, at = 0;  // which begins there
-  for (int64_t i = 0; i < count; i++) {
-    const int64_t mark = records[i] / stride;
-    if (records[i] < 0 || mark >= marks.size) return BOUNDS;
-    if (record < mark * stride || record > records[i]) record = mark * stride, at = marks[mark];
-    for (;; record++) {
-      const int64_t place = at + shifts[i];
-      if (place < 0 || place > data.size) return i;
-      const bool is_good = frame_fault(data.data + place, data.size - place, max_record_bytes, true) == GOOD;
-      lengths[i] = is_good ? load<int64_t>(data.data + place) : -1;
-      if (record == records[i]) break;
-      at = is_good ? at + lengths[i] + FRAME_BYTES : gap_end(gaps, at);
-      if (at < 0) return i;
-    }
-    offsets[i] = at;
-  }
-  return count;
 }
 
 }  // namespace rm

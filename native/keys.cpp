@@ -34,15 +34,6 @@ struct SipHash {
   }
 };
 
-constexpr uint64_t STEP = 0x9E3779B97F4A7C15u;
-
-// The finaliser of SplitMix64 (Steele, Lea and Flood, 2014).
-RM_INLINE uint64_t mixed(uint64_t word) {
-  word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9u;
-  word = (word ^ word >> 27) * 0x94D049BB133111EBu;
-  return word ^ word >> 31;
-}
-
 // A Feistel network over the bits that `size` needs; where it leads out of the size it is followed until it is back.
 struct Permutation {
   uint64_t key, size;
@@ -63,8 +54,8 @@ struct Permutation {
     do {
       uint64_t left = at >> low_bits, right = at & low, word = key;
       for (int round = 0; round < ROUNDS; round++) {
-        left = (left ^ mixed((word += STEP) ^ right)) & high;
-        right = (right ^ mixed((word += STEP) ^ left)) & low;
+        left = (left ^ mixed((word += GOLDEN) ^ right)) & high;
+        right = (right ^ mixed((word += GOLDEN) ^ left)) & low;
       }
       at = left << low_bits | right;
     } while (at >= size);
@@ -72,28 +63,11 @@ struct Permutation {
   }
 };
 
-// The bits of a 256-bit hash that a portion takes: every HASH_PORTIONS-th.
-struct PortionMasks {
-  uint64_t words[HASH_PORTIONS][4];
-  constexpr PortionMasks() : words() {
-    for (int bit = 0; bit < 256; bit++) words[bit % HASH_PORTIONS][bit / 64] |= uint64_t{1} << (bit % 64);
-  }
-};
-constexpr PortionMasks PORTIONS;
-constexpr uint64_t ALL_BITS[4] = {~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}};
-
-// How many of these bits of two hashes differ.
-RM_INLINE int64_t distance(const uint64_t *one, const uint64_t *other, const uint64_t *bits) {
+// How many bits of two hashes of 256 bits differ.
+RM_INLINE int64_t distance(const uint64_t *one, const uint64_t *other) {
   int64_t count = 0;
-  for (int word = 0; word < 4; word++) count += __builtin_popcountll((one[word] ^ other[word]) & bits[word]);
+  for (int word = 0; word < 4; word++) count += __builtin_popcountll(one[word] ^ other[word]);
   return count;
-}
-
-// Whether a portion before this one differs in at most one bit, by which the pair was found.
-bool is_near_before(const uint64_t *one, const uint64_t *other, int64_t portion) {
-  for (int64_t before = 0; before < portion; before++)
-    if (distance(one, other, PORTIONS.words[before]) <= 1) return true;
-  return false;
 }
 
 }  // namespace
@@ -141,7 +115,7 @@ int64_t rm_permute(Span<const int64_t> numbers, Span<const int64_t> stretches, S
     if (numbers[i] < edges[stretch] || numbers[i] >= edges[stretch + 1]) return BOUNDS;
     if (stretch != last) {
       last = stretch, start = edges[stretch];
-      const uint64_t own = mixed(key + static_cast<uint64_t>(stretch + 1) * STEP);
+      const uint64_t own = mixed(key + static_cast<uint64_t>(stretch + 1) * GOLDEN);
       permutation = Permutation(own, static_cast<uint64_t>(edges[stretch + 1] - start));
     }
     out[i] = start + static_cast<int64_t>(permutation[static_cast<uint64_t>(numbers[i] - start)]);
@@ -149,37 +123,16 @@ int64_t rm_permute(Span<const int64_t> numbers, Span<const int64_t> stretches, S
   return 0;
 }
 
-int64_t rm_take_portions(Span<const uint64_t> hashes, int64_t portion, Span<int32_t> out) {
-  if (portion < 0 || portion >= HASH_PORTIONS || hashes.size % 4 || hashes.size / 4 != out.size) return BOUNDS;
-  for (int64_t i = 0; i < out.size; i++) {
-    uint32_t key = 0;
-    for (int64_t bit = portion; bit < 256; bit += HASH_PORTIONS)
-      key = key << 1 | (hashes[4 * i + bit / 64] >> (bit % 64) & 1);
-    out[i] = static_cast<int32_t>(key);
-  }
-  return 0;
-}
-
-int64_t rm_find_near_pairs(Span<const uint64_t> hashes, Span<const int32_t> keys, Span<const int32_t> starts,
-                           PairSearch &search, Span<int64_t> one, Span<int64_t> other) {
-  if (hashes.size % 4 || hashes.size / 4 != keys.size || other.size != one.size || search.row < 0) return BOUNDS;
-  if (search.portion < 0 || search.portion >= HASH_PORTIONS || search.near < 0) return BOUNDS;
-  const int64_t bits = (255 - search.portion) / HASH_PORTIONS + 1;
+int64_t rm_find_near_pairs(Span<const uint64_t> hashes, PairSearch &search, Span<int64_t> one, Span<int64_t> other) {
+  if (hashes.size % 4 || other.size != one.size || search.row < 0 || search.at < 0) return BOUNDS;
   int64_t count = 0;
-  for (; search.row < keys.size; search.row++, search.near = 0) {
+  for (; search.row < hashes.size / 4; search.row++, search.at = 0) {
     const uint64_t *const hash = hashes.data + 4 * search.row;
-    for (; search.near <= bits; search.near++, search.at = 0) {
-      const int64_t key = keys[search.row] ^ (search.near ? int64_t{1} << (search.near - 1) : 0);
-      if (key < 0 || key >= starts.size - 1 || starts[key] < 0) return BOUNDS;
-      const int64_t end = min<int64_t>(starts[key + 1], search.row);
-      for (search.at = max<int64_t>(search.at, starts[key]); search.at < end;) {
-        if (count == one.size) return count;
-        const int64_t at = search.at++;
-        if (distance(hash, hashes.data + 4 * at, ALL_BITS) > search.most_bits) continue;
-        if (is_near_before(hash, hashes.data + 4 * at, search.portion)) continue;
-        one[count] = at, other[count] = search.row;
-        count++;
-      }
+    for (; search.at < search.row; search.at++) {
+      if (RM_LIKELY(distance(hash, hashes.data + 4 * search.at) > search.most_bits)) continue;
+      if (count == one.size) return count;
+      one[count] = search.at, other[count] = search.row;
+      count++;
     }
   }
   return count;

@@ -99,18 +99,4 @@ int64_t rm_find_blank_lines(ByteSpan data, Span<const int64_t> starts, Span<cons
   return 0;
 }
 
-int64_t rm_join_lines(ByteSpan data, Span<const int64_t> starts, Span<const int64_t> stops, Span<uint8_t> values,
-                      Span<int64_t> offsets) {
-  if (!fit(data, starts, stops) || offsets.size != starts.size + 1)
-    return BOUNDS;
-  int64_t at = offsets[0] = 0;
-  for (int64_t i = 0; i < starts.size; i++) {
-    const int64_t length = stops[i] - starts[i];
-    if (length > values.size - at) return BOUNDS;
-    if (length) memcpy(values.data + at, data.data + starts[i], static_cast<size_t>(length));
-    offsets[i + 1] = at += length;
-  }
-  return at;
-}
-
 }  // namespace rm

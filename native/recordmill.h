@@ -101,18 +101,6 @@ int64_t rm_copy_spans(Span<const ByteSpan> blocks, Span<const int32_t> which, Sp
 // The sum of mix64(key, CRC) over records, by which their sets are compared. keys, crcs [n]
 uint64_t rm_record_sum(Span<const uint64_t> keys, Span<const uint32_t> crcs);
 
-// Reads the index entries at these places of data: of records, of a shard of count records and end bytes. Gives the
-// number of the first one that does not end where the next one begins, how many there are if all do.
-int64_t rm_locate_entries(ByteSpan data, Span<const int64_t> places, Span<const int64_t> records, int64_t count,
-                          int64_t end, Span<int64_t> offsets, Span<int64_t> lengths);
-
-// Finds ascending records by going from header to header from marks, which hold the offset of every stride-th record.
-// shifts [n]: added to an offset it gives the place in data. gaps: first byte of each and the byte after it, in turn;
-// a length there is -1. Gives the number of the first record that is not there, how many there are if all are.
-int64_t rm_walk_frames(ByteSpan data, Span<const int64_t> marks, int64_t stride, Span<const int64_t> records,
-                       Span<const int64_t> shifts, Span<const int64_t> gaps, int64_t max_record_bytes,
-                       Span<int64_t> offsets, Span<int64_t> lengths);
-
 // keys.cpp
 
 // out[i] = SipHash-2-4 of positions[i] as 8 bytes, under (key0, key1)[which[i] - first].
@@ -125,30 +113,14 @@ int64_t rm_hash_spans(uint64_t key0, uint64_t key1, ByteSpan data, Span<const in
 int64_t rm_permute(Span<const int64_t> numbers, Span<const int64_t> stretches, Span<const int64_t> edges, uint64_t key,
                    Span<int64_t> out);
 
-// A hash of an image, 4 words, is cut into so many portions; portion p has the bits p, p + HASH_PORTIONS ...
-enum { HASH_PORTIONS = 13 };
-// out[i] = a portion of hashes[i], its first bit the highest.
-int64_t rm_take_portions(Span<const uint64_t> hashes, int64_t portion, Span<int32_t> out);
-// row, near, at: where a search stands: the hash, the key among those near its own, the other hash.
 struct PairSearch {
-  int64_t portion, most_bits, row, near, at;
+  int64_t most_bits, row, at;  // row, at: the two hashes that are compared next
 };
-// Finds pairs of hashes that differ in at most most_bits bits, in the portion in at most 1, and in those before it in
-// more; gives how many, at most as many as there is room for, and moves the search. hashes, keys [n]: in the order of
-// the keys, their portions; starts [keys + 1]: where each key begins.
-int64_t rm_find_near_pairs(Span<const uint64_t> hashes, Span<const int32_t> keys, Span<const int32_t> starts,
-                           PairSearch &search, Span<int64_t> one, Span<int64_t> other);
+// Finds pairs of hashes of 4 words that differ in at most most_bits bits, as many as there is room for; returns how many.
+int64_t rm_find_near_pairs(Span<const uint64_t> hashes, PairSearch &search, Span<int64_t> one, Span<int64_t> other);
 
-// batches.cpp: a bitmap is blocks of 8 words; before [blocks + 1]: the bits before each block, and all of them.
+// batches.cpp
 
-// Writes before; returns its last number.
-int64_t rm_count_bits(Span<const uint64_t> words, Span<int64_t> before);
-int64_t rm_set_bits(Span<const int64_t> numbers, Span<uint64_t> words);
-// How many bits are set before each of these; and which bit is set after so many others.
-int64_t rm_rank_bits(Span<const int64_t> numbers, Span<const uint64_t> words, Span<const int64_t> before,
-                     Span<int64_t> out);
-int64_t rm_select_bits(Span<const int64_t> numbers, Span<const uint64_t> words, Span<const int64_t> before,
-                       Span<int64_t> out);
 // Copies rows edges[i] to edges[i + 1] of the array's items to out, cut or padded to lengths[i] items each. What out
 // holds is the padding. splits [rows + 1]: where each row begins; gives the bytes passed.
 int64_t rm_pad_rows(Span<const ByteSpan> values, Span<const int64_t> splits, Span<const int64_t> edges,
@@ -158,10 +130,6 @@ int64_t rm_pad_rows(Span<const ByteSpan> values, Span<const int64_t> splits, Spa
 // after each step that is full, of which it gives the number.
 int64_t rm_pack_rows(Span<const int64_t> lengths, Span<const int64_t> limits, Span<int64_t> left, Span<int64_t> places,
                      Span<int64_t> ends);
-// Of each item of records bins[i] to bins[i + 1] of row i: which of the row's records it is of, from 1, and its place
-// in it. numbers, positions [rows, length]
-int64_t rm_number_items(Span<const int64_t> splits, Span<const int64_t> bins, int64_t length, Span<int32_t> numbers,
-                        Span<int32_t> positions);
 
 // examples.cpp
 
@@ -282,9 +250,6 @@ int64_t rm_split_lines(ByteSpan data, Span<int64_t> starts, Span<int64_t> stops)
 int64_t rm_find_bad_lines(ByteSpan data, Span<const int64_t> starts, Span<const int64_t> stops, Span<int64_t> places);
 // Writes of each text 1 if it is ASCII white space or empty, else 0.
 int64_t rm_find_blank_lines(ByteSpan data, Span<const int64_t> starts, Span<const int64_t> stops, Span<uint8_t> blank);
-// Writes the texts one after the other and their offsets, [texts + 1] from 0 on; returns the bytes written.
-int64_t rm_join_lines(ByteSpan data, Span<const int64_t> starts, Span<const int64_t> stops, Span<uint8_t> values,
-                      Span<int64_t> offsets);
 
 // json.cpp
 
@@ -423,6 +388,8 @@ struct FieldTotals {
 int64_t rm_parse_fields(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
                         Span<const int64_t> token_ends, const FieldType &type, Span<uint8_t> values,
                         Span<uint8_t> valid, Span<uint8_t> fault, FieldTotals &totals);
+// Returns the bytes of all fields together.
+int64_t rm_field_bytes(Span<const int32_t> infos);
 // Writes the texts of fields, out[offsets[i] : offsets[i + 1]]. Without fault they need not be UTF-8.
 int64_t rm_parse_texts(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
                        Span<const int64_t> token_ends, Span<int64_t> offsets, Span<uint8_t> out, Span<uint8_t> valid,
@@ -495,7 +462,6 @@ int64_t rm_count_floats(Span<const double> values, FloatFacts &facts, Span<uint3
                         Span<uint64_t> keys);
 // Adds up integers and their squares: sum [4 or more], squares [6 or more].
 int64_t rm_sum_integers(Span<const uint64_t> values, int64_t is_signed, Span<uint32_t> sum, Span<uint32_t> squares);
-int64_t rm_sort_keys(Span<uint64_t> keys, Span<uint64_t> room);
 // Merges two ascending lists of keys with their counts (of the others: 1 each without other_counts). `level` low bits
 // of all keys are 0: as given, or more, as few as leave at most `most` keys. Gives size << 6 | level.
 int64_t rm_merge_bins(Span<const uint64_t> keys, Span<const int64_t> counts, Span<const uint64_t> others,

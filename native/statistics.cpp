@@ -37,35 +37,10 @@ constexpr uint64_t SIGN = 1ull << 63;
 // Bits of a float64 that are in the order of the values.
 RM_INLINE uint64_t ordered(uint64_t bits) { return bits & SIGN ? ~bits : bits | SIGN; }
 
-// Sorts by the bytes in which keys differ.
-void radix_sort(uint64_t *keys, uint64_t *room, int64_t size) {
-  uint32_t counts[8][256] = {};
-  for (int64_t i = 0; i < size; i++)
-    for (int byte = 0; byte < 8; byte++) counts[byte][keys[i] >> (8 * byte) & 255]++;
-  uint64_t *from = keys, *to = room;
-  for (int byte = 0; byte < 8 && size > 0; byte++) {
-    uint32_t *places = counts[byte], sum = 0;
-    if (places[from[0] >> (8 * byte) & 255] == size) continue;
-    for (int i = 0; i < 256; i++) {
-      const uint32_t count = places[i];
-      places[i] = sum;
-      sum += count;
-    }
-    for (int64_t i = 0; i < size; i++) to[places[from[i] >> (8 * byte) & 255]++] = from[i];
-    uint64_t *other = from;
-    from = to;
-    to = other;
-  }
-  if (from != keys) memcpy(keys, from, static_cast<size_t>(size) * sizeof *keys);
-}
-
-// The finaliser of SplitMix64, a bijection but for 0, which stands for none.
-RM_INLINE uint64_t mixed(uint64_t word) {
-  word += 0x9E3779B97F4A7C15;
-  word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9;
-  word = (word ^ word >> 27) * 0x94D049BB133111EB;
-  word ^= word >> 31;
-  return word ? word : 1;
+// Which value it is, but for 0, which stands for none.
+RM_INLINE uint64_t nonzero_hash(uint64_t word) {
+  const uint64_t hash = mixed(word + GOLDEN);
+  return hash ? hash : 1;
 }
 
 RM_INLINE uint64_t folded(uint64_t one, uint64_t other) {
@@ -102,7 +77,7 @@ uint64_t hash_text(const uint8_t *at, uint64_t size) {
   } else if (size > 0) {
     one = static_cast<uint64_t>(at[0]) << 16 | static_cast<uint64_t>(at[size >> 1]) << 8 | end[-1];
   }
-  return mixed(folded(one ^ P2, other ^ state) ^ size * P3);
+  return nonzero_hash(folded(one ^ P2, other ^ state) ^ size * P3);
 }
 
 RM_INLINE bool is_power_of_two(int64_t size) { return size > 0 && (size & (size - 1)) == 0; }
@@ -161,12 +136,6 @@ int64_t rm_sum_integers(Span<const uint64_t> values, int64_t is_signed, Span<uin
   return values.size;
 }
 
-int64_t rm_sort_keys(Span<uint64_t> keys, Span<uint64_t> room) {
-  if (room.size < keys.size || keys.size > INT32_MAX) return BOUNDS;
-  radix_sort(keys.data, room.data, keys.size);
-  return keys.size;
-}
-
 int64_t rm_merge_bins(Span<const uint64_t> keys, Span<const int64_t> counts, Span<const uint64_t> others,
                       Span<const int64_t> other_counts, int64_t most, int64_t level, Span<uint64_t> out,
                       Span<int64_t> out_counts) {
@@ -205,7 +174,7 @@ int64_t rm_merge_bins(Span<const uint64_t> keys, Span<const int64_t> counts, Spa
 
 int64_t rm_hash_numbers(Span<const uint64_t> bits, Span<uint64_t> out) {
   if (out.size < bits.size) return BOUNDS;
-  for (int64_t i = 0; i < bits.size; i++) out[i] = mixed(bits[i]);
+  for (int64_t i = 0; i < bits.size; i++) out[i] = nonzero_hash(bits[i]);
   return bits.size;
 }
 

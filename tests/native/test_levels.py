@@ -105,11 +105,6 @@ def _misfits() -> list[tuple[str, tuple[object, ...]]]:
         ("digest_frames", (_bytes(20), _words(0), none, digest)),
         ("digest_word", (digest[:0], 1)),
         ("next_frame", (_bytes(20), -1, MOST, 1)),
-        ("locate_entries", (_bytes(24), one, one, 1, 16, none, one)),
-        ("walk_frames", (_bytes(24), one, 0, one, one, none, MOST, one, one)),
-        ("walk_frames", (_bytes(24), one, 1, _words(1), one, none, MOST, one, one)),
-        ("walk_frames", (_bytes(24), one, 1, _words(-1), one, none, MOST, one, one)),
-        ("walk_frames", (_bytes(24), one, 1, one, none, none, MOST, one, one)),
     ]
 
 
@@ -118,14 +113,6 @@ def test_lengths_that_do_not_fit_are_refused(name: str, arguments: tuple[object,
     for functions in (vars(native), PORTABLE):
         with pytest.raises(IndexError):
             functions[name](*arguments)
-
-
-def test_what_a_damaged_index_says_leads_nowhere_else() -> None:
-    found = _words(7), _words(7)
-    for place, record, count in ((-1, 0, 1), (1, 0, 1), (0, 0, 2), (0, 5, 2), (0, -1, 2), ((1 << 63) - 1, 0, 1)):
-        assert native.locate_entries(_bytes(24), _words(place), _words(record), count, 16, *found) == 0
-    for mark in (-1, 25, (1 << 63) - 1, -(1 << 63)):
-        assert native.walk_frames(_bytes(24), _words(mark, 0), 9, _words(1), _words(0), _words(), MOST, *found) == 0
 
 
 def _encoded(functions: dict[str, Any], way: int, length: int, head_bytes: int, parts: list[Any], short: int) -> bytes:

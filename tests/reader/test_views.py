@@ -21,7 +21,7 @@ from made_data_set import FOLDER, MIXED, mixed_rows, windows, write_data_set
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import Dataset, open
-from recordmill.reader.sampling.bitmap import BitmapBuilder, RecordBitmap
+from recordmill.reader.sampling.subset import RecordSubset
 from recordmill.records.columns.ragged import Strings
 from recordmill.records.example.encode import encode
 from recordmill.storage.codecs import SHARD_SUFFIXES
@@ -36,15 +36,12 @@ def test_numbers_are_found_both_ways(data: st.DataObject, total: int) -> None:
     kept = np.random.default_rng(total).random(total) < share
     numbers = np.flatnonzero(kept)
     cut = data.draw(st.integers(0, total))
-    keeping = BitmapBuilder(total)
-    keeping.put(kept[:cut])
-    keeping.put(kept[cut:])
-    for found in (keeping.done(), RecordBitmap.of_numbers(numbers[::-1], total)):
+    for found in (RecordSubset(numbers, total), RecordSubset.of_numbers(numbers[::-1], total)):
         assert len(found) == len(numbers)
         assert found.at(np.arange(len(numbers))).tolist() == numbers.tolist()
         assert found.below(np.arange(total + 1)).tolist() == np.concatenate([[0], np.cumsum(kept)]).tolist()
         assert found.mask(cut, total).tolist() == kept[cut:].tolist()
-        assert found.digest() == keeping.done().digest()
+        assert found.digest() == RecordSubset(numbers, total).digest()
 
 
 @pytest.fixture(scope="module", params=["ours", "streamed"])
@@ -200,11 +197,6 @@ def test_a_view_says_what_it_is(ds: Dataset) -> None:
     assert len(view) == 450
     assert "450 of 900 records those where id % 2 = 1" in repr(view)
     assert "3 of 900 records those where they were chosen by number" in repr(ds.filter([1, 2, 3]))
-
-
-def test_little_is_held(tmp_path: Path) -> None:
-    kept = RecordBitmap.of_numbers(np.arange(0, 1 << 20, 2), 1 << 20)
-    assert len(pickle.dumps(kept)) < (1 << 20) / 8 * 1.2
 
 
 def test_a_view_becomes_files(ds: Dataset, tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ SHORT_HEADER: int
 SHORT_PAYLOAD: int
 PAYLOAD_CRC: int
 MORE: int
-HASH_PORTIONS: int
 ONE_INT: int
 INTS: int
 CONSTANT_SIZE: int
@@ -138,10 +137,8 @@ class FrameHop:
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 class PairSearch:
-    portion: int
     most_bits: int
     row: int
-    near: int
     at: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
@@ -362,26 +359,6 @@ def copy_spans(
     out: npt.NDArray[np.uint8 | np.bool_] | None,
 ) -> int: ...
 def record_sum(keys: npt.NDArray[np.uint64] | None, crcs: npt.NDArray[np.uint32] | None) -> int: ...
-def locate_entries(
-    data: npt.NDArray[np.uint8 | np.bool_] | None,
-    places: npt.NDArray[np.int64] | None,
-    records: npt.NDArray[np.int64] | None,
-    count: int,
-    end: int,
-    offsets: npt.NDArray[np.int64] | None,
-    lengths: npt.NDArray[np.int64] | None,
-) -> int: ...
-def walk_frames(
-    data: npt.NDArray[np.uint8 | np.bool_] | None,
-    marks: npt.NDArray[np.int64] | None,
-    stride: int,
-    records: npt.NDArray[np.int64] | None,
-    shifts: npt.NDArray[np.int64] | None,
-    gaps: npt.NDArray[np.int64] | None,
-    max_record_bytes: int,
-    offsets: npt.NDArray[np.int64] | None,
-    lengths: npt.NDArray[np.int64] | None,
-) -> int: ...
 def hash_positions(
     key0: npt.NDArray[np.uint64] | None,
     key1: npt.NDArray[np.uint64] | None,
@@ -405,28 +382,11 @@ def permute(
     key: int,
     out: npt.NDArray[np.int64] | None,
 ) -> int: ...
-def take_portions(hashes: npt.NDArray[np.uint64] | None, portion: int, out: npt.NDArray[np.int32] | None) -> int: ...
 def find_near_pairs(
     hashes: npt.NDArray[np.uint64] | None,
-    keys: npt.NDArray[np.int32] | None,
-    starts: npt.NDArray[np.int32] | None,
     search: PairSearch,
     one: npt.NDArray[np.int64] | None,
     other: npt.NDArray[np.int64] | None,
-) -> int: ...
-def count_bits(words: npt.NDArray[np.uint64] | None, before: npt.NDArray[np.int64] | None) -> int: ...
-def set_bits(numbers: npt.NDArray[np.int64] | None, words: npt.NDArray[np.uint64] | None) -> int: ...
-def rank_bits(
-    numbers: npt.NDArray[np.int64] | None,
-    words: npt.NDArray[np.uint64] | None,
-    before: npt.NDArray[np.int64] | None,
-    out: npt.NDArray[np.int64] | None,
-) -> int: ...
-def select_bits(
-    numbers: npt.NDArray[np.int64] | None,
-    words: npt.NDArray[np.uint64] | None,
-    before: npt.NDArray[np.int64] | None,
-    out: npt.NDArray[np.int64] | None,
 ) -> int: ...
 def pad_rows(
     values: Sequence[npt.NDArray[Any]],
@@ -442,13 +402,6 @@ def pack_rows(
     left: npt.NDArray[np.int64] | None,
     places: npt.NDArray[np.int64] | None,
     ends: npt.NDArray[np.int64] | None,
-) -> int: ...
-def number_items(
-    splits: npt.NDArray[np.int64] | None,
-    bins: npt.NDArray[np.int64] | None,
-    length: int,
-    numbers: npt.NDArray[np.int32] | None,
-    positions: npt.NDArray[np.int32] | None,
 ) -> int: ...
 def size_examples(
     columns: npt.NDArray[Any] | None,
@@ -559,13 +512,6 @@ def find_blank_lines(
     stops: npt.NDArray[np.int64] | None,
     blank: npt.NDArray[np.uint8 | np.bool_] | None,
 ) -> int: ...
-def join_lines(
-    data: npt.NDArray[np.uint8 | np.bool_] | None,
-    starts: npt.NDArray[np.int64] | None,
-    stops: npt.NDArray[np.int64] | None,
-    values: npt.NDArray[np.uint8 | np.bool_] | None,
-    offsets: npt.NDArray[np.int64] | None,
-) -> int: ...
 def scan_json(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
     nodes: npt.NDArray[Any] | None,
@@ -632,6 +578,7 @@ def parse_fields(
     fault: npt.NDArray[np.uint8 | np.bool_] | None,
     totals: FieldTotals,
 ) -> int: ...
+def field_bytes(infos: npt.NDArray[np.int32] | None) -> int: ...
 def parse_texts(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
     starts: npt.NDArray[np.int32] | None,
@@ -722,7 +669,6 @@ def sum_integers(
     sum: npt.NDArray[np.uint32] | None,
     squares: npt.NDArray[np.uint32] | None,
 ) -> int: ...
-def sort_keys(keys: npt.NDArray[np.uint64] | None, room: npt.NDArray[np.uint64] | None) -> int: ...
 def merge_bins(
     keys: npt.NDArray[np.uint64] | None,
     counts: npt.NDArray[np.int64] | None,

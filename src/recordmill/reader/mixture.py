@@ -16,8 +16,8 @@ import pyarrow as pa
 from recordmill.base.arrays import Int64s
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.prefetch.protocols import Counted, Fetchable, Mixed
-from recordmill.reader.sampling.bitmap import RecordBitmap
 from recordmill.reader.sampling.sampler import Proportions
+from recordmill.reader.sampling.subset import RecordSubset
 from recordmill.reader.training import Trainable
 from recordmill.records.columns.conversions import Decoding
 from recordmill.schemas.arrow import to_arrow
@@ -122,7 +122,7 @@ class Mixture(Trainable):
         return [count for dataset in self.mixed.datasets for count in dataset.file_records]
 
     @cached_property
-    def matching(self) -> RecordBitmap | None:
+    def matching(self) -> RecordSubset | None:
         """Records of all files that there are; None: all."""
         if all(dataset.matching is None for dataset in self.mixed.datasets):
             return None
@@ -131,7 +131,7 @@ class Mixture(Trainable):
             own = np.arange(len(dataset))
             parts.append(first + (own if dataset.matching is None else dataset.matching.at(own)))
             first += sum(dataset.file_records)
-        return RecordBitmap.of_numbers(np.concatenate(parts), first)
+        return RecordSubset.of_numbers(np.concatenate(parts), first)
 
     def __len__(self) -> int:
         """The records of an epoch."""

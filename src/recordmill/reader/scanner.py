@@ -22,7 +22,7 @@ from recordmill.base.sizes import whole_number_of
 from recordmill.base.suggestions import there_are
 from recordmill.base.threads import thread_map
 from recordmill.reader.options.images import Images
-from recordmill.reader.sampling.bitmap import RecordBitmap
+from recordmill.reader.sampling.subset import RecordSubset
 from recordmill.reader.take import head_loads, range_loads, spans_of
 from recordmill.reader.view import (
     Condition,
@@ -202,7 +202,7 @@ class Scanner:
         return Selection.of(self.view, self.full_schema, self._decoding) if self.view.filters else None
 
     @cached_property
-    def matching(self) -> RecordBitmap | None:
+    def matching(self) -> RecordSubset | None:
         """Records that there are, of all; None: all."""
         return None if self._selection is None else self._selection.find(self.loads(), self.threads, self._total)
 
@@ -280,7 +280,8 @@ class Scanner:
         """Some of the records, in the same order, numbered from 0.
 
         what: a condition on the features under the names that they have here, as `where` of `open`, evaluated when it
-        is needed; or a bool for each record; or the numbers of those that are kept. A bit for each record is held.
+        is needed; or a bool for each record; or the numbers of those that are kept. Their numbers are held: 4 bytes a
+        record.
 
         Raises:
             UsageError: a predicate that has no meaning for the features, or a mask or numbers that do not fit.
@@ -289,7 +290,7 @@ class Scanner:
             condition = Condition(Predicate(what, "filter: "), self.view.names)
             return self._with_view(replace(self.view, conditions=(*self.view.conditions, condition)), self._columns)
         numbers = filter_numbers(what, len(self))
-        subset = self.matching.within(numbers) if self.matching else RecordBitmap.of_numbers(numbers, self._total)
+        subset = self.matching.within(numbers) if self.matching else RecordSubset.of_numbers(numbers, self._total)
         return self._with_view(replace(self.view, conditions=(), subset=subset), self._columns)
 
     def _with_view(self, view: View, columns: Sequence[str] | None) -> Self:

@@ -22,7 +22,7 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.base.suggestions import there_are
 from recordmill.base.threads import thread_map
 from recordmill.reader.options.images import Images, ImageTarget
-from recordmill.reader.sampling.bitmap import BitmapBuilder, RecordBitmap
+from recordmill.reader.sampling.subset import RecordSubset
 from recordmill.reader.take import record_numbers
 from recordmill.records.columns.conversions import Decoding, Specs, check_once, listed_names, raw_step, reshape_step
 from recordmill.records.columns.convert import ConversionStep
@@ -54,7 +54,7 @@ class View:
 
     names: Mapping[str, str] = field(default_factory=dict)
     conditions: tuple[Condition, ...] = ()
-    subset: RecordBitmap | None = None
+    subset: RecordSubset | None = None
     steps: tuple[ConversionStep, ...] = ()
     images: ImageTarget | None = None
 
@@ -228,7 +228,7 @@ class Selection:
     decoded: Schema
     decoding: Decoding
     selected: Schema
-    subset: RecordBitmap | None
+    subset: RecordSubset | None
 
     @classmethod
     def of(cls, view: View, full: Schema, decoding: Decoding) -> Selection:
@@ -271,16 +271,16 @@ class Selection:
             record += batch.num_rows
         return found
 
-    def find(self, loads: Iterable[Load], threads: int, total: int) -> RecordBitmap:
+    def find(self, loads: Iterable[Load], threads: int, total: int) -> RecordSubset:
         """Returns which of all records are kept; the loads are all records, in order."""
         if not self.conditions and self.subset is not None:
             return self.subset
-        keeping, first = BitmapBuilder(total), 0
+        kept, first = [np.empty(0, np.int64)], 0
         for parts in thread_map(self._kept, loads, threads):
             for keep in parts:
-                keeping.put(keep & self._allowed(first, len(keep)))
+                kept.append(first + np.flatnonzero(keep & self._allowed(first, len(keep))))
                 first += len(keep)
-        return keeping.done()
+        return RecordSubset(np.concatenate(kept), total)
 
     def _kept(self, load: Load) -> list[npt.NDArray[np.bool_]]:
         """Returns which records of a load are kept, batch by batch; damaged ones are, so that whoever reads them

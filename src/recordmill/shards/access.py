@@ -1,9 +1,9 @@
 """Where the records of one file are: counts, ranges and single records of a `ShardFile`, by index where there is one.
 
 Our shards have an index. Of any other uncompressed file the headers are read once, and where each record begins is
-kept or, of very many, where every so many-th one does (`_Offsets`); other compressed files are streamed, and then a
-single record costs reading up to it. What is mapped or inflated is held while it is among the last that were used: so
-very many files need no more descriptors or memory than some.
+kept (`_Offsets`); other compressed files are streamed, and then a single record costs reading up to it. What is mapped
+or inflated is held while it is among the last that were used: so very many files need no more descriptors or memory
+than some.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from recordmill.base import native
 from recordmill.base.arrays import Int64s
 from recordmill.base.errors import DataError
 from recordmill.base.lru import LruLimit, LruSlot
 from recordmill.base.threads import ProcessLock
 from recordmill.records.tfrecord.frames import (
-    MAX_RECORD_BYTES,
     ContentDigest,
     Frames,
     frame_end,
@@ -53,10 +51,6 @@ from recordmill.shards.pieces import (
 from recordmill.storage.files import Bytes, is_remote, map_file, read_range, stat
 from recordmill.storage.mapped_files import MAPPED_FILES
 
-# 2^21 offsets, 16 MiB, of all files of a data set that have no index: of two million records where each begins, of a
-# billion where every 512th does, which is found again from there within microseconds
-KEPT_OFFSETS = 1 << 21
-_LEAST_OFFSETS = 16  # of a file; the stride is a power of two
 _FAR_INDEX_BYTES = 1 << 20  # 1 MiB: an index in a store that is no larger is read whole
 _MOST_GAPS = 4096  # damaged places of a file behind which reading goes on
 _INFLATED = LruLimit(16)  # members of 1 MiB, mostly
@@ -67,13 +61,11 @@ class FileAccess:
     """One file, opened when first needed; safe to share between threads.
 
     lenient: what is damaged is no error, but a record that can't be read; of files that have no index, all of which is
-    found out by what is in them. kept_offsets: at most so many are kept of a file that has none.
+    found out by what is in them.
     """
 
-    def __init__(
-        self, file: ShardFile, ordinal: int, *, lenient: bool = False, kept_offsets: int = KEPT_OFFSETS
-    ) -> None:
-        self.file, self._ordinal, self.lenient, self._kept_offsets = file, ordinal, lenient, kept_offsets
+    def __init__(self, file: ShardFile, ordinal: int, *, lenient: bool = False) -> None:
+        self.file, self._ordinal, self.lenient = file, ordinal, lenient
         self._offsets: _Offsets | None = None
         self._counted: _Count | None = None
         self._is_as_said = False
@@ -84,13 +76,13 @@ class FileAccess:
         self._member: LruSlot[tuple[int, Bytes]] = LruSlot(_INFLATED)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _access, (self.file, self._ordinal, self.lenient, self._kept_offsets)
+        return _access, (self.file, self._ordinal, self.lenient)
 
     def made_lenient(self) -> FileAccess:
         """The same file with what is damaged as records that can't be read; our own shards need nothing for that."""
         if self.file.info is not None:
             return self
-        other = _access(self.file, self._ordinal, True, self._kept_offsets)
+        other = _access(self.file, self._ordinal, True)
         other._offsets = self._offsets  # they are there only if the headers are right
         return other
 
@@ -129,7 +121,7 @@ class FileAccess:
     @property
     def offset_bytes(self) -> int:
         """What is held of the file while it is read."""
-        return 0 if self._offsets is None else self._offsets.marks.nbytes
+        return 0 if self._offsets is None else self._offsets.starts.nbytes
 
     @property
     def _count(self) -> _Count:
@@ -147,7 +139,7 @@ class FileAccess:
         if self._offsets is None:
             with _finding[self._ordinal % len(_finding)]:
                 if self._offsets is None:
-                    self._offsets = _find_offsets(self.file, self._kept_offsets, self.lenient)
+                    self._offsets = _find_offsets(self.file, self.lenient)
         return self._offsets
 
     def locate(self, records: Int64s) -> tuple[Int64s, Int64s]:
@@ -159,7 +151,7 @@ class FileAccess:
         records = np.ascontiguousarray(records, np.int64)
         if self.file.info is None or self.file.index is None:
             found = self._found_offsets
-            offsets, lengths = found.locate(records, self)
+            offsets, lengths = found.locate(records)
             if len(bad := np.flatnonzero(lengths < 0)):
                 raise found.error(int(records[bad[0]]), self.file.path)
             return offsets, lengths
@@ -227,7 +219,7 @@ class FileAccess:
     def _last_before(self, byte: int, low: int, high: int) -> int:
         """The last of records [low, high) that begins at this byte or before it."""
         if self.file.info is None:
-            return self._found_offsets.last_before(byte, self)
+            return int(np.searchsorted(self._found_offsets.starts, byte, "right")) - 1
         if (far := self._far_index) is not None:
             return far.last(byte)[0]
         return bisect.bisect_right(self.index["offset"], byte, low, high) - 1
@@ -344,8 +336,8 @@ class FileAccess:
         return self._member.get(inflate, lambda held: held[0] == start)
 
 
-def _access(file: ShardFile, ordinal: int, lenient: bool, kept_offsets: int) -> FileAccess:
-    return FileAccess(file, ordinal, lenient=lenient, kept_offsets=kept_offsets)
+def _access(file: ShardFile, ordinal: int, lenient: bool) -> FileAccess:
+    return FileAccess(file, ordinal, lenient=lenient)
 
 
 def by_file(ends: Int64s, numbers: Int64s) -> Iterator[tuple[int, int, slice]]:
@@ -361,12 +353,7 @@ def by_file(ends: Int64s, numbers: Int64s) -> Iterator[tuple[int, int, slice]]:
 
 def file_accesses(files: Sequence[ShardFile]) -> list[FileAccess]:
     """All files of a data set, which share what may be kept of them."""
-    total = sum(file.stat.size_bytes for file in files if file.info is None)
-    kept = (max(KEPT_OFFSETS * file.stat.size_bytes // max(total, 1), _LEAST_OFFSETS) for file in files)
-    return [
-        FileAccess(file, ordinal, kept_offsets=most)
-        for ordinal, (file, most) in enumerate(zip(files, kept, strict=True))
-    ]
+    return [FileAccess(file, ordinal) for ordinal, file in enumerate(files)]
 
 
 def lenient_files(files: Sequence[FileAccess]) -> list[FileAccess]:
@@ -393,108 +380,66 @@ class _Count:
 
 @dataclass(frozen=True)
 class _Offsets:
-    """Where the records of an uncompressed file without an index begin.
+    """The places of the records of an uncompressed file without an index.
 
-    marks: int64 [records / stride + 1], of every stride-th record, and the end of the last one. size: of the file.
-    gaps: what is damaged, in order, each of which counts as a record. content: as of a `ContentDigest`.
+    Attributes:
+        starts: int64 [records + 1], where each record begins, and the end of the last one.
+        size: of the file.
+        content: as of a `ContentDigest`.
+        gaps: what is damaged, in order, each of which counts as a record.
     """
 
-    marks: Int64s
-    stride: int
-    records: int
+    starts: Int64s
     size: int
     content: int
     gaps: tuple[Gap, ...] = ()
 
-    def locate(self, records: Int64s, access: FileAccess) -> tuple[Int64s, Int64s]:
-        """(offsets, payloads' lengths) of ascending records; a length of a gap is -1."""
-        if self.stride > 1:
-            return self._walked(records, access)
-        offsets = self.marks[records]
-        lengths = self.marks[records + 1] - offsets - INDEX_FRAME_BYTES
+    @property
+    def records(self) -> int:
+        return len(self.starts) - 1
+
+    def locate(self, records: Int64s) -> tuple[Int64s, Int64s]:
+        """Returns (offsets, payloads' lengths) of records; a length of a gap is -1."""
+        offsets = self.starts[records]
+        lengths = self.starts[records + 1] - offsets - INDEX_FRAME_BYTES
         if self.gaps:
             lengths[np.isin(records, [gap.first_record for gap in self.gaps])] = -1
         return offsets, lengths
 
-    def _walked(self, records: Int64s, access: FileAccess) -> tuple[Int64s, Int64s]:
-        """The same from header to header, each of which is checked."""
-        shifts = np.zeros(len(records), np.int64)
-        if is_remote(access.file.path):
-            groups, which = np.unique(records // self.stride, return_inverse=True)
-            starts, stops = self.marks[groups], self.marks[groups + 1]
-            data, places = read_scattered(access.file.path, starts, stops)
-            shifts = (places - starts)[which.reshape(-1)]
-        else:
-            data = access.mapped
-        offsets, lengths = np.empty(len(records), np.int64), np.empty(len(records), np.int64)
-        gaps = np.array([(gap.first_offset, gap.first_offset + gap.size_bytes) for gap in self.gaps], np.int64)
-        wrong = native.walk_frames(
-            data, self.marks, self.stride, records, shifts, gaps.reshape(-1), MAX_RECORD_BYTES, offsets, lengths
-        )
-        if wrong < len(records):
-            raise self.error(int(records[wrong]), access.file.path)
-        return offsets, lengths
-
-    def last_before(self, byte: int, access: FileAccess) -> int:
-        """The last record that begins at this byte or before it."""
-        mark = int(np.searchsorted(self.marks, byte, "right")) - 1
-        first = mark * self.stride
-        offsets, _ = self.locate(np.arange(first, min(first + self.stride, self.records)), access)
-        return first + int(np.searchsorted(offsets, byte, "right")) - 1
-
     def error(self, record: int, source: str) -> DataError:
-        """Of a record that has no length."""
-        for gap in self.gaps:
-            if gap.first_record == record:
-                return DataError(fault_of(gap), source=source, place=f"record {record}, byte {gap.first_offset}")
-        return DataError("is not what it was when it was counted", source=source, place=f"record {record}")
+        """Returns the error of a record that is a gap."""
+        gap = next(gap for gap in self.gaps if gap.first_record == record)
+        return DataError(fault_of(gap), source=source, place=f"record {record}, byte {gap.first_offset}")
 
 
-def _find_offsets(file: ShardFile, most: int, lenient: bool) -> _Offsets:
-    """By one pass over the headers. most: offsets to be kept."""
+def _find_offsets(file: ShardFile, lenient: bool) -> _Offsets:
+    """Goes over all headers once."""
     with named_by_manifest(file.path):
         at, size = 0, stat(file.path).size_bytes
-    marks, content, gaps = _Marks(most, size), ContentDigest(), list[Gap]()
+    found, records, last = list[Int64s](), 0, -1
+    content, gaps = ContentDigest(), list[Gap]()
+
+    def offsets(end: int) -> _Offsets:
+        starts = np.concatenate([*found, np.array([end])]).astype(np.int64, copy=False)
+        return _Offsets(starts, size, content.value, tuple(gaps))
+
     while True:
         try:
-            for starts in hop(file.path, start=at, first_record=marks.records, content=content):
-                marks.add(starts)
-                at = int(starts[-1])
-            return _Offsets(marks.done(size), marks.stride, marks.records, size, content.value, tuple(gaps))
+            for starts in hop(file.path, start=at, first_record=records, content=content):
+                found.append(starts.copy())
+                records, at = records + len(starts), int(starts[-1])
+                last = at
+            return offsets(size)
         except DataError as error:
             if not lenient:
                 raise
-            if marks.last == at:  # which is the last one before the damage
+            if last == at:  # which is the last one before the damage
                 at = frame_end(file.path, at)
-            kind, behind = resume_after_damage(map_file(file.path), at)
-            behind = size if len(gaps) == _MOST_GAPS else behind
-            gaps.append(Gap(marks.records, at, behind - at, kind, error.reason))
-            marks.add(np.array([at]))
-            if behind == size:
-                return _Offsets(marks.done(at), marks.stride, marks.records, size, content.value, tuple(gaps))
-            at = behind
-
-
-class _Marks:
-    """The offset of every stride-th record, where the stride doubles as more than `most` would be kept."""
-
-    def __init__(self, most: int, size: int) -> None:
-        self._kept = np.empty(min(most, size // INDEX_FRAME_BYTES + 1) + 1, np.int64)
-        self._count = 0
-        self.stride, self.records, self.last = 1, 0, -1
-
-    def add(self, starts: Int64s) -> None:
-        """Those of the next records."""
-        part = starts[-self.records % self.stride :: self.stride]
-        while self._count + len(part) >= len(self._kept):
-            kept = self._kept[: self._count : 2]
-            self._kept[: len(kept)] = kept
-            self._count, self.stride = len(kept), 2 * self.stride
-            part = starts[-self.records % self.stride :: self.stride]
-        self._kept[self._count : self._count + len(part)] = part
-        self._count, self.records, self.last = self._count + len(part), self.records + len(starts), int(starts[-1])
-
-    def done(self, end: int) -> Int64s:
-        """All of them, and where the last record ends."""
-        self._kept[self._count] = end
-        return self._kept[: self._count + 1].copy()
+            kind, after = resume_after_damage(map_file(file.path), at)
+            after = size if len(gaps) == _MOST_GAPS else after
+            gaps.append(Gap(records, at, after - at, kind, error.reason))
+            found.append(np.array([at]))
+            records, last = records + 1, at
+            if after == size:
+                return offsets(at)
+            at = after

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.base import native
 from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.errors import DataError
 from recordmill.records.writers.npy_file import npy_header
@@ -78,7 +77,7 @@ class FarIndex:
         behind = np.minimum(records + 2, self.records)
         starts, stops = (self._header_bytes + size * numbers for numbers in (records, behind))
         data, places = read_scattered(self.path, starts, stops)
-        return _located(data, places, records, self.records, self.end, self.path)
+        return _located(data.view(INDEX_DTYPE), places // size, records, self.records, self.end, self.path)
 
     def _block_of(self, number: int) -> int:
         return max(min(number - PROBED_ENTRIES // 2, self.records - PROBED_ENTRIES), 0)
@@ -124,16 +123,19 @@ def locate_entries(index: Index, records: Int64s, end: int, source: str) -> tupl
     Raises:
         DataError: one says that its record does not end where the next one begins.
     """
-    return _located(index.view(np.uint8), records * INDEX_DTYPE.itemsize, records, len(index), end, source)
+    return _located(index, records, records, len(index), end, source)
 
 
-def _located(data: Bytes, places: Int64s, records: Int64s, count: int, end: int, source: str) -> tuple[Int64s, Int64s]:
-    """places: where in data the entry of each record is; the next one stands behind it."""
-    offsets, lengths = np.empty(len(records), np.int64), np.empty(len(records), np.int64)
-    wrong = native.locate_entries(data, places, records, count, end, offsets, lengths)
-    if wrong < len(records):
+def _located(index: Index, places: Int64s, records: Int64s, count: int, end: int, source: str) -> tuple[Int64s, Int64s]:
+    """Reads the entries of records at these places, after each of which the next record's stands."""
+    offsets, lengths = index["offset"][places], index["length"][places]
+    following = index["offset"][np.minimum(places + 1, len(index) - 1)]
+    ends = np.where(records == count - 1, end, following)
+    bad = (offsets < 0) | (lengths < 0) | (ends < 0) | (ends > end) | (offsets != ends - INDEX_FRAME_BYTES - lengths)
+    if bad.any():
+        wrong = int(np.argmax(bad))
         raise DataError(
-            f"offset {offsets[wrong]}, length {lengths[wrong]}: not where the record behind it begins",
+            f"offset {offsets[wrong]}, length {lengths[wrong]}: not where the record after it begins",
             source=source,
             place=f"record {records[wrong]}",
         )

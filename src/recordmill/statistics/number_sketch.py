@@ -105,7 +105,7 @@ class NumberSketch:
         self.most = most if self.most is None else max(self.most, most)
 
     def _add_keys(self, keys: U64) -> None:
-        native.sort_keys(keys, np.empty_like(keys))
+        keys.sort()
         self._merge_bins(keys, None)
 
     def _merge_bins(self, keys: U64, counts: Int64s | None) -> None:

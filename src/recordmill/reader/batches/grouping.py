@@ -184,8 +184,13 @@ def segments(records: Ragged, bins: Int64s, length: int) -> tuple[Int32s, Int32s
     """Returns ([rows, length] which of its row's records each item is of, from 1; its position in that record); 0
     after the last.
     """
-    rows = len(bins) - 1
+    rows, splits = len(bins) - 1, records.row_splits
     numbers, positions = np.zeros((rows, length), np.int32), np.zeros((rows, length), np.int32)
-    splits, bins = np.ascontiguousarray(records.row_splits, np.int64), np.ascontiguousarray(bins, np.int64)
-    native.number_items(splits, bins, length, numbers, positions)
+    sizes = np.diff(splits[bins[0] : bins[-1] + 1])
+    row = np.repeat(np.arange(rows), np.diff(bins))  # of each record
+    begin = splits[bins[0] : bins[-1]] - splits[bins[row]]  # of each record in its row
+    position = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    at = np.repeat(row * length + begin, sizes) + position
+    numbers.reshape(-1)[at] = np.repeat(np.arange(bins[0], bins[-1]) - bins[row] + 1, sizes)
+    positions.reshape(-1)[at] = position
     return numbers, positions

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.arrays import Int64s
-from recordmill.reader.sampling.bitmap import RecordBitmap
 from recordmill.reader.sampling.sampler import Proportions
+from recordmill.reader.sampling.subset import RecordSubset
 from recordmill.records.columns.conversions import Decoding
 from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess
@@ -102,7 +102,7 @@ class Fetchable(Protocol):
     def file_records(self) -> list[int]: ...
 
     @property
-    def matching(self) -> RecordBitmap | None: ...
+    def matching(self) -> RecordSubset | None: ...
 
     def __len__(self) -> int: ...
 

@@ -35,7 +35,7 @@ import numpy.typing as npt
 from recordmill.base import native
 from recordmill.base.arrays import Int64s
 from recordmill.base.errors import UsageError
-from recordmill.reader.sampling.bitmap import RecordBitmap
+from recordmill.reader.sampling.subset import RecordSubset
 
 
 def key_of(*words: object) -> int:
@@ -97,7 +97,7 @@ class EpochLayout:
     units: Int64s
 
     @classmethod
-    def of(cls, extents: Iterable[Extent], piece_bytes: int, kept: RecordBitmap | None = None) -> EpochLayout:
+    def of(cls, extents: Iterable[Extent], piece_bytes: int, kept: RecordSubset | None = None) -> EpochLayout:
         """Cuts the extents of files into pieces. `kept` are the records that are read; None: all of them."""
         edges, sizes = [np.zeros(1, np.int64)], [np.empty(0, np.int64)]
         units = [0]

@@ -190,10 +190,7 @@ def column_of_texts(
 
 def texts(fields: TextFields, *, is_utf8: bool = True) -> tuple[pa.Array, int]:
     """Returns (the texts as large_string, or as large_binary if they need not be UTF-8, faults)."""
-    offsets, out = (
-        room(fields.rows + 1, np.int64),
-        room(int((fields.infos & native.FIELD_LENGTH).sum(dtype=np.int64)), np.uint8),
-    )
+    offsets, out = room(fields.rows + 1, np.int64), room(native.field_bytes(fields.infos), np.uint8)
     totals = native.FieldTotals()
     native.parse_texts(*fields.places, offsets, out, fields.valid, fields.fault if is_utf8 else None, totals)
     kind = pa.large_string() if is_utf8 else pa.large_binary()
