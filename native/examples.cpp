@@ -87,10 +87,9 @@ RM_INLINE int64_t data_bytes(const Column &column, int64_t row) {
   const Run run = column.values_of(row);
   if (run.size < 0) return -1;
   if (WAY == FLOATS) return 4 * run.size;
+  if (WAY == INTS) return varints_bytes(column.values.data + 8 * run.start, run.size);
   int64_t size = 0;
-  for (int64_t i = 0; WAY == INTS && i < run.size; i += VarintRun::MOST)
-    size += VarintRun(column.values.data + 8 * (run.start + i), run.size - i).bytes();
-  for (int64_t i = 0; WAY != INTS && i < run.size; i++) {
+  for (int64_t i = 0; i < run.size; i++) {
     const Run text = column.text(run.start + i);
     if (text.size < 0) return -1;
     size += WAY == MESSAGE ? text.size : field_bytes(text.size);
@@ -190,10 +189,11 @@ bool put_entries(const Column &column, int64_t first, int64_t last, const int64_
         copy_short(to, values + 4 * run.start, size);
         to += size;
       }
-      for (int64_t i = 0; WAY == INTS && i < run.size; i += VarintRun::MOST) {
-        const VarintRun part(values + 8 * (run.start + i), run.size - i);
-        if (10 * part.size + CHUNK_BYTES > end - to && part.bytes() + CHUNK_BYTES > end - to) return false;
-        to = part.put(to);
+      if (WAY == INTS) {
+        const uint8_t *const numbers = values + 8 * run.start;
+        const int64_t room = end - to - CHUNK_BYTES;
+        if (10 * run.size > room && varints_bytes(numbers, run.size) > room) return false;
+        to = put_varints(to, numbers, run.size);
       }
       for (int64_t i = 0; (WAY == TEXTS || WAY == ONE_TEXT || WAY == MESSAGE) && i < run.size; i++) {
         const Run text = column.text(run.start + i);

@@ -77,29 +77,6 @@ RM_INLINE uint64_t spread_bits(uint64_t value) {
   return (value & 0x007F007F007F007Fu) | ((value & 0x3F803F803F803F80u) << 1);
 }
 
-// The same in vector code, of numbers below 2^52: they become doubles, whose exponents say how many bits there are.
-constexpr int FEW_BITS = 52;
-RM_INLINE uint64_t few_bits_bytes(uint64_t value) {
-  constexpr double TWO_52 = 4503599627370496.0;
-  uint64_t bits = value | 1 | 0x4330000000000000u;
-  double number;
-  memcpy(&number, &bits, 8);
-  number -= TWO_52;
-  memcpy(&bits, &number, 8);
-  const uint32_t length = static_cast<uint32_t>(bits >> 52) - 1022;
-  return (length * 9 + 64) >> 6;
-}
-
-// Its bytes as a word, of a number below 2^56: each byte with a higher one that is not 0 says that it goes on.
-RM_INLINE uint64_t varint_word(uint64_t value) {
-  const uint64_t word = spread_bits(value);
-  uint64_t higher = word >> 8;
-  higher |= higher >> 8;
-  higher |= higher >> 16;
-  higher |= higher >> 32;
-  return word | ((higher + 0x7F7F7F7F7F7F7F7Fu) & 0x8080808080808080u);
-}
-
 // Writes a varint, and up to 7 bytes more; gives the place after it.
 RM_INLINE uint8_t *put_varint(uint8_t *to, uint64_t value) {
   if (value < 0x80) {
@@ -117,42 +94,62 @@ RM_INLINE uint8_t *put_varint(uint8_t *to, uint64_t value) {
   return to + size;
 }
 
-// Numbers at any place to varints, 64 at a time in vector code where all are below 2^52.
-struct VarintRun {
-  static constexpr int64_t MOST = 64;
-  int64_t size;
-  bool is_few;
-  uint64_t numbers[MOST];
+// The bits that any of these numbers has; they may stand at any address.
+RM_INLINE uint64_t joined_bits(const uint8_t *numbers, int64_t count) {
+  uint64_t bits = 0;
+  for (int64_t i = 0; i < count; i++) bits |= load<uint64_t>(numbers + 8 * i);
+  return bits;
+}
 
-  RM_INLINE VarintRun(const uint8_t *at, int64_t count) : size(min(count, MOST)) {
-    memcpy(numbers, at, static_cast<size_t>(8 * size));
-    uint64_t bits = 0;
-    for (int64_t i = 0; i < size; i++) bits |= numbers[i];
-    is_few = bits >> FEW_BITS == 0;
-  }
-  RM_INLINE int64_t bytes() const {
-    uint64_t sum = 0;
-    if (is_few)
-      for (int64_t i = 0; i < size; i++) sum += few_bits_bytes(numbers[i]);
-    else
-      for (int64_t i = 0; i < size; i++) sum += static_cast<uint64_t>(varint_bytes(numbers[i]));
-    return static_cast<int64_t>(sum);
-  }
-  RM_INLINE uint8_t *put(uint8_t *to) const {
-    if (is_few) {
-      uint64_t words[MOST], sizes[MOST];
-      for (int64_t i = 0; i < size; i++) sizes[i] = few_bits_bytes(numbers[i]);
-      for (int64_t i = 0; i < size; i++) words[i] = varint_word(numbers[i]);
-      for (int64_t i = 0; i < size; i++) {
-        store(to, words[i]);
-        to += sizes[i];
-      }
-    } else {
-      for (int64_t i = 0; i < size; i++) to = put_varint(to, numbers[i]);
+// The bytes of numbers as varints.
+RM_INLINE int64_t varints_bytes(const uint8_t *numbers, int64_t count) {
+  if (joined_bits(numbers, count) < 0x80) return count;
+  int64_t size = 0;
+  for (int64_t i = 0; i < count; i++) size += varint_bytes(load<uint64_t>(numbers + 8 * i));
+  return size;
+}
+
+// Writes numbers of at most 28 bits: the words in vector code, then each of them over the end of the one before.
+RM_INLINE uint8_t *put_short_varints(uint8_t *to, const uint8_t *numbers, int64_t count) {
+  constexpr int64_t RUN = 64;
+  uint32_t words[RUN], sizes[RUN];
+  for (int64_t first = 0; first < count; first += RUN) {
+    const int64_t run = min(count - first, RUN);
+    for (int64_t i = 0; i < run; i++) {
+      uint32_t value = load<uint32_t>(numbers + 8 * (first + i));
+      sizes[i] = 1 + (value >= 1 << 7) + (value >= 1 << 14) + (value >= 1 << 21);
+      value = (value & 0x3FFF) | (value & 0xFFFC000) << 2;
+      value = (value & 0x007F007F) | (value & 0x3F803F80) << 1;
+      words[i] = value | 0x808080u >> (32 - 8 * sizes[i]);
     }
-    return to;
+    for (int64_t i = 0; i < run; to += sizes[i++]) store(to, words[i]);
   }
-};
+  return to;
+}
+
+// Writes numbers as varints, and up to 15 bytes more; gives the place after them. No branch depends on a single number.
+RM_INLINE uint8_t *put_varints(uint8_t *to, const uint8_t *numbers, int64_t count) {
+  const uint64_t bits = joined_bits(numbers, count);
+  if (bits < 0x80) {
+    for (int64_t i = 0; i < count; i++) to[i] = numbers[8 * i];
+    return to + count;
+  }
+  if (bits >> 28 == 0) return put_short_varints(to, numbers, count);
+  const bool is_long = bits >> 56 != 0;  // some number has 9 or 10 bytes
+  for (int64_t i = 0; i < count; i++) {
+    const uint64_t value = load<uint64_t>(numbers + 8 * i);
+    const int64_t size = varint_bytes(value);
+    const uint64_t word = spread_bits(value) | GO_ON >> 8 >> (64 - 8 * min<int64_t>(size, 8));
+    if (is_long) {
+      store(to, word | static_cast<uint64_t>(size > 8) << 63);
+      store(to + 8, value >> 56 | value >> 63 << 8);  // bit 63 is also the ninth byte's sign to go on
+    } else {
+      store(to, word);
+    }
+    to += size;
+  }
+  return to;
+}
 
 }  // namespace rm
 
