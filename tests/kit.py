@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,12 @@ WAYS_TO_BUILD: tuple[dict[str, Any], ...] = (
     {"threads": 1}, {"threads": 8}, {"memory": "128MiB"}, {"runner": "DirectRunner"},
     {"beam_args": ("--direct_runner_bundle_repeat=2",)},
 )  # fmt: skip
+
+
+def run_python(*words: object, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs this Python with these words, and holds what it prints."""
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=check, **options)
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -57,6 +65,32 @@ def read_in_each_way(
     for at, other in enumerate(others, 1):
         assert other == first, results[at]
     return results
+
+
+def check_goes_on(
+    begin: Callable[..., Any], shown: Callable[[Any], list[Any]], options: Mapping[str, Any], every: int = 1
+) -> list[Any]:
+    """Checks that a run goes on from its state after each step, and after the last one with the next epochs.
+
+    Args:
+        begin: gives the batches of these options, and of a `state`.
+        shown: the batches as values that can be compared.
+        options: hold `epochs`.
+        every: the state after every so many steps, and after the last, is gone on from.
+
+    Returns:
+        What the whole run shows.
+    """
+    whole, running = shown(begin(**options)), begin(**options)
+    behind = shown(begin(**{**options, "epochs": 2 * options["epochs"]}))[len(whole) :]
+    for step in range(len(whole) + 1):
+        if step == len(whole):
+            assert next(running, None) is None
+        state = json.loads(json.dumps(running.state()))
+        if step % every == 0 or step == len(whole):
+            assert shown(begin(**options, state=state)) == (whole[step:] or behind)
+        next(running, None)
+    return whole
 
 
 def build_in_each_way(

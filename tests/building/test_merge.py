@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import pickle
 import random
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kit import run_python
 from made_runs import Record, payloads_of, write_runs, write_runs_with_histogram
 
 from recordmill.base.errors import DataError, UsageError
@@ -221,7 +220,7 @@ def test_the_peak_stays_under_the_memory_given(tmp_path: Path, count: int, parts
         saved=str(saved),
         memory=memory,
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = run_python("-c", script, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) <= memory + (5 << 20)  # 5 MiB: code that is paged in, what allocators keep
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kit import run_python
 from made_data_set import mixed_rows, write_data_set
 
 import recordmill
@@ -133,7 +134,7 @@ m.make_plan = lambda *a: sys.exit("planned")
 from recordmill.__main__ import main
 sys.exit(main(["build", {str(tmp_path / "rows.csv")!r}, "--out", {str(tmp_path / "out")!r}]))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
+    done = run_python("-c", script, check=False, timeout=300)
     assert done.returncode == 1
     assert done.stderr.endswith(': pip install "recordmill[beam]" (in a checkout: pip install ".[beam]")\n')
     assert "planned" not in done.stderr
@@ -156,7 +157,7 @@ sys.meta_path.insert(0, Interrupt())
 sys.argv = ["recordmill", "build", {str(tmp_path / "rows.csv")!r}, "--out", {str(tmp_path / "out")!r}]
 runpy.run_module("recordmill", run_name="__main__")
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
+    done = run_python("-c", script, check=False, timeout=300)
     assert (done.returncode, done.stderr) == (130, "recordmill: error: stopped; nothing was written\n")
     assert not (tmp_path / "out").exists()
 
@@ -173,7 +174,7 @@ commands.run = run
 sys.argv = ["recordmill", "build"]
 runpy.run_module("recordmill", run_name="__main__")
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    done = run_python("-c", script, check=False, timeout=120)
     assert (done.returncode, done.stderr) == (130, "recordmill: error: stopped; nothing was written\n")
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from kit import run_python
 from rooms import FOLDERS, PACKAGE, ROOT, all_modules, dotted, folder_of, imports, is_any, is_standard
 
 import recordmill
@@ -31,12 +31,6 @@ def test_the_command_line_s_modules_import_the_standard_library_only() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_every_name_of_the_package_is_there() -> None:
-    import recordmill
-
-    assert [name for name in recordmill.__all__ if not hasattr(recordmill, name)] == []
-
-
 def loaded_after(code: str, *, blocked: tuple[str, ...] = ()) -> set[str]:
     """The modules of interest that a fresh interpreter has loaded after running the code;
     blocked ones can't be imported there.
@@ -46,9 +40,7 @@ def loaded_after(code: str, *, blocked: tuple[str, ...] = ()) -> set[str]:
         "import json",
         "print(json.dumps([name for name, module in sys.modules.items() if module is not None]), file=sys.__stdout__)",
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, timeout=300, check=False
-    )
+    done = run_python("-c", "\n".join(lines), check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     return set(json.loads(done.stdout.splitlines()[-1]))
 
@@ -63,10 +55,12 @@ def import_all(folder: str) -> str:
     return "import " + ", ".join(names)
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_is_where_the_package_says() -> None:
     assert set(recordmill.__all__) | {"__version__"} <= set(dir(recordmill))
     for name in recordmill.__all__:
-        assert getattr(recordmill, name).__module__.startswith("recordmill."), name
+        found = getattr(recordmill, name)
+        assert found.__name__ == name
+        assert found.__module__.startswith("recordmill."), name
 
 
 HELP = """
@@ -111,7 +105,7 @@ def run_cli(*args: str, blocked: tuple[str, ...]) -> subprocess.CompletedProcess
             f"sys.exit(main({list(args)!r}))",
         ]
     )
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    return run_python("-c", code, check=False, timeout=300)
 
 
 def test_a_build_without_beam_says_what_to_install(tmp_path: Path) -> None:
@@ -192,7 +186,7 @@ def test_a_second_run_imports_no_compiler(tmp_path: Path) -> None:
 
 def test_windows_is_refused_with_a_clear_word() -> None:
     code = "import sys; sys.platform = 'win32'; import recordmill"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = run_python("-c", code, check=False, timeout=60)
     assert done.returncode != 0
     assert "Windows" in done.stderr
     assert "WSL" in done.stderr
@@ -200,13 +194,6 @@ def test_windows_is_refused_with_a_clear_word() -> None:
         "import sys; sys.platform = 'win32'; sys.argv = ['setup.py', '--version']; "
         f"exec(open({str(ROOT / 'setup.py')!r}).read())"
     )
-    done = subprocess.run([sys.executable, "-c", setup], capture_output=True, text=True, timeout=60, check=False)
+    done = run_python("-c", setup, check=False, timeout=60)
     assert done.returncode != 0
     assert "does not run on Windows" in done.stderr
-
-
-def test_every_public_name_is_where_the_package_says() -> None:
-    import recordmill
-
-    for name in recordmill.__all__:
-        assert getattr(recordmill, name).__name__ == name

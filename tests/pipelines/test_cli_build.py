@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from kit import run_python
 
 import recordmill
 from recordmill.__main__ import main
@@ -185,28 +186,6 @@ def test_a_missing_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert not (tmp_path / "out").exists()
 
 
-def test_a_full_disk_is_one_line_that_names_out_and_leaves_nothing(tmp_path: Path) -> None:
-    import resource
-
-    path = tmp_path / "rows.csv"
-    path.write_text("id\n" + "".join(f"{i}\n" for i in range(100_000)))
-
-    def limit() -> None:  # a file larger than this fails to grow, as on a full disk
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-
-    done = subprocess.run(
-        command(path, "--out", tmp_path / "out", "--quiet"),
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=limit,
-    )
-    assert done.returncode == 1
-    assert done.stderr == f"recordmill: error: {tmp_path / 'out'}: File too large; nothing was written\n"
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize(
     ("error", "said"),
     [
@@ -353,7 +332,7 @@ tidy = m.tidy
 m.tidy = lambda *a: (os.kill(os.getpid(), signal.SIGINT), time.sleep(1), tidy(*a))
 sys.exit(main(["build", {str(rows)!r}, "--out", {str(tmp_path / "out")!r}, "--quiet"]))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = run_python("-c", script, check=False)
     assert done.returncode == 130
     assert done.stderr == f"recordmill: error: stopped, but {tmp_path / 'out'} was complete already\n"
     assert recordmill.verify(tmp_path / "out") == []
@@ -398,7 +377,7 @@ for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
 sys.argv[1:] = ["build", {str(rows)!r}, "--out", {str(tmp_path / "out")!r}, "--quiet"]
 sys.exit(main())
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = run_python("-c", script, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -412,7 +391,7 @@ sys.path.insert(0, {str(tmp_path)!r})
 main._run = lambda args: __import__("tensorflow") and sys.stderr.write("own") and 0
 sys.exit(main.run(["build", "x", "--out", "y"{', "--quiet"' if quiet else ""}]))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = run_python("-c", script)
     assert done.stderr == ("own" if quiet else "I0000 port.cc: oneDNN is on\nown")
 
 

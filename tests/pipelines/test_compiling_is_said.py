@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from kit import run_python
 
 from recordmill.base.progress import Compiling, Progress
 from recordmill.pipelines import display
@@ -25,13 +24,15 @@ def test_a_first_read_says_it_and_a_second_does_not(tmp_path: Path) -> None:
     recordmill.build({"x": [1, 2, 3], "y": ["a", "b", "c"]}, tmp_path / "set")
     said = []
     for out in ("first", "second"):
-        done = subprocess.run(
-            [sys.executable, "-c", READ, "read", str(tmp_path / "set"), "--out", str(tmp_path / out)],
+        done = run_python(
+            "-c",
+            READ,
+            "read",
+            tmp_path / "set",
+            "--out",
+            tmp_path / out,
             env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "kernels")},
-            capture_output=True,
-            text=True,
             timeout=600,
-            check=True,
         )
         said.append(done.stderr.count(COMPILING))
     assert said == [1, 0]

@@ -19,6 +19,7 @@ PAGES: dict[str, tuple[list[str], dict[str, int]]] = {
     "statistics": (["apache_beam"], {"```console": 2, "\n>>> ": 5}),
     "training": (["keras", "tensorflow", "apache_beam"], {"\n>>> ": 16}),
     "checks": (["apache_beam"], {"```console": 2}),
+    "report": (["apache_beam"], {}),
     "transform": (["tensorflow_transform", "keras"], {"```python": 5}),
 }
 LONG = ("checks", "transform")

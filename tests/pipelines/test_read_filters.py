@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from kit import framed, read_in_each_way
+from kit import framed, read_in_each_way, run_python
 from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 
 import recordmill
@@ -244,7 +242,7 @@ import pyarrow.compute as pc
 print(read({str(out)!r}, {str(tmp_path / "a")!r}, where=pc.field("id") < 4).written)
 sys.exit(main(["read", {str(out)!r}, "--out", {str(tmp_path / "b")!r}, "--where", "id < 4"]))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = run_python("-c", code, check=False)
     assert done.stdout == "4\n"
     assert done.returncode == 1
     assert "--where with SQL needs duckdb, which is not installed" in done.stderr

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kit import run_python
 from transformed_set import DECLARED, SPLITS, write_csv
 
 import recordmill
@@ -152,10 +153,7 @@ def test_a_fit_in_another_process_and_folder_gives_the_same_files(tmp_path: Path
         "PYTHONHASHSEED": "7",
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
     }
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, str(tmp_path / "rides.csv"), str(there)],
-        env=environment, capture_output=True, text=True, timeout=900, check=False,
-    )  # fmt: skip
+    done = run_python("-c", CHILD, tmp_path / "rides.csv", there, check=False, env=environment, timeout=900)
     assert done.returncode == 0, done.stderr[-3000:]
     assert load(here).transform == load(there).transform
     assert load(here).fingerprint == load(there).fingerprint

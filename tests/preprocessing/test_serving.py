@@ -7,14 +7,13 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from kit import run_python
 from transformed_set import DECLARED, SPLITS, write_csv
 
 pytest.importorskip("tensorflow_transform", reason="transforms need tensorflow-transform")
@@ -133,11 +132,14 @@ def test_a_model_with_the_layer_predicts_the_same_after_it_was_saved_and_exporte
     (tmp_path / "moved").mkdir()
     made_folder = sets["made"].rename(tmp_path / "moved/made")
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", CHILD, str(sets["raw"]),
-             *(str(tmp_path / name) for name in ("model.keras", "exported", "truth.npy"))],
-            capture_output=True, text=True, timeout=500, check=False,
-        )  # fmt: skip
+        done = run_python(
+            "-c",
+            CHILD,
+            sets["raw"],
+            *(tmp_path / name for name in ("model.keras", "exported", "truth.npy")),
+            check=False,
+            timeout=500,
+        )
     finally:
         made_folder.rename(sets["made"])
     assert done.returncode == 0, done.stderr[-3000:]

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import gzip
 import resource
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit import run_python
 from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 
 from recordmill.base.errors import DataError
@@ -126,7 +125,7 @@ def run(folder: Path, shards: int, extras: bool) -> None:
 
 
 def limited_run(source: str, *words: str) -> None:
-    done = subprocess.run([sys.executable, "-c", source, *words], capture_output=True, text=True, preexec_fn=limited)
+    done = run_python("-c", source, *words, check=False, preexec_fn=limited)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gzip
-import json
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from image_samples import encoded
+from kit import check_goes_on
 from made_data_set import FOLDER, MIXED, mixed_rows, windows, write_data_set
 
 from recordmill.base.errors import DataError, UsageError
@@ -75,15 +76,7 @@ def test_the_others_fill_the_batches_in_their_order(ds: Dataset, shuffle: Any) -
 @pytest.mark.parametrize("drop_remainder", [False, True])
 def test_it_goes_on_at_every_step(ds: Dataset, shuffle: Any, drop_remainder: bool) -> None:
     options: dict[str, Any] = {"shuffle": shuffle, "epochs": 2, "drop_remainder": drop_remainder, **SKIP}
-    whole = numbers(ds.batches(8, **options))
-    behind = numbers(ds.batches(8, **{**options, "epochs": 4}))[len(whole) :]
-    run = ds.batches(8, **options)
-    for step in range(len(whole)):
-        state = json.loads(json.dumps(run.state()))
-        assert numbers(ds.batches(8, state=state, **options)) == whole[step:]
-        next(run)
-    assert next(run, None) is None
-    assert numbers(ds.batches(8, state=run.state(), **options)) == behind
+    check_goes_on(partial(ds.batches, 8), numbers, options)
 
 
 def test_little_memory_and_one_thread_give_the_same(ds: Dataset) -> None:

@@ -4,10 +4,9 @@ inspect, verify or read.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
+from kit import run_python
 from made_data_set import mixed_rows, write_data_set
 
 CHECK = """
@@ -32,5 +31,5 @@ def test_base_install_is_enough(tmp_path: Path) -> None:
     out = write_data_set(tmp_path / "out", {"train": mixed_rows(20)})
     codes = [step.format(out=str(out), to=str(tmp_path / "to")) for step in STEPS]
     source = "".join(CHECK.format(code=code) for code in codes)
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=120, check=False)
+    done = run_python("-c", source, check=False, timeout=120)
     assert done.returncode == 0, done.stderr

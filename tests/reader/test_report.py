@@ -16,7 +16,6 @@ import PIL.Image
 import pyarrow as pa
 import pytest
 from made_data_set import write_data_set
-from pages import replay
 
 import recordmill
 from recordmill.__main__ import main
@@ -26,7 +25,6 @@ from recordmill.reader.report.samples import sample_images, sampled_tables
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "report.md"
 VOID = {"meta", "br", "img", "line", "path", "bar"}
 
 
@@ -261,13 +259,6 @@ def test_a_histogram_of_one_value_and_of_none() -> None:
     assert histogram([[(0.0, 5e-324, 1.0), (5e-324, 1e-323, 2.0)]]) == ""
     assert histogram([[(0.0, 1.0, 1.0), (1.0, 2.0, 3.0)]]).count("H") == 2
     assert markup_text("x" * 500).count("x") == 119
-
-
-def test_every_block_prints_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("apache_beam", reason="building needs Apache Beam")
-    said = PAGE.read_text(encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    assert replay(said) == said
 
 
 def test_photos(tmp_path: Path, shared_data: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from kit import table_of
+from kit import run_python, table_of
 from made_data_set import FOLDER, MIXED, mixed_rows, windows, write_data_set
 from PIL import Image
 
@@ -358,5 +358,5 @@ def test_a_process_ends_that_leaves_an_iterator(out: Path) -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_process_that_leaves_an_open_iterator_says_nothing(out: Path, threads: int) -> None:
     left = f"import recordmill\nleft = iter(recordmill.open({str(out)!r}, threads={threads}).batches(16))\nnext(left)\n"
-    done = subprocess.run([sys.executable, "-c", left], capture_output=True, text=True, check=True, timeout=300)
+    done = run_python("-c", left, timeout=300)
     assert (done.stdout, done.stderr) == ("", "")

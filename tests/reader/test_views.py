@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit import run_python
 from made_data_set import FOLDER, MIXED, mixed_rows, windows, write_data_set
 
 from recordmill.base.errors import DataError, UsageError
@@ -368,6 +367,6 @@ import recordmill, pyarrow.compute as pc
 print(len(recordmill.open({str(out)!r}, where=pc.field("id") < 4)))
 recordmill.open({str(out)!r}, where="id < 4")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = run_python("-c", code, check=False)
     assert done.stdout == "4\n"
     assert "needs duckdb, which is not installed" in done.stderr

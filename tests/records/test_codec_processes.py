@@ -8,7 +8,6 @@ import hashlib
 import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from kit import run_python
 
 import recordmill
 from recordmill.base.errors import DataError
@@ -86,13 +86,7 @@ def test_no_folder_for_the_cache(tmp_path: Path) -> None:
     )
     # -S and a path of our own: the installed package must not be found first
     paths = os.pathsep.join([str(tmp_path / "site"), *(p for p in sys.path if p.endswith("site-packages"))])
-    result = subprocess.run(
-        [sys.executable, "-S", "-c", program],
-        env={**environment, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = run_python("-S", "-c", program, check=False, env={**environment, "PYTHONPATH": paths})
     assert result.stdout.split() == [str(copied / "records" / "tfrecord" / "frames.py"), "37"], result.stderr
 
 

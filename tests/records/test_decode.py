@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ import pytest
 from example_oracle import arrow_value, schemas_and_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kit import run_python
 from protobuf_oracle import BAD, buffer, comparable, expected_row, messages
 from wire_writer import BYTES, FLOAT, INT64, Scribe, entry, example, feature, field, packed, varint
 
@@ -334,13 +334,7 @@ print("kept", kept)
 def test_nothing_outside_the_buffer_is_read() -> None:
     """Records that end, and begin, at a page that may not be touched: reading one byte outside kills the process."""
     pytest.importorskip("tensorflow.core.example.example_pb2")
-    done = subprocess.run(
-        [sys.executable, "-c", _GUARDED, str(Path(__file__).parent)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_python("-c", _GUARDED, Path(__file__).parent, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout.split()[-1]) > 1000
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -12,6 +10,7 @@ import pyarrow as pa
 import pytest
 from example_oracle import arrow_value, parse, row_entries, schemas_and_rows
 from hypothesis import HealthCheck, given, settings
+from kit import run_python
 from protobuf_oracle import messages
 
 from recordmill.base.errors import DataError
@@ -222,10 +221,7 @@ def test_no_tensorflow_is_loaded() -> None:
         "import sys, recordmill; recordmill.parse_example(recordmill.example({'a': 1})); print('tensorflow' "
         "in sys.modules, 'apache_beam' in sys.modules)"
     )
-    assert (
-        subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
-        == "False False\n"
-    )
+    assert run_python("-c", program).stdout == "False False\n"
 
 
 @pytest.mark.parametrize(

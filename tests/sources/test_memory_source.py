@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kit import run_python
 from source_reading import features, read_all, values
 
 from recordmill.base.errors import DataError, UsageError
@@ -282,7 +281,7 @@ sys.meta_path.insert(0, Without())
 from recordmill.sources.arrow.python_rows import batches_of
 print(sum(b.num_rows for b in batches_of({"a": [1, 2]})))
 """
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "2\n"
+    assert run_python("-c", code).stdout == "2\n"
 
 
 row_strategy = st.fixed_dictionaries(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit import run_python
 
 pytest.importorskip("tensorflow_transform", reason="transforms need tensorflow-transform")
 
@@ -57,7 +58,7 @@ def test_a_function_travels_by_value_with_what_it_uses(path: Path) -> None:
     sent = pickler.dumps(function)
     path.unlink()
     code = f"from apache_beam.internal import pickler; print(pickler.loads({sent!r})({{'x': 2}}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    done = run_python("-c", code, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout == "{'y': 42}\n"
 

@@ -4,14 +4,13 @@ has no side effects.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from kit import run_python
 
 beam = pytest.importorskip("apache_beam", reason="these PTransforms need Apache Beam")
 
@@ -148,7 +147,7 @@ except Exception as error:
     assert "rejected" in str(error), error
     print("failed")
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = run_python("-c", script)
     assert done.stdout == "failed\n"
     assert not (tmp_path / "out").exists()
 
