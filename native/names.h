@@ -72,6 +72,7 @@ class Names {
       if (places_[i] >= head_->used) return false;
     return true;
   }
+  int64_t slots() const { return head_->slots; }
   int64_t used() const { return head_->used; }
   const Slot &operator[](int64_t index) const { return slots_[index]; }
   // Where the bytes of a name stand in the array.

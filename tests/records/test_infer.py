@@ -16,12 +16,11 @@ from protobuf_oracle import buffer, messages
 from wire_writer import BYTES, FLOAT, INT64, Scribe, example, feature, field
 
 import recordmill
+from recordmill.base import native
 from recordmill.base.errors import DataError
-from recordmill.base.pointers import address_of
 from recordmill.records.example.decode import decode, decode_lenient
 from recordmill.records.example.encode import encode
 from recordmill.records.inference.infer import Inference, infer
-from recordmill.records.protobuf.name_table import add_name, new_names
 from recordmill.records.tfrecord.stream import read_frames
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
@@ -336,11 +335,14 @@ def test_row_lengths_whose_sum_wraps_around_are_no_nested_list() -> None:
 
 def test_names_that_are_alike_lie_apart() -> None:
     """Of one length, with the same beginning and end: a hash of these alone would have them all in one place."""
-    table = new_names(2000, 2000 * 40)
+    table = np.zeros(native.names_room(2000, 2000 * 40), np.int64)
+    native.clear_names(table, 2000, 2000 * 40)
     for number in range(2000):
-        text = np.frombuffer(f"features/{number:012d}/features".encode() + bytes(8), np.uint8)
-        assert add_name(table.address(), address_of(text), len(text) - 8, 1, address_of(text) + len(text)) == number + 1
-    taken = np.flatnonzero(np.diff(np.concatenate([[-1], table.table, [-1]]) >= 0))
+        name = np.frombuffer(f"features/{number:012d}/features".encode(), np.uint8)
+        assert native.add_name(table, name, 1) == number + 1
+    slots, places = table[:2].tolist()
+    hashed = table[5 + 6 * slots :].view(np.int32)[:places]  # after a head of 5 numbers, and 6 of each slot
+    taken = np.flatnonzero(np.diff(np.concatenate([[-1], hashed, [-1]]) >= 0))
     assert int(np.diff(taken).max()) < 100
 
 

@@ -162,6 +162,39 @@ class NamePlace:
     part: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
+class NameCounts:
+    records: int
+    kindless: int
+    empty: int
+    values: int
+    least_values: int
+    most_values: int
+    first_least: int
+    first_most: int
+    bytes_values: int
+    texts: int
+    least_bytes: int
+    most_bytes: int
+    least_int: int
+    most_int: int
+    sum_int: int
+    least_steps: int
+    most_steps: int
+    last_row: int
+    bytes_lists: int
+    float_lists: int
+    int64_lists: int
+    first_bytes: int
+    first_float: int
+    first_int64: int
+    jpegs: int
+    pngs: int
+    gifs: int
+    bmps: int
+    webps: int
+    tiffs: int
+    def __init__(self, *args: float, **fields: float) -> None: ...
+
 class LineCounts:
     lines: int
     blank: int
@@ -490,6 +523,17 @@ def spread_lists(
     stride: int,
     values: npt.NDArray[np.uint8 | np.bool_] | None,
 ) -> int: ...
+def count_names(
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    starts: npt.NDArray[np.int64] | None,
+    lengths: npt.NDArray[np.int64] | None,
+    first_record: int,
+    table: npt.NDArray[np.int64] | None,
+    counts: npt.NDArray[Any] | None,
+    status: npt.NDArray[np.uint8 | np.bool_] | None,
+    parts: npt.NDArray[np.int64] | None,
+) -> int: ...
+def are_texts(data: npt.NDArray[np.uint8 | np.bool_] | None, offsets: npt.NDArray[np.int64] | None) -> int: ...
 def find_bad_utf8(data: npt.NDArray[np.uint8 | np.bool_] | None) -> int: ...
 def find_byte(data: npt.NDArray[np.uint8 | np.bool_] | None, at: int, byte: int) -> int: ...
 def last_line_end(data: npt.NDArray[np.uint8 | np.bool_] | None) -> int: ...

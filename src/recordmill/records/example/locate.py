@@ -13,16 +13,12 @@ import numpy.typing as npt
 from recordmill.base import native
 from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.buffers import filled, room
-from recordmill.base.kernels import inlined, kernel
-from recordmill.base.pointers import load8
-from recordmill.records.protobuf.wire import short_extent
 from recordmill.schemas.feature import Feature
 
 # Why a record is not good, beside the native library's reasons: what the second pass finds out.
 OUT_OF_RANGE, VALUE_NOT_UTF8, WRONG_SIZE, RAGGED_VALUE = range(24, 28)
 UNREAD, UNUSUAL = native.UNREAD, native.UNUSUAL
 
-_LEN1, _LEN2, _LEN3 = 0x0A, 0x12, 0x1A  # tags of fields 1, 2, 3 with wire type LEN
 _COLUMN_FIELDS = 5  # of native.CellColumn
 _NULLS = 4
 
@@ -66,9 +62,9 @@ class Cells:
             names: the table of the columns' names; others are added.
         """
         return native.locate_features(
-            *(blocks, starts, lengths, parts, others, names),
-            *(self.columns, self.ints, self.floats, self.at, self.sizes, self.valid, self.status, self.culprits),
-        )
+            blocks, starts, lengths, parts, others, names, self.columns, self.ints, self.floats, self.at, self.sizes,
+            self.valid, self.status, self.culprits,
+        )  # fmt: skip
 
     def has_nulls(self, column: int) -> bool:
         """Whether one of the column's cells is a null."""
@@ -112,83 +108,6 @@ class LocatedColumns:
         valid = filled((len(self.modes), (rows + 7) // 8), 255, np.uint8)
         status, culprits = filled(rows, UNREAD, np.uint8), filled(rows, -1, np.int64)
         return Cells(ints, floats, at, sizes, valid, status, culprits, columns)
-
-
-@inlined
-def plain_list(at: int, end: int, tag: int) -> tuple[int, int]:
-    """(address, end) of the values inside a Feature's list: framed bytes, or one packed run's content;
-    (-1, -1) is unusual.
-    """
-    if tag == _LEN1:
-        start = at
-        while at < end:
-            if load8(at) != _LEN1:
-                return -1, -1
-            _, at = short_extent(at + 1, end)
-            if at < 0:
-                return -1, -1
-        return start, end
-    if at == end:
-        return at, at
-    if load8(at) != _LEN1:
-        return -1, -1
-    start, stop = short_extent(at + 1, end)
-    if stop != end or (tag == _LEN2 and (end - start) & 3):
-        return -1, -1
-    return start, end
-
-
-@kernel
-def plain_varints(at: int, end: int) -> bool:
-    """Whether [at, end) is a whole number of varints, none too long."""
-    run = 0
-    while at < end:
-        run = run + 1 if load8(at) >= 0x80 else 0
-        if run >= 10:
-            return False
-        at += 1
-    return run == 0
-
-
-@kernel
-def plain_feature(at: int, end: int, thorough: bool) -> bool:
-    """Whether [at, end) is a plain Feature; its varints are looked at only if thorough, else the second pass will."""
-    if at == end:
-        return True
-    tag = load8(at)
-    start, stop = short_extent(at + 1, end)
-    if stop != end or (tag != _LEN1 and tag != _LEN2 and tag != _LEN3):
-        return False
-    start, stop = plain_list(start, end, tag)
-    return start >= 0 and (tag != _LEN3 or not thorough or plain_varints(start, stop))
-
-
-@kernel
-def plain_steps(at: int, end: int, thorough: bool) -> bool:
-    """Whether [at, end) is a FeatureList of plain Features."""
-    while at < end:
-        if load8(at) != _LEN1:
-            return False
-        start, at = short_extent(at + 1, end)
-        if at < 0 or not plain_feature(start, at, thorough):
-            return False
-    return True
-
-
-@inlined
-def plain_entry(at: int, end: int) -> tuple[int, int, int, int]:
-    """(key, its end, value, its end) of the map entry that stands at the address; all -1 if it is unusual."""
-    if load8(at) == _LEN1:
-        at, stop = short_extent(at + 1, end)
-        if at < stop and load8(at) == _LEN1:
-            key, at = short_extent(at + 1, stop)
-            if at == stop:  # a key without a value: a Feature without a kind
-                return key, at, at, at
-            if at >= 0 and load8(at) == _LEN2:
-                value, value_end = short_extent(at + 1, stop)
-                if value_end == stop:
-                    return key, at, value, stop
-    return -1, -1, -1, -1
 
 
 _REASONS = {

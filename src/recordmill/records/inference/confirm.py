@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from recordmill.base import native
 from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.errors import RecordmillError
 from recordmill.records.example.decode import decode_only
-from recordmill.records.inference.census import all_text
 from recordmill.records.inference.infer import Inference
 from recordmill.schemas.feature import PAYLOAD, Feature, Schema
 
@@ -77,4 +77,4 @@ def _is_text(column: pa.Array) -> bool:
     if len(column) == 0 or values is None:
         return True
     offsets = np.frombuffer(ends, np.int64)[column.offset : column.offset + len(column) + 1]
-    return bool(all_text(np.frombuffer(values, np.uint8), offsets))
+    return bool(native.are_texts(np.frombuffer(values, np.uint8), offsets))

@@ -6,28 +6,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from recordmill.base import native
 from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.errors import DataError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.option_names import option
 from recordmill.records.example import locate
 from recordmill.records.example.decode import checked_batch
-from recordmill.records.inference import census
-from recordmill.records.inference.census import (
-    ABSENT_VALUE,
-    FIRST_OF_KIND,
-    IMAGE_VALUES,
-    KIND,
-    MAGIC_FORMATS,
-    new_counts,
-    take_census,
-)
 from recordmill.records.protobuf.message import wrong_name
-from recordmill.records.protobuf.name_table import Names, new_names
 from recordmill.records.protobuf.plain_form import EXAMPLE_PARTS, SEQUENCE_PARTS, join_records, plain_form
 from recordmill.schemas.feature import (
     BYTES,
@@ -48,6 +39,9 @@ _NAME_BYTES = 64  # bytes per name there is room for at first
 _NAMED_BYTES = 4 << 20  # 4 MiB of a record that is copied to tell a wrong name; Python takes some copies of it
 _MOST_NAME_BYTES = 64 << 20  # 64 MiB of all names
 _KINDS = (BYTES, FLOAT, INT64)
+_COUNTS: np.dtype[Any] = np.dtype(native.NameCounts)
+_IMAGES = {"jpegs": "JPEG", "pngs": "PNG", "gifs": "GIF", "bmps": "BMP", "webps": "WebP", "tiffs": "TIFF"}
+_ABSENT = (1 << 63) - 1  # no record number; also the identity of a minimum
 
 FeatureLocation = tuple[str, int]  # (source, record number)
 
@@ -327,12 +321,14 @@ def infer(
     """
     most = most_features(memory_bytes)
     for room, text_bytes in ((min(_FIRST_NAMES, most), _FIRST_NAMES * _NAME_BYTES), (most, _MOST_NAME_BYTES)):
-        names, counts = new_names(room, text_bytes), new_counts(room + 1)
-        tally = _count(*checked_batch(data, starts, lengths), first_record, names, counts)
+        table, counts = np.zeros(native.names_room(room, text_bytes), np.int64), _no_counts(room + 1)
+        native.clear_names(table, room, text_bytes)
+        tally = _count(*checked_batch(data, starts, lengths), first_record, table, counts)
         if tally is not None:
             break
+    names = _names(table)
     if tally is None:
-        check_feature_count(len(names.names()) + 1, memory_bytes, source)
+        check_feature_count(len(names) + 1, memory_bytes, source)
         raise DataError(
             f"names of features of more than {_MOST_NAME_BYTES >> 20} MiB: they seem to be data; give a schema",
             source=source,
@@ -340,13 +336,33 @@ def infer(
     status, parts = tally
     others = np.flatnonzero(status)
     sequences = int(np.count_nonzero((status == 0) & (parts >= 2)))
-    features, found = {}, names.names()
-    for (text, part), line in zip(found, counts[1 : len(found) + 1].tolist(), strict=True):
-        if line[census.RECORD_COUNT]:
-            features[text.decode(), part == 2] = _counts(text.decode(), part == 2, line, source)
+    features = {
+        (name, per_step): _feature_counts(name, per_step, dict(zip(_COUNTS.names or (), line, strict=True)), source)
+        for (name, per_step), line in zip(names, counts[1 : len(names) + 1].tolist(), strict=True)
+        if line[0]
+    }
     first_other = (source, first_record + int(others[0])) if len(others) else None
     wrong = "" if first_other is None else _misnamed(data, starts[others[0]], lengths[others[0]], first_other)
     return Inference(len(status) - len(others) - sequences, sequences, len(others), first_other, features, wrong)
+
+
+def _names(table: Int64s) -> list[tuple[str, bool]]:
+    """Returns the names in slots 1 ..., and whether each is that of a feature list."""
+    places = np.zeros((native.list_names(table, None), 3), np.int64)
+    native.list_names(table, places)
+    text = table.view(np.uint8)
+    return [(text[at : at + size].tobytes().decode(), part == 2) for at, size, part in places.tolist()]
+
+
+def _no_counts(slots: int) -> npt.NDArray[Any]:
+    counts = np.zeros(slots, _COUNTS)
+    for name in _COUNTS.names or ():
+        if name.startswith(("least_", "first_")):
+            counts[name] = _ABSENT
+        elif name.startswith(("most_", "last_")):
+            counts[name] = -1
+    counts["most_int"] = -_ABSENT - 1
+    return counts
 
 
 def _misnamed(data: Bytes, start: int, length: int, place: FeatureLocation) -> str:
@@ -356,13 +372,13 @@ def _misnamed(data: Bytes, start: int, length: int, place: FeatureLocation) -> s
 
 
 def _count(
-    data: Bytes, starts: Int64s, lengths: Int64s, first_record: int, names: Names, counts: Int64s
+    data: Bytes, starts: Int64s, lengths: Int64s, first_record: int, table: Int64s, counts: npt.NDArray[Any]
 ) -> tuple[npt.NDArray[np.uint8], Int64s] | None:
-    """(status, parts) of each record (see census.take_census), None if the names are too many. Unusual ones are counted
+    """(status, parts) of each record (see native.count_names), None if the names are too many. Unusual ones are counted
     in their plain form.
     """
     status, parts = np.full(len(starts), locate.UNREAD, np.uint8), np.zeros(len(starts), np.int64)
-    left = take_census(data, starts, lengths, first_record, names.address(), counts, status, parts)
+    left = native.count_names(data, starts, lengths, first_record, table, counts, status, parts)
     for message in (EXAMPLE_PARTS, SEQUENCE_PARTS):
         if left <= 0:
             break
@@ -379,27 +395,25 @@ def _count(
         all_at, all_size = np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
         all_at[odd], all_size[odd] = at, size
         status[odd[good]] = locate.UNREAD
-        counts[:, census.LAST_ROW] = -1
-        left = take_census(plain, all_at, all_size, first_record, names.address(), counts, status, parts)
+        counts["last_row"] = -1
+        left = native.count_names(plain, all_at, all_size, first_record, table, counts, status, parts)
     return None if left < 0 else (status, parts)
 
 
-def _counts(name: str, per_step: bool, line: list[int], source: str) -> FeatureCounts:
-    def known(value: int, nothing: int) -> int | None:
-        return None if value == nothing else value
+def _feature_counts(name: str, per_step: bool, seen: Mapping[str, int], source: str) -> FeatureCounts:
+    def known(field: str, nothing: int) -> int | None:
+        return None if seen[field] == nothing else seen[field]
 
-    kinds = {kind: line[KIND + i] for i, kind in enumerate(_KINDS) if line[KIND + i]}
+    kinds = {kind: seen[f"{kind}_lists"] for kind in _KINDS if seen[f"{kind}_lists"]}
     fewest_at, most_at = (
-        None if line[at] == ABSENT_VALUE else (source, line[at]) for at in (census.FIRST_LEAST, census.FIRST_MOST)
+        None if seen[field] == _ABSENT else (source, seen[field]) for field in ("first_least", "first_most")
     )
-    ints = INT64 in kinds and line[census.LEAST_INT] <= line[census.MOST_INT]
+    ints = INT64 in kinds and seen["least_int"] <= seen["most_int"]
     return FeatureCounts(
-        name, per_step, line[census.RECORD_COUNT], kinds,
-        {kind: (source, line[FIRST_OF_KIND + _KINDS.index(kind)]) for kind in kinds}, line[census.KINDLESS],
-        line[census.EMPTY_VALUE], line[census.VALUE_COUNT], known(line[census.LEAST_VALUES], ABSENT_VALUE),
-        known(line[census.MOST_VALUES], -1), fewest_at, most_at, line[census.BYTES_VALUES], line[census.TEXTS],
-        {name: line[IMAGE_VALUES + i] for i, name in enumerate(MAGIC_FORMATS) if line[IMAGE_VALUES + i]},
-        known(line[census.LEAST_BYTES], ABSENT_VALUE), known(line[census.MOST_LOOKED_AT_BYTES], -1),
-        line[census.LEAST_INT] if ints else None, line[census.MOST_INT] if ints else None, line[census.SUM_INT],
-        known(line[census.LEAST_STEPS], ABSENT_VALUE), known(line[census.MOST_STEPS], -1),
+        name, per_step, seen["records"], kinds, {kind: (source, seen[f"first_{kind}"]) for kind in kinds},
+        seen["kindless"], seen["empty"], seen["values"], known("least_values", _ABSENT), known("most_values", -1),
+        fewest_at, most_at, seen["bytes_values"], seen["texts"],
+        {name: seen[field] for field, name in _IMAGES.items() if seen[field]},
+        known("least_bytes", _ABSENT), known("most_bytes", -1), seen["least_int"] if ints else None,
+        seen["most_int"] if ints else None, seen["sum_int"], known("least_steps", _ABSENT), known("most_steps", -1),
     )  # fmt: skip

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from recordmill.base.utf8 import is_feature_name
-from recordmill.records.protobuf.wire import I32, I64, LEN, VARINT
 
+VARINT, I64, LEN, I32 = 0, 1, 2, 5  # the wire types that have not gone out of use
 _SIZES = {I64: 8, I32: 4}
 _MOST_ENTRIES = 1 << 16  # 65,536 that are looked at for a wrong name, half a second; the most features there are
 
