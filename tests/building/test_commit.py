@@ -209,12 +209,13 @@ def _publish_and_die(out: Path, content: bytes, base: int, step: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process.*fork:DeprecationWarning")
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.sweep)])
 def test_killed_at_any_step_of_the_commit_leaves_the_old_or_the_new_data_set_and_the_next_build_cleans(
-    tmp_path: Path,
+    tmp_path: Path, every: int
 ) -> None:
     contents = [b"one", b"two", b"three", b"four"]
     seen = set()
-    for step in itertools.count():
+    for step in itertools.count(step=every):
         out = tmp_path / str(step)
         for base, content in enumerate(contents[:2]):
             build(out, content, base)

@@ -106,6 +106,7 @@ def test_the_slices_of_a_terabyte_are_found_in_a_part_of_the_memory(monkeypatch:
     assert most < DEFAULT_MEMORY_BYTES // 16
 
 
+@pytest.mark.sweep
 def test_one_key_of_a_terabyte_is_divided_in_a_part_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every run holds the files that follow those of the run before it: a shard is then in one run, or two."""
 

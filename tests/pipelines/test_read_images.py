@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kit import rejects_of
+from kit import read_in_each_way, rejects_of, table_of
 from made_data_set import write_data_set
 from PIL import Image
 
@@ -23,7 +23,6 @@ from recordmill.pipelines.read import dry_run, read
 from recordmill.records.columns import decode_images
 from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.records.writers.npy import open_columns
-from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards import cutting
 
@@ -44,13 +43,8 @@ def encoded(size: tuple[int, int], seed: int, name: str = "PNG", mode: str = "RG
 
 
 def write(tmp_path: Path, images: list[bytes | None]) -> Path:
-    arrow = to_arrow(SCHEMA)
-    columns = [
-        pa.array(images, arrow.field(0).type),
-        pa.array(range(len(images)), pa.int64()),
-        pa.array([b"\0no image"] * len(images), pa.large_binary()),
-    ]
-    return write_data_set(tmp_path / "out", {"train": pa.table(columns, schema=arrow)}, SCHEMA, shards=2)
+    columns = {"image": images, "label": range(len(images)), "other": [b"\0no image"] * len(images)}
+    return write_data_set(tmp_path / "out", {"train": table_of(columns, SCHEMA)}, SCHEMA, shards=2)
 
 
 def plain(image: bytes, mode: str = "RGB", size: tuple[int, int] | None = None) -> np.ndarray[Any, Any]:
@@ -81,16 +75,10 @@ def test_resizing_and_channels(tmp_path: Path, channels: int, mode: str) -> None
     images = [
         encoded((5 + seed, 20 - seed), seed, mode=("RGB", "L", "P", "RGBA", "LA")[seed % 5]) for seed in range(15)
     ]
-    out = write(tmp_path, list(images))
-    trees = []
-    for number, options in enumerate([{"threads": 1}, {"threads": 4}, {"runner": "FnApiRunner"}]):
-        result = read(
-            out, tmp_path / str(number), to="npy", decode_images="image", resize="8x6", channels=channels, **options
-        )
-        trees.append({path.name: path.read_bytes() for path in sorted(result.paths[0].iterdir())})
-    assert trees[0] == trees[1] == trees[2]
-    pixels = np.load(result.paths[0] / "image.npy")
-    assert np.array_equal(pixels, [plain(image, mode, (6, 8)) for image in images])
+    out, options = write(tmp_path, list(images)), {"decode_images": "image", "resize": "8x6", "channels": channels}
+    for result in read_in_each_way(out, tmp_path, to="npy", **options):
+        pixels = np.load(result.paths[0] / "image.npy")
+        assert np.array_equal(pixels, [plain(image, mode, (6, 8)) for image in images])
 
 
 def test_images_of_many_sizes_are_lists_in_tables_and_refused_as_one_array(tmp_path: Path) -> None:
@@ -161,29 +149,15 @@ def test_an_image_that_memory_can_not_hold_is_named(tmp_path: Path) -> None:
     into = io.BytesIO()
     Image.new("RGB", (4000, 4000)).save(into, "PNG")
     out = write(tmp_path, [encoded((9, 7), 1), encoded((8, 7), 2), into.getvalue()])
-    for number, options in enumerate([{"to": "npy", "resize": "2x2"}, {"to": "parquet"}, {"to": "arrow"}]):
-        with pytest.raises(
-            DataError,
-            match=r"record \d, byte \d+: feature 'image': an image takes \d+ MiB to decode.* memory=.230MiB. leaves",
-        ) as error:
-            read(
-                out,
-                tmp_path / str(number),
-                decode_images="image",
-                columns="image",
-                memory="230MiB",
-                max_rejects="50%",
-                **options,
-            )
-        assert not (tmp_path / str(number)).exists() or not list((tmp_path / str(number)).glob("*"))
-        assert ('to="arrow"' in str(error.value)) == (options["to"] == "parquet")
+    said = r"record \d, byte \d+: feature 'image': an image takes \d+ MiB to decode.* memory=.230MiB. leaves"
+    for number, more in enumerate([{"to": "npy", "resize": "2x2"}, {"to": "parquet"}, {"to": "arrow"}]):
+        options: dict[str, Any] = {"decode_images": "image", "columns": "image", **more}
+        with pytest.raises(DataError, match=said) as error:
+            read(out, tmp_path / str(number), memory="230MiB", max_rejects="50%", **options)
+        assert not list(tmp_path.glob(f"{number}/*"))
+        assert ('to="arrow"' in str(error.value)) == (more["to"] == "parquet")
         enough = str(error.value).split("; memory=")[1].split()[0].strip('"')
-        assert (
-            read(
-                out, tmp_path / f"{number} enough", decode_images="image", columns="image", memory=enough, **options
-            ).written
-            == 3
-        )
+        assert read(out, tmp_path / f"{number} enough", memory=enough, **options).written == 3
 
 
 @pytest.mark.sweep
@@ -193,29 +167,11 @@ def test_files_depend_neither_on_memory_nor_on_threads(tmp_path: Path, monkeypat
     images: list[bytes | None] = [encoded((5 + 13 * (seed % 7), 4 + seed % 5), seed) for seed in range(60)]
     images[7], images[20], images[41] = b"no image", None, encoded((9, 9), 5)[:-20]
     out = write(tmp_path, images)
-    trees = []
-    ways: list[dict[str, Any]] = [
-        {"threads": 1},
-        {"threads": 4},
-        {"threads": 4, "memory": "240MiB"},
-        {"runner": "FnApiRunner"},
-    ]
     for to in ("parquet", "arrow", "npy"):
-        for number, options in enumerate(ways):
-            result = read(
-                out,
-                tmp_path / f"{to}{number}",
-                to=to,
-                decode_images="image",
-                max_rejects=9,
-                resize="4x4" if to == "npy" else None,
-                **options,
-            )
+        options = {"to": to, "decode_images": "image", "max_rejects": 9, "resize": "4x4" if to == "npy" else None}
+        for result in read_in_each_way(out, tmp_path / to, **options):
             assert (result.written, result.rejected) == (58, 2)
-            files = sorted(path for path in (tmp_path / f"{to}{number}").rglob("*") if path.is_file())
-            trees.append([(path.relative_to(tmp_path / f"{to}{number}"), path.read_bytes()) for path in files])
-        assert trees[-1] == trees[-2] == trees[-3] == trees[-4]
-    table = pa.concat_tables([pq.read_table(path) for path in sorted((tmp_path / "parquet0").glob("*.parquet"))])
+    table = pa.concat_tables([pq.read_table(path) for path in sorted((tmp_path / "parquet" / "0").glob("*.parquet"))])
     for row, image in zip(table["label"].to_pylist(), table["image"], strict=True):
         expected = images[row]
         assert image.as_py() == (None if expected is None else plain(expected).tolist())
@@ -235,15 +191,8 @@ def test_large_images_are_taken_over_in_bands(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = write(tmp_path, [encoded((9, 7), seed) for seed in range(4)])
-    assert (
-        main(
-            [
-                "read", str(out), "--out", str(tmp_path / "to"), "--to", "npy", "--decode-images", "--resize",
-                "2x4", "--channels", "1",
-            ]
-        )
-        == 0
-    )  # fmt: skip
+    options = ["--to", "npy", "--decode-images", "--resize", "2x4", "--channels", "1"]
+    assert main(["read", str(out), "--out", str(tmp_path / "to"), *options]) == 0
     assert np.load(tmp_path / "to" / "train" / "image.npy").shape == (4, 2, 4, 1)
     for arguments, message in [
         (["--resize", "2x2"], "--resize needs --decode-images"),

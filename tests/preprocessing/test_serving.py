@@ -285,6 +285,7 @@ def test_a_table_is_read_from_an_asset_of_the_graph_only(small: Path, tmp_path: 
         check_graph(str(tmp_path / "own"), trusted=False)
 
 
+@pytest.mark.sweep
 def test_a_damaged_graph_is_refused_in_a_sentence_or_taken(small: Path) -> None:
     (folder,) = small.glob("data-*/transform")
     path, random = folder / "transform_fn" / "saved_model.pb", np.random.default_rng(5)

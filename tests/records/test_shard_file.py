@@ -93,7 +93,7 @@ def test_every_cut_is_an_error_at_its_record(tmp_path: Path, batch_bytes: int) -
         assert message.startswith(f"s: record {number}, byte {STARTS[number]}: truncated")
 
 
-@pytest.mark.parametrize("batch_bytes", [64, 1 << 20])
+@pytest.mark.parametrize("batch_bytes", [64, pytest.param(1 << 20, marks=pytest.mark.sweep)])
 def test_every_damaged_byte_is_an_error_at_its_record(tmp_path: Path, batch_bytes: int) -> None:
     for at in range(len(SHARD)):
         damaged = bytearray(SHARD)

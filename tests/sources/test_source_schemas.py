@@ -369,6 +369,7 @@ def test_data_in_memory_of_too_many_features_is_refused(tmp_path: Path) -> None:
         recordmill.build(data, tmp_path / "out", memory=MEMORY, quiet=True)
 
 
+@pytest.mark.sweep
 def test_foreign_records_of_too_many_features_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "wide.tfrecord", MAX_FEATURES + 1)
     with pytest.raises(DataError, match=r"wide\.tfrecord: it has 65,537 features or more, and the most is 65,536"):
