@@ -23,23 +23,14 @@ from recordmill.schemas.feature import Schema
 
 # What SQL writes without parentheses, so that the parser takes it for a column: the binder makes functions of these
 # where no column has the name.
-_VALUES = frozenset(
-    (
-        "current_catalog",
-        "current_date",
-        "current_role",
-        "current_schema",
-        "current_time",
-        "current_timestamp",
-        "current_user",
-    )
-) | {
-    "localtime",
-    "localtimestamp",
-    "session_user",
-    "user",
-}
+_VALUE_NAMES = """
+current_catalog current_date current_role current_schema current_time current_timestamp current_user localtime
+localtimestamp session_user user
+"""
+_VALUES = frozenset(_VALUE_NAMES.split())
 _ROW_NUMBERS = frozenset(("rowid", "recordmill row"))  # of a batch, and so of how the file was cut
+_ROW = "recordmill row"  # the column of row numbers that comes back
+_local = threading.local()
 
 
 def named_columns(connection: Any, condition: str, names: Sequence[str], said: str) -> tuple[str, ...]:
@@ -105,10 +96,6 @@ def _changes(connection: Any, name: str) -> bool:
         any(_undecided(connection, _parse(connection, f"SELECT {definition}"), set()))
         for definition in {one for _, one in found if one}
     )
-
-
-_ROW = "recordmill row"  # the column of row numbers that comes back
-_local = threading.local()
 
 
 @dataclass(frozen=True, eq=False)

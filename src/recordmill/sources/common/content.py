@@ -39,21 +39,10 @@ py ipynb sh js ts css c h cc cpp java go rs r rb sql lock sha256 sha1 md5
 log mat npy npz pkl pickle h5 hdf5 zip tar tgz 7z rar
 """
 NO_DATA_EXTENSIONS = frozenset(_WITHOUT_DATA.split())
-_PAPERS = frozenset(
-    (
-        "readme",
-        "license",
-        "licence",
-        "copying",
-        "notice",
-        "authors",
-        "changelog",
-        "citation",
-        "contributing",
-        "dockerfile",
-        "makefile",
-    )
-)
+_PAPER_NAMES = """
+readme license licence copying notice authors changelog citation contributing dockerfile makefile
+"""
+_PAPERS = frozenset(_PAPER_NAMES.split())
 _DELIMITERS = ",\t;|"
 _HEADER_BYTES, _FRAME_BYTES = 12, 16  # of a record of TFRecord, beside its payload
 _MIN_ROWS = 3  # lines below which commas that happen to agree prove no table

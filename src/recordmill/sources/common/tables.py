@@ -20,18 +20,8 @@ from recordmill.sources.common.contract import Source, Unit
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.lazy_table import Item, Table
 
-_SCHEMA = pa.schema(
-    {
-        "first_file": pa.uint32(),
-        "last_file": pa.uint32(),
-        "start": pa.int64(),
-        "stop": pa.int64(),
-        "first_row": pa.int64(),
-        "rows": pa.int64(),
-        "size_bytes": pa.int64(),
-        "line": pa.int64(),
-    }
-)
+_FILES = ("first_file", "last_file")
+_SCHEMA = pa.schema([(field.name, pa.uint32() if field.name in _FILES else pa.int64()) for field in fields(Unit)])
 
 
 class UnitTable(Table[Unit]):

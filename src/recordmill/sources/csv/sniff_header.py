@@ -4,7 +4,6 @@ about several files that make one input to one answer, or the error that names t
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence, Set
@@ -27,7 +26,7 @@ version unit currency product item order quantity
 """
 _WORDS = frozenset(_USUAL_NAMES.split())
 _SPLIT = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")
-_NUMBERED = re.compile(r"([A-Za-z][A-Za-z _-]*)(\d{1,6})")
+_SHOWN = 100  # characters of a first row in a message
 _LONGEST_NAME = 60  # characters
 _FEW = 10  # rows below which the values of a column of text say nothing about the next one
 _TYPED = 2  # columns of numbers or times below text: no row of data has two strays of different texts
@@ -99,8 +98,6 @@ def _row_votes(first: Sequence[str]) -> list[_Vote]:
     alphabet = "".join(first).lower()
     if len(alphabet) == len(first) > 1 and alphabet == "abcdefghijklmnopqrstuvwxyz"[: len(first)]:
         votes.append(_Vote(3, "it is the alphabet"))
-    if _is_numbered(first):
-        votes.append(_Vote(3, f"it is numbered: {first[0][:_LONGEST_NAME]!r}, {first[1][:_LONGEST_NAME]!r}, ..."))
     known = [text for text in first if _is_word(text)]
     if len(known) * 2 >= len(first):
         votes.append(_Vote(3 if len(known) > 1 else 2, f"it holds usual names ({', '.join(known[:3])})"))
@@ -110,15 +107,6 @@ def _row_votes(first: Sequence[str]) -> list[_Vote]:
     if twice := [text for text, count in Counter(named).items() if count > 1]:
         votes.append(_Vote(-3, f"it holds {twice[0][:_LONGEST_NAME]!r} twice"))
     return votes
-
-
-def _is_numbered(first: Sequence[str]) -> bool:
-    """Returns whether it is one word with numbers that count up: `f0,f1,f2`."""
-    parts = [_NUMBERED.fullmatch(text.strip()) for text in first]
-    found = [(part[1], int(part[2])) for part in parts if part is not None]
-    return 1 < len(found) == len(first) and all(
-        one[0] == other[0] and one[1] + 1 == other[1] for one, other in itertools.pairwise(found)
-    )
 
 
 def _is_word(text: str) -> bool:
@@ -175,9 +163,6 @@ def _shape(text: str) -> str:
     for kind in kinds:
         shape += kind if not shape.endswith(kind) else ""
     return shape
-
-
-_SHOWN = 100  # characters of a first row in a message
 
 
 @dataclass(frozen=True)

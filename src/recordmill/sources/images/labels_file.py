@@ -29,6 +29,11 @@ _FORMATS: dict[str, Callable[[InputFile, PlanOptions], Source]] = {
     **dict.fromkeys(("csv", "tsv", "txt"), lambda file, common: plan_csv([file], CsvOptions(header=True), common)),
     **dict.fromkeys(("jsonl", "ndjson"), lambda file, common: plan_jsonl([file], JsonlOptions(), common)),
 }
+_PATH_NAMES = """
+file_name filename file path file_path filepath image image_path image_name image_file image_filename
+img img_path img_name image_id img_id id name
+"""
+_PATH_COLUMNS = _PATH_NAMES.split()  # of paths, the surest first
 
 
 @dataclass(frozen=True)
@@ -89,24 +94,6 @@ def _lines(source: Source, chunks: Sequence[Chunk]) -> Sequence[int]:
         return [int(line) + 1 for chunk in chunks for line in chunk.position]
     lines = [lines for unit in source.units for lines in source.lines_of(unit)]
     return [int(line) for line in np.concatenate(lines)]
-
-
-_PATH_COLUMNS = (
-    *(
-        "file_name",
-        "filename",
-        "file",
-        "path",
-        "file_path",
-        "filepath",
-        "image",
-        "image_path",
-        "image_name",
-        "image_file",
-        "image_filename",
-    ),
-    *("img", "img_path", "img_name", "image_id", "img_id", "id", "name"),
-)
 
 
 @dataclass(frozen=True)
