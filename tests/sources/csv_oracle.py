@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from recordmill.sources.csv.dialect import TOLD, CsvOptions
+from recordmill.sources.csv.dialect import AUTO_QUOTE, CsvOptions
 
 _LINE_ENDS = (10, 13)
 
@@ -28,7 +28,7 @@ class Row:
 
 def oracle_rows(data: bytes, options: CsvOptions, delimiter: str = ",", columns: int | None = None) -> list[Row]:
     """All rows of the file; a quote that is to be told is the double one. columns: of one, a blank line is a row."""
-    options = replace(options, quote='"') if options.quote == TOLD else options
+    options = replace(options, quote='"') if options.quote == AUTO_QUOTE else options
     return list(_rows(data, options, delimiter, columns == 1))
 
 

@@ -118,7 +118,7 @@ def test_required_is_what_every_part_has() -> None:
     assert unifier.schema() == Schema(
         (Feature("a", "int16", required=True), Feature("b", "string"), Feature("c", "string"))
     )
-    assert unifier.untold() == ()
+    assert unifier.without_values() == ()
 
 
 def test_empty_lists_go_with_lists() -> None:

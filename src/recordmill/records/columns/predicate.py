@@ -33,9 +33,9 @@ _ROW = "recordmill row"  # the column of row numbers that comes back
 _local = threading.local()
 
 
-def named_columns(connection: Any, condition: str, names: Sequence[str], said: str) -> tuple[str, ...]:
+def named_columns(connection: Any, condition: str, names: Sequence[str], quoted: str) -> tuple[str, ...]:
     """Returns those of the names that a condition, which DuckDB found valid over columns of all these names, looks at;
-    case does not count. said: the condition as messages quote it.
+    case does not count. quoted: the condition as messages quote it.
 
     Raises:
         UsageError: it is not decided by a row's own values: it calls `random()`, `now()` or the like, names a row
@@ -44,7 +44,7 @@ def named_columns(connection: Any, condition: str, names: Sequence[str], said: s
     nodes = _parse(connection, f"SELECT 1 WHERE (({condition}\n)::BOOLEAN)")
     for what in _undecided(connection, nodes, {name.lower() for name in names}):
         raise UsageError(
-            f"{said}: {what}, so it would not select the same records each time; it may look at "
+            f"{quoted}: {what}, so it would not select the same records each time; it may look at "
             "a record's own features only"
             + (f"; {option('sample')} with {option('seed')} takes a random share" if what.startswith("random") else "")
         )

@@ -50,21 +50,25 @@ def partition_values(files: FileTable, ordinals: Sequence[int], fields: Mapping[
     """Returns what the folders of these files say, a row each."""
     columns = files.take(ordinals, [_PREFIX + name for name in fields]).values()
     words = (pa.array(column.to_pylist(), pa.string()) for column in columns)
-    arrays = [column.cast(said.type) for column, said in zip(words, fields.values(), strict=True)]
+    arrays = [column.cast(field.type) for column, field in zip(words, fields.values(), strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields.values()))
 
 
 @dataclass(frozen=True)
 class PartitionedSource:
-    """A Source with the columns that folders make. own: what reads the files, without its tables. said: the features
-    that folders make. named: the label, if it is one of them and its classes are texts of its values.
+    """A Source with the columns that folders make.
+
+    Attributes:
+        own: The source that reads the files, without its tables.
+        made: The features that folders make.
+        named: The label, if it is one of them and its classes are texts of its values.
     """
 
     schema: Schema
     files: FileTable
     units: Sequence[Unit]
     own: Source
-    said: Schema
+    made: Schema
     named: str | None = None
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
@@ -80,7 +84,7 @@ class PartitionedSource:
 
     @functools.cached_property
     def _fields(self) -> dict[str, pa.Field]:
-        return {name: said for name, said in partition_fields(self.files).items() if name in self.said}
+        return {name: field for name, field in partition_fields(self.files).items() if name in self.made}
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """Yields what the kind reads, each record with what the folders of its file say."""
@@ -95,7 +99,7 @@ class PartitionedSource:
     def _with_partitions(self, chunk: Chunk) -> Chunk:
         assert isinstance(chunk.records, pa.RecordBatch)
         ordinals, of_row = np.unique(chunk.file, return_inverse=True)
-        found = conform(partition_values(self.files, ordinals.tolist(), self._fields), self.said, self.named)
+        found = conform(partition_values(self.files, ordinals.tolist(), self._fields), self.made, self.named)
         rows, rejects = np.arange(chunk.rows), list(chunk.rejects)
         for at, reason, message in found.bad:
             lost = rows[of_row == at]
@@ -103,9 +107,9 @@ class PartitionedSource:
             rejects += (Reject(self.files[int(ordinals[at])].name, place, reason, message) for place in places)
         if found.bad:
             rows = rows[np.isin(of_row, found.good)]
-        said = found.batch.take(pa.array(np.searchsorted(found.good, of_row[rows])))
+        made = found.batch.take(pa.array(np.searchsorted(found.good, of_row[rows])))
         records = chunk.records if len(rows) == chunk.rows else chunk.records.take(pa.array(rows))
-        columns = {**_by_name(self.own.schema, records), **_by_name(self.said, said)}
+        columns = {**_by_name(self.own.schema, records), **_by_name(self.made, made)}
         batch = pa.RecordBatch.from_arrays([columns[f.name] for f in self.schema], schema=to_arrow(self.schema))
         file, position = chunk.file[rows], chunk.position[rows]
         return replace(chunk, records=batch, file=file, position=position, rejects=tuple(rejects))
@@ -144,9 +148,9 @@ def plan_with_partitions(
     )
     notes = tuple(note for note in own.notes if not any(note.startswith(f"{name}: not in ") for name in given))
     unifier = Unifier(declared_columns(common))
-    said = partition_values(files, range(len(files)), {name: fields[name] for name in given})
-    unifier.add(said.schema, "the names of folders", {column: said.column(column).null_count for column in given})
-    made, more, named = finish_parts(unifier, [said], common, "the names of folders")
+    values = partition_values(files, range(len(files)), {name: fields[name] for name in given})
+    unifier.add(values.schema, "the names of folders", {column: values.column(column).null_count for column in given})
+    made, more, named = finish_parts(unifier, [values], common, "the names of folders")
     notes = (*notes, *more)
     if not len(made):
         same: Source = replace(own, notes=notes)  # type: ignore[type-var]

@@ -170,8 +170,8 @@ class PlanOptions:
         """Returns (the same with a schema that names none of `may_lack` but those that are there, what to note)."""
         if self.schema is None or not (absent := [n for n in self.schema.names if n in self.may_lack - {*there}]):
             return self, []
-        kept = self.schema.select(name for name in self.schema.names if name not in absent)
-        return replace(self, schema=kept), [f"{name}: not in {what}, so it is left out" for name in absent]
+        present = self.schema.select(name for name in self.schema.names if name not in absent)
+        return replace(self, schema=present), [f"{name}: not in {what}, so it is left out" for name in absent]
 
 
 UNIT_FILES = 4096  # so that many tiny files spread over threads too

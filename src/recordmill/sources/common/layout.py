@@ -267,27 +267,27 @@ def without_unlabelled_files(
     Raises:
         UsageError: as read_layout; there are such files and unlabelled is ERROR; they are as many as those in folders.
     """
-    kept, notes = files, list[str]()
+    chosen, notes = files, list[str]()
     if class_from == NO_LAYOUT or unlabelled == KEEP:
-        return kept, read_layout(kept, roots, split_from=split_from, class_from=class_from), ()
-    if split_from in (AUTO_LAYOUT, FOLDER_LAYOUT) and _has_splits_inside(kept):
-        inside = np.fromiter(("/" in name for name in kept.names()), np.bool_, len(kept))
+        return chosen, read_layout(chosen, roots, split_from=split_from, class_from=class_from), ()
+    if split_from in (AUTO_LAYOUT, FOLDER_LAYOUT) and _has_splits_inside(chosen):
+        inside = np.fromiter(("/" in name for name in chosen.names()), np.bool_, len(chosen))
         notes += _left_out(
-            kept, ~inside, "the folders of the splits and have no split", "move them into one", unlabelled
+            chosen, ~inside, "the folders of the splits and have no split", "move them into one", unlabelled
         )
-        kept = kept.filter(inside)
-    layout = read_layout(kept, roots, split_from=split_from, class_from=class_from)
+        chosen = chosen.filter(inside)
+    layout = read_layout(chosen, roots, split_from=split_from, class_from=class_from)
     if layout.class_names and not (labelled := ~where_none(layout.classes)).all():
         remedy = f"say {option('unlabelled', 'keep')} to have them without a label"
-        notes += _left_out(kept, ~labelled, "every class folder and have no label", remedy, unlabelled)
-        kept = kept.filter(labelled)
+        notes += _left_out(chosen, ~labelled, "every class folder and have no label", remedy, unlabelled)
+        chosen = chosen.filter(labelled)
         layout = replace(
             layout,
             splits=layout.splits.filter(pa.array(labelled)),
             classes=layout.classes.filter(pa.array(labelled)),
             notes=tuple(note for note in layout.notes if not note.endswith("have no label")),
         )
-    return kept, layout, (*notes, *_uneven(layout))
+    return chosen, layout, (*notes, *_uneven(layout))
 
 
 def _has_splits_inside(files: FileTable) -> bool:

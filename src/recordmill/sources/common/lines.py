@@ -238,29 +238,29 @@ def stream_lines(
 
 def whole_lines(blocks: Iterable[Bytes], max_line_bytes: int) -> Iterator[LineBlock]:
     """Blocks cut anywhere as blocks of whole lines."""
-    held: list[Bytes] = []  # the beginning of a line whose end is not there yet
+    pending: list[Bytes] = []  # the beginning of a line whose end is not there yet
     size, skipping = 0, False
     for block in blocks:
         end = native.last_line_end(block)
         if end == 0:
-            held, size = ([], size + len(block)) if skipping else ([*held, block], size + len(block))
+            pending, size = ([], size + len(block)) if skipping else ([*pending, block], size + len(block))
         else:
             first = 0
             if skipping:
                 first = native.find_byte(block, 0, 10) + 1
                 yield LineBlock(block[:0], size + first - 1)
-                held, skipping = [], False
+                pending, skipping = [], False
             if end > first:
                 yield from _check_long(
-                    np.concatenate([*held, block[first:end]]) if held else block[first:end], max_line_bytes
+                    np.concatenate([*pending, block[first:end]]) if pending else block[first:end], max_line_bytes
                 )
-            held, size = [block[end:]] if end < len(block) else [], len(block) - end
+            pending, size = [block[end:]] if end < len(block) else [], len(block) - end
         if size > max_line_bytes and not skipping:
-            held, skipping = [], True
+            pending, skipping = [], True
     if skipping:
         yield LineBlock(np.empty(0, np.uint8), size)
-    elif held:
-        yield from _check_long(np.concatenate(held), max_line_bytes)
+    elif pending:
+        yield from _check_long(np.concatenate(pending), max_line_bytes)
 
 
 def _check_long(data: Bytes, max_line_bytes: int) -> Iterator[LineBlock]:

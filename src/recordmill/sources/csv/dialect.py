@@ -18,7 +18,7 @@ from recordmill.sources.csv.sniff_dialect import STRONG, WEAK
 
 UNION, STRICT = "union", "strict"
 DELIMITERS = (*STRONG, *WEAK)  # what is told from the content, in order of preference
-TOLD = "told"  # instead of a quote: it is told from the content
+AUTO_QUOTE = "told"  # instead of a quote: it is detected
 
 _MOST_ROW_BYTES = 256 << 20  # 256 MiB: a field's length has 28 bits in the arrays that hold it
 
@@ -27,27 +27,30 @@ _MOST_ROW_BYTES = 256 << 20  # 256 MiB: a field's length has 28 bits in the arra
 class CsvOptions:
     """Options of CSV files.
 
-    delimiter: one ASCII character, or None: told from the content among `, ; tab | :` and the blank.
-    quote: one ASCII character; None: no quoting at all; TOLD: told from the content among the double quote, the single
-    one and none: none where all rows are whole without it, and some are not with it. doubled_quote: `""` inside quotes
-    is one quote. lenient_quotes: a field that goes on after its closing quote is read without these two quotes.
-    escape: one ASCII character that makes the next one literal, or None.
-    encoding: any that Python knows. A byte order mark of UTF-8, UTF-16 or UTF-32 tells its own and wins over the
-    default `utf-8`.
-    null_tokens: how a null is written. Unquoted it is a null in every column; *quoted* it is text in a text column
-        (`""` is the empty string, `"NA"` the text NA), and a null in a column of numbers, truth values or timestamps.
-        Missing is not empty.
-    header: the first row holds the columns' names; None: told from the content, or refused. names: their names, instead
-    of the header's or where there is none.
-    comment: one ASCII character; a line that starts with it is no row. skip_lines: lines before the header or the first
-    row. differing_columns: `union`: files may lack columns (null there) and have them in any order; `strict`: all have
-    the same ones in the same order. trim: blanks and tabs around a field are dropped, before quotes too. Off: they are
-    part of the value. max_row_bytes: a longer row is a reject and reading goes on at its next line: what a quote that
-    is never closed can swallow.
+    Attributes:
+        delimiter: One ASCII character, or None: detected among `, ; tab | :` and the blank.
+        quote: One ASCII character; None: no quoting at all; AUTO_QUOTE: detected among the double quote, the single one
+            and none. None is right if all rows are whole without a quote, and some are not with it.
+        doubled_quote: `""` inside quotes is one quote.
+        lenient_quotes: A field that goes on after its closing quote is read without these two quotes.
+        escape: One ASCII character that makes the next one literal, or None.
+        encoding: Any that Python knows. A byte order mark of UTF-8, UTF-16 or UTF-32 wins over the default `utf-8`.
+        null_tokens: Texts that are nulls. Unquoted they are nulls in every column; *quoted* they are text in a text
+            column (`""` is the empty string, `"NA"` the text NA), and nulls in a column of numbers, truth values or
+            timestamps. Missing is not empty.
+        header: Whether the first row holds the columns' names; None: detected, or refused.
+        names: Names of the columns, instead of the header's or where there is none.
+        comment: One ASCII character; a line that starts with it is no row.
+        skip_lines: Lines before the header or the first row.
+        differing_columns: `union`: files may lack columns (null there) and have them in any order; `strict`: all have
+            the same ones in the same order.
+        trim: Blanks and tabs around a field are dropped, before quotes too. Off: they are part of the value.
+        max_row_bytes: A longer row is a reject, and reading goes on at its next line: it bounds what a quote that is
+            never closed takes in.
     """
 
     delimiter: str | None = None
-    quote: str | None = TOLD
+    quote: str | None = AUTO_QUOTE
     doubled_quote: bool = True
     lenient_quotes: bool = False
     escape: str | None = None
@@ -64,7 +67,7 @@ class CsvOptions:
     def __post_init__(self) -> None:
         roles = {"delimiter": self.delimiter, "quote": self.quote, "escape": self.escape, "comment": self.comment}
         for name, value in roles.items():
-            if value is not None and not (name == "quote" and value == TOLD):
+            if value is not None and not (name == "quote" and value == AUTO_QUOTE):
                 _check_character(name, value)
         for name, value in roles.items():
             other = next((o for o, v in roles.items() if o != name and v == value and value is not None), None)
@@ -120,9 +123,9 @@ class Dialect:
     lenient_quotes: bool = False
 
     @classmethod
-    def of(cls, options: CsvOptions, delimiter: str, told_quote: str | None = '"') -> Dialect:
-        """Returns the bytes of the options, with a delimiter; told_quote: the quote if none was declared."""
-        declared = told_quote if options.quote == TOLD else options.quote
+    def of(cls, options: CsvOptions, delimiter: str, detected_quote: str | None = '"') -> Dialect:
+        """Returns the bytes of the options, with a delimiter; detected_quote: the quote if none was declared."""
+        declared = detected_quote if options.quote == AUTO_QUOTE else options.quote
         quote, escape, comment = (256 if c is None else ord(c) for c in (declared, options.escape, options.comment))
         return cls(
             *(ord(delimiter), quote, options.doubled_quote, escape, comment, options.trim, options.max_row_bytes),

@@ -28,7 +28,7 @@ from recordmill.sources.common.encoding import (
     utf8_blocks,
 )
 from recordmill.sources.common.tables import Alike
-from recordmill.sources.csv.dialect import DELIMITERS, TOLD, CsvOptions, Dialect
+from recordmill.sources.csv.dialect import AUTO_QUOTE, DELIMITERS, CsvOptions, Dialect
 from recordmill.sources.csv.fields import TokenizedRows, Tokenizer, cut_sample
 from recordmill.sources.csv.messages import STRAY_FIELD, STRAY_REMEDIES, first_line, quoted_bytes
 from recordmill.sources.csv.sniff_dialect import (
@@ -61,11 +61,19 @@ _LINE_END = re.compile(rb"\r\n?|\n")
 class Head:
     """The head of one file.
 
-    compression, encoding: how its content is reached. delimiter: one character. names: of its columns.
-    start: where the first row of data, or blank line before it, starts in the UTF-8 content (byte order mark included
-    if it is plain UTF-8). line: the physical line there. blanks: the columns that had no name and were given one.
-    quote: one character, or None. told: how delimiter and quote were found, if they were not given. first: the first
-    row, if nobody said whether it is a header. blank_lines: before the header.
+    Attributes:
+        compression: Compression of the file.
+        encoding: Encoding of the decompressed content.
+        delimiter: One character.
+        names: Names of the columns.
+        start: Where the first row of data, or blank line before it, starts in the UTF-8 content (byte order mark
+            included if it is plain UTF-8).
+        line: The physical line there.
+        blanks: Columns that had no name and were given one.
+        quote: One character, or None.
+        detected: How delimiter and quote were detected, if they were not given.
+        first: The first row, if the user doesn't say whether it is a header.
+        blank_lines: Blank lines before the header.
     """
 
     compression: str
@@ -76,7 +84,7 @@ class Head:
     line: int
     blanks: tuple[str, ...] = ()
     quote: str | None = '"'
-    told: str = field(default="", compare=False)
+    detected: str = field(default="", compare=False)
     first: FirstRow | None = field(default=None, compare=False)
     blank_lines: int = field(default=0, compare=False)
 
@@ -183,35 +191,37 @@ class _Reader:
                 place=f"byte {at}",
             )
         start, line = self._skip_lines()
-        cut, told = self._dialect(start)
+        cut, detected = self._dialect(start)
         rows, data = self._first_row(start, line, cut)
-        if self._options.quote == TOLD and any(width == native.CSV_STRAY_QUOTE for width in rows.bad[:1, 3]):
+        if self._options.quote == AUTO_QUOTE and any(width == native.CSV_STRAY_QUOTE for width in rows.bad[:1, 3]):
             plain = self._cut(start, cut.delimiter, None)
             if plain.share == 1.0:
-                cut, told = plain, "quotes are text: the first row goes on behind its closing quote"
+                cut, detected = plain, "quotes are text: the first row goes on behind its closing quote"
                 rows, data = self._first_row(start, line, cut)
         if len(rows.bad):
             raise self._refuse(data, rows)
         names, blanks = self._names(data, rows)
-        told = "; ".join(filter(None, (told, describe_thousands(cut))))
+        detected = "; ".join(filter(None, (detected, describe_thousands(cut))))
         first = self._guess(cut) if self._options.header is None else None
         before = 0
         if self._options.header is not False:
             start, line, before = rows.stop, rows.line, rows.blanks
         start += self._mark_bytes
         return Head(
-            *(self._compression, self._encoding, cut.delimiter, names, start, line, blanks, cut.quote, told, first),
+            *(self._compression, self._encoding, cut.delimiter, names, start, line, blanks, cut.quote, detected, first),
             blank_lines=before,
         )
 
     def _dialect(self, start: int) -> tuple[DialectCut, str]:
         """Returns (the rows as they are to be cut, why so)."""
         options = self._options
-        cut = self._cut(start, options.delimiter or DELIMITERS[0], '"' if options.quote == TOLD else options.quote)
+        cut = self._cut(
+            start, options.delimiter or DELIMITERS[0], '"' if options.quote == AUTO_QUOTE else options.quote
+        )
         while len(cut.widths) < _FEW_ROWS and not self._complete and len(self._sample) < _MOST_SAMPLE_BYTES:
             self._grow()
             cut = self._cut(start, cut.delimiter, cut.quote)
-        if options.delimiter is not None and options.quote != TOLD:
+        if options.delimiter is not None and options.quote != AUTO_QUOTE:
             return cut, ""
         delimiters = STRONG if options.delimiter is None else (options.delimiter,)
         choices = [self._quotes(start, mark) for mark in delimiters if self._may_be(mark)]
@@ -221,8 +231,8 @@ class _Reader:
         if choice.doubt:
             raise DataError(choice.doubt, source=self._source)
         self._check_escapes(start, choice.cut)
-        told = [describe_cut(choice.cut)] if options.delimiter is None and choice.cut.width > 1 else []
-        return choice.cut, "; ".join([*told, *filter(None, (choice.reason,))])
+        detected = [describe_cut(choice.cut)] if options.delimiter is None and choice.cut.width > 1 else []
+        return choice.cut, "; ".join([*detected, *filter(None, (choice.reason,))])
 
     def _may_be(self, mark: str) -> bool:
         taken = (self._options.quote, self._options.escape, self._options.comment)
@@ -232,7 +242,7 @@ class _Reader:
 
     def _quotes(self, start: int, delimiter: str) -> Choice:
         """Returns the rows as that delimiter cuts them, with the quote that goes best with it."""
-        if self._options.quote != TOLD:
+        if self._options.quote != AUTO_QUOTE:
             return Choice(self._cut(start, delimiter, self._options.quote))
         quotes: list[str | None] = ['"']
         taken = (self._options.escape, self._options.comment)
@@ -249,7 +259,7 @@ class _Reader:
     def _check_escapes(self, start: int, cut: DialectCut) -> None:
         """Refuses quotes that are escaped by a backslash, which only the user can say: they are text otherwise."""
         options = self._options
-        if cut.quote is None or options.quote != TOLD or options.escape is not None:
+        if cut.quote is None or options.quote != AUTO_QUOTE or options.escape is not None:
             return
         inner = rb"(?<!\\)\\%b[^%b\r\n]" % (cut.quote.encode(), re.escape(cut.delimiter + cut.quote).encode())
         if any(cell.quoted for row in cut.rows for cell in row) and (

@@ -276,11 +276,15 @@ def untyped_names(names: Sequence[str], common: PlanOptions) -> frozenset[str]:
     return frozenset(names if common.schema is not None else common.dtypes)
 
 
-def describe_dialect(told: str, header: str, files: int) -> tuple[str, ...]:
-    """Describes how the files are written, where that was detected. told: as of a `Head`; header: why the first row is
-    one, "" if that was said.
+def describe_dialect(detected: str, header: str, files: int) -> tuple[str, ...]:
+    """Describes how the files are written, where that was detected.
+
+    Args:
+        detected: How delimiter and quote were detected (`Head.detected`).
+        header: Why the first row is a header; "" if the user says so.
+        files: How many files there are.
     """
-    parts = [told] if told else []
+    parts = [detected] if detected else []
     if header:
         parts.append(f"the first row is a header: {header}")
     if not parts:
@@ -298,10 +302,10 @@ def describe_column(
     if blanks := sorted({name for head in heads for name in head.blanks}, key=lambda name: (len(name), name)):
         notes.append(f"columns without a name were named {', '.join(blanks[:_SHOWN_COLUMNS])}")
     there = [(column, schema[column.name]) for column in columns if column.name in schema]
-    told = [note for column, feature in there for note in _column_notes(column, feature, null_tokens)]
-    notes.extend(told[: 2 * _SHOWN_COLUMNS])
-    if len(told) > 2 * _SHOWN_COLUMNS:
-        notes.append(f"and {len(told) - 2 * _SHOWN_COLUMNS} more notes about columns")
+    of_columns = [note for column, feature in there for note in _column_notes(column, feature, null_tokens)]
+    notes.extend(of_columns[: 2 * _SHOWN_COLUMNS])
+    if len(of_columns) > 2 * _SHOWN_COLUMNS:
+        notes.append(f"and {len(of_columns) - 2 * _SHOWN_COLUMNS} more notes about columns")
     return tuple(notes)
 
 

@@ -26,7 +26,7 @@ from recordmill.sources.common.encoding import utf8_blocks
 from recordmill.sources.common.lines import note_blank_lines, rejected
 from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
 from recordmill.sources.common.tables import Alike
-from recordmill.sources.csv.dialect import TOLD, CsvOptions, Dialect
+from recordmill.sources.csv.dialect import AUTO_QUOTE, CsvOptions, Dialect
 from recordmill.sources.csv.fields import TokenizedRows, Tokenizer, read_rows
 from recordmill.sources.csv.head import HEAD_NUMBERS, Head, Heads, read_head, with_heads
 from recordmill.sources.csv.infer import parse_piece
@@ -192,17 +192,17 @@ def _chunk(ordinal: int, file: InputFile, first: int, line: int, piece: CachedPi
 
 def _joined(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
     """Yields the records in fewer chunks: many small files make one."""
-    held: list[Chunk] = []
+    waiting: list[Chunk] = []
     rows = size = 0
     for chunk in chunks:
         assert isinstance(chunk.records, pa.RecordBatch)
-        if held and (rows + chunk.rows > BATCH_ROWS or size + chunk.records.nbytes > BATCH_BYTES):
-            yield _join(held)
-            held, rows, size = [], 0, 0
-        held.append(chunk)
+        if waiting and (rows + chunk.rows > BATCH_ROWS or size + chunk.records.nbytes > BATCH_BYTES):
+            yield _join(waiting)
+            waiting, rows, size = [], 0, 0
+        waiting.append(chunk)
         rows, size = rows + chunk.rows, size + chunk.records.nbytes
-    if held:
-        yield _join(held)
+    if waiting:
+        yield _join(waiting)
 
 
 def _join(chunks: list[Chunk]) -> Chunk:
@@ -237,9 +237,9 @@ def _plan(
     files = FileTable.of(files)
     threads = max(1, min(common.threads, common.memory_bytes // (3 * range_bytes)))
     coming = ahead(files, lambda file: (file.path, file.stat))
-    told, firsts = list[str](), FirstRows()
+    detected, firsts = list[str](), FirstRows()
     read = thread_map(lambda file: read_head(file, options), coming, threads)
-    heads = Alike.of(_settled_heads(read, told, firsts), HEAD_NUMBERS)
+    heads = Alike.of(_settled_heads(read, detected, firsts), HEAD_NUMBERS)
     dialect = same_dialect(files, heads, options)
     header = agree_on_header(firsts.rows, options.names, _used_names(common))
     names = column_names(files, heads, options.differing_columns)
@@ -260,18 +260,18 @@ def _plan(
             source=files[0].name,
         )
     of_quotes = tuple[str, ...]()
-    if options.quote == TOLD and dialect.quote < 256:
+    if options.quote == AUTO_QUOTE and dialect.quote < 256:
         are_text, of_quotes = check_quotes(totals, chr(dialect.quote), len(names))
         if are_text:
             cache.settle(lambda used: False)
             plain = replace(options, quote=None, delimiter=chr(dialect.delimiter))
-            return _plan(files, plain, common, range_bytes, "; ".join([*told[:1], are_text]))
+            return _plan(files, plain, common, range_bytes, "; ".join([*detected[:1], are_text]))
     columns = totals.columns()
     schema, notes = make_schema(columns, totals.labels, common)
     declared, _ = declared_schema(columns, common)
     cache.settle(lambda used: is_same(used, declared))
     notes = (
-        *describe_dialect(found or "".join(told[:1]), header if firsts.rows else "", len(files)),
+        *describe_dialect(found or "".join(detected[:1]), header if firsts.rows else "", len(files)),
         *of_quotes,
         *describe_column(columns, schema, heads, options.null_tokens),
         *_empty_files(files, parts),
@@ -289,17 +289,17 @@ def _used_names(common: PlanOptions) -> set[str]:
     return {*label, *common.dtypes, *(common.schema.names if common.schema is not None else ())}
 
 
-def _settled_heads(heads: Iterable[Head], told: list[str], firsts: FirstRows) -> Iterator[Head]:
-    """Yields the heads without how they were detected, which is added to `told` and `firsts`, and with one tuple of
+def _settled_heads(heads: Iterable[Head], detected: list[str], firsts: FirstRows) -> Iterator[Head]:
+    """Yields the heads without how they were detected, which is added to `detected` and `firsts`, and with one tuple of
     names for all files that have the same.
     """
     names: dict[tuple[str, ...], tuple[str, ...]] = {}
     for head in heads:
-        if head.told and not told:
-            told.append(head.told)
+        if head.detected and not detected:
+            detected.append(head.detected)
         if head.first is not None:
             firsts.add(head.first)
-        yield replace(head, names=names.setdefault(head.names, head.names), told="", first=None)
+        yield replace(head, names=names.setdefault(head.names, head.names), detected="", first=None)
 
 
 def _all_of(scanned: Iterable[ScannedRange], totals: Totals) -> Sequence[RangeExtent]:

@@ -191,14 +191,14 @@ def plan_images(
     options, common = options or ImageOptions(), common or PlanOptions()
     files, notes = _choose(listing, None if options.labels is None else real_path(input_path(options.labels)))
     files, rejects = _bounded(files, common.memory_bytes)
-    files, said, left = without_unlabelled_files(
+    files, folder_layout, left = without_unlabelled_files(
         files,
         listing.roots,
         split_from=options.split_from,
         class_from=options.class_from,
         unlabelled=options.unlabelled if options.labels is None else layout.KEEP,
     )
-    files, moments = by_folders(files.with_splits(said.splits), said), dict[str, str]()
+    files, moments = by_folders(files.with_splits(folder_layout.splits), folder_layout), dict[str, str]()
     if options.labels is not None:
         request = LabelRequest(
             options.labels,
@@ -209,23 +209,23 @@ def plan_images(
         )
         given = label_columns(request, files, listing.roots)
         if "label" in given.columns:
-            said, files = said.without_classes(), without_features(files)
+            folder_layout, files = folder_layout.without_classes(), without_features(files)
         files, moments = with_features(files, given.columns).filter(given.keep), dict(given.moments)
         rejects, notes = [*rejects, *given.rejects], [*notes, *given.notes]
-        said = replace(said, classes=said.classes.filter(pa.array(given.keep)))
+        folder_layout = replace(folder_layout, classes=folder_layout.classes.filter(pa.array(given.keep)))
     elif common.label is not None and common.label not in feature_names(files):
         raise UsageError(
             f"{option('label', common.label)}: images have a label by their folders, or by a column of "
             f"{option('labels', 'FILE')}"
         )
     schema, more = _schema(files, moments, common)
-    if said.class_names and "label" in schema and (names := schema["label"].classes) is not None:
-        known, unknown = known_classes(files, said.classes, names, options.unknown_class)
+    if folder_layout.class_names and "label" in schema and (names := schema["label"].classes) is not None:
+        known, unknown = known_classes(files, folder_layout.classes, names, options.unknown_class)
         files = files.filter(known)
         rejects = [*rejects, *unknown]
     own = schema.select([name for name in schema.names if name not in IMAGE_FEATURE_NAMES])
     files, bad, lost = conform_side(files, own)
-    notes += [*left, *said.notes, *more, *lost]
+    notes += [*left, *folder_layout.notes, *more, *lost]
     notes = [*listing.notes, *notes]
     return ImageSource(
         *(schema, files, _units(files), options, tuple(notes), (*rejects, *bad)),

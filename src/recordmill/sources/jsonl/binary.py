@@ -50,7 +50,7 @@ def declared_base64(common: PlanOptions) -> tuple[PlanOptions, frozenset[str]]:
     return replace(common, dtypes=dtypes), names
 
 
-def untold_bytes(common: PlanOptions) -> frozenset[str]:
+def undeclared_bytes(common: PlanOptions) -> frozenset[str]:
     """Returns the features that are bytes by a schema, which does not say how text stands for them."""
     features = () if common.schema is None else common.schema.features
     return frozenset(f.name for f in features if f.dtype == "bytes" and f.name not in common.dtypes)

@@ -100,13 +100,19 @@ class Observed:
 
 @dataclass(frozen=True)
 class Inferred:
-    """schema: a feature per leaf; paths: by name; untold: features without any value; notes: what a user should know;
-    strings: the features that are text because strings are there, and are not declared: other scalars don't fit.
+    """Features of JSON records.
+
+    Attributes:
+        schema: A feature per leaf.
+        paths: By name, where in the record it stands.
+        without_values: Features without any value.
+        notes: Notes for the user.
+        strings: Features that are text because strings are there, and are not declared: other scalars don't fit.
     """
 
     schema: Schema
     paths: Mapping[str, Path]
-    untold: tuple[str, ...]
+    without_values: tuple[str, ...]
     notes: tuple[str, ...]
     strings: frozenset[str]
 
@@ -155,7 +161,7 @@ def infer_features(observed: Observed, declared: Declared, where: Mapping[int, t
     """
     features: dict[str, Feature] = {}
     paths: dict[str, Path] = {}
-    untold, notes, strings = [], [], set()
+    without_values, notes, strings = [], [], set()
     parents = {path[:-1] for path in observed.seen}
     forms: dict[Path, str | None] = {(): "an object"}  # of a place before those inside it
     for path, seen in observed.seen.items():
@@ -181,7 +187,7 @@ def infer_features(observed: Observed, declared: Declared, where: Mapping[int, t
         features[name] = Feature(name, dtype, (None,) * leaf.count(None), _always(observed, leaf))
         paths[name] = leaf
         if form is None or form == "a list":
-            untold.append(name)
+            without_values.append(name)
         if form == "a number" and name not in declared:
             notes.extend(_losses(name, seen, dtype))
         if form == "a string" and dtype != "string" and name not in declared:
@@ -189,7 +195,7 @@ def infer_features(observed: Observed, declared: Declared, where: Mapping[int, t
                 f"{name}: all its text is ISO 8601, so it is {dtype}; {option('dtypes', {name: 'string'})} keeps the "
                 "text"
             )
-    return Inferred(Schema(tuple(features.values())), paths, tuple(untold), tuple(notes), frozenset(strings))
+    return Inferred(Schema(tuple(features.values())), paths, tuple(without_values), tuple(notes), frozenset(strings))
 
 
 def feature_name(path: Path) -> str:
@@ -232,9 +238,9 @@ def _form(path: Path, observed: Observed, declared: Declared, where: Mapping[int
     most = max(have, key=lambda form: have[form][1])
     if 2 * have[most][1] > sum(count for _, count in have.values()) or declared.all_of_it:
         return most
-    said = " and ".join(f"{form} ({_where(place, where)})" for form, (place, _) in have.items())
+    forms_text = " and ".join(f"{form} ({_where(place, where)})" for form, (place, _) in have.items())
     choices = "; ".join(f"{option('dtypes', {of: dtype})} {what}" for of, dtype, what in _choices(path, have, observed))
-    raise DataError(f"{name!r} is {said}; declare what it shall be: {choices}")
+    raise DataError(f"{name!r} is {forms_text}; declare what it shall be: {choices}")
 
 
 def _choices(path: Path, have: Mapping[str, tuple[JsonPlace, int]], observed: Observed) -> list[tuple[str, str, str]]:

@@ -39,7 +39,7 @@ from recordmill.sources.common.lines import (
 )
 from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
 from recordmill.sources.common.tables import Alike
-from recordmill.sources.jsonl.binary import StringCounts, declared_base64, tell_base64, untold_bytes
+from recordmill.sources.jsonl.binary import StringCounts, declared_base64, tell_base64, undeclared_bytes
 from recordmill.sources.jsonl.columns import SCALARS, STRINGS, Leaf, build_columns
 from recordmill.sources.jsonl.records import ExpectedLayout, LineKeeper, RecordLayout, layout_of, mark_unreadable
 from recordmill.sources.jsonl.schema import Declared, Observed, feature_name, infer_features
@@ -300,7 +300,7 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
     """
     files, (common, base64) = FileTable.of(files), declared_base64(common)
     options = replace(options, max_line_bytes=common.most_line_bytes(options.max_line_bytes))
-    label, asked = asked_label(common), untold_bytes(common)
+    label, asked = asked_label(common), undeclared_bytes(common)
     cache, expected = ScanCache[CachedPiece]() if asked else common.room_for_parsed(), ExpectedLayout(common, base64)
     scanned = scan_parts(
         *(files, options.encoding, options.max_line_bytes, label, asked, common),
@@ -313,7 +313,7 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
     check_feature_count(len(observed.seen), common.memory_bytes, files[0].name if len(files) == 1 else "")
     inferred = infer_features(observed, Declared.of(common), LinePositions(files, parts))
     classes = None if label is None else ClassNames(label[0], total.classes.names)
-    schema, notes = finish_schema(inferred.schema, inferred.untold, classes, common, "the files")
+    schema, notes = finish_schema(inferred.schema, inferred.without_values, classes, common, "the files")
     conform(_empty(schema, inferred.paths), schema)  # that lists are where the schema has lists
     final = layout_of(inferred, common, base64)
     named = dict.fromkeys(
@@ -323,10 +323,10 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
     marked = files.marked(STREAMED, (part.ordinal for part in parts if part.streamed))
     as_bytes, binary = tell_base64(total.strings)
     blank = note_blank_lines_of(files, parts)
-    told = (*_arrays(files, parts), *inferred.notes, *binary, *blank, *notes)
-    source = JsonlSource(schema, marked, line_units(parts), options, final.paths, told)
-    told_texts = {**named, **final.texts}
-    source = replace(source, base64=tuple(sorted(base64 | as_bytes)), texts=told_texts, cache=cache)
+    all_notes = (*_arrays(files, parts), *inferred.notes, *binary, *blank, *notes)
+    source = JsonlSource(schema, marked, line_units(parts), options, final.paths, all_notes)
+    texts = {**named, **final.texts}
+    source = replace(source, base64=tuple(sorted(base64 | as_bytes)), texts=texts, cache=cache)
     return replace(source, memory_bytes=common.memory_bytes)
 
 

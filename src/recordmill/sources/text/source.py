@@ -65,13 +65,13 @@ def read_documents(
     first = 0
     while first < len(ordinals):
         taken, size = batch_of(files, ordinals[first : first + BATCH_FILES], BATCH_BYTES)
-        held = _Held(columns)
+        documents = _Documents(columns)
         for ordinal, file, data in zip(ordinals[first:], taken, _contents(taken, size), strict=False):
-            held.take(ordinal, file.name, _document(file, data, encoding, max_bytes))
-            held.counts[_MARKED] += has_mark(read_range(file.path, 0, 4) if data is None else data[:4])
+            documents.take(ordinal, file.name, _document(file, data, encoding, max_bytes))
+            documents.counts[_MARKED] += has_mark(read_range(file.path, 0, 4) if data is None else data[:4])
             if data is None:
                 check_unchanged(file.path, file.stat, file.name)
-        yield held.chunk()
+        yield documents.chunk()
         first += len(taken)
 
 
@@ -90,7 +90,7 @@ def _contents(files: Sequence[InputFile], size: int) -> Iterator[Bytes | None]:
         yield None
 
 
-class _Held:
+class _Documents:
     def __init__(self, columns: TextColumns) -> None:
         self.columns = columns
         self.texts: list[Bytes] = []

@@ -61,14 +61,20 @@ class TfrecordOptions:
 
 @dataclass(frozen=True)
 class TfrecordSource:
-    """files: with a column SHARD. held: records are held against the schema; bounded: so are numbers of classes."""
+    """TFRecord files as a `Source`.
+
+    Attributes:
+        files: The files, with a column SHARD.
+        checks_records: Whether records are compared with the schema.
+        bounded: Whether numbers of classes are, too.
+    """
 
     schema: Schema
     files: FileTable
     units: Sequence[Unit]
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
-    held: bool = False
+    checks_records: bool = False
     bounded: bool = False
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     cache: ScanCache[CachedLoad] = field(default_factory=ScanCache, compare=False, repr=False)
@@ -85,7 +91,7 @@ class TfrecordSource:
         file = self.files[ordinal]
         check_unchanged(file.path, file.stat, file.name)
         for load in self._loads(unit):
-            fits = fitting_frames(load, self.schema, bounded=self.bounded) if self.held else frames_of(load)
+            fits = fitting_frames(load, self.schema, bounded=self.bounded) if self.checks_records else frames_of(load)
             yield from _chunks(fits, ordinal)
         check_unchanged(file.path, file.stat, file.name)
 
@@ -139,13 +145,18 @@ def plan_tfrecord(files: Sequence[InputFile], options: TfrecordOptions, common: 
     units = tuple(unit for one in looked for unit in one.units)
     if not units:
         raise DataError("there are no records", source=files[0].name if files else "")
-    schema, said, told = _schema(shards, paths, common, count_records(shards, looked, common) if counting else None)
-    held, bounded = schema.message != PAYLOAD and not told, common.schema is not None
+    counted = count_records(shards, looked, common) if counting else None
+    schema, schema_notes, all_fit = _schema(shards, paths, common, counted)
     table = FileTable.of(files).with_column(SHARD, TextTable.of(shards, ShardFile.to_json, ShardFile.from_json).texts)
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
-    source = TfrecordSource(schema, table, units, (*notes, *said), held=held, bounded=bounded, cache=cache)
-    return replace(source, memory_bytes=common.memory_bytes)
+    return TfrecordSource(
+        *(schema, table, units, (*notes, *schema_notes)),
+        checks_records=schema.message != PAYLOAD and not all_fit,
+        bounded=common.schema is not None,
+        memory_bytes=common.memory_bytes,
+        cache=cache,
+    )
 
 
 def _current(files: Sequence[InputFile]) -> tuple[tuple[InputFile, ...], tuple[ShardFile, ...], tuple[str, ...]]:
@@ -189,12 +200,12 @@ def _schema(
     """Returns (schema, notes on where it is from, whether every record is known to be of it). paths: schema files
     beside the shards; counted: what all records are, where that is asked.
     """
-    told, classes = False, own_classes(shards)
+    all_fit, classes = False, own_classes(shards)
     left_out: list[str] = []
     if common.may_lack and counted is not None:  # which of them the records have, only the records say
         common, left_out = common.without_absent(schema_of(shards, counted)[0].names, "the records")
     if common.schema is not None:
-        schema, said = common.schema, ["schema as given", *left_out]
+        schema, schema_notes = common.schema, ["schema as given", *left_out]
     elif paths:
         found = [tfmd.from_pbtxt(read_bounded(path), path) for path in paths]
         if any(other != found[0] for other in found[1:]):
@@ -203,12 +214,12 @@ def _schema(
                 f"{paths[0]} and {next(p for p, s in zip(paths, found, strict=True) if s != found[0])} "
                 f"differ; say which: {option('schema', 'FILE')}"
             )
-        schema, said = found[0], [f"schema from {os.path.basename(os.path.dirname(paths[0]))}/{SCHEMA_FILE}"]
-        told = all(shard.info is not None for shard in shards)
+        schema, schema_notes = found[0], [f"schema from {os.path.basename(os.path.dirname(paths[0]))}/{SCHEMA_FILE}"]
+        all_fit = all(shard.info is not None for shard in shards)
     else:
         assert counted is not None
         schema, hinted = schema_of(shards, counted)
-        said, told = ["schema inferred from all records", *hinted], not counted.others
+        schema_notes, all_fit = ["schema inferred from all records", *hinted], not counted.others
     _check_classes(schema, classes)
     if common.label is not None:
         if common.label not in schema:
@@ -216,7 +227,7 @@ def _schema(
                 f"{option('label', common.label)}: no such feature; {there_are(common.label, schema.names)}"
             )
         schema = replace(schema, label=common.label)
-    return schema, said, told
+    return schema, schema_notes, all_fit
 
 
 def _check_classes(schema: Schema, own: Mapping[str, Mapping[tuple[str, ...], str]]) -> None:

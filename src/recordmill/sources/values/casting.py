@@ -215,8 +215,8 @@ def _arrow_cast(values: pa.Array, target: pa.DataType) -> Cast:
     if not _can_cast(values.type, target):
         return Cast(pa.nulls(len(values), target), _mask(values.is_valid()))
     _bisect(values, np.arange(len(values)), target, bad)
-    kept = pc.if_else(pa.array(bad), pa.scalar(None, values.type), values) if bad.any() else values
-    return Cast(_one_cast(kept, target), bad if bad.any() else None)
+    castable = pc.if_else(pa.array(bad), pa.scalar(None, values.type), values) if bad.any() else values
+    return Cast(_one_cast(castable, target), bad if bad.any() else None)
 
 
 def _can_cast(kind: pa.DataType, target: pa.DataType) -> bool:

@@ -101,19 +101,23 @@ def _class_notes(schema: Schema, inferred: Schema) -> list[str]:
 
 
 def finish_schema(
-    inferred: Schema, untold: tuple[str, ...], classes: ClassNames | None, common: PlanOptions, what: str
+    inferred: Schema, without_values: tuple[str, ...], classes: ClassNames | None, common: PlanOptions, what: str
 ) -> tuple[Schema, tuple[str, ...]]:
     """Returns (the schema of the records, notes) from what was inferred and what the user declares.
 
-    untold: columns without any value, noted as such; classes: the label's, unless the schema is given; what: the input,
-    for messages.
+    Args:
+        inferred: The inferred schema.
+        without_values: Columns without any value, noted as such.
+        classes: The label's classes, unless the schema is given.
+        common: The options of the plan.
+        what: The input, for messages.
 
     Raises:
         UsageError: an option names a column that is not there. DataError: a required feature is not there.
     """
     notes = [
         f"{name}: no value in any record; kept as {inferred[name].describe()}"
-        for name in untold
+        for name in without_values
         if name not in common.dtypes
     ]
     common, left_out = common.without_absent(inferred.names, what)
@@ -142,7 +146,7 @@ def finish_parts(
         for batch in batches:
             if (at := batch.schema.get_field_index(label)) >= 0:
                 classes.add(batch.column(at), classes_in_metadata(batch.schema.field(at)))
-    schema, notes = finish_schema(inferred, unifier.untold(), classes, common, what)
+    schema, notes = finish_schema(inferred, unifier.without_values(), classes, common, what)
     return schema, (*notes, *unifier.check_classes(schema)), label if named else None
 
 

@@ -184,8 +184,8 @@ def column_of_texts(
     """Returns the column of a feature of numbers or times whose values are known, as int64 or float64 [rows]."""
     if feature.dtype in _FLOAT_LIMITS:
         return array_of(value_type(feature), fields, nulls, narrowed(values, feature.dtype))
-    held = values if feature.timestamp else values.astype(feature.dtype, copy=False)
-    return array_of(value_type(feature), fields, nulls, held)
+    narrow = values if feature.timestamp else values.astype(feature.dtype, copy=False)
+    return array_of(value_type(feature), fields, nulls, narrow)
 
 
 def texts(fields: TextFields, *, is_utf8: bool = True) -> tuple[pa.Array, int]:

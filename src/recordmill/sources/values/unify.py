@@ -51,20 +51,20 @@ class Unifier:
         self._parts += 1
         self._label = self._label or label_in_metadata(schema)
         for field in schema:
-            name, told = field.name, not _is_null(field.type)
+            name, has_values = field.name, not _is_null(field.type)
             feature = self._feature(field, where)
             required = feature.required if nulls is None else nulls[name] == 0
-            feature = replace(feature, dtype=feature.dtype if told else "string", required=required)
+            feature = replace(feature, dtype=feature.dtype if has_values else "string", required=required)
             before = self._features.get(name)
-            if before is None or (told and name not in self._known and len(before.shape) <= len(feature.shape)):
+            if before is None or (has_values and name not in self._known and len(before.shape) <= len(feature.shape)):
                 self._features[name] = replace(feature, required=required and (before is None or before.required))
                 self._where[name] = where
-            elif told and name in self._known:
+            elif has_values and name in self._known:
                 self._features[name] = self._join(before, feature, where)
             else:
-                self._features[name] = self._join_untold(before, feature, where, told)
+                self._features[name] = self._join_empty(before, feature, where, has_values)
             self._seen[name] = self._seen.get(name, 0) + 1
-            if told:
+            if has_values:
                 self._known.add(name)
                 if is_number(feature.dtype):
                     self._tables[name].setdefault(feature.classes, where)
@@ -126,7 +126,7 @@ class Unifier:
             )
         return named[0] if len(named) == 1 else sort_classes(name for names in named for name in names)
 
-    def untold(self) -> tuple[str, ...]:
+    def without_values(self) -> tuple[str, ...]:
         """Returns the columns in which there is no value at all."""
         structs = self._structs()
         return tuple(name for name in self._features if name not in self._known and name not in structs)
@@ -153,12 +153,12 @@ class Unifier:
                 ) from None
             return Feature(field.name, "string", _list_shape(field.type), not field.nullable)
 
-    def _join_untold(self, one: Feature, other: Feature, where: str, told: bool) -> Feature:
+    def _join_empty(self, one: Feature, other: Feature, where: str, has_values: bool) -> Feature:
         """Returns one of them has nothing but nulls or empty lists: these go with any value, and with lists at least as
         deep.
         """
-        typed, untyped = (other, one) if told else (one, other)
-        if one.name in self._known or told:
+        typed, untyped = (other, one) if has_values else (one, other)
+        if one.name in self._known or has_values:
             if len(untyped.shape) > len(typed.shape):
                 raise self._conflict(one, other, where)
             return replace(typed, required=one.required and other.required)
