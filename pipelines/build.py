@@ -43,7 +43,6 @@ from recordmill.pipelines.remote.submission import MayBeRunning
 from recordmill.pipelines.transform import find_transform, with_transform
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
-from recordmill.shards.dead_runs import LEASE_SEC
 from recordmill.shards.manifest import Manifest
 from recordmill.shards.run import Run, RunFolder, check_out
 from recordmill.shards.store_run import StoreRun, run_at, work_folder
@@ -204,7 +203,7 @@ def _run(
     base = check_out(out, settings.overwrite)
     path = work_folder(out) if is_remote(out) else Path(out)  # where on this machine the run works
     with blocks_within(settings.memory_bytes), Display(progress, quiet):
-        folder = RunFolder.create(path, lease_sec=0 if is_local(settings.runner) else LEASE_SEC)
+        folder = RunFolder.create(path, leased=not is_local(settings.runner))
         run: Run = run_at(out, folder.id) if is_remote(out) else folder
         checks.append(lambda: run.committed() is not None)
         try:

@@ -35,7 +35,7 @@ def count_raw(inputs: Sequence[str], progress: Progress, **options: Any) -> Data
     """
     scratch = make_scratch("stats-")
     try:
-        folder = RunFolder.create(scratch, lease_sec=0)
+        folder = RunFolder.create(scratch)
         try:
             plan = make_plan(list(inputs), folder, scratch, 0, make_options(scratch, **options))
             return _count_groups(plan, progress)

@@ -31,7 +31,6 @@ from recordmill.records.example.encode import encode
 from recordmill.records.tfrecord.frames import FRAME_BYTES
 from recordmill.schemas.arrow import classes_in_metadata
 from recordmill.schemas.feature import Schema
-from recordmill.shards.dead_runs import LEASE_SEC
 from recordmill.shards.manifest import Manifest
 from recordmill.shards.rejects import RejectBudget, Rejected, RejectWriter
 from recordmill.shards.run import RunFolder, check_out
@@ -210,7 +209,7 @@ def start_run(graph: str, options: WriteShards) -> SharedPlan:
     run = uuid.uuid4().hex[:12]
     remote = is_remote(options.out)
     base = check_out(options.out, options.overwrite)
-    folder = None if remote else RunFolder.create(options.out, run, lease_sec=LEASE_SEC)
+    folder = None if remote else RunFolder.create(options.out, run, leased=True)
     job_folder = SharedFolder(options.out, run)
     with _lock:
         if graph in _composed:

@@ -21,11 +21,10 @@ import pytest
 import recordmill
 from recordmill.base.errors import DataError, UsageError
 from recordmill.building.commit import CommitConflict, commit, publish_files, tidy
-from recordmill.shards import run
+from recordmill.shards import dead_runs, run
 from recordmill.shards.dead_runs import LEASE_SEC, LOCK_NAME, clean_dead
 from recordmill.shards.manifest import Manifest, Part, ShardInfo, generations, is_data_set, load, manifest_path
 from recordmill.shards.run import RunFolder, check_out
-from recordmill.storage.removal import Folder
 
 SHARD = "train-00000-of-00001.tfrecord"
 
@@ -312,15 +311,15 @@ def test_a_run_folder_that_was_half_removed_can_still_be_proved_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = RunFolder.create(tmp_path)
-    inner = Folder.remove
+    inner = dead_runs.remove
 
-    def stopped(self: Folder, name: str) -> None:
-        if name == "spool":
+    def stopped(path: Path) -> None:
+        if path.name == "spool":
             raise KeyboardInterrupt
-        inner(self, name)
+        inner(path)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Folder, "remove", stopped)
+        patched.setattr(dead_runs, "remove", stopped)
         with pytest.raises(KeyboardInterrupt):
             folder.close()
     assert (folder.path / LOCK_NAME).exists()
@@ -360,15 +359,14 @@ def test_whose_lock_tells_and_whose_silence(tmp_path: Path, caplog: pytest.LogCa
         "_run-elsewhere": elsewhere,
         "_run-long-silent": elsewhere,
         "_run-restarted-container": {**owner, "host": "another name"},
-        "_run-before-a-reboot": {**owner, "boot": "before", "lease_sec": 900},
+        "_run-before-a-reboot": {**owner, "boot": "before", "leased": True},
         "_run-unlocked": None,
     }.items():
         (tmp_path / name / "data").mkdir(parents=True)
         if about is not None:
             (tmp_path / name / LOCK_NAME).write_text(json.dumps(about))
     long_ago = time.time() - LEASE_SEC - 60
-    for part in ("data", LOCK_NAME):
-        os.utime(tmp_path / "_run-long-silent" / part, (long_ago, long_ago))
+    os.utime(tmp_path / "_run-long-silent" / LOCK_NAME, (long_ago, long_ago))
     dead = ["_run-before-a-reboot", "_run-long-silent", "_run-restarted-container"]
     states = {run.run: run.state for run in recordmill.status(tmp_path).runs}
     assert [name for name, state in states.items() if state == "dead"] == dead

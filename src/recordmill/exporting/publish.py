@@ -29,8 +29,10 @@ from recordmill.storage.files import (
     write_all,
 )
 from recordmill.storage.folders import (
+    exchange,
     exists,
     has_name,
+    inode,
     is_file,
     is_folder,
     is_link,
@@ -38,13 +40,13 @@ from recordmill.storage.folders import (
     names_in,
     paths_in,
     real_path,
+    remove,
     remove_empty,
-    remove_file,
     rename,
+    take_mode_of,
 )
 from recordmill.storage.json_fields import Check, load_as
-from recordmill.storage.locks import lock_folder, locked_by_name
-from recordmill.storage.removal import Folder, exchange
+from recordmill.storage.locks import locked
 from recordmill.storage.walk import RUN_PREFIX, SUMMARY_NAME
 
 RESULT_REJECTS = "rejects"
@@ -61,111 +63,88 @@ class _Intent(TypedDict):
 
 
 def replace_result(folder: RunFolder, old: Sequence[str], rejects: bool, summary: bytes) -> bool:
-    """Replace the old result by what the run made; False if that can't be done in one step here, and nothing is changed
-    then.
+    """Replaces the old result by what the run made; False if that can't be done in one step here, and nothing is
+    changed then.
 
     Raises:
         OSError: as the operating system says it; nothing was changed.
     """
     real = Path(real_path(folder.out))
-    with Folder.open(real.parent) as beside, Folder.open(real) as before:
-        own = {name.split("/")[0] for name in old} | {SUMMARY_NAME, folder.path.name}
-        if beside.inode(real.name) != before.own_inode or set(before.names()) - own:
-            return False
-        with Folder.open(folder.data) as after:
-            lock_folder(after)  # it is DIR's lock from the exchange on
-            try:
-                done = _exchange(folder, beside, before, after, real.name, rejects, summary)
-            except BaseException as error:
-                if beside.inode(real.name) != after.own_inode:
-                    _put_back(folder, beside, _new_name(real.name, folder.id))
-                    raise
-                folder.has_committed = True
-                if isinstance(error, KeyboardInterrupt):
-                    raise
-                done = True
-            if done:
-                folder.has_committed = True
-                with contextlib.suppress(OSError):
-                    sync_folder(real.parent)
-                    _remove_old(beside, before, after, _new_name(real.name, folder.id), old, folder.id)
-            return done
+    new, made = real.with_name(f".{real.name}.{folder.id}.new"), inode(folder.data)
+    if set(names_in(real)) - ({name.split("/")[0] for name in old} | {SUMMARY_NAME, folder.path.name}):
+        return False
+    with locked(folder.data):  # it is DIR's lock from the exchange on
+        try:
+            if not (done := _exchange(folder, new, real, rejects, summary)):
+                _put_back(folder, new)
+        except BaseException as error:
+            done = inode(real) == made
+            if not done:
+                _put_back(folder, new)
+            if not done or isinstance(error, KeyboardInterrupt):
+                folder.has_committed = done
+                raise
+        if done:
+            folder.has_committed = True
+            with contextlib.suppress(OSError):
+                sync_folder(real.parent)
+                _remove_old(new, real, old, folder.folder_name)
+        return done
 
 
-def _exchange(
-    folder: RunFolder, beside: Folder, before: Folder, after: Folder, name: str, rejects: bool, summary: bytes
-) -> bool:
-    new = _new_name(name, folder.id)
+def _exchange(folder: RunFolder, new: Path, out: Path, rejects: bool, summary: bytes) -> bool:
     if rejects:
         rename(folder.rejects, folder.data / RESULT_REJECTS)
     with atomic_write(folder.data / SUMMARY_NAME) as file:
         write_all(file, summary)
-    after.take_mode_of(before)
-    done = False
+    take_mode_of(folder.data, out)
     try:
-        beside.take(folder.data, new)
-        done = exchange(beside, new, name)
+        rename(folder.data, new)
     except OSError as error:
         if error.errno not in _UNABLE:
             raise
-    if not done:
-        _put_back(folder, beside, new)
-    return done
+        return False
+    return exchange(new, out)
 
 
-def _put_back(folder: RunFolder, beside: Folder, new: str) -> None:
-    """The new result as it was in the run's folder."""
-    if beside.is_folder(new) and not exists(folder.data):
-        beside.give(new, folder.data)
-    with contextlib.suppress(FileNotFoundError):
-        remove_file(folder.data / SUMMARY_NAME)
+def _put_back(folder: RunFolder, new: Path) -> None:
+    """Puts the new result where it was in the run's folder."""
+    if is_folder(new) and not exists(folder.data):
+        rename(new, folder.data)
+    remove(folder.data / SUMMARY_NAME)
     if is_folder(folder.data / RESULT_REJECTS) and not exists(folder.rejects):
         rename(folder.data / RESULT_REJECTS, folder.rejects)
 
 
-def _remove_old(beside: Folder, before: Folder, after: Folder, new: str, old: Sequence[str], run: str) -> None:
-    """Remove the old result, whose folder has the new one's name now; what others put there meanwhile goes into DIR."""
-    run_name = f"{RUN_PREFIX}{run}"
-    for name in old:
-        if not name.startswith(f"{RESULT_REJECTS}/"):
-            before.remove(name)
-    if before.is_folder(RESULT_REJECTS) and any(name.startswith(f"{RESULT_REJECTS}/") for name in old):
-        with before.enter(RESULT_REJECTS) as rejects:
-            for name in old:
-                if name.startswith(f"{RESULT_REJECTS}/"):
-                    rejects.remove(name.removeprefix(f"{RESULT_REJECTS}/"))
-        with contextlib.suppress(OSError):
-            before.remove_empty(RESULT_REJECTS)
-    if before.is_folder(run_name):
-        with before.enter(run_name) as folder:
-            remove_run(before, run_name, folder)
-    before.remove(SUMMARY_NAME)
-    for name in before.names():
-        if after.inode(name) is None:
-            before.move(name, after, name)
-    before.remove_itself(beside, new)
+def _remove_old(before: Path, out: Path, old: Sequence[str], run_name: str) -> None:
+    """Removes the old result from its folder, and that, in which what others put meanwhile goes into DIR; the run's
+    folder last, by which a later read knows it.
+    """
+    for name in (*old, SUMMARY_NAME):
+        remove(before / name)
+    with contextlib.suppress(OSError):
+        remove_empty(before / RESULT_REJECTS)
+    for path in paths_in(before):
+        if path.name != run_name and not has_name(out / path.name):
+            rename(path, out / path.name)
+    remove_run(before / run_name)
+    remove_empty(before)
 
 
 def mend(out: Path) -> None:
-    """Finish or undo the replacements of reads that died. The caller holds DIR's lock, and DIR is there."""
+    """Finishes or undoes the replacements of reads that died. The caller holds DIR's lock, and DIR is there."""
     real = Path(real_path(out))
     ours = re.compile(re.escape(f".{real.name}.") + r"([0-9a-f]{12})\.new")
-    with contextlib.suppress(PermissionError), Folder.open(real.parent) as beside:
-        for name in beside.names():
-            if (match := ours.fullmatch(name)) is None or not beside.is_folder(name):
-                continue
-            with contextlib.suppress(OSError, DataError), beside.enter(name) as found, Folder.open(real) as now:
-                lock_folder(found, wait=False)
-                run = RunFolder.attach(out / f"{RUN_PREFIX}{match[1]}")
-                if now.is_folder(run.path.name) and not exists(run.data):
-                    _put_back(run, beside, name)
-                    continue
-                old: Sequence[str] = ()
-                if found.inode(SUMMARY_NAME) is not None:
-                    old = load_as(_Summary, SUMMARY_NAME, dir_fd=found.descriptor)["files"]
-                elif not found.is_folder(run.path.name) and found.names():
-                    continue  # nothing says that it is a read's
-                _remove_old(beside, found, now, name, old, match[1])
+    for path in paths_in(real.parent):
+        if (match := ours.fullmatch(path.name)) is None or is_link(path) or not is_folder(path):
+            continue
+        run = RunFolder.attach(out / f"{RUN_PREFIX}{match[1]}")
+        with contextlib.suppress(OSError, DataError), locked(path, wait=False):
+            if is_folder(run.path) and not exists(run.data):
+                _put_back(run, path)
+            elif has_name(path / run.folder_name) or not names_in(path):  # else nothing says that it is a read's
+                old = load_as(_Summary, path / SUMMARY_NAME)["files"] if exists(path / SUMMARY_NAME) else ()
+                _remove_old(path, real, old, run.folder_name)
 
 
 def is_output(name: str) -> bool:
@@ -183,10 +162,6 @@ def is_output(name: str) -> bool:
 
 
 _OutputName = Annotated[str, Check(is_output, "the name of what a read writes")]
-
-
-def _new_name(name: str, run: str) -> str:
-    return f".{name}.{run}.new"
 
 
 _INTENT = "commit.json"  # in the run folder: the names in DIR that a commit adds, and those that it sets aside
@@ -218,12 +193,11 @@ def begin_publication(out: str | os.PathLike[str], overwrite: bool) -> RunFolder
 
 def _mend(out: Path) -> None:
     """Undo, or finish, what the commits of reads that died had begun."""
-    with locked_by_name(out):
+    with locked(out):
         mend(out)
         with claimed(run for run in paths_in(out, f"{RUN_PREFIX}*") if is_file(run / _INTENT)) as dead:
             for run in dead:
-                if not is_link(out / RESULT_REJECTS):
-                    _undo(RunFolder.attach(out / run.name))
+                _undo(RunFolder.attach(run.path))
 
 
 @dataclass(frozen=True)
@@ -247,7 +221,7 @@ class OnDisk(Publication):
 def _publish(folder: RunFolder, summary: Mapping[str, Any], overwrite: bool) -> list[str]:
     """Publish everything in the run's data folder; gives the names, which the summary lists as `files`."""
     out = folder.out
-    with locked_by_name(out):
+    with locked(out):
         old = _published(out)
         if old is not None and not overwrite:
             raise RecordmillError(
@@ -268,7 +242,7 @@ def _publish(folder: RunFolder, summary: Mapping[str, Any], overwrite: bool) -> 
                 _undo(folder)
                 raise
         with contextlib.suppress(OSError):
-            remove_file(folder.path / READ_NOTE_NAME, missing_ok=True)  # nothing is left to go on with
+            remove(folder.path / READ_NOTE_NAME)  # nothing is left to go on with
     return names
 
 
@@ -318,7 +292,7 @@ def _undo(folder: RunFolder) -> None:
         known = load_as(_Intent, intent)
         names, old = known["names"], known["old"]
         aside = folder.path / _ASIDE
-        if not exists(out / SUMMARY_NAME) and folder.is_sound and not is_link(aside):
+        if not exists(out / SUMMARY_NAME):
             for name in names:
                 if not exists(_home(folder, name)) and exists(out / name):
                     rename(out / name, _home(folder, name))
@@ -331,7 +305,7 @@ def _undo(folder: RunFolder) -> None:
             else:
                 with contextlib.suppress(OSError):
                     remove_empty(out / RESULT_REJECTS)
-            remove_file(intent, missing_ok=True)
+            remove(intent)
 
 
 def _published(out: Path) -> list[str] | None:

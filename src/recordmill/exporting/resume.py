@@ -27,9 +27,8 @@ from recordmill.shards.dead_runs import READ_NOTE_NAME
 from recordmill.shards.pieces import PieceTable
 from recordmill.shards.run import RunFolder
 from recordmill.storage.files import atomic_write, stat, sync_file, write_all
-from recordmill.storage.folders import inode, is_folder, is_link, make_folder, names_if_there, paths_in
+from recordmill.storage.folders import inode, is_folder, make_folder, names_if_there, paths_in, remove
 from recordmill.storage.json_fields import Count, convert, load_as, matches, parse, read_bounded
-from recordmill.storage.removal import Folder
 from recordmill.storage.walk import RUN_PREFIX
 
 ACCOUNTS_FOLDER = "accounts"  # in the run folder: a file for each finished output
@@ -214,7 +213,7 @@ def _take(out: Path, mark: str | None) -> RunFolder | None:
         taken = RunFolder.take_over(run)
         if taken is None:  # it is at work
             continue
-        if found is None and mark is not None and read_fingerprint(run) == mark and taken.is_sound:
+        if found is None and mark is not None and read_fingerprint(run) == mark:
             found = taken
         else:
             taken.close()
@@ -247,12 +246,10 @@ def remove_unfinished(
         run.runs: (),
         run.spool: (),
     }
-    with Folder.open(run.path) as above:
-        for path, names in wanted.items():
-            with above.enter(path.name) as folder:
-                for name in folder.names():
-                    if name not in names:
-                        folder.remove(name)
+    for folder, names in wanted.items():
+        for path in paths_in(folder):
+            if path.name not in names:
+                remove(path)
 
 
 def _found(run: RunFolder, plan: ReadPlan, job: Job) -> OutputAccount | None:
@@ -264,7 +261,7 @@ def _found(run: RunFolder, plan: ReadPlan, job: Job) -> OutputAccount | None:
         account: OutputAccount = convert(JobAccount, value, ACCOUNTS_FOLDER).of(job, plan.options.output)
         reject_bytes = stat(str(rejects)).size_bytes if account.rejected.total else 0
         whole = [*read_identity(output)] == [*known["identity"]] and reject_bytes == known["reject_bytes"]
-        if whole and not is_link(output) and not is_link(rejects):
+        if whole:
             files = (str(rejects),) if account.rejected.total else ()
             return replace(account, rejected=replace(account.rejected, files=files))
     return None

@@ -4,7 +4,7 @@ with what else has the run's name in its own.
 A lock tells of processes that one kernel runs: of this start of this machine, by whatever name of a host (a container
 may have another one each time), or before it restarted. Of another host, or of an engine's job that outlives the
 process which submitted it, nobody here can know: but each run renews its lock, so one that has been silent for
-LEASE_SEC is dead. Nothing that stands in a folder is taken for a path, and links are left alone.
+LEASE_SEC is dead.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import contextlib
 import hashlib
 import logging
 import socket
-import uuid
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from recordmill.base.errors import DataError
 from recordmill.shards.engine_jobs import JOB_NAME
 from recordmill.shards.grammar import is_data_folder
 from recordmill.shards.manifest import Manifest, generations, load
-from recordmill.storage.json_fields import Count, convert, parse, read_bounded, show
-from recordmill.storage.locks import LockFile, lock_folder
-from recordmill.storage.removal import Folder
+from recordmill.storage.folders import exists, has_name, is_link, names_in, paths_in, remove, remove_empty
+from recordmill.storage.json_fields import convert, parse, read_bounded, show
+from recordmill.storage.locks import LockFile, locked
 from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX
 
 LEASE_SEC = 900  # a run that was not heard of for 15 minutes is dead
@@ -35,75 +35,59 @@ _OWNER_BYTES = 4096
 _log = logging.getLogger(__name__)
 
 
-class Claim:
-    """A dead run's folder, locked until `close` so that nobody else takes it. lock: None where there is none left."""
+class DeadRun(NamedTuple):
+    """The folder of a dead run, locked until `close` so that nobody else takes it.
 
-    def __init__(self, above: Folder, name: str, folder: Folder, lock: LockFile | None) -> None:
-        self.above, self.name, self.folder, self.lock = above, name, folder, lock
+    Attributes:
+        path: The folder.
+        lock: Its lock; None where there is none left.
+    """
 
-    def keep_lock(self) -> LockFile | None:
-        """Let go of all but the lock, which is the caller's now."""
-        lock, self.lock = self.lock, None
-        self.close()
-        return lock
+    path: Path
+    lock: LockFile | None
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return self.path.name
 
     def close(self) -> None:
-        self.folder.close()
+        """Lets go of the lock."""
         if self.lock is not None:
             self.lock.close()
 
 
-def claim(above: Folder, name: str) -> Claim | None:
-    """The run folder of that name, if its process is provably dead and nobody else claims it; else None."""
+def claim(path: Path) -> DeadRun | None:
+    """Locks the folder of a run, if that is provably dead and nobody else claims it; else None."""
+    if is_link(path):
+        return None
     try:
-        folder = above.enter(name)
-    except FileNotFoundError:
+        lock = LockFile.open(path / LOCK_NAME)
+    except FileNotFoundError:  # none to judge by: what a removal leaves last, or a start that was killed
+        with contextlib.suppress(OSError):
+            if _is_made_here(path.name) or not (path.name.startswith(".") or names_in(path)):
+                return DeadRun(path, None)
         return None
     except OSError:
-        _log.warning("%s is no folder of a run, but a link or a file; it was left alone", name)
+        _log.warning("%s is no folder of a run; it was left alone", path)
         return None
-    dead, lock = _judge(above, folder, name)
-    if dead and above.inode(name) == folder.own_inode:
-        return Claim(above, name, folder, lock)
-    folder.close()
-    if lock is not None:
-        lock.close()
+    with contextlib.suppress(OSError, DataError):
+        if _is_dead(path, lock) and lock.is_at(path / LOCK_NAME):
+            return DeadRun(path, lock)
+    lock.close()
     return None
 
 
-def _judge(above: Folder, folder: Folder, name: str) -> tuple[bool, LockFile | None]:
-    """Whether the folder's run is dead, and its lock if there is one left."""
-    try:
-        lock = LockFile.open(folder, LOCK_NAME)
-    except FileNotFoundError:  # none to judge by: what a removal leaves last, or a start that was killed
-        if not name.startswith("."):
-            return not folder.names(), None
-        with contextlib.suppress(OSError):
-            return _is_made_here(name) or above.now() - above.changed(name) > LEASE_SEC, None
-        return False, None
-    except OSError:
-        _log.warning("%s: its lock is a link or no file; it was left alone", name)
-        return False, None
-    with contextlib.suppress(OSError, DataError):
-        if not lock.is_own_file:
-            _log.warning("%s: its lock is no file of its own; it was left alone", name)
-        elif _is_dead(folder, lock, name):
-            return True, lock
-    return False, lock
-
-
-def _is_dead(folder: Folder, lock: LockFile, name: str) -> bool:
+def _is_dead(path: Path, lock: LockFile) -> bool:
     owner = _owner(lock)
-    unsigned = not owner and _is_made_here(name)  # a start that was killed before it wrote whose it is
     # Where it doesn't tell, or after a restart, the lock only excludes those who would claim the folder as well.
     lock.take()
-    if unsigned:
+    if not owner and _is_made_here(path.name):  # a start that was killed before it wrote whose it is
         return True
-    has_lease = "lease_sec" in owner and owner.get("boot") == machine()["boot"]
-    lease = convert(Count, owner["lease_sec"], LOCK_NAME, "lease_sec") if has_lease else 0
-    if not _is_of_here(owner) or folder.inode(JOB_NAME) is not None:
-        lease = LEASE_SEC
-    return not lease or _silent_sec(folder, lock) > lease
+    is_leased = exists(path / JOB_NAME) or (owner.get("leased") is True and owner.get("boot") == machine()["boot"])
+    if _is_of_here(owner) and not is_leased:
+        return True
+    return time.time() - lock.changed > LEASE_SEC
 
 
 def _owner(lock: LockFile) -> Mapping[str, Any]:
@@ -119,38 +103,35 @@ def _is_of_here(owner: Mapping[str, Any]) -> bool:
 
 def other_host(run: Path) -> str:
     """The host at which the run of that folder is at work, or was killed, where nobody here can know; else ""."""
-    with contextlib.suppress(OSError, DataError), Folder.open(run.parent) as above, above.enter(run.name) as folder:
-        with contextlib.closing(LockFile.open(folder, LOCK_NAME)) as lock:
-            owner = _owner(lock)
+    with contextlib.suppress(OSError, DataError), contextlib.closing(LockFile.open(run / LOCK_NAME)) as lock:
+        owner = _owner(lock)
         if not _is_of_here(owner):
             return show(owner.get("host", "of no name"))
     return ""
 
 
-def _silent_sec(folder: Folder, lock: LockFile) -> float:
-    """For how long nothing has been written in the run's folder, nor its lease renewed, by the disk's own clock."""
-    times = [lock.changed]
-    for name in ("data", "runs", "rejects"):
-        with contextlib.suppress(OSError):
-            times.append(folder.changed(name))
-    return folder.now() - max(times)
+def run_folders(out: Path) -> list[Path]:
+    """The folders of runs in OUT, also of those that were killed when they began."""
+    return [*paths_in(out, f".{RUN_PREFIX}*"), *paths_in(out, f"{RUN_PREFIX}*")]
 
 
 def clean_dead(out: Path, keep: Callable[[Path], bool] | None = None) -> list[str]:
-    """Remove the run folders whose process is provably dead, and what they had already moved; gives their names. keep:
-    which ones to leave alone.
+    """Removes the run folders whose process is provably dead, and what they had already moved; gives their names.
+
+    Args:
+        out: The folder that they are in.
+        keep: Says which ones are left alone.
     """
-    with Folder.open(out) as above:
-        names = [name for name in above.names() if name.startswith((RUN_PREFIX, f".{RUN_PREFIX}"))]
-        if not names:
-            return []
-        lock_folder(above)  # starts hold it until they have locked their folders
-        with claimed(out / name for name in names if keep is None or not keep(out / name)) as dead:
-            kept = committed_data(out) if dead else set()
-            for run in dead:
-                if data_of(run.name) in kept or remove_data(out, data_of(run.name)):
-                    remove_run(above, run.name, run.folder)
-            return [run.name for run in dead]
+    folders = run_folders(out)
+    if not folders:
+        return []
+    # starts hold OUT until they have locked their folders
+    with locked(out), claimed(path for path in folders if keep is None or not keep(path)) as dead:
+        kept = committed_data(out) if dead else set()
+        for run in dead:
+            if data_of(run.name) in kept or remove_data(out, data_of(run.name)):
+                remove_run(run.path)
+        return [run.name for run in dead]
 
 
 def data_of(name: str) -> str:
@@ -159,13 +140,12 @@ def data_of(name: str) -> str:
 
 
 @contextlib.contextmanager
-def claimed(folders: Iterable[Path]) -> Iterator[list[Claim]]:
+def claimed(folders: Iterable[Path]) -> Iterator[list[DeadRun]]:
     """Those of the run folders whose process is provably dead, locked meanwhile, so that nobody else takes them."""
     with contextlib.ExitStack() as held:
         dead = []
         for path in folders:
-            above = held.enter_context(Folder.open(path.parent))
-            if (run := claim(above, path.name)) is not None:
+            if (run := claim(path)) is not None:
                 held.callback(run.close)
                 dead.append(run)
         yield dead
@@ -190,34 +170,31 @@ def committed_data(out: str | Path) -> set[str]:
 
 
 def remove_data(out: Path, name: str) -> bool:
-    """Remove a data folder, and the reject files that belong to it by their names, unless it is no name of one; says
+    """Removes a data folder, and the reject files that belong to it by their names, unless it is no name of one; says
     whether no such folder is left.
     """
     if not is_data_folder(name):
         return True
-    with Folder.open(out) as above:
-        if above.is_folder(name):
-            with contextlib.suppress(OSError):
-                above.remove(name)
-        with contextlib.suppress(OSError), above.enter("rejects") as rejects:
-            for file in rejects.names():
-                if file.startswith(f"{name.removeprefix(DATA_PREFIX)}."):
-                    rejects.remove(file)
-        return not above.is_folder(name)
+    for path in (out / name, *paths_in(out / "rejects", f"{name.removeprefix(DATA_PREFIX)}.*")):
+        with contextlib.suppress(OSError):
+            remove(path)
+    return not has_name(out / name)
 
 
-def remove_run(above: Folder, name: str, folder: Folder) -> None:
-    """Remove a run folder, its lock last: whoever is killed in between leaves one that can still be proved dead, and
+def remove_run(path: Path) -> None:
+    """Removes a run folder, its lock last: whoever is killed in between leaves one that can still be proved dead, and
     that no read goes on in.
     """
+    last = {READ_NOTE_NAME: 0, LOCK_NAME: 2}
     with contextlib.suppress(OSError):
-        folder.clear(lambda inner: 0 if inner == READ_NOTE_NAME else 2 if inner == LOCK_NAME else 1)
-        folder.remove_itself(above, name)
+        for name in sorted(names_in(path), key=lambda name: last.get(name, 1)):
+            remove(path / name)
+        remove_empty(path)
 
 
 def temporary_run_name(identifier: str) -> str:
-    """A new name for a run's folder while it is made, which says on which machine."""
-    return f".{RUN_PREFIX}{identifier}.{uuid.uuid4().hex[:8]}.{_machine_tag()}.tmp"
+    """The name of a run's folder while it is made, which says on which machine: a start there finds it again."""
+    return f".{RUN_PREFIX}{identifier}.{_machine_tag()}.tmp"
 
 
 def _is_made_here(name: str) -> bool:

@@ -51,15 +51,14 @@ from recordmill.storage.folders import (
     is_file,
     is_folder,
     is_link,
-    link_target,
     make_folder,
     names_if_there,
     paths_in,
+    remove,
     remove_empty,
     rename,
 )
 from recordmill.storage.locks import LockFile, locked
-from recordmill.storage.removal import Folder
 from recordmill.storage.walk import DATA_PREFIX, MANIFESTS, RUN_PREFIX
 
 __all__ = ["READ_NOTE_NAME", "Run", "RunFolder", "check_out"]
@@ -198,14 +197,17 @@ class RunFolder(Run):
         identifier: str | None = None,
         keep: Callable[[Path], bool] | None = None,
         index: bool = True,
-        lease_sec: int = 0,
+        leased: bool = False,
     ) -> RunFolder:
         """Make OUT if need be and the locked folder in it, after dead ones were cleaned; where the run has one already,
         hold that.
 
-        identifier: a name for the run, where repeated attempts must not make several; by default a new one. keep: which
-        dead folders are left alone. index: data is to have the folder that indexes of shards stand in. lease_sec: how
-        long the run counts as alive while no process holds it, since `renew`.
+        Args:
+            out: The folder.
+            identifier: A name for the run, where repeated attempts must not make several; by default a new one.
+            keep: Which dead folders are left alone.
+            index: Whether data is to have the folder that indexes of shards stand in.
+            leased: Whether the run may go on while no process of this machine holds it.
 
         Raises:
             UsageError: OUT can't be made, is not a folder, or can't be written to.
@@ -213,9 +215,8 @@ class RunFolder(Run):
         path = Path(out)
         folder = cls(path, identifier or uuid.uuid4().hex[:12], None, _make_out(path))
         try:
-            _check_no_links(path)
             clean_dead(path, keep)
-            folder._hold(index, lease_sec)
+            folder._hold(index, leased)
             folder._kept_alive.enter_context(folder.alive())
         except OSError as error:
             folder.close()
@@ -225,77 +226,67 @@ class RunFolder(Run):
             raise
         return folder
 
-    def _hold(self, index: bool, lease_sec: int) -> None:
+    def _hold(self, index: bool, leased: bool) -> None:
         for _ in range(_JOINING):
-            with Folder.open(self.out) as above:
-                if self._make(above, index, lease_sec) or self._join(above):
-                    return
+            if self._make(index, leased) or self._join():
+                return
         raise OSError(errno.EBUSY, "others keep removing the run's folder")
 
-    def _make(self, above: Folder, index: bool, lease_sec: int) -> bool:
-        """Make the folder under another name, lock it, and only then give it its own, so that nobody finds it unlocked;
-        False if the run has one.
+    def _make(self, index: bool, leased: bool) -> bool:
+        """Makes the folder under another name, locks it, and only then gives it its own, so that nobody finds it
+        unlocked; False if the run has one.
         """
-        with locked(above):  # under which others may take an unlocked one for dead
-            if not above.is_at(self.out):
-                return False  # a read has replaced OUT meanwhile
-            making = temporary_run_name(self.id)
-            above.make(making)
+        making = self.out / temporary_run_name(self.id)
+        with locked(self.out):  # under which others may take an unlocked one for dead
+            remove(making)  # of a start that was killed
             try:
-                with above.enter(making) as folder:
-                    self._lock = LockFile.create(folder, LOCK_NAME)
-                    self._lock.share()
-                    self._own(self._lock, lease_sec)
-                    for name in (*_PARTS, "data/index") if index else _PARTS:
-                        folder.make(name)
-                above.move(making, above, self.path.name)
+                for name in (*_PARTS, "data/index") if index else _PARTS:
+                    make_folder(making / name, parents=True)
+                self._lock = LockFile.create(making / LOCK_NAME)
+                self._lock.share()
+                self._own(self._lock, leased)
+                rename(making, self.path)
             except BaseException as error:
                 self._unlock()
-                above.remove(making)
+                remove(making)
                 if isinstance(error, OSError) and error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
                     return False
                 raise
         return True
 
-    def _join(self, above: Folder) -> bool:
-        """Hold the folder that the run has; False if it is gone meanwhile."""
-        with contextlib.suppress(FileNotFoundError), above.enter(self.path.name) as folder:
-            lock = LockFile.open(folder, LOCK_NAME)
+    def _join(self) -> bool:
+        """Holds the folder that the run has; False if it is gone meanwhile."""
+        with contextlib.suppress(FileNotFoundError):
+            lock = LockFile.open(self.path / LOCK_NAME)
             lock.share()
-            if above.inode(self.path.name) == folder.own_inode and folder.inode(LOCK_NAME) is not None:
+            if lock.is_at(self.path / LOCK_NAME):
                 self._lock = lock
                 return True
             lock.close()
         return False
 
     @staticmethod
-    def _own(lock: LockFile, lease_sec: int = 0) -> None:
-        """Write into the lock whose it is, over what stood there, in one step."""
-        lock.write(json.dumps({**machine(), "pid": os.getpid(), "lease_sec": lease_sec}).encode())
+    def _own(lock: LockFile, leased: bool = False) -> None:
+        """Writes into the lock whose it is, over what stood there, in one step."""
+        lock.write(json.dumps({**machine(), "pid": os.getpid(), "leased": leased}).encode())
 
     @classmethod
     def take_over(cls, path: Path) -> RunFolder | None:
         """The folder of a dead run with all that is in it, from now on this process's own; None if its run is alive, or
         someone else was first.
         """
-        with contextlib.suppress(FileNotFoundError), Folder.open(path.parent) as above:
-            dead = claim(above, path.name)
-            if dead is None:
-                return None
-            folder = cls(path.parent, path.name.removeprefix(RUN_PREFIX), dead.keep_lock())
-            if folder._lock is not None:
-                folder._own(folder._lock)
-                folder._kept_alive.enter_context(folder.alive())
-                return folder
-        return None
+        if (dead := claim(path)) is None or dead.lock is None:
+            return None
+        folder = cls(path.parent, path.name.removeprefix(RUN_PREFIX), dead.lock)
+        folder._own(dead.lock)
+        folder._kept_alive.enter_context(folder.alive())
+        return folder
 
     @classmethod
     def join(cls, path: Path) -> RunFolder | None:
-        """Hold the folder of a run that other processes of it hold, too; None if it is gone."""
+        """Holds the folder of a run that other processes of it hold, too; None if it is gone."""
         folder = cls(path.parent, path.name.removeprefix(RUN_PREFIX), None)
-        with contextlib.suppress(FileNotFoundError), Folder.open(folder.out) as above:
-            return folder if folder._join(above) else None
-        return None
+        return folder if folder._join() else None
 
     @classmethod
     def attach(cls, path: str | os.PathLike[str]) -> RunFolder:
@@ -325,33 +316,14 @@ class RunFolder(Run):
     def spool(self) -> Path:
         return self.path / "spool"
 
-    @property
-    def is_sound(self) -> bool:
-        """Whether its parts are folders of its own, and no links to others."""
-        with contextlib.suppress(OSError), Folder.open(self.path) as folder:
-            return all(folder.is_folder(name) for name in _PARTS)
-        return False
-
     def _sign(self) -> None:
-        with self._entered() as folder, contextlib.suppress(FileNotFoundError):
-            if folder is not None:
-                with contextlib.closing(LockFile.open(folder, LOCK_NAME)) as lock:
-                    lock.renew()
+        with contextlib.suppress(FileNotFoundError), contextlib.closing(LockFile.open(self.path / LOCK_NAME)) as lock:
+            lock.renew()
 
     @property
     def is_owned(self) -> bool:
         """Whether nobody has taken this run for dead."""
-        with self._entered() as folder:
-            return folder is not None and folder.inode(LOCK_NAME) is not None
-
-    @contextlib.contextmanager
-    def _entered(self) -> Iterator[Folder | None]:
-        """The run's folder; None where it is gone."""
-        with contextlib.ExitStack() as held:
-            folder = None
-            with contextlib.suppress(FileNotFoundError):
-                folder = held.enter_context(held.enter_context(Folder.open(self.out)).enter(self.folder_name))
-            yield folder
+        return exists(self.path / LOCK_NAME)
 
     def publish_data_folder(self) -> None:
         """Give the folder of shards the name by which a manifest will know it, unless it has that; durable."""
@@ -398,8 +370,7 @@ class RunFolder(Run):
 
     def clear(self) -> None:
         """Remove the run's own folder."""
-        with contextlib.suppress(OSError), Folder.open(self.out) as above, above.enter(self.folder_name) as folder:
-            remove_run(above, self.folder_name, folder)
+        remove_run(self.path)
 
     def close(self) -> None:
         """Remove the folder, shards that were not committed, and OUT and the folders above it as far as this run made
@@ -411,12 +382,11 @@ class RunFolder(Run):
 
     def _remove_all(self) -> None:
         if self._lock is not None:
-            gone = contextlib.suppress(OSError, DataError)
-            with gone, Folder.open(self.out) as above, above.enter(self.folder_name) as folder:
-                mine = folder.inode(LOCK_NAME) == self._lock.inode
+            with contextlib.suppress(OSError, DataError):
+                is_mine = self._lock.is_at(self.path / LOCK_NAME)
                 self._lock.take()
-                if mine and self.discard():
-                    remove_run(above, self.folder_name, folder)
+                if is_mine and self.discard():
+                    remove_run(self.path)
             self._unlock()
         with contextlib.suppress(OSError):
             for made in self._made:
@@ -432,14 +402,6 @@ class RunFolder(Run):
         if self._lock is not None:
             self._lock.close()
             self._lock = None
-
-
-def _check_no_links(out: Path) -> None:
-    for name in (MANIFESTS, "rejects"):
-        if is_link(out / name):
-            raise UsageError(
-                f"{option('out', out)}: {name} in it is a link to {link_target(out / name)}; remove the link"
-            )
 
 
 def _make_out(path: Path) -> list[Path]:

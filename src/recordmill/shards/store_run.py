@@ -25,7 +25,16 @@ from typing import Annotated, TypedDict
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.threads import both, thread_map
-from recordmill.shards.dead_runs import LEASE_SEC, claimed, clean_dead, committed_data, data_of, machine, other_host
+from recordmill.shards.dead_runs import (
+    LEASE_SEC,
+    claimed,
+    clean_dead,
+    committed_data,
+    data_of,
+    machine,
+    other_host,
+    run_folders,
+)
 from recordmill.shards.grammar import is_data_folder
 from recordmill.shards.run import Run, RunFolder
 from recordmill.storage.files import (
@@ -41,7 +50,6 @@ from recordmill.storage.files import (
 from recordmill.storage.folders import (
     files_below,
     is_folder,
-    is_link,
     join,
     names_if_there,
     paths_in,
@@ -120,7 +128,7 @@ class StoreRun(Run):
 
     @property
     def _signature(self) -> bytes:
-        return json.dumps({"host": machine()["host"], "lease_sec": LEASE_SEC}).encode()
+        return json.dumps({"host": machine()["host"], "leased": True}).encode()
 
     def __enter__(self) -> StoreRun:
         """UsageError if the store is none in which one of two runs alone can commit."""
@@ -305,7 +313,7 @@ def clean(
 def _on_disk(place: Path, remove: bool) -> dict[str, list[str]]:
     if not is_folder(place):
         return {}
-    folders = [*paths_in(place, f"{RUN_PREFIX}*"), *paths_in(place, f".{RUN_PREFIX}*")]
+    folders = run_folders(place)
     with claimed(folders) as dead:
         names = [run.name for run in dead]
     for path in folders:
@@ -329,9 +337,8 @@ def _beside(place: Path, name: str, kept: set[str]) -> list[str]:
     data = data_of(name)
     if data in kept or not is_data_folder(data):
         return []
-    found = [] if is_link(place / data) or not is_folder(place / data) else [*files_below(place / data).values()]
-    rejects = [] if is_link(place / "rejects") else paths_in(place / "rejects", f"{data.removeprefix(DATA_PREFIX)}.*")
-    return [*found, *map(str, rejects)]
+    rejects = paths_in(place / "rejects", f"{data.removeprefix(DATA_PREFIX)}.*")
+    return [*files_below(place / data).values(), *map(str, rejects)]
 
 
 def _in_store(out: str, remove: bool) -> dict[str, list[str]]:

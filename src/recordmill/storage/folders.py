@@ -1,5 +1,5 @@
 """Names: what is there, on a disk or in a store; and on a disk new folders, other names, removal, copies. What stands
-in files is `files`' matter, and what must be removed though others may bend paths meanwhile is `removal`'s.
+in files is `files`' matter.
 
 Each is one call of the system, or a walk of such calls, and raises OSError as the system says it.
 """
@@ -7,6 +7,7 @@ Each is one call of the system, or a walk of such calls, and raises OSError as t
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import shutil
@@ -19,6 +20,9 @@ from recordmill.base.option_names import option
 from recordmill.storage.files import below, create_file, is_remote, output_path, read_blocks, storage_of, write_all
 
 Pathlike = str | os.PathLike[str]
+_EXCHANGE, _CWD = 2, -100  # RENAME_EXCHANGE of <linux/fs.h>, AT_FDCWD of <fcntl.h>
+# how systems say that they can't, not that it failed: no such call, another file system, a mount point
+_UNABLE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EXDEV, errno.EBUSY, errno.EPERM, errno.EACCES)
 _COPIED_BYTES = 8 << 20  # 8 MiB: what is held of a file that is copied
 
 
@@ -73,11 +77,6 @@ def is_folder(path: Pathlike) -> bool:
 def is_link(path: Pathlike) -> bool:
     """Whether the name itself is a link."""
     return os.path.islink(path)
-
-
-def link_target(path: Pathlike) -> str:
-    """Where the link says that it leads."""
-    return os.readlink(path)
 
 
 def real_path(path: Pathlike) -> str:
@@ -187,6 +186,37 @@ def remove_empty(folder: Pathlike) -> None:
 def remove_tree(folder: Pathlike, *, ignore_errors: bool = False) -> None:
     """Remove a folder of one's own with all that is in it."""
     shutil.rmtree(folder, ignore_errors=ignore_errors)
+
+
+def remove(path: Pathlike) -> None:
+    """Removes a file, a link, or a folder with all that is in it; nothing if it is not there."""
+    with contextlib.suppress(FileNotFoundError):  # somebody else removes it, too
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+
+
+def take_mode_of(folder: Pathlike, other: Pathlike) -> None:
+    """Makes a folder usable by those who may use the other one."""
+    os.chmod(folder, stat.S_IMODE(os.stat(other).st_mode))
+
+
+def exchange(one: Pathlike, other: Pathlike) -> bool:
+    """Exchanges two names in one step (renameat2, RENAME_EXCHANGE); False where the system can't, and nothing has
+    happened then.
+
+    Raises:
+        OSError: Anything else.
+    """
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None:
+        return False
+    if renameat2(_CWD, os.fsencode(one), _CWD, os.fsencode(other), _EXCHANGE) == 0:
+        return True
+    if (code := ctypes.get_errno()) in _UNABLE:
+        return False
+    raise OSError(code, os.strerror(code), os.fspath(one))
 
 
 def copy_tree(

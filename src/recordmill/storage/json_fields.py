@@ -25,7 +25,7 @@ _SHOWN = 60  # characters of a wrong value that a message shows
 MOST_COUNT = 2**63 - 1  # of records or bytes: what an int64 holds
 
 
-def read_bounded(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES, *, dir_fd: int | None = None) -> bytes:
+def read_bounded(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> bytes:
     """The bytes of a regular file; nothing waits for a pipe.
 
     Raises:
@@ -33,7 +33,7 @@ def read_bounded(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES, *, 
     """
     if is_remote(os.fspath(path)):
         return read_whole(os.fspath(path), most_bytes)
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         about = os.fstat(descriptor)
         if not modes.S_ISREG(about.st_mode):
@@ -154,10 +154,10 @@ def convert(kind: Any, value: Any, source: str, place: str = "") -> Any:
     return kind(**found)
 
 
-def load_as(kind: Any, path: str | os.PathLike[str], *, dir_fd: int | None = None) -> Any:
+def load_as(kind: Any, path: str | os.PathLike[str]) -> Any:
     """The value that a file holds, as that type; see `read_bounded`, `parse` and `convert` for what is raised."""
     name = os.fspath(path)
-    return convert(kind, parse(read_bounded(path, dir_fd=dir_fd), name), name)
+    return convert(kind, parse(read_bounded(path), name), name)
 
 
 @functools.cache

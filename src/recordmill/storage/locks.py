@@ -7,49 +7,46 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
-
-from recordmill.storage.removal import Folder
 
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class LockFile:
-    """An open file in a `Folder`, no link; `close` lets go of its lock."""
+    """An open file, no link; `close` lets go of its lock."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     @classmethod
-    def create(cls, folder: Folder, name: str) -> LockFile:
-        """A new one; FileExistsError if the name is taken."""
-        return cls(os.open(name, _OPEN | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder.descriptor))
+    def create(cls, path: Path) -> LockFile:
+        """Makes a new one; FileExistsError if the name is taken."""
+        return cls(os.open(path, _OPEN | os.O_CREAT | os.O_EXCL, 0o666))
 
     @classmethod
-    def open(cls, folder: Folder, name: str) -> LockFile:
-        """One that is there; nothing waits for a pipe. OSError if it is a link."""
-        return cls(os.open(name, _OPEN | os.O_NONBLOCK, dir_fd=folder.descriptor))
+    def open(cls, path: Path) -> LockFile:
+        """Opens one that is there; nothing waits for a pipe. OSError if it is a link."""
+        return cls(os.open(path, _OPEN | os.O_NONBLOCK))
 
     def share(self) -> None:
-        """Hold it together with others, as soon as nobody holds it alone."""
+        """Holds it together with others, as soon as nobody holds it alone."""
         fcntl.flock(self._descriptor, fcntl.LOCK_SH)
 
     def take(self) -> None:
-        """Hold it alone; BlockingIOError if others hold it."""
+        """Holds it alone; BlockingIOError if others hold it."""
         fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def read(self, most_bytes: int) -> bytes:
-        """What it says."""
+        """Returns what it says."""
         return os.pread(self._descriptor, most_bytes, 0)
 
     def write(self, text: bytes) -> None:
-        """Say this instead, in one step; what was longer is blanked."""
+        """Replaces what it says, in one step; what was longer is blanked."""
         os.pwrite(self._descriptor, text.ljust(os.fstat(self._descriptor).st_size), 0)
 
     def renew(self) -> None:
-        """Make now the time of its last change."""
+        """Makes now the time of its last change."""
         os.utime(self._descriptor)
 
     @property
@@ -57,43 +54,34 @@ class LockFile:
         """The time of its last change, in seconds."""
         return os.fstat(self._descriptor).st_mtime
 
-    @property
-    def inode(self) -> tuple[int, int]:
-        """(device, inode), as `Folder.inode` has it."""
-        about = os.fstat(self._descriptor)
-        return about.st_dev, about.st_ino
-
-    @property
-    def is_own_file(self) -> bool:
-        """Whether it is a regular file that has no other name."""
-        about = os.fstat(self._descriptor)
-        return stat.S_ISREG(about.st_mode) and about.st_nlink == 1
+    def is_at(self, path: Path) -> bool:
+        """Returns True if the path leads to it now."""
+        return _is_at(self._descriptor, path)
 
     def close(self) -> None:
+        """Lets go of it."""
         os.close(self._descriptor)
 
 
-def lock_folder(folder: Folder, *, wait: bool = True) -> None:
-    """Hold the folder alone until it is closed; BlockingIOError if others hold it and wait is False."""
-    fcntl.flock(folder.descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-
-
 @contextlib.contextmanager
-def locked(folder: Folder) -> Iterator[None]:
-    """Nobody else is at work in the folder meanwhile."""
-    lock_folder(folder)
-    try:
-        yield
-    finally:
-        fcntl.flock(folder.descriptor, fcntl.LOCK_UN)
+def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Keeps others out of the folder of that name, which another may get meanwhile.
 
-
-@contextlib.contextmanager
-def locked_by_name(path: Path) -> Iterator[None]:
-    """Nobody else is at work in the folder of that name, which another may get meanwhile."""
+    Raises:
+        BlockingIOError: Others are at work in it, and nobody is to wait for them.
+    """
     while True:
-        with Folder.open(path) as folder:
-            lock_folder(folder)
-            if folder.is_at(path):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            if _is_at(descriptor, path):
                 yield
                 return
+        finally:
+            os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    return False

@@ -22,13 +22,13 @@ def stat_of(about: os.stat_result) -> Stat:
     return Stat(about.st_size, about.st_mtime_ns, ctime_ns=about.st_ctime_ns)
 
 
-def open_regular(path: str | os.PathLike[str], flags: int = 0, *, dir_fd: int | None = None) -> int:
+def open_regular(path: str | os.PathLike[str]) -> int:
     """A descriptor to read a regular file by; nothing waits for a pipe, and no device is read.
 
     Raises:
         OSError: as the operating system says it, or that it is no regular file.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags, dir_fd=dir_fd)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
