@@ -36,7 +36,7 @@ def publish(folder: RunFolder, content: bytes, base: int) -> Manifest:
     part = Part(folder.data_name, "test", {"train": (info,)}, {}, 1, 0)
     about = {"files": rejects}
     manifest = Manifest("test", "none", {}, "schema", (part,), about, "0" * 64, {}, {"id": folder.id})
-    return commit(folder, manifest, {"features.json": "{}"}, base)
+    return commit(folder, manifest, base)
 
 
 def build(out: Path, content: bytes, base: int) -> Manifest:
@@ -61,7 +61,6 @@ def test_a_commit_shows_the_data_set_and_its_copies(tmp_path: Path) -> None:
     assert sorted(os.listdir(out)) == [
         "_manifests",
         f"data-{manifest.run['id']}",
-        "features.json",
         "manifest.json",
         "schema.pbtxt",
     ]
@@ -277,12 +276,35 @@ def test_what_fails_after_the_manifest_stands_is_told_and_undoes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     build(tmp_path, b"old", 0)
-    (tmp_path / "features.json").unlink()
-    (tmp_path / "features.json").mkdir()  # so that its copy can't be written
+    (tmp_path / "schema.pbtxt").unlink()
+    (tmp_path / "schema.pbtxt").mkdir()  # so that its copy can't be written
     manifest = build(tmp_path, b"new", 1)
     assert load(tmp_path) == manifest
     assert shard(tmp_path, manifest) == b"new"
     assert "the data set is complete" in caplog.text
+
+
+def test_files_of_an_earlier_generation_are_found_and_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a kill between the commit and the files that follow from it, and after damage of any of them."""
+    about = {"url": "https://example.org/x", "description": "d", "license": "MIT", "creator": "c"}
+    out = tmp_path / "out"
+    recordmill.build({"x": [1, 2, 3], "label": ["a", "b", "a"]}, out, label="label", **about)
+    with monkeypatch.context() as patched:
+        patched.setattr("recordmill.building.commit.tidy", lambda *given: None)
+        recordmill.build({"x": [1, 2, 3, 4]}, out, overwrite=True)
+    strays = {"label.labels.txt", "croissant.json"}
+    stale = {"manifest.json", "schema.pbtxt", "dataset_info.json", "features.json", "statistics.pb", *strays}
+    assert {Path(one.file).name for one in recordmill.verify(out)} == stale
+    assert all(one.mended for one in recordmill.verify(out, mend=True))
+    assert recordmill.verify(out) == []
+    assert "4" in (out / "dataset_info.json").read_text()
+    recordmill.build({"x": [1], "label": ["a"]}, out, label="label", overwrite=True, **about)
+    names = stale
+    before = {name: (out / name).read_bytes() for name in names}
+    for name in names:
+        (out / name).write_bytes(b"garbage")
+        assert [Path(one.file).name for one in recordmill.verify(out, mend=True)] == [name]
+        assert {name: (out / name).read_bytes() for name in names} == before
 
 
 def test_an_error_of_the_disk_when_the_manifest_stands_already_is_no_failure(
@@ -303,7 +325,7 @@ def test_an_error_of_the_disk_when_the_manifest_stands_already_is_no_failure(
 def test_a_slow_run_leaves_the_copies_of_a_later_generation_alone(tmp_path: Path) -> None:
     first = build(tmp_path, b"one", 0)
     second = build(tmp_path, b"two", 1)
-    tidy(tmp_path, first, {}, 1)
+    tidy(tmp_path, first, 1)
     assert (tmp_path / "manifest.json").read_text() == second.to_json()
 
 

@@ -18,9 +18,8 @@ from pathlib import Path
 
 from recordmill.base.errors import RecordmillError
 from recordmill.base.threads import thread_map
-from recordmill.schemas.croissant import CROISSANT_NAME
-from recordmill.schemas.tfds import LABELS_SUFFIX
 from recordmill.shards.dead_runs import loaded, remove_data
+from recordmill.shards.derived import derived_files, is_derived
 from recordmill.shards.manifest import (
     INPUTS_NAME,
     STATISTICS_NAME,
@@ -57,12 +56,11 @@ class CommitConflict(RecordmillError):
     """Another run committed to the same OUT in the meantime; this one's work was discarded."""
 
 
-def commit(run: Run, manifest: Manifest, copies: Mapping[str, str | bytes], base: int) -> Manifest:
+def commit(run: Run, manifest: Manifest, base: int) -> Manifest:
     """Publish what the run has made, and placed, as generation base + 1; where it has done that already, gives what it
     published. May be called again, and by several at once.
 
-    copies: file name to content of what is written beside the manifest for people and other tools. base: the generation
-    that was current when the run began.
+    base: the generation that was current when the run began.
 
     Raises:
         CommitConflict: another run was first; OUT is as that run left it.
@@ -78,7 +76,7 @@ def commit(run: Run, manifest: Manifest, copies: Mapping[str, str | bytes], base
         if (done := run.committed()) is not None:
             return done
         raise CommitConflict(f"{run.out}: {run.obstacle('build', base, generations)}; nothing of this one was kept")
-    tidy(run.out, manifest, copies, base + 1, run.path if isinstance(run, RunFolder) else None)
+    tidy(run.out, manifest, base + 1, run.path if isinstance(run, RunFolder) else None)
     return manifest
 
 
@@ -136,44 +134,31 @@ def reject_names(run: Run, count: int) -> list[str]:
     return [f"rejects/{run.id}.{number:05d}.jsonl" for number in range(count)]
 
 
-def tidy(
-    out: str | Path,
-    manifest: Manifest,
-    copies: Mapping[str, str | bytes],
-    generation: int,
-    temporary_in: Path | None = None,
-) -> None:
-    """What follows a commit and can't undo it: an error is told, and the build has succeeded."""
+def tidy(out: str | Path, manifest: Manifest, generation: int, temporary_in: Path | None = None) -> None:
+    """Does what follows a commit and can't undo it: an error is told, and the build has succeeded."""
     try:
-        if generations(out)[-1:] == [generation]:  # a later build's copies are not to be replaced by ours
-            _write_copies(os.fspath(out), manifest, copies, temporary_in)
+        if generations(out)[-1:] == [generation]:  # a later build's files are not to be replaced by ours
+            _write_derived(os.fspath(out), manifest, generation, temporary_in)
         _remove_old_generations(os.fspath(out), generation)
     except (OSError, RecordmillError) as error:
         _log.warning(
             "%s: the data set is complete, but tidying up after it failed (%s); `recordmill verify --mend` writes "
-            "manifest.json and schema.pbtxt anew, and the next build all copies",
+            "the files beside the manifest anew, and so does the next build",
             out,
             error,
         )
 
 
-def _write_copies(out: str, manifest: Manifest, copies: Mapping[str, str | bytes], temporary_in: Path | None) -> None:
-    """Write manifest.json and the other copies, each atomically, and remove class names of an earlier generation's
-    labels, its statistics and its croissant.json.
-
-    `verify --mend` mends the first two if a crash came between, the next build all.
+def _write_derived(out: str, manifest: Manifest, generation: int, temporary_in: Path | None) -> None:
+    """Writes manifest.json and what else follows from the manifest, each atomically, and removes what followed from an
+    earlier one.
     """
-    texts = {"manifest.json": manifest.to_json(), "schema.pbtxt": manifest.schema, **copies}
-    data = {
-        name: text if isinstance(text, bytes) else text.encode("utf-8", "backslashreplace")
-        for name, text in texts.items()
-    }
-    old = [name for name in names_in(out) if name.endswith(LABELS_SUFFIX) or name in (STATISTICS_NAME, CROISSANT_NAME)]
-    _remove_files(out, [name for name in old if name not in copies])
+    files = derived_files(out, manifest, generation)
+    _remove_files(out, [name for name in names_in(out) if is_derived(name) and name not in files])
     if is_remote(out):
-        put_objects(out, data)
+        put_objects(out, files)
         return
-    for name, content in data.items():
+    for name, content in files.items():
         with atomic_write(Path(out, name), temporary_in) as file:
             write_all(file, content)
 

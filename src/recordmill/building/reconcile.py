@@ -10,7 +10,7 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,6 @@ from recordmill.building.ingest import Ingested
 from recordmill.building.plan import BuildPlan
 from recordmill.building.shard_writer import WrittenShard
 from recordmill.checks.expectations import check_expectations
-from recordmill.schemas.croissant import CROISSANT_NAME, croissant_json
-from recordmill.schemas.tfds import Split as TfdsSplit
-from recordmill.schemas.tfds import dataset_info_json, features_json, label_files
 from recordmill.schemas.tfmd import to_pbtxt
 from recordmill.shards.checksums import add_sums
 from recordmill.shards.grammar import ShardName
@@ -43,13 +40,10 @@ from recordmill.shards.store_run import StoreRun, run_at
 from recordmill.sources.common.content import extension
 from recordmill.statistics.dataset_sketch import DatasetSketch
 from recordmill.statistics.dataset_statistics import DatasetStatistics
-from recordmill.storage.codecs import SHARD_SUFFIXES
 from recordmill.storage.digest import Digest
 from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import atomic_write, put_bytes, write_all
 from recordmill.storage.folders import exists, is_file, join, paths_in, remove_file, rename
-
-TFDS_VERSION = "1.0.0"  # TensorFlow Datasets wants one; a data set's generations are in its manifests
 
 _SUMMARISED = 4096  # features of all splits, of which a manifest has a summary: 0.7 MiB of text
 _LISTED_AT_ONCE = 1024  # inputs whose lines are in memory at once
@@ -95,12 +89,12 @@ def conclude(
     files = sorted(rejected.files)
     if not plan.store:
         return commit(
-            folder, *describe_data_set(plan, outcome, folder.data_name, publish_files(folder, files)), plan.base
+            folder, describe_data_set(plan, outcome, folder.data_name, publish_files(folder, files)), plan.base
         )
     with StoreRun(plan.store, folder.id) as run:
         try:
             names, _ = both(lambda: upload_files(run, folder, files, plan.memory_bytes), run.remove_dead)
-            return commit(run, *describe_data_set(plan, outcome, run.data_name, names), plan.base)
+            return commit(run, describe_data_set(plan, outcome, run.data_name, names), plan.base)
         except BaseException:
             run.discard()
             raise
@@ -136,10 +130,8 @@ class Outcome:
     statistics: DatasetStatistics | None = None
 
 
-def describe_data_set(
-    plan: BuildPlan, outcome: Outcome, folder: str, reject_files: Sequence[str]
-) -> tuple[Manifest, Mapping[str, str | bytes]]:
-    """The manifest, and name to content of the files beside it. folder: of the shards; reject_files: below OUT."""
+def describe_data_set(plan: BuildPlan, outcome: Outcome, folder: str, reject_files: Sequence[str]) -> Manifest:
+    """The manifest. folder: of the shards; reject_files: below OUT."""
     kind = plan.source.kind if plan.source else "pipeline"
     rejected = outcome.rejected
     part = Part(folder, kind, outcome.parts, outcome.inputs, outcome.read, rejected.total)
@@ -150,7 +142,7 @@ def describe_data_set(
         *(f"{what}: {count:,}" for what, count in sorted(outcome.counts.items())),
         *(f"split {split!r} got no record" for split in plan.splits if split not in outcome.parts),
     ]
-    manifest = Manifest(
+    return Manifest(
         plan.name,
         plan.compression,
         plan.deciding,
@@ -161,11 +153,8 @@ def describe_data_set(
         {"notes": noted, **_about_statistics(outcome.statistics)},
         _run(plan, outcome.run),
         {} if plan.transform is None else plan.transform.about,
+        {"said": asdict(plan.about), "images": _images(plan)},
     )
-    copies: dict[str, str | bytes] = {**description_files(manifest, outcome.parts, plan)}
-    if outcome.statistics is not None:
-        copies[STATISTICS_NAME] = outcome.statistics.to_bytes()
-    return manifest, copies
 
 
 def write_statistics(plan: BuildPlan, sketch: DatasetSketch | None, folder: str) -> DatasetStatistics | None:
@@ -216,42 +205,6 @@ def reconcile(read: int, rejected: int, ingested: Sequence[Ingested], shards: Se
         raise AccountsError(
             f"the records written (sum {shard_sum:016x}) are not those read (sum {run_sum:016x}); nothing was committed"
         )
-
-
-def description_files(manifest: Manifest, parts: Mapping[str, Sequence[ShardInfo]], plan: BuildPlan) -> dict[str, str]:
-    """The files by which TensorFlow Datasets opens OUT (`tfds.builder_from_directory`), and `croissant.json` where the
-    data set has a page. parts: split to its shards.
-    """
-    part = manifest.parts[-1]
-    template = f"{part.folder}/{{SPLIT}}-{{SHARD_X_OF_Y}}.{{FILEFORMAT}}"
-    splits = {
-        name: TfdsSplit(
-            shard_lengths=[shard.records for shard in shards], num_bytes=sum(shard.bytes for shard in shards)
-        )
-        for name, shards in parts.items()
-    }
-    info = dataset_info_json(manifest.name, TFDS_VERSION, splits, template, schema=plan.schema, about=plan.about)
-    documents = {"dataset_info.json": info, "features.json": features_json(plan.schema, _images(plan))}
-    if plan.about.url:
-        documents[CROISSANT_NAME] = _croissant(manifest, {split: len(shards) for split, shards in parts.items()}, plan)
-    texts = {name: json.dumps(content, indent=2, ensure_ascii=False) + "\n" for name, content in documents.items()}
-    return {**texts, **label_files(plan.schema)}
-
-
-def _croissant(manifest: Manifest, shards: Mapping[str, int], plan: BuildPlan) -> dict[str, Any]:
-    """The content of `croissant.json`. shards: how many each split has. A generation is a major version, since it may
-    have other records.
-    """
-    folder, suffix = manifest.parts[-1].folder, SHARD_SUFFIXES[plan.compression]
-    return croissant_json(
-        manifest.name,
-        plan.about,
-        plan.schema,
-        {split: f"{folder}/{split}-?????-of-{count:05d}{suffix}" for split, count in shards.items()},
-        version=f"{plan.base + 1}.0.0",
-        published=manifest.run["finished"].partition("T")[0],
-        images=_images(plan),
-    )
 
 
 def _images(plan: BuildPlan) -> tuple[str, ...]:

@@ -204,7 +204,7 @@ class VerifyKeywords(TypedDict, total=False):
 
     mend: Annotated[
         bool,
-        _check("write manifest.json and schema.pbtxt anew where they differ from the manifest", False),
+        _check("write the files that follow from the manifest anew where they differ from it", False),
     ]
     threads: ThreadsOption
     storage_requests: StorageRequestsOption

@@ -90,6 +90,11 @@ class _Transform(TypedDict):
     files: Mapping[Annotated[str, Check(is_name_below, "a name below the transform's folder")], _TransformFile]
 
 
+class _Description(TypedDict):
+    said: Mapping[str, str]
+    images: Sequence[str]
+
+
 class _Head(TypedDict):
     format: Annotated[str, Check("recordmill".__eq__, "'recordmill'")]
     version: Annotated[Sequence[int], Check(lambda said: len(said) == 2 and min(said) >= 0, "[major, minor]")]
@@ -161,6 +166,8 @@ class Manifest:
         run: Facts of this run alone (times, versions, threads).
         transform: What made the records of what was read, see docs/transform.md; empty, and left out of the file,
             where nothing did.
+        description: What people say of it, and which features are images to TensorFlow Datasets; empty where an earlier
+            recordmill wrote it.
         version: Of the format, (major, minor).
     """
 
@@ -174,6 +181,7 @@ class Manifest:
     statistics: Mapping[str, Any] = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)
     transform: Mapping[str, Any] = field(default_factory=dict)
+    description: Mapping[str, Any] = field(default_factory=dict)
     version: tuple[int, ...] = FORMAT_VERSION
 
     @property
@@ -208,8 +216,9 @@ class Manifest:
     def to_json(self) -> str:
         """The text of the file, one trailing newline."""
         document = {"format": "recordmill", "version": self.version, **asdict(self)}
-        if not self.transform:
-            del document["transform"]
+        for name in ("transform", "description"):
+            if not document[name]:
+                del document[name]
         return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
     @classmethod
@@ -230,8 +239,9 @@ class Manifest:
         manifest: Manifest = convert(cls, document, source)
         for name, kind in (("rejects", _Rejects), ("statistics", _Statistics), ("run", _Run)):
             convert(kind, getattr(manifest, name), source, name)
-        if manifest.transform:
-            convert(_Transform, manifest.transform, source, "transform")
+        for name, kind in (("transform", _Transform), ("description", _Description)):
+            if getattr(manifest, name):
+                convert(kind, getattr(manifest, name), source, name)
         for place, reason in _faults(manifest):
             raise DataError(reason, source=source, place=place)
         return manifest

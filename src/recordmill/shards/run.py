@@ -43,6 +43,7 @@ from recordmill.shards.dead_runs import (
     remove_run,
     temporary_run_name,
 )
+from recordmill.shards.derived import is_derived
 from recordmill.shards.manifest import Manifest, generations
 from recordmill.storage.files import is_remote, put_if_absent, read_range, sync_folder
 from recordmill.storage.folders import (
@@ -64,9 +65,6 @@ from recordmill.storage.walk import DATA_PREFIX, MANIFESTS, RUN_PREFIX
 __all__ = ["READ_NOTE_NAME", "Run", "RunFolder", "check_out"]
 
 RENEW_SEC = 30  # a run is dead after LEASE_SEC
-# rewritten after each commit; more may follow by `*.labels.txt`
-COPIES = ("manifest.json", "schema.pbtxt", "dataset_info.json", "features.json", "croissant.json")
-_OURS = (MANIFESTS, "rejects", *COPIES)
 _PARTS = ("data", "runs", "rejects", "spool")
 _JOINING = 20  # attempts at a folder that others remove at the same time
 
@@ -448,4 +446,8 @@ def check_out(out: str | os.PathLike[str], overwrite: bool) -> int:
 
 
 def _is_ours(name: str) -> bool:
-    return name in _OURS or name.startswith((RUN_PREFIX, f".{RUN_PREFIX}", DATA_PREFIX))
+    return (
+        name in (MANIFESTS, "rejects")
+        or is_derived(name)
+        or name.startswith((RUN_PREFIX, f".{RUN_PREFIX}", DATA_PREFIX))
+    )

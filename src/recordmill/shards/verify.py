@@ -22,10 +22,10 @@ from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
 from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames
 from recordmill.records.tfrecord.stream import read_frames
-from recordmill.schemas import tfmd
 from recordmill.shards.catalog import Inputs, ShardFile, of_data_set, of_files
 from recordmill.shards.checksums import add_sums, record_sum
 from recordmill.shards.dead_runs import committed_data
+from recordmill.shards.derived import derived_files, is_derived
 from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, Index, map_table
 from recordmill.shards.manifest import (
     INDEX_FOLDER,
@@ -36,13 +36,13 @@ from recordmill.shards.manifest import (
     Part,
     generations,
     is_data_set,
-    load,
+    load_newest,
     shard_name,
 )
 from recordmill.storage.compression import MAX_RATIO
 from recordmill.storage.digest import sha256_of, whole_digest
-from recordmill.storage.files import atomic_write, bound_requests, input_path, is_remote, read_range, stat, write_all
-from recordmill.storage.folders import exists, files_below, join, names_if_there
+from recordmill.storage.files import bound_requests, input_path, is_remote, put_bytes, read_range, stat
+from recordmill.storage.folders import exists, files_below, join, names_if_there, remove_file
 from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX, unfinished_in
 
 _BLOCK_BYTES = 8 << 20  # 8 MiB
@@ -79,7 +79,7 @@ def verify(
     Args:
         inputs: OUT of a build, or files, folders, globs.
         threads: how many shards are checked at once; None or 0: one per core.
-        mend: write the copies beside the manifest (manifest.json, schema.pbtxt) anew where they differ from it.
+        mend: write the files that follow from the manifest anew where they differ from it.
         storage_requests: how many requests to stores may be under way at once; None: as before, 64 at first.
         progress: called with the number of records checked.
 
@@ -113,7 +113,7 @@ def _settled_tree(out: str, mend: bool) -> list[Problem]:
     """What is wrong with the tree when builds at work have had the time to end their commits, which take moments."""
     for _ in range(_ATTEMPTS):
         found = check_tree(out)
-        if not found or not any(name.startswith(RUN_PREFIX) for name in _names(out)):
+        if not found or not any(name.startswith(RUN_PREFIX) for name in names_if_there(out)):
             break
         time.sleep(_COMMIT_SEC)
     return check_tree(out, mend=True) if mend and found else found
@@ -229,26 +229,26 @@ def _compare(batch: Frames, first_offset: int, part: Index, first: int) -> tuple
 
 
 def check_tree(out: str, *, mend: bool = False) -> list[Problem]:
-    """Stray files in the data folders, and copies that do not say what the manifest says."""
-    manifest = load(out)
+    """Stray files in the data folders, and files beside the manifest that don't follow from it."""
+    generation, manifest = load_newest(out)
     found: list[Problem] = []
     for part in manifest.parts:
         for folder, known in _expected(part, bool(manifest.transform), "file" in manifest.statistics).items():
             path = join(out, part.folder, *folder)
-            strange = [name for name in _names(path) if name not in known]
+            strange = [name for name in names_if_there(path) if name not in known]
             found += [Problem(join(path, name), "", "is no part of the data set") for name in strange]
     at_work = {path.rpartition("/")[2] for path in unfinished_in(out)}  # or dead: that is no damage
     kept = committed_data(out)
     found += [
         Problem(join(out, name), "", "is of no committed generation")
-        for name in _names(out)
+        for name in names_if_there(out)
         if name.startswith(DATA_PREFIX) and name not in kept | at_work
     ]
     return (
         found
         + _check_transform(out, manifest)
         + _check_statistics_file(out, manifest)
-        + _check_copies(out, manifest, mend)
+        + _check_derived(out, manifest, generation, mend)
     )
 
 
@@ -290,23 +290,25 @@ def _check_statistics_file(out: str, manifest: Manifest) -> list[Problem]:
     return [] if found == said["digest"] else [Problem(path, "", f"the digest is {found}, not {said['digest']}")]
 
 
-def _names(folder: str) -> list[str]:
-    return names_if_there(folder)
-
-
-def _check_copies(out: str, manifest: Manifest, mend: bool) -> list[Problem]:
-    found = []
-    for name, text in (("manifest.json", manifest.to_json()), ("schema.pbtxt", manifest.schema)):
-        path = join(out, name)
-        if exists(path) and read_range(path).tobytes() == text.encode():
-            continue
-        problem = "differs from what the manifest says" if exists(path) else "is missing"
-        if mend:
-            with atomic_write(path) as file:
-                write_all(file, text.encode())
-        found.append(Problem(path, "", problem, mended=mend))
+def _check_derived(out: str, manifest: Manifest, generation: int, mend: bool) -> list[Problem]:
+    """What else stands beside the manifest than follows from it."""
     try:
-        tfmd.from_pbtxt(manifest.schema)
+        wanted = derived_files(out, manifest, generation)
     except DataError as error:
-        found.append(Problem(join(out, "schema.pbtxt"), "", f"the manifest's schema can't be read: {error}"))
+        if error.source and error.source.endswith(STATISTICS_NAME):
+            return []  # `_check_statistics_file` has named it
+        return [Problem(join(out, "schema.pbtxt"), "", f"the manifest's schema can't be read: {error}")]
+    found = []
+    for name, content in wanted.items():
+        path = join(out, name)
+        if not (is_there := exists(path)) or read_range(path).tobytes() != content:
+            if mend:
+                put_bytes(path, content)
+            problem = "differs from what the manifest says" if is_there else "is missing"
+            found.append(Problem(path, "", problem, mended=mend))
+    for name in names_if_there(out) if manifest.description else ():
+        if is_derived(name) and name not in wanted:
+            if mend:
+                remove_file(join(out, name))
+            found.append(Problem(join(out, name), "", "is no part of the data set", mended=mend))
     return found

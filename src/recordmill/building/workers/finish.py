@@ -17,7 +17,6 @@ from recordmill.building.reconcile import (
     AccountsError,
     Outcome,
     describe_data_set,
-    description_files,
     write_inputs,
     write_statistics,
 )
@@ -26,7 +25,7 @@ from recordmill.building.workers.shards import FinalShard
 from recordmill.building.workers.shared_files import NotSharedError, SharedFolder, SharedPlan, workbench
 from recordmill.building.workers.survey import Survey
 from recordmill.shards.checksums import add_sums
-from recordmill.shards.manifest import INPUTS_NAME, STATISTICS_NAME, Manifest, read_statistics
+from recordmill.shards.manifest import INPUTS_NAME, Manifest
 from recordmill.storage.files import hand_over, listed_objects, stat
 
 
@@ -63,8 +62,7 @@ def finish(plan: SharedPlan, survey: Survey, placed: Iterable[FinalShard]) -> Ma
             job_folder.id,
             statistics,
         )
-        manifest, copies = describe_data_set(bench, outcome, job_folder.folder, rejects)
-        return commit(run, manifest, copies, bench.base)
+        return commit(run, describe_data_set(bench, outcome, job_folder.folder, rejects), bench.base)
 
 
 def _reconcile(survey: Survey, shards: Sequence[FinalShard]) -> None:
@@ -108,7 +106,4 @@ def _tidy_again(plan: SharedPlan, manifest: Manifest) -> None:
     """What an attempt may have left undone that has committed; the plan is gone where none has."""
     with contextlib.suppress(NotSharedError):
         known = plan.load()
-        copies: dict[str, str | bytes] = {**description_files(manifest, manifest.parts[-1].splits, known)}
-        if (statistics := read_statistics(manifest, plan.job_folder.out)) is not None:
-            copies[STATISTICS_NAME] = statistics
-        tidy(plan.job_folder.out, manifest, copies, known.base + 1)
+        tidy(plan.job_folder.out, manifest, known.base + 1)
