@@ -147,7 +147,7 @@ def test_a_view_becomes_one_object(store: Store, out: str, source: str, tmp_path
     assert view.to_parquet(uri) == uri
     near = view.to_parquet(tmp_path / "view.parquet")
     assert store.objects(out) == {"view.parquet": Path(near).read_bytes()}
-    with pytest.raises(UsageError, match="is there already: overwrite=True"):
+    with pytest.raises(UsageError, match="is there already: give overwrite=True"):
         view.to_parquet(uri)
     view.select(["id"]).to_parquet(uri, overwrite=True)
     assert pq.read_table(io.BytesIO(store.objects(out)["view.parquet"])).column_names == ["id"]

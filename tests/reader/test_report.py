@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 import re
 import subprocess
 from collections.abc import Sequence
@@ -242,6 +243,30 @@ def test_a_file_that_is_there_is_not_replaced_unless_it_is_said(
         assert f"there is no folder {tmp_path / 'no'}" in capsys.readouterr().err
     assert main(["report", str(out), "--out", str(target), "--overwrite", "--quiet"]) == 0
     assert target.read_text() == recordmill.report(out, out=tmp_path / "b.html").html
+
+
+@pytest.mark.parametrize("way", ["report", "stats", "to_parquet", "save"])
+def test_what_is_no_file_is_not_replaced_and_a_link_leads_to_its_file(tmp_path: Path, way: str) -> None:
+    rows = pa.table({"x": pa.array([1, 2])})
+    ds = recordmill.open(write_data_set(tmp_path / "set", {"train": rows}, Schema((Feature("x", "int64"),))))
+    pipe, file, link = tmp_path / "pipe", tmp_path / "file", tmp_path / "link"
+    os.mkfifo(pipe)
+    file.write_text("old")
+    link.symlink_to(file)
+
+    def write(target: Path) -> object:
+        if way == "save":
+            return ds.report().save(target, overwrite=True)
+        if way == "to_parquet":
+            return ds.to_parquet(target, overwrite=True)
+        return getattr(recordmill, way)(tmp_path / "set", out=target, overwrite=True)
+
+    with pytest.raises(UsageError, match="is a pipe or a device, which is not replaced"):
+        write(pipe)
+    assert pipe.is_fifo()
+    write(link)
+    assert link.is_symlink()
+    assert file.read_bytes() != b"old"
 
 
 def test_a_notebook_shows_it_apart_from_its_own_page(tmp_path: Path) -> None:

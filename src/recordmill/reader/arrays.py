@@ -17,8 +17,8 @@ from recordmill.records.columns.numpy_arrays import gather_columns
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.writers.npy import COLUMNS_NAME, NpyWriter, open_columns
 from recordmill.records.writers.parquet import ParquetWriteOptions, ParquetWriter
-from recordmill.storage.files import hand_over, input_path, is_remote, local_path, output_path, sync_folder
-from recordmill.storage.folders import exists, has_name, make_folder, make_scratch, remove_file, remove_tree
+from recordmill.storage.files import hand_over, input_path, is_remote, local_path, sync_folder
+from recordmill.storage.folders import exists, file_to_write, make_folder, make_scratch, remove_file, remove_tree
 
 
 def rebatch(batches: Iterable[pa.RecordBatch], batch_rows: int) -> Iterator[pa.RecordBatch]:
@@ -82,9 +82,7 @@ def parquet_file(
     Raises:
         UsageError: something of that name is there, or there is no such compression.
     """
-    place = output_path(path)
-    if has_name(place) and not overwrite:
-        raise UsageError(f"{place} is there already: overwrite=True replaces it")
+    place = file_to_write(path, overwrite)
     options = ParquetWriteOptions(compression=compression)
     if not is_remote(place):
         target = Path(place)

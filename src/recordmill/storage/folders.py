@@ -39,19 +39,22 @@ def exists(path: Pathlike) -> bool:
 
 def file_to_write(path: Pathlike, overwrite: bool) -> str:
     """The path of a file that `out` names and that can be written, as far as can be seen before there is anything to
-    write.
+    write; of a link, where it leads.
 
     Raises:
-        UsageError: the file is there and may not be replaced, it is a folder, or there is no folder for it.
+        UsageError: the file is there and may not be replaced, it is a folder, a pipe or a device, or there is no folder
+            for it.
     """
     target = output_path(path)
     if not is_remote(target) and is_folder(target):
         raise UsageError(f"{option('out', target)} is a folder: name a file")
+    if not is_remote(target) and exists(target) and not is_file(target):
+        raise UsageError(f"{option('out', target)} is a pipe or a device, which is not replaced: name a file")
     if not overwrite and exists(target):
         raise UsageError(f"{option('out', target)} is there already: give {option('overwrite', True)} to replace it")
     if not is_remote(target) and not is_folder(folder := os.path.dirname(target) or "."):
         raise UsageError(f"{option('out', target)}: there is no folder {folder}")
-    return target
+    return real_path(target) if is_link(target) else target
 
 
 def has_name(path: Pathlike) -> bool:
