@@ -244,6 +244,7 @@ class FileAccess:
             yield from stream(self.file, check=check)
             return
         for part in read_good_frames(self.file.path, compression=self.file.compression, batch_bytes=PIECE_BYTES):
+            self.file.check_as_read()
             if isinstance(part, Gap):
                 yield FrameBlock(_NO_FRAMES, part.first_record, part.first_offset, fault_of(part))
             else:
@@ -266,6 +267,7 @@ class FileAccess:
         frames, _ = scan(
             self._bytes(offset, size), source=self.file.path, first_record=record, first_offset=offset, final=True
         )
+        self.file.check_as_read()
         if len(frames) != 1 or int(frames.lengths[0]) != size - INDEX_FRAME_BYTES:
             raise DataError(
                 "the index does not fit the shard", source=self.file.path, place=f"record {record}, byte {offset}"

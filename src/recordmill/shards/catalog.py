@@ -99,11 +99,17 @@ class ShardFile:
             raise missing_error(self.path)
         check_unchanged(self.path, self.stat, self.path)
 
+    def check_as_read(self) -> None:
+        """Raises DataError if the bytes that were just read may be of another file than the one that was listed; of our
+        own shards, which nobody writes to, CRCs and keys say that.
+        """
+        if self.info is None:
+            check_unchanged(self.path, self.stat, self.path)
+
     def to_json(self) -> str:
-        """All but the terms."""
-        return json.dumps(
-            [*(getattr(self, name) for name in _PLAIN_FIELDS), astuple(self.stat), self.info and astuple(self.info)]
-        )
+        """All but the terms and the time of the last change of state, of which copies on other hosts have their own."""
+        about = astuple(self.stat)[:3]
+        return json.dumps([*(getattr(self, name) for name in _PLAIN_FIELDS), about, self.info and astuple(self.info)])
 
     @classmethod
     def from_json(cls, text: str, store_settings: StoreSettings | None = None) -> ShardFile:

@@ -167,6 +167,7 @@ def stream(
     )  # fmt: skip
     with named_by_manifest(file.path):
         for part in parts:
+            file.check_as_read()
             yield FrameBlock(part, part.first_record, part.first_offset)
 
 
@@ -187,6 +188,7 @@ def read_piece_bytes(file: ShardFile, piece: Piece, damaged: list[tuple[int, int
         data = (
             read_range(file.path, piece.start, piece.stop) if plain else _unpack(file, piece.start, piece.stop, damaged)
         )
+    file.check_as_read()
     return data if damaged is not None else _whole(data, file, piece, piece.stop)
 
 
@@ -204,7 +206,9 @@ def begin_piece(file: ShardFile, piece: Piece) -> Callable[[], Bytes] | None:
 
     def whole() -> Bytes:
         with named_by_manifest(file.path):
-            return _whole(read(), file, piece, stop)
+            data = read()
+        file.check_as_read()
+        return _whole(data, file, piece, stop)
 
     return whole
 

@@ -152,6 +152,7 @@ def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Pr
             records += len(batch)
             framed += int(batch.lengths.sum()) + FRAME_BYTES * len(batch)
             progress(len(batch))
+        file.check_as_read()
     except DataError as error:
         yield Problem(file.path, error.place, error.reason)
         return

@@ -324,4 +324,4 @@ def check_unchanged(path: str, before: Stat, source: str) -> None:
 
 def _changed(before: Stat, now: Stat, source: str) -> DataError:
     sizes = f"{before.size_bytes} bytes before, {now.size_bytes} now"
-    return DataError(f"changed while it was read ({sizes}); build again", source=source)
+    return DataError(f"changed while it was read ({sizes}); start again", source=source)

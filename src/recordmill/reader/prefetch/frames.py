@@ -107,6 +107,7 @@ def _scatter_checked(file: FileAccess, data: Bytes, starts: Int64s, sizes: Int64
     starts, sizes, targets = (np.ascontiguousarray(array, np.int64) for array in (starts, sizes, targets))
     if native.copy_spans([data], None, starts, sizes, targets, out) < len(starts):
         raise DataError("ends before its last record", source=file.file.path)
+    file.file.check_as_read()
 
 
 def blocks_with(files: Sequence[FileAccess], ends: Int64s, numbers: Int64s) -> StreamedBlocks:

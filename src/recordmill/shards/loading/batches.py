@@ -109,6 +109,7 @@ def asked_for(work: Iterable[Load]) -> Iterator[Load]:
 
 def _lenient(file: ShardFile, piece: Piece) -> Iterator[Load]:
     for part in read_good_frames(file.path, compression=file.compression, batch_bytes=PIECE_BYTES):
+        file.check_as_read()
         if isinstance(part, Gap):
             end = part.first_offset + part.size_bytes
             yield Load(file, Piece(piece.file, part.first_record, None, part.first_offset, end, part.reason, part.kind))
@@ -209,6 +210,7 @@ def _frames(portion: Portion) -> Frames:
         raise DataError("ends before its last record", source=file.file.path)
     out = room(int(sizes.sum()), np.uint8)
     pack_spans([data], starts, sizes, out)
+    file.file.check_as_read()
     frames, _ = scan(out, source=file.file.path, final=True)
     if not np.array_equal(frames.lengths, lengths):
         raise DataError("the index does not fit the shard", source=file.file.path)
