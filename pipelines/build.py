@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recordmill.base import html
-from recordmill.base.errors import RecordmillError, UsageError
+from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.progress import Progress
 from recordmill.base.sizes import show_size
@@ -241,7 +241,7 @@ def _run(
         except OSError as error:
             if _is_at(error, path):
                 raise RecordmillError(
-                    f"{_prepared(path, out)}: {os.strerror(error.errno or 0)}; nothing was written"
+                    f"{_prepared(path, out, error)}: {os.strerror(error.errno or 0)}; {_outcome(run)}"
                 ) from error
             raise
         finally:
@@ -249,9 +249,19 @@ def _run(
     return manifest, plan
 
 
-def _prepared(path: Path, out: str) -> str:
-    """What a full disk is called: OUT, or where what goes to a store is prepared."""
-    return f"{path} (where TMPDIR has what goes to {out} prepared)" if is_remote(out) else str(path)
+def _prepared(path: Path, out: str, error: OSError) -> str:
+    """What failed, for people: a file in OUT, OUT itself, or where what goes to a store is prepared."""
+    if is_remote(out):
+        return f"{path} (where TMPDIR has what goes to {out} prepared)"
+    return str(path) if error.filename is None else os.fspath(error.filename)
+
+
+def _outcome(run: Run) -> str:
+    """What became of a build that ended so."""
+    try:
+        return "nothing was written" if run.committed() is None else "the data set is complete"
+    except (OSError, DataError):
+        return "whether the data set was written can't be told: run `recordmill verify` when the disk can be read"
 
 
 def _is_at(error: OSError, out: Path) -> bool:

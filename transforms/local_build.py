@@ -47,10 +47,10 @@ class LocalBuild(PTransform):
 def build_locally(_: bytes, given: SentPlan) -> Manifest:
     """Groups to runs, to shards, to the commit."""
     plan = given.load()
-    if (done := committed_by(plan)) is not None:  # runners may repeat any stage
-        return done
     progress, sketches = progress_of(plan.folder), sketches_of(plan)
     try:
+        if (done := committed_by(plan)) is not None:  # runners may repeat any stage
+            return done
         if (stripes := one_record_files(plan)) is not None:
             ingested, shards = write_file_records(plan, stripes, progress, sketches)
         else:

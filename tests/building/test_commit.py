@@ -19,9 +19,10 @@ from typing import Any
 import pytest
 
 import recordmill
-from recordmill.base.errors import DataError, UsageError
+from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.building.commit import CommitConflict, commit, publish_files, tidy
 from recordmill.shards import dead_runs, run
+from recordmill.shards import manifest as manifest_files
 from recordmill.shards.dead_runs import LEASE_SEC, LOCK_NAME, clean_dead
 from recordmill.shards.manifest import Manifest, Part, ShardInfo, generations, is_data_set, load, manifest_path
 from recordmill.shards.run import RunFolder, check_out
@@ -282,6 +283,38 @@ def test_what_fails_after_the_manifest_stands_is_told_and_undoes_nothing(
     assert load(tmp_path) == manifest
     assert shard(tmp_path, manifest) == b"new"
     assert "the data set is complete" in caplog.text
+
+
+def test_a_disk_that_can_not_be_read_is_told_with_the_file_and_what_became_of_the_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the n-th manifest on that a build reads in OUT."""
+    read, seen = manifest_files.read_bounded, set()
+    for number in range(30):
+        out, left = tmp_path / str(number), itertools.count(-number)
+        for rows in (1, 2):
+            recordmill.build({"x": [0] * rows}, out, overwrite=True)
+
+        def failing(path: str, *given: Any, left: Any = left) -> bytes:
+            if next(left) >= 0:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+            return read(path, *given)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(manifest_files, "read_bounded", failing)
+            said = ""
+            try:
+                recordmill.build({"x": [0] * 3}, out, overwrite=True)
+            except (OSError, RecordmillError) as error:
+                said = str(error)
+                assert "_manifests/0000000" in said
+        records = len(recordmill.open(out))
+        assert records in (2, 3)
+        assert records == 2 or "nothing was written" not in said
+        seen.add((records, bool(said)))
+        if next(left) < 0:
+            break
+    assert seen == {(2, True), (3, True), (3, False)}
 
 
 def test_files_of_an_earlier_generation_are_found_and_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,17 +151,21 @@ def claimed(folders: Iterable[Path]) -> Iterator[list[DeadRun]]:
         yield dead
 
 
+def load_if_there(out: str | Path, generation: int) -> Manifest | None:
+    """Returns a generation of OUT; None where another build has removed it meanwhile."""
+    with contextlib.suppress(FileNotFoundError):
+        return load(out, generation)
+    return None
+
+
 def loaded(out: str | Path) -> dict[int, Manifest]:
     """All generations that OUT holds, by number; one that another build removes meanwhile is left out.
 
     Raises:
         DataError: a manifest is broken.
     """
-    manifests = {}
-    for number in generations(out):
-        with contextlib.suppress(FileNotFoundError):
-            manifests[number] = load(out, number)
-    return manifests
+    found = {number: load_if_there(out, number) for number in generations(out)}
+    return {number: manifest for number, manifest in found.items() if manifest is not None}
 
 
 def committed_data(out: str | Path) -> set[str]:

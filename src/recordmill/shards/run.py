@@ -37,6 +37,7 @@ from recordmill.shards.dead_runs import (
     READ_NOTE_NAME,
     claim,
     clean_dead,
+    load_if_there,
     loaded,
     machine,
     remove_data,
@@ -93,9 +94,9 @@ class Run(ABC):
 
     def committed(self) -> Manifest | None:
         """The manifest that this very run has put: engines repeat the last step as any other."""
-        if self._manifest is None:
-            own = [manifest for manifest in loaded(self.out).values() if manifest.run.get("id") == self.id]
-            self._manifest = own[-1] if own else None
+        if self._manifest is None:  # the newest first: others need not be read where it is that
+            newest_first = (load_if_there(self.out, number) for number in generations(self.out)[::-1])
+            self._manifest = next((one for one in newest_first if one and one.run.get("id") == self.id), None)
         return self._manifest
 
     def renew(self) -> None:

@@ -39,7 +39,10 @@ def read_bounded(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> 
         if not modes.S_ISREG(about.st_mode):
             raise DataError("is no regular file", source=os.fspath(path))
         asked = min(most_bytes, max(about.st_size, _LEAST_BYTES)) + 1  # so many bytes are allocated
-        data = file.read(asked) if about.st_size <= most_bytes else b""
+        try:
+            data = file.read(asked) if about.st_size <= most_bytes else b""
+        except OSError as error:  # which does not say of what
+            raise OSError(error.errno, error.strerror, os.fspath(path)) from None
         if len(data) == asked <= most_bytes:
             raise DataError("grows while it is read", source=os.fspath(path))
         if about.st_size > most_bytes or len(data) > most_bytes:

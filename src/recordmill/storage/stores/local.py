@@ -42,12 +42,15 @@ class LocalReader:
     """A descriptor."""
 
     def __init__(self, path: str) -> None:
-        self._descriptor = open_regular(path)
+        self._path, self._descriptor = path, open_regular(path)
 
     def fill(self, into: Bytes, start: int) -> Bytes:
         done = 0
         while done < len(into):
-            count = os.preadv(self._descriptor, [into[done : done + READ_BYTES]], start + done)
+            try:
+                count = os.preadv(self._descriptor, [into[done : done + READ_BYTES]], start + done)
+            except OSError as error:  # which does not say of what
+                raise OSError(error.errno, error.strerror, self._path) from None
             if count == 0:
                 return into[:done]
             done += count
