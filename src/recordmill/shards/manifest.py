@@ -95,6 +95,12 @@ class _Description(TypedDict):
     images: Sequence[str]
 
 
+_KINDS: Mapping[str, Any] = {
+    "rejects": _Rejects, "statistics": _Statistics, "run": _Run, "transform": _Transform, "description": _Description
+}  # fmt: skip
+_OMITTED = ("transform", "description")  # where they are empty
+
+
 class _Head(TypedDict):
     format: Annotated[str, Check("recordmill".__eq__, "'recordmill'")]
     version: Annotated[Sequence[int], Check(lambda said: len(said) == 2 and min(said) >= 0, "[major, minor]")]
@@ -216,7 +222,7 @@ class Manifest:
     def to_json(self) -> str:
         """The text of the file, one trailing newline."""
         document = {"format": "recordmill", "version": self.version, **asdict(self)}
-        for name in ("transform", "description"):
+        for name in _OMITTED:
             if not document[name]:
                 del document[name]
         return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
@@ -237,11 +243,9 @@ class Manifest:
                 source=source,
             )
         manifest: Manifest = convert(cls, document, source)
-        for name, kind in (("rejects", _Rejects), ("statistics", _Statistics), ("run", _Run)):
-            convert(kind, getattr(manifest, name), source, name)
-        for name, kind in (("transform", _Transform), ("description", _Description)):
-            if getattr(manifest, name):
-                convert(kind, getattr(manifest, name), source, name)
+        for name, kind in _KINDS.items():
+            if (said := getattr(manifest, name)) or name not in _OMITTED:
+                convert(kind, said, source, name)
         for place, reason in _faults(manifest):
             raise DataError(reason, source=source, place=place)
         return manifest
