@@ -36,10 +36,9 @@ from recordmill.pipelines.build_options import BuildOptions, make_options
 from recordmill.pipelines.display import Display, completion_notice
 from recordmill.pipelines.plan import plan_source
 from recordmill.pipelines.remote.job_error import EngineError
-from recordmill.pipelines.remote.output_folder import remove_on_failure
 from recordmill.pipelines.remote.preflight import ProbeResult, preflight, some_of
 from recordmill.pipelines.remote.status import RunState, status
-from recordmill.pipelines.remote.submission import MayBeRunning
+from recordmill.pipelines.remote.submission import MayBeRunning, remove_on_failure
 from recordmill.pipelines.transform import find_transform, with_transform
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt

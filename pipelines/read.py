@@ -34,9 +34,8 @@ from recordmill.options.option import is_local
 from recordmill.pipelines.beam_run import check_runner
 from recordmill.pipelines.display import Display, completion_notice
 from recordmill.pipelines.read_options import ReadSettings, make_settings
-from recordmill.pipelines.remote.output_folder import remove_on_failure
 from recordmill.pipelines.remote.preflight import ProbeResult, preflight, some_of
-from recordmill.pipelines.remote.submission import MayBeRunning
+from recordmill.pipelines.remote.submission import MayBeRunning, remove_on_failure
 from recordmill.records.inference.confirm import Unconfirmed
 from recordmill.records.writers.outputs import find_output
 from recordmill.schemas.feature import Schema

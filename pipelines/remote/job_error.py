@@ -1,17 +1,24 @@
 """What an engine says of a failed job, to one sentence: the worker's own message. The whole text, which is a Java
-trace with a Python trace in it, goes to a file.
+trace with a Python trace in it, goes to a file, and nothing that Beam logs of the job to stderr.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
 import re
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from recordmill.base.errors import RecordmillError
 from recordmill.base.option_names import option
+from recordmill.base.threads import shared_context
 from recordmill.storage.files import atomic_write, write_all
 from recordmill.storage.folders import join, private_folder
+from recordmill.transforms.local_run import no_log_of_beam
 
 # the last line of a Python traceback: a dotted name that is an exception's, and its message
 _RAISED = re.compile(
@@ -23,6 +30,7 @@ _OOM = re.compile(r"java\.lang\.OutOfMemoryError: ([^\n]*)")
 _JAVA = re.compile(r"^(?:Caused by: )?(?:[a-z]\w*\.)+[A-Z]\w*: (.+)$", re.MULTILINE)
 _OF_BEAM = re.compile(r"^Pipeline \S+ failed in state \w+: ")
 _WORKER_OOM = f"a worker ran out of memory{{}}: give less {option('memory')}, fewer workers on a host, or larger hosts"
+_SERVERS = ("FlinkJarJobServer", "PrismJobServer", "PrismRunner", "SparkJarJobServer")  # their output is logged so
 _LONGEST, _MOST_LINES = 600, 5
 _GOES_ON = re.compile(r"\s*(at |\.\.\. |Traceback|During handling|Caused by|File |raise )|(\w+\.)+[A-Z]")
 
@@ -98,3 +106,66 @@ def save_text(text: str, name: str) -> str:
 def error_sentence(text: str, name: str) -> EngineError:
     """The error of a job that failed, its text kept."""
     return EngineError(f"{sentence(text)} (all that the engine said: {save_text(text, name)})")
+
+
+@shared_context
+def quiet() -> Iterator[None]:
+    """Beam logs an engine's whole trace, and its warnings of what it starts: not meanwhile, until the last of those
+    who ask for it has ended. What others log in this process is not touched.
+    """
+    with _no_threads_of_grpc(), _with_handler(), _without_logs_of_beam():
+        yield
+
+
+@contextlib.contextmanager
+def _without_logs_of_beam() -> Iterator[None]:
+    import apache_beam
+
+    beam = os.path.dirname(apache_beam.__file__)
+
+    def is_others(record: logging.LogRecord) -> bool:  # Beam logs some of it without a logger of its own
+        return not record.pathname.startswith(beam)
+
+    def nothing(record: logging.LogRecord) -> bool:
+        return False
+
+    filters = [(logging.getLogger(), is_others), *((logging.getLogger(name), nothing) for name in _SERVERS)]
+    with no_log_of_beam():
+        for logger, keeps in filters:
+            logger.addFilter(keeps)
+        try:
+            yield
+        finally:
+            for logger, keeps in filters:
+                logger.removeFilter(keeps)
+
+
+@contextlib.contextmanager
+def _with_handler() -> Iterator[None]:
+    """Where there is no handler, logging without a logger adds one of its own, for good."""
+    root = logging.getLogger()
+    if root.handlers or logging.lastResort is None:
+        yield
+        return
+    handler = logging.lastResort
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+
+
+@contextlib.contextmanager
+def _no_threads_of_grpc() -> Iterator[None]:
+    """Of the errors in threads of workers whose engine is gone."""
+    hook = threading.excepthook
+
+    def not_of_grpc(args: Any) -> None:
+        if not str(getattr(args.exc_type, "__module__", "")).startswith("grpc"):
+            hook(args)
+
+    threading.excepthook = not_of_grpc
+    try:
+        yield
+    finally:
+        threading.excepthook = hook

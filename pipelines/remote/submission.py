@@ -9,35 +9,67 @@ be known, `MayBeRunning` says so, and the folder stays.
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from recordmill.base.errors import RecordmillError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.progress import Progress
-from recordmill.pipelines.remote.child_process import end_with_parent
 from recordmill.pipelines.remote.cluster import with_parallelism
-from recordmill.pipelines.remote.job_error import EngineError, error_sentence
-from recordmill.pipelines.remote.quiet import quiet
+from recordmill.pipelines.remote.job_error import EngineError, error_sentence, quiet
 from recordmill.shards.engine_jobs import JOB_NAME, EngineGone, Flink, JobNote
+from recordmill.shards.store_run import StoreRun
 from recordmill.storage.files import put_bytes
 from recordmill.storage.folders import is_folder
 
 if TYPE_CHECKING:
+    from recordmill.building.workers.shared_files import SharedFolder
     from recordmill.transforms.beam_types import Pipeline
 
 _CANCEL_SEC = 90.0  # how long a cancelled job may take to go; Flink kills what hangs after 180 s by itself
 _LOOK_SEC = 2.0
 _COMING_SEC = 15.0  # between a job server that stays and Flink
 _LAST_SEC = 10.0  # between the word of the job server and that of Flink
+_CLOSE_SEC = 5.0  # between a job's end and Beam's word of it
 _WORKERS_SEC = 30.0
+# Linux then ends the program (PR_SET_PDEATHSIG, SIGTERM) when the process that started it dies, however it does
+_TIE = """import ctypes, os, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, 15)
+os.execvp(sys.argv[1], sys.argv[1:])"""
 
 
 class MayBeRunning(RecordmillError):
     """This process gave up, but its job could not be seen to end: nothing of its run may be removed."""
+
+
+@contextlib.contextmanager
+def remove_on_failure(
+    job_folder: SharedFolder | None, keeps: Callable[[BaseException], bool] = lambda error: False
+) -> Iterator[StoreRun | None]:
+    """Holds the lease of a build or a read in a store, which it gives, and where what dead runs left is removed first.
+    None: where a folder holds the run. What failed is removed when its jobs have ended, and stays where that is not
+    known. keeps: whether what an error has ended is to go on some day.
+    """
+    if job_folder is None or not job_folder.is_remote:
+        yield None
+        return
+    with StoreRun(job_folder.out, job_folder.id) as run:
+        run.remove_dead()
+        try:
+            yield run
+        except MayBeRunning:
+            raise
+        except BaseException as error:
+            if keeps(error) and not run.has_committed:
+                run.release()
+            else:
+                run.close()
+            raise
 
 
 @dataclass(frozen=True)
@@ -117,6 +149,11 @@ def pipeline_options(runner: str, beam_args: Sequence[str]) -> Any:
         ["--experiments=disable_prism_server_singleton", "--prism_log_level=warn"] if "prism" in runner.lower() else []
     )
     return PipelineOptions([f"--runner={runner}", *own, *beam_args])
+
+
+def end_with_parent(command: Sequence[str]) -> list[str]:
+    """The command of the same program that ends, on Linux, with the thread that starts it."""
+    return [sys.executable, "-I", "-S", "-c", _TIE, *command]
 
 
 def start_job_server(runner: str, options: Any) -> Any | None:
@@ -228,7 +265,12 @@ class _Engine:
             self._ended.set()
 
     def find(self, timeout_sec: float) -> None:
-        """Learn the job's id from the engine and note it; EngineError if it fails before, or never comes."""
+        """Learns the job's id from the engine and notes it, and waits for its slots: workers hold the run's lease from
+        then on, so that nobody takes the run for dead.
+
+        Raises:
+            EngineError: The job failed before, or never came.
+        """
         before = time.monotonic()
         while self.flink is not None and not self.id:
             with contextlib.suppress(EngineGone):
@@ -241,6 +283,13 @@ class _Engine:
             if not self.id:
                 time.sleep(0.2)
         self.note()
+        while self.flink is not None and not self._failure and self._waits(self.flink):
+            time.sleep(_LOOK_SEC)
+
+    def _waits(self, flink: Flink) -> bool:
+        with contextlib.suppress(EngineGone):
+            return (job := flink.job(self.id)) is not None and job.waits_for_slots
+        return True
 
     def wait(self, progress: Progress) -> None:
         """Until the job has ended well; what Flink says counts, where it can be asked.
@@ -373,9 +422,9 @@ class _Engine:
 
     def close(self) -> None:
         """End what was started here: a job server, and workers that are threads of this process."""
-        for callback in getattr(self.result, "_cleanup_callbacks", ()):
-            with contextlib.suppress(Exception):
-                callback()
+        if self.result is not None and not self._ended.is_set():
+            threading.Thread(target=self._ask_to_cancel, daemon=True).start()  # which ends workers of this process
+            self._ended.wait(_CLOSE_SEC)
         self._stop_server()
         if self._loopback:
             for thread in threading.enumerate():

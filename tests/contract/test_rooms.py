@@ -200,7 +200,6 @@ NO_STORAGE = {
     "base/compilation/machine_code.py": "files of compiled kernels, beside the installed source",
     "base/compilation/numba_kernels.py": "Numba's own",
     "base/machine.py": "/sys/fs/cgroup, which says how many cores there are",
-    "pipelines/remote/child_process.py": "the program that its process becomes, and the end of it",
     "commands/main.py": "the standard streams of the process",
     "reader/torch/datasets.py": "a file without a name, which is memory that processes share",
     "records/writers/npy.py": "NumPy maps the arrays that a read wrote, for the user",

@@ -17,7 +17,7 @@ import pytest
 import recordmill
 from recordmill.base.progress import Cancelled, Progress, progress_of
 from recordmill.base.threads import shared_context
-from recordmill.pipelines.remote.quiet import quiet
+from recordmill.pipelines.remote.job_error import quiet
 from recordmill.transforms import local_run
 from recordmill.transforms.local_run import own_run, run_locally
 

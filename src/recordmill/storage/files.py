@@ -42,12 +42,12 @@ from recordmill.storage.stores.uploads import (
     GrowingFile,
     check_uploaded,
     keeps_what_is_there,
+    listed_objects,
+    put_object,
+    put_objects,
+    remove_objects,
     upload_all,
 )
-from recordmill.storage.stores.uploads import listed_objects_below as listed_objects
-from recordmill.storage.stores.uploads import put as put_object
-from recordmill.storage.stores.uploads import put_each as put_objects
-from recordmill.storage.stores.uploads import remove as remove_objects
 
 _Item = TypeVar("_Item")
 

@@ -41,13 +41,13 @@ class Listed(NamedTuple):
     changed_sec: float
 
 
-def put_each(root: str, objects: Mapping[str, bytes]) -> None:
+def put_objects(root: str, objects: Mapping[str, bytes]) -> None:
     """Make or replace small objects below a folder, at once."""
-    for _ in thread_map(lambda name: put(f"{root}/{name}", objects[name]), objects, _SMALL_AT_ONCE):
+    for _ in thread_map(lambda name: put_object(f"{root}/{name}", objects[name]), objects, _SMALL_AT_ONCE):
         pass
 
 
-def put(uri: str, data: bytes) -> None:
+def put_object(uri: str, data: bytes) -> None:
     """Make or replace a small object."""
     address = _address(uri)
     ask(address, lambda client: client.put(address.key, data))
@@ -156,7 +156,7 @@ def check_uploaded(root: str, files: Mapping[str, str]) -> None:
     there = {
         f"{folder}/{item.name}": item.size_bytes
         for folder in folders
-        for item in listed_objects_below(f"{root}/{folder}")
+        for item in listed_objects(f"{root}/{folder}")
     }
     if missing := [name for name, size in sizes.items() if there.get(name) != size]:
         raise RecordmillError(f"{root}/{missing[0]}: is not there as it was put; nothing was committed")
@@ -226,7 +226,7 @@ def _content(address: Address) -> bytes | None:
         return None
 
 
-def remove(root: str, keys: Sequence[str]) -> None:
+def remove_objects(root: str, keys: Sequence[str]) -> None:
     """Remove objects below a folder by their names there, in that order, many by one request where the store does that;
     those that are gone already are no error.
     """
@@ -246,7 +246,7 @@ def remove(root: str, keys: Sequence[str]) -> None:
                     delete([path])
 
 
-def listed_objects_below(folder: str) -> Iterator[Listed]:
+def listed_objects(folder: str) -> Iterator[Listed]:
     """The objects below a folder, as the store has them now."""
     address = _address(folder)
     prefix = f"{address.key}/" if address.key else ""
