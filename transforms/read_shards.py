@@ -49,11 +49,14 @@ def make_pack(numbers: Iterable[int], run: SharedRun) -> Iterator[FinishedJob]:
             progress.fail(error)
             raise
 
-    for made in thread_map(work, numbers, run.load().at_once):
-        account = made.account
-        rejected = account.rejected.total
-        count(files_written=1, records_read=account.read, records_written=account.written, records_rejected=rejected)
-        yield made
+    with run.job_folder.attach().alive():
+        for made in thread_map(work, numbers, run.load().at_once):
+            account = made.account
+            rejected = account.rejected.total
+            count(
+                files_written=1, records_read=account.read, records_written=account.written, records_rejected=rejected
+            )
+            yield made
 
 
 def list_all(_: None, made: Iterable[FinishedJob], run: SharedRun) -> int:

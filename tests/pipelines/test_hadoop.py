@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,7 +75,7 @@ def test_a_file_that_is_being_written_is_not_seen(store: Store, out: str, monkey
 def test_a_replaced_file_is_read_as_one_of_both(store: Store, out: str) -> None:
     store.put(f"{out.removeprefix(store.root)[1:]}/a", b"1" * 3_000_000)
     before = files.stat(f"{out}/a")
-    with files.open_reader(f"{out}/a") as reader:
+    with contextlib.closing(files.storage_of(f"{out}/a").open(f"{out}/a")) as reader:
         store.put(f"{out.removeprefix(store.root)[1:]}/a", b"2" * 4_000_000)
         assert set(bytes(reader.fill(files.np.empty(2_500_000, "u1"), 0))) == {ord("2")}
     with pytest.raises(DataError, match="changed while it was read"):

@@ -148,7 +148,7 @@ def refresh_listing(folder: str) -> None:
         pass
 
 
-def open_reader(path: str) -> contextlib.closing[Reader]:
+def _opened(path: str) -> contextlib.closing[Reader]:
     """The file as a context manager that gives a `Reader`."""
     return contextlib.closing(storage_of(path).open(path))
 
@@ -160,7 +160,7 @@ def read_range(path: str, start: int = 0, stop: int | None = None) -> Bytes:
     Raises:
         OSError: as the operating system says it.
     """
-    with open_reader(path) as reader:
+    with _opened(path) as reader:
         size = reader.stat().size_bytes
         stop = size if stop is None else min(stop, size)
         return reader.fill(room(max(stop - start, 0), np.uint8), start)
@@ -196,7 +196,7 @@ def read_files(files: Sequence[tuple[str, Stat, str]], into: Bytes) -> Iterator[
         place = into[at : at + before.size_bytes]
         at += before.size_bytes
         try:
-            with open_reader(path) as reader:
+            with _opened(path) as reader:
                 done, now = len(reader.fill(place, 0)), reader.stat()
         except OSError as error:
             raise DataError(f"can't be read: {error.strerror}", source=source) from error
@@ -245,7 +245,7 @@ def read_ranges(path: str, ranges: Sequence[tuple[int, Bytes]]) -> None:
     if is_remote(path):
         _OBJECTS.read_ranges(path, ranges)
         return
-    with open_reader(path) as reader:
+    with _opened(path) as reader:
         for start, into in ranges:
             if (got := len(reader.fill(into, start))) != len(into):
                 raise DataError(f"ends at byte {start + got}, where {start + len(into)} are needed", source=path)
@@ -255,7 +255,7 @@ def read_blocks(path: str, block_bytes: int, start: int = 0, stop: int | None = 
     """The file from start to stop (None: its end), in arrays of block_bytes, the last one shorter;
     each is the caller's own.
     """
-    with open_reader(path) as reader:
+    with _opened(path) as reader:
         while True:
             size = block_bytes if stop is None else min(block_bytes, stop - start)
             block = reader.fill(np.empty(size, np.uint8), start)

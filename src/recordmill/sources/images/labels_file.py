@@ -21,7 +21,7 @@ from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import CsvSource, plan_csv
 from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
 from recordmill.storage.file_table import FileTable, InputFile
-from recordmill.storage.files import input_path, is_remote, open_reader, stat
+from recordmill.storage.files import input_path, is_remote, read_range, stat
 from recordmill.storage.folders import join, real_path
 from recordmill.storage.listing import Root
 
@@ -57,8 +57,8 @@ def read_label_file(path: str) -> LabelRows:
     name = os.path.basename(path)
     planned = _FORMATS.get(name.rpartition(".")[2].lower())
     try:
-        with open_reader(path):  # whether it may be read
-            file = InputFile(0, name, path, stat(path))
+        read_range(path, 0, 0)  # it may be read
+        file = InputFile(0, name, path, stat(path))
     except OSError as error:
         raise UsageError(f"{option('labels', path)}: can't be read: {error.strerror}") from error
     if planned is None:

@@ -12,7 +12,6 @@ from functools import partial, reduce
 import numpy as np
 
 from recordmill.base.arrays import Bytes
-from recordmill.base.buffers import room
 from recordmill.base.threads import thread_map
 from recordmill.records.inference.infer import Inference
 from recordmill.records.tfrecord.frames import Frames, try_scan
@@ -25,7 +24,7 @@ from recordmill.shards.loading.salvage import frames_of, recovered
 from recordmill.shards.pieces import FrameBlock, Piece
 from recordmill.sources.common.contract import UNIT_BYTES, PlanOptions, Unit, packed
 from recordmill.sources.common.scan_cache import RecordKeeper, ScanCache
-from recordmill.storage.files import open_reader, read_range
+from recordmill.storage.files import read_blocks, read_range
 
 _BLOCK_BYTES = 8 << 20  # 8 MiB: blocks are multiples of it
 _SHARE = 8  # an eighth of the memory, at most, for the blocks of all threads; twice as many may be under way
@@ -68,19 +67,15 @@ def blocks(shards: Sequence[ShardFile], size: int) -> Iterator[Block]:
 def _of_file(ordinal: int, shard: ShardFile, size: int) -> Iterator[Block]:
     record = offset = at = 0
     rest = np.empty(0, np.uint8)
-    with open_reader(shard.path) as reader:
-        while at < shard.stat.size_bytes:
-            data = room(len(rest) + size, np.uint8)
-            data[: len(rest)] = rest
-            found = reader.fill(data[len(rest) :], at)
-            data, at = data[: len(rest) + len(found)], at + len(found)
-            final = at >= shard.stat.size_bytes or not len(found)
-            frames, stop, error = try_scan(data, source=shard.path, final=final, check=False)
-            sound = error is None and stop > 0 and len(found) > 0
-            yield Block(ordinal, record, offset, data, stop, sound)
-            if not sound:
-                return
-            record, offset, rest = record + len(frames), offset + stop, data[stop:]
+    for block in read_blocks(shard.path, size):
+        at += len(block)
+        data = np.concatenate([rest, block])
+        frames, stop, error = try_scan(data, source=shard.path, final=at >= shard.stat.size_bytes, check=False)
+        sound = error is None and stop > 0
+        yield Block(ordinal, record, offset, data, stop, sound)
+        if not sound:
+            return
+        record, offset, rest = record + len(frames), offset + stop, data[stop:]
 
 
 def read_block(block: Block, shard: ShardFile) -> Block:

@@ -154,9 +154,7 @@ def check_uploaded(root: str, files: Mapping[str, str]) -> None:
     sizes = {name: Path(path).stat().st_size for name, path in files.items() if "/" in name}
     folders = {name.partition("/")[0] for name in sizes}
     there = {
-        f"{folder}/{item.name}": item.size_bytes
-        for folder in folders
-        for item in listed_objects(f"{root}/{folder}")
+        f"{folder}/{item.name}": item.size_bytes for folder in folders for item in listed_objects(f"{root}/{folder}")
     }
     if missing := [name for name, size in sizes.items() if there.get(name) != size]:
         raise RecordmillError(f"{root}/{missing[0]}: is not there as it was put; nothing was committed")
