@@ -190,7 +190,7 @@ OF_PATH = {"abspath", "basename", "commonpath", "dirname", "isabs", "join", "nor
 OF_PATHS = {"chmod", "exists", "expanduser", "glob", "hardlink_to", "is_dir", "is_file", "is_symlink", "iterdir"}
 OF_PATHS |= {"lchmod", "lstat", "mkdir", "owner", "read_bytes", "read_text", "readlink", "rename", "resolve", "rglob"}
 OF_PATHS |= {"rmdir", "samefile", "stat", "symlink_to", "touch", "unlink", "write_bytes", "write_text"}
-OPENERS = {"Folder", "LockFile", "Image", "archive"}  # whose `open` is none of pathlib's
+OPENERS = {"LockFile", "Image", "archive"}  # whose `open` is none of pathlib's
 MODULES = {"fcntl", "fileinput", "glob", "mmap", "shutil", "tempfile"}
 OF_LIBRARIES = {"OSFile", "memory_map", "memmap", "open_memmap", "fromfile", "tofile", "FileIO"}  # others'
 # what is no storage: files of the installation, the machine and the process

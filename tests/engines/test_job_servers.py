@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from recordmill.pipelines.remote.job_error import error_sentence, quiet, sentence
 from recordmill.pipelines.remote.submission import end_with_parent
-from recordmill.pipelines.remote.job_error import error_sentence, sentence
-from recordmill.pipelines.remote.job_error import quiet
 
 FLINK = """java.util.concurrent.ExecutionException: org.apache.flink.JobExecutionException: Job execution failed.
 	at org.apache.flink.client.program.ContextEnvironment.getJobExecutionResult(ContextEnvironment.java:171)
