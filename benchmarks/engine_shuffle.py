@@ -27,7 +27,7 @@ from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import GlobalWindow
 
-from recordmill.shards.engine_jobs import Flink
+from recordmill.pipelines.remote.flink import Flink
 
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "flink_local.sh"
 BLOCK, GROUP = 256 << 10, 256 << 20

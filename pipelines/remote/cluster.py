@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from recordmill.base.errors import UsageError
-from recordmill.shards.engine_jobs import EngineGone, Flink, Overview
+from recordmill.pipelines.remote.flink import EngineGone, Flink, Overview
 from recordmill.storage.folders import exists
 
 
@@ -34,7 +34,7 @@ def with_parallelism(runner: str, beam_args: Sequence[str], options: Any) -> tup
         found = flink.overview() if flink is not None else None
         # slots of a job that has ended are given back a moment later
         free = 0 if found is None else found.free if found.jobs else found.slots
-    except (EngineGone, AttributeError, KeyError, TypeError, ValueError):
+    except EngineGone:
         free = 0
     return (*beam_args, f"--parallelism={free}") if free else tuple(beam_args)
 
@@ -91,7 +91,7 @@ def check_cluster(runner: str, options: Any) -> list[ClusterFinding]:
         return found
     try:
         overview = flink.overview()
-    except (EngineGone, AttributeError, KeyError, TypeError, ValueError) as error:
+    except EngineGone as error:
         reason = str(error).removeprefix(f"{flink.url}/overview: ")
         remedy = "start Flink, or name its REST address: --flink_master=HOST:8081"
         return [

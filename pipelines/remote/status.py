@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import defaultdict
@@ -12,16 +13,18 @@ from typing import Any
 
 from recordmill.base.errors import UsageError
 from recordmill.base.sizes import show_duration
+from recordmill.pipelines.remote.flink import EngineGone, Flink, JobNote, read_note
 from recordmill.pipelines.remote.job_error import sentence
-from recordmill.shards.dead_runs import LEASE_SEC, claimed, other_host
-from recordmill.shards.engine_jobs import ENDED, JOB_NAME, RUNNING, EngineGone, Flink, JobNote, read_note, state_of
+from recordmill.shards.dead_runs import JOB_NAME, LEASE_SEC, claimed, other_host
 from recordmill.shards.manifest import generations, load
 from recordmill.shards.store_run import TOMBSTONE
 from recordmill.storage.files import bound_requests, is_remote, listed_objects, output_path
 from recordmill.storage.folders import is_folder, join, paths_in
 from recordmill.storage.walk import RUN_PREFIX
 
+RUNNING, ENDED, UNKNOWN_STATE = "running", "ended", "unknown"  # of an engine's job
 HERE, GONE = "at work on this machine", "dead"
+_COMING_SEC = 600  # between the note of a job and its submission
 
 
 @dataclass(frozen=True)
@@ -119,21 +122,31 @@ def _heard_of(put: Mapping[str, float]) -> str:
 def _state(run: str, note: JobNote | None, here: str) -> RunState:
     if note is None:
         return RunState(run, here)
-    state = state_of(note)
+    state, detail = _asked(note)
     page = note.page.replace("/job/running/", "/job/completed/") if state == ENDED else note.page
-    return RunState(run, state, note.name, note.runner, page, note.started, _told(note, state))
+    return RunState(run, state, note.name, note.runner, page, note.started, detail)
 
 
-def _told(note: JobNote, state: str) -> str:
-    flink = Flink.of_master(note.url) if note.url.startswith("http") and state in (RUNNING, ENDED) else None
-    if flink is None:
-        return "" if state != "unknown" else "its engine can't be asked"
+def _asked(note: JobNote) -> tuple[str, str]:
+    """(RUNNING, ENDED or UNKNOWN_STATE, what the engine says). Only Flink can be asked: others have no interface that
+    outlives the process which submitted the job.
+    """
+    flink = Flink.of_master(note.url) if note.url.startswith("http") else None
+    if flink is not None:
+        with contextlib.suppress(EngineGone):
+            job = flink.job(note.job) if note.job else flink.named(note.name)
+            if job is not None and not job.ended:
+                return RUNNING, job.progress
+            if job is not None:
+                return ENDED, job.state.lower() + (f": {_reason(flink, job.id)}" if job.state == "FAILED" else "")
+            flink.overview()  # it answers, and knows nothing of the job, which may still come
+            if note.job or time.time() - note.started > _COMING_SEC:
+                return ENDED, "the engine knows nothing of it any more"
+    return UNKNOWN_STATE, "its engine can't be asked"
+
+
+def _reason(flink: Flink, job_id: str) -> str:
     try:
-        job = flink.job(note.job) if note.job else flink.named(note.name)
-        if job is None:
-            return "the engine knows nothing of it any more"
-        if job.ended:
-            return job.state.lower() + (f": {sentence(flink.reason(job.id))}" if job.state == "FAILED" else "")
-        return job.progress
-    except (EngineGone, AttributeError, KeyError, TypeError, ValueError) as error:
+        return sentence(flink.reason(job_id))
+    except EngineGone as error:
         return str(error)

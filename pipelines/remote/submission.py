@@ -20,8 +20,9 @@ from recordmill.base.errors import RecordmillError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.progress import Progress
 from recordmill.pipelines.remote.cluster import with_parallelism
+from recordmill.pipelines.remote.flink import EngineGone, Flink, JobNote
 from recordmill.pipelines.remote.job_error import EngineError, error_sentence, quiet
-from recordmill.shards.engine_jobs import JOB_NAME, EngineGone, Flink, JobNote
+from recordmill.shards.dead_runs import JOB_NAME
 from recordmill.shards.store_run import StoreRun
 from recordmill.storage.files import put_bytes
 from recordmill.storage.folders import is_folder

@@ -14,10 +14,10 @@ import recordmill
 from recordmill.__main__ import main
 from recordmill.base.progress import Progress
 from recordmill.pipelines.remote import submission
+from recordmill.pipelines.remote.flink import JobNote
 from recordmill.pipelines.remote.job_error import EngineError
 from recordmill.pipelines.remote.submission import pipeline_options
-from recordmill.shards.dead_runs import LEASE_SEC
-from recordmill.shards.engine_jobs import JOB_NAME, JobNote
+from recordmill.shards.dead_runs import JOB_NAME, LEASE_SEC
 from recordmill.shards.run import RunFolder
 
 JOB = "0" * 31 + "1"

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from recordmill.base.errors import DataError
-from recordmill.shards.engine_jobs import JOB_NAME
 from recordmill.shards.grammar import is_data_folder
 from recordmill.shards.manifest import Manifest, generations, load
 from recordmill.storage.folders import exists, has_name, is_link, names_in, paths_in, remove, remove_empty
@@ -29,6 +28,7 @@ from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX
 
 LEASE_SEC = 900  # a run that was not heard of for 15 minutes is dead
 LOCK_NAME = "lock"
+JOB_NAME = "job.json"  # which job of an engine works for the run
 READ_NOTE_NAME = "read.json"  # which read it is that could go on in this folder
 _OWNER_BYTES = 4096
 

@@ -1,19 +1,21 @@
-"""What is noted of an engine's job in the folder of its run, `_run-<id>/job.json`, by which `status` finds it; and a
-Flink cluster by its REST interface: what is free, what a job does, and its end.
+"""A Flink cluster by its REST interface: what is free, what a job does, and its end; and what is noted of an engine's
+job in the folder of its run, `_run-<id>/job.json`, by which `status` finds it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from recordmill.base.errors import DataError
+from recordmill.shards.dead_runs import JOB_NAME
 from recordmill.storage.json_fields import load_as
 
 _TIMEOUT_SEC = 10.0
@@ -70,6 +72,22 @@ class FlinkJob:
         return f"{self.tasks.get('FINISHED', 0)} of {sum(self.tasks.values())} tasks finished"
 
 
+_Asked = TypeVar("_Asked", bound=Callable[..., Any])
+
+
+def _understood(ask: _Asked) -> _Asked:
+    """The same question; an answer that is none of Flink's is `EngineGone`, too."""
+
+    @functools.wraps(ask)
+    def asked(flink: Flink, *given: Any) -> Any:
+        try:
+            return ask(flink, *given)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise EngineGone(f"{flink.url} is no REST address of Flink") from None
+
+    return asked  # type: ignore[return-value]
+
+
 @dataclass(frozen=True)
 class Flink:
     """A cluster. url: of its REST interface and its web page."""
@@ -89,17 +107,16 @@ class Flink:
         scheme, _, rest = (master if "://" in master else f"http://{master}").partition("://")
         return cls(f"{scheme}://{rest.rpartition('@')[2].rstrip('/')}")
 
+    @_understood
     def overview(self) -> Overview:
         """What is there and what is free; EngineGone if nobody answers."""
         found = self._get("/overview")
-        try:
-            counts = [int(found[name]) for name in ("taskmanagers", "slots-total", "slots-available")]
-        except (KeyError, TypeError, ValueError):
-            raise EngineGone(f"{self.url} is no REST address of Flink") from None
+        counts = [int(found[name]) for name in ("taskmanagers", "slots-total", "slots-available")]
         return Overview(
             counts[0], counts[1], counts[2], str(found.get("flink-version", "")), int(found.get("jobs-running") or 0)
         )
 
+    @_understood
     def named(self, name: str) -> FlinkJob | None:
         """The youngest job of that name, or None."""
         found = [job for job in self._get("/jobs/overview").get("jobs", []) if job.get("name") == name]
@@ -107,6 +124,7 @@ class Flink:
             return None
         return self.job(str(max(found, key=lambda job: job.get("start-time", 0))["jid"]))
 
+    @_understood
     def job(self, job_id: str) -> FlinkJob | None:
         """The job of that id; None if the cluster knows of none such."""
         if _JOB_ID.fullmatch(job_id) is None:
@@ -123,6 +141,7 @@ class Flink:
             tasks.update({state: int(count) for state, count in (vertex.get("tasks") or {}).items() if count})
         return FlinkJob(job_id, str(found.get("name", "")), str(found.get("state", "")), tasks)
 
+    @_understood
     def reason(self, job_id: str) -> str:
         """The whole text of what made a job fail; empty where Flink keeps none."""
         found = self._get(f"/jobs/{job_id}/exceptions")
@@ -177,10 +196,6 @@ class Flink:
             raise EngineGone(f"{self.url}{path}: {getattr(error, 'reason', error)}") from None
 
 
-JOB_NAME = "job.json"
-RUNNING, ENDED, UNKNOWN_STATE = "running", "ended", "unknown"
-
-
 @dataclass(frozen=True)
 class JobNote:
     """A job. runner: Beam's name of it. name: of the job, our own. url: of the engine's REST interface, or of its job
@@ -215,21 +230,3 @@ def read_note(folder: str) -> JobNote | None:
         note: JobNote = load_as(JobNote, f"{folder}/{JOB_NAME}")
         return note
     return None
-
-
-def state_of(note: JobNote) -> str:
-    """RUNNING, ENDED, or UNKNOWN where the engine can't be asked. Only Flink can: others have no interface that
-    outlives the process which submitted the job.
-    """
-    flink = Flink.of_master(note.url) if note.url.startswith("http") else None
-    if flink is None:
-        return UNKNOWN_STATE
-    try:
-        job = flink.job(note.job) if note.job else flink.named(note.name)
-        if job is not None:
-            return ENDED if job.ended else RUNNING
-        flink.overview()  # it answers, and knows nothing of the job
-    except (EngineGone, AttributeError, KeyError, TypeError, ValueError):
-        return UNKNOWN_STATE
-    # a job that was about to be submitted when its note was written may still come
-    return ENDED if note.job or time.time() - note.started > 600 else UNKNOWN_STATE
