@@ -447,7 +447,7 @@ def test_a_kill_or_a_full_disk_shows_nothing(tmp_path: Path) -> None:
     values: list[bytes | None] = [JPEG + bytes(5000)] * 300
     out, to = made(tmp_path, names, values), tmp_path / "to"
     source = f"""
-import os, recordmill.storage.new_files as new, recordmill.pipelines.read as module
+import os, recordmill.storage.disk_files as new, recordmill.pipelines.read as module
 inner, count = new.NewFiles.create, 0
 def create(*args):
     global count

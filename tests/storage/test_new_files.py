@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from recordmill.storage import new_files
+from recordmill.storage.disk_files import CREATED, TAKEN, UNFIT, NewFiles
 from recordmill.storage.files import atomic_write, put_if_absent, sync_file, sync_folder
-from recordmill.storage.new_files import CREATED, TAKEN, UNFIT, NewFiles
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ from recordmill.records.writers.file_names import another_name, extension_of, nu
 from recordmill.records.writers.jsonl import ROWS_AT_ONCE, JsonLines
 from recordmill.records.writers.outputs import OutputWriter, WriterSettings
 from recordmill.schemas.feature import Schema
+from recordmill.storage.disk_files import CREATED, UNFIT, NewFiles
 from recordmill.storage.files import create_file, write_all
-from recordmill.storage.new_files import CREATED, UNFIT, NewFiles
 
 METADATA_NAME, FILE_NAME = "metadata.jsonl", "file_name"
 _BLOCK_BYTES = 4096  # of ext4, XFS and APFS as they are made by default
