@@ -153,7 +153,7 @@ def describe_data_set(plan: BuildPlan, outcome: Outcome, folder: str, reject_fil
         {"notes": noted, **_about_statistics(outcome.statistics)},
         _run(plan, outcome.run),
         {} if plan.transform is None else plan.transform.about,
-        {"said": asdict(plan.about), "images": _images(plan)},
+        {"said": asdict(plan.about), "images": [*_images(plan)]},
     )
 
 
