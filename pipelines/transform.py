@@ -216,14 +216,14 @@ def _fit_in_parts(
     from recordmill.transforms.beam_types import Create
     from recordmill.transforms.build_stages import ElementNumbers
     from recordmill.transforms.tft.analysis import temporary
-    from recordmill.transforms.tft.worker_analysis import AnalyzeGroups, FitFound, fetch_found
+    from recordmill.transforms.tft.worker_analysis import AnalyzeGroups, FitAnalyses, fetch_analyses
 
     def construct_parts(pipeline: Any) -> None:
         step = AnalyzeGroups(shared, fit.split, fit.inputs, function)
         _ = pipeline | "Groups" >> ElementNumbers(len(plan.groups)) | "Fit" >> step
 
     def construct(pipeline: Any) -> None:
-        step = FitFound(plan.reference(), fit.split, fit.inputs, function, target, found)
+        step = FitAnalyses(plan.reference(), fit.split, fit.inputs, function, target, found)
         packs = pipeline | "Groups" >> Create([tuple(range(len(plan.groups)))])
         with temporary(plan.folder):
             _ = packs | "Fit" >> step
@@ -232,7 +232,7 @@ def _fit_in_parts(
     with _told(fit):
         shared = share_plan(plan, job_folder)
         run_pipeline(construct_parts, settings.runner, settings.beam_args, job_folder.run(), progress, kind="fit")
-        found = fetch_found(job_folder, os.path.join(plan.folder, "found"))
+        found = fetch_analyses(job_folder, os.path.join(plan.folder, "found"))
         if not found:
             raise DataError(f"the transform can't be fitted on split {fit.split!r}: there is no record in it")
         run_pipeline(construct, None, (), plan.folder, progress)

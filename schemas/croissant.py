@@ -202,7 +202,7 @@ def _field(feature: Feature, is_image: bool, label: str | None) -> dict[str, Any
         "name": feature.name,
         "dataType": [dtype, "cr:Label"] if feature.name == label else dtype,
     }
-    if about := ". ".join(_said(feature)):
+    if about := ". ".join(_remarks(feature)):
         field["description"] = about
     if feature.shape:
         field["isArray"] = True
@@ -220,7 +220,7 @@ def _data_type(feature: Feature) -> str:
     return _DTYPES[dtype]
 
 
-def _said(feature: Feature) -> Iterator[str]:
+def _remarks(feature: Feature) -> Iterator[str]:
     """Yields what the type of a feature does not say."""
     if feature.dtype == "bytes":
         yield "bytes"

@@ -31,8 +31,8 @@ def split_of(name: str) -> str | None:
     """
     if (whole := SPLIT_WORDS.get(name.lower())) is not None:
         return whole
-    found = {SPLIT_WORDS[word] for word in _WORD.findall(name)}
-    return found.pop() if len(found) == 1 else None
+    splits = {SPLIT_WORDS[word] for word in _WORD.findall(name)}
+    return splits.pop() if len(splits) == 1 else None
 
 
 def check_split_name(name: str) -> str:

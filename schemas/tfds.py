@@ -61,7 +61,7 @@ def dataset_info_json(
     """
     info: dict[str, Any] = {"name": name, "version": version, "fileFormat": "tfrecord", "moduleName": "recordmill"}
     if about is not None:
-        info |= _said_by_people(about)
+        info |= _description_fields(about)
     info["splits"] = [
         {
             "name": split,
@@ -76,15 +76,15 @@ def dataset_info_json(
     return info
 
 
-def _said_by_people(about: Description) -> dict[str, Any]:
+def _description_fields(about: Description) -> dict[str, Any]:
     """Returns a description as fields of TFDS's DatasetInfo, without those that are empty."""
-    said = {"description": about.description, "citation": about.citation}
-    found: dict[str, Any] = {name: text for name, text in said.items() if text}
+    texts = {"description": about.description, "citation": about.citation}
+    fields: dict[str, Any] = {name: text for name, text in texts.items() if text}
     if about.url:
-        found["location"] = {"urls": [about.url]}
+        fields["location"] = {"urls": [about.url]}
     if about.license:
-        found["redistributionInfo"] = {"license": about.license}
-    return found
+        fields["redistributionInfo"] = {"license": about.license}
+    return fields
 
 
 def label_files(schema: Schema) -> dict[str, str]:

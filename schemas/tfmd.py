@@ -256,9 +256,9 @@ def _features(
         )
         shape = tuple(json.loads(tags["shape"])) if "shape" in tags else plain_shape
         classes = tuple(json.loads(tags["classes"])) if "classes" in tags else None
-        found = tuple((key, float(number)) for key, number in dict(json.loads(tags.get("found", "{}"))).items())
+        constants = tuple((key, float(number)) for key, number in dict(json.loads(tags.get("found", "{}"))).items())
         dtype = tags.get("dtype", plain_dtype)
-        feature = Feature(name, dtype, shape, is_required(entry), classes, per_step, found)
+        feature = Feature(name, dtype, shape, is_required(entry), classes, per_step, constants)
         _check_entries(feature, entry, names)
         yield feature
 

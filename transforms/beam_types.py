@@ -130,10 +130,10 @@ else:
 
     def row_fields(collection: PCollection) -> list:
         """(name, type) of the fields of rows; UsageError where they are no rows."""
-        found = collection.element_type
-        rows = found if isinstance(found, RowTypeConstraint) else RowTypeConstraint.from_user_type(found)
+        element = collection.element_type
+        rows = element if isinstance(element, RowTypeConstraint) else RowTypeConstraint.from_user_type(element)
         if rows is None:
-            raise UsageError(f"elements of type {found} have no named and typed fields: give rows (beam.Row)")
+            raise UsageError(f"elements of type {element} have no named and typed fields: give rows (beam.Row)")
         return list(rows._fields)
 
     def row_type(fields: Iterable[tuple[str, object]]) -> object:

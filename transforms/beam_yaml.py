@@ -75,8 +75,8 @@ class WriteToShards(PTransform):
             | "Batches" >> BatchDicts()
             | "Write" >> write
         )
-        told = row_type([("out", str), ("records", int), ("rejected", int)])
-        return manifest | "Tell" >> Map(_told, self.out).with_output_types(told)
+        summary = row_type([("out", str), ("records", int), ("rejected", int)])
+        return manifest | "Tell" >> Map(_summary_row, self.out).with_output_types(summary)
 
 
 @dataclass
@@ -107,13 +107,13 @@ def _feature(name: str, hint: Any) -> Feature:
     inner, optional, depth = hint, False, 0
     while True:
         args = tuple(getattr(inner, "__args__", ()) or getattr(inner, "union_types", ()) or ())
-        kept = [one for one in args if one is not type(None)]
-        if len(kept) < len(args) and len(kept) == 1:
-            inner, optional = kept[0], optional or depth == 0
+        given = [one for one in args if one is not type(None)]
+        if len(given) < len(args) and len(given) == 1:
+            inner, optional = given[0], optional or depth == 0
         elif (item := getattr(inner, "inner_type", None)) is not None:
             inner, depth = item, depth + 1
-        elif len(kept) == 1 and getattr(inner, "__origin__", None) is not None:
-            inner, depth = kept[0], depth + 1
+        elif len(given) == 1 and getattr(inner, "__origin__", None) is not None:
+            inner, depth = given[0], depth + 1
         else:
             break
     called = getattr(inner, "__name__", str(inner))
@@ -131,7 +131,7 @@ def _field_type(feature: Feature) -> Any:
     depth = 0
     while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         kind, depth = kind.value_type, depth + 1
-    found: Any = (
+    annotation: Any = (
         bool if pa.types.is_boolean(kind)
         else int if pa.types.is_integer(kind)
         else float if pa.types.is_floating(kind)
@@ -139,14 +139,14 @@ def _field_type(feature: Feature) -> Any:
         else bytes if pa.types.is_large_binary(kind) or pa.types.is_binary(kind)
         else None
     )  # fmt: skip
-    if found is None or len(feature.shape) > 1:
+    if annotation is None or len(feature.shape) > 1:
         raise UsageError(
             f"feature {feature.name!r} ({feature.describe()}) can't be a field of a row in Beam YAML; leave it out by "
             "`columns`"
         )
     for _ in range(depth):
-        found = Sequence[found]
-    return found if feature.required else found | None
+        annotation = Sequence[annotation]
+    return annotation if feature.required else annotation | None
 
 
 def rows_of_batch(batch: pa.RecordBatch) -> Iterator[Any]:
@@ -159,6 +159,6 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _told(manifest: Manifest, out: str) -> Any:
+def _summary_row(manifest: Manifest, out: str) -> Any:
     records = sum(manifest.records.values())
     return row_of({"out": out, "records": records, "rejected": int(manifest.rejects["count"])})

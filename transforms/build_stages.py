@@ -108,35 +108,35 @@ def survey_all(histogram: Histogram | None, accounts: Iterable[Account], plan: S
         return survey(plan, accounts, histogram)
 
 
-def merges_of(found: Survey) -> Iterator[Merge]:
+def merges_of(survey: Survey) -> Iterator[Merge]:
     """Yields the merges that are needed before shards are made: mostly none."""
-    if found.merges:
-        yield from plan_merges(found.layout.load())
+    if survey.merges:
+        yield from plan_merges(survey.layout.load())
 
 
-def merge_some(merge: Merge, found: Survey, plan: SharedPlan) -> Runs:
+def merge_some(merge: Merge, survey: Survey, plan: SharedPlan) -> Runs:
     """A group of runs within a range of the keys to one run."""
     with plan.job_folder.attach().alive():
-        return merge_runs(plan, found, merge, progress_of(plan.job_folder.run()))
+        return merge_runs(plan, survey, merge, progress_of(plan.job_folder.run()))
 
 
-def list_merged(found: Survey, merged: Iterable[Runs], plan: SharedPlan) -> Survey:
+def list_merged(survey: Survey, merged: Iterable[Runs], plan: SharedPlan) -> Survey:
     """The survey with the runs that shards are made of."""
-    return with_merged(plan.job_folder, found, merged)
+    return with_merged(plan.job_folder, survey, merged)
 
 
-def packs_of(found: Survey, local: bool) -> Iterator[tuple[int, ...]]:
+def packs_of(survey: Survey, local: bool) -> Iterator[tuple[int, ...]]:
     """The numbers of the shards: each an element of its own, or all of them one, where this process has threads."""
-    numbers = range(found.shards)
+    numbers = range(survey.shards)
     yield from [tuple(numbers)] if local else ((number,) for number in numbers)
 
 
-def make_shards(numbers: tuple[int, ...], found: Survey, plan: SharedPlan) -> Iterator[ShardAttempt]:
+def make_shards(numbers: tuple[int, ...], survey: Survey, plan: SharedPlan) -> Iterator[ShardAttempt]:
     """Shards of a pack, on the plan's threads."""
     progress = progress_of(plan.job_folder.run())
     with plan.job_folder.attach().alive():
         threads = plan.load().threads if len(numbers) > 1 else 1
-        for made in thread_map(lambda number: make_shard(plan, found, number, progress), numbers, threads):
+        for made in thread_map(lambda number: make_shard(plan, survey, number, progress), numbers, threads):
             count(shards_written=1, records_written=made.shard.info.records, bytes_written=made.shard.info.bytes)
             yield made
 
@@ -153,10 +153,10 @@ def name_shard(made: ShardAttempt, gaps: Iterable[tuple[int, int]], plan: Shared
         yield placed
 
 
-def finish_build_stage(found: Survey, placed: Iterable[FinalShard], plan: SharedPlan) -> Manifest:
+def finish_build_stage(survey: Survey, placed: Iterable[FinalShard], plan: SharedPlan) -> Manifest:
     """Look, reconcile, commit."""
     with plan.job_folder.attach().alive():
-        return finish(plan, found, placed)
+        return finish(plan, survey, placed)
 
 
 def release(manifest: Manifest, plan: SharedPlan) -> Manifest:

@@ -39,13 +39,13 @@ class ProbeRequest:
 
 def installed() -> dict[str, str]:
     """Returns versions by name: of Python major and minor, of packages the whole; "" where one is not there."""
-    found = {"python": ".".join(platform.python_version_tuple()[:2])}
+    versions = {"python": ".".join(platform.python_version_tuple()[:2])}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = ""
-    return found
+            versions[name] = ""
+    return versions
 
 
 def probe_worker(_: int, wanted: ProbeRequest) -> dict[str, Any]:
@@ -63,12 +63,12 @@ def _see_token(wanted: ProbeRequest) -> str:
     if not wanted.token:
         return ""
     try:
-        found = bytes(read_range(wanted.token).tobytes()).decode(errors="replace")
+        content = bytes(read_range(wanted.token).tobytes()).decode(errors="replace")
     except (OSError, ValueError) as error:
         return f"{wanted.token}: {getattr(error, 'strerror', None) or error}"
     return (
         ""
-        if found == wanted.text
+        if content == wanted.text
         else f"{wanted.token}: another folder of that name, not the one that is written to here"
     )
 
@@ -76,11 +76,11 @@ def _see_token(wanted: ProbeRequest) -> str:
 def _see_inputs(wanted: ProbeRequest) -> str:
     for path, size in wanted.inputs:
         try:
-            found = stat(path).size_bytes
+            size_there = stat(path).size_bytes
         except (OSError, ValueError) as error:
             return f"{path}: {getattr(error, 'strerror', None) or error}"
-        if found != size:
-            return f"{path}: {found:,} bytes there, {size:,} here"
+        if size_there != size:
+            return f"{path}: {size_there:,} bytes there, {size:,} here"
     return ""
 
 
@@ -97,9 +97,9 @@ def probe_workers(pipeline: Pipeline, wanted: ProbeRequest, looks: int) -> PColl
 
 def facts_of(metrics: Any) -> list[dict[str, Any]]:
     """Returns the workers' answers from a finished job's metrics; one entry for each process."""
-    found = {}
+    by_process = {}
     for result in metrics.query()["counters"]:
         if result.key.metric.namespace == PROBE_NAMESPACE:
             facts = json.loads(result.key.metric.name)
-            found[facts["host"], facts["pid"]] = facts
-    return list(found.values())
+            by_process[facts["host"], facts["pid"]] = facts
+    return list(by_process.values())

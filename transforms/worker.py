@@ -33,9 +33,9 @@ def run_worker(argv: Sequence[str] | None = None) -> None:
         service = services.ProvisionServiceStub(channel)
         info = service.GetProvisionInfo(api.GetProvisionInfoRequest(), metadata=named, timeout=60).info
 
-    def endpoint(given: str, told: str) -> str:
-        found = endpoints_pb2.ApiServiceDescriptor(url=given or told)
-        return str(text_format.MessageToString(found, as_one_line=True))
+    def endpoint(given: str, announced: str) -> str:
+        descriptor = endpoints_pb2.ApiServiceDescriptor(url=given or announced)
+        return str(text_format.MessageToString(descriptor, as_one_line=True))
 
     environment = {
         **os.environ,

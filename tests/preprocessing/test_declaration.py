@@ -48,7 +48,7 @@ def test_a_step_without_an_argument_is_a_word_or_a_mapping(spec: Any) -> None:
 
 def test_what_is_not_named_stays_and_what_is_dropped_does_not() -> None:
     declared = declare_transform({"age": "zscore", "photo": "drop", "label": {"rename": "y"}}, SCHEMA)
-    assert declared.kept == (
+    assert declared.copied == (
         ("fare", "fare"), ("company", "company"), ("tags", "tags"), ("boxes", "boxes"), ("y", "label")
     )  # fmt: skip
     assert declared.inputs == ("age",)
@@ -69,7 +69,7 @@ def test_steps_follow_each_other_and_new_outputs_come_from_others() -> None:
         "age_group": ("age", "float32", (4,)),
         "words": ("company", "int64", (None,)),
     }
-    assert dict(declared.kept)["age"] == "age"
+    assert dict(declared.copied)["age"] == "age"
 
 
 @pytest.mark.parametrize(

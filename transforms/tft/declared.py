@@ -85,7 +85,7 @@ def _numbers(tensor: Any) -> Any:
     return _each(tensor, lambda values: tf.cast(values, tf.float64))
 
 
-def _finite(tensor: Any, found: _Found) -> Any:
+def _finite(tensor: Any, results: _Found) -> Any:
     """[n] the values by which anything is fitted: one NaN would make every mean and extreme NaN. How many others there
     are is marked.
     """
@@ -96,34 +96,34 @@ def _finite(tensor: Any, found: _Found) -> Any:
     if not values.dtype.is_floating:
         return values
     is_finite = tf.math.is_finite(values)
-    found.mark(NOT_FINITE, tft.sum(tf.cast(tf.logical_not(is_finite), tf.int64)))
+    results.mark(NOT_FINITE, tft.sum(tf.cast(tf.logical_not(is_finite), tf.int64)))
     return tf.boolean_mask(values, is_finite)
 
 
-def _zscore(tensor: Any, _: TransformStep, found: _Found) -> Any:
+def _zscore(tensor: Any, _: TransformStep, results: _Found) -> Any:
     import tensorflow as tf
     import tensorflow_transform as tft
 
-    numbers, fitted = _numbers(tensor), tf.cast(_finite(tensor, found), tf.float64)
-    mean, variance = found.mark("mean", tft.mean(fitted)), found.mark("variance", tft.var(fitted))
+    numbers, fitted = _numbers(tensor), tf.cast(_finite(tensor, results), tf.float64)
+    mean, variance = results.mark("mean", tft.mean(fitted)), results.mark("variance", tft.var(fitted))
     return _each(numbers, lambda values: tf.math.divide_no_nan(values - mean, tf.sqrt(variance)))
 
 
-def _minmax(tensor: Any, _: TransformStep, found: _Found) -> Any:
+def _minmax(tensor: Any, _: TransformStep, results: _Found) -> Any:
     import tensorflow as tf
     import tensorflow_transform as tft
 
-    numbers, fitted = _numbers(tensor), tf.cast(_finite(tensor, found), tf.float64)
-    least, most = found.mark("min", tft.min(fitted)), found.mark("max", tft.max(fitted))
+    numbers, fitted = _numbers(tensor), tf.cast(_finite(tensor, results), tf.float64)
+    least, most = results.mark("min", tft.min(fitted)), results.mark("max", tft.max(fitted))
     return _each(numbers, lambda values: tf.math.divide_no_nan(values - least, most - least))
 
 
-def _bucketize(tensor: Any, step: TransformStep, found: _Found) -> Any:
+def _bucketize(tensor: Any, step: TransformStep, results: _Found) -> Any:
     import tensorflow as tf
 
     numbers = _numbers(tensor)
-    fitted = tf.cast(_finite(tensor, found), tf.float64)
-    boundaries = found.mark("boundaries", _quantiles(fitted, step.argument))
+    fitted = tf.cast(_finite(tensor, results), tf.float64)
+    boundaries = results.mark("boundaries", _quantiles(fitted, step.argument))
 
     def bucket(values: Any) -> Any:
         number = tf.searchsorted(tf.reshape(boundaries, [-1]), tf.reshape(values, [-1]), "right", tf.int64)
@@ -147,19 +147,19 @@ def _quantiles(values: Any, count: int) -> Any:
         return analyzer_nodes.wrap_as_tensor(boundaries)
 
 
-def _vocabulary(tensor: Any, step: TransformStep, found: _Found) -> Any:
+def _vocabulary(tensor: Any, step: TransformStep, results: _Found) -> Any:
     import tensorflow as tf
     import tensorflow_transform as tft
 
     if tensor.dtype == tf.string:  # words that tf.Transform leaves out, since a vocabulary has one in each line
         words = tf.reshape(_values(tensor), [-1])
-        found.mark(UNLISTED, tft.sum(tf.cast(tf.strings.regex_full_match(words, r"^$|\C*[\n\r]\C*"), tf.int64)))
+        results.mark(UNLISTED, tft.sum(tf.cast(tf.strings.regex_full_match(words, r"^$|\C*[\n\r]\C*"), tf.int64)))
     return tft.compute_and_apply_vocabulary(
         tensor,
         top_k=step.argument["top_k"],
         frequency_threshold=step.argument["min_count"],
         num_oov_buckets=step.argument["oov_buckets"],
-        vocab_filename=found.vocabulary,
+        vocab_filename=results.vocabulary,
     )
 
 
@@ -208,7 +208,7 @@ def _tokenize(tensor: Any, step: TransformStep, _: _Found) -> Any:
     return tf.strings.split(tensor, sep=step.argument["separator"])
 
 
-def _impute(tensor: Any, step: TransformStep, found: _Found) -> Any:
+def _impute(tensor: Any, step: TransformStep, results: _Found) -> Any:
     import tensorflow as tf
     import tensorflow_transform as tft
 
@@ -216,7 +216,7 @@ def _impute(tensor: Any, step: TransformStep, found: _Found) -> Any:
     if tensor.dtype != tf.string and (filling == "mean" or (tensor.dtype.is_integer and not is_whole_number(filling))):
         tensor = _numbers(tensor)
     if filling == "mean" and tensor.dtype != tf.string:
-        filling = found.mark("mean", tft.mean(_finite(tensor, found)))
+        filling = results.mark("mean", tft.mean(_finite(tensor, results)))
     return _filled(tensor, filling) if isinstance(tensor, tf.SparseTensor) else tensor
 
 

@@ -41,12 +41,12 @@ def load_function(given: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise UsageError(f"{option('transform', given)}: {own_line(error, path)}") from None
-    found: Callable[[dict[str, Any]], dict[str, Any]] | None = getattr(module, name, None)
-    if found is None or not callable(found):
+    function: Callable[[dict[str, Any]], dict[str, Any]] | None = getattr(module, name, None)
+    if function is None or not callable(function):
         functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         there = f"; there are {', '.join(functions)}" if functions else ""
         raise UsageError(f"{option('transform', given)}: {path} has no function {name}{there}")
-    return found
+    return function
 
 
 def own_line(error: BaseException, path: str) -> str:

@@ -111,14 +111,14 @@ def analyse_group(
         def construct(pipeline: Pipeline) -> None:
             with temporary(bench.folder):
                 batches = read_split(pipeline | "Group" >> Create([(group,)]), bench.reference(), split, inputs)
-                keep_found(batches, inputs, function, path)
+                keep_analyses(batches, inputs, function, path)
 
         run_locally(construct, (), bench.folder, progress_of(bench.folder))
         size = stat(path).size_bytes
         yield AnalysisPart(group, os.path.basename(job_folder.hand_over(path, ATTEMPTS_FOLDER)), size)
 
 
-def keep_found(batches: PCollection, inputs: Schema, function: PreprocessingFunction, path: str) -> None:
+def keep_analyses(batches: PCollection, inputs: Schema, function: PreprocessingFunction, path: str) -> None:
     """Writes what tf.Transform's analysers compute of the batches to a file."""
     import tensorflow_transform.beam as tft_beam
     from tensorflow_transform.beam.analyzer_cache import DatasetKey
@@ -126,19 +126,19 @@ def keep_found(batches: PCollection, inputs: Schema, function: PreprocessingFunc
     pipeline = batches.pipeline
     analysis = "Analyze" >> tft_beam.AnalyzeDatasetWithCache(function, pipeline)
     _, caches = ({DatasetKey(_DATASET): batches}, {}, adapter(inputs)) | analysis
-    found = dict(sorted((key, elements) for cache in caches.values() for key, elements in cache.cache_dict.items()))
+    cached = dict(sorted((key, elements) for cache in caches.values() for key, elements in cache.cache_dict.items()))
     numbered: Any = (
         pipeline | "None" >> Create([]),
-        *(each | f"Number{number}" >> Map(_numbered, number) for number, each in enumerate(found.values())),
+        *(each | f"Number{number}" >> Map(_numbered, number) for number, each in enumerate(cached.values())),
     )
-    _ = pipeline | "Once" >> Create([path]) | "Keep" >> Map(write_found, list(found), AsIter(numbered | Flatten()))
+    _ = pipeline | "Once" >> Create([path]) | "Keep" >> Map(write_analyses, list(cached), AsIter(numbered | Flatten()))
 
 
 def _numbered(element: bytes, number: int) -> tuple[int, bytes]:
     return number, element
 
 
-def write_found(path: str, keys: Sequence[bytes], elements: Iterable[tuple[int, bytes]]) -> None:
+def write_analyses(path: str, keys: Sequence[bytes], elements: Iterable[tuple[int, bytes]]) -> None:
     """Write a file of what was found. elements: each with the number of its key."""
     header = json.dumps([key.hex() for key in keys]).encode()
     with create_file(path) as file:
@@ -154,7 +154,7 @@ def read_keys(path: str) -> list[bytes]:
         return [bytes.fromhex(key) for key in json.loads(file.read(size))]
 
 
-def read_found(path: str) -> Iterator[Any]:
+def read_analyses(path: str) -> Iterator[Any]:
     """The elements of such a file, each under the number of its key."""
     with open_file(path) as file:
         file.read(*_SIZE.unpack(file.read(_SIZE.size)))
@@ -164,14 +164,14 @@ def read_found(path: str) -> Iterator[Any]:
 
 
 @dataclass
-class FitFound(PTransform):
+class FitAnalyses(PTransform):
     """Fits the saved transform from files of what workers analysed, into the folder that `FitTransform` makes.
 
     Records are read again for analysers that need the result of others, or that tf.Transform keeps nothing of. The
     other fields are as in `FitTransform`.
 
     Attributes:
-        found: paths of the files.
+        analyses: paths of the files.
     """
 
     plan: SentPlan
@@ -179,7 +179,7 @@ class FitFound(PTransform):
     inputs: Schema
     function: PreprocessingFunction
     target: str
-    found: Sequence[str]
+    analyses: Sequence[str]
 
     def expand(self, packs: PCollection) -> PCollection:  # (group, ...) -> path
         import tensorflow_transform.beam as tft_beam
@@ -188,11 +188,11 @@ class FitFound(PTransform):
         from tfx_bsl.tfxio.tensor_adapter import TensorAdapter
 
         dataset, config = DatasetKey(_DATASET), adapter(self.inputs)
-        tags = {key: str(number) for number, key in enumerate(read_keys(self.found[0]))}
+        tags = {key: str(number) for number, key in enumerate(read_keys(self.analyses[0]))}
         elements: Any = (
             packs.pipeline
-            | "Found" >> Create(self.found)
-            | "Elements" >> FlatMap(read_found).with_output_types(bytes).with_outputs(*tags.values())
+            | "Found" >> Create(self.analyses)
+            | "Elements" >> FlatMap(read_analyses).with_output_types(bytes).with_outputs(*tags.values())
         )
         known = {dataset: DatasetCache({key: elements[tag] for key, tag in tags.items()}, None)}
         specs = TensorAdapter(config).OriginalTypeSpecs()
@@ -210,7 +210,7 @@ def list_parts(_: None, made: Iterable[AnalysisPart], plan: SharedPlan) -> int:
     return len(listed)
 
 
-def fetch_found(job_folder: SharedFolder, folder: str) -> list[str]:
+def fetch_analyses(job_folder: SharedFolder, folder: str) -> list[str]:
     """Copies what the workers found into a folder of this machine.
 
     Returns:
@@ -221,10 +221,10 @@ def fetch_found(job_folder: SharedFolder, folder: str) -> list[str]:
         DataError: One is not what a worker wrote.
     """
     make_folder(folder)
-    found = [_fetch(job_folder, part, folder) for part in _listed(job_folder)]
-    if any(read_keys(path) != read_keys(found[0]) for path in found):
+    paths = [_fetch(job_folder, part, folder) for part in _listed(job_folder)]
+    if any(read_keys(path) != read_keys(paths[0]) for path in paths):
         raise DataError("workers were given another transform than others", source=job_folder.run(ATTEMPTS_FOLDER))
-    return found
+    return paths
 
 
 def _fetch(job_folder: SharedFolder, part: AnalysisPart, folder: str) -> str:
@@ -241,9 +241,9 @@ def _fetch(job_folder: SharedFolder, part: AnalysisPart, folder: str) -> str:
 def _listed(job_folder: SharedFolder) -> list[AnalysisPart]:
     path = job_folder.run(SHARED, _LIST)
     try:
-        found = [AnalysisPart(**one) for one in json.loads(read_range(path).tobytes())]
-        if all(_NAME.fullmatch(part.name) for part in found):
-            return found
+        parts = [AnalysisPart(**one) for one in json.loads(read_range(path).tobytes())]
+        if all(_NAME.fullmatch(part.name) for part in parts):
+            return parts
     except FileNotFoundError:
         raise NotSharedError(path, job_folder.out, "this machine,") from None
     except (ValueError, TypeError):

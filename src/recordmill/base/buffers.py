@@ -60,9 +60,9 @@ def _taken(size: int) -> pa.Buffer:
     """Memory of at least this size: the smallest that is idle, if it is no more than twice as large."""
     fitting = sorted((one.size, at) for at, one in list(_idle.items()) if size <= one.size <= 2 * size)
     for _, at in fitting:
-        found = _idle.pop(at, None)  # another thread may have been quicker
-        if found is not None:
-            return found
+        buffer = _idle.pop(at, None)  # another thread may have been quicker
+        if buffer is not None:
+            return buffer
     return pa.allocate_buffer(size)
 
 

@@ -35,7 +35,7 @@ class LruLimit:
 
     def values(self) -> list[Any]:
         """Returns the values that slots hold."""
-        slots = [found for one in list(self._used.values()) if (found := one()) is not None]
+        slots = [used for one in list(self._used.values()) if (used := one()) is not None]
         return [slot.value for slot in slots if slot.value is not None]
 
     def use(self, slot: LruSlot[Any]) -> None:

@@ -109,8 +109,8 @@ def sniff_format(head: bytes) -> FileFormat | None:
     ('a PDF document; take its text out first', None)
     """
     head = head[:FORMAT_HEAD_BYTES]
-    found = next((one for one in _FORMATS if head.startswith(one.mark, one.at)), None)
-    return None if found is None or (not found.is_sure and may_be_text(head)) else found
+    match = next((one for one in _FORMATS if head.startswith(one.mark, one.at)), None)
+    return None if match is None or (not match.is_sure and may_be_text(head)) else match
 
 
 def may_be_text(head: bytes) -> bool:

@@ -48,15 +48,15 @@ def whole_number_of(number: Any, name: str, least: int | None = None) -> int:
     Raises:
         UsageError: it is none, or below the least.
     """
-    found = None
+    whole = None
     if not isinstance(number, bool):
         with contextlib.suppress(TypeError):  # of floats, texts, arrays
-            found = operator.index(number)
-    if found is None:
+            whole = operator.index(number)
+    if whole is None:
         raise UsageError(f"{name} is a whole number, not {number!r:.99}")
-    if least is not None and found < least:
-        raise UsageError(f"{name} must be at least {least}, not {found}")
-    return found
+    if least is not None and whole < least:
+        raise UsageError(f"{name} must be at least {least}, not {whole}")
+    return whole
 
 
 def show_size(size_bytes: float) -> str:

@@ -22,15 +22,15 @@ def nearest(word: object, known: Iterable[str]) -> str | None:
 
     word = str(word).lower().lstrip("-")
     by_lower = {name.lower().lstrip("-"): name for name in known}
-    found = [
+    near = [
         name
         for name in difflib.get_close_matches(word, by_lower, 3, _ALIKE)
         if name[:1] == word[:1] or difflib.SequenceMatcher(None, word, name).ratio() >= _CLEARLY_ALIKE
     ]
-    if not found and len(word) > 2:
-        found = [name for name in by_lower if len(name) > 2 and (name.startswith(word) or name in word)]
-    swapped = [name for name in found if sorted(name) == sorted(word)]  # difflib prefers the longer of two
-    return by_lower[(swapped or found)[0]] if found else None
+    if not near and len(word) > 2:
+        near = [name for name in by_lower if len(name) > 2 and (name.startswith(word) or name in word)]
+    swapped = [name for name in near if sorted(name) == sorted(word)]  # difflib prefers the longer of two
+    return by_lower[(swapped or near)[0]] if near else None
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
@@ -39,8 +39,8 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     >>> did_you_mean("Y", ["x", "y"]), did_you_mean("7", ["x", "y"])
     ('; did you mean y?', '')
     """
-    found = nearest(word, known)
-    return "" if found is None else f"; did you mean {found}?"
+    name = nearest(word, known)
+    return "" if name is None else f"; did you mean {name}?"
 
 
 def there_are(word: object, known: Iterable[str]) -> str:

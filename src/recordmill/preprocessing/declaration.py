@@ -143,8 +143,8 @@ def _options(argument: Any, **known: Callable[[Any], Any]) -> dict[str, Any]:
 
 
 def _vocabulary(argument: Any) -> dict[str, Any]:
-    found = _options(argument, top_k=_count, min_count=_count, oov_buckets=lambda n: _count(n, 0))
-    return {**found, "oov_buckets": 1 if found["oov_buckets"] is None else found["oov_buckets"]}
+    options = _options(argument, top_k=_count, min_count=_count, oov_buckets=lambda n: _count(n, 0))
+    return {**options, "oov_buckets": 1 if options["oov_buckets"] is None else options["oov_buckets"]}
 
 
 def _bounds(argument: Any) -> list[int | float | None]:
@@ -157,23 +157,23 @@ def _bounds(argument: Any) -> list[int | float | None]:
 
 
 def _image(argument: Any) -> dict[str, Any]:
-    found = _options(argument, resize=list, scale=_number, channels=_count)
-    size = found["resize"]
+    options = _options(argument, resize=list, scale=_number, channels=_count)
+    size = options["resize"]
     if size is None or len(size) != 2:
         raise ValueError("resize is missing, without which images have no common shape" if size is None else f"{size}")
-    channels = 3 if found["channels"] is None else found["channels"]
+    channels = 3 if options["channels"] is None else options["channels"]
     if channels not in (1, 3, 4):
         raise ValueError(f"channels: {channels} is none of 1, 3, 4")
     return {
         "resize": [_count(side) for side in size],
-        "scale": 1.0 if found["scale"] is None else found["scale"],
+        "scale": 1.0 if options["scale"] is None else options["scale"],
         "channels": channels,
     }
 
 
 def _tokens(argument: Any) -> dict[str, Any]:
-    found = _options(argument, separator=_text, lower=_flag)
-    return {"separator": found["separator"], "lower": bool(found["lower"])}
+    options = _options(argument, separator=_text, lower=_flag)
+    return {"separator": options["separator"], "lower": bool(options["lower"])}
 
 
 def _text(argument: Any) -> str:
@@ -332,11 +332,11 @@ class Declaration:
 
     Attributes:
         columns: the features that it makes.
-        kept: (output name, raw name) of features that stay as they are.
+        copied: (output name, raw name) of features that stay as they are.
     """
 
     columns: tuple[DeclaredColumn, ...]
-    kept: tuple[tuple[str, str], ...]
+    copied: tuple[tuple[str, str], ...]
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -365,7 +365,7 @@ def declare_transform(declared: Mapping[str, Any], schema: Schema) -> Declaratio
     except ValueError as error:
         raise UsageError(f"transform: {error}; write features and their steps") from None
     columns: list[DeclaredColumn] = []
-    kept: list[tuple[str, str]] = []
+    copied: list[tuple[str, str]] = []
     for name, spec in declared.items():
         if not isinstance(name, str):
             raise UsageError(f"transform: {name!r} is no feature's name; quote it")
@@ -373,15 +373,15 @@ def declare_transform(declared: Mapping[str, Any], schema: Schema) -> Declaratio
         if isinstance(made, DeclaredColumn):
             columns.append(made)
         elif made is not None:
-            kept.append(made)
-    kept = [(feature.name, feature.name) for feature in schema if feature.name not in declared] + kept
-    names = [name for name, _ in kept] + [column.name for column in columns]
+            copied.append(made)
+    copied = [(feature.name, feature.name) for feature in schema if feature.name not in declared] + copied
+    names = [name for name, _ in copied] + [column.name for column in columns]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(f"transform: two outputs are called {twice[0]!r}; rename or drop one")
     if not columns:
         raise UsageError(f"transform: no feature has a step; there are {', '.join(TRANSFORM_STEPS)}")
     order = {feature.name: place for place, feature in enumerate(schema)}
-    return Declaration(tuple(columns), tuple(sorted(kept, key=lambda pair: order[pair[1]])))
+    return Declaration(tuple(columns), tuple(sorted(copied, key=lambda pair: order[pair[1]])))
 
 
 def _steps(name: str, spec: Any) -> Iterator[tuple[str, Any]]:
@@ -404,14 +404,14 @@ def _declare_one(name: str, words: list[tuple[str, Any]], schema: Schema) -> Dec
     """The output that one entry declares: made, kept as (name, source), or none."""
     source, output = name, name
     steps: list[tuple[str, Any]] = []
-    said = []
+    exclusive = []
     for word, argument in words:
         if word in ("from", "rename"):
             if not isinstance(argument, str) or not argument:
                 raise UsageError(f"transform: feature {name!r}, step {word!r}: {argument!r} is no name")
             source, output = (argument, output) if word == "from" else (source, argument)
         elif word in ("drop", "keep"):
-            said.append(word)
+            exclusive.append(word)
         else:
             steps.append((word, argument))
     if source not in schema:
@@ -419,9 +419,9 @@ def _declare_one(name: str, words: list[tuple[str, Any]], schema: Schema) -> Dec
             f"transform: there is no feature {source!r}; {there_are(source, schema.names)}"
             + ("" if "from" in dict(words) else "; `from: FEATURE` makes a new one of one of these")
         )
-    if said and (steps or len(said) > 1):
-        raise UsageError(f"transform: feature {name!r}: {said[0]!r} goes with no other step")
-    if "drop" in said:
+    if exclusive and (steps or len(exclusive) > 1):
+        raise UsageError(f"transform: feature {name!r}: {exclusive[0]!r} goes with no other step")
+    if "drop" in exclusive:
         return None
     return _column(output, schema[source], steps) if steps else (output, source)
 

@@ -110,10 +110,10 @@ def check_graph(folder: str, trusted: bool) -> None:
     """Raises UsageError for a saved transform that could do more, once it is loaded or run, than make values of values,
     unless it is trusted; DataError for what is none.
     """
-    if not trusted and (found := sorted(set(_unknown_parts(os.path.join(folder, "transform_fn"))))):
-        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+    if not trusted and (unknown := sorted(set(_unknown_parts(os.path.join(folder, "transform_fn"))))):
+        more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
         raise UsageError(
-            f"{folder}: the graph of the transform has {', '.join(found[:5])}{more}, which may touch files or run "
+            f"{folder}: the graph of the transform has {', '.join(unknown[:5])}{more}, which may touch files or run "
             f"code, not only compute. If you trust whoever made it, give {option('trust_graph', True)}"
         )
 
@@ -213,25 +213,25 @@ class TransformGraph:
 
     def constants(self) -> dict[str, Any]:
         """Returns what the analysers computed, by the operation that uses it, without tables."""
-        found = {}
+        arrays = {}
         for name, value in self._captured.items():
             if value.dtype.name not in ("resource", "variant"):
                 array = _array(value)
                 if array.dtype != object or array.shape or not _asset_name(array.item()):
-                    found[name] = array
-        return found
+                    arrays[name] = array
+        return arrays
 
     def fitted(self) -> dict[tuple[int, str], Any]:
         """(number of the column, name of the result) to its value, of operations named `fitted_NUMBER_NAME`."""
-        found = {}
+        results = {}
         for op in self._graph.get_operations():
             match = FITTED.fullmatch(op.name)
             if match and op.type == "Identity" and (value := self._constant(op.inputs[0].op)) is not None:
-                found[int(match[1]), match[2]] = value
+                results[int(match[1]), match[2]] = value
         for name, value in self._captured.items():
             if match := _UNUSED.fullmatch(name):
-                found.setdefault((int(match[1]), match[2]), value.numpy())
-        return found
+                results.setdefault((int(match[1]), match[2]), value.numpy())
+        return results
 
     def _constant(self, op: Any) -> Any:
         """Returns what an analyser computed, as it is or 0 - it, as tf.Transform computes a minimum; None: anything
@@ -293,13 +293,13 @@ def _add(digest: Any, part: bytes) -> None:
 
 
 def _components(tf: Any, structure: Any, tensors: Sequence[Any]) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
+    components: dict[str, list[Any]] = {}
     place = 0
     for name in sorted(structure):
         count = len(tf.nest.flatten(structure[name], expand_composites=True))
-        found[name] = list(tensors[place : place + count])
+        components[name] = list(tensors[place : place + count])
         place += count
-    return found
+    return components
 
 
 def _root(op: Any) -> Any:

@@ -87,13 +87,13 @@ def _dtype(name: str, dtype: str, raw: Schema) -> str:
     return "string" if name in raw and raw[name].dtype == "string" else "bytes"
 
 
-def passthrough_features(raw: Schema, kept: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+def passthrough_features(raw: Schema, copied: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     """(output name, raw name) of the raw features that no output keeps as they are."""
-    there = {source for _, source in kept}
+    there = {source for _, source in copied}
     return tuple((RAW_PREFIX + feature.name, feature.name) for feature in raw if feature.name not in there)
 
 
-def whole_schema(raw: Schema, outputs: Schema, kept: Iterable[tuple[str, str]], sources: dict[str, str]) -> Schema:
+def whole_schema(raw: Schema, outputs: Schema, copied: Iterable[tuple[str, str]], sources: dict[str, str]) -> Schema:
     """The schema of the transformed records: outputs and kept features where their raw ones stood.
 
     sources: output to the raw feature that it is made of, where that is one.
@@ -101,15 +101,15 @@ def whole_schema(raw: Schema, outputs: Schema, kept: Iterable[tuple[str, str]], 
     Raises:
         UsageError: two have one name.
     """
-    kept = list(kept)
-    made = [Feature(name, raw[s].dtype, raw[s].shape, raw[s].required, raw[s].classes) for name, s in kept]
-    of = {**dict(kept), **sources}
+    copied = list(copied)
+    made = [Feature(name, raw[s].dtype, raw[s].shape, raw[s].required, raw[s].classes) for name, s in copied]
+    of = {**dict(copied), **sources}
     features = [*outputs, *made]
     names = [feature.name for feature in features]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(f"transform: two outputs are called {twice[0]!r}; rename one")
     order = {name: place for place, name in enumerate(raw.names)}
-    features.sort(key=lambda f: (order.get(of.get(f.name, f.name), len(order)), f.name in dict(kept)))
+    features.sort(key=lambda f: (order.get(of.get(f.name, f.name), len(order)), f.name in dict(copied)))
     label = next((f.name for f in features if of.get(f.name, f.name) == raw.label), None) if raw.label else None
     return Schema(tuple(features), label)
 
@@ -150,17 +150,17 @@ def describe(folder: str, fit: Fit) -> SavedTransform:
     graph = TransformGraph(load_graph(folder).transform_fn)
     declared = fit.declaration
     outputs = traced_outputs(graph, fit.raw) if declared is None else declared_outputs(declared)
-    kept = () if declared is None else declared.kept
+    copied = () if declared is None else declared.copied
     passed = {name: source for name in outputs.names if (source := graph.passed_on(name)) is not None}
     if fit.keep_raw:
-        kept = (*kept, *passthrough_features(fit.raw, [*kept, *passed.items()]))
+        copied = (*copied, *passthrough_features(fit.raw, [*copied, *passed.items()]))
     sources = {column.name: column.source for column in declared.columns} if declared is not None else passed
-    schema = whole_schema(fit.raw, outputs, kept, sources)
-    texts = [to_pbtxt(fit.inputs), to_pbtxt(replace(schema, label=None)), repr(kept)]
+    schema = whole_schema(fit.raw, outputs, copied, sources)
+    texts = [to_pbtxt(fit.inputs), to_pbtxt(replace(schema, label=None)), repr(copied)]
     digest = digest_graph(folder, graph, texts)
-    found = _found(folder, graph, declared)
-    schema = replace(schema, features=tuple(_with_found(feature, found.get(feature.name)) for feature in schema))
-    _complete(folder, fit.inputs, [feature for feature in schema if feature.name not in outputs], found)
+    results = _fit_results(folder, graph, declared)
+    schema = replace(schema, features=tuple(_with_results(feature, results.get(feature.name)) for feature in schema))
+    _complete(folder, fit.inputs, [feature for feature in schema if feature.name not in outputs], results)
     about = {
         "digest": digest,
         "fitted_on": fit.split,
@@ -168,26 +168,26 @@ def describe(folder: str, fit: Fit) -> SavedTransform:
         "raw_schema": to_pbtxt(fit.raw),
         "inputs": list(fit.inputs.names),
         "outputs": list(outputs.names),
-        "kept": [list(pair) for pair in kept],
+        "kept": [list(pair) for pair in copied],
         "needs": {name: sorted(graph.needs(name)) for name in outputs.names},
-        "found": found,
+        "found": results,
         "files": dict(_files(folder)),
     }
-    return SavedTransform(folder, fit.inputs, outputs, kept, schema, digest, about)
+    return SavedTransform(folder, fit.inputs, outputs, copied, schema, digest, about)
 
 
 def fit_notes(saved: SavedTransform) -> tuple[str, ...]:
     """Returns notes on the records that no analyser counted."""
-    found = saved.about["found"].items() if isinstance(saved.about["given"], Mapping) else ()
+    results_of = saved.about["found"].items() if isinstance(saved.about["given"], Mapping) else ()
     return tuple(
         f"transform: feature {name!r}: {results[result]:,} {text}"
-        for name, results in found
+        for name, results in results_of
         for result, text in _LEFT_OUT.items()
         if result in results
     )
 
 
-def _complete(folder: str, inputs: Schema, kept: Iterable[Feature], found: Mapping[str, Any]) -> None:
+def _complete(folder: str, inputs: Schema, copied: Iterable[Feature], results_of: Mapping[str, Any]) -> None:
     """Write what `tft.TFTransformOutput` looks for, and tf.Transform knows nothing of: the schema by which raw records
     are parsed to what the graph takes; that of the transformed records, with the features that are kept; vocabularies
     by the features that they belong to.
@@ -195,11 +195,11 @@ def _complete(folder: str, inputs: Schema, kept: Iterable[Feature], found: Mappi
     make_folder(os.path.join(folder, "metadata"), exist_ok=True)
     _write(os.path.join(folder, "metadata", "schema.pbtxt"), to_pbtxt(inputs, representations(inputs)))
     transformed = os.path.join(folder, "transformed_metadata", "schema.pbtxt")
-    _write(transformed, merge_pbtxt(read_range(transformed).tobytes().decode(), kept))
+    _write(transformed, merge_pbtxt(read_range(transformed).tobytes().decode(), copied))
     place = os.path.join(folder, "transformed_metadata", "asset_map")
     files = {
         name: os.path.basename(about["vocabulary_file"])
-        for name, about in found.items()
+        for name, about in results_of.items()
         if isinstance(about, Mapping) and "vocabulary_file" in about
     }
     if files:
@@ -212,11 +212,11 @@ def _write(path: str, text: str) -> None:
         write_all(file, text.encode())
 
 
-def _with_found(feature: Feature, found: Any) -> Feature:
+def _with_results(feature: Feature, results: Any) -> Feature:
     """The feature with the numbers that were found for it, as readers get it."""
-    if not isinstance(found, Mapping):
+    if not isinstance(results, Mapping):
         return feature
-    numbers = tuple((key, float(value)) for key, value in found.items() if isinstance(value, int | float))
+    numbers = tuple((key, float(value)) for key, value in results.items() if isinstance(value, int | float))
     return replace(feature, found=numbers)
 
 
@@ -229,20 +229,20 @@ def restore(folder: str, about: Mapping[str, Any], schema: Schema) -> SavedTrans
     check_files(folder, about)
     try:
         raw = from_pbtxt(about["raw_schema"], "manifest")
-        kept = tuple((str(name), str(source)) for name, source in about["kept"])
+        copied = tuple((str(name), str(source)) for name, source in about["kept"])
         inputs = replace(raw.select(about["inputs"]), label=None)
         outputs = replace(schema.select(about["outputs"]), label=None)
-        return SavedTransform(folder, inputs, outputs, kept, schema, about["digest"], about)
+        return SavedTransform(folder, inputs, outputs, copied, schema, about["digest"], about)
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"the manifest's transform can't be read ({error})", source=folder) from None
 
 
 def check_files(folder: str, about: Mapping[str, Any]) -> None:
     """Raises DataError unless the folder holds the files that the manifest names, as they were."""
-    found = dict(_files(folder))
+    files = dict(_files(folder))
     for name, expected in about["files"].items():
-        if found.get(name) != expected:
-            what = "is missing" if name not in found else "differs from what the manifest says"
+        if files.get(name) != expected:
+            what = "is missing" if name not in files else "differs from what the manifest says"
             raise DataError(f"{what}; the transform can't be used", source=os.path.join(folder, name))
 
 
@@ -254,24 +254,24 @@ def _files(folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
             yield path.relative_to(folder).as_posix(), {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
-def _found(folder: str, graph: TransformGraph, declared: Declaration | None) -> dict[str, Any]:
+def _fit_results(folder: str, graph: TransformGraph, declared: Declaration | None) -> dict[str, Any]:
     """Output, or operation of a user's graph, to what was found for it; vocabularies with the number of their words."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     if declared is None:
         constants = graph.constants()
-        found = {name: _plain(value) for name, value in constants.items() if value.size <= _MOST_NUMBERS}
+        results = {name: _plain(value) for name, value in constants.items() if value.size <= _MOST_NUMBERS}
     else:
         for (number, result), value in sorted(graph.fitted().items()):
             if result in _LEFT_OUT and not value:
                 continue
-            found.setdefault(declared.columns[number].name, {})[result] = _plain(value)
+            results.setdefault(declared.columns[number].name, {})[result] = _plain(value)
     words = {os.path.basename(path): _count_lines(path) for path in vocabulary_files(folder)}
     if declared is not None:
         for name, count in words.items():
             column = declared.columns[int(name.split("_")[1])].name
-            found.setdefault(column, {}).update(vocabulary=count, vocabulary_file=f"transform_fn/assets/{name}")
-        return found
-    return {**found, **{f"assets/{name}": {"vocabulary": count} for name, count in words.items()}}
+            results.setdefault(column, {}).update(vocabulary=count, vocabulary_file=f"transform_fn/assets/{name}")
+        return results
+    return {**results, **{f"assets/{name}": {"vocabulary": count} for name, count in words.items()}}
 
 
 def _plain(value: Any) -> Any:

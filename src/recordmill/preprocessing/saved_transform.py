@@ -37,8 +37,8 @@ class SavedTransform:
         folder: holds `transform_fn/`.
         inputs: the raw features that the graph takes.
         outputs: the features that it gives.
-        kept: (output name, raw name) of columns that stay as they are.
-        schema: of the transformed records, outputs and kept columns in order.
+        copied: (output name, raw name) of columns that stay as they are.
+        schema: of the transformed records, outputs and copied columns in order.
         digest: of all that it computes.
         about: its entry in the manifest.
     """
@@ -46,7 +46,7 @@ class SavedTransform:
     folder: str
     inputs: Schema
     outputs: Schema
-    kept: tuple[tuple[str, str], ...]
+    copied: tuple[tuple[str, str], ...]
     schema: Schema
     digest: str
     about: Mapping[str, Any] = field(default_factory=dict)
@@ -61,14 +61,14 @@ class SavedTransform:
             return self
         needs = self.about["needs"]
         outputs = self.outputs.select(name for name in self.outputs.names if not {*needs[name]} & {*absent})
-        kept = tuple((name, source) for name, source in self.kept if source not in absent)
-        there = {*outputs.names, *(name for name, _ in kept)}
+        copied = tuple((name, source) for name, source in self.copied if source not in absent)
+        there = {*outputs.names, *(name for name, _ in copied)}
         schema = self.schema.select(name for name in self.schema.names if name in there)
         if not len(schema):
             raise DataError("the records have no feature that the transform makes anything of", source=self.folder)
         left = {name: need for name, need in needs.items() if name in outputs}
-        about = {**self.about, "outputs": list(outputs.names), "kept": [list(pair) for pair in kept], "needs": left}
-        return replace(self, outputs=outputs, kept=kept, schema=schema, about=about)
+        about = {**self.about, "outputs": list(outputs.names), "kept": [list(pair) for pair in copied], "needs": left}
+        return replace(self, outputs=outputs, copied=copied, schema=schema, about=about)
 
     def apply(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
         """(the transformed records without those refused, row number to why it is refused).
@@ -85,7 +85,7 @@ class SavedTransform:
             refused.update({int(numbers[row]): reason for row, reason in misfits.items()})
             fits = pa.array(~np.isin(np.arange(rest.num_rows), list(misfits)))
             rest, made = rest.filter(fits), made.filter(fits)
-        columns = {name: rest.column(source) for name, source in self.kept}
+        columns = {name: rest.column(source) for name, source in self.copied}
         columns.update(zip(made.schema.names, made.columns, strict=True))
         return batch_of_tensors(columns, self.schema), refused
 
@@ -100,11 +100,11 @@ class SavedTransform:
 
     def _misfits(self, raw: pa.RecordBatch, made: pa.RecordBatch) -> dict[int, str]:
         """Row to why a step has no value for what it was given, and gave one all the same."""
-        found: dict[int, str] = {}
+        reasons: dict[int, str] = {}
         for one in (one for one in self._declared if one.source in raw.schema.names):
             rows, reason = misfits(one, raw.column(one.source), made.column(one.name))
-            found.update({int(row): f"feature {one.name!r}: {reason}" for row in rows if int(row) not in found})
-        return found
+            reasons.update({int(row): f"feature {one.name!r}: {reason}" for row in rows if int(row) not in reasons})
+        return reasons
 
     def _apply(self, batch: pa.RecordBatch, first: int, refused: dict[int, str]) -> pa.RecordBatch:
         """The graph's outputs for the rows it takes; a batch in which it fails is halved until the row is found."""
@@ -135,11 +135,11 @@ class SavedTransform:
         if not batch.num_rows:
             return _empty(self.outputs)
         with tf.device("/CPU:0"):
-            found = load_transform(self.folder).transform_fn(tensors(batch, self.inputs))
+            outputs = load_transform(self.folder).transform_fn(tensors(batch, self.inputs))
         made = {}
         for feature in self.outputs:
             try:
-                made[feature.name] = column(found[feature.name], feature, batch.num_rows)
+                made[feature.name] = column(outputs[feature.name], feature, batch.num_rows)
             except ValueError as error:
                 raise DataError(f"the transform gave for {feature.name!r} {error}") from None
         return batch_of_tensors(made, self.outputs)

@@ -128,8 +128,8 @@ def _layer_class() -> Any:
 
         def _given(self, inputs: Mapping[str, Any]) -> list[Feature]:
             """The features that these inputs suffice for."""
-            kept = {name: [source] for name, source in self._about["kept"]}
-            needs = {**kept, **self._about["needs"]}
+            copied = {name: [source] for name, source in self._about["kept"]}
+            needs = {**copied, **self._about["needs"]}
             return [f for f in self._schema if all(name in inputs for name in needs[f.name])]
 
         def call(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,14 +137,14 @@ def _layer_class() -> Any:
             rows = tf.shape(_some_values(tf, inputs), out_type=tf.int64)[0]
             taken = {name: _padded(tf, self._raw[name], inputs, rows) for name in self._about["inputs"]}
             with tf.device("/CPU:0"):
-                found = self._graph.transform_fn(taken)
-            kept = dict(self._about["kept"])
+                outputs = self._graph.transform_fn(taken)
+            copied = dict(self._about["kept"])
             made: dict[str, Any] = {}
             for feature in given:
-                if feature.name in kept:
-                    made |= _passed(tf, self._raw[kept[feature.name]], feature.name, inputs)
+                if feature.name in copied:
+                    made |= _passed(tf, self._raw[copied[feature.name]], feature.name, inputs)
                 else:
-                    made |= _finished(tf, feature, found[feature.name], rows)
+                    made |= _finished(tf, feature, outputs[feature.name], rows)
             return made
 
     return TransformLayer
@@ -226,23 +226,23 @@ def _passed(tf: Any, raw: Feature, name: str, inputs: Mapping[str, Any]) -> dict
     return made
 
 
-def _finished(tf: Any, feature: Feature, found: Any, rows: Any) -> dict[str, Any]:
+def _finished(tf: Any, feature: Feature, output: Any, rows: Any) -> dict[str, Any]:
     """Returns the graph's outputs, without the padding, as the reader gives them."""
-    if isinstance(found, tf.SparseTensor) and feature.ragged_rank:
-        found = tf.RaggedTensor.from_sparse(found)
-    if not isinstance(found, tf.SparseTensor):
-        return {feature.name: _typed(tf, feature, found[:rows])}
-    place = found.indices[:, :1]
-    size = found.dense_shape[:1]
-    values = tf.scatter_nd(place, found.values, size) if found.dtype != tf.string else _texts(tf, place, found, size)
+    if isinstance(output, tf.SparseTensor) and feature.ragged_rank:
+        output = tf.RaggedTensor.from_sparse(output)
+    if not isinstance(output, tf.SparseTensor):
+        return {feature.name: _typed(tf, feature, output[:rows])}
+    place = output.indices[:, :1]
+    size = output.dense_shape[:1]
+    values = tf.scatter_nd(place, output.values, size) if output.dtype != tf.string else _texts(tf, place, output, size)
     valid = tf.scatter_nd(place, tf.ones_like(place[:, 0], tf.int32), size) > 0
     return {feature.name: _typed(tf, feature, values[:rows]), feature.name + VALID_MASK: valid[:rows]}
 
 
-def _texts(tf: Any, place: Any, found: Any, size: Any) -> Any:
-    return tf.tensor_scatter_nd_update(tf.fill(size, ""), place, found.values)
+def _texts(tf: Any, place: Any, output: Any, size: Any) -> Any:
+    return tf.tensor_scatter_nd_update(tf.fill(size, ""), place, output.values)
 
 
-def _typed(tf: Any, feature: Feature, found: Any) -> Any:
+def _typed(tf: Any, feature: Feature, output: Any) -> Any:
     dtype = tf.string if feature.dtype in ("string", "bytes") else tf.as_dtype(_dtype(feature))
-    return found if found.dtype == dtype else tf.cast(found, dtype)
+    return output if output.dtype == dtype else tf.cast(output, dtype)

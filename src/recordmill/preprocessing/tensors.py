@@ -137,17 +137,17 @@ def _absent(feature: Feature, rows: int) -> pa.Array:
     return flat if not feature.shape else pa.FixedSizeListArray.from_arrays(flat, feature.inner_size)
 
 
-def _tensor(found: TensorValues, feature: Feature) -> Any:
+def _tensor(values_of: TensorValues, feature: Feature) -> Any:
     import tensorflow as tf
 
-    values = tf.constant(found.values, dtype=tensor_dtype(feature))
-    if found.splits is None:
+    values = tf.constant(values_of.values, dtype=tensor_dtype(feature))
+    if values_of.splits is None:
         return tf.reshape(values, [-1, *feature.inner_shape])
     if layout(feature) == RAGGED_TENSOR:
-        return tf.RaggedTensor.from_row_splits(values, tf.constant(found.splits), validate=False)
-    rows = np.repeat(np.arange(len(found.splits) - 1), np.diff(found.splits))
+        return tf.RaggedTensor.from_row_splits(values, tf.constant(values_of.splits), validate=False)
+    rows = np.repeat(np.arange(len(values_of.splits) - 1), np.diff(values_of.splits))
     indices = np.stack([rows, np.zeros_like(rows)], 1)
-    return tf.SparseTensor(indices, values, np.array([len(found.splits) - 1, 1]))
+    return tf.SparseTensor(indices, values, np.array([len(values_of.splits) - 1, 1]))
 
 
 def column(tensor: Any, feature: Feature, rows: int) -> pa.Array:
@@ -204,19 +204,19 @@ def _value_type(feature: Feature) -> pa.DataType:
     return _ARROW.get(tensor_dtype(feature), pa.large_binary())
 
 
-def _list_column(found: pa.Array, feature: Feature) -> pa.LargeListArray:
+def _list_column(array: pa.Array, feature: Feature) -> pa.LargeListArray:
     """The column as lists of its tensor's dtype; a missing row is an empty list."""
     if feature.ragged_rank:
-        lists = found.fill_null([]) if found.null_count else found
+        lists = array.fill_null([]) if array.null_count else array
         offsets = np.asarray(lists.offsets, np.int64)
         values = lists.values
     elif feature.shape:
-        offsets = np.arange(len(found) + 1, dtype=np.int64) * feature.inner_size
-        values = found.flatten()
+        offsets = np.arange(len(array) + 1, dtype=np.int64) * feature.inner_size
+        values = array.flatten()
     else:
-        present = np.asarray(pc.is_valid(found)).astype(np.int64)
+        present = np.asarray(pc.is_valid(array)).astype(np.int64)
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(present)])
-        values = found.drop_null() if found.null_count else found
+        values = array.drop_null() if array.null_count else array
     return pa.LargeListArray.from_arrays(pa.array(offsets), _cast(values, _value_type(feature)))
 
 
@@ -234,6 +234,6 @@ def _numpy(values: pa.Array) -> npt.NDArray[Any]:
     return np.asarray(values)
 
 
-def batch_of_tensors(found: Mapping[str, pa.Array], schema: Schema) -> pa.RecordBatch:
+def batch_of_tensors(arrays: Mapping[str, pa.Array], schema: Schema) -> pa.RecordBatch:
     """The columns in the schema's order."""
-    return pa.RecordBatch.from_arrays([found[name] for name in schema.names], names=list(schema.names))
+    return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], names=list(schema.names))

@@ -283,12 +283,12 @@ class Dataset(Scanner, Trainable, Described):
 
     def _display(self) -> DatasetDisplay:
         known = self.catalog.manifest is not None or "ends" in self.__dict__
-        found = self.__dict__.get("matching", self.view.subset if not self.view.conditions else None)
+        matching = self.__dict__.get("matching", self.view.subset if not self.view.conditions else None)
         conditions = [str(condition.where.predicate) for condition in self.view.conditions]
         about = headline(
             self.catalog,
             self._total if known else None,
-            None if found is None else len(found),
+            None if matching is None else len(matching),
             conditions + ["they were chosen by number"] * (self.view.subset is not None),
         )
         described = self._given_schema is not None or "_known" in self.__dict__

@@ -64,18 +64,18 @@ def parse_record(data: bytes, plan: Plan, schema: Schema, *, whole: bool) -> dic
         whole: the schema is all that the records hold, so another feature has to be looked at; otherwise others are
             skipped unread.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     try:
         if data:
-            _parse(data, plan, found, whole)
-        if len(found) < len(plan) and any(feature.required and feature.name not in found for feature in schema):
+            _parse(data, plan, values, whole)
+        if len(values) < len(plan) and any(feature.required and feature.name not in values for feature in schema):
             return None
     except (_NotPlain, IndexError, ValueError, struct.error):
         return None
-    return {feature.name: found.get(feature.name) for feature in schema}
+    return {feature.name: values.get(feature.name) for feature in schema}
 
 
-def _parse(data: bytes, plan: Plan, found: dict[str, Any], whole: bool) -> None:
+def _parse(data: bytes, plan: Plan, values: dict[str, Any], whole: bool) -> None:
     at, end = _field(data, 0, 0x0A, len(data))
     if end != len(data):
         raise _NotPlain
@@ -85,13 +85,13 @@ def _parse(data: bytes, plan: Plan, found: dict[str, Any], whole: bool) -> None:
         name = data[at:key_end]
         if (wanted := plan.get(name)) is not None:
             feature, tag, read = wanted
-            if feature in found:
+            if feature in values:
                 raise _NotPlain  # the last of several counts
             at, value_end = _field(data, key_end, 0x12, entry_end)
             at, list_end = _field(data, at, tag, value_end)
             if not list_end == value_end == entry_end:
                 raise _NotPlain
-            found[feature] = read(data, at, list_end)
+            values[feature] = read(data, at, list_end)
         elif whole:
             raise _NotPlain
         else:
@@ -193,9 +193,9 @@ def _raw(feature: Feature) -> Callable[[bytes, int, int], Any]:
 def _blobs(data: bytes, at: int, end: int) -> list[bytes]:
     values = []
     while at < end:
-        at, behind = _field(data, at, _LIST, end)
-        values.append(data[at:behind])
-        at = behind
+        at, value_end = _field(data, at, _LIST, end)
+        values.append(data[at:value_end])
+        at = value_end
     return values
 
 
@@ -206,8 +206,8 @@ def _texts(data: bytes, at: int, end: int) -> list[str]:
 def _floats(data: bytes, at: int, end: int) -> Any:
     if at == end:
         return ()
-    at, behind = _field(data, at, _LIST, end)
-    if behind != end:
+    at, list_end = _field(data, at, _LIST, end)
+    if list_end != end:
         raise _NotPlain
     if end - at == 4:
         return struct.unpack_from("<f", data, at)
@@ -218,8 +218,8 @@ def _ints(least: int, most: int) -> Callable[[bytes, int, int], list[int]]:
     def read(data: bytes, at: int, end: int) -> list[int]:
         if at == end:
             return []
-        at, behind = _field(data, at, _LIST, end)
-        if behind != end or end - at > _MOST_INTS:
+        at, list_end = _field(data, at, _LIST, end)
+        if list_end != end or end - at > _MOST_INTS:
             raise _NotPlain
         values = []
         while at < end:
@@ -244,9 +244,9 @@ def read_row(file: FileAccess, record: int, decoding: Decoding, plan: Plan | Non
     """
     frame = file.frame(record)
     if plan is not None:
-        found = parse_record(frame.payload(0).tobytes(), plan, decoding.stored, whole=whole)
-        if found is not None:
-            return found
+        values = parse_record(frame.payload(0).tobytes(), plan, decoding.stored, whole=whole)
+        if values is not None:
+            return values
     offset = file.offset(record) - int(frame.starts[0])
     (row,) = rows_of(decode_block(FrameBlock(frame, record, offset), decoding, file.file.path), decoding.schema)
     return row

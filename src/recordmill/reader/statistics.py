@@ -36,9 +36,9 @@ def stored_statistics(dataset: Scanner) -> DatasetStatistics | None:
         DataError: the file of the statistics is missing, or not what the manifest says.
     """
     view = dataset.view
-    if view.filters or view.steps or view.names or (found := _built_statistics(dataset)) is None:
+    if view.filters or view.steps or view.names or (built := _built_statistics(dataset)) is None:
         return None
-    return found.of(dataset.splits, None if dataset.schema == dataset.full_schema else dataset.schema.names)
+    return built.of(dataset.splits, None if dataset.schema == dataset.full_schema else dataset.schema.names)
 
 
 def _built_statistics(dataset: Scanner) -> DatasetStatistics | None:
@@ -91,9 +91,9 @@ class Described:
         lengths, counts = [0], [0.0]
         for features in statistics.values():
             one = features[feature]
-            found = one.length_counts if one.present else ([], [])
-            lengths += [values // max(described.inner_size, 1) for values in found[0]]
-            counts += found[1]
+            listed = one.length_counts if one.present else ([], [])
+            lengths += [values // max(described.inner_size, 1) for values in listed[0]]
+            counts += listed[1]
             counts[0] += one.missing
         return np.array(lengths, np.int64), np.array(counts)
 

@@ -114,8 +114,8 @@ def step_lengths(lengths: Int64s, chunk: StepChunk, collation: Padded | Bucketed
     if collation.length is not None:
         return np.full(len(edges) - 1, collation.length, np.int64)
     longest = np.maximum.reduceat(np.append(lengths, 0), edges[:-1]) if len(edges) > 1 else np.zeros(0, np.int64)
-    found: Int64s = -(-longest // collation.multiple) * collation.multiple
-    return found
+    lengths_to_pad: Int64s = -(-longest // collation.multiple) * collation.multiple
+    return lengths_to_pad
 
 
 def one_hot(name: str, column: Array, collation: OneHot) -> npt.NDArray[np.float32]:

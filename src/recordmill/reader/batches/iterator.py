@@ -94,9 +94,9 @@ def _generate(
     for batches, chunk in source.chunks(plan, finish, refill):
         count_cut(chunk.cut, cut)
         ends = chunk.ends or itertools.repeat(None)
-        for batch, end, behind in zip(batches, ends, chunk.rows.edges[1:].tolist(), strict=False):
+        for batch, end, row_end in zip(batches, ends, chunk.rows.edges[1:].tolist(), strict=False):
             if refill is not None:
-                refill.advance(chunk.rows, behind)
+                refill.advance(chunk.rows, row_end)
             yield batch, end
     if refill is not None:
         refill.end()

@@ -39,21 +39,21 @@ def image_step(dataset: Fetchable, schema: Schema, decoder: ImageDecoder, on_bad
     return find
 
 
-def _without(found: StepChunk, bad: list[tuple[int, str]]) -> StepChunk:
-    rows = found.rows
+def _without(chunk: StepChunk, bad: list[tuple[int, str]]) -> StepChunk:
+    rows = chunk.rows
     assert rows.positions is not None
     named = tuple((int(rows.numbers[row]), reason) for row, reason in bad)
-    kept = np.delete(np.arange(len(rows.numbers)), [row for row, _ in bad])
+    good = np.delete(np.arange(len(rows.numbers)), [row for row, _ in bad])
     left = StepRows(
         rows.step_range,
-        rows.batch.take(pa.array(kept)),
-        np.array([0, len(kept)], np.int64),
-        rows.numbers[kept],
+        rows.batch.take(pa.array(good)),
+        np.array([0, len(good)], np.int64),
+        rows.numbers[good],
         None,
-        rows.positions[kept],
+        rows.positions[good],
         rows.bad + named,
     )
-    return StepChunk(left, images={name: array[kept] for name, array in found.images.items()})
+    return StepChunk(left, images={name: array[good] for name, array in chunk.images.items()})
 
 
 class Refill:
@@ -65,40 +65,40 @@ class Refill:
         self.skipped = 0
         self._of_epoch: list[tuple[int, str]] = []
 
-    def chunks(self, found: Iterable[StepChunk]) -> Iterator[StepChunk]:
+    def chunks(self, chunks_read: Iterable[StepChunk]) -> Iterator[StepChunk]:
         """Yields the same rows in batches of one size but for an epoch's last one; a warning at an epoch's end says
         how many were left out.
         """
-        held: list[StepChunk] = []
-        for one in found:
-            if held and held[0].rows.step_range.epoch != one.rows.step_range.epoch:
-                yield from self._ended(held)
-                held = []
+        pending: list[StepChunk] = []
+        for one in chunks_read:
+            if pending and pending[0].rows.step_range.epoch != one.rows.step_range.epoch:
+                yield from self._ended(pending)
+                pending = []
             self._of_epoch += one.rows.bad
             self.skipped += len(one.rows.bad)
-            held = [_joined([*held, one])]
+            pending = [_joined([*pending, one])]
             size = self._begin.steps.batch_size
-            whole = len(held[0].rows.numbers) // size * size
+            whole = len(pending[0].rows.numbers) // size * size
             if whole:
-                yield _cut(held[0], 0, whole, size)
-                held = [_cut(held[0], whole, len(held[0].rows.numbers), size)]
-        yield from self._ended(held)
+                yield _cut(pending[0], 0, whole, size)
+                pending = [_cut(pending[0], whole, len(pending[0].rows.numbers), size)]
+        yield from self._ended(pending)
 
-    def advance(self, rows: StepRows, behind: int) -> None:
+    def advance(self, rows: StepRows, row_end: int) -> None:
         """Notes that the batch was given that ends with this row."""
         assert rows.positions is not None
-        position = int(rows.positions[behind - 1]) + 1
+        position = int(rows.positions[row_end - 1]) + 1
         self.schedule = replace(self._begin, epoch=rows.step_range.epoch, position=position)
 
     def end(self) -> None:
         """Note that nothing is left, also where the last records were left out."""
         self.schedule = self._begin.end()
 
-    def _ended(self, held: list[StepChunk]) -> Iterator[StepChunk]:
-        if held and len(held[0].rows.numbers) and not self._drop:
-            yield held[0]
-        if held and self._of_epoch:
-            self._tell(held[0].rows.step_range.epoch)
+    def _ended(self, pending: list[StepChunk]) -> Iterator[StepChunk]:
+        if pending and len(pending[0].rows.numbers) and not self._drop:
+            yield pending[0]
+        if pending and self._of_epoch:
+            self._tell(pending[0].rows.step_range.epoch)
         self._of_epoch = []
 
     def _tell(self, epoch: int) -> None:
@@ -112,26 +112,26 @@ class Refill:
         )
 
 
-def _joined(found: list[StepChunk]) -> StepChunk:
+def _joined(chunks: list[StepChunk]) -> StepChunk:
     """The rows of these, which are of one epoch, as one."""
-    if len(found) == 1:
-        return found[0]
-    rows = [one.rows for one in found]
+    if len(chunks) == 1:
+        return chunks[0]
+    rows = [one.rows for one in chunks]
     numbers = np.concatenate([one.numbers for one in rows])
     positions = np.concatenate([one.positions for one in rows if one.positions is not None])
     edges = np.array([0, len(numbers)], np.int64)
     batch = pa.concat_batches([one.batch for one in rows])
-    images = {name: np.concatenate([one.images[name] for one in found]) for name in found[0].images}
+    images = {name: np.concatenate([one.images[name] for one in chunks]) for name in chunks[0].images}
     return StepChunk(StepRows(rows[0].step_range, batch, edges, numbers, None, positions), images=images)
 
 
-def _cut(found: StepChunk, begin: int, end: int, size: int) -> StepChunk:
+def _cut(chunk: StepChunk, begin: int, end: int, size: int) -> StepChunk:
     """Rows [begin, end) in steps of so many."""
-    rows = found.rows
+    rows = chunk.rows
     assert rows.positions is not None
     edges = np.append(np.arange(0, end - begin, size), end - begin).astype(np.int64)
     part = slice(begin, end)
     cut = StepRows(
         rows.step_range, rows.batch.slice(begin, end - begin), edges, rows.numbers[part], None, rows.positions[part]
     )
-    return StepChunk(cut, images={name: array[part] for name, array in found.images.items()})
+    return StepChunk(cut, images={name: array[part] for name, array in chunk.images.items()})

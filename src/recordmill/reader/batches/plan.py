@@ -151,8 +151,8 @@ class StepPlan:
             return thread_map(finish, self._packed(fetcher, self.packs), min(fetcher.dataset.threads, 2))
         if self.buckets is not None:
             buckets = replace(fetcher, at_once=self.buckets.how.steps)
-            found = buckets.fetch(lambda rows: [finish(chunk) for chunk in self._bucketed(rows)])
-            return itertools.chain.from_iterable(found)
+            groups = buckets.fetch(lambda rows: [finish(chunk) for chunk in self._bucketed(rows)])
+            return itertools.chain.from_iterable(groups)
         return replace(fetcher, every=self.every).fetch(lambda rows: finish(StepChunk(rows)))
 
     def _own(self, before: int, steps: int) -> Int64s:
@@ -187,15 +187,15 @@ class StepPlan:
 
     def _packed(self, fetcher: Fetcher, packs: Packs) -> Iterator[StepChunk]:
         """Yields the packed steps; records that the last steps had no room for come first."""
-        held: pa.RecordBatch | None = None
+        rest: pa.RecordBatch | None = None
         numbers, before = np.empty(0, np.int64), 0
         for rows in fetcher.fetch(lambda rows: rows):
-            epoch, behind = rows.step_range.epoch, rows.step_range.position + len(rows.numbers)
-            batch = rows.batch if held is None else pa.concat_batches([held, rows.batch])
+            epoch, read_end = rows.step_range.epoch, rows.step_range.position + len(rows.numbers)
+            batch = rows.batch if rest is None else pa.concat_batches([rest, rows.batch])
             numbers = np.concatenate([numbers, rows.numbers])
-            final = behind == self.schedule.steps.records
+            final = read_end == self.schedule.steps.records
             place, ends = packs.fit(batch, final and not self.drop)
-            begin, taken = behind - batch.num_rows, len(place)
+            begin, taken = read_end - batch.num_rows, len(place)
             own = self._own(before, len(ends))
             before += len(ends)
             if len(own):
@@ -204,7 +204,7 @@ class StepPlan:
                     places[-1] = (epoch + 1, 0)
                 given = replace(rows, batch=batch.slice(0, taken), numbers=numbers[:taken], mask=None)
                 yield _packed_chunk(given, place, packs, own, tuple(places[step] for step in own.tolist()))
-            held, numbers = (None, numbers[:0]) if final else (batch.slice(taken), numbers[taken:])
+            rest, numbers = (None, numbers[:0]) if final else (batch.slice(taken), numbers[taken:])
 
 
 def _packed_chunk(
@@ -262,8 +262,8 @@ def _with_boundaries(dataset: Fetchable, buckets: Buckets) -> Buckets:
     if how.boundaries is not None:
         return buckets
     alone = dataset.select([buckets.name])
-    found = quantiles((batch.column(0) for batch in alone.record_batches()), how.buckets)
-    return replace(buckets, how=replace(how, boundaries=found))
+    boundaries = quantiles((batch.column(0) for batch in alone.record_batches()), how.buckets)
+    return replace(buckets, how=replace(how, boundaries=boundaries))
 
 
 def _check_group(group: Any, wanted: Mapping[str, Any], at: Schedule) -> None:

@@ -95,7 +95,7 @@ class BatchSource:
         refill: Refill | None = None,
         *,
         workers: int = 1,
-        behind: int = 0,
+        skip_below: int = 0,
     ) -> Iterator[_Result]:
         """Yields finish(chunk) of all chunks, in order.
 
@@ -104,7 +104,7 @@ class BatchSource:
             finish: the conversion.
             refill: fills batches up where records are left out.
             workers: how many processes share memory, and the steps where records are left out.
-            behind: where records are left out, those of the first epoch below this position are too.
+            skip_below: where records are left out, those of the first epoch below this position are too.
 
         Raises:
             DataError: a record is damaged, does not fit the schema, or holds an image that can't be decoded.
@@ -121,7 +121,7 @@ class BatchSource:
             if refill is None:
                 yield from plan.chunks(fetcher, lambda chunk: finish(decoded(chunk)))
             else:
-                fetcher = replace(fetcher, every=workers, behind=behind)
+                fetcher = replace(fetcher, every=workers, skip_below=skip_below)
                 yield from map(finish, refill.chunks(fetcher.fetch(lambda rows: decoded(StepChunk(rows)))))
         finally:
             decoder.close()

@@ -106,7 +106,7 @@ class ImageDecoder:
 
     def decode(self, rows: StepRows, schema: Schema) -> tuple[dict[str, Array], list[tuple[int, str]]]:
         """(by feature [rows, height, width, channels], (row, why) of the images that can't be decoded, by row)."""
-        found: dict[str, Array] = {}
+        pixels: dict[str, Array] = {}
         bad: list[tuple[int, str]] = []
         waiting: list[Future[list[tuple[int, str]]]] = []
         key = key_of("crop", self._seed, rows.step_range.epoch)
@@ -114,7 +114,7 @@ class ImageDecoder:
             if feature.name not in self.images:
                 continue
             work = self._work(feature, column, rows, key)
-            found[feature.name] = work.out
+            pixels[feature.name] = work.out
             for begin in range(0, len(column), _TOGETHER):
                 some = range(begin, min(begin + _TOGETHER, len(column)))
                 if self._pool is not None:
@@ -123,7 +123,7 @@ class ImageDecoder:
                     bad += work.decode(some)
         for done in waiting:
             bad += done.result()
-        return found, sorted(bad)
+        return pixels, sorted(bad)
 
     def _work(self, feature: Feature, column: pa.Array, rows: StepRows, key: int) -> _Work:
         wanted = self.images[feature.name]
@@ -175,12 +175,12 @@ class _Work:
 
 def _decode_into(data: Pixels, wanted: Images, key: int, number: int, budget: Budget, out: Array) -> None:
     image = Encoded(data, wanted)
-    box, by = _kept(image, wanted, key, number)
+    box, by = _box_and_shrink(image, wanted, key, number)
     with budget.reserve(image.work_bytes):
         resize_into(image.pixels(by), box, wanted, out)
 
 
-def _kept(image: Encoded, wanted: Images, key: int, number: int) -> tuple[Box, int]:
+def _box_and_shrink(image: Encoded, wanted: Images, key: int, number: int) -> tuple[Box, int]:
     """(the part that is kept, in an image decoded smaller by a divisor, that divisor)."""
     box = box_of(image.height, image.width, wanted, key, number)
     by = image.shrink(box.height, box.width, wanted)
@@ -194,7 +194,7 @@ def decode_part(data: Pixels, wanted: Images) -> Pixels:
         BadImage: it can't be decoded.
     """
     image = Encoded(data, wanted)
-    part, by = _kept(image, wanted, 0, 0)
+    part, by = _box_and_shrink(image, wanted, 0, 0)
     return image.pixels(by)[part.top : part.top + part.height, part.left : part.left + part.width]
 
 

@@ -122,10 +122,10 @@ class Encoded:
         Raises:
             BadImage: it can't be decoded.
         """
-        found = _by_simplejpeg(self._data, self._header, self._channels, shrink)
-        if found is None:
-            found = stored_pixels(self._data, self._header, self._channels, shrink)
-        return upright(found, self._turned)
+        decoded = _by_simplejpeg(self._data, self._header, self._channels, shrink)
+        if decoded is None:
+            decoded = stored_pixels(self._data, self._header, self._channels, shrink)
+        return upright(decoded, self._turned)
 
 
 def upright(pixels: Pixels, orientation: int) -> Pixels:
@@ -145,12 +145,12 @@ def _by_simplejpeg(data: Pixels, header: ImageHeader, channels: int, shrink: int
     height, width = -(-header.height // shrink), -(-header.width // shrink)
     least = {} if shrink == 1 else {"min_height": height, "min_width": width}
     try:
-        found = library.decode_jpeg(
+        decoded = library.decode_jpeg(
             data, colours, buffer=room(height * width * channels, np.uint8), strict=True, **least
         )
     except ValueError:
         return None
-    return found if found.shape == (height, width, channels) else None
+    return decoded if decoded.shape == (height, width, channels) else None
 
 
 @functools.cache

@@ -85,10 +85,10 @@ def _spans(have: int, want: int, channels: int) -> tuple[Places, Floats]:
     most = min(2 * math.ceil(reach) + 1, have)
     at = (np.arange(want, dtype=np.float32) + np.float32(0.5)) * inverse
     first = np.clip(np.ceil(at - reach - np.float32(0.5)).astype(np.int64), 0, have - 1)
-    behind = np.clip(np.floor(at + reach - np.float32(0.5)).astype(np.int64), 0, have - 1) + 1
+    ends = np.clip(np.floor(at + reach - np.float32(0.5)).astype(np.int64), 0, have - 1) + 1
     places = first + np.arange(most)[:, None]
     source = places.astype(np.float32) + np.float32(0.5)
-    weights = np.maximum(one - np.abs((source - at) * (one / reach)), np.float32(0)) * (places < behind)
+    weights = np.maximum(one - np.abs((source - at) * (one / reach)), np.float32(0)) * (places < ends)
     weights *= one / np.cumsum(weights, axis=0, dtype=np.float32)[-1]
     return _each_channel(np.minimum(places, have - 1), channels), np.repeat(weights, channels, axis=1)
 

@@ -98,9 +98,9 @@ def _program() -> tuple[str, str]:
     assert source is not None
     text = source.decode("utf-8")
     described, *nodes = ast.parse(text).body
-    behind = next(node.lineno for node in nodes if not isinstance(node, ast.Import | ast.ImportFrom)) - 1
+    body = next(node.lineno for node in nodes if not isinstance(node, ast.Import | ast.ImportFrom)) - 1
     lines = text.splitlines()
-    return "\n".join(lines[described.end_lineno or 0 : behind]).strip(), "\n".join(lines[behind:])
+    return "\n".join(lines[described.end_lineno or 0 : body]).strip(), "\n".join(lines[body:])
 
 
 def _files(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:

@@ -39,17 +39,17 @@ class ReadRecords:
 
     Attributes:
         batch: the records that could be read.
-        kept: [their rows] which of the numbers they are.
+        good_rows: [their rows] which of the numbers they are.
         bad: (row, reason) of the others.
     """
 
     batch: pa.RecordBatch
-    kept: Int64s
+    good_rows: Int64s
     bad: tuple[tuple[int, str], ...]
 
 
 def decode_or_skip(
-    files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, held: StreamedBlocks, decoding: Decoding
+    files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, streamed: StreamedBlocks, decoding: Decoding
 ) -> ReadRecords:  # fmt: skip
     """Decodes the records of these numbers, in their order, and names those that can't be.
 
@@ -58,11 +58,11 @@ def decode_or_skip(
     """
     rows, bad = np.arange(len(numbers), dtype=np.int64), []
     try:
-        frames = ordered_frames(files, ends, numbers, held)
+        frames = ordered_frames(files, ends, numbers, streamed)
     except DataError:
-        bad += list(_damaged(files, ends, numbers, held))
+        bad += list(_damaged(files, ends, numbers, streamed))
         rows = np.delete(rows, [row for row, _ in bad])
-        frames = ordered_frames(files, ends, numbers[rows], held)
+        frames = ordered_frames(files, ends, numbers[rows], streamed)
     batch, good, wrong = decoding.decode_lenient(frames.data, frames.starts + HEADER_BYTES, frames.lengths)
     for record in wrong:
         about = f"feature {record.feature!r}: " if record.feature else ""
@@ -71,7 +71,7 @@ def decode_or_skip(
 
 
 def _damaged(
-    files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, held: StreamedBlocks
+    files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, streamed: StreamedBlocks
 ) -> Iterator[tuple[int, str]]:
     """(row, reason) of those whose frames are damaged, each looked at by itself."""
     for row, number in enumerate(numbers.tolist()):
@@ -83,7 +83,7 @@ def _damaged(
             except DataError as error:
                 yield row, error.reason
         else:
-            yield from ((row, block.fault) for block in held[at] if block.fault and block.first_record == record)
+            yield from ((row, block.fault) for block in streamed[at] if block.fault and block.first_record == record)
 
 
 def record_location(files: Sequence[FileAccess], ends: Int64s, number: int) -> tuple[str, str]:
@@ -119,7 +119,7 @@ class StepRows:
 @dataclass(frozen=True)
 class _Work:
     step_range: StepRange
-    held: StreamedBlocks
+    streamed: StreamedBlocks
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Fetcher:
         around: leave out what can't be read, and name it.
         at_once: so many steps are read together; 0: as many as are worth it.
         every: only the schedule's first step and every so many-th one.
-        behind: with skip_bad, the positions of the first epoch below this one are left out, too.
+        skip_below: with skip_bad, the positions of the first epoch below this one are left out, too.
     """
 
     dataset: Fetchable
@@ -144,7 +144,7 @@ class Fetcher:
     skip_bad: bool = False
     at_once: int = 0
     every: int = 1
-    behind: int = 0
+    skip_below: int = 0
 
     def fetch(self, finish: Callable[[StepRows], _Result]) -> Iterator[_Result]:
         """finish(rows) of all stretches, in order; it runs in the threads.
@@ -191,10 +191,10 @@ class Fetcher:
         only_seekable = all(file.seekable for file in self.dataset.files)
         for step_range in self._step_ranges(row_bytes):
             with timed("read"):
-                held: StreamedBlocks = {}
+                streamed: StreamedBlocks = {}
                 if not only_seekable:
-                    held = streams.hold(self._numbers(step_range), self.schedule.passes(step_range))
-            yield _Work(step_range, held)
+                    streamed = streams.hold(self._numbers(step_range), self.schedule.passes(step_range))
+            yield _Work(step_range, streamed)
 
     def _numbers(self, step_range: StepRange) -> Int64s:
         """[rows] the numbers among all records."""
@@ -212,25 +212,27 @@ class Fetcher:
         steps = self.schedule.steps
         edges = np.minimum(np.arange(work.step_range.steps + 1) * steps.batch_size, len(numbers))
         mask = self.schedule.mask(work.step_range) if steps.end == "pad" else None
-        return StepRows(work.step_range, self._decoded(numbers, work.held), edges, numbers, mask)
+        return StepRows(work.step_range, self._decoded(numbers, work.streamed), edges, numbers, mask)
 
     def _rows_or_skip(self, work: _Work, numbers: Int64s) -> StepRows:
         positions = self.schedule.steps.positions(work.step_range)
         if work.step_range.epoch == self.schedule.epoch:
-            left = positions >= self.behind
+            left = positions >= self.skip_below
             numbers, positions = numbers[left], positions[left]
-        found = decode_or_skip(self.dataset.files, self.dataset.ends, numbers, work.held, self._stored)
-        edges = np.array([0, len(found.kept)], np.int64)
-        bad = tuple((int(numbers[row]), reason) for row, reason in found.bad)
-        return StepRows(work.step_range, found.batch, edges, numbers[found.kept], None, positions[found.kept], bad)
+        read = decode_or_skip(self.dataset.files, self.dataset.ends, numbers, work.streamed, self._stored)
+        edges = np.array([0, len(read.good_rows)], np.int64)
+        bad = tuple((int(numbers[row]), reason) for row, reason in read.bad)
+        return StepRows(
+            work.step_range, read.batch, edges, numbers[read.good_rows], None, positions[read.good_rows], bad
+        )
 
     @property
     def _stored(self) -> Decoding:
         """Returns the decoded features, as the records name them."""
         return self.dataset.stored(self.schema)
 
-    def _decoded(self, numbers: Int64s, held: StreamedBlocks) -> pa.RecordBatch:
-        return decode_records(self.dataset, numbers, held, self._stored)
+    def _decoded(self, numbers: Int64s, streamed: StreamedBlocks) -> pa.RecordBatch:
+        return decode_records(self.dataset, numbers, streamed, self._stored)
 
 
 def step_records(dataset: Fetchable, numbers: Int64s, schema: Schema) -> StepRows:
@@ -244,12 +246,12 @@ def step_records(dataset: Fetchable, numbers: Int64s, schema: Schema) -> StepRow
         raise IndexError(f"record {outside[0]} of {total}")
     numbers = numbers % max(total, 1)
     numbers = numbers if dataset.matching is None else dataset.matching.at(numbers)
-    held = blocks_with(dataset.files, dataset.ends, numbers)
-    batch = decode_records(dataset, numbers, held, dataset.stored(schema))
+    streamed = blocks_with(dataset.files, dataset.ends, numbers)
+    batch = decode_records(dataset, numbers, streamed, dataset.stored(schema))
     return StepRows(StepRange(0, 0, 1), batch, np.array([0, len(numbers)], np.int64), numbers, None)
 
 
-def decode_records(dataset: Fetchable, numbers: Int64s, held: StreamedBlocks, stored: Decoding) -> pa.RecordBatch:
+def decode_records(dataset: Fetchable, numbers: Int64s, streamed: StreamedBlocks, stored: Decoding) -> pa.RecordBatch:
     """The columns of the records with these numbers among all, in this order. stored: as the records name them.
 
     Raises:
@@ -257,16 +259,16 @@ def decode_records(dataset: Fetchable, numbers: Int64s, held: StreamedBlocks, st
     """
     files, ends = dataset.files, dataset.ends
     try:
-        block = FrameBlock(ordered_frames(files, ends, numbers, held), 0, 0)
+        block = FrameBlock(ordered_frames(files, ends, numbers, streamed), 0, 0)
         with timed("decode"):
             return decode_block(block, stored, "")
     except DataError as error:
-        raise_bad_record(files, ends, numbers, held, stored)
+        raise_bad_record(files, ends, numbers, streamed, stored)
         raise error
 
 
 def raise_bad_record(
-    files: list[FileAccess], ends: Int64s, numbers: Int64s, held: StreamedBlocks, stored: Decoding
+    files: list[FileAccess], ends: Int64s, numbers: Int64s, streamed: StreamedBlocks, stored: Decoding
 ) -> None:
     """Read again what could not be read together, record by record, for the error that names the place.
 
@@ -281,7 +283,7 @@ def raise_bad_record(
             frame = file.frame(record)
             offset = file.offset(record) - int(frame.starts[0])
         else:
-            block = next(block for block in held[at] if 0 <= record - block.first_record < block.records)
+            block = next(block for block in streamed[at] if 0 <= record - block.first_record < block.records)
             within = record - block.first_record
             frame = replace(
                 block.frames,

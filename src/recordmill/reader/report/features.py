@@ -37,8 +37,8 @@ def features_part(schema: Schema, statistics: DatasetStatistics) -> str:
     keys = " ".join(f"{bar(0.05, at)} {markup_text(split)}" for at, split in enumerate(splits[:COLOURS]))
     rows = []
     for feature in list(schema)[:MOST_FEATURES]:
-        found = [statistics[split][feature.name] for split in splits if feature.name in statistics[split]]
-        rows.append(_feature_row(feature, found))
+        figures = [statistics[split][feature.name] for split in splits if feature.name in statistics[split]]
+        rows.append(_feature_row(feature, figures))
     left = len(schema) - len(rows)
     first = (
         f'<p class="pale">The figures are those of {markup_text(splits[0])}; missing is of all splits.</p>'
@@ -67,19 +67,19 @@ def features_part(schema: Schema, statistics: DatasetStatistics) -> str:
     )
 
 
-def _feature_row(feature: Feature, found: Sequence[FeatureStatistics]) -> tuple[str, ...]:
-    first = found[0] if found else None
+def _feature_row(feature: Feature, figures: Sequence[FeatureStatistics]) -> tuple[str, ...]:
+    first = figures[0] if figures else None
     if first is None:
         return (markup_text(feature.name), markup_text(feature.describe()), *[""] * 8)
-    records = sum(one.present + one.missing for one in found)
-    missing = sum(one.missing for one in found)
+    records = sum(one.present + one.missing for one in figures)
+    missing = sum(one.missing for one in figures)
     return (
         markup_text(feature.name),
         markup_text(feature.describe()),
         f"{100 * missing / records:.3g} %" if missing else "",
         f"{'~' if first.distinct_error else ''}{number(first.distinct)}",
         *_figures(feature, first),
-        "".join(f'{shown}<p class="pale">{note}</p>' if note else shown for shown, note in _shapes(feature, found)),
+        "".join(f'{shown}<p class="pale">{note}</p>' if note else shown for shown, note in _shapes(feature, figures)),
         _frequent(feature, first),
     )
 
@@ -116,23 +116,23 @@ def _frequent(feature: Feature, one: FeatureStatistics) -> str:
     )
 
 
-def _shapes(feature: Feature, found: Sequence[FeatureStatistics]) -> Iterator[tuple[str, str]]:
+def _shapes(feature: Feature, figures: Sequence[FeatureStatistics]) -> Iterator[tuple[str, str]]:
     """(histogram, note), HTML, of what a feature's values are like: of the values, of how many a record has, and of the
     bytes of texts and binary values.
     """
-    first = found[0]
+    first = figures[0]
     if feature.classes is None:
-        ends = [value for one in found for value in (one.min, one.max) if value is not None]
+        ends = [value for one in figures for value in (one.min, one.max) if value is not None]
         shown = _time if feature.timestamp else _number
         of = f"{shown(feature, min(ends))} to {shown(feature, max(ends))}" if ends else ""
-        yield histogram(_value_buckets(found), of), ""
+        yield histogram(_value_buckets(figures), of), ""
     least, mean, most = first.lengths
     if least != most:
-        lengths = [_length_buckets(one) for one in found]
+        lengths = [_length_buckets(one) for one in figures]
         yield histogram(lengths, "values of a record"), f"{span_text(least, most, 'values')}, {number(mean)} on average"
     if (sizes := first.sizes) is not None:
         average = "" if sizes[0] == sizes[2] else f", {number(sizes[1])} on average"
-        shown_sizes = histogram([_size_buckets(one) for one in found], "bytes of a value")
+        shown_sizes = histogram([_size_buckets(one) for one in figures], "bytes of a value")
         yield shown_sizes, span_text(sizes[0], sizes[2], "bytes") + average
     notes = [
         f"{first.nans:,} NaN" if first.nans else "",
@@ -147,19 +147,21 @@ def _infinite(one: FeatureStatistics) -> int:
     return one.values - one.finite - one.nans
 
 
-def _value_buckets(found: Sequence[FeatureStatistics]) -> list[HistogramBuckets]:
+def _value_buckets(figures: Sequence[FeatureStatistics]) -> list[HistogramBuckets]:
     """Buckets of the finite numbers of each split, as wide as each other: of integers that are all listed between the
     same edges, so that splits and neighbours can be compared; else those of the statistics.
     """
-    listed = [{int(value): count for value, count in one.top_values.items()} for one in found if one.type == "INT"]
-    if len(listed) == len(found) and all(sum(of.values()) == one.values for of, one in zip(listed, found, strict=True)):
+    listed = [{int(value): count for value, count in one.top_values.items()} for one in figures if one.type == "INT"]
+    if len(listed) == len(figures) and all(
+        sum(of.values()) == one.values for of, one in zip(listed, figures, strict=True)
+    ):
         values = sorted({value for of in listed for value in of})
         if not values:
             return []
         width = -(-(values[-1] - values[0] + 1) // _BUCKETS)
         count = -(-(values[-1] - values[0] + 1) // width)
         return [_listed_buckets(of, values[0], width, count) for of in listed]
-    return [_equal_buckets(one) for one in found]
+    return [_equal_buckets(one) for one in figures]
 
 
 def _listed_buckets(listed: Mapping[int, int], least: int, width: int, count: int) -> HistogramBuckets:
@@ -197,10 +199,10 @@ def _whole_buckets(least: int, ends: Sequence[float], counts: Sequence[float]) -
     """Returns buckets of whole numbers, of which so many are after the last end and up to the next one; those with
     equal ends are one bucket.
     """
-    found: dict[float, float] = {}
+    merged: dict[float, float] = {}
     for end, count in zip(ends, counts, strict=True):
-        found[end + 0.5] = found.get(end + 0.5, 0.0) + count
-    return list(zip([least - 0.5, *found], found, found.values(), strict=False))
+        merged[end + 0.5] = merged.get(end + 0.5, 0.0) + count
+    return list(zip([least - 0.5, *merged], merged, merged.values(), strict=False))
 
 
 def class_name(feature: Feature, value: str) -> str:

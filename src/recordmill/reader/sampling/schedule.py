@@ -96,8 +96,8 @@ class Steps:
         """
         steps = step_range.position + self.span * step_range.every * np.arange(step_range.steps, dtype=np.int64)
         own = steps[:, None] + (self.host_index * self.batch_size + np.arange(self.batch_size, dtype=np.int64))
-        found = own.reshape(-1)
-        return found if self.end == "pad" else found[found < self.records]
+        flat = own.reshape(-1)
+        return flat if self.end == "pad" else flat[flat < self.records]
 
 
 State = dict[str, Any]
@@ -165,8 +165,8 @@ class Schedule:
                 begin = position + step * self.steps.span
                 taken = min(-(-(left - step) // every), most)
                 if by_windows:
-                    behind = self.sampler.window_of(epoch, begin)[1]
-                    taken = min(taken, -(-(behind - begin) // (self.steps.span * every)))
+                    window_end = self.sampler.window_of(epoch, begin)[1]
+                    taken = min(taken, -(-(window_end - begin) // (self.steps.span * every)))
                 yield StepRange(epoch, begin, taken, every)
                 step += taken * every
             position, step = 0, step - left

@@ -266,11 +266,11 @@ def prepared_steps(
         steps, rows = about[BLOCK_SIZE][0], about[BLOCK_SIZE][1]
 
         @unconverted
-        def step(found: Tensors) -> Any:
-            number = found.pop(_NUMBER)
+        def step(tensors: Tensors) -> Any:
+            number = tensors.pop(_NUMBER)
             for one in apart:
-                found |= _cut_out(about, one, whole[str(one.at)], number, rows, batch_size)
-            return assemble(found)
+                tensors |= _cut_out(about, one, whole[str(one.at)], number, rows, batch_size)
+            return assemble(tensors)
 
         return tf.data.Dataset.from_tensor_slices({**sliced, _NUMBER: tf.range(steps)}).map(step)
 
@@ -347,9 +347,9 @@ def _cut_out(
     if one.padded:
         starts, length = block[one.key("starts")], block[one.key("steps")][number]
         ((name, flat),) = whole.items()
-        found = tf.reshape(flat[starts[number] : starts[number + 1]], [rows, length, *one.feature.inner_shape])
-        found.set_shape([batch_size, None, *one.feature.inner_shape])
-        return {name: found}
+        part = tf.reshape(flat[starts[number] : starts[number + 1]], [rows, length, *one.feature.inner_shape])
+        part.set_shape([batch_size, None, *one.feature.inner_shape])
+        return {name: part}
     splits = [block[one.key(f"splits{level}")] for level in range(one.lists)]
     begin = number * rows
     cut = {name: _lists(values, splits, begin, begin + rows) for name, values in whole.items()}

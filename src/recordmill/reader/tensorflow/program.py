@@ -58,16 +58,16 @@ def read_records(
         )
     )
 
-    kept = None if chosen is None else tf.constant(chosen)
+    mask = None if chosen is None else tf.constant(chosen)
 
     @unconverted
     def read(path: Any, compression: Any, count: Any, first: Any) -> tf.data.Dataset:
         records = tf.data.TFRecordDataset(path, compression, DATASET_READ_BYTES).apply(
             tf.data.experimental.assert_cardinality(count)
         )
-        if kept is None:
+        if mask is None:
             return records
-        numbered = records.enumerate(first).filter(unconverted(lambda number, _: kept[number]))
+        numbered = records.enumerate(first).filter(unconverted(lambda number, _: mask[number]))
         return numbered.map(unconverted(lambda _, record: record))
 
     if shuffle_records:
@@ -99,19 +99,19 @@ def parse_records(
     if features is None:
         return dict.fromkeys(tensors, serialized)
     if feature_lists is None:
-        found = tf.io.parse_example(serialized, features)
+        parsed = tf.io.parse_example(serialized, features)
     else:
         context, lists, _ = tf.io.parse_sequence_example(serialized, features or None, feature_lists or None)
-        found = {**context, **lists}
+        parsed = {**context, **lists}
     result: dict[str, Any] = {}
     for name, how in tensors.items():
-        result |= tensor_of(name, found, **how)
+        result |= tensor_of(name, parsed, **how)
     return result
 
 
 def tensor_of(
     name: str,
-    found: Mapping[str, Any],
+    parsed: Mapping[str, Any],
     dtype: str,
     shape: Sequence[int] = (),
     ragged_rank: int = 0,
@@ -123,7 +123,7 @@ def tensor_of(
 
     Args:
         name: of the feature.
-        found: the parsed entries.
+        parsed: the parsed entries.
         dtype: of the feature.
         shape: of an item, after ragged_rank variable dimensions.
         ragged_rank: how many dimensions vary.
@@ -131,14 +131,14 @@ def tensor_of(
         lengths: the entries that nest such values.
         per_step: there is a string for each step.
     """
-    value, valid = found[name], {}
+    value, valid = parsed[name], {}
     if ragged_rank and item_bytes:
         if not isinstance(value, tf.RaggedTensor):
             value = tf.RaggedTensor.from_uniform_row_length(value, 1)
         strings = value.flat_values
         items = tf.reshape(_decode_raw(tf.strings.reduce_join(strings), dtype), [-1, *shape])
         counts = tf.cast(tf.strings.length(strings), tf.int64) // (item_bytes * max(math.prod(shape), 1))
-        nested = [found[entry] for entry in lengths]
+        nested = [parsed[entry] for entry in lengths]
         return {name: _raw_lists(items, counts, value.row_splits, nested, ragged_rank if per_step else 0)}
     if ragged_rank:
         items = tf.reshape(tf.cast(value.flat_values, dtype), [-1, *shape])

@@ -94,7 +94,7 @@ def _tensor(array: Array) -> torch.Tensor:
 
 
 def tensor_batches(
-    source: BatchSource, plan: StepPlan, workers: int, behind: int
+    source: BatchSource, plan: StepPlan, workers: int, skip_below: int
 ) -> Generator[tuple[Any, BatchPlace], None, None]:
     """Yields the tensors of the steps of one worker of so many that share memory, and where the next step stands if
     its number does not say it.
@@ -103,10 +103,10 @@ def tensor_batches(
         source: the source of batches.
         plan: the steps of the worker.
         workers: how many share memory.
-        behind: where bad records are skipped, those of the positions below it are left out.
+        skip_below: where bad records are skipped, those of the positions below it are left out.
     """
     if (refill := source.refill(plan)) is not None:
-        yield from _refilled(source, plan, refill, workers, behind)
+        yield from _refilled(source, plan, refill, workers, skip_below)
         return
     cut: dict[str, int] = {}
     chunks = source.chunks(plan, lambda chunk: (_steps(source, chunk), chunk.ends, chunk.cut), workers=workers)
@@ -117,9 +117,9 @@ def tensor_batches(
 
 
 def _refilled(
-    source: BatchSource, plan: StepPlan, refill: Refill, workers: int, behind: int
+    source: BatchSource, plan: StepPlan, refill: Refill, workers: int, skip_below: int
 ) -> Iterator[tuple[Any, BatchPlace]]:
-    for chunk in source.chunks(plan, lambda chunk: chunk, refill, workers=workers, behind=behind):
+    for chunk in source.chunks(plan, lambda chunk: chunk, refill, workers=workers, skip_below=skip_below):
         assert chunk.rows.positions is not None
         ends = chunk.rows.positions[chunk.rows.edges[1:] - 1] + 1
         for step, end in zip(_steps(source, chunk), ends.tolist(), strict=True):

@@ -160,25 +160,25 @@ class _Walk:
 
     def _check_no_nulls(self) -> None:
         if (valid := _validity(self.items)) is not None and (
-            found := self._first_valid_owner(np.flatnonzero(valid == 0))
+            owner := self._first_valid_owner(np.flatnonzero(valid == 0))
         ) is not None:
             raise self._refuse(
-                found[0], "null inside a list; an Example's list has no nulls, only the whole feature can be missing"
+                owner[0], "null inside a list; an Example's list has no nulls, only the whole feature can be missing"
             )
 
     def _check_lengths(self) -> None:
         """Lists that stand for a fixed shape must have its size."""
         lengths = np.diff(_offsets(self.items))
-        if (found := self._first_valid_owner(np.flatnonzero(lengths != self.feature.inner_size))) is not None:
+        if (owner := self._first_valid_owner(np.flatnonzero(lengths != self.feature.inner_size))) is not None:
             shape = list(self.feature.inner_shape)
             raise self._refuse(
-                found[0],
-                f"a list of {lengths[found[1]]} values where the shape {shape} needs {self.feature.inner_size}",
+                owner[0],
+                f"a list of {lengths[owner[1]]} values where the shape {shape} needs {self.feature.inner_size}",
             )
 
     def _check_uint64(self, numbers: npt.NDArray[np.uint64]) -> None:
-        if (found := self._first_valid_owner(np.flatnonzero(numbers > np.uint64(2**63 - 1)))) is not None:
-            raise self._refuse(found[0], f"{numbers[found[1]]} is above 2^63 - 1, which an int64_list can't hold")
+        if (owner := self._first_valid_owner(np.flatnonzero(numbers > np.uint64(2**63 - 1)))) is not None:
+            raise self._refuse(owner[0], f"{numbers[owner[1]]} is above 2^63 - 1, which an int64_list can't hold")
 
     def _refuse(self, row: int, reason: str) -> DataError:
         return DataError(reason, place=f"feature {self.feature.name[:60]!r}, row {row}")

@@ -181,12 +181,12 @@ def integers(feature: Feature, leaves: Sequence[Any]) -> list[int]:
         for item in _items(leaf):
             values.append(_ticks(feature, item) if feature.timestamp else _integer(feature, item))
             if not low <= values[-1] <= high:
-                held = (
+                bounded = (
                     f"{feature.dtype} as an Example holds it"
                     if feature.classes is None
                     else "the numbers of its classes"
                 )
-                raise _refuse(feature.name, f"{_text(values[-1])} is outside {held} ({low} to {high})")
+                raise _refuse(feature.name, f"{_text(values[-1])} is outside {bounded} ({low} to {high})")
     return values
 
 

@@ -79,14 +79,14 @@ class ImageHeader(NamedTuple):
         ['alpha', '16-bit']
         """
         named = {CMYK: "CMYK", PALETTE: "palette", RGBA: "alpha", GRAY_ALPHA: "alpha", OTHER_FORMAT: "unusual colours"}
-        found = [named[self.colour]] if self.colour in named else []
+        words = [named[self.colour]] if self.colour in named else []
         if self.colour == PALETTE and self.channels == 4:
-            found.append("alpha")
+            words.append("alpha")
         if self.bits > 8:
-            found.append(f"{self.bits}-bit")
+            words.append(f"{self.bits}-bit")
         if self.several_frames:
-            found.append("several frames")
-        return found
+            words.append("several frames")
+        return words
 
 
 class BadImage(Exception):

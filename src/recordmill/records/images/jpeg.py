@@ -43,11 +43,11 @@ def read_jpeg(data: npt.NDArray[np.uint8]) -> ImageHeader:
     Raises:
         BadImage: `truncated` without an EOI or inside a segment, `corrupt` where the segments contradict the standard.
     """
-    (found,) = read_jpegs(data, np.array([len(data)]))
-    if isinstance(found, BadImage):
-        raise found
-    assert found is not None
-    return found
+    (header,) = read_jpegs(data, np.array([len(data)]))
+    if isinstance(header, BadImage):
+        raise header
+    assert header is not None
+    return header
 
 
 def _outcome(

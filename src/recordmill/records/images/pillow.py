@@ -164,8 +164,8 @@ def _read_tiff(view: memoryview) -> ImageHeader:
     tags.load(file)  # type: ignore[arg-type]
 
     def numbers(tag: int, default: int | None = None) -> Int64s:
-        found = tags.get(tag, () if default is None else default)
-        return np.array(found if isinstance(found, tuple) else (found,), np.int64)
+        value = tags.get(tag, () if default is None else default)
+        return np.array(value if isinstance(value, tuple) else (value,), np.int64)
 
     width, height = int(numbers(_WIDTH, 0)[0]), int(numbers(_HEIGHT, 0)[0])
     bits, compression, photometric, samples = (
@@ -202,10 +202,10 @@ def orientation_of(data: npt.NDArray[np.uint8], name: str) -> int:
         with open_image(data.data, name) as image:
             # of a PNG, Pillow would decode all pixels to look for EXIF data after them
             exif: Mapping[int, object] = image.getexif() if name != "PNG" or "exif" in image.info else {}
-            found = exif.get(_ORIENTATION, 1)
+            value = exif.get(_ORIENTATION, 1)
     except Exception:  # Pillow's plugins raise what their parsers meet; whoever decodes it says what is wrong
         return 1
-    return found if isinstance(found, int) and 1 <= found <= 8 else 1
+    return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
 def load_stored(image: Image.Image) -> Image.Image:

@@ -69,5 +69,5 @@ def correlations(ones: npt.NDArray[np.uint8], others: npt.NDArray[np.uint8]) -> 
     first, second = (rows.astype(np.float64) - rows.mean(1, keepdims=True) for rows in (ones, others))
     product = np.sqrt((first * first).sum(1) * (second * second).sum(1))
     same = (ones == others).all(1).astype(np.float64)
-    found: _Floats = np.divide((first * second).sum(1), product, out=same, where=product > 0)
-    return found
+    correlation: _Floats = np.divide((first * second).sum(1), product, out=same, where=product > 0)
+    return correlation
