@@ -44,7 +44,7 @@ BUILD_NAMESPACE = "recordmill"  # of all counters
 
 
 def count(**amounts: int) -> None:
-    """Add to counters of the job; to be called by the thread that Beam runs a step on."""
+    """Adds to counters of the job; to be called by the thread that Beam runs a step on."""
     for name, amount in amounts.items():
         counter(BUILD_NAMESPACE, name).inc(amount)
 
@@ -160,7 +160,7 @@ def finish_build_stage(survey: Survey, placed: Iterable[FinalShard], plan: Share
 
 
 def release(manifest: Manifest, plan: SharedPlan) -> Manifest:
-    """Remove what only the build needed; a step of its own, so that a repeated commit still finds it."""
+    """Removes what only the build needed; a step of its own, so that a repeated commit still finds it."""
     plan.job_folder.attach().clear()
     return manifest
 

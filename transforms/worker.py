@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 
 def run_worker(argv: Sequence[str] | None = None) -> None:
-    """Become the SDK harness that the engine asked for; does not return."""
+    """Becomes the SDK harness that the engine asked for; does not return."""
     import grpc
     from apache_beam.portability.api import beam_provision_api_pb2 as api
     from apache_beam.portability.api import beam_provision_api_pb2_grpc as services

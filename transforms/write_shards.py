@@ -65,7 +65,7 @@ _process = os.getpid()
 
 @atexit.register
 def _remove_failed() -> None:
-    """Remove what this process's own pipelines left that failed in it, of which nobody tells before it ends."""
+    """Removes what this process's own pipelines left that failed in it, of which nobody tells before it ends."""
     if os.getpid() != _process:
         return
     with _lock:
@@ -203,7 +203,7 @@ class WriteShards(PTransform):
 
 
 def start_run(graph: str, options: WriteShards) -> SharedPlan:
-    """Begin a build of its own, however often it is asked for; what nobody goes on with is removed when its lease is
+    """Begins a build of its own, however often it is asked for; what nobody goes on with is removed when its lease is
     over.
     """
     run = uuid.uuid4().hex[:12]
@@ -289,7 +289,7 @@ class _IngestBatches(DoFn):
         return account
 
     def _leave(self) -> None:
-        """Leave the bench, also that of a bundle that failed."""
+        """Leaves the bench, also that of a bundle that failed."""
         bench = self.__dict__.pop("_bench", None)
         if bench is not None:
             bench.__exit__(None, None, None)

@@ -16,6 +16,7 @@ from rooms import (
     FOLDERS,
     PACKAGE,
     ROOMS,
+    ROOT,
     all_modules,
     dotted,
     folder_of,
@@ -137,17 +138,10 @@ def _modules() -> list[Path]:
 
 
 def _public(tree: ast.Module) -> Iterator[str]:
-    """The public names that a module defines at its top level."""
+    """Yields the public functions and classes of a module; constants of several modules may have one name."""
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names = [node.name]
-        elif isinstance(node, ast.Assign):
-            names = [name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name)]
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            names = [node.target.id]
-        else:
-            continue
-        yield from (name for name in names if not name.startswith("_"))
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            yield node.name
 
 
 def test_a_public_name_stands_in_one_module() -> None:
@@ -164,18 +158,67 @@ def test_modules_are_named_by_nouns() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def _documented() -> Iterator[tuple[Path, ast.AST, str]]:
+    """Yields (module, definition, docstring) of all that has a docstring."""
+    for path in _modules():
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                yield path, node, ast.get_docstring(node) or ""
+
+
+def _section(text: str, title: str) -> list[str]:
+    """Returns the names that a section of a docstring describes."""
+    lines = re.search(rf"(?m)^{title}:\n((?: .*\n?|\n(?= ))+)", text)
+    return re.findall(r"(?m)^    \**(\w+): ", lines[1]) if lines else []
+
+
+def test_a_section_of_a_docstring_names_parameters_and_fields() -> None:
+    """`Args:` of a function has its parameters; `Args:` and `Attributes:` of a class have its fields."""
+    wrong = []
+    for path, node, text in _documented():
+        if isinstance(node, ast.FunctionDef):
+            names = {arg.arg for arg in ast.walk(node.args) if isinstance(arg, ast.arg)}
+            described = _section(text, "Args")
+        elif isinstance(node, ast.ClassDef) and not node.bases:
+            names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+            names |= {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}
+            names |= {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+            names |= {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}
+            described = [*_section(text, "Args"), *_section(text, "Attributes")]
+        else:
+            continue
+        wrong += [f"{installed(path)}: {node.name}: {name}" for name in described if name not in names]
+    assert not wrong, "\n".join(sorted(set(wrong)))
+
+
+# words of other libraries, and of files
+FOREIGN = {"class_weight", "collate_fn", "custom_objects", "fixed_size_list", "mean_red", "std_dev_red"}
+FOREIGN |= {"tensorflow_data_validation"}
+
+
+def test_an_identifier_in_a_docstring_is_one_of_the_code() -> None:
+    """`csv_scan` is a module, a function, a field, a parameter, a name in C++, or a word of the messages and tests."""
+    texts = [path.read_text(encoding="utf-8") for path in [*_modules(), *(ROOT / "native").glob("*.*")]]
+    code = [re.sub(r'(?s)"""(.*?)"""', "", text) for text in texts]
+    known = {word for text in code for word in re.findall(r"\w+", text)} | {path.stem for path in _modules()}
+    wrong = [
+        f"{installed(path)}: `{name}`"
+        for path, _, text in _documented()
+        for name in re.findall(r"`([a-z]+(?:_[a-z0-9]+)+)`", text)
+        if name not in known | FOREIGN
+    ]
+    assert not wrong, "\n".join(sorted(set(wrong)))
+
+
 def test_what_a_docstring_calls_a_module_is_one() -> None:
     """`records.example.encode` is a room or a module, or stands in one."""
     known = {dotted(path).removeprefix("recordmill.") for path in _modules()} | set(ROOMS)
     wrong = []
-    for path in _modules():
-        for node in ast.walk(parsed(path)):
-            if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                continue
-            for name in re.findall(r"`((?:[a-z_]+\.)+\w+)`", ast.get_docstring(node) or ""):
-                parts = name.split(".")
-                if parts[0] in FOLDERS and not known & {name, ".".join(parts[:-1]), ".".join(parts[:-2])}:
-                    wrong.append(f"{installed(path)}: `{name}`")
+    for path, _, text in _documented():
+        for name in re.findall(r"`((?:[a-z_]+\.)+\w+)`", text):
+            parts = name.split(".")
+            if parts[0] in FOLDERS and not known & {name, ".".join(parts[:-1]), ".".join(parts[:-2])}:
+                wrong.append(f"{installed(path)}: `{name}`")
     assert not wrong, "\n".join(sorted(set(wrong)))
 
 

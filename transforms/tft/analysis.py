@@ -78,7 +78,7 @@ def make_portable(model: Path, folder: str) -> None:
 
 
 def _sort(messages: Any, key: Callable[[Any], str]) -> None:
-    """Put messages whose order says nothing into one that is always the same."""
+    """Puts messages whose order says nothing into one that is always the same."""
     ordered = sorted(messages, key=key)
     del messages[:]
     messages.extend(ordered)
@@ -103,7 +103,7 @@ def _function_names(model: Any) -> dict[str, str]:
 
 
 def _rewrite(message: Any, plain: Callable[[str], str]) -> None:
-    """Put `plain` of it in place of every text in the message."""
+    """Puts `plain` of it in place of every text in the message."""
     for field, value in message.ListFields():
         is_text = field.type in (field.TYPE_STRING, field.TYPE_BYTES)
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
@@ -215,7 +215,7 @@ def publish(pipeline: Pipeline, target: str, model: PCollection, metadata: Any) 
 
 
 def publish_transform(target: str, model: str, metadata: Any, asset_map: dict[str, str]) -> str:
-    """Put the saved transform where it belongs, whole or not at all: a copy under a name of its own, then one rename;
+    """Puts the saved transform where it belongs, whole or not at all: a copy under a name of its own, then one rename;
     a repeated or a second attempt leaves what is there.
     """
     from tensorflow_transform.tf_metadata import metadata_io

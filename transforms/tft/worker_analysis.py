@@ -139,7 +139,7 @@ def _numbered(element: bytes, number: int) -> tuple[int, bytes]:
 
 
 def write_analyses(path: str, keys: Sequence[bytes], elements: Iterable[tuple[int, bytes]]) -> None:
-    """Write a file of what was found. elements: each with the number of its key."""
+    """Writes a file of what was found. elements: each with the number of its key."""
     header = json.dumps([key.hex() for key in keys]).encode()
     with create_file(path) as file:
         write_all(file, _SIZE.pack(len(header)) + header)
@@ -204,7 +204,7 @@ class FitAnalyses(PTransform):
 
 
 def list_parts(_: None, made: Iterable[AnalysisPart], plan: SharedPlan) -> int:
-    """Put the list of what the engine accounted for into OUT; gives how many they are. The first list stays."""
+    """Puts the list of what the engine accounted for into OUT; gives how many they are. The first list stays."""
     listed = sorted((asdict(one) for one in made), key=lambda one: int(one["group"]))
     put_if_absent(plan.job_folder.run(SHARED, _LIST), json.dumps(listed).encode())
     return len(listed)

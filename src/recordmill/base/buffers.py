@@ -52,7 +52,7 @@ def again(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any
 
 
 def let_go() -> None:
-    """Keep nothing any more of what was given away by `again`."""
+    """Keeps nothing any more of what was given away by `again`."""
     _idle.clear()
 
 
@@ -67,7 +67,7 @@ def _taken(size: int) -> pa.Buffer:
 
 
 def _keep(buffer: pa.Buffer) -> None:
-    """Keep it, and of the others, the latest first, what there is room for beside it."""
+    """Keeps it, and of the others, the latest first, what there is room for beside it."""
     room_bytes = _IDLE_BYTES - buffer.size
     for at, one in reversed(list(_idle.items())):
         room_bytes -= one.size
@@ -84,7 +84,7 @@ def filled(shape: int | tuple[int, ...], value: int, dtype: npt.DTypeLike) -> np
 
 
 def give_back(*, heap: bool = False) -> None:
-    """Let the system have what the pool holds and nobody uses:
+    """Lets the system have what the pool holds and nobody uses:
     at the end of a stage, whose sizes the next one won't ask for again. heap: and what the C library holds, which costs
     as much as the pages that are asked for anew.
     """

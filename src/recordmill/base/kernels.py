@@ -32,7 +32,7 @@ _lock = ProcessLock()
 
 
 def kernel(function: _Function) -> _Function:
-    """Compile in nopython mode, without the GIL, wrapping integers and IEEE floats as NumPy has them.
+    """Compiles in nopython mode, without the GIL, wrapping integers and IEEE floats as NumPy has them.
 
     The kernel makes no array and gives none back: Numba counts references to arrays only in `allocating` ones. Counting
     is an atomic step at every call that passes an array on, and took most of the time of kernels of many small calls.
@@ -41,7 +41,7 @@ def kernel(function: _Function) -> _Function:
 
 
 def allocating(function: _Function) -> _Function:
-    """Compile a kernel that makes arrays, gives some back, or copies one slice to another."""
+    """Compiles a kernel that makes arrays, gives some back, or copies one slice to another."""
     return Kernel(function, {})  # type: ignore[return-value]
 
 

@@ -196,7 +196,7 @@ def _bind(
 
 
 def library_file(level: int) -> Path:
-    """Where the build put the library for an instruction set (0: any processor, 3: x86-64-v3)."""
+    """Returns the path of the library for an instruction set (0: any processor, 3: x86-64-v3)."""
     return _FOLDER / f"librecordmill{f'_v{level}' if level else ''}.so"
 
 

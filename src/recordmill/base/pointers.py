@@ -131,7 +131,7 @@ def bit_length(typing, value):  # type: ignore[no-untyped-def]
 
 @inlined
 def copy(target: int, source: int, length: int) -> None:
-    """Copy exactly length bytes; short ones without a call, by two moves that overlap."""
+    """Copies exactly length bytes; short ones without a call, by two moves that overlap."""
     if length > 256:
         copy_bytes(target, source, length)
     elif length >= 16:

@@ -68,14 +68,14 @@ class Progress:
         self.elsewhere = ""  # what an engine does, where the counters are not in this process
 
     def begin(self, stage: str, total: int | None = None) -> None:
-        """Start a stage of the job with fresh counters; repeated calls for the same stage change nothing."""
+        """Starts a stage of the job with fresh counters; repeated calls for the same stage change nothing."""
         with self._lock:
             if self.stage != stage:
                 self.stage, self.total, self.records, self.bytes = stage, total, 0, 0
                 self.stage_started = time.monotonic()
 
     def advance(self, records: int = 0, rejects: int = 0, bytes: int = 0) -> None:
-        """Add work done; raises Cancelled if the job is to stop."""
+        """Adds work done; raises Cancelled if the job is to stop."""
         if self._cancelled.is_set():
             raise Cancelled("stopped; nothing was written")
         with self._lock:
@@ -93,12 +93,12 @@ class Progress:
         self.advance()
 
     def cancel(self) -> None:
-        """Make the next `advance` of every thread raise."""
+        """Makes the next `advance` of every thread raise."""
         with self._lock:
             self._cancelled.set()
 
     def fail(self, error: BaseException) -> None:
-        """Keep the first error, which a runner would turn into text, and stop the other threads."""
+        """Keeps the first error, which a runner would turn into text, and stops the other threads."""
         with self._lock:
             if self.error is None:
                 self.error = error
@@ -110,7 +110,7 @@ _jobs: dict[str, Progress] = {}
 
 @contextmanager
 def job(name: str, progress: Progress) -> Iterator[Progress]:
-    """Make the progress known by name in this process while the job runs."""
+    """Makes the progress known by name in this process while the job runs."""
     _jobs[name] = progress
     try:
         yield progress

@@ -188,7 +188,7 @@ def fit_notes(saved: SavedTransform) -> tuple[str, ...]:
 
 
 def _complete(folder: str, inputs: Schema, copied: Iterable[Feature], results_of: Mapping[str, Any]) -> None:
-    """Write what `tft.TFTransformOutput` looks for, and tf.Transform knows nothing of: the schema by which raw records
+    """Writes what `tft.TFTransformOutput` looks for, and tf.Transform knows nothing of: the schema by which raw records
     are parsed to what the graph takes; that of the transformed records, with the features that are kept; vocabularies
     by the features that they belong to.
     """

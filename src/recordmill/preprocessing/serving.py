@@ -88,7 +88,7 @@ def _layer_class() -> Any:
             self._folder: str | None = None
 
         def load(self, folder: str, trust_graph: bool) -> None:
-            """Take the graph that lies in the folder."""
+            """Takes the graph that lies in the folder."""
             restore(folder, self._about, self._schema)  # which checks the files
             check_graph(folder, trust_graph)
             self._folder, self._graph = folder, load_graph(folder)

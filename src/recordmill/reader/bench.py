@@ -100,7 +100,7 @@ class Measured:
 
 
 def prepare(consumer: str) -> None:
-    """Import what a consumer is made for, so that its import is not timed; who lacks it is told there."""
+    """Imports what a consumer is made for, so that its import is not timed; who lacks it is told there."""
     if consumer in _NEEDS:
         with contextlib.suppress(ImportError):
             import_module(_NEEDS[consumer])

@@ -229,7 +229,7 @@ def _wanted(dataset: Scanner, rules: Rules) -> list[_Wanted]:
 def _digest(
     dataset: Scanner, tables: Mapping[_Wanted, ContentDigests], progress: Callable[[int], None] | None = None
 ) -> None:
-    """Read all records, and put the digests of what is compared into the tables."""
+    """Reads all records, and puts the digests of what is compared into the tables."""
     names = [each.feature for each in tables if each.feature is not None]
     schema = dataset.full_schema.select(dict.fromkeys(names))
     numbers = {split: number for number, split in enumerate(dataset.splits)}

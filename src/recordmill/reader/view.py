@@ -47,7 +47,7 @@ class View:
     Attributes:
         names: the name that is shown to the one in the records, of features that were renamed.
         conditions: all of them hold for the records that there are.
-        kept: the records are some of these; None: any.
+        subset: the records are some of these; None: any.
         steps: conversions of features, by their names in the records.
         images: what encoded images become, likewise.
     """

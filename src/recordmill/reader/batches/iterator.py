@@ -79,7 +79,7 @@ class Batches(Iterator[Any]):
         raise TypeError("batches are not pickled: save their state(), and give it as state= where they go on")
 
     def close(self) -> None:
-        """Stop reading ahead."""
+        """Stops reading ahead."""
         self._batches.close()
 
 
@@ -103,7 +103,7 @@ def _generate(
 
 
 def count_cut(more: Mapping[str, int], cut: dict[str, int]) -> None:
-    """Add to the records that were cut, and tell of the first ones."""
+    """Adds to the records that were cut, and tells of the first ones."""
     for name, records in more.items():
         if name not in cut:
             warnings.warn(

@@ -91,7 +91,7 @@ class Refill:
         self.schedule = replace(self._begin, epoch=rows.step_range.epoch, position=position)
 
     def end(self) -> None:
-        """Note that nothing is left, also where the last records were left out."""
+        """Notes that nothing is left, also where the last records were left out."""
         self.schedule = self._begin.end()
 
     def _ended(self, pending: list[StepChunk]) -> Iterator[StepChunk]:

@@ -267,7 +267,7 @@ def _with_boundaries(dataset: Fetchable, buckets: Buckets) -> Buckets:
 
 
 def _check_group(group: Any, wanted: Mapping[str, Any], at: Schedule) -> None:
-    """Refuse a place in the middle of a group of another kind."""
+    """Refuses a place in the middle of a group of another kind."""
     for name, value in wanted.items():
         if not isinstance(group, Mapping) or name not in group:
             raise UsageError(f"state has no {name!r} under {_GROUP!r}: it is none that `state()` gave")

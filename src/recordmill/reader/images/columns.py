@@ -100,7 +100,7 @@ class ImageDecoder:
         self._pool = ThreadPoolExecutor(threads, "recordmill-images") if images and threads > 1 else None
 
     def close(self) -> None:
-        """End the threads; nothing may be decoded any more."""
+        """Ends the threads; nothing may be decoded any more."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
@@ -153,7 +153,7 @@ class _Work:
     out: Array
 
     def decode(self, rows: range) -> list[tuple[int, str]]:
-        """Fill `out` at these rows; (row, why) of those that can't be decoded."""
+        """Fills `out` at these rows; (row, why) of those that can't be decoded."""
         return list(self._decode(rows))
 
     def _decode(self, rows: range) -> Iterator[tuple[int, str]]:

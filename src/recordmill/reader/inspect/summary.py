@@ -332,7 +332,7 @@ class Summary:
 
 
 def summarise(dataset: Dataset, *, lenient: bool = False, progress: Callable[[int], None] | None = None) -> Summary:
-    """Look at every record, or, if the data set was opened with a sample, at these.
+    """Looks at every record, or, if the data set was opened with a sample, at these.
 
     Features whose kinds differ are left out of the schema and reported, so that one can see the others.
 
@@ -447,7 +447,7 @@ def inspect(
     storage_requests: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Summary:
-    """Look at every record of a data set, or of any TFRecord files.
+    """Looks at every record of a data set, or of any TFRecord files.
 
     max_rejects: how many records may be damaged, as a number or as a share ("1%"); they are counted, told in
     `Summary.rejected`, and left out of everything else. The other options are those of `open`.

@@ -32,7 +32,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class FormKeywords(TypedDict, total=False):
-    """What records are given as: `Form` and `ImageOptions`."""
+    """Keywords of the form of records: `Form` and `ImageOptions`."""
 
     label: str | bool
     weights: str | None
@@ -61,7 +61,7 @@ class TrainingKeywords(FormKeywords, total=False):
 
 
 class TensorFlowKeywords(TrainingKeywords, total=False):
-    """Those of `to_tf`: `Graph` besides."""
+    """Keywords of `to_tf`: also `Graph`."""
 
     defaults: Mapping[str, Any] | None
     portable: bool
@@ -70,7 +70,7 @@ class TensorFlowKeywords(TrainingKeywords, total=False):
 
 @dataclass(frozen=True)
 class Order:
-    """Which records each batch has.
+    """Choice of the records of each batch.
 
     Args:
         shuffle: another order in each epoch, the same for the same seed. "window" (or True): pieces of shards in random
@@ -89,7 +89,7 @@ class Order:
         state: what `state()` of an iterator gave: go on with the batch that it would have given next. The number of
             hosts may be another one (but in the middle of steps that are bucketed together); the data set, `where`,
             seed, shuffle and batch_size may not.
-        start_step: so many batches of this host were had, from the begin, or from `state` on: go on behind them.
+        start_step: so many batches of this host were had, from the begin, or from `state` on: go on after them.
         window_bytes: framed bytes among which "window" mixes records; a number, or a size as "64MiB".
 
     Raises:
@@ -141,7 +141,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Form:
-    """What a batch is given as.
+    """Form of a batch.
 
     Args:
         label: the feature that is y in `(x, y)`; True: the schema's label; False: none, a batch is a dict by feature
@@ -168,7 +168,7 @@ class Form:
 
 @dataclass(frozen=True)
 class TrainingImages:
-    """What encoded images become.
+    """Targets of encoded images.
 
     Args:
         decode_images: (height, width): encoded images become uint8 [rows, height, width, channels], resized as
@@ -193,7 +193,7 @@ class TrainingImages:
 
 @dataclass(frozen=True)
 class Memory:
-    """What is under way, and what becomes of records that can't be used.
+    """Memory of the reader, and its treatment of records that can't be used.
 
     Args:
         memory_bytes: what may be read ahead or being decoded; a number, or a size as "512MiB".
@@ -222,7 +222,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Graph:
-    """What `to_tf` has besides.
+    """Options that only `to_tf` has.
 
     Args:
         defaults: feature name to what fills records that lack it; without one, `name/valid` says which have it.

@@ -91,7 +91,7 @@ def _within(block: FrameBlock, records: Int64s) -> slice:
 
 
 def _place(part: _Part, targets: Int64s, sizes: Int64s, out: Bytes) -> None:
-    """Copy the frames of ascending records to their places in out."""
+    """Copies the frames of ascending records to their places in out."""
     file = part.file
     if part.offsets is None:
         for block, within, rows in part.blocks:

@@ -130,7 +130,7 @@ class Fetcher:
         memory_bytes: what may be under way.
         schema: the features that are decoded.
         made_bytes: what the consumer makes of a row beside its columns, as decoded images.
-        around: leave out what can't be read, and name it.
+        skip_bad: leave out what can't be read, and name it.
         at_once: so many steps are read together; 0: as many as are worth it.
         every: only the schedule's first step and every so many-th one.
         skip_below: with skip_bad, the positions of the first epoch below this one are left out, too.
@@ -147,7 +147,7 @@ class Fetcher:
     skip_below: int = 0
 
     def fetch(self, finish: Callable[[StepRows], _Result]) -> Iterator[_Result]:
-        """finish(rows) of all stretches, in order; it runs in the threads.
+        """Yields finish(rows) of all groups of steps, in order; it runs in the threads.
 
         Raises:
             DataError: a record is damaged, or does not fit the schema; it names file, record and offset.
@@ -270,7 +270,7 @@ def decode_records(dataset: Fetchable, numbers: Int64s, streamed: StreamedBlocks
 def raise_bad_record(
     files: list[FileAccess], ends: Int64s, numbers: Int64s, streamed: StreamedBlocks, stored: Decoding
 ) -> None:
-    """Read again what could not be read together, record by record, for the error that names the place.
+    """Reads again what could not be read together, record by record, for the error that names the place.
 
     Raises:
         DataError: of the first record in the files that is damaged or does not fit.

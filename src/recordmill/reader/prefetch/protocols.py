@@ -36,7 +36,7 @@ class Clock:
         self._lock = threading.Lock()
 
     def add(self, stage: str, seconds: float) -> None:
-        """Count what a thread spent on a stage."""
+        """Counts what a thread spent on a stage."""
         with self._lock:
             self.seconds[stage] += seconds
 

@@ -51,7 +51,7 @@ class Report:
     html: str
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the page to a file, whole. overwrite: it may be there.
+        """Writes the page to a file, whole. overwrite: it may be there.
 
         Raises:
             UsageError: the file is there, or can't be.

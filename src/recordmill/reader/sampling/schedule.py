@@ -77,7 +77,7 @@ class Steps:
         return left // self.span if self.end == "drop" else -(-left // self.span)
 
     def check_end(self, position: int) -> None:
-        """Refuse a last step that hosts can't share, from a position on.
+        """Refuses a last step that hosts can't share, from a position on.
 
         Raises:
             UsageError: its records can't be cut into equal parts.

@@ -281,7 +281,7 @@ def prepared_steps(
 
 @functools.cache
 def free_iterators_at_exit() -> None:
-    """See to it that iterators which are left when the process ends are freed while Python still runs.
+    """Sees to it that iterators which are left when the process ends are freed while Python still runs.
 
     TensorFlow frees them as modules are taken down, and waits then for its threads, which wait for the interpreter, in
     which no other thread runs any more: the process would never end.

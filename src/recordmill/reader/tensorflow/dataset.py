@@ -150,7 +150,7 @@ def _check_single(collate: Mapping[str, Collate]) -> None:
 
 
 def _check_defaults(schema: Schema, defaults: Mapping[str, Any]) -> None:
-    """Refuse what stands for no feature, or is none of its values."""
+    """Refuses what stands for no feature, or is none of its values."""
     for name, value in defaults.items():
         if name not in schema:
             raise UsageError(f"defaults: {name!r} is no feature that is read; {there_are(name, schema.names)}")
@@ -160,7 +160,7 @@ def _check_defaults(schema: Schema, defaults: Mapping[str, Any]) -> None:
 
 
 def _check_label(source: BatchSource, defaults: Mapping[str, Any]) -> None:
-    """Refuse a label that records may lack, says the schema, if nothing stands for it."""
+    """Refuses a label that records may lack, says the schema, if nothing stands for it."""
     name = source.collator.label
     if name is None or name in defaults:
         return

@@ -120,7 +120,7 @@ class WorkerPosition:
     """Position of one worker.
 
     Attributes:
-        course: the steps of this worker from where the run began.
+        plan: the steps of this worker from where the run began.
         at: where its next step stands.
         others: packed, how many steps of other workers come before that one.
         had: with bad records skipped, the position in that step up to which its records were given.

@@ -28,7 +28,7 @@ RowSplits = Int64s | int
 
 
 def assembly_mode(kind: str, raw: bool, length: int | None) -> int:
-    """How a map entry (or a step) is read: one value straight away, or a list in the second pass."""
+    """Returns how a map entry (or a step) is read: one value straight away, or a list in the second pass."""
     if raw:
         return native.ONE_BYTES
     return (_ONE if length == 1 else _MANY)[kind]
@@ -36,10 +36,13 @@ def assembly_mode(kind: str, raw: bool, length: int | None) -> int:
 
 @dataclass(frozen=True)
 class ColumnLayout:
-    """A feature with everything worked out that its arrays need.
+    """Feature with everything worked out that its arrays need.
 
-    modes: of its storages, in order. value, fixed: the Arrow types of a value and of the fixed dimensions around it
-    (None: there are none). step: of a feature list, the layout of one step.
+    Attributes:
+        modes: of its storages, in order.
+        value: the Arrow type of a value.
+        fixed: the Arrow type of the fixed dimensions around it; None: there are none.
+        step: of a feature list, the layout of one step.
     """
 
     feature: Feature
@@ -118,7 +121,7 @@ class AssembledColumn:
         )
 
     def blame(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.intp], reason: int) -> None:
-        """Mark rows (a mask or indices) as bad; a row keeps its first reason."""
+        """Marks rows (a mask or indices) as bad; a row keeps its first reason."""
         chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
         if len(chosen):
             if self.bad is None:
@@ -126,7 +129,7 @@ class AssembledColumn:
             self.bad[chosen[self.bad[chosen] == 0]] = reason
 
     def blame_values(self, values: npt.NDArray[np.intp], splits: RowSplits, reason: int) -> None:
-        """Mark the rows to which these values (indices) belong."""
+        """Marks the rows to which these values (indices) belong."""
         rows = (
             values // max(splits, 1) if isinstance(splits, int) else np.searchsorted(splits, values, side="right") - 1
         )
@@ -332,7 +335,7 @@ def _raw(layout: ColumnLayout, column: AssembledColumn, length: int | None) -> t
 
 
 def _fields(column: AssembledColumn, offsets: Int64s) -> tuple[Int64s, Int64s]:
-    """Where the length-delimited fields in all rows stand, and their bytes; offsets [rows + 1] is filled."""
+    """Returns where the length-delimited fields in all rows stand, and their bytes; fills offsets [rows + 1]."""
     count = native.count_fields(column.blocks, column.at, column.size, offsets)
     at, size = room(count, np.int64), room(count, np.int64)
     native.find_fields(column.blocks, column.at, column.size, at, size)

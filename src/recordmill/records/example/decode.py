@@ -62,14 +62,17 @@ def decode(
     first_record: int = 0,
     offsets: Int64s | None = None,
 ) -> pa.RecordBatch:
-    """Decode the records data[starts[i] : starts[i] + lengths[i]] into a batch of `to_arrow(schema.select(columns))`.
+    """Decodes the records data[starts[i] : starts[i] + lengths[i]] into a batch of `to_arrow(schema.select(columns))`.
 
     Args:
         data: uint8 [bytes], the buffer in which the payloads stand (not their frames).
-        starts: int64 [rows]. lengths: int64 [rows]; the caller has checked that they lie inside data.
+        starts: int64 [rows].
+        lengths: int64 [rows]; the caller has checked that they lie inside data.
+        schema: the features of the records.
         columns: the features to read, in this order, None for all; the others are skipped, not parsed.
-        source, first_record, offsets: for messages: the file's name, the number of the first record in it, and where
-            each record's frame begins.
+        source: the file's name, for messages.
+        first_record: the number of the first record in the file, for messages.
+        offsets: where each record's frame begins, for messages.
 
     Raises:
         DataError: a record is no such message, or does not fit the schema; it names the first such record.
@@ -185,8 +188,7 @@ def _plan(schema: Schema, columns: tuple[str, ...] | None) -> _Plan:
 
 
 def checked_batch(data: Bytes, starts: Int64s, lengths: Int64s) -> tuple[Bytes, Int64s, Int64s]:
-    """The same bytes as the one array type that the kernels are compiled for:
-    contiguous and read-only, as a mapped file is.
+    """Returns the bytes as a contiguous and read-only array, after a check that all records lie inside.
 
     Raises:
         ValueError: a record does not lie inside data.

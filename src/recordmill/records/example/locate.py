@@ -67,7 +67,7 @@ class Cells:
         )  # fmt: skip
 
     def has_nulls(self, column: int) -> bool:
-        """Whether one of the column's cells is a null."""
+        """Returns whether one of the column's cells is a null."""
         return bool(self.columns[column, _NULLS])
 
 
@@ -91,7 +91,7 @@ class LocatedColumns:
 
     @classmethod
     def of(cls, modes: Sequence[int], required: Sequence[bool]) -> LocatedColumns:
-        """From modes and whether each record must have the column."""
+        """Creates the columns from modes and whether each record must have the column."""
         families = np.minimum(np.array(modes, np.int64), native.ONE_BYTES)
         places = np.zeros(len(modes), np.int64)
         for family in range(3):
