@@ -24,8 +24,7 @@ from recordmill.options.commands import in_flags
 from recordmill.schemas.arrow import METADATA_KEY, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.arrow import parquet as parquet_source
-from recordmill.sources.arrow.footer import null_counts
-from recordmill.sources.arrow.parquet import ParquetOptions, ParquetSource, plan_parquet
+from recordmill.sources.arrow.parquet import ParquetOptions, ParquetSource, null_counts, plan_parquet
 from recordmill.sources.common.contract import PlanOptions
 
 

@@ -21,8 +21,14 @@ _CHANCE = 1e-6  # of one figure that it passes its allowance though both samples
 
 @dataclass(frozen=True)
 class BucketHistogram:
-    """Buckets of values. edges: [buckets, 2] low and high, finite and apart; counts: [buckets]. points: value to count
-    of buckets without width. infinite: the count of buckets with an infinite edge. nans: how many values are none.
+    """Buckets of values.
+
+    Attributes:
+        edges: [buckets, 2] low and high, finite and apart.
+        counts: [buckets].
+        points: Value to count of buckets without width.
+        infinite: The count of buckets with an infinite edge.
+        nans: How many values are none.
     """
 
     edges: _Floats

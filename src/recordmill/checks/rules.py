@@ -34,9 +34,13 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Thresholds for what compares two samples; None: it is not looked at. jensen_shannon: in bits, of numbers.
-    l_infinity: of categories, the largest difference of a value's shares. missing: the difference of the shares of
-    records that lack the feature. new_values: the share of values that the other sample has not.
+    """Thresholds for what compares two samples; None: it is not looked at.
+
+    Attributes:
+        jensen_shannon: In bits, of numbers.
+        l_infinity: Of categories, the largest difference of a value's shares.
+        missing: The difference of the shares of records that lack the feature.
+        new_values: The share of values that the other sample has not.
     """
 
     jensen_shannon: Threshold | None = Threshold(0.1, True)
@@ -47,10 +51,17 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class FeatureRules:
-    """What is expected of one feature, in each split. present: the least share of records that have it. min, max:
-    between which all numbers lie. mean: where their mean lies. zeros, nan: the largest shares of values. distinct: how
-    many values there are. values: the only ones, as texts, but for a share of other_values. shares: value to the
-    bounds of its share. drift, skew: the threshold of this feature's distance, in place of `Thresholds`; "off": none.
+    """Expectations of one feature, in each split.
+
+    Attributes:
+        present: The least share of records that have it.
+        min, max: The least and the greatest number that may occur.
+        mean: The bounds of the mean.
+        zeros, nan: The largest shares of values.
+        distinct: The bounds of the number of different values.
+        values: The only values, as texts, but for a share of other_values.
+        shares: Value to the bounds of its share.
+        drift, skew: The threshold of this feature's distance, in place of `Thresholds`; "off": none.
     """
 
     present: float | None = None
@@ -70,8 +81,12 @@ class FeatureRules:
 
 @dataclass(frozen=True)
 class ClassRules:
-    """What is expected of the label's classes, in each split. min_share: of each; max_ratio: of the most frequent one
-    to the least frequent one; min_records: of each.
+    """Expectations of the label's classes, in each split.
+
+    Attributes:
+        min_share: The least share of each class.
+        max_ratio: The largest ratio of the most frequent class to the least frequent one.
+        min_records: The fewest records of each class.
     """
 
     min_share: float | None = None
@@ -82,8 +97,13 @@ class ClassRules:
 @dataclass(frozen=True)
 class Repeats:
     """The largest shares of records that may stand there twice, of a split in another, or in one; None: they are not
-    looked for. records: those that are equal; keys: feature to the share of records whose value of it another has;
-    images: of equal bytes; near_images: that look alike. None where there are no images.
+    looked for.
+
+    Attributes:
+        records: Of records that are equal.
+        images: Of images of equal bytes; None where there are no images.
+        near_images: Of images that look alike; None where there are no images.
+        keys: Feature to the share of records whose value of it another record has.
     """
 
     records: float | None = None
@@ -100,9 +120,15 @@ NO_REPEATS = Repeats(0.0, 0.0, 0.0)  # what is looked for where no rules say it
 
 @dataclass(frozen=True)
 class Rules:
-    """All that is expected. records: how many each split has. splits: split to the bounds of its share of all records.
-    drift: thresholds against another data set; skew: against the split `train`. histogram: QUANTILE_BUCKETS or
-    EQUAL_BUCKETS; None: which fits. source: what messages call them.
+    """All expectations.
+
+    Attributes:
+        records: The bounds of the number of records of each split.
+        splits: Split to the bounds of its share of all records.
+        drift: Thresholds against another data set.
+        skew: Thresholds against the split `train`.
+        histogram: QUANTILE_BUCKETS or EQUAL_BUCKETS; None: which fits.
+        source: What messages call them.
     """
 
     features: Mapping[str, FeatureRules] = field(default_factory=dict)

@@ -23,16 +23,17 @@ COMPRESSED_EXTENSIONS = ("gz", "zst", "bz2", "xz", "zlib")
 class Kind:
     """One kind of input. Import paths are `module:name` below `recordmill`.
 
-    extensions: lower-case; a hint, where the content leaves a choice. shared_extensions: those that other things bear
-        as often: no hint.
-    tell: import path of a function of a `sources.common.content.ContentSample` that gives what was recognised, for
-        people, or "" if the sample is not of this kind. The kinds are asked in their order below, those of bytes before
-        those of text.
-    partitioned: what folders called `NAME=VALUE` say is added to its records as columns.
-    textual: it is told from text, and its files look like those of other textual kinds.
-    options: import path of the dataclass of its own options.
-    plan: import path of a function of (listing, options, PlanOptions) that gives a `Source`, or, of a kind with many
-        records a file (tables), of (files, options, PlanOptions): the files of this kind, with their splits.
+    Attributes:
+        extensions: Lower-case; a hint, where the content leaves a choice.
+        shared_extensions: Those that other things bear as often: no hint.
+        tell: Import path of a function of a `sources.common.content.ContentSample` that gives what was recognised, for
+            people, or "" if the sample is not of this kind. The kinds are asked in their order below, those of bytes
+            before those of text.
+        partitioned: What folders called `NAME=VALUE` say is added to its records as columns.
+        textual: It is told from text, and its files look like those of other textual kinds.
+        options: Import path of the dataclass of its own options.
+        plan: Import path of a function of (listing, options, PlanOptions) that gives a `Source`, or, of a kind with
+            many records a file (tables), of (files, options, PlanOptions): the files of this kind, with their splits.
     """
 
     name: str

@@ -27,7 +27,10 @@ _SHOWN_VALUES, _SHOWN_TEXT, _LISTED_VALUES = 3, 24, 20
 class ColourStatistics:
     """The pixels of a feature's images together, as `decode_images` gives them: red, green and blue, 0 to 255.
 
-    images: that were decoded for it, a sample or all. pixels: of these. mean, std_dev: [3], of a population.
+    Attributes:
+        images: That were decoded for it, a sample or all.
+        pixels: Of these.
+        mean, std_dev: [3], of a population.
     """
 
     images: int

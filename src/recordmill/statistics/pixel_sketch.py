@@ -39,8 +39,13 @@ class _Image:
 
 @dataclass(frozen=True)
 class PixelTotal:
-    """Sums of pixels. images: those that were decoded; is_whole: these are all, not a sample. pixels: of them together;
-    sums, squares: of red, green and blue.
+    """Sums of pixels.
+
+    Attributes:
+        images: Those that were decoded.
+        is_whole: These are all, not a sample.
+        pixels: Of them together.
+        sums, squares: Of red, green and blue.
     """
 
     images: int

@@ -26,9 +26,11 @@ MAX_RECORD_BYTES = 1 << 30  # 1 GiB: above what any known writer makes, and prot
 class Frames:
     """Records with their frames: frame i is data[starts[i] : starts[i] + lengths[i] + 16].
 
-    data: uint8 [bytes]; what lies between and around the frames is nobody's.
-    starts: int64 [n], where each frame's first byte is. lengths: int64 [n], the payloads' bytes.
-    crcs: uint32 [n], the unmasked CRC32C of each payload (0 where a caller has asked not to check it).
+    Attributes:
+        data: uint8 [bytes]; what lies between and around the frames is nobody's.
+        starts: int64 [n], where each frame's first byte is.
+        lengths: int64 [n], the payloads' bytes.
+        crcs: uint32 [n], the unmasked CRC32C of each payload (0 where a caller has asked not to check it).
     """
 
     data: Bytes

@@ -47,9 +47,12 @@ class FileRequest:
 class FileLayout:
     """Which feature becomes the files, and what names them.
 
-    file: of type bytes or string. name: the feature that names the file, None: the record's number. extend: a name
-    without an extension gets one. shown: the features in metadata.jsonl. strip: the folder of a name that says the
-    split is left out.
+    Attributes:
+        file: Of type bytes or string.
+        name: The feature that names the file, None: the record's number.
+        extend: A name without an extension gets one.
+        shown: The features in metadata.jsonl.
+        strip: The folder of a name that says the split is left out.
     """
 
     file: str

@@ -41,10 +41,13 @@ COMPRESSIONS = {"zstd": 22, "gzip": 9, "snappy": 0, "none": 0}  # name to its hi
 
 @dataclass(frozen=True)
 class ParquetWriteOptions:
-    """group_rows: rows of a row group, None: as many as group_bytes hold. group_bytes: Arrow memory of a group, which
-    ends it in any case.
+    """Options of the Parquet writer.
 
-    compression: one of COMPRESSIONS. level: None for the codec's own (1 for zstd).
+    Attributes:
+        group_rows: Rows of a row group, None: as many as group_bytes hold.
+        group_bytes: Arrow memory of a group, which ends it in any case.
+        compression: One of COMPRESSIONS.
+        level: None for the codec's own (1 for zstd).
     """
 
     group_rows: int | None = None

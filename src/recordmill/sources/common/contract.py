@@ -31,9 +31,11 @@ class Unit:
     """A piece of work: files [first_file, last_file) whole, or one file's part [start, stop) in the kind's own terms
     (bytes, row groups, batches).
 
-    first_row: the position of the unit's first record in its file. rows: how many records, rejects included, if the
-    plan knows. size_bytes: roughly how many bytes of records it gives; runs are planned by it. line: where kinds count
-    lines beside records, that of the part's first record in its file.
+    Attributes:
+        first_row: The position of the unit's first record in its file.
+        rows: How many records, rejects included, if the plan knows.
+        size_bytes: Roughly how many bytes of records it gives; runs are planned by it.
+        line: Where kinds count lines beside records, that of the part's first record in its file.
     """
 
     first_file: int
@@ -58,11 +60,14 @@ class Payloads:
 class Chunk:
     """Consecutive records of a unit, and what could not be read between them.
 
-    records: a RecordBatch of the source's Arrow schema, or Payloads.
-    file: [rows] uint32, ordinals into Source.files. position: [rows] int64, row number in the decoded file, from 0;
-    rejected rows count. rejects: the records between them that can't be used. counts: what a user should know of these
-    records (`JPEG with CMYK`), to be added up over all chunks. pixels: feature to [rows, `SUMS`] as
-    `records.images.pixels` adds them up, of images that were decoded for a check.
+    Attributes:
+        records: A RecordBatch of the source's Arrow schema, or Payloads.
+        file: [rows] uint32, ordinals into Source.files.
+        position: [rows] int64, row number in the decoded file, from 0; rejected rows count.
+        rejects: The records between them that can't be used.
+        counts: What a user should know of these records (`JPEG with CMYK`), to be added up over all chunks.
+        pixels: Feature to [rows, `SUMS`] as `records.images.pixels` adds them up, of images that were decoded for a
+            check.
     """
 
     records: pa.RecordBatch | Payloads
@@ -137,12 +142,16 @@ class RecordLocator(Protocol):
 class PlanOptions:
     """What all kinds share.
 
-    schema: given by the user, else inferred. dtypes: feature name to dtype, over the inference. label: the label
-    column. threads: how many the plan may use. memory_bytes: what plan and build may hold at once, beside the
-    interpreter. cache_bytes: of them, for what the plan reads of files of records and this process will use;
-    parsed_bytes: for records that it parses, of which others wait in files of parsed_folder, unless that is "".
-    may_lack: features of the schema that are left out where the inputs have none of them. statistics: the records will
-    be counted for them.
+    Attributes:
+        schema: Given by the user, else inferred.
+        dtypes: Feature name to dtype, over the inference.
+        label: The label column.
+        threads: How many the plan may use.
+        memory_bytes: What plan and build may hold at once, beside the interpreter.
+        cache_bytes: Of them, for what the plan reads of files of records and this process will use.
+        parsed_bytes: For records that it parses, of which others wait in files of parsed_folder, unless that is "".
+        may_lack: Features of the schema that are left out where the inputs have none of them.
+        statistics: The records will be counted for them.
     """
 
     schema: Schema | None = None

@@ -24,13 +24,19 @@ BAD_ROWS = 4096  # bad rows per call, so that their places need no memory that g
 class TokenizedRows:
     """Consecutive rows of a buffer; the arrays are views that the next call overwrites.
 
-    starts, infos: [columns, rows]: where a field starts in the buffer; its length with QUOTED. widths: [rows], the
-    number of fields (which is columns, unless ragged). ordinals: [rows], the row's number counted from the first row of
-    the call, bad ones included. lines: [rows], the physical line where it starts. bad: [bad rows, 6]: ordinal, line,
-    start, width (or CSV_TOO_LONG, CSV_STRAY_QUOTE), where the field that is wrong starts, and 1 if its lines would be
-    rows without quotes. stop: where the next row starts or the data ends. line: its line. count: how many rows there
-    were, bad ones included. skipping: the buffer ended inside a line to skip. blanks: how many blank lines were no
-    rows. quotes: of the rows that are not bad.
+    Attributes:
+        starts, infos: [columns, rows]: where a field starts in the buffer; its length with QUOTED.
+        widths: [rows], the number of fields (which is columns, unless ragged).
+        ordinals: [rows], the row's number counted from the first row of the call, bad ones included.
+        lines: [rows], the physical line where it starts.
+        bad: [bad rows, 6]: ordinal, line, start, width (or CSV_TOO_LONG, CSV_STRAY_QUOTE), where the field that is
+            wrong starts, and 1 if its lines would be rows without quotes.
+        stop: Where the next row starts or the data ends.
+        line: Its line.
+        count: How many rows there were, bad ones included.
+        skipping: The buffer ended inside a line to skip.
+        blanks: How many blank lines were no rows.
+        quotes: Of the rows that are not bad.
     """
 
     starts: Int32s
@@ -50,8 +56,11 @@ class TokenizedRows:
 class QuotedRows(NamedTuple):
     """Counts of the quotes of some rows.
 
-    fields: how many stand in quotes. needed: rows whose lines would be no rows without quotes. across: rows of several
-    lines, each of which would be a row. line: where the first of these starts.
+    Attributes:
+        fields: How many stand in quotes.
+        needed: Rows whose lines would be no rows without quotes.
+        across: Rows of several lines, each of which would be a row.
+        line: Where the first of these starts.
     """
 
     fields: int
@@ -95,8 +104,10 @@ class Tokenizer:
 class RowEnd(NamedTuple):
     """End of the first row (or comment) from some byte on, where the next one starts.
 
-    stop: where it does, or where the one that is not whole starts. skipping: the data ended in a comment. too_long:
-    there is a row before that is longer than the most, or whose quote is never closed.
+    Attributes:
+        stop: Where the row stops, or where the one that is not whole starts.
+        skipping: The data ended in a comment.
+        too_long: There is a row before that is longer than the most, or whose quote is never closed.
     """
 
     stop: int

@@ -32,9 +32,11 @@ NUMBERS = ("int64", "float32")  # the dtypes of numbers that inference gives
 class UnexpectedValue:
     """The first value that makes text of a column, in the batch of rows where it stands.
 
-    line: its row's physical line, counted as the batch's are. texts, values: how many values are text, and how many
-    there are. classes: what the others are. words: the different texts, and how many are that; None: more than
-    _MOST_WORDS.
+    Attributes:
+        line: Its row's physical line, counted as the batch's are.
+        texts, values: How many values are text, and how many there are.
+        classes: What the others are.
+        words: The different texts, and how many are that; None: more than _MOST_WORDS.
     """
 
     line: int

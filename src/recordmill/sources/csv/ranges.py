@@ -71,7 +71,17 @@ class Scan:
 
 @dataclass(frozen=True)
 class RangeExtent:
-    """Place and size of a range, as of `ScannedRange`."""
+    """Place and size of a scanned range of a file, or of a streamed file.
+
+    Attributes:
+        file: Ordinal of the file.
+        start: Where the rows begin, in bytes of the file; 0 if it is streamed.
+        stop: Where they end; 0 if it is streamed.
+        rows: Rows, bad ones included.
+        lines: Physical lines.
+        size_bytes: Bytes of the decoded content.
+        blank_lines: Blank lines that are no rows.
+    """
 
     file: int
     start: int
@@ -83,32 +93,24 @@ class RangeExtent:
 
 
 @dataclass(frozen=True)
-class ScannedRange:
-    """Findings of a scan of one range of a file, or of a streamed file.
+class ScannedRange(RangeExtent):
+    """Findings of a scan of one range. Lines count from the range's own first one, unless the file is streamed.
 
-    file: its ordinal. start, stop: where its rows lie, in bytes of the file (0 and 0 if it is streamed). rows: with the
-    bad ones. lines: physical lines in it. seen: per column of the file. labels: the label's values.
-    size_bytes: of the decoded content. unexpected: by column, the first text; its line counts from the range's own
-    first one, unless the file is streamed. blank_lines: those that are no rows. quotes: what they say
-    of the quote; lines count alike.
+    Attributes:
+        seen: Counts of each column of the file.
+        labels: Values of the label.
+        quotes: Evidence about the quote.
+        unexpected: By column, the first text among other values.
     """
 
-    file: int
-    start: int
-    stop: int
-    rows: int
-    lines: int
     seen: tuple[TextCounts, ...]
     labels: ClassNames
-    size_bytes: int
-    unexpected: Mapping[int, UnexpectedValue] = field(default_factory=dict)
-    blank_lines: int = 0
-    quotes: QuoteEvidence = field(default_factory=QuoteEvidence)
+    quotes: QuoteEvidence
+    unexpected: Mapping[int, UnexpectedValue]
 
     @property
     def extent(self) -> RangeExtent:
-        sizes = self.rows, self.lines, self.size_bytes, self.blank_lines
-        return RangeExtent(self.file, self.start, self.stop, *sizes)
+        return RangeExtent(*(getattr(self, name) for name in RangeExtent.__dataclass_fields__))
 
 
 def most_rows(columns: int) -> int:
@@ -175,8 +177,8 @@ def _scan_stream(ordinal: int, file: InputFile, head: Head, scan: Scan) -> Scann
     size = blocks.size
     check_unchanged(file.path, file.stat, file.name)
     keeper.put(ordinal, 0)
-    seen, labels = tuple(collector.seen()), collector.labels
-    return ScannedRange(ordinal, 0, 0, rows, 0, seen, labels, size, collector.unexpected, blanks, quotes)
+    found = tuple(collector.seen()), collector.labels, quotes, collector.unexpected
+    return ScannedRange(ordinal, 0, 0, rows, 0, size, blanks, *found)
 
 
 def _quote_evidence(data: Bytes, rows: TokenizedRows) -> QuoteEvidence:
@@ -238,13 +240,9 @@ class _RangeScan:
 
     def _part(self, start: int, stop: int) -> ScannedRange:
         self._keeper.put(self._task.file, start)
-        seen, labels = tuple(self._collector.seen()), self._collector.labels
-        return ScannedRange(
-            *(self._task.file, start, stop, self._rows, self._lines, seen, labels, stop - start),
-            unexpected=self._collector.unexpected,
-            blank_lines=self._blanks,
-            quotes=self._quotes,
-        )
+        collector, counts = self._collector, (self._rows, self._lines, stop - start, self._blanks)
+        found = tuple(collector.seen()), collector.labels, self._quotes, collector.unexpected
+        return ScannedRange(self._task.file, start, stop, *counts, *found)
 
     def _row_end(self, at: int) -> int | None:
         """Returns where in the data the row stops that crosses the range's end; None if a row is too long or never

@@ -38,8 +38,12 @@ _PATH_COLUMNS = _PATH_NAMES.split()  # of paths, the surest first
 
 @dataclass(frozen=True)
 class LabelRows:
-    """table: the columns. places: the line in the file at which each row begins, from 1. moments: the columns of text
-    that are all times, and their dtypes; a path may be a date, too.
+    """The rows of a labels file.
+
+    Attributes:
+        table: The columns.
+        places: The line in the file at which each row begins, from 1.
+        moments: The columns of text that are all times, and their dtypes; a path may be a date, too.
     """
 
     table: pa.RecordBatch
@@ -98,10 +102,14 @@ def _lines(source: Source, chunks: Sequence[Chunk]) -> Sequence[int]:
 
 @dataclass(frozen=True)
 class LabelRequest:
-    """path: the labels file. path_column: None: found. label: the label's column, None: the one called `label`, if any.
+    """The labels file that is asked for.
 
-    reject: rows without a file and files without a row are rejects. taken: the names of features that come from
-    elsewhere.
+    Attributes:
+        path: The labels file.
+        path_column: Its column of paths; None: detected.
+        label: The label's column; None: the one called `label`, if there is one.
+        reject: Whether rows without a file and files without a row are rejects.
+        taken: The names of features that come from elsewhere.
     """
 
     path: str
@@ -113,8 +121,12 @@ class LabelRequest:
 
 @dataclass(frozen=True)
 class LabelColumns:
-    """columns: per feature an array with a row per file. keep: [files] whether the file is used. moments: of those of
-    text that are times, the dtypes.
+    """Columns of a labels file, aligned with the files.
+
+    Attributes:
+        columns: Per feature an array with a row per file.
+        keep: [files] bool, whether the file is used.
+        moments: The dtypes of text columns that are times.
     """
 
     columns: Mapping[str, pa.Array]

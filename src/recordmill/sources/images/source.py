@@ -93,13 +93,18 @@ _FOREIGN_EXTENSIONS = frozenset(
 class ImageOptions:
     """Options of image files.
 
-    labels: a .csv, .tsv or .jsonl file with a row per image (or several). labels_path_column: its column of paths;
-    None: found by name. missing: `reject` a labels row without a file and a file without a row, or `ignore`: such rows
-    are dropped, such files have no labels. check: `structure` (whole container, nothing decoded) or `decode` (every
-    frame, with Pillow; takes 4 to 12 bytes of memory per pixel). max_pixels: height x width above which an image
-    is a reject, known from its header before anything is decoded. class_from: `auto`, `folders`, `none`; split_from:
-    `auto`, `folders`, `names`, `none`: see `sources.common.layout`. unlabelled, unknown_class: of files beside class
-    folders, and in folders whose class a given schema lacks, as there.
+    Attributes:
+        labels: A .csv, .tsv or .jsonl file with a row per image (or several).
+        labels_path_column: Its column of paths; None: found by name.
+        missing: `reject` a labels row without a file and a file without a row, or `ignore`: such rows are dropped, such
+            files have no labels.
+        check: `structure` (whole container, nothing decoded) or `decode` (every frame, with Pillow; takes 4 to 12 bytes
+            of memory per pixel).
+        max_pixels: Height x width above which an image is a reject, known from its header before anything is decoded.
+        class_from: `auto`, `folders`, `none`.
+        split_from: `auto`, `folders`, `names`, `none`: see `sources.common.layout`.
+        unlabelled, unknown_class: Of files beside class folders, and in folders whose class a given schema lacks, as
+            there.
     """
 
     labels: str | None = None

@@ -40,9 +40,13 @@ JsonPlace = tuple[int, int]  # (part of the input, line in it)
 
 @dataclass
 class ValueCounts:
-    """counts: how many values of each kind. first: the place of the first one of each kind. inexact: decimals and whole
-    numbers that float32 changes, whole numbers beyond int64, decimals beyond float32. texts: what the strings are, as
-    classes of schemas.lattice.
+    """Counts of the values at one place of records.
+
+    Attributes:
+        counts: How many values of each kind.
+        first: The place of the first one of each kind.
+        inexact: Decimals and whole numbers that float32 changes, whole numbers beyond int64, decimals beyond float32.
+        texts: What the strings are, as classes of schemas.lattice.
     """
 
     counts: npt.NDArray[np.int64]

@@ -168,11 +168,15 @@ _SMALL_BYTES = 64 << 10  # 64 KiB: files that are smaller in the mean are docume
 class TextOptions:
     """Options of text files.
 
-    mode: `lines`, `documents`, or `auto`: documents where folders say classes or there are several small files, else
-    lines. blank_lines: whether lines of nothing but white space are records; documents are always kept.
-    encoding: of all files, any that Python knows. max_line_bytes: a longer line or document is a reject.
-    split_from, class_from: as in `sources.common.layout`. unlabelled, unknown_class: of files beside class folders, and
-    folders whose class a given schema lacks, as there.
+    Attributes:
+        mode: `lines`, `documents`, or `auto`: documents where folders say classes or there are several small files,
+            else lines.
+        blank_lines: Whether lines of nothing but white space are records; documents are always kept.
+        encoding: Of all files, any that Python knows.
+        max_line_bytes: A longer line or document is a reject.
+        split_from, class_from: As in `sources.common.layout`.
+        unlabelled, unknown_class: Of files beside class folders, and folders whose class a given schema lacks, as
+            there.
     """
 
     mode: str = AUTO_LAYOUT

@@ -35,8 +35,10 @@ class Block:
     """Some whole frames of file `ordinal`, the first of which is record first_record and stands at byte first_offset,
     as data begins.
 
-    data: None: all of the file, still to be read. stop: after the last whole frame. is_sound: False: it can't be read
-    in one pass from here on.
+    Attributes:
+        data: None: all of the file, still to be read.
+        stop: After the last whole frame.
+        is_sound: False: it can't be read in one pass from here on.
     """
 
     ordinal: int
