@@ -123,7 +123,7 @@ def machine() -> str:
     """One line about where this ran."""
     import importlib.metadata as metadata
 
-    names = ("recordmill", "numpy", "pyarrow", "numba", "apache-beam", "tensorflow", "tfx-bsl")
+    names = ("recordmill", "numpy", "pyarrow", "apache-beam", "tensorflow", "tfx-bsl")
     versions = []
     for name in names:
         try:

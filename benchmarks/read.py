@@ -77,7 +77,6 @@ def foreign(folder: str, rows: int, rounds: int) -> None:
             out = os.path.join(folder, "foreign-out")
             jobs = {
                 "recordmill": ("read_jobs:foreign", source, out, to),
-                "limit: Numba for this table, pyarrow": ("read_limits:foreign_limit", source, f"{out}-limit", to),
             }
             if to == "memory":
                 jobs["tf.data, told the features"] = ("read_jobs:tf_data_in_memory", source, known)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TextIO
 
-from recordmill.base.progress import Progress, compiling
+from recordmill.base.progress import Progress
 from recordmill.base.sizes import show_duration
 
 
@@ -40,9 +40,6 @@ _STAGES = {
     "verify": "verifying",
 }
 _LOOK_SEC, _PLAIN_SEC = 0.2, 10.0
-_COMPILING_SEC = 1.0  # one that takes less is not worth a line
-COMPILING = "compiling kernels that are new on this machine, which may take a minute; later runs load them"
-NO_KERNEL_CACHE = "compiling kernels, in each run anew: no folder for them can be written (NUMBA_CACHE_DIR names one)"
 
 
 class Display:
@@ -54,7 +51,7 @@ class Display:
         self._moving = _is_terminal(self._stream) or _is_notebook(self._stream)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._show, name="recordmill-progress", daemon=True)
-        self._width, self._last, self._told = 0, "", False
+        self._width, self._last = 0, ""
 
     def __enter__(self) -> Display:
         if not self._quiet:
@@ -78,15 +75,9 @@ class Display:
     def _show(self) -> None:
         shown = time.monotonic()
         while not self._stop.wait(_LOOK_SEC):
-            self._tell_of_compiling()
             if self._moving or time.monotonic() - shown >= _PLAIN_SEC:
                 shown = time.monotonic()
                 self._update(describe_progress(self._progress))
-
-    def _tell_of_compiling(self) -> None:
-        if not self._told and compiling.seconds >= _COMPILING_SEC:
-            self._told = True
-            self.say(COMPILING if compiling.is_kept else NO_KERNEL_CACHE)
 
     def _update(self, text: str) -> None:
         if self._moving and text == self._last:

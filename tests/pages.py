@@ -91,7 +91,5 @@ def _run(command: str) -> str:
     with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(io.StringIO()) as said:
         main(words[1:])
     # on a slow machine progress is said
-    errors = [
-        line for line in said.getvalue().splitlines(keepends=True) if not line.startswith(("reading ", "compiling "))
-    ]
+    errors = [line for line in said.getvalue().splitlines(keepends=True) if not line.startswith("reading ")]
     return printed.getvalue() + "".join(errors)

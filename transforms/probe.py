@@ -17,7 +17,7 @@ from recordmill.storage.files import read_range, stat
 from recordmill.transforms.beam_types import Create, FlatMap, PCollection, Pipeline, Reshuffle, counter
 
 PROBE_NAMESPACE = "recordmill.preflight"
-PACKAGES = ("recordmill", "apache-beam", "numpy", "pyarrow", "numba", "tensorflow-metadata")
+PACKAGES = ("recordmill", "apache-beam", "numpy", "pyarrow", "tensorflow-metadata")
 MUST_MATCH = ("python", "recordmill", "apache-beam", "numpy", "pyarrow")
 _LONGEST = 300
 

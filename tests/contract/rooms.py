@@ -12,8 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "recordmill"
 AT_TOP = ("pipelines", "schemas", "transforms")  # installed as `recordmill.schemas` and so on
 ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside its own; all of them stand above it
-    "base.compilation": "",
-    "base": "base.compilation",
+    "base": "",
     "schemas": "base",
     "storage.stores": "base",
     "storage": "base storage.stores",

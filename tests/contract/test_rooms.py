@@ -30,7 +30,7 @@ from rooms import (
 )
 
 # what the base install has
-BASE = {"numpy", "pyarrow", "numba", "llvmlite", "PIL", "tensorflow_metadata", "google.protobuf", "blake3", "isal"}
+BASE = {"numpy", "pyarrow", "PIL", "tensorflow_metadata", "google.protobuf", "blake3", "isal"}
 # may import it in functions: a saved graph, tf.data, and a ragged value that becomes a tf.RaggedTensor
 TENSORFLOW = {"preprocessing", "records/columns/ragged.py"}
 SHELL = {"apache_beam", "grpc", "tensorflow_transform", "tfx_bsl"}  # the Beam shell's own, in SHELL_FOLDERS only
@@ -239,9 +239,6 @@ OF_LIBRARIES = {"OSFile", "memory_map", "memmap", "open_memmap", "fromfile", "to
 # what is no storage: files of the installation, the machine and the process
 NO_STORAGE = {
     "__main__.py": "the end of the process",
-    "base/compilation/digest.py": "the file that says which Numba is installed",
-    "base/compilation/machine_code.py": "files of compiled kernels, beside the installed source",
-    "base/compilation/numba_kernels.py": "Numba's own",
     "base/machine.py": "/sys/fs/cgroup, which says how many cores there are",
     "commands/main.py": "the standard streams of the process",
     "reader/torch/datasets.py": "a file without a name, which is memory that processes share",

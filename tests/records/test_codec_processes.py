@@ -1,23 +1,16 @@
-"""The compiled code where programs put it: in threads, after fork and spawn, without a folder for its cache,
-beyond 2 GiB.
-"""
+"""The kernels where programs put them: in threads, after fork and spawn, beyond 2 GiB."""
 
 from __future__ import annotations
 
 import hashlib
 import multiprocessing
 import os
-import shutil
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from kit import run_python
 
-import recordmill
 from recordmill.base.errors import DataError
 from recordmill.records.example.encode import encode
 from recordmill.records.tfrecord.frames import scan
@@ -53,41 +46,9 @@ def test_threads_do_not_disturb_each_other() -> None:
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_processes(method: str) -> None:
-    wanted = digest(1)  # the parent has its kernels loaded before it forks
+    wanted = digest(1)  # the parent has loaded the library before it forks
     with multiprocessing.get_context(method).Pool(1) as pool:
         assert pool.apply(digest, (1,)) == wanted
-
-
-@pytest.mark.sweep
-def test_no_folder_for_the_cache(tmp_path: Path) -> None:
-    # A file where the folder should be, beside the source and in the home, stops root as well,
-    # whom no permission stops.
-    package = Path(recordmill.__file__).parent
-    home = tmp_path / "home"
-    home.write_text("a file")
-    copied = tmp_path / "site" / "recordmill"
-    for name in ("base", "schemas", "storage", "records"):
-        module = __import__(f"recordmill.{name}", fromlist=["x"])
-        shutil.copytree(Path(module.__file__).parent, copied / name, ignore=shutil.ignore_patterns("__pycache__"))
-        (copied / name / "__pycache__").write_text("a file")
-    shutil.copy(package / "__init__.py", copied)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("NUMBA_", "PYTHON"))}
-    environment = {
-        **kept,
-        "PYTHONPATH": f"{tmp_path / 'site'}",
-        "HOME": str(home),
-        "XDG_CACHE_HOME": str(home / "cache"),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    program = (
-        "import numpy as np, recordmill\nfrom recordmill.records.tfrecord import frames\n"
-        "made = frames.frame(np.zeros(5, np.uint8), np.array([0, 2, 5]))\n"
-        "print(frames.__file__, frames.scan(made.data, source='x', final=True)[1])"
-    )
-    # -S and a path of our own: the installed package must not be found first
-    paths = os.pathsep.join([str(tmp_path / "site"), *(p for p in sys.path if p.endswith("site-packages"))])
-    result = run_python("-S", "-c", program, check=False, env={**environment, "PYTHONPATH": paths})
-    assert result.stdout.split() == [str(copied / "records" / "tfrecord" / "frames.py"), "37"], result.stderr
 
 
 def test_offsets_beyond_2_gib_in_the_input() -> None:

@@ -19,38 +19,6 @@ class Cancelled(RecordmillError):
     """The user stopped the job; nothing of it is kept."""
 
 
-class Compiling:
-    """Clock of kernels that are being compiled in this process; `base.kernels` sets it, displays read it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._at_once = 0
-        self.since: float | None = None
-        self.is_kept = True
-
-    def begin(self) -> None:
-        """A kernel is compiled, perhaps for another that is."""
-        with self._lock:
-            self._at_once += 1
-            self.since = time.monotonic() if self.since is None else self.since
-
-    def end(self) -> None:
-        """Marks a kernel as compiled."""
-        with self._lock:
-            self._at_once -= 1
-            if not self._at_once:
-                self.since = None
-
-    @property
-    def seconds(self) -> float:
-        """Returns for how long kernels have been compiled without a break; 0 if none are."""
-        since = self.since
-        return 0.0 if since is None else time.monotonic() - since
-
-
-compiling = Compiling()
-
-
 class Progress:
     """One job's counters: its stage, how many records it will have (None: unknown), and how many it has."""
 

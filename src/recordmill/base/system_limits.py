@@ -21,8 +21,7 @@ def limit_reached(error: Exception) -> SystemLimit | None:
         return SystemLimit.MEMORY
     if "can't start new thread" in str(error):
         return SystemLimit.THREADS
-    text = f"{error} {error.__context__}"  # llvmlite raises another in place of the loader's
-    if "failed to map segment" in text or (_is_of_loading(error) and _is_space_limited()):
+    if "failed to map segment" in str(error) or (_is_of_loading(error) and _is_space_limited()):
         return SystemLimit.LIBRARY
     return None
 

@@ -295,7 +295,7 @@ def write_inputs(plan: BuildPlan, folder: Path) -> dict[str, Any]:
 
 
 def _run(plan: BuildPlan, run: str) -> dict[str, Any]:
-    versions = {name: version(name) for name in ("recordmill", "numpy", "pyarrow", "numba")}
+    versions = {name: version(name) for name in ("recordmill", "numpy", "pyarrow")}
     finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return {
         "id": run,
