@@ -159,41 +159,6 @@ def _small_regions(size: int) -> list[tuple[int, int]]:
 EXAMPLES = pytest.mark.parametrize("examples", [20, pytest.param(1000, marks=pytest.mark.sweep)])
 
 
-@EXAMPLES
-@pytest.mark.usefixtures("small_pieces")
-def test_csv_that_changes_its_mind_late(examples: int) -> None:
-    found = set[str]()
-
-    @settings(max_examples=examples, deadline=None)
-    @given(
-        st.lists(st.sampled_from(sorted(COLUMNS)), min_size=1, unique=True),
-        st.lists(st.integers(1, 30), min_size=1, max_size=3),
-        st.sampled_from(LATE),
-        st.sampled_from([200, 1000, 1 << 20]),
-        common_options,
-        st.integers(1, 3),
-        st.sampled_from(ROOMS),
-    )
-    def check(
-        names: list[str], sizes: list[int], late: Any, range_bytes: int, options: Any, threads: int, room: Room
-    ) -> None:
-        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as spool:
-            paths = [Path(folder, f"{number}.csv") for number in range(len(sizes))]
-            for path, size in zip(paths, sizes, strict=True):
-                path.write_bytes(csv_text(range(size), names, late if path is paths[-1] else None))
-
-            def plan(room: Room) -> Any:
-                common = PlanOptions(threads=threads, parsed_bytes=room[0], parsed_folder=spool * room[1], **options)
-                return csv_source._plan(tuple(input_files(*paths)), CsvOptions(header=True), common, range_bytes)
-
-            source = check_same(plan, room)
-            if source is not None:
-                found.update(where(source.cache))
-
-    check()
-    assert found, "nothing was kept, so nothing was compared"
-
-
 @pytest.mark.usefixtures("small_pieces")
 def test_a_range_is_kept_in_memory_and_in_a_file_or_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, spool = tmp_path / "a.csv", tmp_path / "spool"
@@ -300,26 +265,36 @@ def json_text(rows: range, names: list[str], late: Any) -> bytes:
 
 @EXAMPLES
 @pytest.mark.usefixtures("small_pieces")
-def test_json_lines_that_change_their_mind_late(examples: int) -> None:
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_records_that_change_their_mind_late(kind: str, examples: int) -> None:
+    made: dict[str, tuple[Any, Any, Any]] = {
+        "csv": (COLUMNS, st.sampled_from(LATE), csv_text), "jsonl": (FIELDS, late_values, json_text),
+    }  # fmt: skip
+    columns, lates, text = made[kind]
     found = set[str]()
 
     @settings(max_examples=examples, deadline=None)
     @given(
-        st.lists(st.sampled_from(sorted(FIELDS)), min_size=1, unique=True),
+        st.lists(st.sampled_from(sorted(columns)), min_size=1, unique=True),
         st.lists(st.integers(1, 40), min_size=1, max_size=3),
-        late_values,
+        lates,
+        st.sampled_from([200, 1000, 1 << 20]),
         common_options,
         st.integers(1, 3),
         st.sampled_from(ROOMS),
     )
-    def check(names: list[str], sizes: list[int], late: Any, options: Any, threads: int, room: Room) -> None:
+    def check(
+        names: list[str], sizes: list[int], late: Any, range_bytes: int, options: Any, threads: int, room: Room
+    ) -> None:
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as spool:
-            paths = [Path(folder, f"{number}.jsonl") for number in range(len(sizes))]
+            paths = [Path(folder, f"{number}.{kind}") for number in range(len(sizes))]
             for path, size in zip(paths, sizes, strict=True):
-                path.write_bytes(json_text(range(size), names, late if path is paths[-1] else None))
+                path.write_bytes(text(range(size), names, late if path is paths[-1] else None))
 
             def plan(room: Room) -> Any:
                 common = PlanOptions(threads=threads, parsed_bytes=room[0], parsed_folder=spool * room[1], **options)
+                if kind == "csv":
+                    return csv_source._plan(tuple(input_files(*paths)), CsvOptions(header=True), common, range_bytes)
                 return plan_jsonl(input_files(*paths), JsonlOptions(max_line_bytes=400), common)
 
             source = check_same(plan, room)
