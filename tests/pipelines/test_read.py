@@ -29,18 +29,13 @@ from recordmill.records.writers.outputs import WriterSettings, find_output
 from recordmill.schemas.arrow import from_arrow, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.tfmd import to_pbtxt
-from recordmill.shards import cutting
 from recordmill.shards.manifest import load
 from recordmill.shards.rejects import TooManyRejects
 from recordmill.storage.codecs import SHARD_SUFFIXES
 
+PIECE_BYTES = 10_000
+
 TRAIN, TEST = mixed_rows(400), mixed_rows(30, 400)
-
-
-@pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many pieces of small data, so that threads and jobs have something to share."""
-    monkeypatch.setattr(cutting, "PIECE_BYTES", 10_000)
 
 
 @pytest.fixture(scope="module", params=list(SHARD_SUFFIXES))

@@ -27,7 +27,8 @@ from recordmill.records.writers import file_names
 from recordmill.records.writers.files import FileLayout, FilesWriter
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.shards import cutting
+
+PIECE_BYTES = 10_000
 
 JPEG, PNG = b"\xff\xd8\xff\xe0 the rest of a JPEG", b"\x89PNG\r\n\x1a\n the rest of a PNG"
 SCHEMA = Schema(
@@ -38,12 +39,6 @@ SCHEMA = Schema(
         Feature("boxes", "float32", (None, 2)),
     )
 )
-
-
-@pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many pieces of small data, so that threads have something to share."""
-    monkeypatch.setattr(cutting, "PIECE_BYTES", 10_000)
 
 
 def table(names: list[str | None], values: list[bytes | None] | None = None, schema: Schema = SCHEMA) -> pa.Table:

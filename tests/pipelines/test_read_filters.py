@@ -24,14 +24,10 @@ from recordmill.records.columns.predicate import Predicate
 from recordmill.records.writers.npy import open_columns
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.shards import cutting
+
+PIECE_BYTES = 8_000
 
 ROWS = mixed_rows(300)
-
-
-@pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cutting, "PIECE_BYTES", 8_000)
 
 
 @pytest.fixture(scope="module")

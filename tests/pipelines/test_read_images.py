@@ -24,14 +24,10 @@ from recordmill.records.columns import decode_images
 from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.records.writers.npy import open_columns
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.shards import cutting
+
+PIECE_BYTES = 10_000
 
 SCHEMA = Schema((Feature("image", "bytes"), Feature("label", "int64", (), True), Feature("other", "bytes", (), True)))
-
-
-@pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cutting, "PIECE_BYTES", 10_000)
 
 
 def encoded(size: tuple[int, int], seed: int, name: str = "PNG", mode: str = "RGB") -> bytes:
