@@ -1,4 +1,5 @@
-"""What `build.py` compares: recordmill and the ways people build TFRecords without it.
+"""Jobs that `build.py` compares: recordmill and the ways people build TFRecords without it.
+
 Each function sets up and returns the work.
 """
 

@@ -36,7 +36,7 @@ Spooled = tuple[int, int]  # (shard, how many bytes)
 
 
 def blocks(shards: int) -> Iterator[Block]:
-    """What a group has for each shard, one shard after the other."""
+    """Yields the blocks of a group for each shard, one shard after the other."""
     for number in range(GROUP // BLOCK):
         yield number * BLOCK * shards // GROUP, os.urandom(BLOCK)
 
@@ -60,7 +60,7 @@ def spool(element: tuple[int, Iterable[bytes]]) -> Spooled:
 
 
 class Spool(beam.DoFn):
-    """The same block by block; the timer tells that the shard has no more."""
+    """Shuffle by stateful DoFns, block by block; the timer tells that the shard has no more."""
 
     SEEN = ReadModifyWriteStateSpec("seen", BytesCoder())
     END = TimerSpec("end", TimeDomain.WATERMARK)
@@ -111,7 +111,7 @@ def construct(pipeline: beam.Pipeline, way: str, groups: int, shards: int) -> No
 
 
 def wait(flink: Flink, name: str, seconds: float) -> str:
-    """What became of the job of that name; it is cancelled if it takes longer."""
+    """Returns what became of the job of that name; it is cancelled if it takes longer."""
     while (job := flink.named(name)) is None:
         time.sleep(1)
     try:

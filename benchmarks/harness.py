@@ -25,8 +25,15 @@ HERE = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class Measured:
-    """start_up, work: seconds. peak: bytes of resident memory. base: of them, before the work began. cpu: seconds of
-    processors that the work took, the system's included; beside others' work it says more than wall time.
+    """Measurement of one run.
+
+    Attributes:
+        start_up: seconds.
+        work: seconds.
+        peak: bytes of resident memory.
+        base: of them, before the work began.
+        cpu: seconds of processors that the work took, the system's included; on a busy machine they say more than
+            wall time.
     """
 
     start_up: float
@@ -37,7 +44,7 @@ class Measured:
 
 
 def job(prepare: Callable[..., Callable[[], object]], *args: str) -> None:
-    """In the child: imports and set-up, then the work, then one JSON line."""
+    """Runs in the child: imports and set-up, then the work, then one JSON line."""
     started = time.perf_counter()
     work = prepare(*args)
     begun = time.perf_counter()
@@ -49,7 +56,7 @@ def job(prepare: Callable[..., Callable[[], object]], *args: str) -> None:
 
 
 def _cpu_sec() -> float:
-    """What this process and its children have taken so far."""
+    """Returns the processor time of this process and its children so far."""
     used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
@@ -61,7 +68,7 @@ def peak_bytes() -> int:
 
 
 def resident_bytes() -> int:
-    """What this process holds in memory now, pages of mapped files included."""
+    """Returns the memory of this process now, pages of mapped files included."""
     with open("/proc/self/statm") as status:
         return int(status.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 

@@ -1,4 +1,4 @@
-"""What a driver holds of very many input files, and how large they are as what workers read.
+"""Memory of a driver with very many input files, and the size of the plan that workers read.
 
 python benchmarks/listing.py [FILES]            empty files on a disk, 1,000,000 unless told, listed as for a build
 python benchmarks/listing.py [FILES] --names    a server of S3 that has names only, in a process of its own: its

@@ -30,7 +30,7 @@ BATCH = 256
 
 
 def bytes_read() -> int:
-    """What this process has read from files so far, from the page cache or not."""
+    """Returns how many bytes this process has read from files so far, from the page cache or not."""
     with open("/proc/self/io") as file:
         return int(next(line for line in file if line.startswith("rchar")).split()[1])
 

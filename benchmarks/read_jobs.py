@@ -1,4 +1,5 @@
-"""What `read.py` compares: recordmill and the ways people turn TFRecords into a table.
+"""Jobs that `read.py` compares: recordmill and the ways people turn TFRecords into a table.
+
 Each function sets up and returns the work.
 """
 
@@ -39,7 +40,7 @@ def recordmill_read(source: str, out: str, to: str) -> Work:
 
 
 def foreign(source: str, out: str, to: str) -> Work:
-    """The same table without a manifest, an index or a schema: to one Parquet file, or to arrays in memory."""
+    """Reads the same table without a manifest, an index or a schema: to one Parquet file, or to arrays in memory."""
     import recordmill
 
     if to == "parquet":
@@ -64,9 +65,13 @@ def tf_data_in_memory(source: str, schema_of: str) -> Work:
 
 
 def tf_data(source: str, out: str, to: str, known: str = "") -> Work:
-    """tf.data with parse_example on batches of 50,000, its fastest size here, then pyarrow or NumPy.
+    """Reads by tf.data with parse_example on batches of 50,000, its fastest size here, then pyarrow or NumPy.
 
-    known: the data set that says what the features are, if source does not.
+    Args:
+        source: the files.
+        out: the output.
+        to: its kind.
+        known: the data set that says what the features are, if source does not.
     """
     import numpy as np
     import pyarrow as pa
@@ -219,8 +224,8 @@ def tensors_tf_data(source: str, out: str) -> Work:
 
 
 def tensors_limit(source: str, out: str) -> Work:
-    """What must be done at least: read each byte, check both CRCs of each record,
-    write each tensor once from where it lies, flush.
+    """Limit of a read of tensors: read each byte, check both CRCs of each record, write each tensor once from where
+    it lies, flush.
     """
     import numpy as np
 
@@ -252,8 +257,8 @@ def tensors_limit(source: str, out: str) -> Work:
 
 
 def payload_at(record: Any, size: int) -> int:
-    """Where the tensor of a record of `make_tensors` begins:
-    behind its own length, which is written as protobuf writes numbers.
+    """Returns where the tensor of a record of `make_tensors` begins: after its own length, which is written as
+    protobuf writes numbers.
     """
     length = bytes([size & 127 | 128, size >> 7 & 127 | 128, size >> 14])
     return record[:200].tobytes().index(b"\x0a" + length) + 1 + len(length)

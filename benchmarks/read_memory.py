@@ -39,7 +39,7 @@ def read_job(source: str, out: str, memory: str, *options: str) -> Callable[[], 
 
 
 def copy_job(source: str, out: str) -> Callable[[], object]:
-    """What the disk alone takes: the shards as they are, copied and synced."""
+    """Copies and syncs the shards as they are: the time of the disk alone."""
 
     def work() -> None:
         shutil.copytree(source, out)

@@ -1,4 +1,4 @@
-"""How long commands take from the shell to their end on a small data set: imports and compiled code from the disk.
+"""Time of commands from the shell to their end on a small data set: imports and compiled code from the disk.
 
     python benchmarks/start.py [--runs 20]
 

@@ -1,4 +1,5 @@
-"""What statistics cost a build of the CSV file and of the JPEGs of `build.py`: processors' seconds with and without
+"""Cost of the statistics of a build of the CSV file and of the JPEGs of `build.py`: processors' seconds with and
+without
 them, in turn in one process, which has built each once before.
 
     python benchmarks/statistics_cost.py [csv|images] [--rounds 7] [--rows 1000000] [--images 2000] [--folder FOLDER]
@@ -41,7 +42,7 @@ def timed(spent: list[float], function: Callable[..., Any]) -> Callable[..., Any
 
 
 def cpu_sec(work: Callable[[], object]) -> float:
-    """What work takes of all processors, the system's time included."""
+    """Returns the time of all processors that the work takes, the system's included."""
     before = resource.getrusage(resource.RUSAGE_SELF)
     work()
     after = resource.getrusage(resource.RUSAGE_SELF)

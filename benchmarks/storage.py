@@ -72,7 +72,7 @@ def stream(source: str) -> Callable[[], object]:
 
 
 def raw_gets(root: str, objects: str) -> Callable[[], object]:
-    """What the library alone takes to fetch them."""
+    """Fetches the objects by the library alone."""
     import obstore
     from obstore.store import S3Store
 
@@ -89,8 +89,8 @@ def raw_gets(root: str, objects: str) -> Callable[[], object]:
 
 
 def raw_reads(out: str) -> Callable[[], object]:
-    """What the library alone takes, from its import on, for the requests of a read of that data set, one after the
-    other: what the plan asks, then the shards by parts as a read has them.
+    """Sends the requests of a read of that data set by the library alone, one after the other: those of the plan,
+    then the shards by parts as a read has them.
     """
 
     def one_after_the_other() -> None:

@@ -51,7 +51,7 @@ def made(out: str) -> str:
 
 
 def tuned(ds: recordmill.Dataset) -> Way:
-    """What TensorFlow's guide on performance makes of it: interleave, shuffle, batch, parse_example, AUTOTUNE."""
+    """Pipeline of TensorFlow's guide on performance: interleave, shuffle, batch, parse_example, AUTOTUNE."""
     parsed, lists = parser(ds.schema, {}), padded(ds)
     paths = [file.path for file in ds.catalog.files]
 
@@ -99,7 +99,7 @@ def measure(way: Way, seed: int) -> tuple[float, float, float]:
 
 
 def cpu_seconds() -> float:
-    """Of this process, and of those that it started, also where they still run."""
+    """Returns the processor time of this process, and of those that it started, also where they still run."""
     ticks = 0
     for children in Path("/proc/self/task").glob("*/children"):
         for child in children.read_text().split():

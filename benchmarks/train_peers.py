@@ -1,5 +1,4 @@
-"""What others make of the same records, for train.py and train_images.py: Grain, SPDL and LitData, each where it is
-installed.
+"""Peers of train.py and train_images.py on the same records: Grain, SPDL and LitData, each where it is installed.
 
 They take one record after the other, so of tables they get the first 50,000 records. Grain reads the data set itself,
 as a source of records; LitData a copy in its own format; SPDL, which has no format of records, the images as files.
@@ -28,13 +27,13 @@ Record = dict[str, Any]
 
 
 def installed() -> dict[str, bool]:
-    """Which of them are."""
+    """Returns which peers are installed."""
     found = {name: bool(importlib.util.find_spec(name)) for name in ("grain", "litdata")}
     return found | {"spdl": has_spdl()}
 
 
 def has_spdl() -> bool:
-    """Whether SPDL is there with FFmpeg's libraries, which its wheel does not bring."""
+    """Returns whether SPDL is there with FFmpeg's libraries, which its wheel does not bring."""
     try:
         return bool(import_module("spdl.io.lib")._import_libspdl())
     except (ImportError, RuntimeError):
@@ -80,7 +79,7 @@ def as_it_is(record: Record) -> Record:
 
 
 def filled(record: Record) -> Record:
-    """What is missing as a number or a text that both formats can hold."""
+    """Returns the record with a number or a text, which both formats can hold, for what is missing."""
     return {name: "" if value is None else value for name, value in record.items()}
 
 
@@ -110,8 +109,8 @@ def grained(
 
 
 class LitData:
-    """LitData's own format beside the data set, written once, and its loader with a process for each core, which
-    stay: in the first round they are started.
+    """LitData's own format of the data set, written once, and its loader with a process for each core, which stay: in
+    the first round they are started.
     """
 
     def __init__(

@@ -212,7 +212,7 @@ def _field(feature: Feature, is_image: bool, label: str | None) -> dict[str, Any
 
 
 def _data_type(feature: Feature) -> str:
-    """`cr:UInt8` of uint8, `cr:Float32` of float32; a timestamp is a number of its unit."""
+    """Returns `cr:UInt8` of uint8, `cr:Float32` of float32; a timestamp is a number of its unit."""
     dtype = "int64" if feature.timestamp else feature.dtype
     for prefix, name in (("uint", "UInt"), ("int", "Int"), ("float", "Float")):
         if dtype.startswith(prefix):

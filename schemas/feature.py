@@ -195,7 +195,7 @@ class Feature:
         return (values, *lengths)
 
     def describe(self) -> str:
-        """`uint8 [28, 28]`, `string`, `int64 [?]`: for tables and messages."""
+        """Returns `uint8 [28, 28]`, `string`, `int64 [?]`: for tables and messages."""
         if not self.shape:
             return self.dtype
         return f"{self.dtype} [{', '.join('?' if size is None else str(size) for size in self.shape)}]"

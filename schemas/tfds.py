@@ -118,7 +118,7 @@ def _taken(schema: Schema) -> list[Feature]:
 
 
 def _refusal(feature: Feature) -> str | None:
-    """Why TFDS can't give the same values for the feature, or None."""
+    """Returns why TFDS can't give the same values for the feature, or None."""
     if feature.per_step:  # the context of a SequenceExample is read as the features of an Example
         return "it is a feature list: TFDS reads the context of SequenceExamples only"
     if not feature.required:

@@ -129,7 +129,7 @@ else:
         return collection.is_bounded and isinstance(collection.windowing.windowfn, GlobalWindows)
 
     def row_fields(collection: PCollection) -> list:
-        """(name, type) of the fields of rows; UsageError where they are no rows."""
+        """Returns (name, type) of the fields of rows; UsageError where they are no rows."""
         element = collection.element_type
         rows = element if isinstance(element, RowTypeConstraint) else RowTypeConstraint.from_user_type(element)
         if rows is None:

@@ -103,7 +103,7 @@ class _AddHistograms(CombineFn):
 
 
 def survey_all(histogram: Histogram | None, accounts: Iterable[Account], plan: SharedPlan) -> Survey:
-    """All accounts to what the other half of the build needs."""
+    """Turns all accounts into what the other half of the build needs."""
     with plan.job_folder.attach().alive():
         return survey(plan, accounts, histogram)
 

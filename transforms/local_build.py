@@ -65,7 +65,7 @@ def build_locally(_: bytes, given: SentPlan) -> Manifest:
 
 
 def ingest_all(plan: BuildPlan, sketches: SketchPool | None = None) -> tuple[list[Ingested], Histogram]:
-    """All groups, each read, encoded, counted and written as runs, on the plan's threads; and where all keys lie."""
+    """Reads, encodes, counts and writes all groups as runs, on the plan's threads; and where all keys lie."""
     progress = progress_of(plan.folder)
     total = Histogram.zero(plan.buckets.splits, plan.buckets.count)
     done = []

@@ -60,7 +60,7 @@ def make_pack(numbers: Iterable[int], run: SharedRun) -> Iterator[FinishedJob]:
 
 
 def list_all(_: None, made: Iterable[FinishedJob], run: SharedRun) -> int:
-    """All results, to one list."""
+    """Joins all results in one list."""
     return list_finished(run, made)
 
 

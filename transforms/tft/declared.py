@@ -86,8 +86,8 @@ def _numbers(tensor: Any) -> Any:
 
 
 def _finite(tensor: Any, results: _Found) -> Any:
-    """[n] the values by which anything is fitted: one NaN would make every mean and extreme NaN. How many others there
-    are is marked.
+    """Returns [n] the values by which anything is fitted: one NaN would make every mean and extreme NaN. How many
+    others there are is marked.
     """
     import tensorflow as tf
     import tensorflow_transform as tft
@@ -134,8 +134,8 @@ def _bucketize(tensor: Any, step: TransformStep, results: _Found) -> Any:
 
 
 def _quantiles(values: Any, count: int) -> Any:
-    """[1, count - 1] as `tft.quantiles` finds them, but in float64, as its sketches hold them: rounded to float32 they
-    would not tell large numbers apart.
+    """Returns [1, count - 1] as `tft.quantiles` finds them, but in float64, as its sketches hold them: rounded to
+    float32 they would not tell large numbers apart.
     """
     import numpy as np
     import tensorflow as tf
@@ -221,7 +221,7 @@ def _impute(tensor: Any, step: TransformStep, results: _Found) -> Any:
 
 
 def _filled(tensor: Any, filling: Any) -> Any:
-    """[rows] of a SparseTensor with at most one value a row."""
+    """Returns [rows] of a SparseTensor with at most one value a row."""
     import tensorflow as tf
     import tensorflow_transform as tft
 

@@ -122,7 +122,7 @@ def _kind(value: Any) -> str:
 
 
 def send_by_value(function: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Have Beam's pickler carry the function's module as it is, since workers have no such module.
+    """Makes Beam's pickler carry the function's module as it is, since workers have no such module.
 
     Raises:
         UsageError: it holds something that can't be pickled; it names what.

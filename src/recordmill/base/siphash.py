@@ -19,8 +19,8 @@ U64 = npt.NDArray[np.uint64]
 
 
 def derive_key(seed: int, purpose: bytes, *parts: bytes) -> tuple[int, int]:
-    """A 128-bit key, as two little-endian words:
-    BLAKE2b-128 of seed and parts, personalised by purpose (at most 16 bytes).
+    """A 128-bit key, as two little-endian words: BLAKE2b-128 of seed and parts, personalised by purpose (at most 16
+    bytes).
 
     Parts are length-prefixed, so that ("ab", "c") and ("a", "bc") differ.
     """
@@ -29,7 +29,7 @@ def derive_key(seed: int, purpose: bytes, *parts: bytes) -> tuple[int, int]:
 
 
 def derive_keys(seed: int, purpose: bytes, of: Iterable[Sequence[bytes]]) -> U64:
-    """[items, 2]: `derive_key` of the parts of each."""
+    """Returns [items, 2]: `derive_key` of the parts of each."""
     begun = hashlib.blake2b(seed.to_bytes(8, "little", signed=True), digest_size=16, person=purpose)
 
     def digest(parts: Sequence[bytes]) -> bytes:
@@ -50,7 +50,7 @@ def hash_positions(
 def hash_bytes(
     key: tuple[int, int], data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
 ) -> U64:
-    """[n] SipHash-2-4 of the n spans of data under the key."""
+    """Returns [n] SipHash-2-4 of the n spans of data under the key."""
     out = np.empty(len(starts), np.uint64)
     spans = np.ascontiguousarray(starts), np.ascontiguousarray(lengths)
     native.hash_spans(key[0], key[1], np.ascontiguousarray(data), *spans, out)

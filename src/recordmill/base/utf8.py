@@ -22,7 +22,7 @@ def is_utf8(data: Bytes) -> bool:
 
 
 def split_lines(data: Bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """(starts, stops) of the lines, without their line feed or CRLF."""
+    """Returns (starts, stops) of the lines, without their line feed or CRLF."""
     counts = native.LineCounts()
     native.count_lines(data, counts)
     starts, stops = np.empty((2, counts.lines), np.int64)
@@ -31,7 +31,7 @@ def split_lines(data: Bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int6
 
 
 def bad_lines(data: Bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """(starts of the lines that are not UTF-8, the place of the first bad byte in each)."""
+    """Returns (starts of the lines that are not UTF-8, the place of the first bad byte in each)."""
     starts, stops = split_lines(data)
     places = np.empty(len(starts), np.int64)
     native.find_bad_lines(data, starts, stops, places)

@@ -385,7 +385,7 @@ def declare_transform(declared: Mapping[str, Any], schema: Schema) -> Declaratio
 
 
 def _steps(name: str, spec: Any) -> Iterator[tuple[str, Any]]:
-    """(word, argument) in order."""
+    """Yields (word, argument) in order."""
     if isinstance(spec, str):
         yield spec, None
     elif isinstance(spec, Mapping):

@@ -222,7 +222,7 @@ class TransformGraph:
         return arrays
 
     def fitted(self) -> dict[tuple[int, str], Any]:
-        """(number of the column, name of the result) to its value, of operations named `fitted_NUMBER_NAME`."""
+        """Returns (number of the column, name of the result) to its value, of operations named `fitted_NUMBER_NAME`."""
         results = {}
         for op in self._graph.get_operations():
             match = FITTED.fullmatch(op.name)

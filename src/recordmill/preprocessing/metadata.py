@@ -88,7 +88,7 @@ def _dtype(name: str, dtype: str, raw: Schema) -> str:
 
 
 def passthrough_features(raw: Schema, copied: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """(output name, raw name) of the raw features that no output keeps as they are."""
+    """Returns (output name, raw name) of the raw features that no output keeps as they are."""
     there = {source for _, source in copied}
     return tuple((RAW_PREFIX + feature.name, feature.name) for feature in raw if feature.name not in there)
 
@@ -247,7 +247,7 @@ def check_files(folder: str, about: Mapping[str, Any]) -> None:
 
 
 def _files(folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(name below the folder, size and SHA-256) of all files, by name."""
+    """Yields (name below the folder, size and SHA-256) of all files, by name."""
     for path in paths_below(folder):
         if is_file(path) and not is_link(path):
             data = read_range(str(path)).tobytes()

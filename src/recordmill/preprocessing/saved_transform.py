@@ -71,7 +71,7 @@ class SavedTransform:
         return replace(self, outputs=outputs, copied=copied, schema=schema, about=about)
 
     def apply(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
-        """(the transformed records without those refused, row number to why it is refused).
+        """Returns (the transformed records without those refused, row number to why it is refused).
 
         Raises:
             DataError: it refuses more than MOST_REFUSED rows, or gives what its schema doesn't say. No message holds a
@@ -149,7 +149,7 @@ _NOWHERE: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
 
 def misfits(declared: DeclaredColumn, raw: pa.Array, made: pa.Array) -> tuple[npt.NDArray[np.int64], str]:
-    """(rows for which a declared column's steps have no value, why)."""
+    """Returns (rows for which a declared column's steps have no value, why)."""
     steps = [step.name for step in declared.steps]
     if steps[-1] == "one_hot" and "vocabulary" not in steps:  # whose unknown words are of no class
         ones, classes = _flat(made)[0], declared.value.shape[0] or 1
@@ -172,7 +172,7 @@ def misfits(declared: DeclaredColumn, raw: pa.Array, made: pa.Array) -> tuple[np
 
 
 def _flat(column: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """(the numbers of a column that are there, the row of each)."""
+    """Returns (the numbers of a column that are there, the row of each)."""
     rows = np.arange(len(column))
     if pa.types.is_fixed_size_list(column.type):
         rows, column = np.repeat(rows, column.type.list_size), column.flatten()

@@ -31,7 +31,7 @@ _ARROW = {"float32": pa.float32(), "float64": pa.float64(), "int64": pa.int64(),
 
 
 def unfit(feature: Feature) -> str | None:
-    """Why the feature can't be handed to a transform, or None if it can."""
+    """Returns why the feature can't be handed to a transform, or None if it can."""
     if feature.ragged_rank > 1 or (feature.ragged_rank and feature.inner_shape):
         return f"it is {feature.describe()}, and a transform takes no lists of lists"
     if feature.shape and not feature.required and not feature.ragged_rank:
@@ -40,7 +40,7 @@ def unfit(feature: Feature) -> str | None:
 
 
 def layout(feature: Feature) -> str:
-    """`dense`, `sparse` or `ragged`."""
+    """Returns `dense`, `sparse` or `ragged`."""
     return RAGGED_TENSOR if feature.ragged_rank else DENSE if feature.required else SPARSE
 
 
@@ -171,7 +171,7 @@ def column(tensor: Any, feature: Feature, rows: int) -> pa.Array:
 
 
 def _flat_of(tensor: Any, rows: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64] | None]:
-    """(values of the first rows, where each row's begin and end or None)."""
+    """Returns (values of the first rows, where each row's begin and end or None)."""
     import tensorflow as tf
 
     if isinstance(tensor, tf.SparseTensor):

@@ -270,7 +270,7 @@ class Dataset(Scanner, Trainable, Described):
         return work(self)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Every record as a dict, as `ds[i]` gives it: for looking, not for bulk."""
+        """Yields every record as a dict, as `ds[i]` gives it: for looking, not for bulk."""
         for batch in self.record_batches():
             yield from rows_of(batch, self.schema)
 

@@ -68,7 +68,7 @@ def headline(catalog: Catalog, records: int | None, subset: int | None, conditio
 
 
 def feature_lines(schema: Schema) -> list[tuple[str, str]]:
-    """(name, what it holds) of each feature."""
+    """Returns (name, what it holds) of each feature."""
     label = schema.label
     return [
         (f.name, f"{f.describe()}{'' if f.required else ' or missing'}{' (label)' if f.name == label else ''}")
@@ -116,7 +116,7 @@ def show_time(time: pa.TimestampScalar) -> str:
 
 
 def show_item(item: Any, dtype: str = "float64") -> str:
-    """One number, text or binary value; a float with as many digits as its dtype holds.
+    """Formats one number, text or binary value; a float with as many digits as its dtype holds.
 
     >>> show_item(0.10000000149011612, "float32")
     '0.1'

@@ -291,7 +291,7 @@ class _Places:
             self.records[file.file.split] += count
 
     def of(self, number: int) -> tuple[str, int]:
-        """(file, number in it) of a record."""
+        """Returns (file, number in it) of a record."""
         at = int(np.searchsorted(self.dataset.ends, number, "right"))
         return self.dataset.files[at].file.path, number - (int(self.dataset.ends[at - 1]) if at else 0)
 

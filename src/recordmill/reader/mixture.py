@@ -169,7 +169,7 @@ class Mixture(Trainable):
         return np.concatenate([lengths for lengths, _ in known]), np.concatenate(counts)
 
     def head(self, records: int = 5) -> pa.Table:
-        """Some first records of each data set."""
+        """Returns some first records of each data set."""
         share = -(-records // len(self.mixed.datasets))
         tables = [dataset.head(share) for dataset in self.mixed.datasets]
         return pa.concat_tables([table.cast(tables[0].schema) for table in tables])

@@ -100,7 +100,7 @@ def _parse(data: bytes, plan: Plan, values: dict[str, Any], whole: bool) -> None
 
 
 def _field(data: bytes, at: int, tag: int, limit: int) -> tuple[int, int]:
-    """(start, end) of the content of a length-delimited field that must stand at `at` and end by limit."""
+    """Returns (start, end) of the content of a length-delimited field that must stand at `at` and end by limit."""
     if data[at] != tag:
         raise _NotPlain
     length = data[at + 1]
@@ -237,7 +237,8 @@ def _ints(least: int, most: int) -> Callable[[bytes, int, int], list[int]]:
 
 
 def read_row(file: FileAccess, record: int, decoding: Decoding, plan: Plan | None, *, whole: bool) -> dict[str, Any]:
-    """One record of a file. plan: the quick way, where there is one; whole: the schema is all that the records hold.
+    """Reads one record of a file. plan: the quick way, where there is one; whole: the schema is all that the
+    records hold.
 
     Raises:
         DataError: it is damaged, or does not fit the schema.
@@ -253,7 +254,7 @@ def read_row(file: FileAccess, record: int, decoding: Decoding, plan: Plan | Non
 
 
 def rows_of(batch: pa.RecordBatch, schema: Schema) -> Iterator[dict[str, Any]]:
-    """Every row of a batch with the columns of the schema, in its order."""
+    """Yields every row of a batch with the columns of the schema, in its order."""
     for row in range(batch.num_rows):
         yield {
             feature.name: value_of(column.slice(row, 1), feature)

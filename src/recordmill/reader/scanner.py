@@ -277,7 +277,7 @@ class Scanner:
         return self._with_view(self.view.renamed(names, self.schema), self._stored.names)
 
     def filter(self, what: str | pc.Expression | Sequence[int] | npt.NDArray[Any]) -> Self:
-        """Some of the records, in the same order, numbered from 0.
+        """Returns some of the records, in the same order, numbered from 0.
 
         what: a condition on the features under the names that they have here, as `where` of `open`, evaluated when it
         is needed; or a bool for each record; or the numbers of those that are kept. Their numbers are held: 4 bytes a

@@ -82,8 +82,8 @@ class Described:
         return stored_statistics(self) or DatasetStatistics.of_sketch(count_statistics(self))
 
     def stored_lengths(self: Any, feature: str) -> tuple[Int64s, npt.NDArray[np.float64]] | None:
-        """([n] lengths of the feature's lists, [n] how many records have about each), as the build has counted them;
-        None where it has not, or where the lists have lists.
+        """Returns ([n] lengths of the feature's lists, [n] how many records have about each), as the build has
+        counted them; None where it has not, or where the lists have lists.
         """
         statistics, described = stored_statistics(self.encoded), self.schema[feature]
         if statistics is None or described.ragged_rank != 1:

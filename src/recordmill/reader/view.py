@@ -134,7 +134,7 @@ def rename_features(schema: Schema, names: Mapping[str, str]) -> Schema:
 
 
 def _under_shown_names(full: Schema, names: Mapping[str, str]) -> Schema:
-    """All features under the names that are shown, but for those whose own name another one has now."""
+    """Returns all features under the names that are shown, but for those whose own name another one has now."""
     hidden = {*names} - {*names.values()}
     return rename_features(
         full.select(name for name in full.names if name not in hidden),

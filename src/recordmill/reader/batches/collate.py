@@ -47,7 +47,7 @@ def padded_steps(column: Ragged, edges: Int64s, lengths: Int64s, value: Any) -> 
 
 
 def padded_flat(column: Ragged, edges: Int64s, lengths: Int64s, value: Any) -> tuple[Array, Int64s]:
-    """([items, ...] of all steps, [steps + 1] where each step's begin) of a column of numbers."""
+    """Returns ([items, ...] of all steps, [steps + 1] where each step's begin) of a column of numbers."""
     values = np.ascontiguousarray(column.values)
     starts = np.zeros(len(edges), np.int64)
     np.cumsum(np.diff(edges) * lengths, out=starts[1:])
@@ -106,7 +106,7 @@ def split_column(name: str, column: Any, chunk: StepChunk, collation: Collation 
 
 
 def step_lengths(lengths: Int64s, chunk: StepChunk, collation: Padded | Bucketed) -> Int64s:
-    """[steps] what each step is padded to."""
+    """Returns [steps] what each step is padded to."""
     if isinstance(collation, Bucketed):
         assert chunk.lengths is not None
         return chunk.lengths
@@ -119,7 +119,7 @@ def step_lengths(lengths: Int64s, chunk: StepChunk, collation: Padded | Bucketed
 
 
 def one_hot(name: str, column: Array, collation: OneHot) -> npt.NDArray[np.float32]:
-    """[rows, depth]; a missing number is no class.
+    """Returns [rows, depth]; a missing number is no class.
 
     Raises:
         DataError: a number is no class.
@@ -175,7 +175,7 @@ _LOOKED_AT = 256  # of the first records: about a batch, whose longest list all 
 
 
 def padded_row_bytes(dataset: Fetchable, collations: Mapping[str, Collation]) -> int:
-    """About how many bytes a row takes in the arrays that lists of numbers are padded to."""
+    """Returns about how many bytes a row takes in the arrays that lists of numbers are padded to."""
     features = {feature.name: feature for feature in dataset.schema}
     numbers = {name: collation for name, collation in collations.items() if not is_bytes(features[name])}
     padded = {

@@ -30,7 +30,7 @@ from recordmill.records.columns.ragged import Ragged
 
 
 def lengths_of(column: pa.Array) -> Int64s:
-    """[rows] how many items each row of a list column has; a missing one has none."""
+    """Returns [rows] how many items each row of a list column has; a missing one has none."""
     found: Int64s = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     return found
 
@@ -96,7 +96,7 @@ class Buckets:
         return np.searchsorted(np.array(self.how.boundaries), lengths).astype(np.int64)
 
     def _order(self, bucket: Int64s, rows: StepRows, schedule: Schedule) -> Int64s:
-        """[rows] the rows by bucket, their full steps in random order; a shorter one stays the last."""
+        """Returns [rows] the rows by bucket, their full steps in random order; a shorter one stays the last."""
         size, sampler = schedule.steps.batch_size, schedule.sampler
         order = np.argsort(bucket, kind="stable")
         full = len(order) // size
@@ -138,8 +138,8 @@ class Packs:
     own: int
 
     def fit(self, batch: pa.RecordBatch, final: bool) -> tuple[Int64s, Int64s]:
-        """([n] the row of each record that has a place, counted over all steps; [steps] the records up to and with each
-        step). final: the last step is one, too, if it has records.
+        """Returns ([n] the row of each record that has a place, counted over all steps; [steps] the records up to
+        and with each step). final: the last step is one, too, if it has records.
         """
         lengths = np.stack([lengths_of(batch.column(at)) for at in self.columns])
         # An empty list takes a place as well, so that a step has an end.
@@ -153,8 +153,8 @@ class Packs:
         return place[: ends[-1] if len(ends) else 0], ends
 
     def own_records(self, place: Int64s, steps: Int64s) -> tuple[Int64s, Int64s]:
-        """(this host's records of these steps in the order of their rows, [len(steps) * own + 1] where those of each
-        row begin).
+        """Returns (this host's records of these steps in the order of their rows, [len(steps) * own + 1] where those
+        of each row begin).
         """
         step, row = np.divmod(place, self.rows)
         mine = np.flatnonzero((row >= self.first) & (row < self.first + self.own) & np.isin(step, steps))

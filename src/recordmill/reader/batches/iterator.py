@@ -86,7 +86,7 @@ class Batches(Iterator[Any]):
 def _generate(
     source: BatchSource, plan: StepPlan, refill: Refill | None, cut: dict[str, int]
 ) -> Generator[tuple[Any, tuple[int, int] | None], None, None]:
-    """Each batch, and where the next one stands if its number does not say it."""
+    """Yields each batch, and where the next one stands if its number does not say it."""
 
     def finish(chunk: StepChunk) -> tuple[list[Any], StepChunk]:
         return [source.collator.assemble(step) for step in source.steps(chunk)], chunk

@@ -145,7 +145,7 @@ class StepPlan:
         return {**at.state(), _GROUP: {**self._named(), "group": self._group(at)}}
 
     def chunks(self, fetcher: Fetcher, finish: Callable[[StepChunk], _Result]) -> Iterator[_Result]:
-        """finish(lot) of all lots, in order; it runs in the threads."""
+        """Yields finish(lot) of all lots, in order; it runs in the threads."""
         fetcher = replace(fetcher, schedule=self.schedule)
         if self.packs is not None:
             return thread_map(finish, self._packed(fetcher, self.packs), min(fetcher.dataset.threads, 2))

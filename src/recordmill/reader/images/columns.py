@@ -105,7 +105,9 @@ class ImageDecoder:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def decode(self, rows: StepRows, schema: Schema) -> tuple[dict[str, Array], list[tuple[int, str]]]:
-        """(by feature [rows, height, width, channels], (row, why) of the images that can't be decoded, by row)."""
+        """Returns (by feature [rows, height, width, channels], (row, why) of the images that can't be decoded, by
+        row).
+        """
         pixels: dict[str, Array] = {}
         bad: list[tuple[int, str]] = []
         waiting: list[Future[list[tuple[int, str]]]] = []
@@ -181,14 +183,15 @@ def _decode_into(data: Pixels, wanted: Images, key: int, number: int, budget: Bu
 
 
 def _box_and_shrink(image: Encoded, wanted: Images, key: int, number: int) -> tuple[Box, int]:
-    """(the part that is kept, in an image decoded smaller by a divisor, that divisor)."""
+    """Returns (the part that is kept, in an image decoded smaller by a divisor, that divisor)."""
     box = box_of(image.height, image.width, wanted, key, number)
     by = image.shrink(box.height, box.width, wanted)
     return _divided(box, by), by
 
 
 def decode_part(data: Pixels, wanted: Images) -> Pixels:
-    """One encoded image [bytes] as uint8 [height, width, channels], as much of it as is kept, which is no random part.
+    """Decodes one encoded image [bytes] as uint8 [height, width, channels], as much of it as is kept, which is no
+    random part.
 
     Raises:
         BadImage: it can't be decoded.
@@ -199,7 +202,7 @@ def decode_part(data: Pixels, wanted: Images) -> Pixels:
 
 
 def decode_image(data: Pixels, wanted: Images) -> Array:
-    """One encoded image [bytes] as what is wanted of it, which is no random crop.
+    """Decodes one encoded image [bytes] as what is wanted of it, which is no random crop.
 
     Raises:
         BadImage: it can't be decoded.

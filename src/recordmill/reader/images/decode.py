@@ -117,7 +117,7 @@ class Encoded:
         return next(fits, 1)
 
     def pixels(self, shrink: int = 1) -> Pixels:
-        """[height, width, channels], or the shrink-th part of that (rounded up).
+        """Returns [height, width, channels], or the shrink-th part of that (rounded up).
 
         Raises:
             BadImage: it can't be decoded.

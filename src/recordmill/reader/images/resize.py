@@ -60,14 +60,16 @@ def resize_into(pixels: Pixels, box: Box, wanted: Images, out: npt.NDArray[np.ge
 
 @functools.lru_cache(64)
 def _arithmetic(wanted: Images) -> tuple[Floats, Floats]:
-    """([width * channels] factor, [width * channels] offset)."""
+    """Returns ([width * channels] factor, [width * channels] offset)."""
     factor, offset = (np.tile(one, wanted.width) for one in wanted.arithmetic())
     return factor, offset
 
 
 @functools.lru_cache(_REMEMBERED)
 def _taps(have: int, want: int, channels: int) -> tuple[Places, Places, Floats]:
-    """(lower, upper, weight of the upper) source index of each number wanted, in float32 as TensorFlow reckons."""
+    """Returns (lower, upper, weight of the upper) source index of each number wanted, in float32 as TensorFlow
+    reckons.
+    """
     at = (np.arange(want, dtype=np.float32) + np.float32(0.5)) * (np.float32(have) / np.float32(want)) - np.float32(0.5)
     floor = np.floor(at)
     lower, upper = np.maximum(floor.astype(np.int64), 0), np.minimum(np.ceil(at).astype(np.int64), have - 1)
@@ -94,6 +96,6 @@ def _spans(have: int, want: int, channels: int) -> tuple[Places, Floats]:
 
 
 def _each_channel(places: Int64s, channels: int) -> Places:
-    """[..., pixels] indices of pixels to [..., pixels * channels] of numbers."""
+    """Returns [..., pixels] indices of pixels to [..., pixels * channels] of numbers."""
     numbers = places[..., None] * channels + np.arange(channels)
     return numbers.reshape(*places.shape[:-1], -1).astype(np.uint32)

@@ -92,7 +92,9 @@ class Contents:
         return {"looked_at": self.looked_at, "kinds": dict(self.kinds), "heights": self.heights, "widths": self.widths}
 
     def describe(self) -> str:
-        """`JPEG 187 to 500 x 271 to 500`, `text 3, binary 5 of 8 looked at`; empty where there is nothing to say."""
+        """Returns `JPEG 187 to 500 x 271 to 500`, `text 3, binary 5 of 8 looked at`; empty where there is nothing to
+        say.
+        """
         kinds = sorted(self.kinds.items(), key=lambda item: -item[1])
         if not kinds or [kind for kind, _ in kinds] == [BINARY_TEXT]:
             return ""
@@ -117,7 +119,7 @@ def _widest(one: SizeRange | None, other: SizeRange | None) -> SizeRange | None:
 
 
 def _look(value: bytes) -> Contents:
-    """One value."""
+    """Classifies one value."""
     if not value:
         return Contents(1, {EMPTY: 1})
     if (image := sniff_image(value[:IMAGE_HEAD_BYTES])) is not None:
@@ -146,7 +148,7 @@ def _text(value: bytes) -> str | None:
 
 
 def _tensor(value: bytes) -> str | None:
-    """`TensorProto float32 [2, 3]`, if that is what it is: its values must fill its shape exactly."""
+    """Returns `TensorProto float32 [2, 3]`, if that is what it is: its values must fill its shape exactly."""
     header = read_headers(np.frombuffer(value, np.uint8), np.array([0, len(value)], np.int64))
     dtype = TENSOR_DTYPES.get(int(header.dtype[0]))
     shape = header.dims[0, : header.rank[0]].tolist()

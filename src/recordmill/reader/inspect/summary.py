@@ -75,7 +75,7 @@ class Finding:
 
 
 def location_text(place: FeatureLocation) -> str:
-    """`a.tfrecord record 3`."""
+    """Returns `a.tfrecord record 3`."""
     return f"{place[0]} record {place[1]}" if place[0] else f"record {place[1]}"
 
 

@@ -120,7 +120,7 @@ class Images:
         return self.height * self.width * self.channels * self.numpy_dtype.itemsize
 
     def arithmetic(self) -> tuple[Floats, Floats]:
-        """([channels] factor, [channels] offset): a pixel becomes `pixel * factor - offset`, in float32."""
+        """Returns ([channels] factor, [channels] offset): a pixel becomes `pixel * factor - offset`, in float32."""
         std = np.broadcast_to(np.asarray(1.0 if self.std is None else self.std, np.float64), self.channels)
         mean = np.broadcast_to(np.asarray(0.0 if self.mean is None else self.mean, np.float64), self.channels)
         scale = 1.0 if self.scale is None else self.scale

@@ -286,7 +286,7 @@ class Training:
         return cls(batch_size, **{_PLACES[type(group)]: group for group in made})
 
     def _given(self) -> Iterator[tuple[str, Any]]:
-        """(name, value) of the options that aren't as they are by default."""
+        """Yields (name, value) of the options that aren't as they are by default."""
         for group in (self.order, self.form, self.images, self.memory, self.graph):
             for name, default in _defaults(type(group)).items():
                 if (value := getattr(group, name)) is not default and value != default:
@@ -340,8 +340,8 @@ _SERVES: tuple[tuple[tuple[str, ...], Callable[[Training], bool], str], ...] = (
 
 
 def hosts(of: Any) -> dict[str, int]:
-    """`num_hosts` and `host_index` for `batches`, `to_tf` and `to_torch`: `ds.batches(64, **recordmill.hosts(jax))`. No
-    framework is imported: what is asked is what the caller gives.
+    """Returns `num_hosts` and `host_index` for `batches`, `to_tf` and `to_torch`: `ds.batches(64,
+    **recordmill.hosts(jax))`. No framework is imported: what is asked is what the caller gives.
 
     Args:
         of: a tf.distribute.InputContext, the module jax, or the module torch.distributed.

@@ -73,7 +73,7 @@ def decode_or_skip(
 def _damaged(
     files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, streamed: StreamedBlocks
 ) -> Iterator[tuple[int, str]]:
-    """(row, reason) of those whose frames are damaged, each looked at by itself."""
+    """Yields (row, reason) of those whose frames are damaged, each looked at by itself."""
     for row, number in enumerate(numbers.tolist()):
         at = int(np.searchsorted(ends, number, "right"))
         record = number - (int(ends[at - 1]) if at else 0)
@@ -87,7 +87,7 @@ def _damaged(
 
 
 def record_location(files: Sequence[FileAccess], ends: Int64s, number: int) -> tuple[str, str]:
-    """(path, place in it) of the record with this number among all."""
+    """Returns (path, place in it) of the record with this number among all."""
     at = int(np.searchsorted(ends, number, "right"))
     return files[at].file.path, f"record {number - (int(ends[at - 1]) if at else 0)}"
 
@@ -197,7 +197,7 @@ class Fetcher:
             yield _Work(step_range, streamed)
 
     def _numbers(self, step_range: StepRange) -> Int64s:
-        """[rows] the numbers among all records."""
+        """Returns [rows] the numbers among all records."""
         numbers = self.schedule.numbers(step_range)
         return numbers if self.dataset.matching is None else self.dataset.matching.at(numbers)
 

@@ -138,7 +138,9 @@ class Counted(Protocol):
     """Statistics that were counted before, which a `Fetchable` may offer."""
 
     def stored_lengths(self, feature: str) -> tuple[Int64s, npt.NDArray[np.float64]] | None:
-        """([n] lengths of the feature's lists, [n] how many records have about each); None where nothing says."""
+        """Returns ([n] lengths of the feature's lists, [n] how many records have about each); None where nothing
+        says.
+        """
 
 
 @dataclass(frozen=True)

@@ -117,8 +117,8 @@ def _frequent(feature: Feature, one: FeatureStatistics) -> str:
 
 
 def _shapes(feature: Feature, figures: Sequence[FeatureStatistics]) -> Iterator[tuple[str, str]]:
-    """(histogram, note), HTML, of what a feature's values are like: of the values, of how many a record has, and of the
-    bytes of texts and binary values.
+    """Yields (histogram, note), HTML, of what a feature's values are like: of the values, of how many a record has,
+    and of the bytes of texts and binary values.
     """
     first = figures[0]
     if feature.classes is None:

@@ -90,7 +90,7 @@ class ImageSample:
     twins: tuple[tuple[int, int], ...]
 
     def by_class(self, most: int = THUMBNAILS) -> Iterator[tuple[str, list[Thumbnail]]]:
-        """(class, thumbnails) of as many classes as fit, those with notes first; most: of all thumbnails."""
+        """Yields (class, thumbnails) of as many classes as fit, those with notes first; most: of all thumbnails."""
         classes: dict[str, list[Thumbnail]] = {}
         for one in self.images:
             classes.setdefault(one.label, []).append(one)
@@ -150,7 +150,7 @@ def _small(data: Bytes) -> _Small:
 
 
 def _twins(images: Sequence[Thumbnail]) -> Iterator[tuple[int, int]]:
-    """(record, other record) of images that look alike, each pair once."""
+    """Yields (record, other record) of images that look alike, each pair once."""
     if not images:
         return
     hashes, greys = np.stack([one.hash for one in images]), np.stack([one.grey for one in images])
@@ -201,7 +201,7 @@ def sample_numbers(dataset: Dataset, records: int = SAMPLED) -> Int64s:
 def sampled_tables(
     dataset: Dataset, numbers: Int64s, most_bytes: int = _SAMPLED_BYTES
 ) -> Iterator[tuple[Int64s, pa.Table]]:
-    """(numbers, their records as they are stored), some at a time, until so many bytes were read."""
+    """Yields (numbers, their records as they are stored), some at a time, until so many bytes were read."""
     taken = 0
     average = sum(file.file.stat.size_bytes for file in dataset.files) // max(sum(dataset.file_records), 1) + 1
     at_once = min(max(_AT_ONCE_BYTES // average, 1), _AT_ONCE)

@@ -59,7 +59,7 @@ def permuted(numbers: Int64s, size: int, key: int) -> Int64s:
 
 
 def permuted_within(numbers: Int64s, edges: Int64s, key: int) -> Int64s:
-    """Each number permuted among those of its stretch, a permutation of its own for each.
+    """Returns each number permuted among those of its stretch, a permutation of its own for each.
 
     Args:
         numbers: int64 [n], each in [edges[0], edges[-1]).
@@ -118,7 +118,7 @@ class EpochLayout:
         return cls(firsts, framed, np.array(units, np.int64))
 
     def in_order(self, key: int) -> Int64s:
-        """[pieces] the pieces, their units permuted."""
+        """Returns [pieces] the pieces, their units permuted."""
         units = permuted(np.arange(len(self.units) - 1), len(self.units) - 1, key)
         counts = np.diff(self.units)[units]
         before = np.cumsum(counts) - counts
@@ -266,7 +266,7 @@ class Proportions:
         return which[order], nth[order]
 
     def data_set_of(self, positions: Int64s, key: int) -> tuple[npt.NDArray[np.int32], Int64s]:
-        """[n] the data set of each position, and how many of its records come before."""
+        """Returns [n] the data set of each position, and how many of its records come before."""
         which, nth = self._pattern
         cycles, places = np.divmod(positions, self.cycle)
         begins = _begins(cycles, key, self.cycle)
@@ -281,7 +281,7 @@ class Proportions:
 
 
 def _begins(cycles: Int64s, key: int, cycle: int) -> Int64s:
-    """[n] where in the pattern each cycle begins: SplitMix64 of its number."""
+    """Returns [n] where in the pattern each cycle begins: SplitMix64 of its number."""
     word = np.uint64(key) + cycles.astype(np.uint64) * _STEP
     word = (word ^ (word >> np.uint64(30))) * _FIRST
     word = (word ^ (word >> np.uint64(27))) * _SECOND

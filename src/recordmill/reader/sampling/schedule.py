@@ -91,8 +91,8 @@ class Steps:
             )
 
     def positions(self, step_range: StepRange) -> Int64s:
-        """[rows] this host's positions of these steps, one step after the other; those from `records` on are none,
-        but fill a batch up.
+        """Returns [rows] this host's positions of these steps, one step after the other; those from `records` on are
+        none, but fill a batch up.
         """
         steps = step_range.position + self.span * step_range.every * np.arange(step_range.steps, dtype=np.int64)
         own = steps[:, None] + (self.host_index * self.batch_size + np.arange(self.batch_size, dtype=np.int64))
@@ -172,18 +172,18 @@ class Schedule:
             position, step = 0, step - left
 
     def numbers(self, step_range: StepRange) -> Int64s:
-        """[rows] the records of this host's batches of a stretch, one after the other."""
+        """Returns [rows] the records of this host's batches of a stretch, one after the other."""
         return self.sampler.at(step_range.epoch, self.steps.positions(step_range) % max(self.steps.records, 1))
 
     def passes(self, step_range: StepRange) -> Int64s:
-        """[rows] which pass over all records each of these numbers is of: within one, files are read to their ends
-        once. What fills a batch up is of a pass of its own.
+        """Returns [rows] which pass over all records each of these numbers is of: within one, files are read to
+        their ends once. What fills a batch up is of a pass of its own.
         """
         rounds, positions = np.divmod(self.steps.positions(step_range), max(self.steps.records, 1))
         return 2 * self.sampler.passes(step_range.epoch, positions) + np.minimum(rounds, 1)
 
     def mask(self, step_range: StepRange) -> npt.NDArray[np.bool_]:
-        """[rows] which of them count, and don't only fill a batch up."""
+        """Returns [rows] which of them count, and don't only fill a batch up."""
         counted: npt.NDArray[np.bool_] = self.steps.positions(step_range) < self.steps.records
         return counted
 

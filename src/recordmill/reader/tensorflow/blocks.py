@@ -317,7 +317,7 @@ def _about(block: Tensors, apart: list[BlockColumn]) -> Tensors:
 
 
 def _sliced(block: Tensors, one: BlockColumn, defaults: Mapping[str, Any]) -> Tensors:
-    """[rows, ...] what of a feature has the same shape in every step."""
+    """Returns [rows, ...] what of a feature has the same shape in every step."""
     name = one.feature.name
     lengths_ = {name + LENGTH_FEATURE: block[one.key("length")]} if one.key("length") in block else {}
     if one.by_step:
@@ -362,7 +362,7 @@ def _cut_out(
 
 
 def padded_tensor(ragged: Any, length: Any, value: Any, feature: Feature) -> Any:
-    """[rows, length, ...] of lists: longer ones cut, shorter ones filled up; nested ones to their longest."""
+    """Returns [rows, length, ...] of lists: longer ones cut, shorter ones filled up; nested ones to their longest."""
     flat = ragged.flat_values
     inner = [-1] * (feature.ragged_rank - 1) + list(feature.inner_shape)
     shape = tf.concat([[-1], [tf.cast(length, tf.int64)], tf.constant(inner, tf.int64)], 0)

@@ -70,7 +70,7 @@ def image_decoder(wanted: Images) -> Callable[[Any, Any], Any]:
 
 
 def _part(data: Any, wanted: Images) -> Any:
-    """uint8 [height, width, channels]: as much of an image as is kept.
+    """Returns uint8 [height, width, channels]: as much of an image as is kept.
 
     A condition takes some tens of microseconds, so JPEGs, which are most, pass a single one.
     """
@@ -123,7 +123,7 @@ def _resized(image: Any, wanted: Images) -> Any:
 
 
 def _one_if_equal(per_channel: Floats) -> Floats:
-    """[] where all channels have the same: TensorFlow is several times slower with one for each."""
+    """Returns [] where all channels have the same: TensorFlow is several times slower with one for each."""
     return per_channel[0] if (per_channel == per_channel[0]).all() else per_channel
 
 
@@ -321,7 +321,7 @@ def _tf_feature(how: Parse) -> Any:
 
 
 def view_parser(dataset: Fetchable, schema: Schema, defaults: Mapping[str, Any]) -> Callable[[Any], Tensors]:
-    """`tf_parse.parser` for features that may have other names than in the records."""
+    """Returns `tf_parse.parser` for features that may have other names than in the records."""
     decoding = dataset.stored(schema)
     stored = decoding.stored
     shown = dict(zip(stored.names, schema.names, strict=True))

@@ -356,7 +356,7 @@ class _Reading(Iterator[Any]):
 
 
 def ranks() -> tuple[int, int]:
-    """(how many processes train together, which of them this is), as torch.distributed says; one without it."""
+    """Returns (how many processes train together, which of them this is), as torch.distributed says; one without it."""
     there = torch.distributed
     if not there.is_available() or not there.is_initialized():
         return 1, 0
@@ -364,7 +364,7 @@ def ranks() -> tuple[int, int]:
 
 
 def _place() -> tuple[int, int, str]:
-    """(this worker, how many there are, what the workers of an iteration have in common)."""
+    """Returns (this worker, how many there are, what the workers of an iteration have in common)."""
     info = torch.utils.data.get_worker_info()
     if info is None:
         return 0, 1, f"process {os.getpid()}"

@@ -137,7 +137,7 @@ class AssembledColumn:
 
 
 def column_of(cells: Cells, known: LocatedColumns, column: int, blocks: Sequence[Bytes]) -> AssembledColumn:
-    """One of the cells' columns, with the bytes that it refers to."""
+    """Returns one of the cells' columns, with the bytes that it refers to."""
     rows, mode, place = len(cells.status), int(known.modes[column]), int(known.places[column])
     valid = cells.valid[column] if cells.has_nulls(column) else None
     if mode >= native.ONE_BYTES:
@@ -147,7 +147,7 @@ def column_of(cells: Cells, known: LocatedColumns, column: int, blocks: Sequence
 
 
 def located_size(column: AssembledColumn) -> tuple[int, int]:
-    """(bytes, values) that the column becomes at most."""
+    """Returns (bytes, values) that the column becomes at most."""
     size, offsets = int(column.size.sum()), np.empty(column.rows + 1, np.int64)
     if column.mode in (native.ONE_INT64, native.ONE_FLOAT, native.ONE_BYTES):
         return 8 * column.rows + size, column.rows
@@ -163,8 +163,8 @@ def located_size(column: AssembledColumn) -> tuple[int, int]:
 
 
 def assemble(layout: ColumnLayout, columns: Sequence[AssembledColumn]) -> pa.Array:
-    """The Arrow array of a feature from the columns of its storages;
-    what does not fit is noted in the first column's bad.
+    """The Arrow array of a feature from the columns of its storages; what does not fit is noted in the first column's
+    bad.
     """
     column = columns[0]
     if layout.step is not None:
@@ -264,7 +264,7 @@ def _marks(layout: ColumnLayout, column: AssembledColumn) -> pa.Buffer | None:
 
 
 def _numbers(column: AssembledColumn, length: int | None) -> tuple[npt.NDArray[Any], RowSplits]:
-    """int64 or float32 values and their splits."""
+    """Returns int64 or float32 values and their splits."""
     if column.mode == native.ONE_INT64:
         return column.one, 1
     if column.mode == native.ONE_FLOAT:
@@ -357,7 +357,7 @@ def _byte_lists(layout: ColumnLayout, column: AssembledColumn, length: int | Non
 
 
 def _texts(layout: ColumnLayout, values: Bytes, ends: Int64s, splits: RowSplits, column: AssembledColumn) -> pa.Array:
-    """large_string or large_binary of the values; strings that are not UTF-8 mark their rows."""
+    """Returns large_string or large_binary of the values; strings that are not UTF-8 mark their rows."""
     count = len(ends) - 1
     if layout.feature.dtype == "string":
         wrong = room(count, np.int64)

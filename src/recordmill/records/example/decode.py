@@ -136,8 +136,8 @@ def decode_only(data: Bytes, starts: Int64s, lengths: Int64s, schema: Schema) ->
 
 
 def decoded_size(data: Bytes, start: int, length: int, schema: Schema) -> tuple[int, int]:
-    """(bytes, values) that decoding the record data[start : start + length] makes at most: a value of one byte becomes
-    eight, an empty text 24. Nothing is allocated for them.
+    """Returns (bytes, values) that decoding the record data[start : start + length] makes at most: a value of one
+    byte becomes eight, an empty text 24. Nothing is allocated for them.
     """
     plan = _plan(schema, None)
     data, starts, lengths = checked_batch(data, np.array([start]), np.array([length]))

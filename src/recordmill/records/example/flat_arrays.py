@@ -110,7 +110,7 @@ class _Walk:
         return Flat(storage, self.rows, numbers.astype(np.int64, copy=False), self.valid, **splits)  # type: ignore[arg-type]
 
     def _raw(self, storage: Storage) -> Flat:
-        """One bytes value per row: the little-endian memory of its numbers."""
+        """Returns one bytes value per row: the little-endian memory of its numbers."""
         numbers = _numbers(self.items)
         data, width = numbers.view(np.uint8), numbers.dtype.itemsize
         if self.splits is None:
@@ -148,7 +148,9 @@ class _Walk:
         return np.arange(self.rows + 1, dtype=np.int64) * self.per_row if self.splits is None else self.splits
 
     def _first_valid_owner(self, items: Int64s) -> tuple[int, int] | None:
-        """(row, item) of the first of these items whose row is not null; what a null row holds is nobody's business."""
+        """Returns (row, item) of the first of these items whose row is not null; what a null row holds is nobody's
+        business.
+        """
         owners = (
             items // max(self.per_row, 1)
             if self.splits is None
@@ -238,7 +240,7 @@ def _needs_cast(kind: pa.DataType) -> bool:
 
 
 def _validity(array: pa.Array) -> Bytes | None:
-    """uint8 [rows], 1 where there is a value; None if there is one everywhere."""
+    """Returns uint8 [rows], 1 where there is a value; None if there is one everywhere."""
     if array.null_count == 0:
         return None
     if (bits := array.buffers()[0]) is None:
@@ -252,7 +254,7 @@ def _bits(buffer: pa.Buffer, offset: int, count: int) -> Bytes:
 
 
 def _offsets(array: pa.Array) -> Int64s:
-    """int64 [items + 1] of a list, string or binary array, as they stand: not rebased to 0."""
+    """Returns int64 [items + 1] of a list, string or binary array, as they stand: not rebased to 0."""
     wide = (
         pa.types.is_large_list(array.type)
         or pa.types.is_large_string(array.type)

@@ -1,5 +1,5 @@
-"""One Python value to a Feature's values as `tf.train.Example` holds them, checked:
-what would be damaged is refused by name.
+"""One Python value to a Feature's values as `tf.train.Example` holds them, checked: what would be damaged is refused by
+name.
 
 Arrays are tensors of their dtype and shape; lists are variable-length, nested ones ragged. For one record at a time; a
 column of millions goes through `records.example.flat_arrays`.
@@ -30,8 +30,8 @@ _FLOATS = ("float16", "float32")
 
 
 def feature_of(name: str, value: object) -> Feature:
-    """The feature that a value is where no schema says it:
-    `3` int64, `0.5` float32, `[1, 2]` int64 [?], an array its dtype and shape.
+    """The feature that a value is where no schema says it: `3` int64, `0.5` float32, `[1, 2]` int64 [?], an array its
+    dtype and shape.
 
     Raises:
         DataError: an empty list, which has no kind.
@@ -122,7 +122,7 @@ def _array_dtype(name: str, array: npt.NDArray[Any]) -> str:
 
 
 def flatten_nested(feature: Feature, value: object) -> tuple[list[Any], list[list[int]]]:
-    """(scalars and arrays in order, the lengths of each variable dimension's lists, outermost first).
+    """Returns (scalars and arrays in order, the lengths of each variable dimension's lists, outermost first).
 
     Raises:
         DataError: a fixed dimension of another size.
@@ -233,8 +233,8 @@ def _ticks(feature: Feature, value: Any) -> int:
 
 
 def floats(feature: Feature, leaves: Sequence[Any]) -> npt.NDArray[np.float32 | np.float64]:
-    """The leaves as float32, or float64 where the dtype is that;
-    decimals are rounded, as everywhere, and nothing else is lost.
+    """The leaves as float32, or float64 where the dtype is that; decimals are rounded, as everywhere, and nothing else
+    is lost.
 
     Raises:
         DataError: a number that would become infinite, or an integer that has no such float.

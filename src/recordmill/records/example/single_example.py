@@ -1,5 +1,5 @@
-"""One record by hand: a dict to a serialized `tf.train.Example`, and back, without TensorFlow;
-for notebooks, tests and services.
+"""One record by hand: a dict to a serialized `tf.train.Example`, and back, without TensorFlow; for notebooks, tests and
+services.
 
 The same rules, and the same bytes, as the columnar path has for batches (`records.example.encode`,
 `records.example.decode`).
@@ -93,7 +93,7 @@ def _feature(storage: Storage, values: Any) -> bytes:
 
 
 def parse_example(data: bytes, schema: Schema | None = None) -> dict[str, Any]:
-    """One serialized Example (with a schema also SequenceExample) as a dict.
+    """Parses one serialized Example (with a schema also SequenceExample) as a dict.
 
     Without a schema every feature is what is in it: an int64 or float32 array, or a list of bytes; None for a feature
     without a kind. With a schema: scalars as Python's int, float, bool, str and bytes, timestamps as numpy.datetime64,

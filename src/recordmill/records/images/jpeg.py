@@ -1,5 +1,5 @@
-"""JPEG (ITU-T T.81): the segments from SOI to EOI, and the frame header among them;
-entropy-coded data is passed over, not decoded.
+"""JPEG (ITU-T T.81): the segments from SOI to EOI, and the frame header among them; entropy-coded data is passed over,
+not decoded.
 
 What stands after the first EOI (more pictures of an MPO file, padding) is not looked at, so a cut there is no damage
 to the image.
@@ -29,8 +29,8 @@ _COLOURS = {1: GRAY, 3: RGB, 4: CMYK}
 
 
 def read_jpegs(data: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> list[ImageHeader | BadImage | None]:
-    """`read_jpeg` of each of the images that stand one after the other and end there, with what it would raise as a
-    value; None for what does not begin with FF D8 FF.
+    """Returns `read_jpeg` of each of the images that stand one after the other and end there, with what it would
+    raise as a value; None for what does not begin with FF D8 FF.
     """
     facts = np.empty(len(ends), native.JpegFacts)
     native.walk_jpegs(np.ascontiguousarray(data), np.ascontiguousarray(ends, np.int64), facts)

@@ -236,6 +236,6 @@ def load_stored(image: Image.Image) -> Image.Image:
 
 
 def stored_size(image: Image.Image) -> tuple[int, int]:
-    """(height, width) as stored, of an image that is opened and not loaded."""
+    """Returns (height, width) as stored, of an image that is opened and not loaded."""
     sideways = image.format == "TIFF" and image.getexif().get(_ORIENTATION) in (5, 6, 7, 8)
     return (image.width, image.height) if sideways else (image.height, image.width)

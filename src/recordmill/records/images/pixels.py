@@ -47,7 +47,7 @@ def in_colours(image: Image.Image, bits: int, mode: str) -> Image.Image:
 
 
 def add_pixels(image: Image.Image, bits: int) -> PixelSums:
-    """[SUMS] of a loaded image.
+    """Returns [SUMS] of a loaded image.
 
     Raises:
         BadImage: as `in_colours` does.
@@ -57,7 +57,7 @@ def add_pixels(image: Image.Image, bits: int) -> PixelSums:
 
 
 def _histograms(image: Image.Image, bits: int) -> Iterator[npt.NDArray[np.int64]]:
-    """[3, 256] how many pixels have each value, of parts of the image."""
+    """Yields [3, 256] how many pixels have each value, of parts of the image."""
     if image.mode in ("RGB", "L"):
         yield np.broadcast_to(np.array(image.histogram(), np.int64).reshape(-1, 256), (len(CHANNELS), 256))
         return
@@ -68,8 +68,8 @@ def _histograms(image: Image.Image, bits: int) -> Iterator[npt.NDArray[np.int64]
 
 
 def decode_pixels(data: npt.NDArray[np.uint8]) -> PixelSums:
-    """[SUMS] of an encoded image, of several frames the first; all 0 for what is no image, can't be decoded, or takes
-    more than MOST_DECODE_BYTES to decode.
+    """Returns [SUMS] of an encoded image, of several frames the first; all 0 for what is no image, can't be decoded,
+    or takes more than MOST_DECODE_BYTES to decode.
     """
     try:
         header = check_structure(data)

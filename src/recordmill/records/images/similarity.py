@@ -24,18 +24,20 @@ _Floats = npt.NDArray[np.float64]
 
 
 def luma(pixels: npt.NDArray[np.uint8]) -> _Floats:
-    """[height, width] the grey of each pixel of an image of [height, width, channels]; alpha is left out."""
+    """Returns [height, width] the grey of each pixel of an image of [height, width, channels]; alpha is left out."""
     channels = pixels.shape[2]
     return pixels[..., :3] @ _LUMA if channels >= 3 else pixels[..., 0].astype(np.float64)
 
 
 def shrink(grey: _Floats, height: int, width: int) -> _Floats:
-    """[height, width] means of the parts of equal size into which the image is cut, also at fractions of pixels."""
+    """Returns [height, width] means of the parts of equal size into which the image is cut, also at fractions of
+    pixels.
+    """
     return _means(_means(grey, height).T, width).T
 
 
 def _means(rows: _Floats, count: int) -> _Floats:
-    """[count, ...] means of so many equal stretches of the first axis."""
+    """Returns [count, ...] means of so many equal stretches of the first axis."""
     sums = np.zeros((len(rows) + 1, *rows.shape[1:]))
     np.cumsum(rows, 0, out=sums[1:])
     edges = np.linspace(0, len(rows), count + 1)
@@ -46,25 +48,25 @@ def _means(rows: _Floats, count: int) -> _Floats:
 
 
 def difference_hash(grey: _Floats) -> U64:
-    """[HASH_WORDS] bits that say where an image of [height, width] gets brighter from left to right."""
+    """Returns [HASH_WORDS] bits that say where an image of [height, width] gets brighter from left to right."""
     small = shrink(grey, _SIDE, _SIDE + 1)
     return np.packbits(small[:, 1:] > small[:, :-1]).view(np.uint64)
 
 
 def small_grey(grey: _Floats) -> npt.NDArray[np.uint8]:
-    """[GREY_SIDE * GREY_SIDE] the image in small, for `correlations`."""
+    """Returns [GREY_SIDE * GREY_SIDE] the image in small, for `correlations`."""
     return np.rint(shrink(grey, GREY_SIDE, GREY_SIDE)).clip(0, 255).astype(np.uint8).reshape(-1)
 
 
 def distances(ones: U64, others: U64) -> npt.NDArray[np.int64]:
-    """[...] in how many bits hashes of [..., HASH_WORDS] differ."""
+    """Returns [...] in how many bits hashes of [..., HASH_WORDS] differ."""
     bits: npt.NDArray[np.int64] = np.unpackbits((ones ^ others).view(np.uint8), -1).sum(-1, dtype=np.int64)
     return bits
 
 
 def correlations(ones: npt.NDArray[np.uint8], others: npt.NDArray[np.uint8]) -> _Floats:
-    """[n] Pearson's correlation of rows of [n, pixels]. Of two images of one colour each it is 1 if the colour is the
-    same, else 0; of one such image and another 0.
+    """Returns [n] Pearson's correlation of rows of [n, pixels]. Of two images of one colour each it is 1 if the
+    colour is the same, else 0; of one such image and another 0.
     """
     first, second = (rows.astype(np.float64) - rows.mean(1, keepdims=True) for rows in (ones, others))
     product = np.sqrt((first * first).sum(1) * (second * second).sum(1))
