@@ -177,8 +177,8 @@ def _scan_stream(ordinal: int, file: InputFile, head: Head, scan: Scan) -> Scann
     size = blocks.size
     check_unchanged(file.path, file.stat, file.name)
     keeper.put(ordinal, 0)
-    found = tuple(collector.seen()), collector.labels, quotes, collector.unexpected
-    return ScannedRange(ordinal, 0, 0, rows, 0, size, blanks, *found)
+    findings = tuple(collector.seen()), collector.labels, quotes, collector.unexpected
+    return ScannedRange(ordinal, 0, 0, rows, 0, size, blanks, *findings)
 
 
 def _quote_evidence(data: Bytes, rows: TokenizedRows) -> QuoteEvidence:
@@ -241,8 +241,8 @@ class _RangeScan:
     def _part(self, start: int, stop: int) -> ScannedRange:
         self._keeper.put(self._task.file, start)
         collector, counts = self._collector, (self._rows, self._lines, stop - start, self._blanks)
-        found = tuple(collector.seen()), collector.labels, self._quotes, collector.unexpected
-        return ScannedRange(self._task.file, start, stop, *counts, *found)
+        findings = tuple(collector.seen()), collector.labels, self._quotes, collector.unexpected
+        return ScannedRange(self._task.file, start, stop, *counts, *findings)
 
     def _row_end(self, at: int) -> int | None:
         """Returns where in the data the row stops that crosses the range's end; None if a row is too long or never
