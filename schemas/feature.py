@@ -52,7 +52,11 @@ def most_features(memory_bytes: int) -> int:
 
 
 def check_feature_count(features: int, memory_bytes: int, source: str = "") -> None:
-    """Raises DataError if there are too many features for so much memory; features: those found so far."""
+    """Raises DataError if there are too many features for so much memory.
+
+    Args:
+        features: those found so far.
+    """
     if features <= (most := most_features(memory_bytes)):
         return
     remedy = "names that are data can't be features; make them values"

@@ -74,7 +74,9 @@ Parse = FixedLen | RaggedSpec
 def parse_spec(schema: Schema, defaults: Mapping[str, Default] | None = None) -> dict[str, Parse]:
     """Feature name to how tf.io parses it.
 
-    defaults: feature name to the value that fills records that lack it; only for scalars and tensors of fixed shape.
+    Args:
+        defaults: feature name to the value that fills records that lack it; only for scalars and tensors of fixed
+            shape.
 
     Raises:
         ValueError: the records are no Examples, or a default is given for a feature that takes none.

@@ -25,15 +25,22 @@ _TELLING = ("class_name", "source")
 
 @dataclass(frozen=True)
 class Split:
-    """One split's shards. shard_lengths: records per shard, in the shards' order; num_bytes: of all its shards."""
+    """One split's shards.
+
+    Attributes:
+        shard_lengths: records per shard, in the shards' order.
+        num_bytes: of all its shards.
+    """
 
     shard_lengths: Sequence[int]
     num_bytes: int
 
 
 def features_json(schema: Schema, images: Collection[str] = ()) -> dict[str, Any]:
-    """The content of `features.json`: every feature but those of `tfds_refusals`. images: those of bytes that hold JPEG
-    or PNG files, which TFDS then gives as pixels, uint8 [height, width, 3].
+    """The content of `features.json`: every feature but those of `tfds_refusals`.
+
+    Args:
+        images: those of bytes that hold JPEG or PNG files, which TFDS then gives as pixels, uint8 [height, width, 3].
     """
     features = {feature.name: _IMAGE if feature.name in images else _connector(feature) for feature in _taken(schema)}
     return _python_class("features_dict.FeaturesDict", featuresDict={"features": features})

@@ -84,7 +84,11 @@ def is_required(entry: Any) -> bool:
 
 
 def entry_dtype(entry: Any, proto: Any | None) -> str:
-    """The dtype by type and domain. proto: the schema, for domains named there."""
+    """The dtype by type and domain.
+
+    Args:
+        proto: the schema, for domains named there.
+    """
     if entry.type not in _DTYPES:
         raise DataError(f"feature {entry.name!r} has no type; add type: INT, FLOAT or BYTES")
     plain = _DTYPES[entry.type]
@@ -106,7 +110,11 @@ def entry_dtype(entry: Any, proto: Any | None) -> str:
 
 
 def entry_shape(entry: Any, *, per_step: bool) -> tuple[int | None, ...]:
-    """The shape by shape or value count; per_step: with the step as its first dimension."""
+    """The shape by shape or value count.
+
+    Args:
+        per_step: with the step as its first dimension.
+    """
     step: tuple[int | None, ...] = (None,) if per_step else ()
     kind = entry.WhichOneof("shape_type")
     if kind == "shape":
@@ -145,8 +153,10 @@ _TIME = {"s": "UNIX_SECONDS", "ms": "UNIX_MILLISECONDS", "us": "UNIX_MICROSECOND
 
 
 def to_pbtxt(schema: Schema, representations: Mapping[str, Any] | None = None) -> str:
-    """The schema as a tensorflow_metadata `Schema` in protobuf's text form. representations: feature to the
-    TensorRepresentation that TensorFlow's tools make of it, in place of their own.
+    """The schema as a tensorflow_metadata `Schema` in protobuf's text form.
+
+    Args:
+        representations: feature to the TensorRepresentation that TensorFlow's tools make of it, in place of their own.
     """
     proto = schema_pb2.Schema(represent_variable_length_as_ragged=True)
     proto.annotation.tag.append(f"{_TAG}message={schema.message}")
@@ -193,7 +203,8 @@ def merge_pbtxt(text: str, features: Iterable[Feature]) -> str:
 def from_pbtxt(text: str | bytes, source: str = "") -> Schema:
     """The Schema that a `schema.pbtxt` describes, whoever wrote it.
 
-    source: the file's name, for messages.
+    Args:
+        source: the file's name, for messages.
 
     Raises:
         DataError: it is no such file, or a feature has no counterpart here (sparse features, structs); it names the

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     Step = TypeVar("Step")
 
     class Pipeline(Protocol):
-        """A graph that is being made. runner: what will run it."""
+        """A graph that is being made.
+
+        Attributes:
+            runner: what will run it.
+        """
 
         runner: object
 
@@ -145,7 +149,11 @@ else:
         return Row(**values)
 
     def typed(*, takes, gives):
-        """Type hints of a step's elements; takes: None where it is at the begin of a pipeline."""
+        """Type hints of a step's elements.
+
+        Args:
+            takes: None where it is at the begin of a pipeline.
+        """
 
         def decorate(step):
             step = with_output_types(gives)(step)

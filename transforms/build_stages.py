@@ -214,7 +214,11 @@ class ShardStages(PTransform):
 
 @dataclass
 class BuildStages(PTransform):
-    """Numbers of a plan's groups to a committed data set. plan: as it travels."""
+    """Numbers of a plan's groups to a committed data set.
+
+    Attributes:
+        plan: as it travels.
+    """
 
     plan: SharedPlan
 

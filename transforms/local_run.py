@@ -38,8 +38,10 @@ def own_run() -> Iterator[None]:
 
 
 def run_locally(construct: Callable[[Pipeline], None], beam_args: Sequence[str], name: str, progress: Progress) -> None:
-    """The pipeline that `construct(pipeline)` makes, to its end in this process. name: by which its threads find
-    `progress`.
+    """The pipeline that `construct(pipeline)` makes, to its end in this process.
+
+    Args:
+        name: by which its threads find `progress`.
 
     Raises:
         KeyboardInterrupt: the user stopped it; every thread has ended by then, but those that code holds which can't be

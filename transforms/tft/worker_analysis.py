@@ -139,7 +139,11 @@ def _numbered(element: bytes, number: int) -> tuple[int, bytes]:
 
 
 def write_analyses(path: str, keys: Sequence[bytes], elements: Iterable[tuple[int, bytes]]) -> None:
-    """Writes a file of what was found. elements: each with the number of its key."""
+    """Writes a file of what was found.
+
+    Args:
+        elements: each with the number of its key.
+    """
     header = json.dumps([key.hex() for key in keys]).encode()
     with create_file(path) as file:
         write_all(file, _SIZE.pack(len(header)) + header)

@@ -63,7 +63,11 @@ class StepValue:
 
 @dataclass(frozen=True)
 class TransformStep:
-    """A step as declared. argument: plain, and complete: what was left out stands there with its default."""
+    """A step as declared.
+
+    Attributes:
+        argument: plain, and complete: what was left out stands there with its default.
+    """
 
     name: str
     argument: Any = None
@@ -318,7 +322,12 @@ TRANSFORM_STEPS = tuple(_KINDS)
 
 @dataclass(frozen=True)
 class DeclaredColumn:
-    """One output that is made. source: the raw feature. value: what comes out."""
+    """One output that is made.
+
+    Attributes:
+        source: the raw feature.
+        value: what comes out.
+    """
 
     name: str
     source: str

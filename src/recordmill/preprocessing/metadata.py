@@ -96,7 +96,8 @@ def passthrough_features(raw: Schema, copied: Iterable[tuple[str, str]]) -> tupl
 def whole_schema(raw: Schema, outputs: Schema, copied: Iterable[tuple[str, str]], sources: dict[str, str]) -> Schema:
     """The schema of the transformed records: outputs and kept features where their raw ones stood.
 
-    sources: output to the raw feature that it is made of, where that is one.
+    Args:
+        sources: output to the raw feature that it is made of, where that is one.
 
     Raises:
         UsageError: two have one name.
@@ -221,7 +222,11 @@ def _with_results(feature: Feature, results: Any) -> Feature:
 
 
 def restore(folder: str, about: Mapping[str, Any], schema: Schema) -> SavedTransform:
-    """The transform that a manifest describes; folder: where its files lie. schema: of the transformed records.
+    """The transform that a manifest describes.
+
+    Args:
+        folder: where its files lie.
+        schema: of the transformed records.
 
     Raises:
         DataError: a file is missing, or is not what the manifest says; the manifest doesn't fit itself.

@@ -84,8 +84,11 @@ def representations(schema: Schema) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TensorValues:
-    """A feature of a batch, flat. values: [rows * inner size], or those that are there; splits: [rows + 1] where the
-    values of each row begin and end, None for dense ones.
+    """A feature of a batch, flat.
+
+    Attributes:
+        values: [rows * inner size], or those that are there.
+        splits: [rows + 1] where the values of each row begin and end, None for dense ones.
     """
 
     values: npt.NDArray[Any]

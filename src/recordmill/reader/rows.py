@@ -237,8 +237,11 @@ def _ints(least: int, most: int) -> Callable[[bytes, int, int], list[int]]:
 
 
 def read_row(file: FileAccess, record: int, decoding: Decoding, plan: Plan | None, *, whole: bool) -> dict[str, Any]:
-    """Reads one record of a file. plan: the quick way, where there is one; whole: the schema is all that the
-    records hold.
+    """Reads one record of a file.
+
+    Args:
+        plan: the quick way, where there is one.
+        whole: the schema is all that the records hold.
 
     Raises:
         DataError: it is damaged, or does not fit the schema.

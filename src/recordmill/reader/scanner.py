@@ -279,9 +279,10 @@ class Scanner:
     def filter(self, what: str | pc.Expression | Sequence[int] | npt.NDArray[Any]) -> Self:
         """Returns some of the records, in the same order, numbered from 0.
 
-        what: a condition on the features under the names that they have here, as `where` of `open`, evaluated when it
-        is needed; or a bool for each record; or the numbers of those that are kept. Their numbers are held: 4 bytes a
-        record.
+        Args:
+            what: a condition on the features under the names that they have here, as `where` of `open`, evaluated
+                when it is needed; or a bool for each record; or the numbers of those that are kept. Their numbers are
+                held: 4 bytes a record.
 
         Raises:
             UsageError: a predicate that has no meaning for the features, or a mask or numbers that do not fit.

@@ -22,8 +22,10 @@ from recordmill.shards.pieces import PIECE_BYTES, Piece
 def range_loads(
     files: Sequence[FileAccess], ends: Int64s, start: int, stop: int, piece_bytes: int, piece_records: int | None
 ) -> Iterator[Load]:
-    """The pieces of work that give records [start, stop). ends: int64 [files], the number of records up to and with
-    each file.
+    """The pieces of work that give records [start, stop).
+
+    Args:
+        ends: int64 [files], the number of records up to and with each file.
     """
     for number in range(int(np.searchsorted(ends, start, "right")), len(files)):
         begin = int(ends[number - 1]) if number else 0

@@ -28,7 +28,8 @@ class Trainable:
     def batches(self: Fetchable, batch_size: int = BATCH_SIZE, **options: Unpack[TrainingKeywords]) -> Batches:
         """An iterator of NumPy dicts for training without TensorFlow: column name to array of batch_size rows.
 
-        batch_size: rows of a batch, of this host.
+        Args:
+            batch_size: rows of a batch, of this host.
 
         Raises:
             UsageError: options that do not fit, or a state of something else.
@@ -41,11 +42,12 @@ class Trainable:
     def to_tf(
         self: Fetchable, batch_size: int | None = BATCH_SIZE, **options: Unpack[TensorFlowKeywords]
     ) -> tf.data.Dataset:
-        """A tf.data.Dataset of batches, in the order and with the values of `batches`; which tensors a feature becomes:
-        `recordmill.reader.tensorflow.program`.
+        """A tf.data.Dataset of batches, in the order and with the values of `batches`; which tensors a feature
+        becomes: `recordmill.reader.tensorflow.program`.
 
-        batch_size: rows of a batch; None: single records. Iterated again, as Keras does for each epoch, it goes on with
-        the next epochs.
+        Args:
+            batch_size: rows of a batch; None: single records. Iterated again, as Keras does for each epoch, it goes
+                on with the next epochs.
 
         Raises:
             MissingExtraError: TensorFlow is not installed. UsageError: an option does not fit the data.
@@ -57,15 +59,16 @@ class Trainable:
 
     @with_options(*TRAINING)
     def to_torch(self: Fetchable, batch_size: int = BATCH_SIZE, **options: Unpack[TrainingKeywords]) -> TorchBatches:
-        """An IterableDataset of batches of tensors, in the order and with the values of `batches`; what becomes of each
-        feature: `recordmill.reader.torch.tensors`.
+        """An IterableDataset of batches of tensors, in the order and with the values of `batches`; what becomes of
+        each feature: `recordmill.reader.torch.tensors`.
 
         Give it to `DataLoader(batches, batch_size=None, num_workers=...)`: the workers share the steps, and the order
-        stays that of the seed. Iterated again it goes on with the next epochs; `set_epoch` says another one. Of batches
-        that are bucketed or packed each worker reads the records of all, and makes its own. See also `state_dict` and
-        `state_after` of what is returned.
+        stays that of the seed. Iterated again it goes on with the next epochs; `set_epoch` says another one. Of
+        batches that are bucketed or packed each worker reads the records of all, and makes its own. See also
+        `state_dict` and `state_after` of what is returned.
 
-        batch_size: rows of a batch, of this host.
+        Args:
+            batch_size: rows of a batch, of this host.
 
         Raises:
             MissingExtraError: PyTorch is not installed. UsageError: options that do not fit, or a state of something

@@ -256,7 +256,11 @@ class Selection:
         )
 
     def decode(self, load: Load, first: int) -> list[pa.RecordBatch]:
-        """The records of a load that are kept, as columns of `selected`; first: the number of its first one."""
+        """The records of a load that are kept, as columns of `selected`.
+
+        Args:
+            first: the number of its first one.
+        """
         found = []
         record = load.piece.first_record if load.block is None else load.block.first_record
         for batch in decode_load(load, self.decoded):

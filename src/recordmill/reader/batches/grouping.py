@@ -138,8 +138,11 @@ class Packs:
     own: int
 
     def fit(self, batch: pa.RecordBatch, final: bool) -> tuple[Int64s, Int64s]:
-        """Returns ([n] the row of each record that has a place, counted over all steps; [steps] the records up to
-        and with each step). final: the last step is one, too, if it has records.
+        """Returns ([n] the row of each record that has a place, counted over all steps; [steps] the records up to and
+        with each step).
+
+        Args:
+            final: the last step is one, too, if it has records.
         """
         lengths = np.stack([lengths_of(batch.column(at)) for at in self.columns])
         # An empty list takes a place as well, so that a step has an end.

@@ -282,7 +282,10 @@ def _check_group(group: Any, wanted: Mapping[str, Any], at: Schedule) -> None:
 
 
 def make_schedule(dataset: Fetchable, batch_size: int, order: Order, *, whole_steps: bool = False) -> Schedule:
-    """The steps of this host, without end. whole_steps: a host reads the records of all.
+    """The steps of this host, without end.
+
+    Args:
+        whole_steps: a host reads the records of all.
 
     Raises:
         UsageError: an option does not fit the data.

@@ -141,7 +141,11 @@ class ImageDecoder:
 
 @dataclass(frozen=True)
 class _Work:
-    """One image column. default: of rows that are not valid."""
+    """One image column.
+
+    Attributes:
+        default: of rows that are not valid.
+    """
 
     name: str
     wanted: Images

@@ -196,7 +196,11 @@ class FeatureStats:
 
     @classmethod
     def of(cls, column: pa.Array, feature: Feature, first: FeatureLocation = ("", 0)) -> FeatureStats:
-        """The statistics of one batch's column; first: the place of its first row."""
+        """The statistics of one batch's column.
+
+        Args:
+            first: the place of its first row.
+        """
         lengths = _range(pc.list_value_length(column)) if feature.ragged_rank else None
         values = column
         while pa.types.is_nested(values.type):
@@ -336,7 +340,8 @@ def summarise(dataset: Dataset, *, lenient: bool = False, progress: Callable[[in
 
     Features whose kinds differ are left out of the schema and reported, so that one can see the others.
 
-    lenient: count damaged records and go on; all records are looked at then.
+    Args:
+        lenient: count damaged records and go on; all records are looked at then.
 
     Raises:
         DataError: a record is damaged, unless lenient; it names file, record and offset.
@@ -449,8 +454,9 @@ def inspect(
 ) -> Summary:
     """Looks at every record of a data set, or of any TFRecord files.
 
-    max_rejects: how many records may be damaged, as a number or as a share ("1%"); they are counted, told in
-    `Summary.rejected`, and left out of everything else. The other options are those of `open`.
+    Args:
+        max_rejects: how many records may be damaged, as a number or as a share ("1%"); they are counted, told in
+            `Summary.rejected`, and left out of everything else. The other options are those of `open`.
 
     Raises:
         UsageError: an option's value can't be served. DataError: a record is damaged, and max_rejects is 0.

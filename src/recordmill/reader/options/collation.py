@@ -49,13 +49,17 @@ class Padded:
 
 @dataclass(frozen=True)
 class Bucketed:
-    """The records of so many steps are sorted by the length of this list and cut into batches again, so that little is
-    filled up; the batches come in random order (sorted, where nothing is shuffled).
+    """The records of so many steps are sorted by the length of this list and cut into batches again, so that little
+    is filled up; the batches come in random order (sorted, where nothing is shuffled).
 
-    boundaries: ascending lengths; a batch is padded to the lowest one that its longest row fits in, or, beyond the
-    last, to that row. None: so many as `buckets`, each with equally many of the data set's records, which one pass over
-    the feature finds; "statistics": the same by the statistics that the build has counted, without a pass. length:
-    longer rows are cut to it. value: what fills up. steps: how many are sorted together.
+    Attributes:
+        boundaries: ascending lengths; a batch is padded to the lowest one that its longest row fits in, or, beyond
+            the last, to that row. None: so many as `buckets`, each with equally many of the data set's records, which
+            one pass over the feature finds; "statistics": the same by the statistics that the build has counted,
+            without a pass.
+        length: longer rows are cut to it.
+        value: what fills up.
+        steps: how many are sorted together.
 
     Raises:
         UsageError: boundaries are none, or a number is below 1.
@@ -87,7 +91,10 @@ class Packed:
 
     Gives [rows, length], int32 `name/segment` [rows, length] (1, 2, ... for the records of a row; 0 is nothing) and
     int32 `name/position` [rows, length] (from 0 in each record). A longer record is cut, and counted. What is not
-    packed becomes a list per row. value: what fills up.
+    packed becomes a list per row.
+
+    Attributes:
+        value: what fills up.
 
     Raises:
         UsageError: the length is below 1.

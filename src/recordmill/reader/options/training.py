@@ -250,7 +250,10 @@ TENSORFLOW = (*TRAINING, Graph)
 
 @dataclass(frozen=True)
 class Training:
-    """All options of an output. batch_size: rows of a batch, of this host; None: single records.
+    """All options of an output.
+
+    Attributes:
+        batch_size: rows of a batch, of this host; None: single records.
 
     Raises:
         UsageError: an option has no effect beside the others, or excludes one.

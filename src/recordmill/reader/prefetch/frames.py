@@ -133,8 +133,11 @@ class Streams:
         self._asked: set[tuple[int, int]] = set()  # those of the last call
 
     def hold(self, numbers: Int64s, passes: Int64s) -> StreamedBlocks:
-        """Blocks with all records of these numbers that lie in streamed files. passes: which pass over all records each
-        number is of: the end of one and the begin of the next are read by two streams, and not held with all between.
+        """Blocks with all records of these numbers that lie in streamed files.
+
+        Args:
+            passes: which pass over all records each number is of: the end of one and the begin of the next are read
+                by two streams, and not held with all between.
         """
         held: dict[int, dict[int, FrameBlock]] = {}
         asked = set()

@@ -101,10 +101,15 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class StepRows:
-    """The records of a stretch of steps. batch: its rows, one step after the other, named as in the records. edges:
-    int64 [steps + 1], where in it each step begins. numbers: int64 [rows], theirs among all records. mask: [rows] which
-    count; None: all do. positions: int64 [rows], theirs in the epoch, and bad: (number, reason) of the records that
-    were left out, where they may be.
+    """The records of a stretch of steps.
+
+    Attributes:
+        batch: its rows, one step after the other, named as in the records.
+        edges: int64 [steps + 1], where in it each step begins.
+        numbers: int64 [rows], theirs among all records.
+        mask: [rows] which count; None: all do.
+        positions: int64 [rows], theirs in the epoch, where records may be left out.
+        bad: (number, reason) of the records that were left out.
     """
 
     step_range: StepRange
@@ -252,7 +257,10 @@ def step_records(dataset: Fetchable, numbers: Int64s, schema: Schema) -> StepRow
 
 
 def decode_records(dataset: Fetchable, numbers: Int64s, streamed: StreamedBlocks, stored: Decoding) -> pa.RecordBatch:
-    """The columns of the records with these numbers among all, in this order. stored: as the records name them.
+    """The columns of the records with these numbers among all, in this order.
+
+    Args:
+        stored: as the records name them.
 
     Raises:
         DataError: a record is damaged, or does not fit the schema; it names file, record and offset.

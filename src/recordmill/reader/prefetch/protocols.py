@@ -158,7 +158,11 @@ class Mixed:
 
 
 class Readable(Fetchable, Protocol):
-    """Records in a fixed order, read by pieces on threads. catalog: the files."""
+    """Records in a fixed order, read by pieces on threads.
+
+    Attributes:
+        catalog: the files.
+    """
 
     catalog: Catalog
 

@@ -46,12 +46,19 @@ _IFRAME = '<iframe sandbox title="recordmill report" style="width:100%;height:72
 
 @dataclass(frozen=True)
 class Report:
-    """A page about a data set. html: all of it."""
+    """A page about a data set.
+
+    Attributes:
+        html: all of it.
+    """
 
     html: str
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Writes the page to a file, whole. overwrite: it may be there.
+        """Writes the page to a file, whole.
+
+        Args:
+            overwrite: it may be there.
 
         Raises:
             UsageError: the file is there, or can't be.

@@ -80,8 +80,11 @@ class Thumbnail:
 
 @dataclass(frozen=True)
 class ImageSample:
-    """The images of one feature in a sample. damaged: (record, why) of those that can't be decoded. twins: (record,
-    other record) of images that look alike.
+    """The images of one feature in a sample.
+
+    Attributes:
+        damaged: (record, why) of those that can't be decoded.
+        twins: (record, other record) of images that look alike.
     """
 
     feature: str
@@ -90,7 +93,11 @@ class ImageSample:
     twins: tuple[tuple[int, int], ...]
 
     def by_class(self, most: int = THUMBNAILS) -> Iterator[tuple[str, list[Thumbnail]]]:
-        """Yields (class, thumbnails) of as many classes as fit, those with notes first; most: of all thumbnails."""
+        """Yields (class, thumbnails) of as many classes as fit, those with notes first.
+
+        Args:
+            most: of all thumbnails.
+        """
         classes: dict[str, list[Thumbnail]] = {}
         for one in self.images:
             classes.setdefault(one.label, []).append(one)
@@ -101,8 +108,10 @@ class ImageSample:
 
 
 def sample_images(dataset: Dataset, feature: str, labels: Sequence[str] | None, numbers: Int64s) -> ImageSample:
-    """The images of these records, or of the first of them where they take very many bytes. labels: the names of the
-    classes; None: the label, if there is one, is its own name.
+    """The images of these records, or of the first of them where they take very many bytes.
+
+    Args:
+        labels: the names of the classes; None: the label, if there is one, is its own name.
     """
     label = dataset.schema.label
     columns = [feature] if label in (None, feature) else [feature, label]

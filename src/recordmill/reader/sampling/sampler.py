@@ -145,8 +145,12 @@ def mode_of(shuffle: bool | str) -> Mode:
 
 @dataclass(frozen=True)
 class _Pieces:
-    """An epoch's pieces in their order. firsts: [pieces], where each begins among the records. edges: [pieces + 1],
-    where each begins in the epoch. windows: [windows + 1], where each window does.
+    """An epoch's pieces in their order.
+
+    Attributes:
+        firsts: [pieces], where each begins among the records.
+        edges: [pieces + 1], where each begins in the epoch.
+        windows: [windows + 1], where each window does.
     """
 
     firsts: Int64s

@@ -56,7 +56,12 @@ def decoded_schema(schema: Schema, images: Mapping[str, Images], defaults: Mappi
 
 @dataclass(frozen=True)
 class BlockColumn:
-    """A feature as it goes over. at: its number. binned: it is a list per packed row."""
+    """A feature as it goes over.
+
+    Attributes:
+        at: its number.
+        binned: it is a list per packed row.
+    """
 
     at: int
     feature: Feature

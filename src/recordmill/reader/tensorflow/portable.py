@@ -276,7 +276,8 @@ def serialized_records(dataset: Readable, order: Order, shuffle_records: int) ->
 def parser(schema: Schema, defaults: Mapping[str, Any]) -> Callable[[Any], Tensors]:
     """A function for `tf.data.Dataset.map`: [batch] serialized records to tensors by name.
 
-    defaults: feature name to the value that fills records that lack it; such a feature has no `name/valid`.
+    Args:
+        defaults: feature name to the value that fills records that lack it; such a feature has no `name/valid`.
 
     Raises:
         UsageError: a default for what takes none.

@@ -171,8 +171,12 @@ def _decode_raw(value: Any, dtype: str) -> Any:
 
 
 def _raw_lists(items: Any, counts: Any, splits: Any, lengths: Sequence[Any], steps_rank: int) -> Any:
-    """Lists of items of which a string held so many (counts). splits: the strings of each record. lengths: of the
-    nested lists, outermost first. steps_rank: the variable dimensions, where there is a string per step.
+    """Lists of items of which a string held so many (counts).
+
+    Args:
+        splits: the strings of each record.
+        lengths: of the nested lists, outermost first.
+        steps_rank: the variable dimensions, where there is a string per step.
     """
     if steps_rank:
         inner = items if steps_rank == 1 else tf.RaggedTensor.from_row_lengths(items, counts, validate=False)

@@ -30,7 +30,10 @@ PixelSums = npt.NDArray[np.int64]  # [SUMS], or [images, SUMS]; 0 pixels: nothin
 
 
 def in_colours(image: Image.Image, bits: int, mode: str) -> Image.Image:
-    """The image in Pillow's mode `L`, `RGB` or `RGBA`. bits: of a channel as stored; of 16 the upper 8 are kept.
+    """The image in Pillow's mode `L`, `RGB` or `RGBA`.
+
+    Args:
+        bits: of a channel as stored; of 16 the upper 8 are kept.
 
     Raises:
         BadImage: its pixels are floating point, or of more than 16 bits.
