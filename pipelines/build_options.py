@@ -16,6 +16,7 @@ from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_size
 from recordmill.building.cuts import ShardOptions
 from recordmill.building.order import DEFAULT_SPLIT, OrderOptions, parse_splits
+from recordmill.building.plan import dataset_name
 from recordmill.options.build import DESCRIPTION_NAMES
 from recordmill.options.commands import fill, of_kind, refuse_unserved
 from recordmill.pipelines.remote.flags import as_flags
@@ -24,7 +25,7 @@ from recordmill.schemas.feature import Schema
 from recordmill.shards.loading.schema_hints import load_schema
 from recordmill.shards.rejects import RejectBudget
 from recordmill.storage.files import local_path, output_path
-from recordmill.storage.folders import exists, real_path
+from recordmill.storage.folders import exists
 
 LEAST_MEMORY_BYTES = 128 << 20  # 128 MiB: two threads' batches, runs and pieces; less can't be kept
 _THREAD_BYTES = 32 << 20  # 32 MiB: the least that one thread needs for a run's arena, a batch and what becomes of it
@@ -103,9 +104,9 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
             key_bits,
             values.stratify,
         ),
-        shards=_shards(values.shard_size, values.num_shards),
+        shards=ShardOptions.of(values.shard_size, values.num_shards),
         compression=values.compression,
-        name=_dataset_name(values.name, out),
+        name=dataset_name(values.name, out),
         overwrite=values.overwrite,
         budget=RejectBudget.parse(values.max_rejects),
         threads=_threads(values.threads, memory_bytes),
@@ -159,12 +160,6 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float) else str(value)
 
 
-def _shards(shard_size: str | int | None, num_shards: int | None) -> ShardOptions:
-    if shard_size is not None:
-        return ShardOptions(parse_size(shard_size, "shard_size"))
-    return ShardOptions(num_shards=None if num_shards is None else _whole(num_shards, "num_shards"), grows=True)
-
-
 def _memory(memory: str | int) -> int:
     memory_bytes = parse_size(memory, "memory")
     if memory_bytes < LEAST_MEMORY_BYTES:
@@ -187,29 +182,6 @@ def _whole(value: Any, keyword: str) -> int:
         return operator.index(value)
     except TypeError:
         raise UsageError(f"{option(keyword, value)}: a whole number") from None
-
-
-def _dataset_name(name: str | None, out: str | os.PathLike[str]) -> str:
-    """The name given, or OUT's own in the letters that TensorFlow Datasets takes."""
-    for part in os.path.abspath(out).split("/"):
-        try:
-            part.encode()
-        except UnicodeEncodeError:
-            raise UsageError(
-                f"{option('out', os.fspath(out))}: the name {ascii(os.fsencode(part))[1:]} in its path is no UTF-8, "
-                "which Beam and the manifest need; name another folder"
-            ) from None
-    if name is not None:
-        if not name.isidentifier() or not name.isascii():
-            raise UsageError(
-                f"{option('name', name)}: letters, digits and _ only, not beginning with a digit (TensorFlow Datasets "
-                "takes no other)"
-            )
-        return name
-    own = "".join(
-        letter if letter.isascii() and letter.isalnum() else "_" for letter in os.path.basename(real_path(out)).lower()
-    ).strip("_")
-    return own if own.isidentifier() else f"dataset_{own}".rstrip("_")
 
 
 def parse_dtypes(items: Iterable[str]) -> dict[str, str]:

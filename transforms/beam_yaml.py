@@ -7,18 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from recordmill.base.errors import UsageError
-from recordmill.building.cuts import ShardOptions
-from recordmill.building.order import OrderOptions, parse_splits
 from recordmill.exporting.plan import ReadOptions, plan_read
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.manifest import Manifest
-from recordmill.shards.rejects import RejectBudget
 from recordmill.transforms.beam_types import FlatMap, Map, PCollection, PTransform, row_fields, row_of, row_type
 from recordmill.transforms.read_shards import ReadShards
 from recordmill.transforms.write_shards import BatchDicts, WriteShards
@@ -48,25 +45,26 @@ class WriteToShards(PTransform):
     seed: int = 0
     key: str | None = None
     split_by: str | None = None
-    compression: str = "none"
+    compression: Literal["none", "gzip"] = "none"
     overwrite: bool = False
     max_rejects: str | int = 0
-    name: str = "dataset"
+    name: str | None = None
 
     def expand(self, rows: PCollection) -> PCollection:  # Row -> Row(out, records, rejected)
         schema = schema_of_collection(row_fields(rows))
-        shards = ShardOptions(num_shards=self.num_shards)
-        if self.shard_bytes is not None:
-            shards = ShardOptions(self.shard_bytes, self.num_shards)
         write = WriteShards(
             self.out,
             schema,
-            OrderOptions(seed=self.seed, key=self.key, split_by=self.split_by, splits=parse_splits(self.splits)),
-            shards,
-            self.compression,
-            RejectBudget.parse(self.max_rejects),
-            self.overwrite,
-            self.name,
+            splits=self.splits,
+            split_by=self.split_by,
+            key=self.key,
+            seed=self.seed,
+            shard_size=self.shard_bytes,
+            num_shards=self.num_shards,
+            compression=self.compression,
+            max_rejects=self.max_rejects,
+            overwrite=self.overwrite,
+            name=self.name,
         )
         names = schema.names
         manifest: PCollection = (

@@ -9,9 +9,9 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -19,11 +19,12 @@ import pyarrow as pa
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.option_names import option
+from recordmill.base.sizes import bytes_of, whole_number_of
 from recordmill.base.suggestions import there_are
 from recordmill.building.cuts import ShardOptions
 from recordmill.building.ingest import Ingested, KeyedChunk, count_values, find_too_large, sketches_of, too_large
-from recordmill.building.order import DEFAULT_SPLIT, OrderOptions, assign_payloads
-from recordmill.building.plan import BuildPlan
+from recordmill.building.order import DEFAULT_SPLIT, OrderOptions, assign_payloads, parse_splits
+from recordmill.building.plan import BuildPlan, dataset_name
 from recordmill.building.run_file import KeyBuckets, RunFile, RunWriter
 from recordmill.building.workers.runs import Account, handed_over
 from recordmill.building.workers.shared_files import SharedFolder, SharedPlan, begin_build, workbench
@@ -36,6 +37,7 @@ from recordmill.shards.rejects import RejectBudget, Rejected, RejectWriter
 from recordmill.shards.run import RunFolder, check_out
 from recordmill.sources.arrow.python_rows import batches_of_rows
 from recordmill.sources.values.conform import conform
+from recordmill.storage.codecs import SHARD_SUFFIXES
 from recordmill.storage.files import is_remote, output_path
 from recordmill.transforms.beam_types import (
     AsSingleton,
@@ -80,6 +82,9 @@ class BatchDicts(PTransform):
     """
 
     batch_rows: int = 4096
+
+    def __post_init__(self) -> None:
+        self.batch_rows = whole_number_of(self.batch_rows, "batch_rows", 1)
 
     def expand(self, rows: PCollection) -> PCollection:  # {name: value} -> RecordBatch
         return (
@@ -137,14 +142,13 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 @typed(takes=pa.RecordBatch, gives=Manifest)
-@dataclass
 class WriteShards(PTransform):
     """Writes RecordBatches with the schema's columns as a data set at `out`; gives its one Manifest.
 
-    The records have no position, so a record's key is a hash of its bytes, or of `order.key`; the same records give the
-    same shards whatever the bundles, workers and retries. Rows that don't fit the schema are rejects; a column that is
-    one too many, is missing or is no text where the schema has it ends the run. Nothing is written while the graph is
-    built, and each run of the graph is a build of its own.
+    The records have no position, so a record's key is a hash of its bytes, or of the column `key`; the same records
+    give the same shards whatever the bundles, workers and retries. Rows that don't fit the schema are rejects; a column
+    that is one too many, is missing or is no text where the schema has it ends the run. Nothing is written while the
+    graph is built, and each run of the graph is a build of its own.
 
     When the graph is built, a collection that is unbounded or in windows, or an impossible option, is a UsageError.
     When the pipeline runs, it raises what `finish` raises, and a UsageError if out holds a data set and overwrite is
@@ -152,37 +156,64 @@ class WriteShards(PTransform):
 
     Args:
         out: a folder that all workers see, or one in a store (`s3://bucket/name`, gs, az).
+        schema: of the records.
+        label: the feature that readers return as y by default; None: the schema's own.
+        splits: as `train=0.9,validation=0.1`, or a mapping of names to fractions; None: all is `train`.
+        split_by: the column whose equal values stay in one split.
+        split_seed: of the division into splits.
+        key: the column that decides the order; None: the whole record.
+        seed: of the order.
+        shard_size: of a shard, before compression.
+        num_shards: exactly so many a split, instead.
+        compression: of the shards.
+        max_rejects: how many records may be unusable, or `1%`.
+        overwrite: replace the data set that `out` holds.
+        name: of the data set; None: out's own.
         threads: of one process, where the pipeline runs in this one.
-        memory_bytes: of each worker.
+        memory: of each worker.
     """
 
-    out: str
-    schema: Schema
-    order: OrderOptions = field(default_factory=OrderOptions)
-    shards: ShardOptions = field(default_factory=ShardOptions)
-    compression: str = "none"
-    budget: RejectBudget = field(default_factory=RejectBudget)
-    overwrite: bool = False
-    name: str = "dataset"
-    threads: int = 1
-    memory_bytes: int = DEFAULT_MEMORY_BYTES
-
-    def __post_init__(self) -> None:
-        self.out = output_path(self.out)
-        if not is_remote(self.out):
-            self.out = os.path.abspath(self.out)
-        if not self.order.shuffle:
-            raise UsageError("records of a pipeline have no order to keep: shuffle, or give a key")
-        if self.order.stratify is not None:
-            raise UsageError(
-                f"{option('stratify')} is not for records of a pipeline, which are seen once: write them to files, and "
-                "build a data set of those"
-            )
-        for column in (self.order.key, self.order.split_by):
-            if column is not None and column not in self.schema:
-                raise UsageError(
-                    f"no column {column!r} to decide order or split by; the schema has {', '.join(self.schema.names)}"
-                )
+    def __init__(
+        self,
+        out: str,
+        schema: Schema,
+        *,
+        label: str | None = None,
+        splits: str | Mapping[str, float] | None = None,
+        split_by: str | None = None,
+        split_seed: int = 0,
+        key: str | None = None,
+        seed: int = 0,
+        shard_size: str | int | None = None,
+        num_shards: int | None = None,
+        compression: Literal["none", "gzip"] = "none",
+        max_rejects: str | int = 0,
+        overwrite: bool = False,
+        name: str | None = None,
+        threads: int = 1,
+        memory: str | int = DEFAULT_MEMORY_BYTES,
+    ) -> None:
+        super().__init__()
+        out = output_path(out)
+        self.out = out if is_remote(out) else os.path.abspath(out)
+        for column in (label, key, split_by):
+            if column is not None and column not in schema:
+                raise UsageError(f"no column {column!r}; {there_are(column, schema.names)}")
+        if compression not in SHARD_SUFFIXES:
+            raise UsageError(f"{option('compression', compression)}: one of {', '.join(SHARD_SUFFIXES)}")
+        self.schema = schema if label is None else replace(schema, label=label)
+        self.order = OrderOptions(
+            whole_number_of(seed, "seed"),
+            whole_number_of(split_seed, "split_seed"),
+            key=key,
+            split_by=split_by,
+            splits=parse_splits(splits),
+        )
+        self.shards = ShardOptions.of(shard_size, num_shards)
+        self.compression, self.overwrite = compression, overwrite
+        self.budget = RejectBudget.parse(max_rejects)
+        self.name = dataset_name(name, self.out)
+        self.threads, self.memory_bytes = whole_number_of(threads, "threads", 1), bytes_of(memory, "memory")
 
     def expand(self, batches: PCollection) -> PCollection:  # RecordBatch -> Manifest
         if not is_global(batches):

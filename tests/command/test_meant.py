@@ -4,6 +4,7 @@ moment on.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -191,3 +192,13 @@ def test_the_end_of_a_terminal_comes_twice_and_later_it_is_somebody_who_insists(
     now[0] += 2
     with pytest.raises(KeyboardInterrupt):
         commands._interrupt(signal.SIGHUP, None)
+
+
+@pytest.mark.parametrize("command", ["stats", "inspect", "head"])
+def test_a_terminal_without_the_letters_of_the_data_shows_their_numbers(command: str, tmp_path: Path) -> None:
+    recordmill.build({"n\u00e4me": ["\u65e5\u672c"]}, tmp_path / "out")
+    words = [sys.executable, "-m", "recordmill", command, str(tmp_path / "out")]
+    done = subprocess.run(words, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "n\\xe4me" in done.stdout
+    assert "\\u65e5\\u672c" in done.stdout

@@ -17,6 +17,7 @@ from recordmill.base.errors import UsageError
 from recordmill.reader.mixture import Mixture
 from recordmill.reader.options import training
 from recordmill.reader.options.training import FORM, TENSORFLOW, TRAINING, Training
+from recordmill.reader.sampling.schedule import StepRange, Steps
 
 METHODS: dict[str, tuple[Any, tuple[type, ...]]] = {
     "batches": (training.TrainingKeywords, TRAINING),
@@ -134,3 +135,26 @@ def test_a_global_shuffle_is_not_portable() -> None:
 def test_values_of_numpy_are_options() -> None:
     made = Training.of(np.int64(8), {"seed": np.int32(3), "epochs": np.int64(2)})
     assert (made.batch_size, made.order.seed, made.order.epochs) == (8, 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 2**31}, "batch_size must be at most 2147483647"),
+        ({"batch_size": 2**70}, "batch_size must be at most 2147483647"),
+        ({"num_hosts": 2**63, "host_index": 0}, "num_hosts must be at most 2147483647"),
+        ({"window_bytes": 2**70}, "window_bytes must be at most"),
+        ({"window_bytes": 1.5}, "window_bytes is a whole number, not 1.5"),
+        ({"window_bytes": "9" * 400}, "give at most"),
+        ({"memory_bytes": None}, "memory_bytes is a whole number, not None"),
+        ({"memory_bytes": [1]}, r"memory_bytes is a whole number, not \[1\]"),
+    ],
+)
+def test_values_out_of_range_are_refused_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Training.of(options.pop("batch_size", 8), options)
+
+
+def test_a_batch_larger_than_the_epoch_takes_no_memory_for_rows_that_there_are_not() -> None:
+    steps = Steps(100, 2**31 - 1)
+    assert steps.positions(StepRange(0, 0, 1)).tolist() == [*range(100)]

@@ -20,12 +20,10 @@ from PIL import Image
 import recordmill
 from recordmill.base.errors import UsageError
 from recordmill.building import strata_count
-from recordmill.building.order import OrderOptions
 from recordmill.building.strata import due
 from recordmill.commands.main import run
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.manifest import load
-from recordmill.transforms import WriteShards
 
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
 
@@ -182,12 +180,6 @@ def test_too_many_classes_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(UsageError, match=r"stratify=\"id\": it has more than 100 different values"):
         recordmill.build({"id": list(range(101))}, tmp_path / "out", splits="a=0.5,b=0.5", stratify="id")
     recordmill.build({"id": list(range(100))}, tmp_path / "out", splits="a=0.5,b=0.5", stratify="id")
-
-
-def test_records_of_a_pipeline_are_refused_by_name() -> None:
-    order = OrderOptions(splits=(("a", 0.5), ("b", 0.5)), stratify="x")
-    with pytest.raises(UsageError, match="stratify= is not for records of a pipeline"):
-        WriteShards("out", Schema((Feature("x", "int64"),)), order)
 
 
 @pytest.mark.parametrize("way", ["split_by", "key"])

@@ -36,6 +36,21 @@ def out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     )
 
 
+def test_a_relative_path_holds_in_another_folder(out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(out.parent)
+    ds = open(out.name, "train")
+    saved = pickle.dumps(ds)
+    monkeypatch.chdir(tmp_path)
+    for one in (ds, pickle.loads(saved)):
+        assert one.to_table().equals(TRAIN)
+
+
+def test_no_record_is_looked_for_by_in(out: Path) -> None:
+    with pytest.raises(TypeError, match=r"look a feature's name up in `ds.schema`"):
+        _ = "id" in open(out)
+    assert "id" in open(out).schema
+
+
 def test_tables_are_what_went_in(out: Path) -> None:
     assert open(out, "train").to_table().equals(TRAIN)
     assert open(out, "train", threads=1).to_table(7, 250).equals(TRAIN.slice(7, 243))

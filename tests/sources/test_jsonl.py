@@ -16,9 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from source_reading import features, input_files, read_all, values
 
+import recordmill
 from recordmill.base.errors import DataError, UsageError
 from recordmill.options.commands import in_flags
 from recordmill.schemas.feature import Feature, Schema
+from recordmill.shards.rejects import TooManyRejects
 from recordmill.sources.common import contract, lines
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.jsonl import tape as json_tape
@@ -618,3 +620,12 @@ def test_a_line_longer_than_memory_is_a_reject(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", {"a": "x" * 100}, {"a": "y"})
     _, rejects = read_all(plan(path, options=JsonlOptions(max_line_bytes=1 << 20), memory_bytes=400))
     assert "more than the 50 that" in rejects[0].message
+
+
+@pytest.mark.parametrize("kind", [None, "jsonl"])
+def test_a_line_that_is_nested_a_thousand_times_is_a_reject(kind: str | None, tmp_path: Path) -> None:
+    (tmp_path / "deep.jsonl").write_text('{"a":' + "[" * 5000 + "]" * 5000 + '}\n{"a": 1}\n')
+    built = recordmill.build(tmp_path / "deep.jsonl", tmp_path / "out", kind=kind, max_rejects=1)
+    assert (built.kind, built.read, built.rejected) == ("jsonl", 2, 1)
+    with pytest.raises(TooManyRejects, match="nested more than 60 levels deep"):
+        recordmill.build(tmp_path / "deep.jsonl", tmp_path / "other", kind=kind, max_rejects=0)

@@ -285,3 +285,16 @@ def test_the_same_shards_from_workers(folder: Path, tmp_path: Path) -> None:
     one = recordmill.build(folder, tmp_path / "one", label="country", num_shards=2)
     workers = recordmill.build(folder, tmp_path / "workers", label="country", num_shards=2, runner="DirectRunner")
     assert [Path(path).read_bytes() for path in one.shards] == [Path(path).read_bytes() for path in workers.shards]
+
+
+def test_a_folder_and_a_column_of_one_name_are_told_of(tmp_path: Path) -> None:
+    (tmp_path / "in" / "id=7").mkdir(parents=True)
+    (tmp_path / "in" / "id=7" / "a.csv").write_text("id,x\n1,2\n3,4\n")
+    built = recordmill.build(tmp_path / "in", tmp_path / "out")
+    assert sorted(recordmill.open(built.out).to_table()["id"].to_pylist()) == [1, 3]
+    assert "id: the files have such a column, which is read; what folders say of it is not" in built.notes
+    (tmp_path / "in" / "id=7").rename(tmp_path / "in" / "b=1")
+    (tmp_path / "in" / "b=1" / "b=2").mkdir()
+    (tmp_path / "in" / "b=1" / "a.csv").rename(tmp_path / "in" / "b=1" / "b=2" / "a.csv")
+    with pytest.raises(UsageError, match=r"b=1/b=2: two of these folders are called b=\.\.\.; rename one"):
+        recordmill.build(tmp_path / "in", tmp_path / "out", overwrite=True)

@@ -18,12 +18,9 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner  # noqa: E
 
 import recordmill  # noqa: E402
 from recordmill.base.errors import UsageError  # noqa: E402
-from recordmill.building.cuts import ShardOptions  # noqa: E402
-from recordmill.building.order import OrderOptions  # noqa: E402
 from recordmill.schemas.arrow import to_arrow  # noqa: E402
 from recordmill.schemas.feature import Feature, Schema  # noqa: E402
 from recordmill.shards.manifest import load  # noqa: E402
-from recordmill.shards.rejects import RejectBudget  # noqa: E402
 from recordmill.transforms import BatchDicts, WriteShards  # noqa: E402
 
 SCHEMA = Schema((Feature("x", "int64", required=True), Feature("text", "string")))
@@ -51,8 +48,8 @@ def test_a_pcollection_of_dicts_becomes_a_data_set(tmp_path: Path) -> None:
     write(
         rows(1000),
         tmp_path / "out",
-        shards=ShardOptions(num_shards=3),
-        order=OrderOptions(splits=(("a", 0.5), ("b", 0.5))),
+        num_shards=3,
+        splits={"a": 0.5, "b": 0.5},
     )
     read = recordmill.open(tmp_path / "out").to_table().to_pylist()
     assert [row["x"] for row in read] != list(range(1000))
@@ -64,11 +61,9 @@ def test_a_pcollection_of_dicts_becomes_a_data_set(tmp_path: Path) -> None:
 
 @pytest.mark.sweep
 def test_the_same_records_give_the_same_shards_whatever_the_bundles(tmp_path: Path) -> None:
-    expected = write(rows(1000), tmp_path / "one", shards=ShardOptions(num_shards=3))
-    again = write(list(reversed(rows(1000))), tmp_path / "two", batch_rows=7, shards=ShardOptions(num_shards=3))
-    repeated = write(
-        rows(1000), tmp_path / "three", flags=("--direct_runner_bundle_repeat=2",), shards=ShardOptions(num_shards=3)
-    )
+    expected = write(rows(1000), tmp_path / "one", num_shards=3)
+    again = write(list(reversed(rows(1000))), tmp_path / "two", batch_rows=7, num_shards=3)
+    repeated = write(rows(1000), tmp_path / "three", flags=("--direct_runner_bundle_repeat=2",), num_shards=3)
     assert expected == again == repeated
 
 
@@ -76,7 +71,7 @@ def test_rows_that_do_not_fit_are_rejects_within_the_budget(tmp_path: Path) -> N
     wrong = [*rows(50), {"text": "no x"}]
     with pytest.raises(Exception, match="1 of 51 records were rejected"):
         write(wrong, tmp_path / "out")
-    write(wrong, tmp_path / "allowed", budget=RejectBudget(1))
+    write(wrong, tmp_path / "allowed", max_rejects=1)
     manifest = load(tmp_path / "allowed")
     assert (manifest.records, manifest.rejects["count"]) == ({"train": 50}, 1)
     assert "x" in (tmp_path / "allowed" / manifest.rejects["files"][0]).read_text()
@@ -126,9 +121,41 @@ def test_classes_go_by_name(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_keywords_are_those_of_a_build(tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "splits": "train=0.8,test=0.2", "num_shards": 2, "label": "text", "compression": "gzip", "max_rejects": "50%",
+        "seed": 3, "split_seed": 4, "memory": "1GiB",
+    }  # fmt: skip
+    write([*rows(100), {"text": "no x"}], tmp_path / "my-set", **options)
+    manifest = load(tmp_path / "my-set")
+    assert (manifest.name, manifest.compression, manifest.rejects["count"]) == ("my_set", "gzip", 1)
+    assert (set(manifest.records), manifest.shard_counts) == ({"train", "test"}, {"train": 2, "test": 2})
+    assert recordmill.open(tmp_path / "my-set").schema.label == "text"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"label": "txt"}, "no column 'txt'; there are x, text; did you mean text?"),
+        ({"compression": "zip"}, 'compression="zip": one of none, gzip'),
+        ({"shard_size": "1MiB", "num_shards": 2}, "num_shards= and shard_size= exclude each other"),
+        ({"num_shards": 1.5}, "num_shards is a whole number, not 1.5"),
+        ({"max_rejects": "x"}, 'max_rejects="x": give a number of records'),
+        ({"memory": 0}, "memory must be at least 1, not 0"),
+        ({"name": "a-b"}, 'name="a-b": letters, digits and _ only'),
+    ],
+)
+def test_a_value_that_can_not_be_is_refused_at_once(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        WriteShards("out", SCHEMA, **options)
+    assert message in str(error.value)
+    with pytest.raises(UsageError, match="batch_rows is a whole number, not Schema"):
+        BatchDicts(SCHEMA)  # type: ignore[arg-type]
+
+
 def test_a_column_that_is_not_there_is_refused_while_the_graph_is_built(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no column 'y' to decide order or split by; the schema has "):
-        WriteShards(str(tmp_path / "out"), SCHEMA, order=OrderOptions(key="y"))
+    with pytest.raises(UsageError, match="no column 'y'; there are x, text"):
+        WriteShards(str(tmp_path / "out"), SCHEMA, key="y")
 
 
 @pytest.mark.sweep
@@ -157,14 +184,16 @@ def test_the_manifest_says_what_decided_the_bytes_and_other_records_have_another
     write(
         rows(50),
         tmp_path / "one",
-        shards=ShardOptions(num_shards=2),
-        order=OrderOptions(splits=(("a", 0.5), ("b", 0.5)), split_by="x"),
+        num_shards=2,
+        splits={"a": 0.5, "b": 0.5},
+        split_by="x",
     )
     write(
         rows(51),
         tmp_path / "other",
-        shards=ShardOptions(num_shards=2),
-        order=OrderOptions(splits=(("a", 0.5), ("b", 0.5)), split_by="x"),
+        num_shards=2,
+        splits={"a": 0.5, "b": 0.5},
+        split_by="x",
     )
     one, other = load(tmp_path / "one"), load(tmp_path / "other")
     assert one.options["splits"] == {"a": 0.5, "b": 0.5}

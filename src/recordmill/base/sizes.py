@@ -14,6 +14,8 @@ from recordmill.base.option_names import option
 
 SHARD_BYTES = 128 << 20  # 128 MiB: TensorFlow's advice is 100 to 200 MB, enough for one sequential read to pay
 MOST_RECORD_BYTES = 16 << 20  # 16 MiB: longer than any row or line meant as one, short enough to hold several
+MOST_SIZE_BYTES = 1 << 62  # 4 EiB: 64 bits hold twice as much
+MOST_ROWS = (1 << 31) - 1  # of a batch, and hosts: what TensorFlow and PyTorch count in 32 bits
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
@@ -27,7 +29,10 @@ def parse_size(text: str | int, keyword: str) -> int:
     match = _SIZE.fullmatch(str(text).strip())
     if match is None or (match[3] and not match[2]):
         raise UsageError(f"{option(keyword, text)}: give a size such as 128MiB, 2GiB or 500kB")
-    return int(float(match[1]) * (1024 if match[3] else 1000) ** _POWERS[match[2].lower()])
+    size_bytes = float(match[1]) * (1024 if match[3] else 1000) ** _POWERS[match[2].lower()]
+    if size_bytes > MOST_SIZE_BYTES:
+        raise UsageError(f"{option(keyword, text)}: give at most {MOST_SIZE_BYTES >> 40}TiB")
+    return int(size_bytes)
 
 
 def bytes_of(size: str | int, name: str) -> int:
@@ -36,17 +41,14 @@ def bytes_of(size: str | int, name: str) -> int:
     >>> bytes_of("512MiB", "memory_bytes"), bytes_of(1000, "memory_bytes")
     (536870912, 1000)
     """
-    size_bytes = parse_size(size, name) if isinstance(size, str) else size
-    if size_bytes < 1:
-        raise UsageError(f"{name} must be at least 1, not {size}")
-    return size_bytes
+    return whole_number_of(parse_size(size, name) if isinstance(size, str) else size, name, 1, MOST_SIZE_BYTES)
 
 
-def whole_number_of(number: Any, name: str, least: int | None = None) -> int:
+def whole_number_of(number: Any, name: str, least: int | None = None, most: int | None = None) -> int:
     """A whole number as Python's own, also where it is NumPy's or a tensor.
 
     Raises:
-        UsageError: it is none, or below the least.
+        UsageError: it is none, below the least, or above the most.
     """
     whole = None
     if not isinstance(number, bool):
@@ -56,6 +58,8 @@ def whole_number_of(number: Any, name: str, least: int | None = None) -> int:
         raise UsageError(f"{name} is a whole number, not {number!r:.99}")
     if least is not None and whole < least:
         raise UsageError(f"{name} must be at least {least}, not {whole}")
+    if most is not None and whole > most:
+        raise UsageError(f"{name} must be at most {most}, not {whole}")
     return whole
 
 

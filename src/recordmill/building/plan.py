@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from recordmill.base.errors import UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
+from recordmill.base.option_names import option
 from recordmill.building.cuts import ShardOptions
 from recordmill.building.order import Ordering, OrderOptions
 from recordmill.building.run_file import KeyBuckets
@@ -28,6 +30,7 @@ from recordmill.shards.rejects import RejectBudget
 from recordmill.sources.common.contract import Source
 from recordmill.sources.common.tables import RangeTable, table_rows, unit_sizes
 from recordmill.storage.codecs import NONE, find_codec
+from recordmill.storage.folders import real_path
 
 _WORKING_BYTES = 256 << 20  # 256 MiB: with less all is needed to read, sort and merge, and runs go to files
 _LEAST_RUN_BYTES = 16 << 20  # 16 MiB: some ten runs of each thread are merged as fast as a few
@@ -194,3 +197,30 @@ def group_units(source: Source, arena_bytes: int, threads: int) -> RangeTable:
     owners = (np.cumsum(sizes) - sizes / 2) * count // total  # a unit is in the group in which its middle lies
     firsts = np.flatnonzero(np.diff(owners, prepend=-1)).tolist()
     return RangeTable(np.array([*firsts, len(sizes)], np.int64))
+
+
+def dataset_name(name: str | None, out: str | os.PathLike[str]) -> str:
+    """Returns the name given, or OUT's own in the letters that TensorFlow Datasets takes.
+
+    Raises:
+        UsageError: OUT's path is no UTF-8, or the name is none that TensorFlow Datasets takes.
+    """
+    for part in os.path.abspath(out).split("/"):
+        try:
+            part.encode()
+        except UnicodeEncodeError:
+            raise UsageError(
+                f"{option('out', os.fspath(out))}: the name {ascii(os.fsencode(part))[1:]} in its path is no UTF-8, "
+                "which Beam and the manifest need; name another folder"
+            ) from None
+    if name is not None:
+        if not name.isidentifier() or not name.isascii():
+            raise UsageError(
+                f"{option('name', name)}: letters, digits and _ only, not beginning with a digit (TensorFlow Datasets "
+                "takes no other)"
+            )
+        return name
+    own = "".join(
+        letter if letter.isascii() and letter.isalnum() else "_" for letter in os.path.basename(real_path(out)).lower()
+    ).strip("_")
+    return own if own.isidentifier() else f"dataset_{own}".rstrip("_")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -196,6 +197,9 @@ def _open_standard_streams() -> None:
     os.close(descriptor)
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal may lack letters that the data has
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _say(error: object, code: int) -> int:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from recordmill.base.arrays import Int64s
 from recordmill.base.errors import UsageError
 from recordmill.base.machine import core_count
-from recordmill.base.sizes import whole_number_of
+from recordmill.base.sizes import MOST_ROWS, whole_number_of
 from recordmill.base.suggestions import there_are
 from recordmill.base.threads import thread_map
 from recordmill.reader.options.images import Images
@@ -244,6 +244,9 @@ class Scanner:
         """The records of all files."""
         return int(self.ends[-1]) if len(self.ends) else 0
 
+    def __contains__(self, what: object) -> bool:
+        raise TypeError("`in` looks for no record, since they have numbers; look a feature's name up in `ds.schema`")
+
     def __len__(self) -> int:
         return self._total if self.matching is None else len(self.matching)
 
@@ -308,7 +311,7 @@ class Scanner:
 
     def head(self, records: int = 5) -> pa.Table:
         """The first records as a pyarrow.Table."""
-        records = whole_number_of(records, "records", 0)
+        records = min(whole_number_of(records, "records", 0), MOST_ROWS)
         if not self.view.filters:
             return self._table(first_rows(records, head_loads(self.files, records), self.decode, self.threads))
         return self._table(first_rows(records, head_loads(self.files, 2**62), self.decode, self.threads))

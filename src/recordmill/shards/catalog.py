@@ -42,6 +42,7 @@ from recordmill.storage.files import (
     StoreSettings,
     check_unchanged,
     input_path,
+    is_remote,
     last_seen,
     read_on,
     read_range,
@@ -197,6 +198,7 @@ def of_data_set(
     """The shards that the newest manifest of OUT names, or one split's; all of them are checked to be there (unless
     missing_ok) with their sizes (unless lenient). known: as of `load_newest`.
     """
+    out = out if is_remote(out) else os.path.abspath(out)  # whoever opened it may go to another folder
     while True:
         generation, manifest = load_newest(out, known)
         known = ()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict, TypeVar
 
 from recordmill.base.errors import UsageError
-from recordmill.base.sizes import bytes_of, whole_number_of
+from recordmill.base.sizes import MOST_ROWS, bytes_of, whole_number_of
 from recordmill.base.suggestions import did_you_mean
 from recordmill.reader.options.collation import Collate
 from recordmill.reader.options.images import Images, ImageTarget, Spec, image_targets
@@ -114,7 +114,7 @@ class Order:
         _put(self, "window_bytes", bytes_of(self.window_bytes, "window_bytes"))
         for name, least in (("num_hosts", 1), ("host_index", 0)):
             if (value := getattr(self, name)) is not None:
-                _put(self, name, whole_number_of(value, name, least))
+                _put(self, name, whole_number_of(value, name, least, MOST_ROWS))
         if self.state is not None:
             check_state(self.state)
         _ = self.mode
@@ -268,7 +268,7 @@ class Training:
 
     def __post_init__(self) -> None:
         if self.batch_size is not None:
-            _put(self, "batch_size", whole_number_of(self.batch_size, "batch_size", 1))
+            _put(self, "batch_size", whole_number_of(self.batch_size, "batch_size", 1, MOST_ROWS))
         given = dict(self._given())
         for names, serves, reason in _SERVES:
             if (refused := [name for name in names if name in given]) and not serves(self):

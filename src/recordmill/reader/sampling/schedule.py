@@ -95,7 +95,8 @@ class Steps:
         none, but fill a batch up.
         """
         steps = step_range.position + self.span * step_range.every * np.arange(step_range.steps, dtype=np.int64)
-        own = steps[:, None] + (self.host_index * self.batch_size + np.arange(self.batch_size, dtype=np.int64))
+        rows = self.batch_size if self.end == "pad" else min(self.batch_size, self.records)
+        own = steps[:, None] + (self.host_index * self.batch_size + np.arange(rows, dtype=np.int64))
         flat = own.reshape(-1)
         return flat if self.end == "pad" else flat[flat < self.records]
 

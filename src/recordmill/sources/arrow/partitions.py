@@ -136,6 +136,9 @@ def plan_with_partitions(
         return plan(files, common)
     own = plan(files, _apart(common, fields, fields))
     theirs = {name for name in fields if name in own.schema}
+    twice = tuple(
+        f"{name}: the files have such a column, which is read; what folders say of it is not" for name in theirs
+    )
     if theirs & {*common.dtypes, common.label}:
         own = plan(files, _apart(common, fields, fields.keys() - theirs))
     schema, given = common.schema, [name for name in fields if name not in theirs]
@@ -151,7 +154,7 @@ def plan_with_partitions(
     values = partition_values(files, range(len(files)), {name: fields[name] for name in given})
     unifier.add(values.schema, "the names of folders", {column: values.column(column).null_count for column in given})
     made, more, named = finish_parts(unifier, [values], common, "the names of folders")
-    notes = (*notes, *more)
+    notes = (*notes, *more, *sorted(twice))
     if not len(made):
         same: Source = replace(own, notes=notes)  # type: ignore[type-var]
         return same

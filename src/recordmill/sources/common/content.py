@@ -241,6 +241,9 @@ def _json_objects(text: str, *, whole: bool) -> int:
         try:
             if not isinstance(json.loads(line), dict):
                 return 0
+        except RecursionError:  # lists in lists: whoever reads the record rejects it
+            if not line.lstrip().startswith("{"):
+                return 0
         except ValueError:
             return 0
     return len(complete) or -1

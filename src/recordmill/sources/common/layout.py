@@ -92,7 +92,10 @@ def partitions(files: FileTable) -> dict[str, pa.DictionaryArray]:
     for key in folders.keys:
         for name, equals, value in (part.partition("=") for part in key[1].split("/")):
             if name and equals:
-                found.setdefault(unquote(name), {})[key] = None if value == _HIVE_NULL else unquote(value)
+                values = found.setdefault(unquote(name), {})
+                if key in values:
+                    raise UsageError(f"{key[1]}: two of these folders are called {name}=...; rename one")
+                values[key] = None if value == _HIVE_NULL else unquote(value)
     return {name: folders.say({key: by_key.get(key) for key in folders.keys}) for name, by_key in found.items()}
 
 

@@ -119,7 +119,7 @@ def _explain(tape: Tape, entry: int, leaf: Leaf) -> tuple[str, str]:
         return "type", f"{feature.name}: {_NAMES[kind]} where {feature.describe()} is expected: {quoted_value(text)}"
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = text
     if isinstance(value, float) and math.isinf(value) and "Inf" not in text:
         value = text  # 1e999: only a string keeps it
