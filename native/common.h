@@ -5,7 +5,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#define RM_INLINE inline __attribute__((always_inline))
 #define RM_LIKELY(condition) __builtin_expect(!!(condition), 1)
 #define RM_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 
@@ -46,8 +45,10 @@ RM_INLINE void copy_short(uint8_t *target, const uint8_t *source, int64_t size) 
 
 // Copies a text that fits to out[into]; a short one with room after it on both sides by one move of 16 bytes.
 RM_INLINE void copy_text(Span<uint8_t> out, int64_t into, ByteSpan data, int64_t start, int64_t length) {
-  const bool is_short = length <= 16 && data.size - start >= 16 && out.size - into >= 16;
-  memcpy(out.data + into, data.data + start, is_short ? 16 : static_cast<size_t>(length));
+  if (RM_LIKELY(length <= 16 && data.size - start >= 16 && out.size - into >= 16))
+    memcpy(out.data + into, data.data + start, 16);
+  else
+    memcpy(out.data + into, data.data + start, static_cast<size_t>(length));
 }
 
 // The index of the lowest set bit; 64 for 0.

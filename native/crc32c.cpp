@@ -1,5 +1,5 @@
 // Three ways to a CRC, all with the same answer: folding by carry-less multiplication for long runs of bytes, the CRC
-// instruction for short ones, tables where the processor has neither. x86 processors are asked when the library runs.
+// instruction for short ones, a table where the processor has neither. x86 processors are asked when the library runs.
 #include "crc32c.h"
 
 #include "cpu.h"
@@ -25,30 +25,21 @@ constexpr uint32_t power(int exponent) {
   return value;
 }
 
-// table[k][byte]: the register after `byte` and k bytes of zeros.
-struct ByteTables {
-  uint32_t table[8][256];
-  constexpr ByteTables() : table() {
+// The register after each byte.
+struct ByteTable {
+  uint32_t after[256];
+  constexpr ByteTable() : after() {
     for (uint32_t byte = 0; byte < 256; byte++) {
       uint32_t crc = byte;
       for (int bit = 0; bit < 8; bit++) crc = (crc >> 1) ^ (crc & 1 ? POLYNOMIAL : 0);
-      table[0][byte] = crc;
+      after[byte] = crc;
     }
-    for (int zeros = 1; zeros < 8; zeros++)
-      for (int byte = 0; byte < 256; byte++)
-        table[zeros][byte] = (table[zeros - 1][byte] >> 8) ^ table[0][table[zeros - 1][byte] & 255];
   }
 };
-constexpr ByteTables BYTES;
+constexpr ByteTable BYTES;
 
-// Eight bytes a step through eight tables ("slicing by 8").
-uint32_t by_tables(uint32_t crc, const uint8_t *data, int64_t size) {
-  for (; size >= 8; data += 8, size -= 8) {
-    const uint64_t word = load<uint64_t>(data) ^ crc;
-    crc = 0;
-    for (int i = 0; i < 8; i++) crc ^= BYTES.table[7 - i][(word >> (8 * i)) & 255];
-  }
-  for (; size > 0; data++, size--) crc = (crc >> 8) ^ BYTES.table[0][(crc ^ *data) & 255];
+uint32_t by_table(uint32_t crc, const uint8_t *data, int64_t size) {
+  for (; size > 0; data++, size--) crc = (crc >> 8) ^ BYTES.after[(crc ^ *data) & 255];
   return crc;
 }
 
@@ -159,13 +150,13 @@ RM_INLINE int best_way() {
   static int known = -1;  // threads that ask at once write the same
   if (RM_UNLIKELY(known < 0)) {
     const Cpu cpu = detect_cpu();
-    known = cpu.vpclmulqdq ? CRC_FOLDING : cpu.sse42 ? CRC_INSTRUCTION : CRC_TABLES;
+    known = cpu.vpclmulqdq ? CRC_FOLDING : cpu.sse42 ? CRC_INSTRUCTION : CRC_TABLE;
   }
   return known;
 #elif defined(RM_INSTRUCTION)
   return CRC_INSTRUCTION;
 #else
-  return CRC_TABLES;
+  return CRC_TABLE;
 #endif
 }
 
@@ -180,9 +171,9 @@ uint32_t crc_by(int way, uint32_t crc, const uint8_t *data, int64_t size) {
   }
 #endif
 #if defined(RM_INSTRUCTION)
-  if (RM_LIKELY(way != CRC_TABLES)) return ~by_instruction(crc, data, size);
+  if (RM_LIKELY(way != CRC_TABLE)) return ~by_instruction(crc, data, size);
 #endif
-  return ~by_tables(crc, data, size);
+  return ~by_table(crc, data, size);
 }
 
 }  // namespace
@@ -195,7 +186,7 @@ int64_t rm_crc32c(ByteSpan data, int64_t crc) {
 }
 
 int64_t rm_crc32c_by(int64_t way, ByteSpan data) {
-  if (way < CRC_TABLES || way > best_way()) return BOUNDS;
+  if (way < CRC_TABLE || way > best_way()) return BOUNDS;
   return crc_by(static_cast<int>(way), 0, data.data, data.size);
 }
 

@@ -205,19 +205,21 @@ int64_t rm_parse_fields(ByteSpan data, Span<const int32_t> starts, Span<const in
     using Value = typename decltype(kind)::Value;
     const Span<Value> out = typed<Value>(values);
     if (out.size < starts.size) return BOUNDS;
+    int64_t nulls = 0, faults = 0;
     for (int64_t row = 0; row < starts.size; row++) {
       Text text;
       if (!fields.get(row, text)) return BOUNDS;
       Value value = 0;
       if (fields.tokens.index_of(text) >= 0) {
         valid[row] = 0;
-        totals.nulls++;
+        nulls++;
       } else if (const int64_t found = kind.parse(text, value)) {
         fault[row] = static_cast<uint8_t>(found);
-        totals.faults++;
+        faults++;
       }
       out[row] = value;
     }
+    totals = {nulls, faults};
     return 0;
   });
 }

@@ -24,46 +24,29 @@ RM_INLINE bool at_end(ByteSpan data, int64_t at) { return at >= data.size || dat
 // Whether a byte stands for itself inside a string.
 RM_INLINE bool is_plain(uint8_t byte) { return byte >= 0x20 && byte != '"' && byte != '\\'; }
 
-// How many bytes from `at` on are plain, and how many are digits, up to STRIDE; reads STRIDE bytes.
+// How many bytes from `at` on are plain, up to STRIDE; reads STRIDE bytes.
 #if defined(__AVX2__)
 constexpr int STRIDE = 32;
-
-RM_INLINE int first_of(__m256i found) {
-  const uint32_t mask = static_cast<uint32_t>(_mm256_movemask_epi8(found));
-  return mask ? __builtin_ctz(mask) : STRIDE;
-}
 
 RM_INLINE int plain_bytes(const uint8_t *at) {
   const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(at));
   const __m256i control = _mm256_cmpeq_epi8(_mm256_min_epu8(bytes, _mm256_set1_epi8(0x1F)), bytes);
   const __m256i quote = _mm256_cmpeq_epi8(bytes, _mm256_set1_epi8('"'));
   const __m256i backslash = _mm256_cmpeq_epi8(bytes, _mm256_set1_epi8('\\'));
-  return first_of(_mm256_or_si256(control, _mm256_or_si256(quote, backslash)));
-}
-
-RM_INLINE int digit_bytes(const uint8_t *at) {
-  const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(at));
-  const __m256i values = _mm256_sub_epi8(bytes, _mm256_set1_epi8('0'));
-  return first_of(_mm256_cmpeq_epi8(_mm256_max_epu8(values, _mm256_set1_epi8(10)), values));
+  const __m256i found = _mm256_or_si256(control, _mm256_or_si256(quote, backslash));
+  return first_bit(static_cast<uint32_t>(_mm256_movemask_epi8(found)) | uint64_t{1} << STRIDE);
 }
 #else
 constexpr int STRIDE = 8;
 constexpr uint64_t ONES = 0x0101010101010101;  // times a byte: that byte eight times
-
-// The first byte of eight whose highest bit is set. What borrows and carries spoil lies above it.
-RM_INLINE int first_marked(uint64_t word) { return first_bit(word & (0x80 * ONES)) >> 3; }
 
 RM_INLINE uint64_t zero_bytes(uint64_t word) { return (word - ONES) & ~word; }
 
 RM_INLINE int plain_bytes(const uint8_t *at) {
   const uint64_t word = load<uint64_t>(at);
   const uint64_t control = (word - 0x20 * ONES) & ~word;
-  return first_marked(control | zero_bytes(word ^ '"' * ONES) | zero_bytes(word ^ '\\' * ONES));
-}
-
-RM_INLINE int digit_bytes(const uint8_t *at) {
-  const uint64_t word = load<uint64_t>(at) ^ '0' * ONES;  // digits are 0 to 9 then
-  return first_marked(word | (word + 0x76 * ONES));
+  const uint64_t found = control | zero_bytes(word ^ '"' * ONES) | zero_bytes(word ^ '\\' * ONES);
+  return first_bit(found & (0x80 * ONES)) >> 3;  // what borrows spoil lies above the first one
 }
 #endif
 
@@ -166,11 +149,6 @@ RM_INLINE Token string_end(ByteSpan data, int64_t at) {
 }
 
 RM_INLINE int64_t skip_digits(ByteSpan data, int64_t at) {
-  while (RM_LIKELY(data.size - at >= STRIDE)) {
-    const int digits = digit_bytes(data.data + at);
-    at += digits;
-    if (digits < STRIDE) return at;
-  }
   while (at < data.size && data[at] >= '0' && data[at] <= '9') at++;
   return at;
 }

@@ -37,7 +37,7 @@ int64_t rm_machine_level();
 // The CRC32C of data, going on from the CRC of what stood before it (0 at the start).
 int64_t rm_crc32c(ByteSpan data, int64_t crc);
 // How a CRC is made; each needs more of the processor than the one before.
-enum { CRC_TABLES, CRC_INSTRUCTION, CRC_FOLDING };
+enum { CRC_TABLE, CRC_INSTRUCTION, CRC_FOLDING };
 // The CRC32C of data, made in a certain way: for tests. BOUNDS where this processor has it not.
 int64_t rm_crc32c_by(int64_t way, ByteSpan data);
 

@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#define RM_INLINE inline __attribute__((always_inline))
+
 namespace rm {
 
 template <typename T>
@@ -16,10 +18,10 @@ struct Span {
   template <typename Mutable>
   constexpr Span(Span<Mutable> other) : data(other.data), size(other.size) {}  // to a Span<const T>
 
-  constexpr T &operator[](int64_t index) const { return data[index]; }
+  RM_INLINE T &operator[](int64_t index) const { return data[index]; }
   explicit constexpr operator bool() const { return data != nullptr; }  // whether it was passed
   // Whether [start, start + length) lies within. Safe for any numbers.
-  constexpr bool holds(int64_t start, int64_t length = 1) const {
+  RM_INLINE bool holds(int64_t start, int64_t length = 1) const {
     return start >= 0 && length >= 0 && start <= size && length <= size - start;
   }
 };

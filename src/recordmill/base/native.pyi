@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-CRC_TABLES: int
+CRC_TABLE: int
 CRC_INSTRUCTION: int
 CRC_FOLDING: int
 GOOD: int
