@@ -214,6 +214,13 @@ def test_a_label_of_numbers_has_no_classes(tmp_path: Path, kind: str) -> None:
     assert [row["label"] for row in values(read_all(source)[0])] == [7, 30, 7, 100]
 
 
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_label_of_floats_is_noted(tmp_path: Path, kind: str) -> None:
+    source = TABLES[kind](tmp_path, [[0.0, 1.0], [2.0]], PlanOptions(label="label"))
+    (note,) = (note for note in source.notes if "without classes" in note)
+    assert "makes its values classes" in note
+
+
 @pytest.mark.parametrize("kind", ["jsonl", "kept jsonl", "parquet", "memory"])
 def test_lists_of_texts_are_lists_of_classes(tmp_path: Path, kind: str) -> None:
     parts: Parts = ([["b", "a"], []], [["c"], ["a"]])

@@ -17,7 +17,7 @@ from recordmill.sources.csv.infer import UnexpectedValue
 from recordmill.sources.csv.messages import STRAY_FIELD, STRAY_REMEDIES, declare_remedy, quoted_bytes
 from recordmill.sources.csv.ranges import ScannedRange
 from recordmill.sources.csv.sniff_dialect import QuoteEvidence
-from recordmill.sources.values.labels import ClassNames, with_label
+from recordmill.sources.values.labels import ClassNames, note_float_label, with_label
 from recordmill.sources.values.overrides import apply_dtypes, select_declared
 from recordmill.storage.file_table import InputFile
 
@@ -190,7 +190,7 @@ def make_schema(
     schema, notes = declared_schema(columns, common)
     if common.label is not None:
         schema = with_label(schema, common.label, labels if common.schema is None else None)
-    return schema, notes
+    return schema, (*notes, *note_float_label(schema, common.schema))
 
 
 def declared_schema(columns: Sequence[ColumnPlan], common: PlanOptions) -> tuple[Schema, tuple[str, ...]]:

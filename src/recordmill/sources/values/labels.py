@@ -185,3 +185,12 @@ def with_label(schema: Schema, label: str, classes: ClassNames | None) -> Schema
     names = classes.sorted()
     features = tuple(replace(f, dtype="int64", classes=names) if f.name == label else f for f in schema)
     return replace(schema, features=features, label=label)
+
+
+def note_float_label(schema: Schema, given: Schema | None) -> tuple[str, ...]:
+    """Returns a note on a label of floats, which has no classes, unless the user gives the schema."""
+    label = None if schema.label is None or given is not None else schema[schema.label]
+    if label is None or not label.dtype.startswith(("float", "bfloat")):
+        return ()
+    remedy = option("dtypes", {label.name: "string"})
+    return (f"label {label.name!r} is {label.dtype}, a number without classes; {remedy} makes its values classes",)

@@ -16,7 +16,7 @@ from recordmill.base.suggestions import there_are
 from recordmill.schemas.arrow import classes_in_metadata
 from recordmill.schemas.feature import DTYPES, Feature, Schema
 from recordmill.sources.common.contract import PlanOptions
-from recordmill.sources.values.labels import ClassNames, is_named, with_label
+from recordmill.sources.values.labels import ClassNames, is_named, note_float_label, with_label
 from recordmill.sources.values.unify import Unifier, is_number
 
 _DTYPE = re.compile(r"(timestamp\[(?:s|ms|us|ns)(?:, ?UTC)?\]|[a-z]+[0-9]*)(?:\[([0-9?, ]*)\])?")
@@ -128,7 +128,9 @@ def finish_schema(
         classes = None
     else:
         schema = apply_dtypes(inferred, common.dtypes)
-    return schema if common.label is None else with_label(schema, common.label, classes), tuple(notes)
+    if common.label is not None:
+        schema = with_label(schema, common.label, classes)
+    return schema, (*notes, *note_float_label(schema, common.schema))
 
 
 def finish_parts(
