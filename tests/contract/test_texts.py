@@ -72,3 +72,22 @@ def test_the_library_was_built_from_the_header() -> None:
     header = read_header((ROOT_OF_NATIVE / "native" / "recordmill.h").read_text(encoding="utf-8"))
     names = {function.name for function in header.functions} | {*header.constants}
     assert names <= vars(native).keys(), "pip install -e ."
+
+
+# Each promise of docs/promises.md names files that hold tests
+
+
+PAGE = ROOT / "docs" / "promises.md"
+ROWS = re.findall(r"(?m)^\| (.+?) \| (.+) \|$", PAGE.read_text(encoding="utf-8"))
+PROMISES = [(promise, tests) for promise, tests in ROWS if tests != "tests"]
+
+
+@pytest.mark.parametrize(("promise", "tests"), PROMISES, ids=lambda cell: cell[:40])
+def test_a_promise_names_files_of_tests(promise: str, tests: str) -> None:
+    assert re.fullmatch(r"`[\w/]+\.py`(, `[\w/]+\.py`)*", tests)
+    for name in re.findall(r"`(.+?)`", tests):
+        assert "def test_" in (ROOT / "tests" / name).read_text(encoding="utf-8"), name
+
+
+def test_there_are_promises() -> None:
+    assert len(PROMISES) > 50

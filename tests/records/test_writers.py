@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os.path
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -11,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from kit import table_of
 from made_data_set import MIXED, mixed_rows
 
@@ -18,6 +21,15 @@ from recordmill.base.errors import DataError
 from recordmill.records.columns.numpy_arrays import gather_columns
 from recordmill.records.writers.arrow import ArrowWriter
 from recordmill.records.writers.csv import CsvWriter
+from recordmill.records.writers.file_names import (
+    NAME_BYTES,
+    NAME_PART_BYTES,
+    another_name,
+    extension_of,
+    numbered_name,
+    safe_name,
+    with_extension,
+)
 from recordmill.records.writers.npy import COLUMNS_NAME, NpyWriter, file_stem, open_columns, part_names
 from recordmill.records.writers.npy_file import NpyFile, npy_header
 from recordmill.records.writers.parquet import ParquetWriteOptions, ParquetWriter, parquet_schema
@@ -291,3 +303,114 @@ def test_times_of_the_years_1_to_9999_are_written_and_others_named(tmp_path: Pat
         writer.close()
         lines = (tmp_path / f"{name}.csv").read_text().splitlines()
         assert lines == ['"n","t"', "0,0001-01-01 00:00:00", "1,", "2,9999-12-31 23:59:59"]
+
+
+# Names of files that come from data
+
+
+PARTS = st.one_of(
+    st.sampled_from(["..", ".", "", "a", "train", "val", "C:", "x" * 254, "ü" * 130]), st.text(max_size=6)
+)
+NAMES = st.one_of(st.text(max_size=12), st.lists(PARTS, min_size=1, max_size=5).map("/".join))
+
+
+@given(name=NAMES, split=st.sampled_from([None, "train", "validation", "fold1"]))
+@example(name="..", split=None)
+@example(name="train/..", split="train")
+@example(name="./C:x", split=None)
+@example(name="train/C:x", split="train")
+def test_a_safe_name_stays_below_its_folder(name: str, split: str | None) -> None:
+    safe = safe_name(name, split)
+    if safe is None:
+        return
+    assert os.path.normpath(safe) == safe
+    assert not os.path.isabs(safe)
+    assert safe not in ("", ".")
+    parts = safe.split("/")
+    assert ".." not in parts
+    assert not set(safe) & set("\0\n\\")
+    assert max(len(part.encode()) for part in parts) <= NAME_PART_BYTES
+    assert len(safe.encode()) <= NAME_BYTES
+    assert safe_name(safe) == safe
+    if split is None:
+        assert safe == os.path.normpath(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["3/0217.png", "a b/ü.JPG", ".hidden", "a.b.c", "ab:c.jpg", "x" * 255, "-", "..a", "a..", "metadata.jsonl", "~"],
+)
+def test_usual_names_stay_as_they_are(name: str) -> None:
+    assert safe_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "", ".", "./", "/", "/etc/passwd", "..", "a/..", "../a", "a/../b", "a\\b", "C:\\a", "c:a", "D:/a", "a/",
+        "a\0", "a\nb", "\x7f", "x" * 256, "ü" * 128,
+    ],
+)  # fmt: skip
+def test_unsafe_names_are_none(name: str) -> None:
+    assert safe_name(name) is None
+    assert safe_name("/".join(["x" * 200] * 6)) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "expected"),
+    [
+        ("train/cat/1.jpg", "train", "cat/1.jpg"),
+        ("val/cat/1.jpg", "validation", "cat/1.jpg"),
+        ("images/Test/cat/1.jpg", "test", "images/cat/1.jpg"),
+        ("train2017/1.jpg", "train", "1.jpg"),
+        ("my-test.set/train/1.jpg", "train", "my-test.set/1.jpg"),  # whole names count before words in names
+        ("train/val/1.jpg", "validation", "train/val/1.jpg"),  # the outermost one said the split
+        ("test/1.jpg", "train", "test/1.jpg"),
+        ("fold1/1.jpg", "fold1", "1.jpg"),
+        ("train", "train", "train"),  # a file
+        ("cat/train.jpg", "train", "cat/train.jpg"),
+    ],
+)
+def test_the_folder_of_the_split_is_left_out(name: str, split: str, expected: str) -> None:
+    assert safe_name(name, split) == expected
+    assert safe_name(name) == name
+
+
+@given(name=NAMES, number=st.integers(0, 10**12), attempt=st.integers(0, 3))
+def test_another_name_is_another_one_and_as_safe(name: str, number: int, attempt: int) -> None:
+    safe = safe_name(name)
+    other = None if safe is None else another_name(safe, number, attempt)
+    if safe is None or other is None:
+        return
+    assert other != safe
+    assert safe_name(other) == other
+    assert os.path.dirname(other) == os.path.dirname(safe)
+    assert str(number) in other
+    assert other != another_name(safe, number, attempt + 1)
+    assert other != another_name(safe, number + 1, attempt)
+
+
+def test_another_name_keeps_the_extension() -> None:
+    assert another_name("a.b/c.tar.gz", 5, 0) == "a.b/c.tar-5.gz"
+    assert another_name("a.b/c", 5, 0) == "a.b/c-5"
+    assert another_name(".hidden", 5, 0) == ".hidden-5"
+    assert another_name("x" * 254, 5, 0) is None
+
+
+def test_numbers_sort_and_fill_folders_of_ten_thousand() -> None:
+    assert [numbered_name(number, "png") for number in (0, 9_999, 10_000, 123_456_789)] == [
+        "00000000.png", "00009999.png", "0001/00010000.png", "12345/123456789.png",
+    ]  # fmt: skip
+
+
+def test_extensions_tell_of_the_content() -> None:
+    heads = {
+        b"\xff\xd8\xff\xe0": "jpg", b"\x89PNG\r\n\x1a\n": "png", b"GIF89a": "gif", b"RIFF\0\0\0\0WEBPVP8 ": "webp",
+        b"II*\0": "tif", b"BM\0": "bin", b"": "bin",
+    }  # fmt: skip
+    assert {head: extension_of(head, False) for head in heads} == heads
+    assert extension_of(b"text", True) == "txt"
+    assert [with_extension(name, "jpg") for name in ("a/b.c/d", "d.jpeg", "d.JPG", "d.txt", ".jpg")] == [
+        "a/b.c/d.jpg", "d.jpeg", "d.JPG", "d.txt.jpg", ".jpg.jpg",
+    ]  # fmt: skip
+    assert [with_extension(name, "txt") for name in ("a", "a.md", "a.")] == ["a.txt", "a.md", "a..txt"]
