@@ -224,7 +224,7 @@ class WriteShards(PTransform):
         graph = uuid.uuid4().hex
         _composed.add(graph)
         local = type(batches.pipeline.runner).__name__ in _LOCAL_RUNNERS
-        # behind the shuffle engines keep what it was: a second start is then nobody's
+        # after the shuffle engines keep what it was: a second start is then nobody's
         plan = batches.pipeline | "Start" >> Create([graph]) | "Begin" >> Map(start_run, self) | "Keep" >> Reshuffle()
         ingested = batches | "Ingest" >> ParDo(_IngestBatches(), AsSingleton(plan)).with_outputs(
             HISTOGRAMS, main=ACCOUNTS

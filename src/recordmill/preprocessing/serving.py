@@ -25,7 +25,7 @@ from recordmill.shards.manifest import TRANSFORM_FOLDER, load
 from recordmill.storage.files import local_path
 from recordmill.storage.folders import copy_tree, make_scratch
 
-VALID_MASK = "/valid"  # behind the name of a feature that may be missing, as the reader has it
+VALID_MASK = "/valid"  # after the name of a feature that may be missing, as the reader has it
 
 
 def serving_layer(out: str | os.PathLike[str], *, trust_graph: bool = False) -> Any:

@@ -72,9 +72,9 @@ def part(column: Any, begin: int, end: int) -> Any:
     return Ragged(part(column.values, first, last), splits - first, valid)
 
 
-VALID = "/valid"  # behind the name of a feature that may be missing, in tensors
-LENGTH_FEATURE = "/length"  # behind the name of a feature that is padded
-SEGMENT, POSITION = "/segment", "/position"  # behind the name of one that is packed
+VALID = "/valid"  # after the name of a feature that may be missing, in tensors
+LENGTH_FEATURE = "/length"  # after the name of a feature that is padded
+SEGMENT, POSITION = "/segment", "/position"  # after the name of one that is packed
 Batch = dict[str, Any]
 
 

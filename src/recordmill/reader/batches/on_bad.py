@@ -61,7 +61,7 @@ class Refill:
 
     def __init__(self, dataset: Fetchable, schedule: Schedule, drop_remainder: bool) -> None:
         self._dataset, self._begin, self._drop = dataset, schedule, drop_remainder
-        self.schedule = schedule  # what is left of it behind the batch that was given last
+        self.schedule = schedule  # what is left of it after the batch that was given last
         self.skipped = 0
         self._of_epoch: list[tuple[int, str]] = []
 
