@@ -21,12 +21,15 @@ struct Blocks {
     RM_INLINE int64_t offset(const uint8_t *at) const { return at - block.data + before; }
   };
   RM_INLINE Place find(int64_t start, int64_t size) const {
+    if (RM_LIKELY(blocks.size > 0 && blocks[0].holds(start, size))) return place(0, start, size, 0);
     int64_t before = 0;
-    for (int64_t i = 0; i < blocks.size; before += blocks[i++].size) {
-      const uint8_t *const at = blocks[i].data + (start - before);
-      if (RM_LIKELY(blocks[i].holds(start - before, size))) return {{at, at + size}, blocks[i], before};
-    }
+    for (int64_t i = 0; i < blocks.size; before += blocks[i++].size)
+      if (blocks[i].holds(start - before, size)) return place(i, start - before, size, before);
     return {NO_RANGE, {}, 0};
+  }
+  RM_INLINE Place place(int64_t block, int64_t at, int64_t size, int64_t before) const {
+    const uint8_t *const data = blocks[block].data + at;
+    return {{data, data + size}, blocks[block], before};
   }
 };
 
@@ -86,7 +89,7 @@ struct RecordReader {
 
   // Reads a Feature or FeatureList that is not empty; gives 0 or why it can't be read.
   RM_INLINE int64_t read_cell(const CellColumn &column, ByteRange value) const {
-    constexpr uint8_t TAGS[] = {INT64_TAG, FLOAT_TAG, BYTES_TAG, INT64_TAG, FLOAT_TAG, BYTES_TAG};
+    static constexpr uint8_t TAGS[] = {INT64_TAG, FLOAT_TAG, BYTES_TAG, INT64_TAG, FLOAT_TAG, BYTES_TAG};
     const int64_t cell = column.first + row;
     if (column.mode == STEPS) return put_span(cell, are_plain_steps(value, false) ? value : NO_RANGE);
     const uint8_t tag = *value.at;
@@ -122,7 +125,6 @@ struct RecordReader {
     if (column.last_row == row) return UNUSUAL;  // of a key that comes again the last value counts
     column.last_row = row;
     found++;
-    culprit = index;
     if (value.size() > 0 || column.mode == STEPS) return read_cell(column, value);
     cells.clear(index, row);
     return column.is_required ? MISSING_VALUE : 0;
@@ -143,8 +145,10 @@ struct RecordReader {
       }
       if (slot > 0 && slot <= cells.columns.size) {
         const int64_t status = read_column(slot - 1, entry.value);
-        if (RM_UNLIKELY(status != 0)) return status;
-        culprit = -1;
+        if (RM_UNLIKELY(status != 0)) {
+          culprit = slot - 1;
+          return status;
+        }
       } else if (others == REFUSE_OTHERS ||
                  (others == CHECK_OTHERS && !(part == 1 ? is_plain_feature : are_plain_steps)(entry.value, true))) {
         return UNUSUAL;
@@ -193,7 +197,13 @@ struct Lists {
   Span<const int64_t> at, sizes;
 
   bool fit(int64_t offsets) const { return at.size == sizes.size && offsets == at.size + 1; }
-  RM_INLINE Blocks::Place operator[](int64_t row) const { return blocks.find(at[row], sizes[row]); }
+  // Records are long: what comes soon, nearly always of the first block, is asked for early.
+  RM_INLINE Blocks::Place operator[](int64_t row) const {
+    constexpr int64_t AHEAD = 32;
+    if (row + AHEAD < at.size && blocks.blocks.size > 0)
+      __builtin_prefetch(blocks.blocks[0].data + min(at[row + AHEAD], blocks.blocks[0].size));
+    return blocks.find(at[row], sizes[row]);
+  }
 
   // Calls visit(row, number, bytes, place) for each length-delimited field in them, and finish(row, fields so far) after
   // each list, up to a call that gives false; gives how many there are, BOUNDS if not all.

@@ -84,7 +84,7 @@ class Names {
     return is_name(slots_[slot], key) ? slot : NONE;
   }
   // The slot of the key, where the prediction has failed; 0 if there is no room for it, NONE if it is not UTF-8.
-  __attribute__((noinline)) int64_t find(int64_t previous, const Key &key) {
+  __attribute__((noinline)) int64_t find(int64_t previous, Key key) {
     if (find_bad_utf8(key.at, 0, key.size) >= 0) return NONE;
     const int64_t slot = max(add(key), int64_t{0});
     slots_[previous].next = slot;

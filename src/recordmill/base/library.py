@@ -39,6 +39,13 @@ class _Span(ctypes.Structure):
     _fields_ = (("data", ctypes.c_void_p), ("size", ctypes.c_int64))
 
 
+def _address(array: npt.NDArray[Any]) -> int:
+    """Where the array's data begin; `array.ctypes` takes three times as long where both are possible."""
+    if array.flags.writeable and array.size:
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))
+    return array.ctypes.data
+
+
 def _array_span(name: str, dtypes: tuple[np.dtype[Any], ...], item_bytes: int, is_written: bool) -> type[_Span]:
     """The Span of arrays of these dtypes, of which item_bytes make one element."""
 
@@ -49,7 +56,7 @@ def _array_span(name: str, dtypes: tuple[np.dtype[Any], ...], item_bytes: int, i
             raise TypeError(f"{name} takes a C-contiguous array of {dtypes[0]}, not {array.dtype}")
         if is_written and not array.flags.writeable:
             raise TypeError(f"{name} is written to, and this array is read-only")
-        return cls(array.ctypes.data, array.nbytes // item_bytes)
+        return cls(_address(array), array.nbytes // item_bytes)
 
     return type(name, (_Span,), {"from_param": classmethod(from_param)})
 
@@ -61,8 +68,8 @@ class _Blocks(_Span):
     def from_param(cls, arrays: Sequence[npt.NDArray[Any]]) -> _Blocks:
         if not all(array.flags.c_contiguous for array in arrays):
             raise TypeError("each array is C-contiguous")
-        table = np.array([(array.ctypes.data, array.nbytes) for array in arrays], np.int64).reshape(-1, 2)
-        blocks = cls(table.ctypes.data, len(table))
+        table = (_Span * len(arrays))(*[(_address(array), array.nbytes) for array in arrays])
+        blocks = cls(ctypes.addressof(table), len(table))
         blocks.table = table  # as long as the call lasts
         return blocks
 
