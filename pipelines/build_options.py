@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any
 
 from recordmill.base.errors import UsageError
-from recordmill.base.machine import DEFAULT_MEMORY_BYTES, core_count
+from recordmill.base.machine import core_count
 from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_size
 from recordmill.building.cuts import ShardOptions
@@ -28,44 +28,50 @@ from recordmill.storage.files import local_path, output_path
 from recordmill.storage.folders import exists
 
 LEAST_MEMORY_BYTES = 128 << 20  # 128 MiB: two threads' batches, runs and pieces; less can't be kept
+_AS_GIVEN = (  # what `BuildOptions` takes as it is
+    "kind", "label", "compression", "overwrite", "runner", "preflight", "follow_links", "trust_graph", "keep_raw",
+    "storage_requests", "expect",
+)  # fmt: skip
 _THREAD_BYTES = 32 << 20  # 32 MiB: the least that one thread needs for a run's arena, a batch and what becomes of it
 
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """The options of `recordmill build`, whose `--help` says what each does;
-    all have the default that is right on a laptop. may_lack: features of the schema that inputs need not have.
-    given: the options as they were given.
+    """The options of `recordmill build`, whose `--help` says what each does, checked and with their defaults.
+
+    Attributes:
+        may_lack: features of the schema that inputs need not have.
+        given: the options as they were given.
     """
 
-    kind: str | None = None
-    kind_options: Any = None
-    schema: Schema | None = None
-    may_lack: frozenset[str] = frozenset()
-    dtypes: Mapping[str, str] = field(default_factory=dict)
-    label: str | None = None
-    order: OrderOptions = field(default_factory=OrderOptions)
-    shards: ShardOptions = field(default_factory=ShardOptions)
-    compression: str = "none"
-    name: str = "dataset"
-    overwrite: bool = False
-    budget: RejectBudget = field(default_factory=RejectBudget)
-    threads: int = 1
-    memory_bytes: int = DEFAULT_MEMORY_BYTES
-    runner: str | None = None
-    beam_args: tuple[str, ...] = ()
-    preflight: bool = True
-    follow_links: bool = False
-    transform: Any = None
-    transform_from: str | None = None
-    trust_graph: bool = False
-    fit_on: str = DEFAULT_SPLIT
-    keep_raw: bool = False
-    storage_requests: int | None = None
-    statistics: bool = True
-    expect: Any = None
-    about: Description = field(default_factory=Description)
-    given: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    kind: str | None
+    kind_options: Any
+    schema: Schema | None
+    may_lack: frozenset[str]
+    dtypes: Mapping[str, str]
+    label: str | None
+    order: OrderOptions
+    shards: ShardOptions
+    compression: str
+    name: str
+    overwrite: bool
+    budget: RejectBudget
+    threads: int
+    memory_bytes: int
+    runner: str | None
+    beam_args: tuple[str, ...]
+    preflight: bool
+    follow_links: bool
+    transform: Any
+    transform_from: str | None
+    trust_graph: bool
+    fit_on: str
+    keep_raw: bool
+    storage_requests: int | None
+    statistics: bool
+    expect: Any
+    about: Description
+    given: Mapping[str, Any] = field(repr=False, compare=False)
 
     def source_options(self) -> dict[str, Any]:
         """What the sources were told that decides which records come out, for the manifest and its fingerprint."""
@@ -89,11 +95,11 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
     memory_bytes = _memory(values.memory)
     dtypes = values.dtypes or {}
     return BuildOptions(
-        kind=values.kind,
+        **{name: getattr(values, name) for name in _AS_GIVEN},
         kind_options=_kind_options(values.options, given),
         schema=load_schema(values.schema),
+        may_lack=frozenset(),
         dtypes=dict(dtypes) if isinstance(dtypes, Mapping) else parse_dtypes(dtypes),
-        label=values.label,
         order=OrderOptions(
             _whole(values.seed, "seed"),
             _whole(values.split_seed, "split_seed"),
@@ -104,25 +110,18 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
             key_bits,
             values.stratify,
         ),
-        shards=ShardOptions.of(values.shard_size, values.num_shards),
-        compression=values.compression,
+        shards=ShardOptions.of(
+            values.shard_size, None if values.num_shards is None else _whole(values.num_shards, "num_shards")
+        ),
         name=dataset_name(values.name, out),
-        overwrite=values.overwrite,
         budget=RejectBudget.parse(values.max_rejects),
         threads=_threads(values.threads, memory_bytes),
         memory_bytes=memory_bytes,
-        runner=values.runner,
         beam_args=as_flags(values.beam_args),
-        preflight=values.preflight,
-        follow_links=values.follow_links,
         transform=local_path(values.transform) if isinstance(values.transform, str) else values.transform,
         transform_from=None if values.transform_from is None else output_path(values.transform_from),
-        trust_graph=values.trust_graph,
         fit_on=DEFAULT_SPLIT if values.fit_on is None else values.fit_on,
-        keep_raw=values.keep_raw,
-        storage_requests=values.storage_requests,
         statistics=values.stats,
-        expect=values.expect,
         about=Description.of({name: getattr(values, name) for name in DESCRIPTION_NAMES}),
         given=given,
     )

@@ -5,6 +5,7 @@ one, in this process or by workers that share nothing but OUT.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 import uuid
@@ -209,7 +210,9 @@ class WriteShards(PTransform):
             split_by=split_by,
             splits=parse_splits(splits),
         )
-        self.shards = ShardOptions.of(shard_size, num_shards)
+        self.shards = ShardOptions.of(
+            shard_size, None if num_shards is None else whole_number_of(num_shards, "num_shards")
+        )
         self.compression, self.overwrite = compression, overwrite
         self.budget = RejectBudget.parse(max_rejects)
         self.name = dataset_name(name, self.out)
@@ -269,6 +272,8 @@ def start_run(graph: str, options: WriteShards) -> SharedPlan:
 class _IngestBatches(DoFn):
     """Collects a bundle's batches in one RunWriter; gives accounts as runs fill and when the bundle ends."""
 
+    _bench: contextlib.AbstractContextManager[BuildPlan] | None = None  # of the bundle at work
+
     def start_bundle(self) -> None:
         self._leave()
         self._writer: RunWriter | None = None
@@ -277,8 +282,8 @@ class _IngestBatches(DoFn):
     def process(self, batch: pa.RecordBatch, shared: SharedPlan) -> Iterator[Account]:
         shared.job_folder.attach().renew()
         if self._writer is None:
-            self._place, self._bench = shared.job_folder, workbench(shared)
-            self._plan = self._bench.__enter__()
+            bench = workbench(shared)
+            self._place, self._bench, self._plan = shared.job_folder, bench, bench.__enter__()
             folder = Path(self._plan.folder)
             self._writer = RunWriter(str(folder / "runs"), self._plan.buckets, self._plan.arena_bytes)
             self._sketches = sketches_of(self._plan)
@@ -321,7 +326,7 @@ class _IngestBatches(DoFn):
 
     def _leave(self) -> None:
         """Leaves the bench, also that of a bundle that failed."""
-        bench = self.__dict__.pop("_bench", None)
+        bench, self._bench = self._bench, None
         if bench is not None:
             bench.__exit__(None, None, None)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,7 @@ import numpy.typing as npt
 from recordmill.base.arrays import Int64s
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
-from recordmill.base.sizes import SHARD_BYTES, parse_size, whole_number_of
+from recordmill.base.sizes import SHARD_BYTES, parse_size
 from recordmill.base.threads import thread_map
 from recordmill.building.run_file import MARKED, Histogram, RunFile
 
@@ -46,14 +45,14 @@ class ShardOptions:
             raise UsageError(f"{option('num_shards', self.num_shards)}: at most {MOST_SHARDS}")
 
     @classmethod
-    def of(cls, shard_size: str | int | None, num_shards: Any) -> ShardOptions:
+    def of(cls, shard_size: str | int | None, num_shards: int | None) -> ShardOptions:
         """Returns them as a user says them; without a word they grow with the inputs.
 
         Raises:
-            UsageError: both are given, or one is no size or no whole number that can be served.
+            UsageError: both are given, or one can't be served.
         """
         if shard_size is None:
-            return cls(num_shards=None if num_shards is None else whole_number_of(num_shards, "num_shards"), grows=True)
+            return cls(num_shards=num_shards, grows=True)
         if num_shards is not None:
             raise UsageError(f"{option('num_shards')} and {option('shard_size')} exclude each other: give one of them")
         return cls(parse_size(shard_size, "shard_size"))
