@@ -21,7 +21,7 @@ from recordmill.shards.store_run import StoreRun
 from recordmill.storage.stores import client
 
 SHARD = "train-00000-of-00001.tfrecord"
-COPIES = {"manifest.json", "schema.pbtxt", "features.json"}
+COPIES = {"manifest.json", "schema.pbtxt"}
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def commit(home: Path, out: str, content: bytes, base: int) -> Manifest:
                 rejects, _ = both(lambda: upload_files(run, folder, files, 1 << 30), run.remove_dead)
                 about = {"count": 1, "reasons": {}, "files": rejects}
                 manifest = Manifest("test", "none", {}, "schema", (part,), about, "0" * 64, {}, {"id": folder.id})
-                return commit_run(run, manifest, {"features.json": "{}"}, base)
+                return commit_run(run, manifest, base)
             except BaseException:
                 run.discard()
                 raise
