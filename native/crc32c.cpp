@@ -6,8 +6,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
-#define RM_INSTRUCTION __attribute__((target("sse4.2")))
-#define RM_FOLDING __attribute__((target("sse4.2,avx512f,vpclmulqdq")))
+#define RM_INSTRUCTION __attribute__((target("sse4.2,crc32")))
+#define RM_FOLDING __attribute__((target("sse4.2,crc32,avx512f,vpclmulqdq")))
 #elif defined(__ARM_FEATURE_CRC32)
 #include <arm_acle.h>
 #define RM_INSTRUCTION
