@@ -115,6 +115,42 @@ def test_lengths_that_do_not_fit_are_refused(name: str, arguments: tuple[object,
             functions[name](*arguments)
 
 
+def test_names_are_counted_within_bounds() -> None:
+    """The record of one feature `a` with the int64 300; each wrong argument is refused."""
+    record = np.frombuffer(bytes.fromhex("0a0d0a0b0a016112061a040a02ac02"), np.uint8)
+
+    def arguments() -> dict[str, Any]:
+        table = np.zeros(native.names_room(2, 16), np.int64)
+        native.clear_names(table, 2, 16)
+        starts, lengths, parts = _words(0), _words(len(record)), _words(0)
+        counts, status = np.zeros(3, np.dtype(native.NameCounts)), np.full(1, native.UNREAD, np.uint8)
+        counts["last_row"], counts["first_int64"] = -1, MOST
+        named = {"data": record, "starts": starts, "lengths": lengths, "first": 7, "table": table}
+        return {**named, "counts": counts, "status": status, "parts": parts}
+
+    torn = arguments()["table"]
+    torn[3] = 1 << 40  # names in use
+    wrong = [
+        *({"starts": _words(at)} for at in (-1, 1, 1 << 62)), {"lengths": _words(-1)}, {"lengths": _words(1 << 62)},
+        {"lengths": _words(1, 1)}, {"counts": np.zeros(2, np.dtype(native.NameCounts))}, {"table": _words(1, 2)},
+        {"table": torn}, {"status": _bytes(0)}, {"parts": _words()},
+    ]  # fmt: skip
+    for functions in (vars(native), PORTABLE):
+        given = arguments()
+        assert functions["count_names"](*given.values()) == 0
+        seen = given["counts"][1]
+        assert (seen["records"], seen["int64_lists"], seen["sum_int"], seen["first_int64"]) == (1, 1, 300, 7)
+        for change in wrong:
+            with pytest.raises(IndexError):
+                functions["count_names"](*{**arguments(), **change}.values())
+        for offsets in ((0, 99), (3, 2), (-1, 2), (0, 1 << 62)):
+            with pytest.raises(IndexError):
+                functions["are_texts"](record, _words(*offsets))
+        assert [
+            functions["are_texts"](np.frombuffer(text, np.uint8), _words(0, 3, 6)) for text in (b"abcdef", b"ab\0def")
+        ] == [1, 0]
+
+
 def _encoded(functions: dict[str, Any], way: int, length: int, head_bytes: int, parts: list[Any], short: int) -> bytes:
     """Two records of one column; short: bytes that out is too short by."""
     column, sizes, starts, lengths, kept = _words(way, length, head_bytes), *(_words(0, 0) for _ in range(4))
