@@ -359,17 +359,4 @@ int64_t rm_copy_lists(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<
   return to;
 }
 
-int64_t rm_spread_lists(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes, int64_t stride,
-                        Span<uint8_t> values) {
-  const Lists lists{{blocks}, at, sizes};
-  if (!lists.fit(at.size + 1) || stride < 0 || (at.size > 0 && stride > values.size / at.size)) return BOUNDS;
-  for (int64_t row = 0; row < at.size; row++) {
-    const Blocks::Place place = lists[row];
-    if (!place.bytes.is_there() || (sizes[row] != 0 && sizes[row] != stride)) return BOUNDS;
-    if (sizes[row] == 0) memset(values.data + row * stride, 0, static_cast<size_t>(stride));
-    else copy_short(values.data + row * stride, place.bytes.at, stride);
-  }
-  return 0;
-}
-
 }  // namespace rm

@@ -225,9 +225,6 @@ int64_t rm_copy_fields(Span<const ByteSpan> blocks, Span<const int64_t> at, Span
 // Copies whole lists one after the other; returns their bytes. ends [lists + 1]: from 0 on.
 int64_t rm_copy_lists(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
                       Span<int64_t> ends, Span<uint8_t> values);
-// Copies lists of stride bytes each one after the other; zeros for an empty one.
-int64_t rm_spread_lists(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes, int64_t stride,
-                        Span<uint8_t> values);
 
 // census.cpp
 

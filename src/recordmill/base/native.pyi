@@ -516,13 +516,6 @@ def copy_lists(
     ends: npt.NDArray[np.int64] | None,
     values: npt.NDArray[np.uint8 | np.bool_] | None,
 ) -> int: ...
-def spread_lists(
-    blocks: Sequence[npt.NDArray[Any]],
-    at: npt.NDArray[np.int64] | None,
-    sizes: npt.NDArray[np.int64] | None,
-    stride: int,
-    values: npt.NDArray[np.uint8 | np.bool_] | None,
-) -> int: ...
 def count_names(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
     starts: npt.NDArray[np.int64] | None,

@@ -311,13 +311,14 @@ def _packed_spans(column: AssembledColumn) -> tuple[Bytes, Int64s]:
 
 def _spread_spans(column: AssembledColumn, stride: int, reason: int) -> Bytes:
     """The rows' bytes, exactly stride each, zeros for a null; rows that are none and have another number are marked."""
-    wrong = column.size != stride
-    if wrong.any():
-        column.blame(wrong & column.present(), reason)
-        column.size = np.where(wrong, 0, column.size)
-    values = room(column.rows * stride, np.uint8)
-    native.spread_lists(column.blocks, column.at, column.size, stride, values)
-    return values
+    right = column.size == stride
+    if right.all():
+        return _packed_spans(column)[0]
+    column.blame(~right & column.present(), reason)
+    column.size = np.where(right, column.size, 0)
+    full = np.zeros((column.rows, stride), np.uint8)
+    full[right] = _packed_spans(column)[0].reshape(np.count_nonzero(right), stride)
+    return full.reshape(-1)
 
 
 def _raw(layout: ColumnLayout, column: AssembledColumn, length: int | None) -> tuple[pa.Array, RowSplits]:
