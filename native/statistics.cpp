@@ -198,7 +198,8 @@ int64_t rm_count_hashes(Span<const uint64_t> hashes, int64_t first, uint64_t thr
     const uint64_t one = hashes[i];
     if (one > threshold || one == 0) continue;
     uint64_t at = one & mask;
-    while (slots[at] != one && slots[at] != 0) at = (at + 1) & mask;
+    for (int64_t tries = 0; slots[at] != one && slots[at] != 0; at = (at + 1) & mask)
+      if (++tries == slots.size) return BOUNDS;
     if (slots[at] == 0) {
       if (used == most) return used << 32 | i;
       slots[at] = one, places[at] = static_cast<int32_t>(i);
