@@ -270,7 +270,7 @@ class BuildKeywords(TypedDict, total=False):
     lenient_quotes: Annotated[
         bool,
         _csv(
-            'a field that goes on behind its closing quote ("Foo" bar) is read without these quotes, not rejected',
+            'a field that goes on after its closing quote ("Foo" bar) is read without these quotes, not rejected',
             False,
         ),
     ]

@@ -202,7 +202,7 @@ def _value_at(text: str, start: int) -> tuple[Any, int]:
 
 
 def about_unknown(words: Sequence[str], command: str, more: Iterable[str] = ()) -> str:
-    """What is said behind flags that a command has not: whose each of them is, or which was probably meant, as in
+    """Returns a remark on flags that a command has not: whose each of them is, or which was probably meant, as in
     `; did you mean --columns?`; else where all are listed. more: flags that it takes beside its own.
     """
     own = {flag for option in flags_of(command) for flag in option.all_flags if flag.startswith("--")}
