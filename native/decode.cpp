@@ -201,7 +201,7 @@ struct Lists {
   RM_INLINE Blocks::Place operator[](int64_t row) const {
     constexpr int64_t AHEAD = 32;
     if (row + AHEAD < at.size && blocks.blocks.size > 0)
-      __builtin_prefetch(blocks.blocks[0].data + min(at[row + AHEAD], blocks.blocks[0].size));
+      __builtin_prefetch(blocks.blocks[0].data + min(max<int64_t>(at[row + AHEAD], 0), blocks.blocks[0].size));
     return blocks.find(at[row], sizes[row]);
   }
 

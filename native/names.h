@@ -41,7 +41,7 @@ class Names {
 
   explicit Names(Span<int64_t> table)
       : head_(reinterpret_cast<Head *>(table.data)), slots_(reinterpret_cast<Slot *>(table.data + HEAD)), size_(table.size) {
-    if (size_ < HEAD) return;
+    if (size_ < HEAD || !has_room(head_->slots) || !has_room(head_->places)) return;  // fits() tells
     places_ = reinterpret_cast<int32_t *>(slots_ + head_->slots);
     text_ = reinterpret_cast<uint8_t *>(places_ + head_->places);
   }
@@ -57,6 +57,8 @@ class Names {
     slots_[0].size = -1;  // no name has this length
     memset(places_, 0xFF, static_cast<size_t>(head_->places) * sizeof(int32_t));
   }
+  // Whether so many slots or places may lie in the array.
+  bool has_room(int64_t count) const { return count >= 0 && count <= 2 * size_; }
   // Whether all of the table lies in the array.
   bool fits() const {
     const int64_t most = int64_t{1} << 31;
