@@ -190,7 +190,7 @@ int64_t rm_count_names(ByteSpan data, Span<const int64_t> starts, Span<const int
 int64_t rm_are_texts(ByteSpan data, Span<const int64_t> offsets) {
   for (int64_t i = 0; i + 1 < offsets.size; i++)
     if (!data.holds(offsets[i], offsets[i + 1] - offsets[i])) return BOUNDS;
-  if (offsets.size > 0 && has_control({data.data + offsets[0], data.data + offsets[offsets.size - 1]})) return 0;
+  if (offsets.size > 1 && has_control({data.data + offsets[0], data.data + offsets[offsets.size - 1]})) return 0;
   for (int64_t i = 0; i + 1 < offsets.size; i++)
     if (image_format({data.data + offsets[i], data.data + offsets[i + 1]}) != NO_IMAGE) return 0;
   return 1;

@@ -27,7 +27,9 @@ struct Tokens {
     if (RM_LIKELY(!(sizes >> min<int64_t>(text.size(), 63) & 1))) return -1;
     int64_t start = 0;
     for (int64_t i = 0; i < ends.size; start = ends[i++])
-      if (ends[i] - start == text.size() && !memcmp(data.data + start, text.data + text.start, text.size())) return i;
+      if (ends[i] - start == text.size() &&
+          (text.size() == 0 || !memcmp(data.data + start, text.data + text.start, text.size())))
+        return i;
     return -1;
   }
 };
