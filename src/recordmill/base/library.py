@@ -68,7 +68,7 @@ class _Blocks(_Span):
     def from_param(cls, arrays: Sequence[npt.NDArray[Any]]) -> _Blocks:
         if not all(array.flags.c_contiguous for array in arrays):
             raise TypeError("each array is C-contiguous")
-        table = (_Span * len(arrays))(*[(_address(array), array.nbytes) for array in arrays])
+        table = (_Span * len(arrays))(*[_Span(_address(array), array.nbytes) for array in arrays])
         blocks = cls(ctypes.addressof(table), len(table))
         blocks.table = table  # as long as the call lasts
         return blocks
