@@ -52,7 +52,7 @@ install() {
   local python version
   python="$(find_python)"
   version="$("$python" -c 'import sys; print("%d%d" % sys.version_info[:2])')"
-  echo "install recordmill[beam,tf] and scikit-learn into .venv, once: pip downloads about 500 MB, most of it TensorFlow,"
+  echo "install recordmill[beam,tf] and scikit-learn into .venv, once: pip downloads about 750 MB, TensorFlow the largest,"
   echo "        and compiles the C++ library. This takes 2 to 15 minutes and prints nothing meanwhile."
   "$python" -m venv "$here/.venv"
   "$bin/python" -m pip install --quiet --disable-pip-version-check -c "$here/.ci/constraints/py$version.txt" -e "$here[beam,tf]" scikit-learn
