@@ -163,9 +163,14 @@ def test_npz_that_would_not_fit_is_refused_beforehand(tmp_path: Path) -> None:
 ROWS_OF_OPTIONS = mixed_rows(400)
 
 
+@pytest.fixture(scope="module")
+def of_400(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_data_set(tmp_path_factory.mktemp("of_400") / "out", {"train": ROWS_OF_OPTIONS}, shards=2)
+
+
 @pytest.mark.parametrize("compression", ["zstd", "zstd:9", "gzip", "snappy", "none"])
-def test_row_groups_and_codecs(out: Path, tmp_path: Path, compression: str) -> None:
-    (path,) = read(out, tmp_path / "to", row_group_rows=150, compression=compression).paths
+def test_row_groups_and_codecs(of_400: Path, tmp_path: Path, compression: str) -> None:
+    (path,) = read(of_400, tmp_path / "to", row_group_rows=150, compression=compression).paths
     about = pq.read_metadata(path)
     assert [about.row_group(i).num_rows for i in range(about.num_row_groups)] == [150, 150, 100]
     assert about.row_group(0).column(0).compression == {"none": "UNCOMPRESSED"}.get(
@@ -175,14 +180,14 @@ def test_row_groups_and_codecs(out: Path, tmp_path: Path, compression: str) -> N
     assert pq.read_table(path).to_pylist() == ROWS_OF_OPTIONS.to_pylist()
 
 
-def test_a_group_s_size(out: Path, tmp_path: Path) -> None:
-    (path,) = read(out, tmp_path / "to", row_group_size="8KiB").paths
+def test_a_group_s_size(of_400: Path, tmp_path: Path) -> None:
+    (path,) = read(of_400, tmp_path / "to", row_group_size="8KiB").paths
     assert pq.read_metadata(path).num_row_groups > 1
-    assert dry_run(out, compression="none").disk_bytes > dry_run(out).disk_bytes
+    assert dry_run(of_400, compression="none").disk_bytes > dry_run(of_400).disk_bytes
 
 
-def test_duckdb_and_pandas_open_it(out: Path, tmp_path: Path) -> None:
-    (path,) = read(out, tmp_path / "to", row_group_rows=100).paths
+def test_duckdb_and_pandas_open_it(of_400: Path, tmp_path: Path) -> None:
+    (path,) = read(of_400, tmp_path / "to", row_group_rows=100).paths
     assert duckdb.sql(
         f"SELECT label, count(*), sum(matrix[2]) FROM '{path}' WHERE id < 300 GROUP BY label ORDER BY label"
     ).fetchall() == [(label, 100, sum(i + 0.125 for i in range(label, 300, 3))) for label in range(3)]
@@ -202,6 +207,6 @@ def test_duckdb_and_pandas_open_it(out: Path, tmp_path: Path) -> None:
         ({"row_group_size": "1GiB"}, "row_group_size="),
     ],
 )
-def test_wrong_options_are_named(out: Path, tmp_path: Path, options: dict[str, Any], message: str) -> None:
+def test_wrong_options_are_named(of_400: Path, tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        read(out, tmp_path / "to", **options)
+        read(of_400, tmp_path / "to", **options)

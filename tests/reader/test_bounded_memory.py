@@ -12,12 +12,10 @@ import pyarrow as pa
 import pytest
 from made_data_set import mixed_rows, write_data_set
 
-from recordmill.reader.dataset import open
 from recordmill.records.example.encode import encode
 from recordmill.schemas import tfmd
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.shards import access
 
 MIB = 1 << 20
 SCHEMA = Schema((Feature("id", "int64", (), True), Feature("data", "bytes")))
@@ -91,25 +89,6 @@ def test_a_compressed_file_is_not_held_from_its_end_to_its_begin(tmp_path: Path,
     member = gzip.compress(frames(157, 64 << 10), 1)
     large.write_bytes(member * 12)  # 118 MiB
     assert growth(small, large, mode, way) < 72 * MIB
-
-
-def test_fewer_offsets_give_the_same_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    records = 3000
-    for at, part in enumerate((0, 700, 1300)):
-        (tmp_path / f"{at}.tfrecord").write_bytes(frames((700, 600, 1700)[at], at << 10, part))
-    whole = open(tmp_path, schema=SCHEMA)
-    orders = [[batch["id"].tolist() for batch in whole.batches(64, shuffle=mode)] for mode in ("global", "window")]
-    monkeypatch.setattr(access, "KEPT_OFFSETS", 64)
-    ds = open(tmp_path, schema=SCHEMA)
-    assert len(ds) == records
-    assert [[batch["id"].tolist() for batch in ds.batches(64, shuffle=mode)] for mode in ("global", "window")] == orders
-    assert sum(file.offset_bytes for file in ds.files) < 2000 < sum(file.offset_bytes for file in whole.files)
-    assert ds.fingerprint == whole.fingerprint
-    assert [ds[at]["id"] for at in (0, 17, 699, 700, 2999)] == [0, 17, 699, 700, 2999]
-    assert ds.take([2999, 5, 1300])["id"].to_pylist() == [2999, 5, 1300]
-    assert ds.to_table(690, 1400)["id"].to_pylist() == list(range(690, 1400))
-    pieces = [load.piece for load in ds.loads(0, records, piece_bytes=20_000)]
-    assert pieces == [load.piece for load in whole.loads(0, records, piece_bytes=20_000)]
 
 
 # Epoch after epoch a run holds no more memory than before
