@@ -47,7 +47,7 @@ RM_INLINE void copy_short(uint8_t *target, const uint8_t *source, int64_t size) 
 RM_INLINE void copy_text(Span<uint8_t> out, int64_t into, ByteSpan data, int64_t start, int64_t length) {
   if (RM_LIKELY(length <= 16 && data.size - start >= 16 && out.size - into >= 16))
     memcpy(out.data + into, data.data + start, 16);
-  else
+  else if (length)  // memcpy takes no NULL, not even for nothing
     memcpy(out.data + into, data.data + start, static_cast<size_t>(length));
 }
 
