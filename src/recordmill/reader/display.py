@@ -104,15 +104,16 @@ def show_value(column: pa.Array, feature: Feature) -> str:
 
 
 def show_time(time: pa.TimestampScalar) -> str:
-    """A point in time; one that Python's calendar lacks, which has the years 1 to 9999, as a number.
+    """A point in time, of UTC where its type has a zone; one that Arrow's calendar lacks, as a number.
 
     >>> show_time(pa.scalar(1, pa.timestamp("s"))), show_time(pa.scalar(10**15, pa.timestamp("s")))
     ('1970-01-01 00:00:01', '1000000000000000 s since 1970')
     """
-    try:
-        return str(time)
-    except OverflowError:
+    # str(time) loads pandas, and a zone's name needs a data base of zones
+    text: str = time.cast(pa.timestamp(time.type.unit)).cast(pa.string()).as_py()
+    if text.startswith("<"):
         return f"{time.value} {time.type.unit} since 1970"
+    return f"{text}Z" if time.type.tz else text
 
 
 def show_item(item: Any, dtype: str = "float64") -> str:
