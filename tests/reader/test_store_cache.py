@@ -92,17 +92,6 @@ def test_parts_of_an_index_give_what_all_of_it_does(
     assert all_ways(recordmill.open(f"{store.root}/{name}")) == expected
 
 
-def test_fewer_offsets_of_files_without_an_index_give_the_same(
-    store: Store, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shards = [file.file.path for file in recordmill.open(f"{store.root}/plain").files]
-    expected = all_ways(recordmill.open(shards))
-    monkeypatch.setattr(access, "KEPT_OFFSETS", 1)
-    dataset = recordmill.open(shards)
-    assert all_ways(dataset) == expected
-    assert max(file.offset_bytes for file in dataset.files) < ROWS  # 8 bytes of each record would be more
-
-
 def test_whoever_unpickles_it_makes_no_request(store: Store, proxy: Proxy, tmp_path: Path) -> None:
     dataset = recordmill.open(f"{store.root}/plain", cache=tmp_path / "cache")
     expected = all_ways(dataset)
