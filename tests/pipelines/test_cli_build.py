@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -229,23 +230,15 @@ def test_a_library_that_can_not_be_loaded_is_said_where_the_address_space_is_lim
 
 @pytest.mark.sweep
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux keeps the limit of address space")
-@pytest.mark.parametrize(
-    ("kind", "mebibytes"), [("rows", 700), ("rows", 1400), ("transform", 1024), ("transform", 3072)]
-)
-def test_a_limit_of_the_address_space_is_one_line(rows: Path, tmp_path: Path, mebibytes: int, kind: str) -> None:
+@pytest.mark.parametrize("mebibytes", [700, 1400])
+def test_a_limit_of_the_address_space_is_one_line(rows: Path, tmp_path: Path, mebibytes: int) -> None:
     words = [rows, "--out", tmp_path / "out", "--quiet", "--threads", "1"]
-    if kind == "transform":
-        pytest.importorskip("tensorflow_transform", reason="fits a transform")
-        (tmp_path / "transform.yaml").write_text("id: zscore\nx: keep\n")
-        words += ["--transform", tmp_path / "transform.yaml"]
-    warm = subprocess.run([*command(*words), "--out", tmp_path / "warm"], capture_output=True, check=False)
-    assert warm.returncode == 0  # and what had to be compiled is on the disk: LLVM ends the process without memory
     limited = ["sh", "-c", f'ulimit -v {mebibytes << 10} && exec "$0" "$@"', *command(*words)]
     done = subprocess.run(limited, capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr, done.stderr
     if done.returncode:
         assert done.returncode == 1, done.stderr
-        assert "recordmill: error: out of memory" in done.stderr
+        assert re.match("recordmill: error: (out of memory|no more threads can be started)", done.stderr), done.stderr
         left = [path.name for path in (tmp_path / "out").glob("*")]  # what there was no memory to remove
         assert all(name.startswith("_run-") for name in left)
         subprocess.run(command(*words), check=True)
