@@ -21,6 +21,7 @@ from recordmill.schemas.feature import BYTES, FLOAT, INT64, ITEM_BYTES, Feature
 _ONE = {INT64: native.ONE_INT64, FLOAT: native.ONE_FLOAT, BYTES: native.ONE_BYTES}
 _MANY = {INT64: native.INT64_LISTS, FLOAT: native.FLOAT_LISTS, BYTES: native.BYTES_LISTS}
 _EMPTY = np.empty(0, np.int64)
+_TEXTS_AT_ONCE = 1 << 16  # whose faults are an array
 _NARROW = ("int8", "int16", "int32", "uint8", "uint16", "uint32")  # in an int64_list, and not all of int64 fits
 
 # where each row's values are: int64 [rows + 1] as Arrow's offsets, or the number that every row has
@@ -361,10 +362,12 @@ def _texts(layout: ColumnLayout, values: Bytes, ends: Int64s, splits: RowSplits,
     """Returns large_string or large_binary of the values; strings that are not UTF-8 mark their rows."""
     count = len(ends) - 1
     if layout.feature.dtype == "string":
-        wrong = room(count, np.int64)
-        native.find_bad_lines(values, ends[:-1], ends[1:], wrong)
-        if len(bad := np.flatnonzero(wrong >= 0)):
-            column.blame_values(bad, splits, locate.VALUE_NOT_UTF8)
+        for first in range(0, count, _TEXTS_AT_ONCE):
+            some = ends[first : first + _TEXTS_AT_ONCE + 1]
+            wrong = room(len(some) - 1, np.int64)
+            native.find_bad_lines(values, some[:-1], some[1:], wrong)
+            if len(bad := np.flatnonzero(wrong >= 0)):
+                column.blame_values(first + bad, splits, locate.VALUE_NOT_UTF8)
     return pa.Array.from_buffers(
         layout.value, count, [_marks(layout, column), pa.py_buffer(ends), pa.py_buffer(values)]
     )
