@@ -230,9 +230,15 @@ def test_a_library_that_can_not_be_loaded_is_said_where_the_address_space_is_lim
 
 @pytest.mark.sweep
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux keeps the limit of address space")
-@pytest.mark.parametrize("mebibytes", [700, 1400])
-def test_a_limit_of_the_address_space_is_one_line(rows: Path, tmp_path: Path, mebibytes: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "mebibytes"), [("rows", 700), ("rows", 1400), ("transform", 1024), ("transform", 3072)]
+)
+def test_a_limit_of_the_address_space_is_one_line(rows: Path, tmp_path: Path, mebibytes: int, kind: str) -> None:
     words = [rows, "--out", tmp_path / "out", "--quiet", "--threads", "1"]
+    if kind == "transform":
+        pytest.importorskip("tensorflow_transform", reason="fits a transform")
+        (tmp_path / "transform.yaml").write_text("id: zscore\nx: keep\n")
+        words += ["--transform", tmp_path / "transform.yaml"]
     limited = ["sh", "-c", f'ulimit -v {mebibytes << 10} && exec "$0" "$@"', *command(*words)]
     done = subprocess.run(limited, capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr, done.stderr

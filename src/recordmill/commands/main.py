@@ -92,6 +92,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, _interrupt)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else it goes on without its terminal (nohup)
             signal.signal(signal.SIGHUP, _interrupt)
+    is_process = argv is None
     argv = sys.argv[1:] if argv is None else argv
     wanted = next((word for word in argv if not word.startswith("-")), "")
     parser = make_parser(wanted)
@@ -108,7 +109,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     args.beam_args = unknown
     if getattr(args, "quiet", False):
         sys.meta_path.insert(0, SilentImport())
-    return _run(args)
+    return _run(args, is_process)
 
 
 class SilentImport:
@@ -145,7 +146,7 @@ def _check_command(parser: argparse.ArgumentParser, wanted: str) -> None:
         parser.error(f"no command {wanted!r}: one of {', '.join(_COMMANDS)}{did_you_mean(wanted, _COMMANDS)}")
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace, is_process: bool) -> int:
     from recordmill.base.errors import RecordmillError, UsageError
     from recordmill.base.system_limits import limit_reached
 
@@ -162,7 +163,12 @@ def _run(args: argparse.Namespace) -> int:
         return 1
     except Exception as error:
         if (reached := limit_reached(error)) is not None:
-            return _say(_LIMITS[reached.value], args.failure_code)
+            code = _say(_LIMITS[reached.value], args.failure_code)
+            if is_process:  # TensorFlow keeps locks that it held when memory ran out, and its destructors wait for them
+                with contextlib.suppress(OSError):
+                    sys.stdout.flush()
+                os._exit(code)
+            return code
         if not isinstance(error, OSError) or error.errno is None or error.strerror is None:
             raise
         return _say(f"{error.filename or 'a file'}: {error.strerror}", args.failure_code)
