@@ -23,7 +23,7 @@ from recordmill.__main__ import main
 from recordmill.base.errors import DataError, UsageError
 from recordmill.pipelines.build import build
 from recordmill.pipelines.read import ReadResult, describe_estimate, dry_run, read
-from recordmill.records.writers import file_names
+from recordmill.records.writers import files as file_names
 from recordmill.records.writers.files import FileLayout, FilesWriter
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema

@@ -14,8 +14,7 @@ from recordmill.base import native
 from recordmill.base.errors import DataError
 from recordmill.records.tfrecord import frames as module
 from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames, frame, hop, pack_spans, scan, try_scan
-from recordmill.records.tfrecord.recovery import DATA_GAP, FRAME, STREAM, Gap
-from recordmill.records.tfrecord.stream import read_good_frames
+from recordmill.records.tfrecord.stream import DATA_GAP, FRAME, STREAM, Gap, read_good_frames
 from recordmill.storage.files import Stat
 
 PAYLOADS = [b"first", b"", b"x" * 30, bytes(range(256)) * 2, b"last one"]

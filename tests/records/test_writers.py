@@ -21,7 +21,7 @@ from recordmill.base.errors import DataError
 from recordmill.records.columns.numpy_arrays import gather_columns
 from recordmill.records.writers.arrow import ArrowWriter
 from recordmill.records.writers.csv import CsvWriter
-from recordmill.records.writers.file_names import (
+from recordmill.records.writers.files import (
     NAME_BYTES,
     NAME_PART_BYTES,
     another_name,

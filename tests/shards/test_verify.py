@@ -16,7 +16,7 @@ from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 from recordmill.base import native
 from recordmill.base.errors import RecordmillError, Reject, UsageError
 from recordmill.records.tfrecord.frames import MAX_RECORD_BYTES, frame
-from recordmill.records.tfrecord.recovery import DATA_GAP, FRAME, resume_after_damage
+from recordmill.records.tfrecord.stream import DATA_GAP, FRAME, resume_after_damage
 from recordmill.shards.catalog import Catalog, find
 from recordmill.shards.cutting import cut
 from recordmill.shards.loading.batches import loads

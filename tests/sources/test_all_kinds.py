@@ -29,8 +29,8 @@ from recordmill.building.run_file import KeyBuckets
 from recordmill.options.commands import in_flags
 from recordmill.sources.arrow.memory import spool
 from recordmill.sources.arrow.parquet import ParquetOptions, plan_parquet
+from recordmill.sources.common.content import detect_kind
 from recordmill.sources.common.contract import BATCH_FILES, PlanOptions, Source
-from recordmill.sources.common.detect import detect_kind
 from recordmill.sources.common.encoding import resolve_compression
 from recordmill.sources.common.tables import Alike
 from recordmill.sources.csv.dialect import CsvOptions

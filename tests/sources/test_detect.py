@@ -21,9 +21,8 @@ from source_reading import input_files, read_all, values
 import recordmill
 from recordmill.base.errors import DataError, UsageError
 from recordmill.options.commands import in_flags
-from recordmill.sources.common.content import HEAD_BYTES, extension, sniff_kind
+from recordmill.sources.common.content import HEAD_BYTES, detect_kind, extension, filter_kind, sniff_kind
 from recordmill.sources.common.contract import PlanOptions
-from recordmill.sources.common.detect import detect_kind, filter_kind
 from recordmill.sources.common.layout import read_layout
 from recordmill.sources.csv import source as csv_source
 from recordmill.sources.csv.dialect import CsvOptions

@@ -20,9 +20,9 @@ import recordmill
 from recordmill.base.errors import DataError
 from recordmill.options.commands import in_flags
 from recordmill.schemas.feature import Feature, Schema
+from recordmill.sources.common.content import detect_kind, filter_kind
 from recordmill.sources.common.contract import PlanOptions
-from recordmill.sources.common.detect import detect_kind, filter_kind
-from recordmill.sources.jsonl.binary import decode_base64
+from recordmill.sources.jsonl.columns import decode_base64
 from recordmill.sources.jsonl.source import JsonlOptions, JsonlSource, _elements, plan_jsonl
 from recordmill.storage.listing import list_inputs
 

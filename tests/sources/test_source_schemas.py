@@ -26,9 +26,8 @@ from recordmill.sources.values.casting import cast_values
 from recordmill.sources.values.conform import Conformed, conform
 from recordmill.sources.values.flatten import flatten, flatten_schema
 from recordmill.sources.values.labels import ClassNames
-from recordmill.sources.values.overrides import apply_dtypes, parse_dtype
+from recordmill.sources.values.overrides import Unifier, apply_dtypes, join_dtypes, join_shapes, parse_dtype
 from recordmill.sources.values.text_columns import inexact, narrow_floats
-from recordmill.sources.values.unify import Unifier, join_dtypes, join_shapes
 
 
 @pytest.mark.parametrize(

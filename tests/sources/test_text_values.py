@@ -30,8 +30,7 @@ from recordmill.schemas.type_lattice import (
 )
 from recordmill.sources.csv.dialect import CsvOptions, Dialect
 from recordmill.sources.csv.fields import Tokenizer
-from recordmill.sources.csv.infer import ColumnCounts, infer_values
-from recordmill.sources.csv.parse import ParsedRows
+from recordmill.sources.csv.parse import ColumnCounts, ParsedRows, infer_values
 from recordmill.sources.values.text_columns import NullTokens, TextFields, column_of_texts, convert_texts
 
 NO_LOSS, INEXACT_DECIMAL, INEXACT_INTEGER, OVERFLOW = (0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)

@@ -8,8 +8,7 @@ from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.suggestions import there_are
 from recordmill.exporting.infer_conversions import SNIFFED_LOADS, Records, with_images
-from recordmill.records.writers.file_names import says_split
-from recordmill.records.writers.files import FileLayout, FileRequest
+from recordmill.records.writers.files import FileLayout, FileRequest, says_split
 from recordmill.schemas.feature import Feature, Schema
 
 SOURCE = "source"  # what `build` calls the name of the file that a record was made of

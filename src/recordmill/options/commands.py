@@ -16,7 +16,8 @@ from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option as option_text
 from recordmill.base.suggestions import did_you_mean, nearest
 from recordmill.options.build import APPLY, BUILD
-from recordmill.options.inspection import (
+from recordmill.options.option import CHARACTER, NAMES, REPEATED, Option, Options, is_local
+from recordmill.options.read import (
     BENCH,
     CHECK_OPTIONS,
     CLEAN,
@@ -24,13 +25,12 @@ from recordmill.options.inspection import (
     HEAD,
     INSPECT,
     OPEN,
+    READ,
     REPORT_OPTIONS,
     STATS,
     STATUS,
     VERIFY,
 )
-from recordmill.options.option import CHARACTER, NAMES, REPEATED, Option, Options, is_local
-from recordmill.options.read import READ
 from recordmill.records.writers.outputs import serving
 
 COMMANDS: Mapping[str, Options] = {

@@ -26,8 +26,7 @@ from recordmill.records.tfrecord.frames import (
     hop,
     scan,
 )
-from recordmill.records.tfrecord.recovery import Gap, resume_after_damage, with_skipped
-from recordmill.records.tfrecord.stream import read_good_frames
+from recordmill.records.tfrecord.stream import Gap, read_good_frames, resume_after_damage, with_skipped
 from recordmill.shards.catalog import ShardFile, check_size
 from recordmill.shards.index import (
     INDEX_DTYPE,

@@ -18,7 +18,7 @@ from recordmill.base.errors import DataError
 from recordmill.base.threads import thread_map
 from recordmill.records.tfrecord.frames import frame_end
 from recordmill.records.tfrecord.frames import hop as hop_headers
-from recordmill.records.tfrecord.recovery import resume_after_damage
+from recordmill.records.tfrecord.stream import resume_after_damage
 from recordmill.shards.catalog import ShardFile, check_size
 from recordmill.shards.index import INDEX_FRAME_BYTES, FarIndex, Index
 from recordmill.shards.manifest import ShardInfo

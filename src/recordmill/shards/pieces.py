@@ -19,8 +19,7 @@ from recordmill.base.arrays import Int64s
 from recordmill.base.errors import DataError
 from recordmill.records.tfrecord.frames import FRAME_BYTES, MAX_RECORD_BYTES, Frames, scan
 from recordmill.records.tfrecord.members import MEMBER_BYTES
-from recordmill.records.tfrecord.recovery import FRAME
-from recordmill.records.tfrecord.stream import read_frames
+from recordmill.records.tfrecord.stream import FRAME, read_frames
 from recordmill.shards.catalog import ShardFile, check_size
 from recordmill.shards.index import INDEX_DTYPE, INDEX_FRAME_BYTES, MEMBERS_DTYPE, Index, check_frames, map_table
 from recordmill.shards.manifest import named_by_manifest

@@ -21,7 +21,7 @@ from recordmill.base.magic import IMAGE_HEAD_BYTES, sniff_foreign, sniff_format,
 from recordmill.records.images.check import check_structure
 from recordmill.records.images.header import BadImage
 from recordmill.records.inference.infer import infer
-from recordmill.records.protobuf.message_classes import TYPE_BYTES, message_classes
+from recordmill.records.protobuf.message import TYPE_BYTES, message_classes
 from recordmill.records.protobuf.tensor_proto import BROKEN, PLAIN_DTYPES, TENSOR_DTYPES, read_headers, typed_values
 from recordmill.schemas.feature import ITEM_BYTES
 

@@ -3,7 +3,7 @@ and what anybody else wrote.
 
 Two passes: `records.example.locate` walks the records once and finds every wanted feature's values,
 `records.example.assemble` gathers them column by column. A record that is written in an unusual way, or that does not
-fit, is parsed by protobuf itself (`records.protobuf.plain_form`), which brings it into the plain form or refuses it.
+fit, is parsed by protobuf itself (`records.protobuf.message`), which brings it into the plain form or refuses it.
 Features that are not wanted are skipped unread.
 """
 
@@ -23,8 +23,7 @@ from recordmill.base.errors import DataError
 from recordmill.records.example import locate
 from recordmill.records.example.assemble import AssembledColumn, ColumnLayout, assemble, column_of, located_size
 from recordmill.records.example.locate import BadRecord, reason_of
-from recordmill.records.protobuf.message import wrong_name
-from recordmill.records.protobuf.plain_form import join_records, plain_form
+from recordmill.records.protobuf.message import join_records, plain_form, wrong_name
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
 

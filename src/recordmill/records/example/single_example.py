@@ -20,8 +20,7 @@ from recordmill.records.example.decode import decode
 from recordmill.records.example.encode import TAGS
 from recordmill.records.example.locate import UNUSUAL, reason_of
 from recordmill.records.example.python_values import feature_of, stored, unwrap
-from recordmill.records.protobuf.message import encoded_varint, parts, varints
-from recordmill.records.protobuf.plain_form import EXAMPLE_PARTS, plain_form
+from recordmill.records.protobuf.message import EXAMPLE_PARTS, encoded_varint, parts, plain_form, varints
 from recordmill.schemas.feature import BYTES, EXAMPLE, FLOAT, Feature, Schema, Storage
 
 

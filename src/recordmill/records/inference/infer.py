@@ -18,8 +18,7 @@ from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.option_names import option
 from recordmill.records.example import locate
 from recordmill.records.example.decode import checked_batch
-from recordmill.records.protobuf.message import wrong_name
-from recordmill.records.protobuf.plain_form import EXAMPLE_PARTS, SEQUENCE_PARTS, join_records, plain_form
+from recordmill.records.protobuf.message import EXAMPLE_PARTS, SEQUENCE_PARTS, join_records, plain_form, wrong_name
 from recordmill.schemas.feature import (
     BYTES,
     EXAMPLE,

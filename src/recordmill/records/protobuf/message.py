@@ -1,14 +1,48 @@
-"""One protobuf message in Python, field by field: for single records, and for what kernels have found to be rare."""
+"""One protobuf message in Python, field by field: for single records, and for what kernels have found to be rare;
+and classes of messages from tables of their fields, in a pool of their own: TensorFlow's may be loaded beside them.
+
+`plain_form` brings Examples and SequenceExamples, however they are written, into the one form that
+`records.example.locate` reads: protobuf itself parses each, or refuses it, and writes it again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+
+from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.utf8 import is_feature_name
 
 VARINT, I64, LEN, I32 = 0, 1, 2, 5  # the wire types that have not gone out of use
 _SIZES = {I64: 8, I32: 4}
-_MOST_ENTRIES = 1 << 16  # 65,536 that are looked at for a wrong name, half a second; the most features there are
+_MOST_NAMES = 1 << 16  # 65,536 that are looked at for a wrong name, half a second; the most features there are
+_FIELD = descriptor_pb2.FieldDescriptorProto
+TYPE_BYTES, TYPE_STRING, TYPE_FLOAT = _FIELD.TYPE_BYTES, _FIELD.TYPE_STRING, _FIELD.TYPE_FLOAT
+TYPE_INT64, TYPE_FIXED32, TYPE_FIXED64 = _FIELD.TYPE_INT64, _FIELD.TYPE_FIXED32, _FIELD.TYPE_FIXED64
+# Of a message by name. A field's key is its name, after `*` where it is repeated; its value a type above or the name of
+# a message, and its number where that is not one more than that of the field before.
+MessageFields = Mapping[str, Mapping[str, int | str | tuple[int | str, int]]]
+EXAMPLE_PARTS, SEQUENCE_PARTS = 1, 2  # maps of a message: features; context and feature_lists
+_MOST_ENTRIES = 1 << 18  # in the maps of a message: protobuf takes some 90 bytes for each, also for a repeated name
+_FIELDS: MessageFields = {  # of messages of tensorflow/core/example/*.proto, from number 1 on
+    "BytesList": {"*value": TYPE_BYTES},
+    "FloatList": {"*value": TYPE_FLOAT},
+    "Int64List": {"*value": TYPE_INT64},
+    "Feature": {"bytes_list": "BytesList", "float_list": "FloatList", "int64_list": "Int64List"},
+    "FeatureList": {"*feature": "Feature"},
+    "Features": {"*feature": "Features.FeatureEntry"},
+    "Features.FeatureEntry": {"key": TYPE_STRING, "value": "Feature"},
+    "FeatureLists": {"*feature_list": "FeatureLists.FeatureListEntry"},
+    "FeatureLists.FeatureListEntry": {"key": TYPE_STRING, "value": "FeatureList"},
+    "Example": {"features": "Features"},
+    "SequenceExample": {"context": "Features", "feature_lists": "FeatureLists"},
+}
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int, int | bytes]]:
@@ -53,7 +87,7 @@ def wrong_name(record: bytes) -> bytes | None:
     try:
         entries = (dict(parts(entry)) for _, part in parts(record) for _, entry in parts(part))
         for at, entry in enumerate(entries):
-            if at == _MOST_ENTRIES:
+            if at == _MOST_NAMES:
                 return None
             if wrong is None and 2 in entry and not is_feature_name(name := entry.get(1, b"")):
                 wrong = name
@@ -91,3 +125,115 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
     raise ValueError(f"no varint before byte {at}")
+
+
+def message_classes(messages: MessageFields) -> dict[str, type[Any]]:
+    """Builds the classes; a name with a dot is that of a map's entry in the message before the dot."""
+    file = descriptor_pb2.FileDescriptorProto(name="recordmill/messages.proto", package="recordmill", syntax="proto3")
+    made: dict[str, Any] = {}
+    for name, fields in messages.items():
+        outer, _, own = name.rpartition(".")
+        made[name] = made[outer].nested_type.add(name=own) if outer else file.message_type.add(name=own)
+        made[name].options.map_entry = bool(outer)
+        number = 0
+        for label, about in fields.items():
+            kind, number = about if isinstance(about, tuple) else (about, number + 1)
+            field = made[name].field.add(name=label.lstrip("*"), number=number)
+            field.label = _FIELD.LABEL_REPEATED if label[0] == "*" else _FIELD.LABEL_OPTIONAL
+            field.type = _FIELD.TYPE_MESSAGE if isinstance(kind, str) else kind
+            if isinstance(kind, str):
+                field.type_name = f".recordmill.{kind}"
+        if name == "Feature":  # its fields exclude each other
+            made[name].oneof_decl.add(name="kind")
+            for field in made[name].field:
+                field.oneof_index = 0
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"recordmill.{name}"))
+        for name in messages
+        if "." not in name
+    }
+
+
+@dataclass(frozen=True)
+class PlainForm:
+    """A message as protobuf writes it: each name once, one list in a Feature, numbers packed, nothing unknown.
+
+    Attributes:
+        data: the bytes. entries: names in its maps. has_unknown: whether the message itself, as it was, had fields of
+            other numbers or types; those of what lies in it do not count.
+    """
+
+    data: bytes
+    entries: int
+    has_unknown: bool
+
+
+def plain_form(record: bytes, parts: int) -> PlainForm | None:
+    """Rewrites an Example (parts = 1) or SequenceExample (2); None where protobuf refuses it, or it has so many entries
+    in its maps that protobuf would take many times its bytes.
+
+    >>> plain_form(bytes.fromhex("0a0b0a090a017812041a020805"), 1).data.hex()  # a number that is not packed
+    '0a0c0a0a0a017812051a030a0105'
+    """
+    if len(record) > _MOST_ENTRIES and _count_fields(record, 0, len(record), 1) > _MOST_ENTRIES:
+        return None
+    try:
+        message = _messages()[parts - 1].FromString(record)
+    except DecodeError:
+        return None
+    entries = len(message.features.feature) if parts == EXAMPLE_PARTS else _entries(message)
+    for _, part in message.ListFields():
+        part.DiscardUnknownFields()
+    with_unknown = message.ByteSize()  # an UnknownFieldSet would take 25 times the bytes of the record
+    message.DiscardUnknownFields()
+    data = message.SerializeToString(deterministic=True)
+    return PlainForm(data, entries, len(data) < with_unknown)
+
+
+def _count_fields(data: bytes, at: int, stop: int, depth: int) -> int:
+    """Counts the fields that lie `depth` messages deep, up to a little more than _MOST_ENTRIES. Groups are looked into
+    as if their fields stood around them.
+    """
+    found = 0
+    while at < stop and found <= _MOST_ENTRIES:
+        found += not depth
+        tag, at = _varint(data, at)
+        if tag & 7 == 2:
+            size, at = _varint(data, at)
+            found += _count_fields(data, at, min(at + size, stop), depth - 1) if depth else 0
+            at += size
+        elif tag & 7 == 0:
+            _, at = _varint(data, at)
+        else:
+            at += {1: 8, 5: 4}.get(tag & 7, 0)
+    return found
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number at `at` and where it ends; the end of the data where it is cut off."""
+    value = shift = 0
+    while at < len(data):
+        byte, at = data[at], at + 1
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            break
+    return value, at
+
+
+def _entries(message: Any) -> int:
+    return len(message.context.feature) + len(message.feature_lists.feature_list)
+
+
+def join_records(records: Sequence[bytes]) -> tuple[Bytes, Int64s, Int64s]:
+    """Returns a read-only buffer of the records, and int64 [records] starts and lengths."""
+    lengths = np.array([len(record) for record in records], np.int64)
+    return np.frombuffer(b"".join(records), np.uint8), np.cumsum(lengths) - lengths, lengths
+
+
+@functools.cache
+def _messages() -> tuple[type[Any], type[Any]]:
+    classes = message_classes(_FIELDS)
+    return classes["Example"], classes["SequenceExample"]

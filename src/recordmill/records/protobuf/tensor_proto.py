@@ -17,13 +17,13 @@ from google.protobuf.message import DecodeError
 
 from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.errors import DataError
-from recordmill.records.protobuf.message import encoded_varint
-from recordmill.records.protobuf.message_classes import (
+from recordmill.records.protobuf.message import (
     TYPE_BYTES,
     TYPE_FIXED32,
     TYPE_FIXED64,
     TYPE_INT64,
     MessageFields,
+    encoded_varint,
     message_classes,
 )
 

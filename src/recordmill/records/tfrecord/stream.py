@@ -1,9 +1,10 @@
-"""Any TFRecord file, of any size and compression, to batches of checked frames;
-memory is bounded by the batch and the largest record.
+"""Reads TFRecord files of any size and compression as batches of checked frames; memory is bounded by the batch and the
+largest record.
 
 Compression is told by content. The uncompressed reading comes first: where the first 12 bytes are a TFRecord header
 whose CRC is right, they are that, although a record of 35,615 bytes begins with gzip's magic number. `read_good_frames`
-reads on after what is damaged.
+reads on after what is damaged: after a payload where its header says, after a header at the next one with a right CRC;
+after damaged compressed data nothing can be read, and the last gap says so.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from recordmill.base import native
 from recordmill.base.arrays import Bytes
 from recordmill.base.errors import DataError
 from recordmill.records.tfrecord.frames import FRAME_BYTES, HEADER_BYTES, MAX_RECORD_BYTES, Frames, try_scan
-from recordmill.records.tfrecord.recovery import DATA_GAP, FRAME, STREAM, Gap, frame_bytes, resume_after_damage
 from recordmill.storage.codecs import NONE, find_codec
 from recordmill.storage.compression import (
     AUTO_COMPRESSION,
@@ -29,8 +29,57 @@ from recordmill.storage.compression import (
 )
 from recordmill.storage.files import read_range
 
+# kinds of gaps: a payload's CRC, anything else of a frame, the compressed data
+DATA_GAP, FRAME, STREAM = ("crc", "frame", "compression")
 # 8 MiB: large enough for the fixed costs to vanish, small enough to stay in the last-level cache until it is decoded
 READ_BATCH_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Bytes [first_offset, first_offset + size_bytes) of the uncompressed file, which hold no good frame; it counts as
+    one record, first_record.
+
+    kind: one of DATA, FRAME and STREAM. reason: what is wrong, in words.
+    """
+
+    first_record: int
+    first_offset: int
+    size_bytes: int
+    kind: str
+    reason: str
+
+
+def frame_bytes(rest: Bytes) -> int:
+    """Returns the bytes of the frame that begins with rest, or of its header while not even that is there; the header
+    has been checked.
+    """
+    if len(rest) < HEADER_BYTES:
+        return HEADER_BYTES
+    return int.from_bytes(rest[:8].tobytes(), "little") + FRAME_BYTES
+
+
+def resume_after_damage(
+    data: Bytes, at: int, *, max_record_bytes: int = MAX_RECORD_BYTES, whole: bool = True, known: int | None = None
+) -> tuple[str, int]:  # fmt: skip
+    """Returns (kind, the byte of data where reading goes on) for a frame at byte `at` that a scan has refused.
+
+    kind: DATA if the header is right and the whole frame is here, so that only the payload's CRC can be wrong, else
+    FRAME. whole: what is found has to fit the data. known: where an index says that the next record begins; without
+    it, a damaged header costs all up to the next one that is right, or up to the data's end.
+    """
+    is_sound = native.frame_fault(data, at, max_record_bytes, True) == native.GOOD
+    kind = DATA_GAP if is_sound else FRAME
+    if known is not None:
+        return kind, known
+    return kind, at + frame_bytes(data[at:]) if is_sound else native.next_frame(data, at + 1, max_record_bytes, whole)
+
+
+def with_skipped(reason: str, kind: str, size_bytes: int) -> str:
+    """Returns the reason of a gap, and how many bytes it took to find the next frame, unless the damaged one's end is
+    known.
+    """
+    return f"{reason}; skipped {size_bytes} bytes" if kind != DATA_GAP and size_bytes > 0 else reason
 
 
 @dataclass(frozen=True)

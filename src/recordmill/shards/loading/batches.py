@@ -17,8 +17,7 @@ from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
 from recordmill.records.columns.conversions import Decoding
 from recordmill.records.tfrecord.frames import FRAME_BYTES, HEADER_BYTES, Frames, pack_spans, scan
-from recordmill.records.tfrecord.recovery import Gap
-from recordmill.records.tfrecord.stream import read_good_frames
+from recordmill.records.tfrecord.stream import Gap, read_good_frames
 from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess, by_file
 from recordmill.shards.catalog import ShardFile

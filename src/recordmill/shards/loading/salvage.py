@@ -20,7 +20,7 @@ from recordmill.base.errors import Reject
 from recordmill.records.example.decode import decode_lenient
 from recordmill.records.example.locate import BadRecord
 from recordmill.records.tfrecord.frames import FRAME_BYTES, HEADER_BYTES, Frames, try_scan
-from recordmill.records.tfrecord.recovery import STREAM, resume_after_damage, with_skipped
+from recordmill.records.tfrecord.stream import STREAM, resume_after_damage, with_skipped
 from recordmill.schemas.feature import Schema
 from recordmill.shards.loading.batches import Load
 from recordmill.shards.pieces import PIECE_BYTES, load_index, read_piece_bytes

@@ -21,8 +21,7 @@ from recordmill.sources.arrow.python_rows import batches_of
 from recordmill.sources.common.contract import UNIT_BYTES, Chunk, PlanOptions, Unit, packed
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.flatten import flatten, nest_tensors
-from recordmill.sources.values.overrides import declared_columns, finish_parts
-from recordmill.sources.values.unify import Unifier
+from recordmill.sources.values.overrides import Unifier, declared_columns, finish_parts
 from recordmill.storage.arrow_files import BatchWriter, open_batches
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Stat, stat

@@ -22,8 +22,7 @@ from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit, packed
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.flatten import check_names, flatten, flatten_schema, nest_tensors
-from recordmill.sources.values.overrides import declared_columns, finish_parts
-from recordmill.sources.values.unify import Unifier
+from recordmill.sources.values.overrides import Unifier, declared_columns, finish_parts
 from recordmill.storage.arrow_files import SizedFile, range_file
 from recordmill.storage.file_table import FileTable, InputFile, coded
 from recordmill.storage.files import check_unchanged, is_remote

@@ -20,8 +20,7 @@ from recordmill.schemas.feature import Schema
 from recordmill.sources.common.contract import Chunk, PlanOptions, RecordLocator, Source, Unit
 from recordmill.sources.common.layout import partitions
 from recordmill.sources.values.conform import conform
-from recordmill.sources.values.overrides import declared_columns, finish_parts
-from recordmill.sources.values.unify import Unifier
+from recordmill.sources.values.overrides import Unifier, declared_columns, finish_parts
 from recordmill.storage.file_table import FileTable
 
 _PREFIX = "partition/"  # before the names of the columns of files that say what their folders say

@@ -2,13 +2,14 @@
 object per value.
 
 A row is rejected by the first of its columns that doesn't fit; the message names the column, the value and the option
-that helps.
+that helps. `ColumnCounts` counts what stands in each column, and `RowKeeper` parses the rows meanwhile by the schema
+that is expected, for the cache of the build.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -17,15 +18,30 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base import native
-from recordmill.base.arrays import Bytes, Int32s
+from recordmill.base.arrays import Bytes, Int32s, Int64s
+from recordmill.base.buffers import room
 from recordmill.schemas.arrow import arrow_type, to_arrow
 from recordmill.schemas.feature import Feature, Schema
+from recordmill.schemas.type_lattice import TEXT_TYPE, TextCounts
+from recordmill.sources.common.scan_cache import CachedPiece, CachedReject, RecordKeeper, ScanCache
 from recordmill.sources.csv.fields import TokenizedRows
-from recordmill.sources.csv.messages import explain_fields
-from recordmill.sources.values.labels import to_classes
-from recordmill.sources.values.text_columns import NullTokens, TextFields, column_of_texts, convert_texts, texts
+from recordmill.sources.csv.messages import explain_fields, explain_row, first_line
+from recordmill.sources.values.labels import ClassNames, to_classes
+from recordmill.sources.values.text_columns import (
+    NullTokens,
+    TextFields,
+    column_of_texts,
+    convert_texts,
+    field_type,
+    text_at,
+    texts,
+)
 
 MISSING_FIELD = -1  # instead of a column's place in the file: the file lacks it
+_SHOWN_BYTES = 256  # of a value
+_FEW_STRAYS = 10  # a column of ten times as many other values is text by accident
+_MOST_WORDS = 4  # different ones that may all stand for no value, as -, N/A and ? do
+NUMBERS = ("int64", "float32")  # the dtypes of numbers that inference gives
 
 
 @dataclass(frozen=True)
@@ -130,3 +146,209 @@ def text_column(data: Bytes, starts: Int32s, infos: Int32s, tokens: NullTokens) 
     """Returns (the column as large_string, where it is no UTF-8); what stands in those rows must not be used."""
     fields = TextFields.of(data, starts, infos, tokens)
     return texts(fields)[0], fields.fault
+
+
+@dataclass(frozen=True)
+class UnexpectedValue:
+    """The first value that makes text of a column, in the batch of rows where it stands.
+
+    Attributes:
+        line: Its row's physical line, counted as the batch's are.
+        texts, values: How many values are text, and how many there are.
+        classes: What the others are.
+        words: The different texts, and how many are that; None: more than _MOST_WORDS.
+    """
+
+    line: int
+    value: bytes
+    texts: int
+    values: int
+    classes: int
+    words: Mapping[bytes, int] | None
+
+    def __add__(self, later: UnexpectedValue) -> UnexpectedValue:
+        """Adds later values; the first value stands for all."""
+        texts, values = self.texts + later.texts, self.values + later.values
+        words = None
+        if self.words is not None and later.words is not None:
+            counts = {word: self.words.get(word, 0) + later.words.get(word, 0) for word in (*self.words, *later.words)}
+            words = counts if len(counts) <= _MOST_WORDS else None
+        return replace(self, texts=texts, values=values, classes=self.classes | later.classes, words=words)
+
+    @property
+    def is_odd(self) -> bool:
+        """True if the column is text by a few words, or by a few values among ten times as many others."""
+        return self.words is not None or _FEW_STRAYS * self.texts <= self.values
+
+
+class ColumnCounts:
+    """Collects, for one file's columns, classes and counts (schemas.lattice), and the label's distinct values.
+
+    typed: for each column whether its class matters; else only nulls and values are counted. label: the label's place
+    among them, or None.
+    """
+
+    def __init__(self, null_tokens: Sequence[str], typed: Sequence[bool], label: int | None) -> None:
+        self._names, self._tokens, self._label = tuple(null_tokens), NullTokens.of(null_tokens), label
+        self._counts = [native.ColumnCounts(classes=0 if is_typed else TEXT_TYPE) for is_typed in typed]
+        self._nulls = np.zeros((len(typed), len(self._names)), np.int64)
+        self._typed = tuple(typed)
+        self.labels = ClassNames("")
+        self.unexpected: dict[int, UnexpectedValue] = {}
+
+    def add(
+        self, data: Bytes, rows: TokenizedRows, wanted: Mapping[int, Feature] = MappingProxyType({})
+    ) -> dict[int, ParsedRows]:
+        """Counts the next rows. wanted: by place, columns whose values are to be read as well; gives those of which
+        every value is one of the feature.
+        """
+        ready: dict[int, ParsedRows] = {}
+        for place, counts in enumerate(self._counts):
+            before, done = counts.classes & TEXT_TYPE, 0
+            starts, infos, nulls = rows.starts[place], rows.infos[place], self._nulls[place]
+            if not before and place in wanted:
+                done, found = infer_values(data, starts, infos, self._tokens, wanted[place], counts, nulls)
+                if done == len(starts):
+                    ready[place] = found
+            if done < len(starts):
+                native.infer_fields(data, starts[done:], infos[done:], *self._tokens, counts, nulls)
+            if not before and counts.classes & TEXT_TYPE:
+                self.unexpected[place] = self._unexpected(data, rows, place)
+            elif (
+                place in self.unexpected and self.unexpected[place].is_odd
+            ):  # what is text for good is not looked at again
+                self.unexpected[place] += self._unexpected(data, rows, place)
+        self._add_labels(data, rows)
+        return ready
+
+    def _add_labels(self, data: Bytes, rows: TokenizedRows) -> None:
+        if self._label is not None:
+            values, fault = text_column(data, rows.starts[self._label], rows.infos[self._label], self._tokens)
+            self.labels.add(values.filter(fault == 0) if fault.any() else values)
+
+    def classes(self) -> list[int]:
+        """Returns the classes of each column so far; of those that are not typed none."""
+        return [counts.classes if typed else 0 for counts, typed in zip(self._counts, self._typed, strict=True)]
+
+    def _unexpected(self, data: Bytes, rows: TokenizedRows, place: int) -> UnexpectedValue:
+        starts, infos = rows.starts[place], rows.infos[place]
+        at, counts = np.zeros(_MOST_WORDS, np.int64), np.zeros(_MOST_WORDS, np.int64)
+        totals = native.TextTotals()
+        native.count_texts(data, starts, infos, *self._tokens, at, counts, totals)
+        first = zip(at[: totals.different].tolist(), counts.tolist(), strict=False)
+        words = {text_at(data, starts, infos, row)[:_SHOWN_BYTES]: count for row, count in first}
+        line, value = (int(rows.lines[at[0]]), next(iter(words))) if totals.texts else (0, b"")
+        few = words if totals.different <= _MOST_WORDS else None
+        return UnexpectedValue(line, value, totals.texts, totals.values, totals.classes, few)
+
+    def seen(self) -> list[TextCounts]:
+        """Returns one for each column; for those that are not typed without classes."""
+        result = []
+        for counts, nulls, typed in zip(self._counts, self._nulls.tolist(), self._typed, strict=True):
+            names = {name: count for name, count in zip(self._names, nulls, strict=True) if count}
+            result.append(
+                TextCounts(
+                    *(counts.classes if typed else 0, counts.values, names, counts.soft_nulls),
+                    *(counts.inexact_decimals, counts.inexact_integers, counts.overflows),
+                )
+            )
+        return result
+
+
+def infer_values(
+    data: Bytes,
+    starts: Int32s,
+    infos: Int32s,
+    tokens: NullTokens,
+    feature: Feature,
+    counts: native.ColumnCounts,
+    nulls: Int64s,
+) -> tuple[int, ParsedRows]:
+    """Returns (how many fields from the first on are values of the feature, or null, their values).
+
+    They are counted as `native.infer_fields` does. What comes after them may be of another class, or is no value of
+    the feature.
+    """
+    places, totals = (data, starts, infos, *tokens), native.FieldTotals()
+    is_whole = feature.dtype == "int64" or feature.timestamp is not None
+    values, valid = room(len(starts), np.int64 if is_whole else np.float64), np.ones(len(starts), np.uint8)
+    kind = field_type(feature)
+    done = native.infer_values(*places, kind, counts, nulls, values.view(np.uint8), valid, totals)
+    return done, ParsedRows(values, valid, totals.nulls)
+
+
+# by what columns were seen to be (their classes, by name), the schema that is expected, or None where none fits yet
+Expects = Callable[[Mapping[str, int]], Schema | None]
+
+
+class RowKeeper:
+    """Parses the rows of one range, or file, by the schema that is expected after each look at them, and keeps them.
+
+    names: of the file's columns.
+    """
+
+    def __init__(
+        self,
+        expects: Expects,
+        cache: ScanCache[CachedPiece],
+        names: Sequence[str],
+        null_tokens: Sequence[str],
+        max_row_bytes: int,
+    ) -> None:
+        self._expects, self._names, self._max_row_bytes = expects, tuple(names), max_row_bytes
+        self._tokens, self._keeper = NullTokens.of(null_tokens), RecordKeeper(cache)
+        self._parser: Parser | None = None
+        self._schema: Schema | None = None
+        self._asked: Schema | None = None  # whose columns are wanted
+        self._wanted: Mapping[int, Feature] = {}
+
+    def wanted(self) -> Mapping[int, Feature]:
+        """Returns, by place, the columns of numbers and times whose values will be asked for, if they stay what they
+        are.
+        """
+        if not self._keeper.goes_on:
+            return {}
+        schema = self._schema or self._expects({})
+        if schema is not self._asked:
+            features = {} if schema is None else {f.name: f for f in schema if f.dtype in NUMBERS or f.timestamp}
+            self._wanted = {at: features[name] for at, name in enumerate(self._names) if name in features}
+            self._asked = schema
+        return self._wanted
+
+    def add(self, data: Bytes, rows: TokenizedRows, classes: Sequence[int], ready: Mapping[int, ParsedRows]) -> None:
+        """Parses the next rows. classes: what the columns were seen to be. ready: of what was wanted, what was read."""
+        if not self._keeper.goes_on:
+            return
+        schema = self._expects(dict(zip(self._names, classes, strict=True)))
+        if schema is None or (self._schema is not None and schema is not self._schema):
+            self._keeper.give_up()
+            return
+        if self._parser is None:
+            self._parser, self._schema = Parser.of(schema, self._names, self._tokens), schema
+        parsed = self._parser.parse(data, rows, ready if schema is self._asked else {})
+        self._keeper.add(_piece(data, rows, parsed, self._max_row_bytes, len(self._names)), schema)
+
+    def give_up(self) -> None:
+        """Keeps nothing of these rows."""
+        self._keeper.give_up()
+
+    def put(self, file: int, start: int) -> None:
+        """Ends the range, and caches its rows."""
+        self._keeper.put((file, start))
+
+
+def parse_piece(data: Bytes, rows: TokenizedRows, parser: Parser, max_row_bytes: int, columns: int) -> CachedPiece:
+    """Parses some rows; columns: how many the file has."""
+    return _piece(data, rows, parser.parse(data, rows), max_row_bytes, columns)
+
+
+def _piece(data: Bytes, rows: TokenizedRows, parsed: Parsed, max_row_bytes: int, columns: int) -> CachedPiece:
+    found = [
+        CachedReject(int(rows.ordinals[row]), int(rows.lines[row]), reason, message)
+        for row, reason, message in parsed.rejects
+    ]
+    for row, line, _, width, at, _ in rows.bad.tolist():
+        found.append(CachedReject(row, line, *explain_row(width, columns, first_line(data[at:]), max_row_bytes)))
+    all_there = len(rows.ordinals) == rows.count and parsed.good is None
+    ordinals = None if all_there else rows.ordinals.copy() if parsed.good is None else rows.ordinals[parsed.good]
+    return CachedPiece(parsed.batch, ordinals, tuple(sorted(found, key=lambda one: one.ordinal)), rows.count)

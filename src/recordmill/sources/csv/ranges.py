@@ -26,8 +26,8 @@ from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
 from recordmill.sources.csv.dialect import Dialect
 from recordmill.sources.csv.fields import TokenizedRows, Tokenizer, find_row_end, read_rows
 from recordmill.sources.csv.head import Head
-from recordmill.sources.csv.infer import ColumnCounts, Expects, RowKeeper, UnexpectedValue
 from recordmill.sources.csv.messages import first_line
+from recordmill.sources.csv.parse import ColumnCounts, Expects, RowKeeper, UnexpectedValue
 from recordmill.sources.csv.sniff_dialect import QuoteEvidence
 from recordmill.sources.values.labels import ClassNames
 from recordmill.storage.file_table import InputFile

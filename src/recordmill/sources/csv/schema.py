@@ -13,8 +13,8 @@ from recordmill.schemas.type_lattice import TextCounts, resolve_dtype
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.csv.dialect import STRICT, CsvOptions, Dialect
 from recordmill.sources.csv.head import Head
-from recordmill.sources.csv.infer import UnexpectedValue
 from recordmill.sources.csv.messages import STRAY_FIELD, STRAY_REMEDIES, declare_remedy, quoted_bytes
+from recordmill.sources.csv.parse import UnexpectedValue
 from recordmill.sources.csv.ranges import ScannedRange
 from recordmill.sources.csv.sniff_dialect import QuoteEvidence
 from recordmill.sources.values.labels import ClassNames, note_float_label, with_label

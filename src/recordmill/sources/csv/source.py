@@ -29,8 +29,7 @@ from recordmill.sources.common.tables import Alike
 from recordmill.sources.csv.dialect import AUTO_QUOTE, CsvOptions, Dialect
 from recordmill.sources.csv.fields import TokenizedRows, Tokenizer, read_rows
 from recordmill.sources.csv.head import HEAD_NUMBERS, Head, Heads, read_head, with_heads
-from recordmill.sources.csv.infer import parse_piece
-from recordmill.sources.csv.parse import Parser
+from recordmill.sources.csv.parse import Parser, parse_piece
 from recordmill.sources.csv.ranges import (
     RANGE_BYTES,
     RANGE_STEP_BYTES,

@@ -26,9 +26,8 @@ from recordmill.records.images.check import MAX_PIXELS
 from recordmill.records.images.header import EXTENSIONS, SIZE_FAULT
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common import layout
-from recordmill.sources.common.content import NO_DATA_EXTENSIONS, extension
+from recordmill.sources.common.content import NO_DATA_EXTENSIONS, extension, note_extensions, tally_extensions
 from recordmill.sources.common.contract import BATCH_BYTES, Chunk, PlanOptions, Unit, packed_files
-from recordmill.sources.common.detect import note_extensions, tally_extensions
 from recordmill.sources.common.layout import known_classes, without_unlabelled_files
 from recordmill.sources.images.labels_file import LabelRequest, label_columns
 from recordmill.sources.images.reading import (

@@ -39,8 +39,16 @@ from recordmill.sources.common.lines import (
 )
 from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
 from recordmill.sources.common.tables import Alike
-from recordmill.sources.jsonl.binary import StringCounts, declared_base64, tell_base64, undeclared_bytes
-from recordmill.sources.jsonl.columns import SCALARS, STRINGS, Leaf, build_columns
+from recordmill.sources.jsonl.columns import (
+    SCALARS,
+    STRINGS,
+    Leaf,
+    StringCounts,
+    build_columns,
+    declared_base64,
+    tell_base64,
+    undeclared_bytes,
+)
 from recordmill.sources.jsonl.records import ExpectedLayout, LineKeeper, RecordLayout, layout_of, mark_unreadable
 from recordmill.sources.jsonl.schema import Declared, Observed, feature_name, infer_features
 from recordmill.sources.jsonl.tape import Path, Tape, TapeScanner

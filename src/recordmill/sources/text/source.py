@@ -17,6 +17,7 @@ from recordmill.base.sizes import MOST_RECORD_BYTES
 from recordmill.base.suggestions import there_are
 from recordmill.base.utf8 import find_bad_utf8
 from recordmill.schemas.feature import Feature, Schema
+from recordmill.sources.common.content import filter_kind
 from recordmill.sources.common.contract import (
     BATCH_BYTES,
     BATCH_FILES,
@@ -26,7 +27,6 @@ from recordmill.sources.common.contract import (
     Unit,
     packed_files,
 )
-from recordmill.sources.common.detect import filter_kind
 from recordmill.sources.common.encoding import (
     check_encoding,
     encoding_hint,

@@ -1,25 +1,249 @@
-"""Applies what the user declares over an inferred schema: `--dtype x=float64`, `--dtype image=uint8[28,28]`, a label
-column with its classes.
+"""Unifies the features of several batches or files to one schema that holds them all, or explains why there is none,
+and applies what the user declares over it: `--dtype x=float64`, `--dtype image=uint8[28,28]`, a label with its classes.
+
+Types widen only where every value survives: integers to the smallest type that holds both, numbers to a float,
+timestamps to the finer unit, tensors of different length to lists, classes of different parts to those of all, by name.
+A number and a text, a number of a class and one of none, or a scalar and a list, are not made one silently: the user is
+told both places and declares which it shall be.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.suggestions import there_are
-from recordmill.schemas.arrow import classes_in_metadata
+from recordmill.schemas.arrow import classes_in_metadata, from_arrow_field, label_in_metadata
 from recordmill.schemas.feature import DTYPES, Feature, Schema
 from recordmill.sources.common.contract import PlanOptions
-from recordmill.sources.values.labels import ClassNames, is_named, note_float_label, with_label
-from recordmill.sources.values.unify import Unifier, is_number
+from recordmill.sources.values.labels import (
+    ClassNames,
+    is_named,
+    note_float_label,
+    show_classes,
+    sort_classes,
+    with_label,
+)
 
+_UNITS = ("s", "ms", "us", "ns")
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
 _DTYPE = re.compile(r"(timestamp\[(?:s|ms|us|ns)(?:, ?UTC)?\]|[a-z]+[0-9]*)(?:\[([0-9?, ]*)\])?")
+
+
+class Unifier:
+    """Collects the flattened Arrow schemas of the parts of one input; `schema()` is what they have in common.
+
+    declared: the names whose dtype the user gives: whatever they are, they don't conflict.
+    """
+
+    def __init__(self, declared: Mapping[str, str] | None = None) -> None:
+        self._declared = declared or {}
+        self._features: dict[str, Feature] = {}
+        self._where: dict[str, str] = {}
+        self._known: set[str] = set()  # names whose type some part has told, not only nulls
+        self._parts = 0
+        self._seen: dict[str, int] = {}
+        self._label: str | None = None
+        # of each column of numbers: the classes that parts name, None for numbers of no class, and the first such part
+        self._tables: defaultdict[str, dict[tuple[str, ...] | None, str]] = defaultdict(dict)
+
+    def add(self, schema: pa.Schema, where: str, nulls: Mapping[str, int] | None = None) -> None:
+        """Takes in a part: its schema, its place for messages, and how many nulls each column has if that is known.
+
+        Raises:
+            DataError: a column has a type that no feature can hold, or one that does not go with the other parts.
+        """
+        self._parts += 1
+        self._label = self._label or label_in_metadata(schema)
+        for field in schema:
+            name, has_values = field.name, not _is_null(field.type)
+            feature = self._feature(field, where)
+            required = feature.required if nulls is None else nulls[name] == 0
+            feature = replace(feature, dtype=feature.dtype if has_values else "string", required=required)
+            before = self._features.get(name)
+            if before is None or (has_values and name not in self._known and len(before.shape) <= len(feature.shape)):
+                self._features[name] = replace(feature, required=required and (before is None or before.required))
+                self._where[name] = where
+            elif has_values and name in self._known:
+                self._features[name] = self._join(before, feature, where)
+            else:
+                self._features[name] = self._join_empty(before, feature, where, has_values)
+            self._seen[name] = self._seen.get(name, 0) + 1
+            if has_values:
+                self._known.add(name)
+                if is_number(feature.dtype):
+                    self._tables[name].setdefault(feature.classes, where)
+
+    def schema(self) -> Schema:
+        """Returns all features, and the label that a part's metadata names; what is missing in some part is not
+        required.
+
+        A column of nothing but nulls, which has no type, is text.
+
+        Raises:
+            DataError: a column has classes in some parts and none in others.
+        """
+        structs = self._structs()
+        wanted = [f for f in self._features.values() if f.name in self._known or f.name not in structs]
+        features = tuple(
+            replace(f, required=f.required and self._seen[f.name] == self._parts, classes=self._classes(f))
+            for f in wanted
+        )
+        return Schema(features, self._label if any(f.name == self._label for f in wanted) else None)
+
+    def check_classes(self, schema: Schema) -> tuple[str, ...]:
+        """Notes on classes of several tables in a schema that the user may have declared.
+
+        Raises:
+            DataError: parts have different classes, and the schema takes their numbers as they are.
+        """
+        notes = []
+        for feature in schema:
+            tables = self._tables.get(feature.name, {})
+            (one, where), *more = [(names, place) for names, place in tables.items() if names] or [((), "")]
+            if not more or feature.dtype in ("string", "bytes"):
+                continue
+            if feature.classes is None:
+                raise DataError(
+                    f"{feature.name!r} has the classes {show_classes(more[0][0])} here and {show_classes(one)} in "
+                    f"{where}, so its numbers alone say nothing; name its classes in the schema, or declare "
+                    f"{option('dtypes', {feature.name: 'string'})} for the names",
+                    source=more[0][1],
+                )
+            notes.append(
+                f"{feature.name}: {len(tables):,} tables of classes, such as {show_classes(one)} in {where} and "
+                f"{show_classes(more[0][0])} in {more[0][1]}, are one by name: {show_classes(feature.classes)}"
+            )
+        return tuple(notes)
+
+    def _classes(self, feature: Feature) -> tuple[str, ...] | None:
+        tables = self._tables.get(feature.name, {})
+        named = [names for names in tables if names is not None]
+        if not named or feature.dtype != "int64":
+            return None
+        if None in tables:
+            if feature.name in self._declared:
+                return None
+            raise DataError(
+                f"{feature.name!r} has numbers of the classes {show_classes(named[0])} in {tables[named[0]]}, but "
+                f"numbers of no class here; {option('dtypes', {feature.name: 'int64'})} takes all of them as numbers",
+                source=tables[None],
+            )
+        return named[0] if len(named) == 1 else sort_classes(name for names in named for name in names)
+
+    def without_values(self) -> tuple[str, ...]:
+        """Returns the columns in which there is no value at all."""
+        structs = self._structs()
+        return tuple(name for name in self._features if name not in self._known and name not in structs)
+
+    def _structs(self) -> set[str]:
+        """Returns all that stands before a dot in some name: a column that is null in some parts may be a struct in
+        others, where its members have taken its place.
+        """
+        found: set[str] = set()
+        for name in self._features:
+            while (name := name.rpartition(".")[0]) and name not in found:
+                found.add(name)
+        return found
+
+    def _feature(self, field: pa.Field, where: str) -> Feature:
+        try:
+            # rows of tables become Examples, which have no feature lists
+            return replace(from_arrow_field(field), per_step=False)
+        except DataError as error:
+            if field.name not in self._declared:
+                raise DataError(
+                    f"{error.reason}, or declare what it shall be: {option('dtypes', {field.name: 'string'})}",
+                    source=where,
+                ) from None
+            return Feature(field.name, "string", _list_shape(field.type), not field.nullable)
+
+    def _join_empty(self, one: Feature, other: Feature, where: str, has_values: bool) -> Feature:
+        """Returns one of them has nothing but nulls or empty lists: these go with any value, and with lists at least as
+        deep.
+        """
+        typed, untyped = (other, one) if has_values else (one, other)
+        if one.name in self._known or has_values:
+            if len(untyped.shape) > len(typed.shape):
+                raise self._conflict(one, other, where)
+            return replace(typed, required=one.required and other.required)
+        deeper = max(one, other, key=lambda feature: len(feature.shape))
+        return replace(deeper, required=one.required and other.required)
+
+    def _join(self, one: Feature, other: Feature, where: str) -> Feature:
+        dtype, shape = join_dtypes(one.dtype, other.dtype), join_shapes(one.shape, other.shape)
+        if shape is not None and dtype is not None:
+            return Feature(one.name, dtype, shape, one.required and other.required)
+        if one.name in self._declared and (shape is not None or "[" in self._declared[one.name]):
+            return replace(one, shape=one.shape if shape is None else shape, required=one.required and other.required)
+        raise self._conflict(one, other, where)
+
+    def _conflict(self, one: Feature, other: Feature, where: str) -> DataError:
+        before = f"{one.describe()} in {self._where[one.name]}"
+        return DataError(
+            f"{one.name!r} is {other.describe()} here, but {before}; declare what it shall be, such as "
+            f"{option('dtypes', {one.name: 'string'})}",
+            source=where,
+        )
+
+
+def join_dtypes(one: str, other: str) -> str | None:
+    """Returns the narrowest dtype that holds every value of both (of numbers: that a float can hold), or None."""
+    if one == other:
+        return one
+    time, moment = Feature("", one).timestamp, Feature("", other).timestamp
+    if time and moment:
+        unit = max(time[0], moment[0], key=_UNITS.index)
+        return None if time[1] != moment[1] else f"timestamp[{unit}, UTC]" if time[1] else f"timestamp[{unit}]"
+    if not (is_number(one) and is_number(other)):
+        return None
+    if one in _FLOATS and other in _FLOATS:
+        return "float32" if {one, other} == {"float16", "bfloat16"} else max(one, other, key=_FLOATS.index)
+    if one in _FLOATS or other in _FLOATS:
+        number, whole = (one, other) if one in _FLOATS else (other, one)
+        return (
+            number
+            if number == "float64"
+            or np.dtype(whole).itemsize < np.dtype("float16" if number == "bfloat16" else number).itemsize
+            else "float64"
+        )
+    joined = np.promote_types(one, other)
+    return None if joined.kind == "f" else joined.name
+
+
+def is_number(dtype: str) -> bool:
+    """Returns whether it is one of integers or floats."""
+    return dtype in _FLOATS or dtype.lstrip("u").startswith("int")
+
+
+def join_shapes(one: tuple[int | None, ...], other: tuple[int | None, ...]) -> tuple[int | None, ...] | None:
+    """Dimensions that differ vary, and so do those before them; None if one has more dimensions than the other."""
+    if len(one) != len(other):
+        return None
+    joined = [a if a == b else None for a, b in zip(one, other, strict=True)]
+    varying = max((i + 1 for i, size in enumerate(joined) if size is None), default=0)
+    return (*[None] * varying, *joined[varying:])
+
+
+def _is_null(kind: pa.DataType) -> bool:
+    while hasattr(kind, "value_type") and not pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_null(kind))
+
+
+def _list_shape(kind: pa.DataType) -> tuple[int | None, ...]:
+    shape: list[int | None] = []
+    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        shape.append(kind.list_size if pa.types.is_fixed_size_list(kind) else None)
+        kind = kind.value_type
+    return tuple(shape)
 
 
 def parse_dtype(text: str) -> tuple[str, tuple[int | None, ...] | None]:
