@@ -54,8 +54,22 @@ struct Fields {
   RM_INLINE bool is_quoted(int64_t row) const { return infos[row] & FIELD_QUOTED; }
 };
 
-// How a column of a dtype reads its fields: `parse` gives a fault; `infer` counts what the field is, and says whether
-// it is a plain value of the dtype, of which `parse` would make the same.
+// How a column reads its fields: `parse` gives a fault; `infer` says what the field is, without bits if it is no plain
+// value of the column's dtype, of which `parse` would make the same. known: the classes of the column so far.
+
+struct Classes {
+  using Value = int64_t;
+
+  RM_INLINE int64_t parse(Text text, Value &value) const {
+    value = classify(text).bits;
+    return FITS;
+  }
+  RM_INLINE Class infer(Text text, Value &value, int64_t known) const {
+    const Class found = known & TEXT_CLASS ? Class{TEXT_CLASS, NO_LOSS} : classify(text);
+    value = found.bits;
+    return found;
+  }
+};
 
 struct Integers {
   using Value = int64_t;
@@ -73,14 +87,10 @@ struct Integers {
     value = number.as_int64();
     return FITS;
   }
-
-  RM_INLINE bool infer(Text text, Value &value, ColumnCounts &counts) const {
+  RM_INLINE Class infer(Text text, Value &value, int64_t) const {
     const Number number = scan_number(text);
-    if (number.kind != NumberKind::WHOLE || number.is_odd || !number.fits_int64()) return false;
-    counts.classes |= INT64_CLASS;
-    counts.inexact_integers += !fits_bits(number.digits, 24);
     value = number.as_int64();
-    return true;
+    return number.kind == NumberKind::WHOLE && !number.is_odd && number.fits_int64() ? class_of(number) : Class{};
   }
 };
 
@@ -99,27 +109,13 @@ struct Floats {
     if (rounded.value >= beyond) return BEYOND_RANGE;
     return is_whole && !fits_bits(number.digits, bits) ? INEXACT : FITS;
   }
-
-  RM_INLINE bool infer(Text text, Value &value, ColumnCounts &counts) const {
+  RM_INLINE Class infer(Text text, Value &value, int64_t) const {
     const Number number = scan_number(text);
-    if (number.kind == NumberKind::NONE) {
-      if (!word_number(text, value)) return false;
-      counts.classes |= FLOAT32_CLASS;
-      return true;
-    }
+    if (number.kind == NumberKind::NONE) return {word_number(text, value) ? FLOAT32_CLASS : 0, NO_LOSS};
     const Rounded rounded = magnitude(number);
-    if (!rounded.is_decided || number.is_odd) return false;
-    if (number.kind == NumberKind::WHOLE) {
-      if (!number.fits_int64() || !fits_bits(number.digits, 24)) return false;
-      counts.classes |= INT64_CLASS;
-    } else {
-      const Loss loss = decimal_loss(number);
-      if (loss == Loss::OVERFLOW) return false;
-      counts.classes |= FLOAT32_CLASS;
-      counts.inexact_decimals += loss == Loss::DECIMAL;
-    }
     value = number.is_negative ? -rounded.value : rounded.value;
-    return true;
+    const Class found = class_of(number);
+    return rounded.is_decided && !number.is_odd && found.loss <= INEXACT_DECIMAL ? found : Class{};
   }
 };
 
@@ -133,7 +129,7 @@ struct Booleans {
     value = static_cast<uint8_t>(found);
     return FITS;
   }
-  bool infer(Text, Value &, ColumnCounts &) const { return false; }
+  RM_INLINE Class infer(Text, Value &, int64_t) const { return {}; }
 };
 
 struct Timestamps {
@@ -141,28 +137,22 @@ struct Timestamps {
   int64_t nanos_per_unit;
   bool is_aware;
 
-  RM_INLINE int64_t units(const Timestamp &time) const {
-    return time.seconds * (1'000'000'000 / nanos_per_unit) + time.nanos / nanos_per_unit;
-  }
-
-  RM_INLINE int64_t parse(Text text, Value &value) const {
-    const Timestamp time = scan_timestamp(text);
+  RM_INLINE int64_t fault(const Timestamp &time) const {
     if (time.unit == 0) return WRONG_TYPE;
     if (time.has_zone != is_aware) return time.has_zone ? HAS_ZONE : NO_ZONE;
     if (time.nanos % nanos_per_unit != 0) return TOO_FINE;
-    if (nanos_per_unit == 1 && (time.classes() & BEYOND_NANOS_CLASS)) return BEYOND_RANGE;
-    value = units(time);
-    return FITS;
+    return nanos_per_unit == 1 && (time.classes() & BEYOND_NANOS_CLASS) ? BEYOND_RANGE : FITS;
   }
-
-  RM_INLINE bool infer(Text text, Value &value, ColumnCounts &counts) const {
+  RM_INLINE int64_t parse(Text text, Value &value) const {
     const Timestamp time = scan_timestamp(text);
-    const int64_t classes = time.classes();
-    if (classes == 0 || time.has_zone != is_aware || time.nanos % nanos_per_unit != 0) return false;
-    if (nanos_per_unit == 1 && (classes & BEYOND_NANOS_CLASS)) return false;
-    counts.classes |= classes;
-    value = units(time);
-    return true;
+    const int64_t found = fault(time);
+    if (found == FITS) value = time.seconds * (1'000'000'000 / nanos_per_unit) + time.nanos / nanos_per_unit;
+    return found;
+  }
+  RM_INLINE Class infer(Text text, Value &value, int64_t) const {
+    const Timestamp time = scan_timestamp(text);
+    value = time.seconds * (1'000'000'000 / nanos_per_unit) + time.nanos / nanos_per_unit;
+    return {fault(time) == FITS ? time.classes() : 0, NO_LOSS};
   }
 };
 
@@ -176,22 +166,13 @@ RM_INLINE Span<T> typed(Span<uint8_t> bytes) {
 template <typename Visit>
 RM_INLINE int64_t visit_kind(const FieldType &type, Visit visit) {
   switch (type.kind) {
+    case CLASS_FIELDS: return visit(Classes{});
     case INTEGER_FIELDS: return visit(Integers{type.low, type.high});
     case FLOAT_FIELDS: return type.bits < 0 || type.bits > 63 ? BOUNDS : visit(Floats{type.bits, type.beyond});
     case BOOLEAN_FIELDS: return visit(Booleans{});
     case TIMESTAMP_FIELDS:
       return type.nanos_per_unit <= 0 ? BOUNDS : visit(Timestamps{type.nanos_per_unit, type.is_aware != 0});
     default: return BOUNDS;
-  }
-}
-
-// Counts a field that is a null token: a quoted one is a value of a column of text.
-RM_INLINE void count_null(int64_t token, bool is_quoted, ColumnCounts &counts, Span<int64_t> nulls) {
-  if (is_quoted) {
-    counts.values++;
-    counts.soft_nulls++;
-  } else {
-    nulls[token]++;
   }
 }
 
@@ -226,63 +207,42 @@ int64_t rm_parse_fields(ByteSpan data, Span<const int32_t> starts, Span<const in
   });
 }
 
-int64_t rm_infer_values(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
+int64_t rm_infer_fields(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
                         Span<const int64_t> token_ends, const FieldType &type, ColumnCounts &counts,
                         Span<int64_t> null_counts, Span<uint8_t> values, Span<uint8_t> valid, FieldTotals &totals) {
   Fields fields(data, starts, infos, tokens, token_ends);
-  if (!fields.is_valid() || valid.size < starts.size || null_counts.size < token_ends.size) return BOUNDS;
+  if (!fields.is_valid() || null_counts.size < token_ends.size || (valid && valid.size < starts.size)) return BOUNDS;
   totals = {};
   return visit_kind(type, [&](auto kind) -> int64_t {
     using Value = typename decltype(kind)::Value;
     const Span<Value> out = typed<Value>(values);
-    if (out.size < starts.size) return BOUNDS;
+    if (out && out.size < starts.size) return BOUNDS;
     for (int64_t row = 0; row < starts.size; row++) {
       Text text;
       if (!fields.get(row, text)) return BOUNDS;
       Value value = 0;
       if (const int64_t token = fields.tokens.index_of(text); token >= 0) {
-        count_null(token, fields.is_quoted(row), counts, null_counts);
-        valid[row] = 0;
         totals.nulls++;
-      } else if (kind.infer(text, value, counts)) {
-        counts.values++;
+        if (valid) valid[row] = 0;
+        if (fields.is_quoted(row)) {  // a value, if the column is text
+          counts.values++;
+          counts.soft_nulls++;
+        } else {
+          null_counts[token]++;
+        }
       } else {
-        return row;
+        const Class found = kind.infer(text, value, counts.classes);
+        if (!found.bits) return row;
+        counts.values++;
+        counts.classes |= found.bits;
+        counts.inexact_decimals += found.loss == INEXACT_DECIMAL;
+        counts.inexact_integers += found.loss == INEXACT_INTEGER;
+        counts.overflows += found.loss == BEYOND_FLOAT32;
       }
-      out[row] = value;
+      if (out) out[row] = value;
     }
     return starts.size;
   });
-}
-
-int64_t rm_infer_fields(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
-                        Span<const int64_t> token_ends, ColumnCounts &counts, Span<int64_t> null_counts) {
-  Fields fields(data, starts, infos, tokens, token_ends);
-  if (!fields.is_valid() || null_counts.size < token_ends.size) return BOUNDS;
-  bool is_text = counts.classes & TEXT_CLASS;
-  for (int64_t row = 0; row < starts.size; row++) {
-    Text text;
-    if (!fields.get(row, text)) return BOUNDS;
-    if (const int64_t token = fields.tokens.index_of(text); token >= 0) {
-      count_null(token, fields.is_quoted(row), counts, null_counts);
-      continue;
-    }
-    counts.values++;
-    if (is_text) continue;
-    const Class found = classify(text);
-    counts.classes |= found.bits;
-    is_text = found.bits == TEXT_CLASS;
-    counts.inexact_decimals += found.loss == Loss::DECIMAL;
-    counts.inexact_integers += found.loss == Loss::INTEGER;
-    counts.overflows += found.loss == Loss::OVERFLOW;
-  }
-  return 0;
-}
-
-int64_t rm_field_bytes(Span<const int32_t> infos) {
-  int64_t total = 0;
-  for (int64_t row = 0; row < infos.size; row++) total += infos[row] & FIELD_LENGTH;
-  return total;
 }
 
 int64_t rm_parse_texts(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
@@ -312,40 +272,6 @@ int64_t rm_parse_texts(ByteSpan data, Span<const int32_t> starts, Span<const int
     if (find_bad_utf8(out.data, offsets[row], offsets[row + 1]) < 0) continue;
     fault[row] = FIELD_NOT_UTF8;
     totals.faults++;
-  }
-  return 0;
-}
-
-int64_t rm_count_texts(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
-                       Span<const int64_t> token_ends, Span<int64_t> first, Span<int64_t> counts, TextTotals &totals) {
-  Fields fields(data, starts, infos, tokens, token_ends);
-  if (!fields.is_valid() || counts.size < first.size) return BOUNDS;
-  totals = {};
-  for (int64_t row = 0; row < starts.size; row++) {
-    Text text, other;
-    if (!fields.get(row, text)) return BOUNDS;
-    if (fields.tokens.index_of(text) >= 0) continue;
-    totals.values++;
-    if (const int64_t bits = classify(text).bits; bits != TEXT_CLASS) {
-      totals.classes |= bits;
-      continue;
-    }
-    totals.texts++;
-    const int64_t known = min(totals.different, first.size);
-    int64_t word = 0;
-    for (; word < known; word++) {
-      fields.get(first[word], other);
-      if (text.size() == other.size() && !memcmp(data.data + text.start, data.data + other.start, text.size())) break;
-    }
-    if (word < known) {
-      counts[word]++;
-    } else if (word == totals.different) {
-      totals.different++;
-      if (word < first.size) {
-        first[word] = row;
-        counts[word] = 1;
-      }
-    }
   }
   return 0;
 }

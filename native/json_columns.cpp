@@ -7,17 +7,6 @@ namespace {
 
 constexpr int EXACT_BYTES = 7;  // every whole number of up to 7 bytes (6 digits and a sign) is exact as float32
 
-// Where float32, or int64, does not hold a number; JSON_LOSSES if it does.
-int loss_of(const Number &number) {
-  if (number.kind == NumberKind::DECIMAL) {
-    const Loss loss = decimal_loss(number);
-    return loss == Loss::DECIMAL ? JSON_DECIMAL : loss == Loss::OVERFLOW ? JSON_OVERFLOW : JSON_LOSSES;
-  }
-  if (number.kind == NumberKind::NONE) return JSON_LOSSES;
-  if (!number.fits_int64()) return JSON_BEYOND_INT64;
-  return fits_bits(number.digits, 24) ? JSON_LOSSES : JSON_INTEGER;
-}
-
 }  // namespace
 
 int64_t rm_sort_json_values(Span<const JsonValue> tape, Span<int64_t> places, Span<int64_t> found, Span<int32_t> order,
@@ -64,7 +53,7 @@ int64_t rm_join_json_texts(ByteSpan data, Span<const int32_t> starts, Span<const
 int64_t rm_count_json_values(ByteSpan data, Span<const JsonValue> tape, Span<int64_t> counts, Span<int64_t> first,
                              Span<int64_t> losses, Span<int64_t> classes) {
   const int64_t nodes = classes.size;
-  if (counts.size != nodes * JSON_KINDS || first.size != counts.size || losses.size != nodes * JSON_LOSSES)
+  if (counts.size != nodes * JSON_KINDS || first.size != counts.size || losses.size != nodes * LOSSES)
     return BOUNDS;
   for (int64_t entry = 0; entry < tape.size; entry++) {
     const JsonValue &value = tape[entry];
@@ -80,8 +69,8 @@ int64_t rm_count_json_values(ByteSpan data, Span<const JsonValue> tape, Span<int
     if (may_be_time) {
       const int64_t time = scan_timestamp(text).classes();
       classes[node] |= time ? time : int64_t{TEXT_CLASS};
-    } else if (const int loss = loss_of(scan_number(text)); loss != JSON_LOSSES) {
-      losses[node * JSON_LOSSES + loss]++;
+    } else if (const int loss = class_of(scan_number(text)).loss) {
+      losses[node * LOSSES + loss]++;
     }
   }
   return 0;

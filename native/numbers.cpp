@@ -201,15 +201,15 @@ void approach_whole(Number &number) {
 }
 
 bool word_number(Text text, double &value) {
-  value = 0.0;
-  if (text.size() <= 0) return false;
+  if (text.size() < 3) return false;
   const bool is_negative = text[0] == '-';
   if (spells(text, is_negative, "nan")) {
     value = __builtin_nan("");
-    return true;
+  } else if (spells(text, is_negative, "inf") || spells(text, is_negative, "infinity")) {
+    value = is_negative ? -__builtin_inf() : __builtin_inf();
+  } else {
+    return false;
   }
-  if (!spells(text, is_negative, "inf") && !spells(text, is_negative, "infinity")) return false;
-  value = is_negative ? -__builtin_inf() : __builtin_inf();
   return true;
 }
 
@@ -223,25 +223,25 @@ int truth(Text text) {
   return value;
 }
 
-Loss decimal_loss_exactly(const Number &number) {
+int decimal_loss_exactly(const Number &number) {
   const uint64_t too_many = 1'000'000'000;  // FLT_DECIMAL_DIG: a float32 has no more than 9 digits
   const Rounded rounded = magnitude(number);
-  if (!rounded.is_decided) return Loss::DECIMAL;
+  if (!rounded.is_decided) return INEXACT_DECIMAL;
   // Half a step above the largest float32: from here on a value rounds to inf.
-  if (rounded.value >= 0x1.ffffffp127) return Loss::OVERFLOW;
+  if (rounded.value >= 0x1.ffffffp127) return BEYOND_FLOAT32;
   const double single = static_cast<float>(rounded.value);
   // A value that underflows even float64 is not kept, however exactly float32 has the zero.
-  if (single == rounded.value) return rounded.value > 0.0 ? Loss::NONE : Loss::DECIMAL;
+  if (single == rounded.value) return rounded.value > 0.0 ? NO_LOSS : INEXACT_DECIMAL;
   uint64_t digits = number.digits;
   int64_t power = number.power;
   for (; digits % 10 == 0; power++) digits /= 10;
-  if (number.is_cut || digits >= too_many) return Loss::DECIMAL;
+  if (number.is_cut || digits >= too_many) return INEXACT_DECIMAL;
   double scaled = single;
   for (int64_t step; power < 0; power += step) scaled *= TENS[step = min(-power, EXACT_TENS)];
   for (int64_t step; power > 0; power -= step) scaled /= TENS[step = min(power, EXACT_TENS)];
   const double off = __builtin_fabs(scaled - static_cast<double>(digits));
   // A tie rounds to the even digit, as printing does.
-  return off < 0.5 || (off == 0.5 && digits % 2 == 0) ? Loss::NONE : Loss::DECIMAL;
+  return off < 0.5 || (off == 0.5 && digits % 2 == 0) ? NO_LOSS : INEXACT_DECIMAL;
 }
 
 namespace {
@@ -323,16 +323,10 @@ int64_t Timestamp::classes() const {
          (seconds >= -reach && seconds < reach ? 0 : BEYOND_NANOS_CLASS);
 }
 
-Class classify_word(Text text) {
-  const uint8_t first = text[0], lower = first | 32;
+int64_t class_of_word(Text text) {
   double value;
-  bool is_word = false;
-  if (lower == 't' || lower == 'f') {
-    if (truth(text) >= 0) return {BOOL_CLASS, Loss::NONE};
-  } else if (lower == 'n' || lower == 'i' || first == '-') {
-    is_word = word_number(text, value);
-  }
-  return {is_word ? FLOAT32_CLASS : TEXT_CLASS, Loss::NONE};
+  if (truth(text) >= 0) return BOOL_CLASS;
+  return word_number(text, value) ? FLOAT32_CLASS : TEXT_CLASS;
 }
 
 }  // namespace rm

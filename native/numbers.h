@@ -41,12 +41,9 @@ struct Rounded {
   bool is_decided;
 };
 
-// What float32 would do to a number.
-enum class Loss : uint8_t { NONE, DECIMAL, INTEGER, OVERFLOW };
-
 struct Class {
   int64_t bits;  // BOOL_CLASS and so on; 0 if there is none
-  Loss loss;
+  int loss;      // NO_LOSS, INEXACT_DECIMAL and so on
 };
 
 struct Timestamp {
@@ -63,9 +60,9 @@ Rounded magnitude(const Number &number);  // without the sign
 void approach_whole(Number &number);  // the same number with a power nearer to 0
 bool word_number(Text text, double &value);  // nan, inf, infinity in any case
 int truth(Text text);  // 1: true, 0: false (lower, upper, capital case), -1: neither
-Loss decimal_loss_exactly(const Number &number);  // where digits may be lost
+int decimal_loss_exactly(const Number &number);  // where digits may be lost
 Timestamp scan_timestamp(Text text);  // ISO 8601, see numbers.cpp
-Class classify_word(Text text);  // of a text that is no number and no time
+int64_t class_of_word(Text text);  // of a text that is no number and no time
 
 // Whether a whole number has at most `bits` bits between its first and its last set one.
 RM_INLINE bool fits_bits(uint64_t digits, int64_t bits) {
@@ -129,27 +126,30 @@ RM_INLINE Number scan_number(Text text) {
 }
 
 // What float32 loses of a decimal. 6 digits always survive (FLT_DIG).
-RM_INLINE Loss decimal_loss(const Number &number) {
-  if (number.digits < 1'000'000 && (number.digits == 0 || (number.power > -36 && number.power < 32))) return Loss::NONE;
+RM_INLINE int decimal_loss(const Number &number) {
+  if (number.digits < 1'000'000 && (number.digits == 0 || (number.power > -36 && number.power < 32))) return NO_LOSS;
   return decimal_loss_exactly(number);
+}
+
+// What a number is as a value of a column that is not declared: whole ones beyond int64 are text.
+RM_INLINE Class class_of(const Number &number) {
+  if (number.kind == NumberKind::NONE || number.is_odd) return {TEXT_CLASS, NO_LOSS};
+  if (number.kind == NumberKind::DECIMAL) return {FLOAT32_CLASS, decimal_loss(number)};
+  if (!number.fits_int64()) return {TEXT_CLASS, BEYOND_INT64};
+  return {INT64_CLASS, fits_bits(number.digits, 24) ? NO_LOSS : INEXACT_INTEGER};
 }
 
 // What a text is that is no null.
 RM_INLINE Class classify(Text text) {
-  if (text.size() <= 0) return {TEXT_CLASS, Loss::NONE};
+  if (text.size() <= 0) return {TEXT_CLASS, NO_LOSS};
   const uint8_t first = text[0];
   if (is_digit(first) || first == '-' || first == '.') {
     if (text.size() >= 10 && text[4] == '-')
-      if (const int64_t bits = scan_timestamp(text).classes()) return {bits, Loss::NONE};
+      if (const int64_t bits = scan_timestamp(text).classes()) return {bits, NO_LOSS};
     const Number number = scan_number(text);
-    if (number.kind != NumberKind::NONE) {
-      if (number.is_odd) return {TEXT_CLASS, Loss::NONE};
-      if (number.kind == NumberKind::DECIMAL) return {FLOAT32_CLASS, decimal_loss(number)};
-      if (!number.fits_int64()) return {TEXT_CLASS, Loss::NONE};
-      return {INT64_CLASS, fits_bits(number.digits, 24) ? Loss::NONE : Loss::INTEGER};
-    }
+    if (number.kind != NumberKind::NONE) return class_of(number);
   }
-  return classify_word(text);
+  return {class_of_word(text), NO_LOSS};
 }
 
 }  // namespace rm

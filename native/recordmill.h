@@ -330,9 +330,7 @@ int64_t rm_sort_json_values(Span<const JsonValue> tape, Span<int64_t> places, Sp
 // Missing ones are empty.
 int64_t rm_join_json_texts(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> sizes, ByteSpan kinds,
                            ByteSpan missing, Span<uint8_t> texts, Span<int64_t> offsets);
-// Numbers that float32 changes, or can't hold, and whole ones beyond int64.
-enum { JSON_DECIMAL, JSON_INTEGER, JSON_BEYOND_INT64, JSON_OVERFLOW, JSON_LOSSES };
-// Adds up, of each node, counts [nodes, JSON_KINDS], losses [nodes, JSON_LOSSES] and the classes [nodes] of strings
+// Adds up, of each node, counts [nodes, JSON_KINDS], losses [nodes, LOSSES] and the classes [nodes] of strings
 // that have no escape (times, or text). first [nodes, JSON_KINDS]: the entry where a count became 1.
 int64_t rm_count_json_values(ByteSpan data, Span<const JsonValue> tape, Span<int64_t> counts, Span<int64_t> first,
                              Span<int64_t> losses, Span<int64_t> classes);
@@ -387,7 +385,9 @@ enum {
 enum {
   FITS, WRONG_TYPE, BEYOND_RANGE, INEXACT, UNDECIDED, NO_ZONE, HAS_ZONE, TOO_FINE, FIELD_NOT_UTF8, NO_CLASS, NO_VALUE
 };
-enum { INTEGER_FIELDS, FLOAT_FIELDS, BOOLEAN_FIELDS, TIMESTAMP_FIELDS };
+// What a number loses: decimals and whole ones that float32 changes, those that int64 or float32 can't hold.
+enum { NO_LOSS, INEXACT_DECIMAL, INEXACT_INTEGER, BEYOND_INT64, BEYOND_FLOAT32, LOSSES };
+enum { CLASS_FIELDS, INTEGER_FIELDS, FLOAT_FIELDS, BOOLEAN_FIELDS, TIMESTAMP_FIELDS };
 // What the values of a column are.
 struct FieldType {
   int64_t kind;
@@ -400,13 +400,11 @@ struct FieldType {
 struct FieldTotals {
   int64_t nulls, faults;
 };
-// Writes the values of fields, as int64, double, uint8 (booleans) or int64, 0 where there is none. valid: None without
-// tokens.
+// Writes the values of fields, as int64 (CLASS_FIELDS: what each is), double or uint8 (booleans), 0 where there is none.
+// valid: None without tokens.
 int64_t rm_parse_fields(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
                         Span<const int64_t> token_ends, const FieldType &type, Span<uint8_t> values,
                         Span<uint8_t> valid, Span<uint8_t> fault, FieldTotals &totals);
-// Returns the bytes of all fields together.
-int64_t rm_field_bytes(Span<const int32_t> infos);
 // Writes the texts of fields, out[offsets[i] : offsets[i + 1]]. Without fault they need not be UTF-8.
 int64_t rm_parse_texts(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
                        Span<const int64_t> token_ends, Span<int64_t> offsets, Span<uint8_t> out, Span<uint8_t> valid,
@@ -418,21 +416,12 @@ struct ColumnCounts {
   int64_t soft_nulls;                                     // quoted null tokens, which are among the values too
   int64_t inexact_decimals, inexact_integers, overflows;  // values that float32 does not hold
 };
-// Counts what fields are, and each null token in null_counts. A column that is known as text is not classified.
+// Counts what fields are, and each null token in null_counts, and writes their values up to the first field that is no
+// plain value of the type; returns how many fields that are. CLASS_FIELDS are all, and a column that is known as text is
+// not classified. values, valid: or None.
 int64_t rm_infer_fields(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
-                        Span<const int64_t> token_ends, ColumnCounts &counts, Span<int64_t> null_counts);
-// Does both up to the first field that is no plain value of the type; returns how many fields that are.
-int64_t rm_infer_values(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
                         Span<const int64_t> token_ends, const FieldType &type, ColumnCounts &counts,
                         Span<int64_t> null_counts, Span<uint8_t> values, Span<uint8_t> valid, FieldTotals &totals);
-// Of a column that has texts among other values: classes of the others; different texts, at most one more than there
-// was room for.
-struct TextTotals {
-  int64_t texts, values, classes, different;
-};
-// Counts the different texts of a column: the row where each stands first, and how many fields are that text.
-int64_t rm_count_texts(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
-                       Span<const int64_t> token_ends, Span<int64_t> first, Span<int64_t> counts, TextTotals &totals);
 
 // images.cpp
 

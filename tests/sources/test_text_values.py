@@ -63,12 +63,17 @@ def column(*texts: str, surround: int = 12) -> TextFields:
     )
 
 
+def infer_fields(*places: np.ndarray, counts: native.ColumnCounts | None = None) -> None:
+    counts, nulls = counts or native.ColumnCounts(), np.zeros(0, np.int64)
+    native.infer_fields(*places, native.FieldType(), counts, nulls, None, None, native.FieldTotals())
+
+
 def inferred(text: str) -> tuple[int, tuple[int, int, int]]:
     """(classes, what float32 loses of it)."""
     found = set()
     for surround in (0, 12):
         counts = native.ColumnCounts()
-        native.infer_fields(*column(text, surround=surround).places, counts, np.zeros(0, np.int64))
+        infer_fields(*column(text, surround=surround).places, counts=counts)
         assert (counts.values, counts.soft_nulls) == (1, 0)
         found.add((counts.classes, (counts.inexact_decimals, counts.inexact_integers, counts.overflows)))
     assert len(found) == 1
@@ -337,7 +342,7 @@ def test_fields_outside_of_the_buffer_are_refused() -> None:
     ):
         places = fields.data, np.array(starts, np.int32), np.array(infos, np.int32), *fields.tokens
         with pytest.raises(IndexError, match="infer_fields"):
-            native.infer_fields(*places, native.ColumnCounts(), np.zeros(0, np.int64))
+            infer_fields(*places)
     with pytest.raises(IndexError, match="parse_texts"):  # room for one byte less
         native.parse_texts(
             *fields.places,

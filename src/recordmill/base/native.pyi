@@ -73,11 +73,6 @@ JSON_NO_ELEMENT: int
 JSON_AFTER_ARRAY: int
 JSON_MOST_DEPTH: int
 JSON_UNREADABLE: int
-JSON_DECIMAL: int
-JSON_INTEGER: int
-JSON_BEYOND_INT64: int
-JSON_OVERFLOW: int
-JSON_LOSSES: int
 CSV_TOO_LONG: int
 CSV_STRAY_QUOTE: int
 FIELD_LENGTH: int
@@ -104,6 +99,13 @@ TOO_FINE: int
 FIELD_NOT_UTF8: int
 NO_CLASS: int
 NO_VALUE: int
+NO_LOSS: int
+INEXACT_DECIMAL: int
+INEXACT_INTEGER: int
+BEYOND_INT64: int
+BEYOND_FLOAT32: int
+LOSSES: int
+CLASS_FIELDS: int
 INTEGER_FIELDS: int
 FLOAT_FIELDS: int
 BOOLEAN_FIELDS: int
@@ -306,13 +308,6 @@ class ColumnCounts:
     inexact_decimals: int
     inexact_integers: int
     overflows: int
-    def __init__(self, *args: float, **fields: float) -> None: ...
-
-class TextTotals:
-    texts: int
-    values: int
-    classes: int
-    different: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 class JpegFacts:
@@ -615,7 +610,6 @@ def parse_fields(
     fault: npt.NDArray[np.uint8 | np.bool_] | None,
     totals: FieldTotals,
 ) -> int: ...
-def field_bytes(infos: npt.NDArray[np.int32] | None) -> int: ...
 def parse_texts(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
     starts: npt.NDArray[np.int32] | None,
@@ -634,31 +628,12 @@ def infer_fields(
     infos: npt.NDArray[np.int32] | None,
     tokens: npt.NDArray[np.uint8 | np.bool_] | None,
     token_ends: npt.NDArray[np.int64] | None,
-    counts: ColumnCounts,
-    null_counts: npt.NDArray[np.int64] | None,
-) -> int: ...
-def infer_values(
-    data: npt.NDArray[np.uint8 | np.bool_] | None,
-    starts: npt.NDArray[np.int32] | None,
-    infos: npt.NDArray[np.int32] | None,
-    tokens: npt.NDArray[np.uint8 | np.bool_] | None,
-    token_ends: npt.NDArray[np.int64] | None,
     type: FieldType,
     counts: ColumnCounts,
     null_counts: npt.NDArray[np.int64] | None,
     values: npt.NDArray[np.uint8 | np.bool_] | None,
     valid: npt.NDArray[np.uint8 | np.bool_] | None,
     totals: FieldTotals,
-) -> int: ...
-def count_texts(
-    data: npt.NDArray[np.uint8 | np.bool_] | None,
-    starts: npt.NDArray[np.int32] | None,
-    infos: npt.NDArray[np.int32] | None,
-    tokens: npt.NDArray[np.uint8 | np.bool_] | None,
-    token_ends: npt.NDArray[np.int64] | None,
-    first: npt.NDArray[np.int64] | None,
-    counts: npt.NDArray[np.int64] | None,
-    totals: TextTotals,
 ) -> int: ...
 def walk_jpegs(
     data: npt.NDArray[np.uint8 | np.bool_] | None,

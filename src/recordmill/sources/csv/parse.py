@@ -30,6 +30,7 @@ from recordmill.sources.values.labels import ClassNames, to_classes
 from recordmill.sources.values.text_columns import (
     NullTokens,
     TextFields,
+    classes_of,
     column_of_texts,
     convert_texts,
     field_type,
@@ -41,6 +42,7 @@ MISSING_FIELD = -1  # instead of a column's place in the file: the file lacks it
 _SHOWN_BYTES = 256  # of a value
 _FEW_STRAYS = 10  # a column of ten times as many other values is text by accident
 _MOST_WORDS = 4  # different ones that may all stand for no value, as -, N/A and ? do
+_MANY_WORDS = 1000  # among so many texts of a column of words each of the few is met
 NUMBERS = ("int64", "float32")  # the dtypes of numbers that inference gives
 
 
@@ -211,7 +213,8 @@ class ColumnCounts:
                 if done == len(starts):
                     ready[place] = found
             if done < len(starts):
-                native.infer_fields(data, starts[done:], infos[done:], *self._tokens, counts, nulls)
+                rest = data, starts[done:], infos[done:], *self._tokens
+                native.infer_fields(*rest, native.FieldType(), counts, nulls, None, None, native.FieldTotals())
             if not before and counts.classes & TEXT_TYPE:
                 self.unexpected[place] = self._unexpected(data, rows, place)
             elif (
@@ -232,14 +235,17 @@ class ColumnCounts:
 
     def _unexpected(self, data: Bytes, rows: TokenizedRows, place: int) -> UnexpectedValue:
         starts, infos = rows.starts[place], rows.infos[place]
-        at, counts = np.zeros(_MOST_WORDS, np.int64), np.zeros(_MOST_WORDS, np.int64)
-        totals = native.TextTotals()
-        native.count_texts(data, starts, infos, *self._tokens, at, counts, totals)
-        first = zip(at[: totals.different].tolist(), counts.tolist(), strict=False)
-        words = {text_at(data, starts, infos, row)[:_SHOWN_BYTES]: count for row, count in first}
-        line, value = (int(rows.lines[at[0]]), next(iter(words))) if totals.texts else (0, b"")
-        few = words if totals.different <= _MOST_WORDS else None
-        return UnexpectedValue(line, value, totals.texts, totals.values, totals.classes, few)
+        classes = classes_of(TextFields.of(data, starts, infos, self._tokens))
+        at = np.flatnonzero(classes == TEXT_TYPE)
+        others = int(np.bitwise_or.reduce(classes[classes != TEXT_TYPE]))
+        line, value = (int(rows.lines[at[0]]), text_at(data, starts, infos, at[0])) if len(at) else (0, b"")
+        column, _ = texts(TextFields.of(data, starts[at], infos[at], self._tokens), is_utf8=False)
+        words = None
+        if len(column[:_MANY_WORDS].unique()) <= _MOST_WORDS and len(counted := column.value_counts()) <= _MOST_WORDS:
+            pairs = zip(*(part.to_pylist() for part in counted.flatten()), strict=True)
+            words = {word[:_SHOWN_BYTES]: count for word, count in pairs}
+        seen = len(at), int(np.count_nonzero(classes)), others, words
+        return UnexpectedValue(line, value[:_SHOWN_BYTES], *seen)
 
     def seen(self) -> list[TextCounts]:
         """Returns one for each column; for those that are not typed without classes."""
@@ -266,14 +272,14 @@ def infer_values(
 ) -> tuple[int, ParsedRows]:
     """Returns (how many fields from the first on are values of the feature, or null, their values).
 
-    They are counted as `native.infer_fields` does. What comes after them may be of another class, or is no value of
+    They are counted in counts and nulls. What comes after them may be of another class, or is no value of
     the feature.
     """
     places, totals = (data, starts, infos, *tokens), native.FieldTotals()
     is_whole = feature.dtype == "int64" or feature.timestamp is not None
     values, valid = room(len(starts), np.int64 if is_whole else np.float64), np.ones(len(starts), np.uint8)
     kind = field_type(feature)
-    done = native.infer_values(*places, kind, counts, nulls, values.view(np.uint8), valid, totals)
+    done = native.infer_fields(*places, kind, counts, nulls, values.view(np.uint8), valid, totals)
     return done, ParsedRows(values, valid, totals.nulls)
 
 

@@ -252,7 +252,7 @@ def layout_of(inferred: Inferred, common: PlanOptions, base64: frozenset[str]) -
 
 
 def _tells_more(seen: ValueCounts, known: ValueCounts | None) -> bool:
-    beyond = native.JSON_BEYOND_INT64
+    beyond = native.BEYOND_INT64
     if known is None or seen.texts & ~known.texts or (seen.inexact[beyond] and not known.inexact[beyond]):
         return True
     return bool(((seen.counts != 0) & (known.counts == 0)).any())
@@ -261,7 +261,7 @@ def _tells_more(seen: ValueCounts, known: ValueCounts | None) -> bool:
 def _kinds_of(seen: ValueCounts) -> ValueCounts:
     """Returns the counts with 1 for each kind that there is, which is what a dtype depends on."""
     inexact = np.zeros_like(seen.inexact)
-    beyond = native.JSON_BEYOND_INT64
+    beyond = native.BEYOND_INT64
     inexact[beyond] = seen.inexact[beyond] > 0
     counts = (seen.counts != 0).astype(np.int64)
     return ValueCounts(counts, [(0, 0) if count else None for count in counts.tolist()], inexact, seen.texts)

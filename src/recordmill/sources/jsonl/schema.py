@@ -76,7 +76,7 @@ class Observed:
             return
         counts = np.zeros((len(paths), native.JSON_KINDS), np.int64)
         first = np.full((len(paths), native.JSON_KINDS), _NEVER, np.int64)
-        inexact, texts = np.zeros((len(paths), native.JSON_LOSSES), np.int64), np.zeros(len(paths), np.int64)
+        inexact, texts = np.zeros((len(paths), native.LOSSES), np.int64), np.zeros(len(paths), np.int64)
         native.count_json_values(tape.data, tape.entries, counts, first, inexact, texts)
         self.rows += tape.rows
         for node in range(1, len(paths)):
@@ -294,7 +294,7 @@ def _dtype(form: str | None, seen: ValueCounts) -> str:
     if form == "a number":
         wholes = INT64_TYPE if seen.counts[native.JSON_INT] else 0
         decimals = FLOAT32 if seen.counts[native.JSON_FLOAT] else 0
-        return resolve_dtype(wholes | decimals | (TEXT_TYPE if seen.inexact[native.JSON_BEYOND_INT64] else 0))
+        return resolve_dtype(wholes | decimals | (TEXT_TYPE if seen.inexact[native.BEYOND_INT64] else 0))
     if form == "a string" and not seen.counts[native.JSON_ESCAPED]:
         return resolve_dtype(seen.texts)
     return resolve_dtype(BOOL if form == "true or false" else TEXT_TYPE)
@@ -309,7 +309,7 @@ def _always(observed: Observed, leaf: Path) -> bool:
 
 def _losses(name: str, seen: ValueCounts, dtype: str) -> list[str]:
     notes = []
-    decimals, wholes, beyond, overflows = seen.inexact.tolist()
+    _, decimals, wholes, beyond, overflows = seen.inexact.tolist()
     numbers = int(seen.counts[native.JSON_INT] + seen.counts[native.JSON_FLOAT])
     if dtype == "string":
         return [f"{name}: {beyond:,} of {numbers:,} values are whole numbers beyond int64, so all are kept as text"]

@@ -190,11 +190,21 @@ def column_of_texts(
 
 def texts(fields: TextFields, *, is_utf8: bool = True) -> tuple[pa.Array, int]:
     """Returns (the texts as large_string, or as large_binary if they need not be UTF-8, faults)."""
-    offsets, out = room(fields.rows + 1, np.int64), room(native.field_bytes(fields.infos), np.uint8)
+    size = int((fields.infos & native.FIELD_LENGTH).sum(dtype=np.int64))
+    offsets, out = room(fields.rows + 1, np.int64), room(size, np.uint8)
     totals = native.FieldTotals()
     native.parse_texts(*fields.places, offsets, out, fields.valid, fields.fault if is_utf8 else None, totals)
     kind = pa.large_string() if is_utf8 else pa.large_binary()
     return array_of(kind, fields, totals.nulls, offsets, out), totals.faults
+
+
+def classes_of(fields: TextFields) -> Int64s:
+    """Returns the class of each text (schemas.lattice), 0 for a null."""
+    classes = room(fields.rows, np.int64)
+    native.parse_fields(
+        *fields.places, native.FieldType(), classes.view(np.uint8), fields.valid, fields.fault, native.FieldTotals()
+    )
+    return classes
 
 
 def reals(fields: TextFields, dtype: str) -> tuple[npt.NDArray[np.float64], int, int]:
