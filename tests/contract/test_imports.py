@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -186,3 +187,9 @@ def test_windows_is_refused_with_a_clear_word() -> None:
     done = run_python("-c", setup, check=False, timeout=60)
     assert done.returncode != 0
     assert "does not run on Windows" in done.stderr
+
+
+def test_every_installed_program_is_there() -> None:
+    scripts = [entry for entry in entry_points(group="console_scripts") if entry.name.startswith("recordmill")]
+    assert {entry.name for entry in scripts} == {"recordmill", "recordmill-worker"}
+    assert all(callable(entry.load()) for entry in scripts)
