@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -48,9 +49,10 @@ def run_locally(construct: Callable[[Pipeline], None], beam_args: Sequence[str],
             interrupted: what they find when it ends is that they are to stop.
         Exception: what a stage raised, itself.
     """
-    import apache_beam as beam
-    from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
-    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+    with no_log_of_beam():
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
+        from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
     options = PipelineOptions(list(beam_args))
     options.view_as(SetupOptions).save_main_session = False
@@ -96,14 +98,27 @@ def _as_we_need_it() -> Iterator[None]:
 
 @shared_context
 def no_log_of_beam() -> Iterator[None]:
-    """Beam logs nothing: of a failed stage it would be a traceback of what is raised anyway."""
-    logger = logging.getLogger("apache_beam")
+    """Beam logs nothing, by its own logger or by none: of a failed stage it would be a traceback of what is raised
+    anyway, and when it is imported that clients of BigQuery are missing. What others log is not touched.
+    """
+
+    def is_others(record: logging.LogRecord) -> bool:
+        return f"{os.sep}apache_beam{os.sep}" not in record.pathname
+
+    logger, root = logging.getLogger("apache_beam"), logging.getLogger()
     level = logger.level
+    own = None if root.handlers else logging.lastResort  # logging without a logger would add one to none, for good
     logger.setLevel(logging.CRITICAL)
+    root.addFilter(is_others)
+    if own is not None:
+        root.addHandler(own)
     try:
         yield
     finally:
         logger.setLevel(level)
+        root.removeFilter(is_others)
+        if own is not None:
+            root.removeHandler(own)
 
 
 @contextlib.contextmanager

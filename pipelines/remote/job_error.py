@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import re
 import threading
 import time
@@ -113,46 +112,22 @@ def quiet() -> Iterator[None]:
     """Beam logs an engine's whole trace, and its warnings of what it starts: not meanwhile, until the last of those
     who ask for it has ended. What others log in this process is not touched.
     """
-    with _no_threads_of_grpc(), _with_handler(), _without_logs_of_beam():
+    with _no_threads_of_grpc(), no_log_of_beam(), _no_log_of_servers():
         yield
 
 
 @contextlib.contextmanager
-def _without_logs_of_beam() -> Iterator[None]:
-    import apache_beam
-
-    beam = os.path.dirname(apache_beam.__file__)
-
-    def is_others(record: logging.LogRecord) -> bool:  # Beam logs some of it without a logger of its own
-        return not record.pathname.startswith(beam)
-
+def _no_log_of_servers() -> Iterator[None]:
     def nothing(record: logging.LogRecord) -> bool:
         return False
 
-    filters = [(logging.getLogger(), is_others), *((logging.getLogger(name), nothing) for name in _SERVERS)]
-    with no_log_of_beam():
-        for logger, keeps in filters:
-            logger.addFilter(keeps)
-        try:
-            yield
-        finally:
-            for logger, keeps in filters:
-                logger.removeFilter(keeps)
-
-
-@contextlib.contextmanager
-def _with_handler() -> Iterator[None]:
-    """Where there is no handler, logging without a logger adds one of its own, for good."""
-    root = logging.getLogger()
-    if root.handlers or logging.lastResort is None:
-        yield
-        return
-    handler = logging.lastResort
-    root.addHandler(handler)
+    for name in _SERVERS:
+        logging.getLogger(name).addFilter(nothing)
     try:
         yield
     finally:
-        root.removeHandler(handler)
+        for name in _SERVERS:
+            logging.getLogger(name).removeFilter(nothing)
 
 
 @contextlib.contextmanager

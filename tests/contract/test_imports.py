@@ -119,6 +119,12 @@ def test_a_build_without_beam_says_what_to_install(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_a_build_without_clients_of_google_says_nothing_of_them(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("one\n")
+    done = run_cli("build", str(tmp_path / "x.txt"), "--out", str(tmp_path / "ds"), "--quiet", blocked=("apitools",))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.sweep
 def test_tf_data_without_tensorflow_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("a,b\n" + "1,2\n" * 20)
