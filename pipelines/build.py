@@ -97,7 +97,7 @@ class BuildResult:
         rejects = f", {self.rejected:,} rejected" if self.rejected else ""
         return (
             f"<recordmill data set {self.out}: {splits} records{rejects}, {len(self.schema)} features, "
-            f"{len(self.shards)} shards, {size}>"
+            f"{len(self.shards)} shard{'s' * (len(self.shards) != 1)}, {size}>"
         )
 
     def _repr_html_(self) -> str:
@@ -260,7 +260,7 @@ def _outcome(run: Run) -> str:
     try:
         return "nothing was written" if run.committed() is None else "the data set is complete"
     except (OSError, DataError):
-        return "whether the data set was written can't be told: run `recordmill verify` when the disk can be read"
+        return "whether the data set was written is unknown: run `recordmill verify` when the disk can be read"
 
 
 def _is_at(error: OSError, out: Path) -> bool:

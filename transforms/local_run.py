@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -103,7 +102,7 @@ def no_log_of_beam() -> Iterator[None]:
     """
 
     def is_others(record: logging.LogRecord) -> bool:
-        return f"{os.sep}apache_beam{os.sep}" not in record.pathname
+        return "/apache_beam/" not in record.pathname
 
     logger, root = logging.getLogger("apache_beam"), logging.getLogger()
     level = logger.level

@@ -362,7 +362,7 @@ def test_of_two_builds_at_once_one_commits_and_the_other_says_so(tmp_path: Path)
 
 def test_the_result_reads_well_and_the_summary_is_json(tmp_path: Path) -> None:
     result = recordmill.build({"x": [1, 2]}, tmp_path / "out")
-    assert repr(result).startswith(f"<recordmill data set {tmp_path}/out: train 2 records, 1 features, 1 shards, ")
+    assert repr(result).startswith(f"<recordmill data set {tmp_path}/out: train 2 records, 1 features, 1 shard, ")
     summary = json.loads(json.dumps(result.to_json()))
     assert summary["records"] == {"train": 2}
     assert summary["features"] == {"x": "int64"}

@@ -136,14 +136,15 @@ def test_a_file_that_is_no_tfrecord_file_is_called_what_it_is(tmp_path: Path, co
         code = main([command, str(path), *(["--out", str(tmp_path / "out")] if command == "read" else [])])
     assert code == 1
     assert (
-        f"{path}: this is no TFRecord file: 2 fields a row between ','; `recordmill build csv {path}" in said.getvalue()
+        f"{path}: this is no TFRecord file: 2 fields a row, separated by ','; `recordmill build csv {path}"
+        in said.getvalue()
     )
 
 
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.csv", b"a,b\n1,2\n3,4\n5,6\n", "2 fields a row between ','; `recordmill build csv "),
+        ("a.csv", b"a,b\n1,2\n3,4\n5,6\n", "2 fields a row, separated by ','; `recordmill build csv "),
         ("a.csv", b"a,b\n1,2\n", "`recordmill build "),
         ("a.jsonl.gz", gzip.compress(b'{"a": 1}\n{"a": 2}\n', mtime=0), "`recordmill build jsonl "),
         ("a.pdf", b"%PDF-1.7\n\0\1\2" + bytes(99), "a PDF document"),

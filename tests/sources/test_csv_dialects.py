@@ -106,8 +106,8 @@ def test_the_reasons_are_told(tmp_path: Path) -> None:
     path.write_bytes(b"town;x\nGraz;1,5\nKiel;2,5\n")
     (note,) = plan(path).notes
     assert note == (
-        "told from the content: ';' cuts 3 of 3 rows into 2 fields; the first row is a header: "
-        "text ('x') stands above numbers"
+        "detected from the content: ';' splits 3 of 3 rows into 2 fields; the first row is a header: "
+        "text ('x') is above numbers"
     )
     assert not plan(path, delimiter=";", quote='"', header=True).notes
 
@@ -135,8 +135,8 @@ def test_delimiter_and_quote(tmp_path: Path, content: bytes, delimiter: str, quo
 @pytest.mark.parametrize(
     ("content", "options", "message"),
     [
-        (b"k;v,n\nq;r,s\nt;u,w\n", {}, r"delimiter can't be told: .*say which with --delimiter"),
-        (b"full name\nJohn Smith\nJane Doe\n", {}, r"there is one column, or ' ' cuts 3 of 3 rows.*--delimiter"),
+        (b"k;v,n\nq;r,s\nt;u,w\n", {}, r"delimiter can't be detected: .*say which with --delimiter"),
+        (b"full name\nJohn Smith\nJane Doe\n", {}, r"there is one column, or ' ' splits 3 of 3 rows.*--delimiter"),
         (b'id,said\n1,"a \\"b\\" c"\n2,"d"\n', {}, r"say --escape '\\' if"),
         (b"hello,world\ngood,bye\n", {}, r"may be a header or data.*'hello','world'\. Say --no-header"),
         (b"1,2\n", {}, r"looks like data"),
@@ -181,7 +181,7 @@ def test_a_header_may_begin_with_a_hash(tmp_path: Path) -> None:
 def test_the_extension_is_a_hint(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_bytes(b"1,a\tx\n2,b\ty\n")
     (tmp_path / "in.tsv").write_bytes(b"1,a\tx\n2,b\ty\n")
-    with pytest.raises(DataError, match="can't be told"):
+    with pytest.raises(DataError, match="can't be detected"):
         plan(tmp_path / "in.csv", header=False)
     assert plan(tmp_path / "in.tsv", header=False).heads[0].delimiter == "\t"
 
@@ -191,7 +191,7 @@ def test_several_files_must_agree(tmp_path: Path) -> None:
     paths = {name: tmp_path / f"{name}.csv" for name in texts}
     for name, path in paths.items():
         path.write_bytes(texts[name].encode())
-    assert plan(paths["1"], paths["2"]).notes[0].startswith("told from the content (and 1 more file alike)")
+    assert plan(paths["1"], paths["2"]).notes[0].startswith("detected from the content (and 1 more file alike)")
     with pytest.raises(DataError, match=r"^4\.csv: the first row looks like data.*unlike that of 1\.csv, a header"):
         plan(paths["1"], paths["4"])
     with pytest.raises(DataError, match=r"^3\.csv: the first row may be a header or data"):
@@ -239,8 +239,8 @@ REAL_REFUSED = {
     "torture-csvkit/test_empty_columns.csv": "'a' stands below it again",
     "torture-csvkit/test_header_newline.csv": "may be a header or data",
     "torture-frictionless/issue-1109.csv": "stands below it again",
-    "torture-frictionless/issue-825.csv": "'2011' stands above a number",
-    "torture-frictionless/transpose.csv": "'1' stands above a number",
+    "torture-frictionless/issue-825.csv": "'2011' is above a number",
+    "torture-frictionless/transpose.csv": "'1' is above a number",
     "torture-frictionless/numeric-labels.csv": "may be a header or data",
     "torture-frictionless/wide.csv": "may be a header or data",
     "torture-frictionless/capital-invalid.csv": "both named 'name'",

@@ -48,7 +48,7 @@ def inputs() -> tuple[str, str]:
     from recordmill.sources.registry import KIND_NAMES
 
     return "[KIND] INPUT", (
-        f"KIND is one of {', '.join(KIND_NAMES)}, else told from the content; INPUT is a file, a folder, a quoted "
+        f"KIND is one of {', '.join(KIND_NAMES)}, else detected from the content; INPUT is a file, a folder, a quoted "
         "glob or @list.txt"
     )
 

@@ -58,7 +58,7 @@ class BuildKeywords(TypedDict, total=False):
         str | None,
         _records(
             "the kind of input; on the command line the first word",
-            default_text="told from the content",
+            default_text="detected",
             choices=KIND_NAMES,
             decides=True,
             keyword_only=True,
@@ -260,11 +260,11 @@ class BuildKeywords(TypedDict, total=False):
     ]
     delimiter: Annotated[
         str | None,
-        _csv("one character, or 'tab'", default_text="told from the content", form=CHARACTER, metavar="C", common=True),
+        _csv("one character, or 'tab'", default_text="detected", form=CHARACTER, metavar="C", common=True),
     ]
     quote: Annotated[
         str | None,
-        _csv("one character, or 'none'", "told", default_text="told from the content", form=CHARACTER, metavar="C"),
+        _csv("one character, or 'none'", "told", default_text="detected", form=CHARACTER, metavar="C"),
     ]
     doubled_quote: Annotated[bool, _csv("two quotes inside quotes end the field, instead of standing for one", True)]
     lenient_quotes: Annotated[
@@ -290,7 +290,7 @@ class BuildKeywords(TypedDict, total=False):
         bool | None,
         _csv(
             "the first row names the columns, or is data; those are then column_1, ... or as --names says",
-            default_text="told from the content, or refused",
+            default_text="detected, or refused",
             common=True,
         ),
     ]
@@ -320,9 +320,7 @@ class BuildKeywords(TypedDict, total=False):
     encoding: Annotated[str, _texts("any that Python knows", "utf-8", metavar="NAME", kinds=("text", "jsonl", "csv"))]
     mode: Annotated[
         Literal["auto", "lines", "documents"],
-        _texts(
-            "a record is a line, or a file", "auto", default_text="told from the files", flag="--text-mode", common=True
-        ),
+        _texts("a record is a line, or a file", "auto", default_text="detected", flag="--text-mode", common=True),
     ]
     blank_lines: Annotated[
         bool, _texts("lines of nothing but white space are no records", True, excludes=(("mode", "documents"),))

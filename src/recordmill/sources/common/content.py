@@ -216,7 +216,7 @@ def tell_csv(sample: ContentSample) -> str:
         return ""
     width, delimiter = _table(sample.text or "", whole=sample.whole, sure=sample.hint == CSV_CONTENT)
     if width:
-        return f"{width} fields a row between {delimiter!r}"
+        return f"{width} fields a row, separated by {delimiter!r}"
     return "named as CSV" if sample.hint == CSV_CONTENT else ""
 
 

@@ -17,7 +17,7 @@ from recordmill.sources.common.encoding import check_encoding
 from recordmill.sources.csv.sniff_dialect import STRONG, WEAK
 
 UNION, STRICT = "union", "strict"
-DELIMITERS = (*STRONG, *WEAK)  # what is told from the content, in order of preference
+DELIMITERS = (*STRONG, *WEAK)  # what is detected from the content, in order of preference
 AUTO_QUOTE = "told"  # instead of a quote: it is detected
 
 _MOST_ROW_BYTES = 256 << 20  # 256 MiB: a field's length has 28 bits in the arrays that hold it

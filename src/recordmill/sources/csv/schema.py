@@ -291,7 +291,7 @@ def describe_dialect(detected: str, header: str, files: int) -> tuple[str, ...]:
         return ()
     others = files - 1
     more = f" (and {others:,} more file{'s' * (others > 1)} alike)" if others else ""
-    return (f"told from the content{more}: {'; '.join(parts)}",)
+    return (f"detected from the content{more}: {'; '.join(parts)}",)
 
 
 def describe_column(

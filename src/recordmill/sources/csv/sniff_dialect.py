@@ -280,7 +280,7 @@ def choose_cut(choices: Sequence[Choice], extension: str) -> Choice:
         for other in others:
             if _alike(best.cut, other.cut, hinted):
                 doubt = f"{describe_cut(best.cut)}, and {describe_cut(other.cut)}; say which with {option('delimiter')}"
-                return Choice(best.cut, doubt=f"the delimiter can't be told: {doubt}")
+                return Choice(best.cut, doubt=f"the delimiter can't be detected: {doubt}")
         return best
     for choice in choices:
         if choice.cut.delimiter in WEAK and choice.cut.width > 1 and choice.cut.share == 1.0 < len(choice.cut.widths):
@@ -350,10 +350,10 @@ def describe_cut(cut: DialectCut) -> str:
     """For people: what the delimiter gives.
 
     >>> describe_cut(DialectCut(";", '"', (2, 2, 3), ()))
-    "';' cuts 2 of 3 rows into 2 fields"
+    "';' splits 2 of 3 rows into 2 fields"
     """
     fields = f"{cut.width} field{'s' * (cut.width != 1)}"
-    return f"{cut.delimiter!r} cuts {cut.widths.count(cut.width)} of {len(cut.widths)} rows into {fields}"
+    return f"{cut.delimiter!r} splits {cut.widths.count(cut.width)} of {len(cut.widths)} rows into {fields}"
 
 
 def describe_thousands(cut: DialectCut) -> str:

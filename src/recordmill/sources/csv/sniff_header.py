@@ -124,13 +124,13 @@ def _column_vote(name: str, column: Sequence[str]) -> _Vote:
     typed = len(values) - classes[TEXT_CELL]
     if kind != TEXT_CELL:
         if 2 * typed >= len(values) and classes[kind]:
-            return _Vote(-3, f"{name!r} stands above {kind} like it")
+            return _Vote(-3, f"{name!r} is above {kind} like it")
         return _Vote(-2, f"{name!r} is {kind}")
     if name in values:
         return _Vote(-3, f"{name[:_LONGEST_NAME]!r} stands below it again", is_repeat=True)
     if values and (typed == len(values) or (typed >= _SURE * len(values) and len(values) >= 20)):
         found = (classes - Counter({TEXT_CELL: classes[TEXT_CELL]})).most_common(1)[0][0]
-        return _Vote(3, f"text ({name[:_LONGEST_NAME]!r}) stands above {found.removeprefix('a ')}s")
+        return _Vote(3, f"text ({name[:_LONGEST_NAME]!r}) is above {found.removeprefix('a ')}s")
     return _text_vote(name, values)
 
 
