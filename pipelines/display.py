@@ -105,8 +105,13 @@ def describe_progress(progress: Progress) -> str:
     if progress.rejects:
         parts.append(f"{progress.rejects:,} rejects")
     if progress.total and rate > 0 and progress.records < progress.total:
-        parts.append(f"{show_duration((progress.total - progress.records) / rate)} left")
-    return ", ".join(parts) if progress.records else f"{parts[0].split()[0]} ..."
+        parts.append(f"{show_duration(max((progress.total - progress.records) / rate, 1))} left")
+    stage = _STAGES.get(progress.stage, progress.stage)
+    return (
+        ", ".join(parts)
+        if progress.records
+        else f"{stage} ... {show_duration(elapsed) if elapsed >= 1 else ''}".rstrip()
+    )
 
 
 def _is_terminal(stream: TextIO) -> bool:

@@ -35,6 +35,24 @@ def value_type(feature: Feature) -> pa.DataType:
     return _VALUE_TYPES[feature.dtype]
 
 
+def show_time(time: pa.TimestampScalar) -> str:
+    """A point in time, of UTC where its type has a zone; one that Arrow's calendar lacks, as a number.
+
+    >>> show_time(pa.scalar(1, pa.timestamp("s"))), show_time(pa.scalar(10**15, pa.timestamp("s")))
+    ('1970-01-01 00:00:01', '1000000000000000 s since 1970')
+    """
+    # str(time) loads pandas, and a zone's name needs a data base of zones
+    text: str = time.cast(pa.timestamp(time.type.unit)).cast(pa.string()).as_py()
+    if text.startswith("<"):
+        return f"{time.value} {time.type.unit} since 1970"
+    return f"{text}Z" if time.type.tz else text
+
+
+def show_ticks(ticks: float, feature: Feature) -> str:
+    """A value of a feature of times, for people."""
+    return show_time(pa.scalar(int(ticks), value_type(feature)))
+
+
 def arrow_type(feature: Feature) -> pa.DataType:
     """The Arrow type of the feature's column."""
     result = value_type(feature)

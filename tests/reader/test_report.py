@@ -141,7 +141,7 @@ def test_sizes_and_lengths_have_histograms_and_values_that_occur_once_are_not_li
     assert "each once" in page.texts
     empty = recordmill.open(write_data_set(tmp_path / "empty", {"train": pa.table({"x": ["", "", "a"]})}, EMPTY))
     assert page_of(empty.report().html).after("0 to 1 bytes, 0.33333 on average", 4) == ["''", "2", "a", "1"]
-    assert empty.statistics["train"]["x"].row()[-1] == "'' (2) a (1)"
+    assert empty.statistics["train"]["x"].row()[-1] == "'' (2, 66.67 %), a (1, 33.33 %)"
     assert not {"000", "001xxxxxxxxxx"} & set(page.texts)
     assert "3 to 13 bytes, 8 on average" in page.texts
     assert "3 bytes" in page.texts

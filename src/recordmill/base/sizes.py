@@ -85,6 +85,15 @@ def short_size(size_bytes: int) -> str:
     return f"{size_bytes >> 30}GiB" if size_bytes % (1 << 30) == 0 else f"{size_bytes >> 20}MiB"
 
 
+def percent(share: float) -> str:
+    """A share for people.
+
+    >>> percent(0.0312)
+    '3.12 %'
+    """
+    return f"{100 * share:.4g} %"
+
+
 def show_duration(seconds: float) -> str:
     """A span of time for people.
 

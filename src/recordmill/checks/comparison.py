@@ -15,6 +15,7 @@ from typing import Any
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from recordmill.base.option_names import option
+from recordmill.base.sizes import percent
 from recordmill.checks.distance import (
     BucketHistogram,
     divergence_allowance,
@@ -25,7 +26,7 @@ from recordmill.checks.distance import (
     unseen_share,
 )
 from recordmill.checks.rules import QUANTILE_BUCKETS, Rules, Threshold, Thresholds
-from recordmill.checks.violations import Violation, percent, value_name
+from recordmill.checks.violations import Violation, value_name
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.splits import TRAIN
 from recordmill.statistics.dataset_statistics import DatasetStatistics, FeatureStatistics

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from recordmill.base.option_names import option
+from recordmill.base.sizes import percent
 from recordmill.checks.rules import Bounds, ClassRules, FeatureRules, Rules
-from recordmill.checks.violations import Violation, percent, value_name
+from recordmill.checks.violations import Violation, value_name
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.statistics.dataset_statistics import DatasetStatistics, FeatureStatistics
 

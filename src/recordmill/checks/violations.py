@@ -61,11 +61,3 @@ def value_name(feature: Feature, value: str) -> str:
     classes = feature.classes
     is_class = classes is not None and value.isdigit() and int(value) < len(classes)
     return repr(classes[int(value)] if classes is not None and is_class else value)
-
-
-def percent(share: float) -> str:
-    """
-    >>> percent(0.0312)
-    '3.12 %'
-    """
-    return f"{100 * share:.4g} %"

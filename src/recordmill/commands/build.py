@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import sys
+from collections import Counter
 from typing import Any
 
 _BUILD_HELP = """\
@@ -116,8 +117,27 @@ def build_summary(result: Any) -> list[str]:
         f"  {len(result.schema)} features, {show_size(size)}"
         + (f", label {result.schema.label}" if result.schema.label else "")
     )
-    lines += [f"  rejects: {path}" for path in result.rejects]
+    lines += [*_class_counts(result), *(f"  rejects: {path}" for path in result.rejects)]
     return lines
+
+
+def _class_counts(result: Any) -> list[str]:
+    """The classes of the label by size over all splits, the largest first."""
+    from recordmill.base.sizes import percent
+    from recordmill.shards.manifest import read_statistics
+    from recordmill.statistics.dataset_statistics import DatasetStatistics, class_name
+
+    schema = result.schema
+    if schema.label is None or (classes := schema[schema.label].classes) is None:
+        return []
+    data = read_statistics(result.manifest, str(result.out))
+    statistics = {} if data is None else DatasetStatistics.from_bytes(data)
+    counts = Counter[str]()
+    for features in statistics.values():
+        counts.update(features[schema.label].top_values)
+    total = sum(counts.values())
+    shown = [f"{class_name(value, classes)} {n:,} ({percent(n / total)})" for value, n in counts.most_common(5)]
+    return [f"  classes: {', '.join(shown)}{', ...' if len(counts) > 5 else ''}"] if shown else []
 
 
 def _kind(inputs: list[str]) -> tuple[str | None, list[str]]:

@@ -101,6 +101,7 @@ def _readable(value: Any) -> Any:
 def inspect_lines(summary: Any) -> Iterator[str]:
     """The report, line by line."""
     from recordmill.base.sizes import show_size
+    from recordmill.base.tables import table_lines
     from recordmill.options.commands import in_flags
 
     size = sum(split["bytes"] for split in summary.splits.values())
@@ -114,12 +115,10 @@ def inspect_lines(summary: Any) -> Iterator[str]:
     for name, about in summary.splits.items():
         yield f"  {name}: {about['records']:,} records, {_files(about['shards'])}, {show_size(about['bytes'])}"
     yield ""
-    yield from _table(
-        [
-            ("FEATURE", "TYPE", "STORED AS", "PRESENT", "RANGE", "EXAMPLES"),
-            *(_row(summary, feature) for feature in summary.schema),
-            *_conflicts(summary),
-        ]
+    yield from table_lines(
+        ("FEATURE", "TYPE", "STORED AS", "PRESENT", "RANGE", "EXAMPLES"),
+        [*(_row(summary, feature) for feature in summary.schema), *_conflicts(summary)],
+        ("PRESENT",),
     )
     yield ""
     if summary.statistics is not None:
@@ -185,8 +184,10 @@ def _files(count: int) -> str:
 
 
 def _row(summary: Any, feature: Any) -> tuple[str, ...]:
+    from recordmill.base.sizes import percent
+
     stats = summary.features[feature.name]
-    present = "all" if stats.present == stats.rows else f"{100 * stats.present / stats.rows:.4g} %"
+    present = "all" if stats.present == stats.rows else percent(stats.present / stats.rows)
     ranges = [
         _range("length", stats.lengths),
         _range("bytes", stats.sizes) if stats.lengths is None or stats.sizes is not None else "",
@@ -209,12 +210,6 @@ def _range(what: str, span: Any) -> str:
         return ""
     least, most = (f"{value:g}" if isinstance(value, float) else str(value) for value in span)
     return f"{what} {least}".strip() if least == most else f"{what} {least} to {most}".strip()
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    widths = [min(max(len(row[i]) for row in rows), 40) for i in range(len(rows[0]) - 1)]
-    for row in rows:
-        yield "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
 
 
 _HEAD_HELP = """\

@@ -47,6 +47,7 @@ def run_verify(args: argparse.Namespace) -> int:
             args.inputs,
             **given(args),
             progress=lambda records: progress.advance(records=records),
+            expect=lambda total: setattr(progress, "total", total),
         )
     wrong = [finding for finding in found if not finding.mended]
     if args.json:

@@ -66,12 +66,14 @@ def report(
     from recordmill.base.progress import Progress
     from recordmill.reader.dataset import open
     from recordmill.reader.report.report import make_report
+    from recordmill.reader.statistics import stated_records
     from recordmill.storage.folders import file_to_write
 
     target = file_to_write(_NAME if out is None else out, overwrite)
     progress = progress or Progress()
     progress.begin("convert")
     dataset = open(inputs, split, columns, schema=schema, threads=threads, storage_requests=storage_requests)
+    progress.total = stated_records(dataset)
     found = make_report(dataset, lambda records: progress.advance(records=records))
     found.save(target, overwrite=overwrite)
     return found

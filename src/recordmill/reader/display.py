@@ -15,6 +15,7 @@ import pyarrow as pa
 from recordmill.base import html
 from recordmill.records.columns.numpy_arrays import is_bytes, to_numpy
 from recordmill.records.images.pillow import stored_size
+from recordmill.schemas.arrow import show_time
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.catalog import Catalog
 
@@ -101,19 +102,6 @@ def show_value(column: pa.Array, feature: Feature) -> str:
     array = np.asarray(to_numpy(column, feature)[0])
     shown = _listed([show_item(item, feature.dtype) for item in array.reshape(-1)[:_ITEMS].tolist()], array.size)
     return f"{feature.dtype} {list(array.shape)} {shown}" if feature.inner_shape or array.size > _ITEMS else shown
-
-
-def show_time(time: pa.TimestampScalar) -> str:
-    """A point in time, of UTC where its type has a zone; one that Arrow's calendar lacks, as a number.
-
-    >>> show_time(pa.scalar(1, pa.timestamp("s"))), show_time(pa.scalar(10**15, pa.timestamp("s")))
-    ('1970-01-01 00:00:01', '1000000000000000 s since 1970')
-    """
-    # str(time) loads pandas, and a zone's name needs a data base of zones
-    text: str = time.cast(pa.timestamp(time.type.unit)).cast(pa.string()).as_py()
-    if text.startswith("<"):
-        return f"{time.value} {time.type.unit} since 1970"
-    return f"{text}Z" if time.type.tz else text
 
 
 def show_item(item: Any, dtype: str = "float64") -> str:

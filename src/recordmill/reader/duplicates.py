@@ -15,11 +15,12 @@ from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.siphash import U64
+from recordmill.base.sizes import percent
 from recordmill.base.threads import thread_map
 from recordmill.checks.hamming import near_pairs
 from recordmill.checks.repeats import ContentDigests, Repeated
 from recordmill.checks.rules import Repeats, Rules
-from recordmill.checks.violations import Violation, percent
+from recordmill.checks.violations import Violation
 from recordmill.reader.images.columns import image_features
 from recordmill.reader.images.decode import Encoded
 from recordmill.reader.options.images import Images

@@ -45,7 +45,13 @@ def _built_statistics(dataset: Scanner) -> DatasetStatistics | None:
     """Returns the statistics of all records and features."""
     manifest, root = dataset.catalog.manifest, dataset.catalog.root
     data = None if manifest is None or root is None else read_statistics(manifest, root)
-    return None if data is None else DatasetStatistics.from_bytes(data, STATISTICS_NAME)
+    return None if data is None else DatasetStatistics.from_bytes(data, STATISTICS_NAME, dataset.full_schema)
+
+
+def stated_records(dataset: Scanner) -> int | None:
+    """Returns how many records reading all of a data set gives, by its manifest; None of other files."""
+    manifest = dataset.catalog.manifest
+    return None if manifest is None else sum(manifest.records[split] for split in dataset.splits)
 
 
 def count_statistics(dataset: Scanner, progress: Callable[[int], None] | None = None) -> DatasetSketch:

@@ -73,6 +73,7 @@ def verify(
     mend: bool = False,
     storage_requests: int | None = None,
     progress: Callable[[int], None] | None = None,
+    expect: Callable[[int], None] | None = None,
 ) -> list[Problem]:
     """What is wrong with a data set, or with any TFRecord files; an empty list if nothing is.
 
@@ -82,6 +83,7 @@ def verify(
         mend: write the files that follow from the manifest anew where they differ from it.
         storage_requests: how many requests to stores may be under way at once; None: as before, 64 at first.
         progress: called with the number of records checked.
+        expect: called with the number of records that the manifest names.
 
     Raises:
         UsageError, DataError: there is nothing to verify, or the manifest can't be read.
@@ -99,6 +101,8 @@ def verify(
 
     for _ in range(_ATTEMPTS):
         catalog = of_data_set(ours[0], lenient=True, missing_ok=True) if ours else of_files(given, lenient=True)
+        if expect is not None and catalog.manifest is not None:
+            expect(sum(catalog.manifest.records.values()))
         checked = thread_map(check, catalog.files, threads or core_count())
         found = [finding for findings in checked for finding in findings]
         if not ours:

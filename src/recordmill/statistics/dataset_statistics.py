@@ -14,13 +14,17 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 from recordmill.base import html
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
+from recordmill.base.sizes import percent
 from recordmill.base.suggestions import there_are
+from recordmill.base.tables import table_lines
 from recordmill.records.images.pixels import CHANNELS
+from recordmill.schemas.arrow import show_ticks
+from recordmill.schemas.feature import Feature, Schema
 from recordmill.statistics.dataset_sketch import MOST_KEPT, DatasetSketch
 from recordmill.statistics.protobuf import LEAST_SAMPLED, to_bytes, to_proto
 
 _NUMBERS, _TEXTS, _BINARY = "num_stats", "string_stats", "bytes_stats"
-_SHOWN_VALUES, _SHOWN_TEXT, _LISTED_VALUES = 3, 24, 20
+_SHOWN_VALUES, _SHOWN_CLASSES, _SHOWN_TEXT, _LISTED_VALUES = 3, 10, 24, 20
 
 
 @dataclass(frozen=True)
@@ -270,13 +274,23 @@ class FeatureStatistics:
             if value is not None and not (isinstance(value, float) and not math.isfinite(value))
         }
 
-    def row(self) -> tuple[str, ...]:
-        """Returns the cells of a table, in the order of its header."""
+    def row(self, feature: Feature | None = None) -> tuple[str, ...]:
+        """Returns the cells of a table, in the order of its header.
+
+        Args:
+            feature: its names of classes and its times are shown; None: not known.
+        """
         total = self.present + self.missing
         about = "" if self.distinct_error in (0, None) else "~"
         sizes, lengths = self.sizes, self.lengths
         colours = self.colours
+        classes = None if feature is None else feature.classes
         figures = [_shown(value) for value in (self.min, self.mean, self.std_dev, self.max)]
+        if classes is not None:
+            figures = [""] * 4
+        elif feature is not None and feature.timestamp:
+            ends = ("" if value is None else show_ticks(value, feature) for value in (self.min, self.max))
+            figures = [next(ends), "", "", next(ends)]
         if colours is not None:
             figures[1:3] = (" ".join(f"{value:.1f}" for value in values) for values in (colours.mean, colours.std_dev))
         spans = [
@@ -285,19 +299,45 @@ class FeatureStatistics:
             f"{self.nans:,} NaN" if self.nans else "",
             "" if colours is None else f"colours of {colours.images:,} decoded",
         ]
-        top = list(self.top_values.items())[:_SHOWN_VALUES]
+        shown = _SHOWN_VALUES if classes is None else _SHOWN_CLASSES
+        estimate = "" if self.top_values_are_exact else "~"
+        top = [
+            f"{_cut(_value_text(value, feature))} ({estimate}{count:,}, {percent(count / max(self.values, 1))})"
+            for value, count in list(self.top_values.items())[:shown]
+            if count > 1 or self.values <= shown
+        ]
         return (
             self.name,
             self.type.lower(),
-            f"{100 * self.missing / total:.4g} %" if self.missing else "",
+            percent(self.missing / total) if self.missing else "",
             "" if self.distinct is None else f"{about}{self.distinct:,}",
             *figures,
             ", ".join(filter(None, spans)),
-            " ".join(f"{_cut(value)} ({'' if self.top_values_are_exact else '~'}{count:,})" for value, count in top),
+            ", ".join(top) or ("each once" if self.top_values else ""),
         )
 
 
-_COLUMNS = ("FEATURE", "TYPE", "MISSING", "DISTINCT", "MIN", "MEAN", "STD", "MAX", "SIZE", "MOST FREQUENT")
+_FIGURES = ("MISSING", "DISTINCT", "MEAN", "STD")
+_COLUMNS = ("FEATURE", "TYPE", *_FIGURES[:2], "MIN", *_FIGURES[2:], "MAX", "SIZE", "MOST FREQUENT")
+
+
+def _value_text(value: str, feature: Feature | None) -> str:
+    if feature is not None and feature.timestamp:
+        return show_ticks(int(value), feature)
+    return class_name(value, None if feature is None else feature.classes)
+
+
+def class_name(value: str, classes: Sequence[str] | None) -> str:
+    """Returns a value, as statistics list it, for people: a class by its name.
+
+    >>> class_name("1", ("cat", "dog")), class_name("7", ("cat", "dog"))
+    ('dog', '7')
+    """
+    if not value:
+        return "''"
+    if classes is None or not value.isdigit() or int(value) >= len(classes):
+        return value
+    return classes[int(value)]
 
 
 def _quantiles(histograms: Iterable[Any]) -> tuple[float, ...]:
@@ -318,15 +358,8 @@ def _span(least: int, most: int, unit: str) -> str:
 
 
 def _cut(text: str) -> str:
-    line = repr(text)[1:-1] if text else "''"
+    line = repr(text)[1:-1]
     return line if len(line) <= _SHOWN_TEXT else line[: _SHOWN_TEXT - 1] + "…"
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    widths = [min(max(len(row[at]) for row in rows), 40) for at in range(len(rows[0]) - 1)]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        yield "  ".join(["", *cells, row[-1]]).rstrip()
 
 
 class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
@@ -336,21 +369,25 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
     <statistics of 0 records>
     """
 
-    def __init__(self, proto: Any) -> None:
-        self._proto = proto
+    def __init__(self, proto: Any, schema: Schema | None = None) -> None:
+        self._proto, self._schema = proto, schema
 
     @classmethod
-    def from_bytes(cls, data: bytes, source: str = "statistics.pb") -> DatasetStatistics:
-        """Returns the statistics that a file holds; DataError for what is none."""
+    def from_bytes(cls, data: bytes, source: str = "statistics.pb", schema: Schema | None = None) -> DatasetStatistics:
+        """Returns the statistics that a file holds; DataError for what is none.
+
+        Args:
+            schema: whose classes and times are shown by name.
+        """
         try:
-            return cls(statistics_pb2.DatasetFeatureStatisticsList.FromString(data))
+            return cls(statistics_pb2.DatasetFeatureStatisticsList.FromString(data), schema)
         except DecodeError:
             raise DataError("is no DatasetFeatureStatisticsList of TensorFlow Metadata", source=source) from None
 
     @classmethod
     def of_sketch(cls, sketch: DatasetSketch) -> DatasetStatistics:
         """Makes statistics of a sketch."""
-        return cls(to_proto(sketch))
+        return cls(to_proto(sketch), sketch.schema)
 
     def to_proto(self) -> Any:
         """Returns the `DatasetFeatureStatisticsList`, as `tensorflow_data_validation` takes it."""
@@ -380,7 +417,7 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
             known = self._splits[dataset.name]
             del dataset.features[:]
             dataset.features.extend(known[name].proto for name in features or ())
-        return DatasetStatistics(proto)
+        return DatasetStatistics(proto, self._schema)
 
     def chosen(self, split: str | None, columns: Sequence[str] | str | None) -> DatasetStatistics:
         """Returns the statistics of one split and of some features; None: of all.
@@ -421,10 +458,21 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
         return {split: {name: one.summary() for name, one in features.items()} for split, features in self.items()}
 
     def lines(self) -> Iterator[str]:
-        """Yields the lines of a table for people."""
-        for split, features in self.items():
+        """Yields the lines of two tables of each split for people, figures and the most frequent values."""
+        for at, (split, features) in enumerate(self.items()):
+            yield from [""] * (at > 0)
             yield f"{split}: {self.records[split]:,} records"
-            yield from _aligned([_COLUMNS, *(one.row() for one in features.values())])
+            rows = self._rows(features)
+            yield from table_lines(_COLUMNS[:-1], [row[:-1] for row in rows], _FIGURES)
+            if frequent := [(row[0], row[-1]) for row in rows if row[-1]]:
+                yield ""
+                yield from table_lines((_COLUMNS[0], _COLUMNS[-1]), frequent)
+
+    def _rows(self, features: Mapping[str, FeatureStatistics]) -> list[tuple[str, ...]]:
+        schema = self._schema
+        return [
+            one.row(schema[name] if schema is not None and name in schema else None) for name, one in features.items()
+        ]
 
     def __repr__(self) -> str:
         if not self:
@@ -434,6 +482,6 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
     def _repr_html_(self) -> str:
         parts = []
         for split, features in self.items():
-            of_split = [html.table(list(_COLUMNS), [one.row() for one in features.values()])]
+            of_split = [html.table(list(_COLUMNS), self._rows(features))]
             parts.append(html.section(f"{split}: {self.records[split]:,} records", *of_split))
         return html.section("statistics", *parts)

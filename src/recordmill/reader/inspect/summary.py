@@ -20,12 +20,12 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
 from recordmill.reader.dataset import Dataset, open
-from recordmill.reader.display import show_time, show_value
+from recordmill.reader.display import show_value
 from recordmill.reader.inspect.contents import Contents, content_suggestions
 from recordmill.reader.statistics import stored_statistics
 from recordmill.records.columns.numpy_arrays import is_bytes
 from recordmill.records.inference.infer import FeatureCounts, FeatureLocation, Inference
-from recordmill.schemas.arrow import value_type
+from recordmill.schemas.arrow import show_ticks
 from recordmill.schemas.feature import PAYLOAD, Feature, Schema
 from recordmill.schemas.tfds import tfds_refusals
 from recordmill.shards.catalog import Inputs, find
@@ -241,7 +241,7 @@ def _with_times(stats: FeatureStats, feature: Feature) -> FeatureStats:
     """Returns the statistics with the range of times as people read it."""
     if not feature.timestamp or stats.values is None:
         return stats
-    least, most = (show_time(pa.scalar(ticks, value_type(feature))) for ticks in stats.values)
+    least, most = (show_ticks(ticks, feature) for ticks in stats.values)
     return replace(stats, values=(least, most))
 
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-import pyarrow as pa
 
-from recordmill.reader.display import show_time
+from recordmill.base.sizes import percent
 from recordmill.reader.report.markup import (
     COLOURS,
     HistogramBuckets,
@@ -22,9 +21,9 @@ from recordmill.reader.report.markup import (
     plain_number,
     span_text,
 )
-from recordmill.schemas.arrow import value_type
+from recordmill.schemas.arrow import show_ticks
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.statistics.dataset_statistics import DatasetStatistics, FeatureStatistics
+from recordmill.statistics.dataset_statistics import DatasetStatistics, FeatureStatistics, class_name
 
 MOST_FEATURES = 2000  # in the table
 _FREQUENT = 3
@@ -76,7 +75,7 @@ def _feature_row(feature: Feature, figures: Sequence[FeatureStatistics]) -> tupl
     return (
         markup_text(feature.name),
         markup_text(feature.describe()),
-        f"{100 * missing / records:.3g} %" if missing else "",
+        percent(missing / records) if missing else "",
         f"{'~' if first.distinct_error else ''}{number(first.distinct)}",
         *_figures(feature, first),
         "".join(f'{shown}<p class="pale">{note}</p>' if note else shown for shown, note in _shapes(feature, figures)),
@@ -99,7 +98,7 @@ def _figures(feature: Feature, one: FeatureStatistics) -> tuple[str, ...]:
 
 def _time(feature: Feature, value: float | None) -> str:
     """A point in time, of its unit, as its records show it."""
-    return "" if value is None else show_time(pa.scalar(int(value), value_type(feature)))
+    return "" if value is None else show_ticks(value, feature)
 
 
 def _number(feature: Feature, value: float) -> str:
@@ -111,7 +110,7 @@ def _frequent(feature: Feature, one: FeatureStatistics) -> str:
         return '<p class="pale">each once</p>' if one.top_values else ""
     about = "" if one.top_values_are_exact else "~"
     return "".join(
-        frequent_value(markup_text(class_name(feature, value)), count / max(one.values, 1), f"{about}{count:,}")
+        frequent_value(markup_text(class_name(value, feature.classes)), count / max(one.values, 1), f"{about}{count:,}")
         for value, count in list(one.top_values.items())[:_FREQUENT]
     )
 
@@ -203,13 +202,3 @@ def _whole_buckets(least: int, ends: Sequence[float], counts: Sequence[float]) -
     for end, count in zip(ends, counts, strict=True):
         merged[end + 0.5] = merged.get(end + 0.5, 0.0) + count
     return list(zip([least - 0.5, *merged], merged, merged.values(), strict=False))
-
-
-def class_name(feature: Feature, value: str) -> str:
-    """A value as statistics name it, for people: a class by its name."""
-    names = feature.classes
-    if not value:
-        return "''"
-    if names is None or not value.isdigit() or int(value) >= len(names):
-        return value
-    return names[int(value)]

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recordmill.base.arrays import Int64s
-from recordmill.base.sizes import SHARD_BYTES, show_size
+from recordmill.base.sizes import SHARD_BYTES, percent, show_size
 from recordmill.options.build import BUILD
 from recordmill.options.commands import flag_text
 from recordmill.reader.display import show_value
-from recordmill.reader.report.features import MOST_FEATURES, class_name, features_part
+from recordmill.reader.report.features import MOST_FEATURES, features_part
 from recordmill.reader.report.markup import COLOURS, bar, data_table, markup_text, number, page
 from recordmill.reader.report.samples import (
     THUMBNAILS,
@@ -30,7 +30,7 @@ from recordmill.reader.report.samples import (
 from recordmill.reader.statistics import count_statistics, stored_statistics
 from recordmill.records.columns.decode_images import looks_like_image
 from recordmill.sources.registry import KIND_NAMES
-from recordmill.statistics.dataset_statistics import DatasetStatistics
+from recordmill.statistics.dataset_statistics import DatasetStatistics, class_name
 from recordmill.storage.files import put_bytes
 from recordmill.storage.folders import file_to_write
 
@@ -132,7 +132,7 @@ def _overview(dataset: Dataset, statistics: DatasetStatistics, manifest: Manifes
 def _splits(statistics: DatasetStatistics) -> str:
     total = max(sum(statistics.records.values()), 1)
     rows = [
-        (markup_text(split), number(count), f"{100 * count / total:.3g} %", bar(count / total, at % COLOURS))
+        (markup_text(split), number(count), percent(count / total), bar(count / total, at % COLOURS))
         for at, (split, count) in enumerate(statistics.records.items())
     ]
     return data_table(("split", "records", "share", ""), rows, (1, 2))
@@ -151,10 +151,10 @@ def _classes(dataset: Dataset, statistics: DatasetStatistics) -> str:
         return f'<p class="pale">The label {markup_text(label)} has no classes: its values are numbers.</p>'
     feature = dataset.schema[label]
     most = max(max(of.values()) for of in counts.values())
-    ordered = sorted(counts, key=lambda value: (-sum(counts[value].values()), class_name(feature, value)))
+    ordered = sorted(counts, key=lambda value: (-sum(counts[value].values()), class_name(value, feature.classes)))
     rows = [
         (
-            markup_text(class_name(feature, value)),
+            markup_text(class_name(value, feature.classes)),
             *(number(counts[value].get(split, 0)) for split in found),
             "<br>".join(bar(counts[value].get(split, 0) / most, at % COLOURS) for at, split in enumerate(found)),
         )
@@ -223,8 +223,8 @@ def _sizes(dataset: Dataset, numbers: Int64s) -> str:
         (
             markup_text(one.feature),
             f"{one.record_bytes:,.1f}",
-            f"{100 * one.record_bytes / total:.3g} %",
-            f"{100 * (1 - one.packed):.3g} %",
+            percent(one.record_bytes / total),
+            percent(1 - one.packed),
             bar(one.record_bytes / total),
         )
         for one in sizes

@@ -1,0 +1,40 @@
+"""Tables of text for people: as wide as they are, on a terminal no wider than it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+_NARROWEST = 10  # columns, which hold a date
+_NAME = 24  # columns that names, which come first, keep
+_WIDEST = 100_000  # columns, of a file or a pipe, whose lines may have any length
+
+
+def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]], whole: Sequence[str] = ()) -> list[str]:
+    """Returns the lines of a table without the columns that are empty in all rows.
+
+    Args:
+        header: names of the columns.
+        rows: their cells.
+        whole: columns whose cells are never broken into several lines.
+
+    >>> table_lines(("NAME", "SIZE", "NOTE"), [("a", "1", ""), ("bcd", "20", "")])
+    ['NAME  SIZE', 'a     1', 'bcd   20']
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    terminal = Console()
+    width = terminal.width if terminal.is_terminal else _WIDEST
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="none")
+    shown = [at for at in range(len(header)) if any(row[at] for row in rows)]
+    for at in shown:
+        least = min(max(len(row[at]) for row in (header, *rows)), _NARROWEST if at else _NAME)
+        table.add_column(header[at], overflow="fold", no_wrap=header[at] in whole, min_width=least)
+    for row in rows:
+        table.add_row(*(Text(row[at]) for at in shown))
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(table)
+    return [line.rstrip() for line in capture.get().splitlines()]
