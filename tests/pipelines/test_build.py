@@ -413,3 +413,21 @@ def test_what_decides_the_bytes_names_the_options_of_the_kind_and_nothing_absolu
     )
     assert comma["kind_options"]["delimiter"] == ","
     assert comma != tab
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "memory"])
+def test_records_without_a_group_and_labels_below_zero_are_noted(tmp_path: Path, kind: str) -> None:
+    rows = [{"g": None if n % 4 == 0 else n % 3, "y": n % 2 * 2 - 1} for n in range(40)]
+    table = pa.Table.from_pylist(rows)
+    source: object = table
+    if kind != "memory":
+        source = tmp_path / f"in.{kind}"
+        text = "\n".join(map(json.dumps, rows)) if kind == "jsonl" else table.to_pandas().to_csv(index=False)
+        Path(str(source)).write_text(text)
+    result = recordmill.build(source, tmp_path / "out", split_by="g", splits="a=0.5,b=0.5", label="y", quiet=True)
+    assert "records without 'g', which are one group and so in one split: 10" in result.notes
+    remedy = 'dtypes={"y": "string"} makes them classes'
+    assert f"label 'y' has values below 0, which are no numbers of classes; {remedy}" in result.notes
+    again = recordmill.build(source, tmp_path / "out", label="y", dtypes={"y": "string"}, quiet=True, overwrite=True)
+    assert again.schema["y"].classes == ("-1", "1")
+    assert not any("values below 0" in note or "one group" in note for note in again.notes)

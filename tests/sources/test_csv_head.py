@@ -74,6 +74,7 @@ def test_encodings(tmp_path: Path) -> None:
         (b"\n\r\n", {}, r"^in\.csv: it holds no rows, not even a header$"),
         (b"a,b\n1\0,2\n", {}, r"^in\.csv: byte 5: it holds NUL bytes"),
         ("a,b\n".encode("utf-16-le"), {}, "utf-16-le"),
+        ("a,b\n".encode("utf-16-be"), {}, "utf-16-be"),
         (b"PAR1....PAR1", {}, r"^in\.csv: this is no CSV but a Parquet file; use `build parquet`$"),
         (b"PK\x03\x04....", {}, "an Office document"),
         (

@@ -555,7 +555,14 @@ def test_long_values_are_cut(tmp_path: Path) -> None:
     path = write(tmp_path, f"{name},b\n{'é' * 200}\x07,1\n2,x\n".encode())
     (reject,) = read(plan(path, dtypes={name: "int64"}))[2]
     assert "é" * 60 + "...'" in in_flags(reject.message)
-    assert len(reject.message) < 300
+    assert f"--dtype {name}=string" in in_flags(reject.message)  # which is to be copied
+
+
+def test_a_blank_before_a_quote_names_trim(tmp_path: Path) -> None:
+    path = write(tmp_path, 'n,t\n0, "a, b"\n1, "c"\n')
+    (reject,) = read(plan(path))[2]
+    assert "use --trim, since a quote after a blank is text, or check" in in_flags(reject.message)
+    assert read(plan(path, trim=True))[0].to_pydict() == {"n": [0, 1], "t": ["a, b", "c"]}
 
 
 def test_digits_lost_are_counted(tmp_path: Path) -> None:

@@ -9,13 +9,14 @@ import json
 import platform
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import RecordmillError
+from recordmill.base.option_names import option
 from recordmill.base.threads import both
 from recordmill.building.commit import commit, publish_files, upload_files
 from recordmill.building.ingest import Ingested
@@ -39,7 +40,7 @@ from recordmill.shards.run import RunFolder
 from recordmill.shards.store_run import StoreRun, run_at
 from recordmill.sources.common.content import extension
 from recordmill.statistics.dataset_sketch import DatasetSketch
-from recordmill.statistics.dataset_statistics import DatasetStatistics
+from recordmill.statistics.dataset_statistics import DatasetStatistics, FeatureStatistics
 from recordmill.storage.digest import Digest
 from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import atomic_write, put_bytes, write_all
@@ -141,6 +142,7 @@ def describe_data_set(plan: BuildPlan, outcome: Outcome, folder: str, reject_fil
         *(plan.strata.notes if plan.strata else ()),
         *(f"{what}: {count:,}" for what, count in sorted(outcome.counts.items())),
         *(f"split {split!r} got no record" for split in plan.splits if split not in outcome.parts),
+        *_notes_of_statistics(plan, list((outcome.statistics or {}).values())),
     ]
     return Manifest(
         plan.name,
@@ -155,6 +157,19 @@ def describe_data_set(plan: BuildPlan, outcome: Outcome, folder: str, reject_fil
         {} if plan.transform is None else plan.transform.about,
         {"said": asdict(plan.about), "images": [*_images(plan)]},
     )
+
+
+def _notes_of_statistics(plan: BuildPlan, splits: Sequence[Mapping[str, FeatureStatistics]]) -> Iterator[str]:
+    """Notes what only the values of all records tell of splits and label."""
+    column = plan.order.group_by if plan.order.splits else None
+    if missing := sum(features[column].missing for features in splits if column in features):
+        yield f"records without {column!r}, which are one group and so in one split: {missing:,}"
+    label = None if plan.schema.label is None else plan.schema[plan.schema.label]
+    if label is not None and label.classes is None and label.dtype.startswith("int"):
+        least = min((features[label.name].min or 0 for features in splits if label.name in features), default=0)
+        if least < 0:
+            remedy = f"{option('dtypes', {label.name: 'string'})} makes them classes"
+            yield f"label {label.name!r} has values below 0, which are no numbers of classes; {remedy}"
 
 
 def write_statistics(plan: BuildPlan, sketch: DatasetSketch | None, folder: str) -> DatasetStatistics | None:

@@ -184,9 +184,10 @@ class _Reader:
     def head(self) -> Head:
         if 0 in self._sample:
             at = int(np.argmin(self._sample != 0))
+            is_high_first = np.count_nonzero(self._sample[0::2]) < np.count_nonzero(self._sample[1::2])
             raise DataError(
                 "it holds NUL bytes, so it is no CSV in this encoding; UTF-16 without a byte order mark "
-                f"needs {option('encoding', 'utf-16-le')}",
+                f"needs {option('encoding', 'utf-16-be' if is_high_first else 'utf-16-le')}",
                 source=self._source,
                 place=f"byte {at}",
             )

@@ -29,7 +29,7 @@ def quoted_bytes(value: bytes) -> str:
 def explain_fields(feature: Feature, fault: int, value: bytes) -> tuple[str, str]:
     """Returns (reason, message) of a field that doesn't fit its column."""
     reason, what = _FAULTS[fault](feature)
-    return reason, f"column {_cut(feature.name)!r}: {quoted_bytes(value)} {what}"
+    return reason, f"column {feature.name!r}: {quoted_bytes(value)} {what}"
 
 
 def first_line(data: Bytes) -> str:
@@ -59,9 +59,10 @@ def explain_row(width: int, columns: int, shown: str, max_row_bytes: int) -> tup
         f"{width:,} field{'s' * (width != 1)}, {'more' if width > columns else 'fewer'} than the {columns:,} "
         f"column{'s' * (columns != 1)}"
     )
+    trim = f"use {option('trim', True)}, since a quote after a blank is text, or " if ' "' in shown else ""
     return (
         "columns",
-        f"{what}; the row starts with {shown}; check the {option('delimiter')}, {option('quote')}, "
+        f"{what}; the row starts with {shown}; {trim}check the {option('delimiter')}, {option('quote')}, "
         f"{option('escape')} and {option('skip_lines')}",
     )
 
@@ -72,13 +73,9 @@ STRAY_REMEDIES = (
 )
 
 
-def _cut(name: str) -> str:
-    return name if len(name) <= _SHOWN_CHARACTERS else name[:_SHOWN_CHARACTERS] + "..."
-
-
 def declare_remedy(name: str, dtype: str) -> str:
     """Returns the option that reads a column as that dtype."""
-    return option("dtypes", {_cut(name): dtype})
+    return option("dtypes", {name: dtype})
 
 
 def _wrong_type(feature: Feature) -> tuple[str, str]:
