@@ -6,7 +6,6 @@ Nothing here touches a record: `sources` reads them, `shards` orders and writes 
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import runpy
@@ -48,6 +47,7 @@ from recordmill.shards.store_run import StoreRun, run_at, work_folder
 from recordmill.sources.common.contract import Source
 from recordmill.sources.common.tables import table_rows, unit_sizes, with_unit_table
 from recordmill.storage.files import (
+    DISK_FULL,
     StoreSettings,
     blocks_within,
     bound_requests,
@@ -267,7 +267,7 @@ def _is_at(error: OSError, out: Path) -> bool:
     """Whether what failed is OUT, not an input: by its name, or since the disk is full, which only writing finds."""
     if isinstance(error.filename, str):
         return os.path.abspath(error.filename).startswith(os.path.join(os.path.abspath(out), ""))
-    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return error.errno in DISK_FULL
 
 
 def make_plan(source: Any, folder: RunFolder, out: str, base: int, settings: BuildOptions) -> BuildPlan:

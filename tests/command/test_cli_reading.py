@@ -6,6 +6,8 @@ import io
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -228,3 +230,18 @@ def test_what_a_killed_build_had_placed_is_listed_and_removed_with_it(tmp_path: 
     (out / "rejects").rmdir()
     assert sorted(out.rglob("*")) == before
     assert recordmill.verify(out) == []
+
+
+@pytest.mark.skipif(shutil.which("prlimit") is None, reason="needs prlimit, of util-linux")
+@pytest.mark.parametrize("words", [("stats", "--recount", "--out"), ("report", "-o")])
+def test_a_full_disk_is_said_with_the_path_and_nothing_is_left(
+    out: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    target = tmp_path / "target" / "file"
+    target.parent.mkdir()
+    command = [sys.executable, "-m", "recordmill", words[0], str(out), *words[1:], str(target), "--quiet"]
+    done = subprocess.run(
+        ["prlimit", "--fsize=1000", *command], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert (done.returncode, done.stderr) == (1, f"recordmill: error: {target}: File too large\n")
+    assert not list(target.parent.iterdir())

@@ -171,7 +171,7 @@ def _run(args: argparse.Namespace, is_process: bool) -> int:
             return code
         if not isinstance(error, OSError) or error.errno is None or error.strerror is None:
             raise
-        return _say(f"{error.filename or 'a file'}: {error.strerror}", args.failure_code)
+        return _say(f"{error.filename or 'a file, or standard output'}: {error.strerror}", args.failure_code)
 
 
 _NO_MEMORY = "out of memory: give less --memory or fewer --threads, or a larger machine"

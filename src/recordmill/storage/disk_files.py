@@ -21,6 +21,7 @@ from recordmill.base.errors import DataError
 from recordmill.storage.direct_io import DirectFile
 from recordmill.storage.stores.local import open_regular
 
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room for more
 CREATED, TAKEN, UNFIT = "created", "taken", "unfit"
 
 _UNFIT = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.ENOTDIR, errno.ELOOP)  # how file systems refuse a name
@@ -42,9 +43,11 @@ def atomic_write(path: str | Path, temporary_in: Path | None = None) -> Iterator
             yield file
             _fsync(file.fileno(), path)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
+        if isinstance(error, OSError) and error.filename is None and error.errno in DISK_FULL:
+            error.filename = str(path)
         raise
     sync_folder(path.parent)
 

@@ -5,7 +5,6 @@ outside this room opens a file by itself.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,6 +18,7 @@ from recordmill.base.buffers import room
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.storage.disk_files import (
+    DISK_FULL,
     atomic_write,
     create_file,
     create_if_absent,
@@ -52,6 +52,7 @@ from recordmill.storage.stores.uploads import (
 _Item = TypeVar("_Item")
 
 __all__ = [  # of the rooms within, for all
+    "DISK_FULL",
     "GROWING_BYTES",
     "Bytes",
     "FileStorage",
@@ -84,7 +85,6 @@ __all__ = [  # of the rooms within, for all
 _LOCAL, _OBJECTS = LocalStorage(), ObjectStorage()
 os.register_at_fork(after_in_child=_OBJECTS.begin_child)
 taken_by(lambda terms: _OBJECTS.take(terms))  # also by a process that unpickles them
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def storage_of(path: str) -> FileStorage:
@@ -125,7 +125,7 @@ def read_on(paths: Iterable[str], requests: int | None, folder: str, most_bytes:
         if files:
             os.makedirs(folder, exist_ok=True)
     except OSError as error:
-        if error.errno not in _FULL:  # a cache that has no room is told of when a block is to be kept
+        if error.errno not in DISK_FULL:  # a cache that has no room is told of when a block is to be kept
             raise UsageError(f"{option('cache', folder)}: can't be made: {error.strerror}") from None
     terms = StoreSettings(requests, os.path.abspath(folder) if files else "", most_bytes, files)
     terms.take()

@@ -10,7 +10,6 @@ manifest names, and `OUT/rejects/<id>.*`.
 
 from __future__ import annotations
 
-import errno
 import functools
 import hashlib
 import io
@@ -37,6 +36,7 @@ from recordmill.shards.run import Run
 from recordmill.shards.store_run import run_at
 from recordmill.storage.codecs import find_codec
 from recordmill.storage.files import (
+    DISK_FULL,
     StoreSettings,
     check_uploaded,
     hand_over,
@@ -61,7 +61,6 @@ from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX
 
 SHARED, RUNS, ATTEMPTS_FOLDER, REJECTS_FOLDER, DATA = "shared", "runs", "made", "rejects", "data"
 PARTS = (SHARED, RUNS, ATTEMPTS_FOLDER, REJECTS_FOLDER)
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SCRATCH = ("runs", "rejects", "data", f"data/{INDEX_FOLDER}")
 
 _Value = TypeVar("_Value")
@@ -322,7 +321,7 @@ def scratch(job_folder: SharedFolder) -> Iterator[str]:
     try:
         yield folder
     except OSError as error:
-        if error.errno not in _FULL or is_remote(str(error.filename or "")):
+        if error.errno not in DISK_FULL or is_remote(str(error.filename or "")):
             raise
         where = f"{os.path.dirname(folder)} on {socket.gethostname()}"
         raise RecordmillError(f"{where}: {error.strerror}; nothing was written") from error
