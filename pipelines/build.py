@@ -96,7 +96,7 @@ class BuildResult:
         size = show_size(sum(stat(str(path)).size_bytes for path in self.shards if exists(path)))
         rejects = f", {self.rejected:,} rejected" if self.rejected else ""
         return (
-            f"<recordmill data set {self.out}: {splits} records{rejects}, {len(self.schema)} features, "
+            f"<recordmill data set {self.out}: {splits} records{rejects}, {len(self.schema)} feature{'s' * (len(self.schema) != 1)}, "
             f"{len(self.shards)} shard{'s' * (len(self.shards) != 1)}, {size}>"
         )
 

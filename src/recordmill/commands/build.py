@@ -114,7 +114,7 @@ def build_summary(result: Any) -> list[str]:
         shards = result.manifest.shard_counts[split]
         lines.append(f"  {split}: {count:,} records in {shards:,} shard{'s' if shards != 1 else ''}")
     lines.append(
-        f"  {len(result.schema)} features, {show_size(size)}"
+        f"  {len(result.schema)} feature{'s' * (len(result.schema) != 1)}, {show_size(size)}"
         + (f", label {result.schema.label}" if result.schema.label else "")
     )
     lines += [*_class_counts(result), *(f"  rejects: {path}" for path in result.rejects)]

@@ -311,7 +311,12 @@ class BuildKeywords(TypedDict, total=False):
     ]
     columns: Annotated[
         ColumnsOption,
-        {"help": "only these columns", "group": "CSV and Parquet", "kinds": ("parquet",), "common": False},
+        {
+            "help": "only these columns, or of JSON the members of each line's object",
+            "group": "CSV, JSONL and Parquet",
+            "kinds": ("csv", "jsonl", "parquet"),
+            "common": False,
+        },
     ]
     differing_columns: Annotated[
         Literal["union", "strict"],

@@ -152,6 +152,7 @@ class PlanOptions:
         parsed_bytes: For records that it parses, of which others wait in files of parsed_folder, unless that is "".
         may_lack: Features of the schema that are left out where the inputs have none of them.
         statistics: The records will be counted for them.
+        columns: Only these of CSV and JSON Lines, in this order; None is all.
     """
 
     schema: Schema | None = None
@@ -164,6 +165,7 @@ class PlanOptions:
     parsed_bytes: int = 0
     parsed_folder: str = ""
     statistics: bool = False
+    columns: tuple[str, ...] | None = None
 
     def most_line_bytes(self, allowed: int) -> int:
         """Returns how long a line, or a row, may be: as long as is allowed, and no longer than there is memory for what

@@ -44,6 +44,7 @@ class CsvOptions:
         skip_lines: Lines before the header or the first row.
         differing_columns: `union`: files may lack columns (null there) and have them in any order; `strict`: all have
             the same ones in the same order.
+        columns: Only these, by the files' own names; None is all.
         trim: Blanks and tabs around a field are dropped, before quotes too. Off: they are part of the value.
         max_row_bytes: A longer row is a reject, and reading goes on at its next line: it bounds what a quote that is
             never closed takes in.
@@ -61,6 +62,7 @@ class CsvOptions:
     comment: str | None = None
     skip_lines: int = 0
     differing_columns: str = UNION
+    columns: tuple[str, ...] | None = None
     trim: bool = False
     max_row_bytes: int = MOST_RECORD_BYTES
 

@@ -18,7 +18,7 @@ from recordmill.sources.csv.parse import UnexpectedValue
 from recordmill.sources.csv.ranges import ScannedRange
 from recordmill.sources.csv.sniff_dialect import QuoteEvidence
 from recordmill.sources.values.labels import ClassNames, note_float_label, with_label
-from recordmill.sources.values.overrides import apply_dtypes, select_declared
+from recordmill.sources.values.overrides import apply_dtypes, check_columns, select_declared
 from recordmill.storage.file_table import InputFile
 
 _MOST_TOKEN_BYTES = 40  # of a text that may stand for a null
@@ -197,9 +197,13 @@ def declared_schema(columns: Sequence[ColumnPlan], common: PlanOptions) -> tuple
     """Makes the schema before the label has classes.
 
     Raises:
-        UsageError: a declared dtype names no column, or a dtype is none for CSV.
+        UsageError: a declared dtype or `columns` names no column, or a dtype is none for CSV.
         DataError: a column that the given schema requires is missing.
     """
+    if common.columns is not None:
+        known = {column.name: column for column in columns}
+        check_columns(common.columns, known)
+        columns = [known[name] for name in dict.fromkeys(common.columns)]
     inferred = apply_dtypes(Schema(tuple(Feature(c.name, c.seen.dtype) for c in columns)), common.dtypes)
     inferred = Schema(tuple(_with_presence(feature, column) for feature, column in zip(inferred, columns, strict=True)))
     schema, notes = inferred, tuple[str, ...]()
@@ -273,7 +277,8 @@ def _check_features(schema: Schema) -> None:
 
 def untyped_names(names: Sequence[str], common: PlanOptions) -> frozenset[str]:
     """Returns the columns whose dtype need not be told from their values, since the user declares it."""
-    return frozenset(names if common.schema is not None else common.dtypes)
+    left_out = () if common.columns is None else {*names} - {*common.columns}
+    return frozenset(names if common.schema is not None else {*common.dtypes, *left_out})
 
 
 def describe_dialect(detected: str, header: str, files: int) -> tuple[str, ...]:

@@ -222,6 +222,7 @@ def plan_csv(files: Sequence[InputFile], options: CsvOptions, common: PlanOption
             agree; there are no rows at all.
     """
     options = replace(options, max_row_bytes=common.most_line_bytes(options.max_row_bytes))
+    common = replace(common, columns=options.columns)
     # of memory, for the bytes of one range: what becomes of them takes the rest
     share = common.memory_bytes // (16 * max(common.threads, 1))
     return _plan(files, options, common, min(max(share // RANGE_STEP_BYTES, 1) * RANGE_STEP_BYTES, RANGE_BYTES))

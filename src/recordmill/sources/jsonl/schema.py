@@ -11,7 +11,7 @@ most values; the records of the others are rejects. If no form has more than hal
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -127,8 +127,10 @@ class Declared:
     A given schema names all that is wanted, so that no other place can be wrong; `all_of_it` says that there is one.
     """
 
-    def __init__(self, shaped: Mapping[str, bool | None], all_of_it: bool = False) -> None:
-        self._shaped, self.all_of_it = shaped, all_of_it
+    def __init__(
+        self, shaped: Mapping[str, bool | None], all_of_it: bool = False, columns: Sequence[str] | None = None
+    ) -> None:
+        self._shaped, self.all_of_it, self.columns = shaped, all_of_it, columns
         self._above = {name[:at] for name in shaped for at, letter in enumerate(name) if letter == "."}
 
     @classmethod
@@ -138,6 +140,7 @@ class Declared:
         return cls(
             {**given, **{name: None if shape is None else bool(shape) for name, shape in shapes.items()}},
             common.schema is not None,
+            common.columns,
         )
 
     def __contains__(self, name: object) -> bool:
@@ -168,7 +171,10 @@ def infer_features(observed: Observed, declared: Declared, where: Mapping[int, t
     without_values, notes, strings = [], [], set()
     parents = {path[:-1] for path in observed.seen}
     forms: dict[Path, str | None] = {(): "an object"}  # of a place before those inside it
-    for path, seen in observed.seen.items():
+    places = list(observed.seen.items())
+    if (columns := declared.columns) is not None:
+        places = sorted((item for item in places if item[0][0] in columns), key=lambda item: columns.index(item[0][0]))
+    for path, seen in places:
         name = feature_name(path)
         if forms.get(path[:-1]) != ("a list" if path[-1] is None else "an object"):
             continue  # inside a value of a form that was not chosen

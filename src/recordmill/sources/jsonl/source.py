@@ -54,7 +54,7 @@ from recordmill.sources.jsonl.schema import Declared, Observed, feature_name, in
 from recordmill.sources.jsonl.tape import Path, Tape, TapeScanner
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.labels import ClassNames, is_named
-from recordmill.sources.values.overrides import finish_schema
+from recordmill.sources.values.overrides import check_columns, finish_schema
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Bytes, Stat, ahead, check_unchanged
@@ -65,10 +65,12 @@ _SPACE = b" \t\r\n"
 @dataclass(frozen=True)
 class JsonlOptions:
     """encoding: of all files, any that Python knows.
-    max_line_bytes: a longer line is a reject, so that no line exhausts the memory.
+    max_line_bytes: a longer line is a reject, so that no line exhausts the memory. columns: only these members of the
+    lines' objects; None is all.
     """
 
     encoding: str = "utf-8"
+    columns: tuple[str, ...] | None = None
     max_line_bytes: int = MOST_RECORD_BYTES
 
     def __post_init__(self) -> None:
@@ -308,6 +310,7 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
     """
     files, (common, base64) = FileTable.of(files), declared_base64(common)
     options = replace(options, max_line_bytes=common.most_line_bytes(options.max_line_bytes))
+    common = replace(common, columns=options.columns)
     label, asked = asked_label(common), undeclared_bytes(common)
     cache, expected = ScanCache[CachedPiece]() if asked else common.room_for_parsed(), ExpectedLayout(common, base64)
     scanned = scan_parts(
@@ -319,6 +322,7 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
     if not observed.rows:
         raise _nothing(files, options, parts)
     check_feature_count(len(observed.seen), common.memory_bytes, files[0].name if len(files) == 1 else "")
+    check_columns(options.columns or (), dict.fromkeys(str(path[0]) for path in observed.seen))
     inferred = infer_features(observed, Declared.of(common), LinePositions(files, parts))
     classes = None if label is None else ClassNames(label[0], total.classes.names)
     schema, notes = finish_schema(inferred.schema, inferred.without_values, classes, common, "the files")

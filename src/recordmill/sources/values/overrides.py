@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -281,6 +281,12 @@ def apply_dtypes(schema: Schema, dtypes: Mapping[str, str]) -> Schema:
             f"{there_are(unknown[0], schema.names)}"
         )
     return replace(schema, features=tuple(_override(f, dtypes[f.name]) if f.name in dtypes else f for f in schema))
+
+
+def check_columns(wanted: Iterable[str], known: Collection[str]) -> None:
+    """Raises UsageError if one of the columns that are wanted is not there."""
+    if absent := [name for name in wanted if name not in known]:
+        raise UsageError(f"{option('columns')}: no column {absent[0]!r}; {there_are(absent[0], known)}")
 
 
 def _override(feature: Feature, text: str) -> Feature:
