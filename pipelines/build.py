@@ -27,7 +27,7 @@ from recordmill.building.plan import BuildPlan, group_units
 from recordmill.building.run_file import KeyBuckets
 from recordmill.building.strata_count import check_stratum, count_strata
 from recordmill.building.workers.shared_files import SharedFolder, begin_build
-from recordmill.checks.expectations import read_expectations
+from recordmill.checks.constraints import read_expectations
 from recordmill.options.commands import with_keywords
 from recordmill.options.option import is_local
 from recordmill.pipelines.beam_run import check_runner, run_pipeline, sent_plan

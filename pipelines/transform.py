@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import DataError, MissingExtraError, RecordmillError, UsageError
+from recordmill.base.machine import limit_reached
 from recordmill.base.option_names import option
 from recordmill.base.progress import Progress
 from recordmill.base.suggestions import there_are
-from recordmill.base.system_limits import limit_reached
 from recordmill.building.plan import BuildPlan
 from recordmill.building.workers.shared_files import SharedFolder, share_plan
 from recordmill.options.option import is_local

@@ -24,7 +24,7 @@ from recordmill.building.reconcile import AccountsError, reconcile
 from recordmill.building.run_file import ENTRY_DTYPE, Histogram, RunFile
 from recordmill.building.shard_writer import WrittenShard
 from recordmill.building.slices import RunSlice
-from recordmill.checks.expectations import ExpectationError
+from recordmill.checks.constraints import ExpectationError
 from recordmill.shards.grammar import ShardName
 from recordmill.shards.manifest import INDEX_FOLDER, generations
 

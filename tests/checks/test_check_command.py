@@ -16,7 +16,7 @@ from PIL import Image
 import recordmill
 from recordmill.__main__ import main
 from recordmill.base.errors import UsageError
-from recordmill.checks.expectations import ExpectationError
+from recordmill.checks.constraints import ExpectationError
 
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
 

@@ -16,13 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
-from recordmill.checks.comparison import drift, skew
-from recordmill.checks.distance import (
+from recordmill.checks.comparison import (
     BucketHistogram,
     divergence_allowance,
+    drift,
     jensen_shannon,
     l_infinity,
     share_allowance,
+    skew,
     unseen_share,
 )
 from recordmill.checks.rules import Rules, read_rules

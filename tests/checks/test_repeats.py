@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from recordmill.base.siphash import U64
 from recordmill.checks import hamming
-from recordmill.checks.hamming import near_pairs
-from recordmill.checks.repeats import ContentDigests, Repeated
+from recordmill.checks.repeats import ContentDigests, Repeated, near_pairs
 from recordmill.records.images.similarity import NEAR_BITS
 
 

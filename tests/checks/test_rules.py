@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 
 from recordmill.base.errors import UsageError
-from recordmill.checks.constraints import constraints
-from recordmill.checks.expectations import ExpectationError, check_expectations, read_expectations
+from recordmill.checks.constraints import ExpectationError, check_expectations, constraints, read_expectations
 from recordmill.checks.rules import Rules, Threshold, Thresholds, read_rules
 from recordmill.checks.schema_rules import schema_changes, schema_rules
 from recordmill.checks.violations import Violation

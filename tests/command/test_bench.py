@@ -13,8 +13,8 @@ from made_data_set import mixed_rows, write_data_set
 
 from recordmill.__main__ import main
 from recordmill.base.errors import MissingExtraError, UsageError
+from recordmill.commands.bench import BENCH_OUTPUTS, Measured, measure
 from recordmill.pipelines.build import build
-from recordmill.reader.bench import BENCH_OUTPUTS, Measured, measure
 from recordmill.reader.dataset import open
 from recordmill.reader.prefetch.protocols import STAGES
 

@@ -19,7 +19,7 @@ from kit import run_python
 
 import recordmill
 from recordmill.__main__ import main
-from recordmill.base.system_limits import SystemLimit, limit_reached
+from recordmill.base.machine import SystemLimit, limit_reached
 
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
 
@@ -297,7 +297,7 @@ def test_a_signal_ends_it_with_130_and_leaves_nothing(tmp_path: Path, stop: sign
     script = f"""
 import sys, time
 from recordmill.__main__ import main
-from recordmill.base.system_limits import SystemLimit, limit_reached
+from recordmill.base.machine import SystemLimit, limit_reached
 def mark():
     open({str(tmp_path / "mark")!r}, "w").close()
 def slow(rounds):
@@ -325,7 +325,7 @@ def test_a_signal_after_the_commit_says_that_the_data_set_is_complete(rows: Path
 import os, signal, sys, time
 import recordmill.building.commit as m
 from recordmill.__main__ import main
-from recordmill.base.system_limits import SystemLimit, limit_reached
+from recordmill.base.machine import SystemLimit, limit_reached
 tidy = m.tidy
 m.tidy = lambda *a: (os.kill(os.getpid(), signal.SIGINT), time.sleep(1), tidy(*a))
 sys.exit(main(["build", {str(rows)!r}, "--out", {str(tmp_path / "out")!r}, "--quiet"]))
@@ -369,7 +369,7 @@ def test_nothing_disturbs_the_end_of_what_is_done(rows: Path, tmp_path: Path) ->
     script = f"""
 import atexit, os, signal, sys
 from recordmill.__main__ import main
-from recordmill.base.system_limits import SystemLimit, limit_reached
+from recordmill.base.machine import SystemLimit, limit_reached
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     atexit.register(os.kill, os.getpid(), number)
 sys.argv[1:] = ["build", {str(rows)!r}, "--out", {str(tmp_path / "out")!r}, "--quiet"]

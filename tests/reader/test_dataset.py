@@ -366,7 +366,7 @@ assert not loaded, (loaded, {code!r})
 STEPS = (
     "from recordmill.reader import Dataset, Ragged, Strings, open, open_columns",
     "import recordmill.reader.dataset, recordmill.reader.training, recordmill.reader.mixture",
-    "import recordmill.reader.inspect.summary, recordmill.reader.batches.iterator",
+    "import recordmill.reader.inspect.summary, recordmill.reader.batches.source",
     "import recordmill; ds = recordmill.open({out!r}); ds.to_table(); ds.to_numpy(); "
     "list(ds.batches(8, shuffle=True)); ds[3]",
     "recordmill.read({out!r}, {to!r}, to='npy'); recordmill.verify({out!r})",

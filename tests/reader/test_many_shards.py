@@ -20,7 +20,7 @@ from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 from recordmill.base.errors import DataError
 from recordmill.base.lru import LruLimit, LruSlot
 from recordmill.reader.dataset import open
-from recordmill.reader.prefetch.frames import Streams, ordered_frames
+from recordmill.reader.prefetch.prefetcher import Streams, ordered_frames
 from recordmill.reader.rows import make_record_plan, parse_record, value_of
 from recordmill.reader.take import range_loads, take_rows
 from recordmill.records.columns.conversions import Decoding

@@ -19,8 +19,7 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.batches.plan import make_schedule
 from recordmill.reader.dataset import Dataset, open
 from recordmill.reader.options.training import Order
-from recordmill.reader.prefetch.frames import Streams
-from recordmill.reader.prefetch.prefetcher import Fetcher
+from recordmill.reader.prefetch.prefetcher import Fetcher, Streams
 from recordmill.records.columns.predicate import Predicate
 from recordmill.storage.codecs import SHARD_SUFFIXES
 

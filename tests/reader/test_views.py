@@ -20,7 +20,7 @@ from made_data_set import FOLDER, MIXED, mixed_rows, windows, write_data_set
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import Dataset, open
-from recordmill.reader.sampling.subset import RecordSubset
+from recordmill.reader.sampling.sampler import RecordSubset
 from recordmill.records.columns.ragged import Strings
 from recordmill.records.example.encode import encode
 from recordmill.storage.codecs import SHARD_SUFFIXES

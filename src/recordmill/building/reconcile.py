@@ -22,7 +22,7 @@ from recordmill.building.commit import commit, publish_files, upload_files
 from recordmill.building.ingest import Ingested
 from recordmill.building.plan import BuildPlan
 from recordmill.building.shard_writer import WrittenShard
-from recordmill.checks.expectations import check_expectations
+from recordmill.checks.constraints import check_expectations
 from recordmill.schemas.tfmd import to_pbtxt
 from recordmill.shards.checksums import add_sums
 from recordmill.shards.grammar import ShardName

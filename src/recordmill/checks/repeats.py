@@ -13,11 +13,27 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from recordmill.base import native
 from recordmill.base.arrays import Bytes, Int64s
 from recordmill.base.siphash import U64, hash_bytes
+from recordmill.records.images.similarity import NEAR_BITS
 from recordmill.statistics.value_sketch import hash_texts
 from recordmill.storage.files import create_file, map_file, write_all
 from recordmill.storage.folders import join, make_scratch, remove_tree
+
+_FOUND_AT_ONCE = 1 << 16  # pairs of one array
+
+
+def near_pairs(hashes: U64) -> Iterator[tuple[Int64s, Int64s]]:
+    """Yields each pair of rows of hashes, [n, 4] words, that differ in at most NEAR_BITS bits, once, as (smaller,
+    larger) numbers, some at a time.
+    """
+    hashes, search = np.ascontiguousarray(hashes), native.PairSearch(most_bits=NEAR_BITS)
+    one, other = np.empty(_FOUND_AT_ONCE, np.int64), np.empty(_FOUND_AT_ONCE, np.int64)
+    while search.row < len(hashes):
+        if count := native.find_near_pairs(hashes, search, one, other):
+            yield one[:count].copy(), other[:count].copy()
+
 
 _ROW = np.dtype([("high", "<u8"), ("low", "<u8"), ("place", "<u8")])
 _SPLIT_SHIFT = 48  # of `place`: the split above it, the record's number below

@@ -148,7 +148,7 @@ def _check_command(parser: argparse.ArgumentParser, wanted: str) -> None:
 
 def _run(args: argparse.Namespace, is_process: bool) -> int:
     from recordmill.base.errors import RecordmillError, UsageError
-    from recordmill.base.system_limits import limit_reached
+    from recordmill.base.machine import limit_reached
 
     try:
         code = int(args.run(args))

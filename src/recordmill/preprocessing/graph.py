@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.machine import limit_reached
 from recordmill.base.option_names import option
-from recordmill.base.system_limits import limit_reached
 from recordmill.storage.files import read_range
 from recordmill.storage.folders import is_folder, names_in
 

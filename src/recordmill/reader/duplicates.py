@@ -17,8 +17,7 @@ from recordmill.base.option_names import option
 from recordmill.base.siphash import U64
 from recordmill.base.sizes import percent
 from recordmill.base.threads import thread_map
-from recordmill.checks.hamming import near_pairs
-from recordmill.checks.repeats import ContentDigests, Repeated
+from recordmill.checks.repeats import ContentDigests, Repeated, near_pairs
 from recordmill.checks.rules import Repeats, Rules
 from recordmill.checks.violations import Violation
 from recordmill.reader.images.columns import image_features

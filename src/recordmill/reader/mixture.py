@@ -16,8 +16,7 @@ import pyarrow as pa
 from recordmill.base.arrays import Int64s
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.prefetch.protocols import Counted, Fetchable, Mixed
-from recordmill.reader.sampling.sampler import Proportions
-from recordmill.reader.sampling.subset import RecordSubset
+from recordmill.reader.sampling.sampler import Proportions, RecordSubset
 from recordmill.reader.training import Trainable
 from recordmill.records.columns.conversions import Decoding
 from recordmill.schemas.arrow import to_arrow

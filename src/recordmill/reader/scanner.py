@@ -22,7 +22,7 @@ from recordmill.base.sizes import MOST_ROWS, whole_number_of
 from recordmill.base.suggestions import there_are
 from recordmill.base.threads import thread_map
 from recordmill.reader.options.images import Images
-from recordmill.reader.sampling.subset import RecordSubset
+from recordmill.reader.sampling.sampler import RecordSubset
 from recordmill.reader.take import head_loads, range_loads, spans_of
 from recordmill.reader.view import (
     Condition,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
     from typing_extensions import Unpack
 
-    from recordmill.reader.batches.iterator import Batches
+    from recordmill.reader.batches.source import Batches
     from recordmill.reader.options.training import FormKeywords, TensorFlowKeywords, TrainingKeywords
     from recordmill.reader.prefetch.protocols import Fetchable
     from recordmill.reader.torch.datasets import TorchBatches, TorchRecords
@@ -34,7 +34,7 @@ class Trainable:
         Raises:
             UsageError: options that do not fit, or a state of something else.
         """
-        from recordmill.reader.batches.iterator import Batches
+        from recordmill.reader.batches.source import Batches
 
         return Batches(self, Training.of(batch_size, options))
 

@@ -22,7 +22,7 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.base.suggestions import there_are
 from recordmill.base.threads import thread_map
 from recordmill.reader.options.images import Images, ImageTarget
-from recordmill.reader.sampling.subset import RecordSubset
+from recordmill.reader.sampling.sampler import RecordSubset
 from recordmill.reader.take import record_numbers
 from recordmill.records.columns.conversions import Decoding, Specs, check_once, listed_names, raw_step, reshape_step
 from recordmill.records.columns.convert import ConversionStep

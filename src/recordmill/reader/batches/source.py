@@ -4,23 +4,148 @@ read, decoded and with images on threads ahead of the consumer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+import numpy as np
+import pyarrow as pa
+
 from recordmill.base.buffers import let_go
-from recordmill.base.errors import UsageError
+from recordmill.base.errors import DataError, UsageError
 from recordmill.base.threads import closed_at_exit
 from recordmill.reader.batches.collate import Batch, Collator, padded_row_bytes
-from recordmill.reader.batches.on_bad import Refill, image_step
 from recordmill.reader.batches.plan import StepChunk, StepPlan, plan_steps
 from recordmill.reader.images.columns import ImageDecoder, images_by_feature
 from recordmill.reader.options.collation import Bucketed, Packed, refuse_packed_images
 from recordmill.reader.options.images import Images
-from recordmill.reader.options.training import Training
-from recordmill.reader.prefetch.prefetcher import Fetcher
+from recordmill.reader.options.training import BATCH_SIZE, Training
+from recordmill.reader.prefetch.prefetcher import Fetcher, StepRows, record_location
 from recordmill.reader.prefetch.protocols import Fetchable, timed
+from recordmill.reader.sampling.schedule import Schedule, State
 from recordmill.schemas.feature import Schema
+
+DecodeStepImages = Callable[[StepChunk], StepChunk]
+
+
+def image_step(dataset: Fetchable, schema: Schema, decoder: ImageDecoder, on_bad: str) -> DecodeStepImages:
+    """A function for the fetcher's threads: a chunk to one with images.
+
+    It raises DataError where an image can't be decoded, with "skip" it leaves that row out.
+    """
+
+    def find(chunk: StepChunk) -> StepChunk:
+        with timed("images"):
+            images, bad = decoder.decode(chunk.rows, schema)
+        if not bad:
+            return replace(chunk, images=images)
+        if on_bad == "error":
+            path, place = record_location(dataset.files, dataset.ends, int(chunk.rows.numbers[bad[0][0]]))
+            raise DataError(bad[0][1], source=path, place=place)
+        return _without(replace(chunk, images=images), bad)
+
+    return find
+
+
+def _without(chunk: StepChunk, bad: list[tuple[int, str]]) -> StepChunk:
+    rows = chunk.rows
+    assert rows.positions is not None
+    named = tuple((int(rows.numbers[row]), reason) for row, reason in bad)
+    good = np.delete(np.arange(len(rows.numbers)), [row for row, _ in bad])
+    left = StepRows(
+        rows.step_range,
+        rows.batch.take(pa.array(good)),
+        np.array([0, len(good)], np.int64),
+        rows.numbers[good],
+        None,
+        rows.positions[good],
+        rows.bad + named,
+    )
+    return StepChunk(left, images={name: array[good] for name, array in chunk.images.items()})
+
+
+class Refill:
+    """Batches of what can be used. skipped: how many records were left out so far."""
+
+    def __init__(self, dataset: Fetchable, schedule: Schedule, drop_remainder: bool) -> None:
+        self._dataset, self._begin, self._drop = dataset, schedule, drop_remainder
+        self.schedule = schedule  # what is left of it after the batch that was given last
+        self.skipped = 0
+        self._of_epoch: list[tuple[int, str]] = []
+
+    def chunks(self, chunks_read: Iterable[StepChunk]) -> Iterator[StepChunk]:
+        """Yields the same rows in batches of one size but for an epoch's last one; a warning at an epoch's end says
+        how many were left out.
+        """
+        pending: list[StepChunk] = []
+        for one in chunks_read:
+            if pending and pending[0].rows.step_range.epoch != one.rows.step_range.epoch:
+                yield from self._ended(pending)
+                pending = []
+            self._of_epoch += one.rows.bad
+            self.skipped += len(one.rows.bad)
+            pending = [_joined([*pending, one])]
+            size = self._begin.steps.batch_size
+            whole = len(pending[0].rows.numbers) // size * size
+            if whole:
+                yield _cut(pending[0], 0, whole, size)
+                pending = [_cut(pending[0], whole, len(pending[0].rows.numbers), size)]
+        yield from self._ended(pending)
+
+    def advance(self, rows: StepRows, row_end: int) -> None:
+        """Notes that the batch was given that ends with this row."""
+        assert rows.positions is not None
+        position = int(rows.positions[row_end - 1]) + 1
+        self.schedule = replace(self._begin, epoch=rows.step_range.epoch, position=position)
+
+    def end(self) -> None:
+        """Notes that nothing is left, also where the last records were left out."""
+        self.schedule = self._begin.end()
+
+    def _ended(self, pending: list[StepChunk]) -> Iterator[StepChunk]:
+        if pending and len(pending[0].rows.numbers) and not self._drop:
+            yield pending[0]
+        if pending and self._of_epoch:
+            self._tell(pending[0].rows.step_range.epoch)
+        self._of_epoch = []
+
+    def _tell(self, epoch: int) -> None:
+        number, reason = self._of_epoch[0]
+        path, place = record_location(self._dataset.files, self._dataset.ends, number)
+        count = len(self._of_epoch)
+        warnings.warn(
+            f"epoch {epoch}: {count} of {len(self._dataset)} records {'was' if count == 1 else 'were'} skipped "
+            f'(on_bad="skip"); the first: {path}: {place}: {reason}',
+            stacklevel=2,
+        )
+
+
+def _joined(chunks: list[StepChunk]) -> StepChunk:
+    """The rows of these, which are of one epoch, as one."""
+    if len(chunks) == 1:
+        return chunks[0]
+    rows = [one.rows for one in chunks]
+    numbers = np.concatenate([one.numbers for one in rows])
+    positions = np.concatenate([one.positions for one in rows if one.positions is not None])
+    edges = np.array([0, len(numbers)], np.int64)
+    batch = pa.concat_batches([one.batch for one in rows])
+    images = {name: np.concatenate([one.images[name] for one in chunks]) for name in chunks[0].images}
+    return StepChunk(StepRows(rows[0].step_range, batch, edges, numbers, None, positions), images=images)
+
+
+def _cut(chunk: StepChunk, begin: int, end: int, size: int) -> StepChunk:
+    """Rows [begin, end) in steps of so many."""
+    rows = chunk.rows
+    assert rows.positions is not None
+    edges = np.append(np.arange(0, end - begin, size), end - begin).astype(np.int64)
+    part = slice(begin, end)
+    cut = StepRows(
+        rows.step_range, rows.batch.slice(begin, end - begin), edges, rows.numbers[part], None, rows.positions[part]
+    )
+    return StepChunk(cut, images={name: array[part] for name, array in chunk.images.items()})
+
 
 _Result = TypeVar("_Result")
 
@@ -135,3 +260,101 @@ class BatchSource:
     def columns(self, chunk: StepChunk) -> Batch:
         """Columns by name of the whole chunk."""
         return self.collator.columns(chunk, self.schema, self.dataset)
+
+
+class Batches(Iterator[Any]):
+    """The batches of a schedule, read ahead on threads. `state()` says where the next one stands.
+
+    Its arrays are views of larger ones, which are there as long as one of them is. `cut` counts the records of each
+    packed feature that were longer than a row, of this host, as far as they were read.
+    """
+
+    def __init__(self, dataset: Fetchable, options: Training) -> None:
+        source = BatchSource.of(dataset, options)
+        begin = source.plan(options.batch_size or BATCH_SIZE).at_open_step()
+        self._plan = begin.iteration(0, options.order.epochs)
+        self._refill = source.refill(self._plan)
+        self._step = 0
+        self._place: tuple[int, int] | None = None
+        self.cut: dict[str, int] = {}
+        self._batches = _generate(source, self._plan, self._refill, self.cut)
+
+    def __next__(self) -> Any:
+        batch, self._place = next(self._batches)
+        self._step += 1
+        return batch
+
+    def __len__(self) -> int:
+        """Returns how many batches are left.
+
+        Raises:
+            TypeError: there is no end, they are packed, or nobody can know.
+        """
+        if self._refill is not None:
+            raise TypeError('how many batches on_bad="skip" leaves is known at the end only')
+        left = self._plan.remaining
+        if left is None:
+            raise TypeError("batches without end (epochs=None) have no number")
+        return left - self._step
+
+    @property
+    def schedule(self) -> Schedule:
+        """Returns the steps that are left."""
+        if self._refill is not None:
+            return self._refill.schedule
+        if self._plan.packs is None:
+            return self._plan.after(self._step)
+        if self._place is None:
+            return self._plan.schedule
+        return replace(self._plan.schedule, epoch=self._place[0], position=self._place[1])
+
+    @property
+    def skipped(self) -> int:
+        """Number of records that `on_bad="skip"` has left out so far, those that were read ahead included."""
+        return 0 if self._refill is None else self._refill.skipped
+
+    def state(self) -> State:
+        """Returns where the next batch stands, as JSON takes it.
+
+        `ds.batches(..., state=...)` goes on there, also on another number of hosts (in the middle of steps that were
+        bucketed together, on the same number). The state of the end begins the next epoch, and so the next iteration.
+        """
+        return self._plan.state(self.schedule)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("batches are not pickled: save their state(), and give it as state= where they go on")
+
+    def close(self) -> None:
+        """Stops reading ahead."""
+        self._batches.close()
+
+
+def _generate(
+    source: BatchSource, plan: StepPlan, refill: Refill | None, cut: dict[str, int]
+) -> Generator[tuple[Any, tuple[int, int] | None], None, None]:
+    """Yields each batch, and where the next one stands if its number does not say it."""
+
+    def finish(chunk: StepChunk) -> tuple[list[Any], StepChunk]:
+        return [source.collator.assemble(step) for step in source.steps(chunk)], chunk
+
+    for batches, chunk in source.chunks(plan, finish, refill):
+        count_cut(chunk.cut, cut)
+        ends = chunk.ends or itertools.repeat(None)
+        for batch, end, row_end in zip(batches, ends, chunk.rows.edges[1:].tolist(), strict=False):
+            if refill is not None:
+                refill.advance(chunk.rows, row_end)
+            yield batch, end
+    if refill is not None:
+        refill.end()
+
+
+def count_cut(more: Mapping[str, int], cut: dict[str, int]) -> None:
+    """Adds to the records that were cut, and tells of the first ones."""
+    for name, records in more.items():
+        if name not in cut:
+            warnings.warn(
+                f"feature {name!r} has records that are longer than a packed row: they are cut to it, and `cut` of the "
+                "iterator counts them",
+                stacklevel=3,
+            )
+        cut[name] = cut.get(name, 0) + records

@@ -14,8 +14,7 @@ import pyarrow as pa
 from recordmill.base.buffers import again
 from recordmill.base.errors import UsageError
 from recordmill.base.threads import Budget
-from recordmill.reader.images.decode import Box, Encoded, box_of
-from recordmill.reader.images.resize import resize_into
+from recordmill.reader.images.decode import Box, Encoded, box_of, resize_into
 from recordmill.reader.options.images import Images, ImageTarget, RandomCrop
 from recordmill.reader.prefetch.prefetcher import StepRows
 from recordmill.reader.prefetch.protocols import Fetchable

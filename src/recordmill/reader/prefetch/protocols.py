@@ -16,8 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.arrays import Int64s
-from recordmill.reader.sampling.sampler import Proportions
-from recordmill.reader.sampling.subset import RecordSubset
+from recordmill.reader.sampling.sampler import Proportions, RecordSubset
 from recordmill.records.columns.conversions import Decoding
 from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess

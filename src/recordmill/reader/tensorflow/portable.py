@@ -112,7 +112,7 @@ def _as_stored(data: Any, native: Any, wanted: Images) -> Any:
 
 
 def _resized(image: Any, wanted: Images) -> Any:
-    """Resizes an image as `reader.images.resize` does."""
+    """Resizes an image as `reader.images.decode` does."""
     image.set_shape([None, None, wanted.channels])
     image = tf.image.resize(image, [wanted.height, wanted.width], antialias=wanted.antialias)
     if wanted.numpy_dtype == np.uint8:

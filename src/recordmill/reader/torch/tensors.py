@@ -20,10 +20,8 @@ import numpy as np
 import torch
 
 from recordmill.reader.batches.collate import VALID, Batch
-from recordmill.reader.batches.iterator import count_cut
-from recordmill.reader.batches.on_bad import Refill, image_step
 from recordmill.reader.batches.plan import StepChunk, StepPlan
-from recordmill.reader.batches.source import BatchSource
+from recordmill.reader.batches.source import BatchSource, Refill, count_cut, image_step
 from recordmill.reader.images.columns import ImageDecoder
 from recordmill.reader.options.collation import Collation, OneHot
 from recordmill.reader.prefetch.prefetcher import step_records
