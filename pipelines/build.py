@@ -95,10 +95,9 @@ class BuildResult:
         splits = ", ".join(f"{name} {count:,}" for name, count in self.records.items())
         size = show_size(sum(stat(str(path)).size_bytes for path in self.shards if exists(path)))
         rejects = f", {self.rejected:,} rejected" if self.rejected else ""
-        return (
-            f"<recordmill data set {self.out}: {splits} records{rejects}, {len(self.schema)} feature{'s' * (len(self.schema) != 1)}, "
-            f"{len(self.shards)} shard{'s' * (len(self.shards) != 1)}, {size}>"
-        )
+        features = f"{len(self.schema)} feature{'s' * (len(self.schema) != 1)}"
+        shards = f"{len(self.shards)} shard{'s' * (len(self.shards) != 1)}"
+        return f"<recordmill data set {self.out}: {splits} records{rejects}, {features}, {shards}, {size}>"
 
     def _repr_html_(self) -> str:
         """What notebooks show: where it lies, its splits, features and notes."""

@@ -26,6 +26,7 @@ from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.exporting import store_publish
 from recordmill.records.writers.outputs import OUTPUT_NAMES
 from recordmill.shards import store_run
+from recordmill.storage.files import stat
 from recordmill.storage.stores import uploads
 
 STORES = (s3_server, azure_server)
@@ -86,27 +87,28 @@ def test_a_read_into_a_store_is_the_local_one(
 @pytest.mark.parametrize(
     "to", ["parquet", *(pytest.param(to, marks=pytest.mark.sweep) for to in ("arrow", "jsonl", "csv"))]
 )
-def test_what_is_put_while_it_is_made_is_the_local_file(
+def test_what_is_put_while_others_are_made_is_the_local_file(
     store: Store, out: str, large: str, tmp_path: Path, to: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(uploads, "UPLOAD_PART_BYTES", 5 << 20)  # 5 MiB: the least that S3 takes
     options = {"to": to, "file_size": "15MB"}
     recordmill.read(large, tmp_path / "near", **options)
     out = f"{out}-{to}"
-    begun, left = threading.Semaphore(0), list[object]()
-    put, end, upload_all = uploads.GrowingFile.put, uploads.GrowingFile.end, uploads.upload_all
-    with monkeypatch.context() as patched:  # no file is whole before its upload has begun
-        patched.setattr(uploads.GrowingFile, "put", lambda self, uri: begun.release() or put(self, uri))
-        patched.setattr(
-            uploads.GrowingFile,
-            "end",
-            lambda self, whole: (not whole or begun.acquire(timeout=60)) and end(self, whole),
-        )
+    left, put, upload_all = list[object](), store_publish.Uploads.put, store_publish.upload_all
+
+    def put_at_once(self: store_publish.Uploads, path: Path, name: str) -> None:
+        put(self, path, name)
+        self._under_way[f"{self.data}/{name}"].exception(60)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store_publish.Uploads, "put", put_at_once)
         patched.setattr(store_publish, "upload_all", lambda *given: left.append(given[1]) or upload_all(*given))
         recordmill.read(large, out, storage_requests=64, **options)
     assert left == [{}]
     assert result(store, out) == local(tmp_path / "near")
-    assert recordmill.read(large, f"{out}-1", storage_requests=1, **options).written == 40
+    with monkeypatch.context() as patched:  # what failed then is put when all are made
+        patched.setattr(store_publish, "upload", lambda *given: stat("/nowhere"))
+        assert recordmill.read(large, f"{out}-1", storage_requests=1, **options).written == 40
     assert result(store, f"{out}-1") == result(store, out)
     shutil.copytree(large, tmp_path / "bad")
     shard = max((tmp_path / "bad").rglob("*.tfrecord"))

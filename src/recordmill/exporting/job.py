@@ -9,7 +9,6 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -72,18 +71,14 @@ class JobAccount:
         return OutputAccount(*names, self.read, self.written, rejected, self.filtered, tuple(self.notes))
 
 
-def _nobody(path: Path, name: str) -> AbstractContextManager[None]:
-    return nullcontext()
-
-
 @dataclass(frozen=True)
 class Keeping:
-    """What becomes of outputs. is_durable: they are to outlast a loss of power. follow: gives the context within which
-    an output that only appends, of that name, is written to a path of its own.
+    """What becomes of outputs. is_durable: they are to outlast a loss of power. finished: is told of each one, its path
+    and its name, when it is whole.
     """
 
     is_durable: bool = True
-    follow: Callable[[Path, str], AbstractContextManager[None]] = _nobody
+    finished: Callable[[Path, str], None] = lambda path, name: None
 
 
 FINISHED = Keeping()
@@ -234,10 +229,9 @@ def write_output(
     settings = WriterSettings(plan.layout or plan.options.own, split, plan.memory_bytes)
     writer = output.new_writer(temporary, plan.schema, settings)
     try:
-        with keeping.follow(temporary, path.name) if output.appends else nullcontext():
-            for batch in batches:
-                writer.write(batch)
-            writer.close()
+        for batch in batches:
+            writer.write(batch)
+        writer.close()
         if keeping.is_durable and not output.is_durable:
             for written in paths_in(temporary) if is_folder(temporary) else [temporary]:
                 sync_file(written)
@@ -248,6 +242,7 @@ def write_output(
     if is_folder(path):
         remove_tree(path)
     rename(temporary, path)
+    keeping.finished(path, path.name)
     return writer
 
 

@@ -1,5 +1,5 @@
-"""The commit of a read to a store: outputs become objects below `data-<id>/`, those that grow at their ends while they
-are made, all others when they are; and then `_reads/<generation>.json` is put if no other read was first.
+"""The commit of a read to a store: outputs become objects below `data-<id>/`, files as soon as they are made,
+folders when all are; and then `_reads/<generation>.json` is put if no other read was first.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,20 +27,20 @@ from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run import RunFolder
 from recordmill.shards.store_run import StoreRun, objects_of, result_name, result_numbers, results, work_folder
 from recordmill.storage.files import (
-    GROWING_BYTES,
-    GrowingFile,
+    UPLOAD_BYTES,
     check_uploaded,
     listed_objects,
     put_object,
     remove_objects,
     stat,
+    upload,
     upload_all,
 )
-from recordmill.storage.folders import files_below, join, names_in, remove_file
+from recordmill.storage.folders import files_below, is_file, join, names_in, remove_file
 from recordmill.storage.json_fields import read_bounded
 from recordmill.storage.walk import DATA_PREFIX, RESULTS, RUN_PREFIX, SUMMARY_NAME
 
-_GROWING = 8  # outputs that are put while they are made
+_AT_ONCE = 8  # outputs that are put while others are made
 
 
 class Uploads:
@@ -48,7 +48,7 @@ class Uploads:
     committed.
 
     folder: of the run, on this machine. at_once: how many outputs
-    are put while they are made; 0: none. finished: what earlier processes of this read have.
+    are put while others are made; 0: none. finished: what earlier processes of this read have.
     """
 
     def __init__(self, folder: RunFolder, out: str, finished: Finished | None, memory_bytes: int, at_once: int) -> None:
@@ -56,7 +56,7 @@ class Uploads:
         self.run, self.data = StoreRun(out, folder.id), f"{DATA_PREFIX}{folder.id}"
         self.finished = finished
         self._there: dict[str, int] = {}  # objects that an earlier process of this read has put, and their sizes
-        self._growing: dict[str, tuple[GrowingFile, Future[bool]]] = {}
+        self._under_way: dict[str, Future[None]] = {}
         self._may_be_there, self._files = finished is not None, dict[str, str]()
 
     def __enter__(self) -> Uploads:
@@ -68,27 +68,16 @@ class Uploads:
         self._pool = ThreadPoolExecutor(max(self._at_once, 1), thread_name_prefix="recordmill-upload")
         return self
 
-    @contextlib.contextmanager
-    def follow(self, path: Path, name: str) -> Iterator[None]:
-        """Within it, the file at that path grows, and becomes the output of that name; an error within it: it doesn't.
-        The file may have another path behind it.
-        """
-        if not self._at_once:
-            yield
-            return
-        self._may_be_there = True
-        key, growing = f"{self.data}/{name}", GrowingFile(str(path))
-        self._growing[key] = growing, self._pool.submit(self._put, growing, f"{self.out}/{key}")
-        try:
-            yield
-        except BaseException:
-            growing.end(whole=False)
-            raise
-        growing.end(whole=True)
+    def put(self, path: Path, name: str) -> None:
+        """Starts to upload the output of that name, which is whole, from that path while others are made."""
+        if self._at_once and is_file(path):
+            self._may_be_there = True
+            key = f"{self.data}/{name}"
+            self._under_way[key] = self._pool.submit(self._put, str(path), f"{self.out}/{key}")
 
-    def _put(self, growing: GrowingFile, uri: str) -> bool:
+    def _put(self, path: str, uri: str) -> None:
         self._begun.result()  # the lease is there before any object
-        return growing.put(uri)
+        upload(path, uri, stat(path).size_bytes)
 
     def _left_there(self, outputs: Set[str]) -> dict[str, int]:
         """The objects of outputs that are kept, with their sizes; all others that an earlier process of this read has
@@ -123,27 +112,25 @@ class Uploads:
         return [f"{data}/{name}" for name in names], rejects
 
     def _is_put(self, key: str, path: str) -> bool:
-        """Whether the object is there: put by an earlier process, or while its file grew; where that failed, the whole
-        file is put anew.
+        """Whether the object is there: put by an earlier process, or while others were made; where that failed, it is
+        put anew.
         """
         if self._there.get(key) == stat(path).size_bytes:
             return True
-        if key in self._growing:
-            _, future = self._growing[key]
-            with contextlib.suppress(OSError):
-                return not future.cancel() and future.result()
+        future = self._under_way.get(key)
+        if future is None or future.cancel():
+            return False
+        with contextlib.suppress(OSError):
+            future.result()
+            return True
         return False
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for growing, _ in self._growing.values():
-            growing.end(whole=False)
         self._pool.shutdown(cancel_futures=True)
         self._tidied.cancel()
         self._own.shutdown()
-        for growing, _ in self._growing.values():
-            growing.close()
         if self._begun.exception() is None:
             if self._may_be_there:
                 self.run.discard()
@@ -153,13 +140,11 @@ class Uploads:
 def uploads_of(
     plan: ReadPlan, folder: RunFolder, out: str, finished: Finished | None, threads: int, memory_bytes: int
 ) -> Uploads:
-    """Those of a read, by which as many outputs are put while they are made as fit into the memory that the read itself
-    does not need.
-    """
+    """Makes the uploads of a read: as many at once as fit into the memory that the read itself does not need."""
     left = memory_bytes - read_peak_bytes(threads)
     if any(isinstance(step, DecodeImages) for step in plan.steps):  # which may take all
         left = 0
-    return Uploads(folder, out, finished, memory_bytes, max(min(left // GROWING_BYTES, _GROWING), 0))
+    return Uploads(folder, out, finished, memory_bytes, max(min(left // UPLOAD_BYTES, _AT_ONCE), 0))
 
 
 _OURS = (RUN_PREFIX, DATA_PREFIX, f"{RESULT_REJECTS}/", f"{RESULTS}/")
@@ -213,7 +198,7 @@ class StorePublication(Publication):
     def keeping(self) -> Keeping:
         if self.uploads is None:
             return FINISHED
-        return Keeping(is_durable=self.uploads.finished is not None, follow=self.uploads.follow)
+        return Keeping(is_durable=self.uploads.finished is not None, finished=self.uploads.put)
 
     @property
     def is_complete(self) -> bool:

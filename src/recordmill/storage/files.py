@@ -38,14 +38,14 @@ from recordmill.storage.stores.local import LocalStorage, stat_of
 from recordmill.storage.stores.objects import ObjectStorage, StoreSettings, taken_by
 from recordmill.storage.stores.protocol import FileStorage, Reader, Stat
 from recordmill.storage.stores.uploads import (
-    GROWING_BYTES,
-    GrowingFile,
+    UPLOAD_BYTES,
     check_uploaded,
     keeps_what_is_there,
     listed_objects,
     put_object,
     put_objects,
     remove_objects,
+    upload,
     upload_all,
 )
 
@@ -53,10 +53,9 @@ _Item = TypeVar("_Item")
 
 __all__ = [  # of the rooms within, for all
     "DISK_FULL",
-    "GROWING_BYTES",
+    "UPLOAD_BYTES",
     "Bytes",
     "FileStorage",
-    "GrowingFile",
     "Reader",
     "Stat",
     "StoreSettings",
@@ -78,6 +77,7 @@ __all__ = [  # of the rooms within, for all
     "stat_of",
     "sync_file",
     "sync_folder",
+    "upload",
     "upload_all",
     "write_all",
 ]

@@ -81,7 +81,6 @@ class Output:
         has_layout: The plan chooses, by the records, what `own` leaves open (`exporting.file_layout`).
         per_split: A split is one output, written in one go, instead of files of about --file-size.
         is_folder: The output is a folder.
-        appends: Bytes of the file never change once they are written, so that it can be put into a store as it grows.
         is_durable: The writer has flushed the output to the disk when it is closed.
         holds_ragged: The output can hold images of several sizes.
         loads_whole: Readers hold all of the output in memory.
@@ -100,7 +99,6 @@ class Output:
     has_layout: bool = False
     per_split: bool = False
     is_folder: bool = False
-    appends: bool = True
     is_durable: bool = False
     holds_ragged: bool = True
     loads_whole: bool = False
@@ -164,7 +162,6 @@ OUTPUTS = (
         row_bytes="records.writers.npy:npy_row_bytes",
         per_split=True,
         is_folder=True,
-        appends=False,
         holds_ragged=False,
     ),
     Output(
@@ -174,7 +171,6 @@ OUTPUTS = (
         estimate="records.writers.npy:npy_column_bytes",
         row_bytes="records.writers.npy:npy_row_bytes",
         per_split=True,
-        appends=False,
         holds_ragged=False,
         loads_whole=True,
     ),
@@ -207,7 +203,6 @@ OUTPUTS = (
         has_layout=True,
         per_split=True,
         is_folder=True,
-        appends=False,
         is_durable=True,
     ),
 )

@@ -35,7 +35,7 @@ class Limit:
 
     def begin_child(self) -> None:
         """This process was forked: whoever had slots in the other one does not give them back here."""
-        self._used = self._spared = 0
+        self._used = 0
         self._freed, self._own = threading.Condition(), threading.local()
 
     def set(self, most: int) -> None:
@@ -61,24 +61,6 @@ class Limit:
                 self._used -= self._own.held
                 self._own.held = 0
                 self._freed.notify_all()
-
-    @contextlib.contextmanager
-    def spared(self, wanted: int) -> Iterator[int]:
-        """Slots for what holds them until others have got on with their own requests: at most half of all slots go to
-        those who ask so. Gives how many these are, which may be none.
-        """
-        with self._freed:
-            given = max(min(wanted, self.most // 2 - self._spared), 0)
-            self._spared += given
-        try:
-            if given:
-                with self.slots(given):
-                    yield given
-            else:
-                yield 0
-        finally:
-            with self._freed:
-                self._spared -= given
 
 
 REQUEST_LIMIT = Limit()  # of this process

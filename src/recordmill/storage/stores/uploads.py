@@ -6,8 +6,6 @@ An object appears whole or not at all, and nothing is renamed. A put whose answe
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,12 +23,10 @@ UPLOAD_PART_BYTES = 8 << 20  # 8 MiB: of a large object, each a request; more wh
 MOST_PARTS = 9_000  # stores take 10,000
 REMOVED = 1000  # objects, the most that a store removes by one request
 AT_ONCE = 4  # parts of one object that are under way, and in memory
+UPLOAD_BYTES = AT_ONCE * UPLOAD_PART_BYTES  # of one object in memory
 _SMALL_BYTES, _SMALL_AT_ONCE = 1 << 20, 32  # files of up to 1 MiB: how many of them are put at once
 _SHARE = 8  # of the memory: what a run has used before does not all go back to the system
 _LARGE_AT_ONCE = 8  # of others, of 32 MiB at most in memory each
-_GROWING_AT_ONCE = 2  # parts of a file that is still written: they come no faster than it is made
-GROWING_BYTES = (_GROWING_AT_ONCE + 1) * UPLOAD_PART_BYTES  # in memory: those, and the one that waits for its turn
-_LOOK_SEC = 0.02  # how often such a file's length is asked for
 
 
 class Listed(NamedTuple):
@@ -60,69 +56,6 @@ def upload(path: str, uri: str, size_bytes: int) -> None:
         ask(address, lambda client: client.upload(address.key, path, part_bytes, at_once))
 
 
-class _DroppedError(Exception):
-    """There is to be no object, or it would have too many parts."""
-
-
-class GrowingFile:
-    """A file of this machine that becomes an object while it is still written: its parts go up as they come. What was
-    written may not change any more, so the file must grow at its end alone. One thread writes it, and another puts it.
-
-    path: of a file that is there.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._ended, self._is_whole = threading.Event(), False
-
-    def end(self, whole: bool) -> None:
-        """Nothing more comes. whole: it is what the object is to be; else there is to be none."""
-        self._is_whole = whole
-        self._ended.set()
-
-    def close(self) -> None:
-        """Let go of the file; nobody puts it any more."""
-        os.close(self._descriptor)
-
-    def put(self, uri: str) -> bool:
-        """Make or replace the object, which takes until the file has ended; False where it is not there then: the file
-        has one part alone, or too many, or is not whole, or no request can be spared.
-
-        Raises:
-            OSError: a request failed, several times.
-        """
-        address = _address(uri)
-        if not self._has(UPLOAD_PART_BYTES + 1):
-            return False
-        with REQUEST_LIMIT.spared(_GROWING_AT_ONCE) as at_once:
-            if not at_once:
-                return False
-            try:
-                ask(address, lambda client: client.upload(address.key, self._parts(), UPLOAD_PART_BYTES, at_once))
-            except _DroppedError:
-                return False
-        return True
-
-    def _parts(self) -> Iterator[bytes]:
-        for number in range(MOST_PARTS):
-            is_full = self._has((number + 1) * UPLOAD_PART_BYTES)
-            if self._ended.is_set() and not self._is_whole:
-                break
-            part = os.pread(self._descriptor, UPLOAD_PART_BYTES, number * UPLOAD_PART_BYTES)
-            if part:
-                yield part
-            if not is_full:
-                return
-        raise _DroppedError
-
-    def _has(self, size_bytes: int) -> bool:
-        """Wait until the file is so long, or has ended; whether it is."""
-        while os.fstat(self._descriptor).st_size < size_bytes:
-            if self._ended.wait(_LOOK_SEC):
-                return os.fstat(self._descriptor).st_size >= size_bytes
-        return True
-
-
 def upload_all(
     root: str, files: Mapping[str, str], memory_bytes: int, done: Callable[[str], None] = lambda name: None
 ) -> None:
@@ -139,7 +72,7 @@ def upload_all(
     large = [name for name, size in sizes.items() if size > _SMALL_BYTES]
     for names, held, most in (
         (small, _SMALL_BYTES, _SMALL_AT_ONCE),
-        (large, AT_ONCE * UPLOAD_PART_BYTES, _LARGE_AT_ONCE),
+        (large, UPLOAD_BYTES, _LARGE_AT_ONCE),
     ):
         for _ in thread_map(put_one, names, max(1, min(most, memory_bytes // _SHARE // held))):
             pass
