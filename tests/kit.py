@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,22 @@ def run_python(*words: object, check: bool = True, **options: Any) -> subprocess
 def tree(folder: Path) -> dict[str, bytes]:
     """All files below a folder, by their names."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def flip(path: str | Path, at: int) -> None:
+    """Flips the lowest bit of one byte of a file."""
+    data = bytearray(Path(path).read_bytes())
+    data[at] ^= 1
+    Path(path).write_bytes(data)
+
+
+def at_once(work: Callable[..., object], *given: object) -> None:
+    """Calls `work` with each of these in a thread of its own, and waits for all."""
+    threads = [threading.Thread(target=work, args=(each,)) for each in given]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def rejects_of(result: Any) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from kit import flip
 from spread_build import Steps
 from store_server import Store
 
@@ -46,12 +47,6 @@ def build_with(monkeypatch: pytest.MonkeyPatch, out: Path, change: Callable[[Run
 
     monkeypatch.setattr(local_build, "plan_slices", changed)
     recordmill.build(DATA, out, num_shards=3, threads=1)
-
-
-def flip(path: str, at: int) -> None:
-    data = bytearray(Path(path).read_bytes())
-    data[at] ^= 1
-    Path(path).write_bytes(data)
 
 
 def test_without_a_change_it_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

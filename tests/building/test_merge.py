@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kit import run_python
+from kit import flip, run_python
 from made_runs import Record, payloads_of, write_runs, write_runs_with_histogram
 
 from recordmill.base.errors import DataError, UsageError
@@ -378,9 +378,7 @@ def test_a_damaged_record_is_placed_in_the_shard_and_rounds_before_a_shard_are_n
     payloads = [payload for _, data, _ in cut_frames(merge(block, 500), second) for payload in payloads_of(data)]
     assert payloads == [b"%03d" % position for position in range(150, 300)]
     assert min(read) >= 120 * frame_bytes  # a round takes about 26 records
-    damaged = bytearray(Path(run.path).read_bytes())
-    damaged[120 * frame_bytes + 12] ^= 1
-    Path(run.path).write_bytes(damaged)
+    flip(run.path, 120 * frame_bytes + 12)
     (tmp_path / INDEX_FOLDER).mkdir()
     name = ShardName("train", 0, 2)
     with pytest.raises(DataError, match=rf"{name}: record 120, byte {120 * frame_bytes}: CRC of the data"):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recordmill.base.siphash import U64
-from recordmill.checks import hamming
+from recordmill.checks import repeats
 from recordmill.checks.repeats import ContentDigests, Repeated, near_pairs
 from recordmill.records.images.similarity import NEAR_BITS
 
@@ -117,7 +117,7 @@ def test_it_finds_what_comparing_each_with_each_finds(seed: int) -> None:
 
 
 def test_pairs_come_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hamming, "_FOUND_AT_ONCE", 7)
+    monkeypatch.setattr(repeats, "_FOUND_AT_ONCE", 7)
     hashes = np.zeros((50, 4), np.uint64)
     found = found_in(hashes)
     assert sorted(found) == [(i, j) for i in range(50) for j in range(i + 1, 50)]

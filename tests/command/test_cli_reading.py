@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from kit import flip
 from made_data_set import FOLDER, mixed_rows, write_data_set
 from PIL import Image
 
@@ -148,9 +149,7 @@ def test_read_writes_and_says_so(out: Path, tmp_path: Path, capsys: pytest.Captu
     assert "--overwrite replaces it" in error
     assert run(capsys, "read", out, "--out", tmp_path / "x", "--frobnicate=1")[0] == 2
     shard = out / FOLDER / "train-00000-of-00002.tfrecord"
-    data = bytearray(shard.read_bytes())
-    data[40] ^= 1
-    shard.write_bytes(data)
+    flip(shard, 40)
     code, _, error = run(capsys, "read", out, "--out", tmp_path / "x")
     assert code == 1
     assert error.startswith(f"recordmill: error: {shard}: record 0, byte 0: CRC of the data")

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from kit import build_in_each_way
+from kit import at_once, build_in_each_way
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError
@@ -27,6 +27,7 @@ from recordmill.building import ingest, run_file
 from recordmill.pipelines.build import BuildResult
 from recordmill.pipelines.build_options import make_options
 from recordmill.records.example.encode import encode
+from recordmill.sources.arrow import memory
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.transforms import local_build
 
@@ -91,7 +92,7 @@ def test_each_record_is_the_plain_encoding_of_its_row(tmp_path: Path) -> None:
 def test_the_bytes_are_the_same_however_many_runs_they_are_sorted_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str | None, size: dict[str, Any]
 ) -> None:
-    """Small arenas make many runs; of a key with few values each run has records for all shards of a bucket."""
+    """Small arenas and units make many runs; of a key with few values each has records for all shards of a bucket."""
     data = table(3000).append_column("few", pa.array(["ab"[i % 3 == 0] for i in range(3000)]))
     little = pa.RecordBatchReader.from_batches(data.schema, data.to_batches(max_chunksize=100))
     options: dict[str, Any] = {"splits": {"train": 0.8, "test": 0.2}, "split_by": "id", "threads": 2, "key": key}
@@ -100,6 +101,7 @@ def test_the_bytes_are_the_same_however_many_runs_they_are_sorted_in(
     created = run_file.create_file
     monkeypatch.setattr(run_file, "create_file", lambda path: (in_files.append(str(path)), created(path))[1])
     monkeypatch.setattr(ingest, "_run_bytes", lambda plan, group, most: 20_000)
+    monkeypatch.setattr(memory, "UNIT_BYTES", 10_000)
     result = recordmill.build(
         pa.RecordBatchReader.from_batches(data.schema, little), tmp_path / "out", **options, **size
     )
@@ -121,18 +123,6 @@ def test_the_bytes_are_the_same_however_many_runs_they_are_sorted_in(
 def test_the_same_bytes_however_it_ran(tmp_path: Path, options: dict[str, Any]) -> None:
     results = build_in_each_way(table(5000), tmp_path, **options)
     assert len(results[0].shards) > 1 or "compression" in options
-
-
-def test_many_runs_give_the_same_bytes_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from recordmill.building import plan as build_plan
-    from recordmill.sources.arrow import memory
-
-    data = table(5000)
-    expected = shard_bytes(recordmill.build(data, tmp_path / "one", num_shards=4))
-    monkeypatch.setattr(build_plan.BuildPlan, "arena_bytes", property(lambda self: 20_000))
-    monkeypatch.setattr(memory, "UNIT_BYTES", 10_000)
-    batches = pa.RecordBatchReader.from_batches(data.schema, data.to_batches(max_chunksize=77))
-    assert shard_bytes(recordmill.build(batches, tmp_path / "many", num_shards=4)) == expected
 
 
 def test_a_process_with_another_hash_seed_and_folder_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -348,11 +338,7 @@ def test_of_two_builds_at_once_one_commits_and_the_other_says_so(tmp_path: Path)
         except recordmill.RecordmillError as error:
             outcomes.append(str(error))
 
-    threads = [threading.Thread(target=work, args=(value,)) for value in (1, 2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, 1, 2)
     assert sorted(outcome.split(":")[-1].strip() == "committed" for outcome in outcomes) == [False, True]
     assert any("another build committed" in outcome for outcome in outcomes)
     values = {row["x"] for row in recordmill.open(tmp_path / "out").to_table().to_pylist()}
@@ -362,7 +348,7 @@ def test_of_two_builds_at_once_one_commits_and_the_other_says_so(tmp_path: Path)
 
 def test_the_result_reads_well_and_the_summary_is_json(tmp_path: Path) -> None:
     result = recordmill.build({"x": [1, 2]}, tmp_path / "out")
-    assert repr(result).startswith(f"<recordmill data set {tmp_path}/out: train 2 records, 1 features, 1 shard, ")
+    assert repr(result).startswith(f"<recordmill data set {tmp_path}/out: train 2 records, 1 feature, 1 shard, ")
     summary = json.loads(json.dumps(result.to_json()))
     assert summary["records"] == {"train": 2}
     assert summary["features"] == {"x": "int64"}

@@ -9,18 +9,19 @@ from pathlib import Path
 
 import pytest
 from hdfs_server import hadoop_server
+from kit import at_once
 from store_server import Store
 from test_read_store_out import (  # noqa: F401
     large,
     source,
     test_a_read_into_a_store_is_the_local_one,
-    test_what_is_put_while_it_is_made_is_the_local_file,
+    test_what_is_put_while_others_are_made_is_the_local_file,
 )
 from test_store_main_job import test_the_main_job_from_store_to_store_is_the_local_one  # noqa: F401
 from test_store_out import (  # noqa: F401
     test_a_build_into_a_store_is_the_local_one,
     test_generations_follow_each_other,
-    test_of_two_builders_one_commits,
+    test_of_two_at_once_one_commits,
     test_our_own_put_that_was_repeated_is_ours,
     test_what_a_killed_build_left_goes_when_its_lease_has_run_out,
 )
@@ -45,11 +46,7 @@ def test_of_many_that_put_a_file_one_creates_it(store: Store, out: str) -> None:
         if uploads.put_object_if_absent(f"{out}/one", b"%d" % number):
             created.append(number)
 
-    threads = [threading.Thread(target=put, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(put, *range(8))
     assert len(created) == 1
     assert store.objects(out) == {"one": b"%d" % created[0]}
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kit import WAYS_TO_READ, framed, read_in_each_way, rejects_of
+from kit import WAYS_TO_READ, flip, framed, read_in_each_way, rejects_of
 from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 
 import recordmill
@@ -172,9 +172,7 @@ def test_a_damaged_record_ends_the_read_and_leaves_nothing(tmp_path: Path) -> No
     out = write_data_set(tmp_path / "out", {"train": TRAIN}, shards=2)
     shard = out / FOLDER / "train-00001-of-00002.tfrecord"
     offset = int(np.load(out / FOLDER / "index" / "train-00001.npy")["offset"][120])
-    data = bytearray(shard.read_bytes())
-    data[offset + 20] ^= 1
-    shard.write_bytes(data)
+    flip(shard, offset + 20)
     for runner in (None, "FnApiRunner"):
         with pytest.raises(DataError, match=rf"{shard}: record 120, byte {offset}: CRC of the data"):
             read(out, tmp_path / "to", runner=runner)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit import WAYS_TO_READ, read_in_each_way, table_of, tree
+from kit import WAYS_TO_READ, flip, read_in_each_way, table_of, tree
 from made_data_set import write_data_set
 from PIL import Image
 
@@ -380,9 +380,7 @@ def test_damaged_records_are_rejects(tmp_path: Path) -> None:
     names: list[str | None] = [f"{row}.jpg" for row in range(40)]
     out = made(tmp_path, names)
     shard = next((out / "data-test").glob("*.tfrecord"))
-    data = bytearray(shard.read_bytes())
-    data[40] ^= 1
-    shard.write_bytes(data)
+    flip(shard, 40)
     with pytest.raises(DataError, match="record 0"):
         read(out, tmp_path / "to", to="files")
     assert not (tmp_path / "to").exists()

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from kit import framed, read_in_each_way, run_python
+from kit import flip, framed, read_in_each_way, run_python
 from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 
 import recordmill
@@ -150,10 +150,7 @@ def test_filters_before_conversions_and_rejects_beside_them(out: Path, tmp_path:
 
 def test_damage_is_a_reject_whatever_the_filter(tmp_path: Path) -> None:
     out = write_data_set(tmp_path / "out", {"train": mixed_rows(50)}, shards=1)
-    shard = next((out / FOLDER).glob("train-*"))
-    data = bytearray(shard.read_bytes())
-    data[30] ^= 1
-    shard.write_bytes(data)
+    flip(next((out / FOLDER).glob("train-*")), 30)
     result = read(out, tmp_path / "to", where="id >= 40", max_rejects=1)
     assert (result.read, result.written, result.filtered, result.reject_reasons) == (50, 10, 39, {"crc": 1})
 

@@ -6,7 +6,6 @@ import base64
 import io
 import json
 import shutil
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,13 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 from image_samples import encoded
+from kit import flip
 from made_data_set import mixed_rows, write_data_set
 from store_server import BUCKET, KEY, SECRET, Store, azure_server, s3_server
 
 import recordmill
 from recordmill.__main__ import main
-from recordmill.base.errors import DataError, RecordmillError, UsageError
+from recordmill.base.errors import DataError, UsageError
 from recordmill.exporting import store_publish
 from recordmill.records.writers.outputs import OUTPUT_NAMES
 from recordmill.shards import store_run
@@ -111,10 +111,7 @@ def test_what_is_put_while_others_are_made_is_the_local_file(
         assert recordmill.read(large, f"{out}-1", storage_requests=1, **options).written == 40
     assert result(store, f"{out}-1") == result(store, out)
     shutil.copytree(large, tmp_path / "bad")
-    shard = max((tmp_path / "bad").rglob("*.tfrecord"))
-    data = bytearray(shard.read_bytes())
-    data[-5] ^= 1
-    shard.write_bytes(data)
+    flip(max((tmp_path / "bad").rglob("*.tfrecord")), -5)
     with pytest.raises(DataError, match="CRC of the data"):
         recordmill.read(tmp_path / "bad", f"{out}-2", **options)
     assert store.objects(f"{out}-2") == {}
@@ -130,10 +127,7 @@ def test_files_and_rejects_are_the_local_ones(store: Store, out: str, tmp_path: 
     recordmill.read(built.out, tmp_path / "near", to="files")
     recordmill.read(built.out, out, to="files")
     assert result(store, out) == local(tmp_path / "near")
-    shard = built.shards[0]
-    data = bytearray(Path(shard).read_bytes())
-    data[-5] ^= 1
-    Path(shard).write_bytes(data)
+    flip(Path(built.shards[0]), -5)
     near = recordmill.read(built.out, tmp_path / "bad", max_rejects=1)
     far = recordmill.read(built.out, f"{out}-bad", max_rejects=1)
     assert result(store, f"{out}-bad") == local(tmp_path / "bad")
@@ -255,34 +249,6 @@ def test_an_engine_s_read_that_is_stopped_keeps_its_finished_outputs(
         with pytest.raises(ZeroDivisionError):  # of any other error nothing is kept
             recordmill.read(source, f"{out}-failed", **options)
     assert store.objects(f"{out}-failed") == {}
-
-
-def test_of_two_reads_one_commits(store: Store, out: str, source: str) -> None:
-    ended: list[object] = []
-    together = threading.Barrier(2)
-    put = store_run.put_if_absent
-
-    def at_once(uri: str, data: bytes) -> bool:
-        together.wait(60)
-        return put(uri, data)
-
-    def run() -> None:
-        try:
-            ended.append(recordmill.read(source, out))
-        except RecordmillError as error:
-            ended.append(error)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(store_run, "put_if_absent", at_once)
-        threads = [threading.Thread(target=run) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    (won,) = [one for one in ended if isinstance(one, recordmill.ReadResult)]
-    assert {name.split("/")[0] for name in store.objects(out)} == {
-        "_read.json", "_reads", str(won.paths[0]).removeprefix(f"{out}/").split("/")[0]
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize("at", ["upload_all", "put_if_absent", "_finish"])

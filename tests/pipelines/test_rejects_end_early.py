@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from kit import at_once
 from made_data_set import write_data_set
 from store_server import s3_server
 
@@ -117,11 +117,7 @@ def test_the_writers_of_a_job_are_counted_together(tmp_path: Path) -> None:
         finally:
             writer.close()
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, *range(8))
     assert sorted(stopped) == list(range(8))
     assert lines(tmp_path) <= COUNTED_ON + 100 + 8 * 7
 

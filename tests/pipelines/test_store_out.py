@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import obstore
 import pytest
+from kit import at_once
 from store_server import BUCKET, SECRET, Store, azure_server, s3_server
 
 import recordmill
@@ -99,33 +100,31 @@ def test_generations_follow_each_other(store: Store, out: str, tmp_path: Path) -
     assert recordmill.verify(out) == []
 
 
-def test_of_two_builders_one_commits(store: Store, out: str) -> None:
-    ended: list[object] = []
+@pytest.mark.parametrize(("work", "conflict"), [("build", CommitConflict), ("read", RecordmillError)])
+def test_of_two_at_once_one_commits(
+    store: Store, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str, conflict: type[Exception]
+) -> None:
+    out = f"{out}-{work}"
+    source = build(tmp_path / "set").out
+    ended: list[Any] = []
     together = threading.Barrier(2)
     put = store_run.put_if_absent
 
-    def at_once(uri: str, data: bytes) -> bool:
-        together.wait(60)
-        return put(uri, data)
-
-    def run() -> None:
+    def run(_: int) -> None:
         try:
-            ended.append(build(out))
-        except CommitConflict as error:
+            ended.append(build(out) if work == "build" else recordmill.read(source, out))
+        except conflict as error:
             ended.append(error)
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(store_run, "put_if_absent", at_once)
-        threads = [threading.Thread(target=run) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    won = [one for one in ended if isinstance(one, recordmill.BuildResult)]
-    assert len(won) == 1, ended
-    assert load(out) == won[0].manifest
-    folders = {name.split("/")[0] for name in store.objects(out) if name.startswith(("data-", "_run-"))}
-    assert folders == {won[0].manifest.parts[0].folder}
+    monkeypatch.setattr(store_run, "put_if_absent", lambda uri, data: (together.wait(60), put(uri, data))[1])
+    at_once(run, 1, 2)
+    (won,) = [one for one in ended if not isinstance(one, conflict)]
+    folders = {name.split("/")[0] for name in store.objects(out)}
+    if work == "build":
+        assert load(out) == won.manifest
+        assert {name for name in folders if name.startswith(("data-", "_run-"))} == {won.manifest.parts[0].folder}
+    else:
+        assert folders == {"_read.json", "_reads", str(won.paths[0]).removeprefix(f"{out}/").split("/")[0]}
 
 
 @pytest.mark.parametrize("command", ["build", "read", "doctor"])

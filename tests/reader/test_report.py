@@ -140,11 +140,11 @@ def test_sizes_and_lengths_have_histograms_and_values_that_occur_once_are_not_li
     page = page_of(html)
     assert "each once" in page.texts
     empty = recordmill.open(write_data_set(tmp_path / "empty", {"train": pa.table({"x": ["", "", "a"]})}, EMPTY))
-    assert page_of(empty.report().html).after("0 to 1 bytes, 0.33333 on average", 4) == ["''", "2", "a", "1"]
+    assert page_of(empty.report().html).after("0 B to 1 B, 0.33333 B on average", 4) == ["''", "2", "a", "1"]
     assert empty.statistics["train"]["x"].row()[-1] == "'' (2, 66.67 %), a (1, 33.33 %)"
     assert not {"000", "001xxxxxxxxxx"} & set(page.texts)
-    assert "3 to 13 bytes, 8 on average" in page.texts
-    assert "3 bytes" in page.texts
+    assert "3 B to 13 B, 8 B on average" in page.texts
+    assert "3 B" in page.texts
     assert any(one.startswith("1 to 3 values, 1.9") for one in page.texts)
     assert re.findall("<title>(.*?)</title>", html)[1:] == ["bytes of a value", "values of a record"]
 
@@ -290,7 +290,9 @@ def test_photos(tmp_path: Path, shared_data: Path) -> None:
     pytest.importorskip("apache_beam", reason="building needs Apache Beam")
     recordmill.build(shared_data / "images" / "clothing-small", tmp_path / "out")
     page = page_of(recordmill.open(tmp_path / "out").report().html)
-    assert len(page.images) == 80
+    assert len(page.images) == 80 + 5  # of the sample records
+    assert any(text.startswith("share of") for text in page.texts)
+    assert "fingerprint of the shards" in page.texts
 
 
 def test_records_that_are_large_are_taken_few_at_a_time(tmp_path: Path) -> None:
@@ -310,7 +312,7 @@ def test_thumbnails_are_shared_by_features_of_images(tmp_path: Path) -> None:
     schema = Schema((*(Feature(f"image{n}", "bytes") for n in range(3)), Feature("y", "int64")), label="y")
     columns = {f"image{n}": images for n in range(3)} | {"y": list(range(100))}
     ds = recordmill.open(write_data_set(tmp_path / "set", {"train": pa.table(columns, to_arrow(schema))}, schema))
-    assert len(page_of(ds.report().html).images) == 240
+    assert len(page_of(ds.report().html).images) == 240 + 3 * 5  # of the sample records
 
 
 @pytest.mark.parametrize(

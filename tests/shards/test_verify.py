@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kit import flip
 from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 
 from recordmill.base import native
@@ -75,9 +76,7 @@ def test_every_cut_is_found(out: Path) -> None:
 def test_a_damaged_record_has_its_place(tmp_path: Path) -> None:
     out = write_data_set(tmp_path / "out", {"train": mixed_rows(ROWS)}, shards=2)
     at = int(np.load(index(out))["offset"][11])
-    data = bytearray(shard(out).read_bytes())
-    data[at + 15] ^= 1
-    shard(out).write_bytes(data)
+    flip(shard(out), at + 15)
     places = {finding.place for finding in verify(out)}
     assert f"record 11, byte {at}" in places
 

@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from kit import flip
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 import recordmill
@@ -135,9 +136,7 @@ def test_a_changed_file_is_found_and_not_believed(csv_files: Path, tmp_path: Pat
     out = tmp_path / "out"
     recordmill.build(csv_files, out)
     (path,) = out.glob("data-*/statistics.pb")
-    data = bytearray(path.read_bytes())
-    data[100] ^= 1
-    path.write_bytes(bytes(data))
+    flip(path, 100)
     assert [str(path)] == [problem.file for problem in recordmill.verify(out)]
     with pytest.raises(DataError, match="its digest differs"):
         _ = recordmill.open(out).statistics

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from kit import at_once
 
 import recordmill
 from recordmill.base.progress import Cancelled, Progress, progress_of
@@ -55,12 +56,8 @@ def build_that_fails(out: Path) -> None:
 
 
 def two_builds_at_once(out: Path) -> None:
-    threads = [threading.Thread(target=build, args=(out / str(number),)) for number in range(2)]
     out.mkdir()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(build, out / "0", out / "1")
 
 
 @pytest.mark.parametrize("do", [build, build_that_fails, two_builds_at_once])

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from recordmill.base.sizes import percent
+from recordmill.base.sizes import percent, show_size
 from recordmill.reader.report.markup import (
     COLOURS,
     HistogramBuckets,
@@ -125,21 +125,29 @@ def _shapes(feature: Feature, figures: Sequence[FeatureStatistics]) -> Iterator[
         shown = _time if feature.timestamp else _number
         of = f"{shown(feature, min(ends))} to {shown(feature, max(ends))}" if ends else ""
         yield histogram(_value_buckets(figures), of), ""
-    least, mean, most = first.lengths
+    least, average_length, most = first.lengths
     if least != most:
         lengths = [_length_buckets(one) for one in figures]
-        yield histogram(lengths, "values of a record"), f"{span_text(least, most, 'values')}, {number(mean)} on average"
+        yield (
+            histogram(lengths, "values of a record"),
+            f"{span_text(least, most, 'values')}, {number(average_length)} on average",
+        )
     if (sizes := first.sizes) is not None:
-        average = "" if sizes[0] == sizes[2] else f", {number(sizes[1])} on average"
-        shown_sizes = histogram([_size_buckets(one) for one in figures], "bytes of a value")
-        yield shown_sizes, span_text(sizes[0], sizes[2], "bytes") + average
+        span = " to ".join(dict.fromkeys(map(show_size, (sizes[0], sizes[2]))))
+        mean = f"{number(sizes[1])} B" if sizes[1] < 1024 else show_size(sizes[1])
+        average = "" if sizes[0] == sizes[2] else f", {mean} on average"
+        yield histogram([_size_buckets(one) for one in figures], "bytes of a value"), span + average
     notes = [
         f"{first.nans:,} NaN" if first.nans else "",
         f"{infinite:,} infinite" if (infinite := _infinite(first)) else "",
         f"{first.zeros:,} zero{'' if first.zeros == 1 else 's'}" if first.zeros and feature.classes is None else "",
-        "" if first.colours is None else f"red, green, blue of {first.colours.images:,} images decoded",
+        "" if first.colours is None else f"red, green, blue of {_decoded(first, first.colours.images)}",
     ]
     yield from (("", note) for note in notes if note)
+
+
+def _decoded(one: FeatureStatistics, images: int) -> str:
+    return f"all {images:,} images" if images == one.values else f"a sample of {images:,} of {one.values:,} images"
 
 
 def _infinite(one: FeatureStatistics) -> int:

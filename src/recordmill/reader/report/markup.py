@@ -6,7 +6,8 @@ Content-Security-Policy tells the browser, too. Colours follow the reader's pref
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 STYLE = """
@@ -14,7 +15,7 @@ STYLE = """
 --c1:#d9822b;--c2:#3a9a5f;--c3:#9a4fb0}
 @media screen and (prefers-color-scheme:dark){:root{--back:#14171b;--ink:#e4e6ea;--pale:#9aa;--line:#333a44;
 --soft:#25405c;--c0:#6aa9e6;--c1:#f0a860;--c2:#6fcf97;--c3:#cf8ee0}}
-body{background:var(--back);color:var(--ink);font:14px/1.45 system-ui,sans-serif;margin:0 auto;max-width:1240px;
+body{background:var(--back);color:var(--ink);font:14px/1.45 system-ui,sans-serif;margin:0 auto;max-width:1800px;
 padding:16px}
 pre{background:var(--soft);padding:8px;white-space:pre-wrap;user-select:all}
 h1{font-size:24px;margin:8px 0}h2{font-size:18px;border-bottom:1px solid var(--line);margin:28px 0 8px}
@@ -35,8 +36,9 @@ bdi{overflow-wrap:break-word}td{max-width:420px}th.n{text-align:right}
 figure{display:inline-block;margin:0 8px 8px 0;vertical-align:top;width:112px}
 figure img{border:1px solid var(--line);max-width:110px}figcaption{color:var(--pale);font-size:11px;line-height:1.25}
 #records td+td{min-width:110px}#records td+td bdi{overflow-wrap:anywhere}
-@media(max-width:600px){.bar{font-size:110px}td:first-child,th:first-child{background:var(--back);left:0;max-width:130px;
-position:sticky}}
+@media screen and (max-width:600px){.bar{font-size:110px}.rows thead{display:none}.rows tr{display:block;padding:6px 0}
+.rows td{border:0;display:block;max-width:none;text-align:left}.rows tr{border-bottom:1px solid var(--line)}
+.rows td:empty{display:none}.rows td[data-of]::before{color:var(--pale);content:attr(data-of) ": "}}
 @page{margin:12mm;size:landscape}
 @media print{body{font-size:11px;max-width:none;padding:0}.wide{overflow:visible}h2{break-after:avoid}
 tr,figure{break-inside:avoid}nav{display:none}}
@@ -46,6 +48,7 @@ tr,figure{break-inside:avoid}nav{display:none}}
 _LONGEST = 120  # characters of a text
 _WIDTH, _HEIGHT = 160, 36  # of a histogram
 _LEAST_SPAN = 1e-300  # of values, which a part of it would not tell apart
+_TAG, _DATA_OF = re.compile(r"<[^>]*>"), ' data-of="{}"'
 COLOURS = 4  # splits that a histogram tells apart
 
 
@@ -89,7 +92,7 @@ def span_text(least: float, most: float, unit: str) -> str:
 
 
 def data_table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = ()) -> str:
-    """A table of cells that are HTML already.
+    """A table of cells that are HTML already; narrow screens show each row as a list.
 
     Args:
         header: empty if columns need no names.
@@ -98,13 +101,17 @@ def data_table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: Se
     head = "".join(
         f'<th class="n">{name}</th>' if at in numbers else f"<th>{name}</th>" for at, name in enumerate(header)
     )
-    body = "".join(f"<tr>{''.join(_cell(cell, at in numbers) for at, cell in enumerate(row))}</tr>" for row in rows)
+    names = [_DATA_OF.format(_TAG.sub("", name)) if name else "" for name in header[1:]]
+    attributes = [' class="n"' * (at in numbers) + name for at, name in enumerate(["", *names])]
+    body = "".join(f"<tr>{''.join(_cells(row, attributes))}</tr>" for row in rows)
     top = f"<thead><tr>{head}</tr></thead>" if header else ""
-    return f'<div class="wide"><table>{top}<tbody>{body}</tbody></table></div>'
+    rows_class = ' class="rows"' if header else ""
+    return f'<div class="wide"><table{rows_class}>{top}<tbody>{body}</tbody></table></div>'
 
 
-def _cell(cell: str, is_number: bool) -> str:
-    return f'<td class="n">{cell}</td>' if is_number else f"<td>{cell}</td>"
+def _cells(row: Sequence[str], attributes: Sequence[str]) -> Iterator[str]:
+    for at, cell in enumerate(row):
+        yield f"<td{attributes[at] if at < len(attributes) else ''}>{cell}</td>"
 
 
 def bar(share: float, colour: int = 0) -> str:

@@ -5,7 +5,7 @@ what fills the disk, what was rejected, and how it was made.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -24,11 +24,13 @@ from recordmill.reader.report.samples import (
     ImageSample,
     Thumbnail,
     feature_sizes,
+    make_thumbnail,
     sample_images,
     sample_numbers,
 )
 from recordmill.reader.statistics import count_statistics, stored_statistics
 from recordmill.records.columns.decode_images import looks_like_image
+from recordmill.records.images.header import BadImage
 from recordmill.sources.registry import KIND_NAMES
 from recordmill.statistics.dataset_statistics import DatasetStatistics, class_name
 from recordmill.storage.files import put_bytes
@@ -86,7 +88,7 @@ def make_report(dataset: Dataset, progress: Callable[[int], None] | None = None)
         ("overview", "Overview", _overview(dataset, statistics, manifest)),
         ("splits", "Splits and classes", _splits(statistics) + _classes(dataset, statistics)),
         ("features", "Features", features_part(dataset.schema, statistics)),
-        ("records", "Sample records", _sample_records(dataset, numbers)),
+        ("records", "Sample records", _sample_records(dataset, numbers, [one.feature for one in images])),
         *(
             ("images" + str(at), f"Images: {one.feature}", _images(one, THUMBNAILS // len(images)))
             for at, one in enumerate(images)
@@ -122,7 +124,7 @@ def _overview(dataset: Dataset, statistics: DatasetStatistics, manifest: Manifes
         ("bytes", show_size(sum(file.file.stat.size_bytes for file in dataset.files))),
         ("label", markup_text(dataset.schema.label or "none")),
         ("record", markup_text(dataset.schema.message)),
-        ("fingerprint", markup_text(dataset.fingerprint)),
+        ("fingerprint of the shards", markup_text(dataset.fingerprint)),
     ]
     if manifest is None:
         rows.append(("manifest", "none: these files are not recordmill's, and all figures are counted by reading them"))
@@ -150,19 +152,25 @@ def _classes(dataset: Dataset, statistics: DatasetStatistics) -> str:
     if not counts:
         return f'<p class="pale">The label {markup_text(label)} has no classes: its values are numbers.</p>'
     feature = dataset.schema[label]
-    most = max(max(of.values()) for of in counts.values())
+    totals = {split: max(one.values, 1) for split, one in found.items()}
+    most = max(count / totals[split] for of in counts.values() for split, count in of.items())
     ordered = sorted(counts, key=lambda value: (-sum(counts[value].values()), class_name(value, feature.classes)))
     rows = [
         (
             markup_text(class_name(value, feature.classes)),
-            *(number(counts[value].get(split, 0)) for split in found),
-            "<br>".join(bar(counts[value].get(split, 0) / most, at % COLOURS) for at, split in enumerate(found)),
+            *(number(count) for count in of_splits),
+            *(percent(count / totals[split]) for split, count in zip(found, of_splits, strict=True)),
+            "<br>".join(
+                bar(count / totals[split] / most, at % COLOURS)
+                for at, (split, count) in enumerate(zip(found, of_splits, strict=True))
+            ),
         )
         for value in ordered[:_CLASSES]
+        for of_splits in [[counts[value].get(split, 0) for split in found]]
     ]
     more = f"<p>{len(ordered) - _CLASSES:,} more classes</p>" if len(ordered) > _CLASSES else ""
     estimated = "" if all(one.top_values_are_exact for one in found.values()) else "<p>counts are estimates</p>"
-    header = ("class", *map(markup_text, found), "")
+    header = ("class", *map(markup_text, found), *(f"share of {markup_text(split)}" for split in found), "")
     return (
         f"<h3>{len(ordered):,} classes of {markup_text(label)}</h3>"
         + estimated
@@ -171,7 +179,7 @@ def _classes(dataset: Dataset, statistics: DatasetStatistics) -> str:
     )
 
 
-def _sample_records(dataset: Dataset, numbers: Int64s) -> str:
+def _sample_records(dataset: Dataset, numbers: Int64s, images: Sequence[str]) -> str:
     if not len(numbers):
         return "<p>There are no records.</p>"
     chosen = numbers[np.linspace(0, len(numbers) - 1, min(_RECORDS, len(numbers))).astype(np.int64)]
@@ -180,16 +188,22 @@ def _sample_records(dataset: Dataset, numbers: Int64s) -> str:
     batches = found.to_batches()
     rows = []
     for at, feature in enumerate(shown.schema):
-        cells = [
-            markup_text(show_value(batch.column(at).slice(row, 1), feature))
-            for batch in batches
-            for row in range(batch.num_rows)
-        ]
+        values = [batch.column(at).slice(row, 1) for batch in batches for row in range(batch.num_rows)]
+        cells = [markup_text(show_value(value, feature)) for value in values]
+        if feature.name in images:
+            cells = [_thumbnail(value[0].as_py()) + cell for value, cell in zip(values, cells, strict=True)]
         rows.append((markup_text(feature.name), *cells))
     left = len(dataset.schema) - len(rows)
     return data_table(("feature", *(f"record {one:,}" for one in chosen.tolist())), rows) + (
         f"<p>{left:,} more features</p>" if left else ""
     )
+
+
+def _thumbnail(image: bytes | None) -> str:
+    try:
+        return "" if image is None else f'<img alt="" src="{make_thumbnail(image).source}"><br>'
+    except BadImage:
+        return ""  # what is wrong with it stands beside it
 
 
 def _images(sample: ImageSample, most: int) -> str:
@@ -210,7 +224,7 @@ def _images(sample: ImageSample, most: int) -> str:
 
 
 def _figure(one: Thumbnail) -> str:
-    lines = [f"record {one.record:,}", f"{one.width:,} x {one.height:,}", *map(escape, one.notes)]
+    lines = [f"record {one.record:,}", f"{one.height:,} x {one.width:,} pixels", *map(escape, one.notes)]
     image = f'<img alt="record {one.record}" src="{one.source}">'
     return f"<figure>{image}<figcaption>{'<br>'.join(lines)}</figcaption></figure>"
 
@@ -222,7 +236,7 @@ def _sizes(dataset: Dataset, numbers: Int64s) -> str:
     rows = [
         (
             markup_text(one.feature),
-            f"{one.record_bytes:,.1f}",
+            show_size(one.record_bytes),
             percent(one.record_bytes / total),
             percent(1 - one.packed),
             bar(one.record_bytes / total),
@@ -231,7 +245,7 @@ def _sizes(dataset: Dataset, numbers: Int64s) -> str:
     ]
     saved = sum(one.record_bytes * (1 - one.packed) for one in sizes) / total
     return f"<p>{sample}, before compression. gzip saves about {100 * saved:.2g} % of them.</p>" + data_table(
-        ("feature", "bytes of a record", "share", "gzip saves", ""), rows, (1, 2, 3)
+        ("feature", "size of a record", "share", "gzip saves", ""), rows, (1, 2, 3)
     )
 
 
@@ -277,7 +291,7 @@ def _made(manifest: Manifest) -> str:
     read = [{"kind": part.kind, "records_read": part.records_read, **part.inputs} for part in manifest.parts]
     inputs = dict(enumerate(read, 1)) if len(read) > 1 else {**read[0]} if read else {}
     facts = _flat({
-        "fingerprint of the build": manifest.fingerprint, "inputs": inputs, "options": manifest.options,
+        "fingerprint of the input and its options": manifest.fingerprint, "inputs": inputs, "options": manifest.options,
         "run": manifest.run,
     })  # fmt: skip
     command = build_command(manifest)
@@ -291,4 +305,4 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         for key, inner in value.items():
             yield from _flat(inner, f"{name}.{key}" if name else str(key))
     elif value is not None:
-        yield name, value
+        yield name, show_size(value) if name.endswith("bytes") and isinstance(value, int) else value

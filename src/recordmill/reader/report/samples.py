@@ -16,7 +16,7 @@ import numpy.typing as npt
 import PIL.Image
 import pyarrow as pa
 
-from recordmill.base.arrays import Bytes, Int64s
+from recordmill.base.arrays import Int64s
 from recordmill.base.siphash import U64
 from recordmill.base.threads import thread_map
 from recordmill.reader.images.columns import decode_part
@@ -123,21 +123,20 @@ def sample_images(dataset: Dataset, feature: str, labels: Sequence[str] | None, 
         values = table[feature].to_pylist()
         rows = [row for row in range(len(some)) if values[row] is not None]
 
-        def shrink(row: int, values: Sequence[bytes] = values) -> _Small | str:
+        def make(
+            row: int, some: Int64s = some, names: Sequence[str] = names, values: Sequence[bytes] = values
+        ) -> Thumbnail | str:
             try:
-                return _small(np.frombuffer(values[row], np.uint8))
+                return make_thumbnail(values[row], int(some[row]), names[row])
             except BadImage as error:
                 return error.message
 
-        for row, made in zip(rows, thread_map(shrink, rows, dataset.threads), strict=True):
+        for row, made in zip(rows, thread_map(make, rows, dataset.threads), strict=True):
             if isinstance(made, str):
                 damaged.append((int(some[row]), made))
             else:
-                images.append(Thumbnail(int(some[row]), names[row], *made))
+                images.append(made)
     return ImageSample(feature, tuple(images), tuple(damaged), tuple(_twins(images)))
-
-
-_Small = tuple[int, int, float, bytes, U64, npt.NDArray[np.uint8]]
 
 
 def _class(value: object, labels: Sequence[str] | None) -> str:
@@ -146,7 +145,13 @@ def _class(value: object, labels: Sequence[str] | None) -> str:
     return labels[value] if labels is not None and isinstance(value, int) and 0 <= value < len(labels) else str(value)
 
 
-def _small(data: Bytes) -> _Small:
+def make_thumbnail(encoded: bytes, record: int = 0, label: str = "") -> Thumbnail:
+    """Makes the thumbnail of an encoded image.
+
+    Raises:
+        BadImage: it can't be decoded.
+    """
+    data = np.frombuffer(encoded, np.uint8)
     wanted = Images(_SIDE, _SIDE, shrink=True, orientation=True)
     whole = Encoded(data, wanted)
     pixels = decode_part(data, wanted)
@@ -155,7 +160,8 @@ def _small(data: Bytes) -> _Small:
     image.thumbnail((_SIDE, _SIDE))
     packed = io.BytesIO()
     image.save(packed, "JPEG", quality=_QUALITY)
-    return whole.height, whole.width, float(grey.mean()), packed.getvalue(), difference_hash(grey), small_grey(grey)
+    brightness, found = float(grey.mean()), (packed.getvalue(), difference_hash(grey), small_grey(grey))
+    return Thumbnail(record, label, whole.height, whole.width, brightness, *found)
 
 
 def _twins(images: Sequence[Thumbnail]) -> Iterator[tuple[int, int]]:

@@ -1,0 +1,171 @@
+"""Benchmark of the reader: how fast batches come by an output, where the time goes, and which option to change."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from recordmill.base.errors import UsageError
+from recordmill.base.machine import core_count
+from recordmill.base.option_names import option
+from recordmill.reader.batches.source import Batches
+from recordmill.reader.dataset import Dataset
+from recordmill.reader.prefetch.protocols import measuring
+
+_IDLE = 0.6  # of the threads' time: below it they wait for something else than the processor
+BENCH_OUTPUTS = {"numpy": "batches", "tf": "to_tf", "torch": "to_torch"}
+_NEEDS = {"tf": "tensorflow", "torch": "torch"}
+_WAITS = {
+    "numpy": f"the threads wait for each other or for the processor: try fewer {option('threads')}, or larger "
+    f"{option('batch_size')}",
+    "tf": "the threads wait for TensorFlow, which cuts the batches out of what they hand over: try larger "
+    f"{option('batch_size')}, leave features out with {option('columns')}, above all text; "
+    f"{option('consumer', 'numpy')} shows what the reader gives without it",
+    "torch": "the threads wait for whoever takes the batches, one at a time: a DataLoader with workers takes them in "
+    f"several processes; {option('consumer', 'numpy')} shows what the reader gives without PyTorch",
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Result of a benchmark.
+
+    Attributes:
+        batches: how many came.
+        records: how many came.
+        framed_bytes: how many came.
+        seconds: in which they came.
+        first: seconds to the first batch, from before the data set was opened.
+        stages: seconds of all threads, by stage.
+        threads: how many there are.
+        waited: seconds in which the consumer waited.
+        consumer: the output, one of BENCH_OUTPUTS.
+        shuffle: as it was given.
+        features: how many were decoded.
+        is_inflated_whole: some file is compressed and no shard of ours.
+    """
+
+    batches: int
+    records: int
+    framed_bytes: int
+    seconds: float
+    first: float
+    stages: Mapping[str, float]
+    threads: int
+    waited: float
+    consumer: str = "numpy"
+    shuffle: str | bool = "global"
+    features: int = 2
+    is_inflated_whole: bool = False
+
+    @property
+    def busy(self) -> float:
+        """The share of the threads' time that the stages account for."""
+        return sum(self.stages.values()) / max(self.seconds * self.threads, 1e-9)
+
+    def to_json(self) -> dict[str, Any]:
+        """A machine-readable summary."""
+        return {
+            "as": self.consumer,
+            "batches": self.batches,
+            "records": self.records,
+            "framed_bytes": self.framed_bytes,
+            "seconds": round(self.seconds, 3),
+            "first_seconds": round(self.first, 3),
+            "stage_seconds": {stage: round(seconds, 3) for stage, seconds in self.stages.items()},
+            "waited_seconds": round(self.waited, 3),
+            "threads": self.threads,
+            "busy": round(self.busy, 3),
+            "advice": self.advice(),
+        }
+
+    def advice(self) -> str:
+        """Returns which option to change."""
+        if not self.batches:
+            return "there are no batches: the data set is empty, or smaller than a batch"
+        stage = max(self.stages, key=lambda name: self.stages[name])
+        if self.busy < _IDLE and stage != "read":
+            return _WAITS[self.consumer]
+        threads = f"more {option('threads')}" if self.threads < core_count() else "more processors"
+        fewer = f"leave features out with {option('columns')}, or give " if self.features > 1 else ""
+        read = [
+            f"{option('shuffle', 'window')} reads forwards where global reads single records"
+            if self.shuffle == "global"
+            else "",
+            "`recordmill build` makes shards that are read in parts of these compressed files, which are inflated whole"
+            if self.is_inflated_whole
+            else "",
+            f"a larger {option('memory_bytes')} reads further ahead",
+        ]
+        advice = {
+            "read": f"reading takes the most: {'; '.join(filter(None, read))}",
+            "check": f"the checksums take the most, and are not to be left out: {threads}, fewer bytes a record",
+            "decode": f"decoding takes the most: {fewer}{threads}",
+            "images": f"decoding images takes the most: {threads}, or images that were stored at their size",
+            "collate": "making arrays takes the most: pad to less, or keep lists ragged; text costs an object each",
+        }
+        return advice[stage]
+
+
+def prepare(consumer: str) -> None:
+    """Imports what a consumer is made for, so that its import is not timed; who lacks it is told there."""
+    if consumer in _NEEDS:
+        with contextlib.suppress(ImportError):
+            import_module(_NEEDS[consumer])
+
+
+def _iterated(dataset: Dataset, consumer: str, options: Mapping[str, Any]) -> Iterator[Any]:
+    """The batches of one epoch."""
+    more = {"label": False} if consumer == "tf" else {}  # whose schema's label might have to be there
+    batches: Iterator[Any] = iter(getattr(dataset, BENCH_OUTPUTS[consumer])(**options, **more))
+    return batches
+
+
+def measure(
+    dataset: Dataset, seconds: float, *, consumer: str = "numpy", opened: float = 0.0, **options: Any
+) -> Measured:
+    """Takes batches for so long, or for one epoch, and does nothing with them.
+
+    Args:
+        dataset: the data set.
+        seconds: for how long.
+        consumer: the output, one of BENCH_OUTPUTS.
+        opened: seconds that it took to open the data set.
+        **options: those of `Dataset.batches` that all consumers have.
+
+    Raises:
+        UsageError: an option that the consumer has not, or that does not fit.
+        MissingExtraError: what the consumer needs is not installed.
+    """
+    prepare(consumer)
+    if seconds <= 0:
+        raise UsageError(f"{option('seconds', f'{seconds:g}')}: more than 0")
+    framed = sum(file.framed_bytes for file in dataset.files)
+    with measuring() as clock:
+        begun = time.perf_counter()
+        batches = _iterated(dataset, consumer, options)
+        records = count = 0
+        first = waited = 0.0
+        while time.perf_counter() - begun < seconds:
+            asked = time.perf_counter()
+            if next(batches, None) is None:
+                break
+            waited += time.perf_counter() - asked
+            first = first or opened + time.perf_counter() - begun
+            count += 1
+        records = min(count * int(options["batch_size"]), len(dataset))
+        if isinstance(batches, Batches):
+            batches.close()
+        took = time.perf_counter() - begun
+    row_bytes = framed / max(sum(dataset.file_records), 1)
+    stages = dict(clock.seconds)
+    whole = dataset.catalog.manifest is None and not all(file.codec.is_plain for file in dataset.catalog.files)
+    shuffle, features = options.get("shuffle", False), len(dataset.schema)
+    return Measured(
+        *(count, records, int(row_bytes * records), took, first, stages, dataset.threads, waited, consumer),
+        *(shuffle, features, whole),
+    )
