@@ -40,6 +40,7 @@ from recordmill.pipelines.remote.status import RunState, status
 from recordmill.pipelines.remote.submission import MayBeRunning, remove_on_failure
 from recordmill.pipelines.transform import find_transform, with_transform
 from recordmill.schemas.feature import Schema
+from recordmill.schemas.tfds import tfds_note
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import Manifest
 from recordmill.shards.run import Run, RunFolder, check_out
@@ -378,7 +379,7 @@ def _rows(plan: BuildPlan) -> int | None:
 
 
 def _result(out: str, manifest: Manifest, plan: BuildPlan, seconds: float) -> BuildResult:
-    part = manifest.parts[-1]
+    part, schema = manifest.parts[-1], from_pbtxt(manifest.schema)
 
     def path(*names: str) -> Path | str:
         return join(out, *names) if is_remote(out) else Path(out, *names)
@@ -386,13 +387,13 @@ def _result(out: str, manifest: Manifest, plan: BuildPlan, seconds: float) -> Bu
     return BuildResult(
         out=path(),
         kind=part.kind,
-        schema=from_pbtxt(manifest.schema),
+        schema=schema,
         records=manifest.records,
         read=part.records_read,
         rejected=part.records_rejected,
         shards=tuple(path(part.folder, shard.name) for _, part, shard in manifest.shards()),
         rejects=tuple(path(name) for name in manifest.rejects["files"]),
-        notes=tuple(manifest.statistics.get("notes", ())),
+        notes=(*manifest.statistics.get("notes", ()), *tfds_note(schema)),
         seconds=seconds,
         manifest=manifest,
     )

@@ -20,6 +20,7 @@ _CLASSES = "tensorflow_datasets.core.features"
 LABELS_SUFFIX = ".labels.txt"
 _LONGEST_FILE_NAME = 200  # bytes: file systems take 255, and it is written under a longer, temporary one
 # of files in class folders: they say the label, so they are no inputs to learn from
+_NAMED = 5  # features, in a note
 _TELLING = ("class_name", "source")
 
 
@@ -118,6 +119,16 @@ def tfds_refusals(schema: Schema, compression: str = "none") -> list[str]:
     if schema.message == PAYLOAD:
         return [f"TensorFlow Datasets reads Examples, and these records are {schema.message}"]
     return [f"{feature.name}: {reason}" for feature in schema if (reason := _refusal(feature)) is not None]
+
+
+def tfds_note(schema: Schema) -> list[str]:
+    """Returns a sentence about the features that TFDS will not show, if there are any."""
+    refused = [feature for feature in schema if _refusal(feature) is not None]
+    if schema.message == PAYLOAD or not refused:
+        return []
+    more = f" and {len(refused) - _NAMED:,} more" if len(refused) > _NAMED else ""
+    names = ", ".join(repr(feature.name) for feature in refused[:_NAMED])
+    return [f"TensorFlow Datasets will not show {names}{more}: `recordmill inspect` says why"]
 
 
 def _taken(schema: Schema) -> list[Feature]:

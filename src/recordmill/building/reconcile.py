@@ -162,7 +162,7 @@ def describe_data_set(plan: BuildPlan, outcome: Outcome, folder: str, reject_fil
 def _notes_of_statistics(plan: BuildPlan, splits: Sequence[Mapping[str, FeatureStatistics]]) -> Iterator[str]:
     """Notes what only the values of all records tell of splits and label."""
     column = plan.order.group_by if plan.order.splits else None
-    if missing := sum(features[column].missing for features in splits if column in features):
+    if column and (missing := sum(features[column].missing for features in splits if column in features)):
         yield f"records without {column!r}, which are one group and so in one split: {missing:,}"
     label = None if plan.schema.label is None else plan.schema[plan.schema.label]
     if label is not None and label.classes is None and label.dtype.startswith("int"):
