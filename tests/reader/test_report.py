@@ -245,6 +245,20 @@ def test_a_file_that_is_there_is_not_replaced_unless_it_is_said(
     assert target.read_text() == recordmill.report(out, out=tmp_path / "b.html").html
 
 
+def test_what_a_killed_writer_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    ds = recordmill.open(write_data_set(tmp_path / "set", {"train": pa.table({"x": ["a"]})}, EMPTY))
+    left, others = (
+        tmp_path / ".page.html.abcd1234.tmp",
+        [tmp_path / ".page.html.tmp", tmp_path / ".page.html.new_file.tmp"],
+    )
+    for path in (left, *others):
+        path.touch()
+    os.utime(left, (0, 0))
+    os.utime(others[0], (0, 0))
+    ds.report().save(tmp_path / "page.html")
+    assert sorted(tmp_path.glob(".*")) == sorted(others)  # one was written a moment ago, the other is none of ours
+
+
 @pytest.mark.parametrize("way", ["report", "stats", "to_parquet", "save"])
 def test_what_is_no_file_is_not_replaced_and_a_link_leads_to_its_file(tmp_path: Path, way: str) -> None:
     rows = pa.table({"x": pa.array([1, 2])})

@@ -9,7 +9,9 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -25,6 +27,7 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room for more
 CREATED, TAKEN, UNFIT = "created", "taken", "unfit"
 
 _UNFIT = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.ENOTDIR, errno.ELOOP)  # how file systems refuse a name
+_ABANDONED_S = 3600.0
 _PUT_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB a call
 # how file systems without hard links refuse one
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
@@ -50,6 +53,16 @@ def atomic_write(path: str | Path, temporary_in: Path | None = None) -> Iterator
             error.filename = str(path)
         raise
     sync_folder(path.parent)
+
+
+def remove_abandoned(path: str | Path) -> None:
+    """Removes what writers of this file that were killed over an hour ago left beside it."""
+    path = Path(path)
+    temporary = re.compile(rf"\.{re.escape(path.name)}\.([a-z0-9_]{{8}}|[0-9a-f]{{32}})\.tmp")  # mkstemp's and uuid4's
+    for entry in os.scandir(path.parent):
+        if temporary.fullmatch(entry.name) and entry.stat(follow_symlinks=False).st_mtime < time.time() - _ABANDONED_S:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(entry)
 
 
 def create_file(path: str | Path) -> BinaryIO:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
+from recordmill.storage.disk_files import remove_abandoned
 from recordmill.storage.files import below, create_file, is_remote, output_path, read_blocks, storage_of, write_all
 
 Pathlike = str | os.PathLike[str]
@@ -54,7 +55,10 @@ def file_to_write(path: Pathlike, overwrite: bool) -> str:
         raise UsageError(f"{option('out', target)} is there already: give {option('overwrite', True)} to replace it")
     if not is_remote(target) and not is_folder(folder := os.path.dirname(target) or "."):
         raise UsageError(f"{option('out', target)}: there is no folder {folder}")
-    return real_path(target) if is_link(target) else target
+    place = real_path(target) if is_link(target) else target
+    if not is_remote(place):
+        remove_abandoned(place)
+    return place
 
 
 def has_name(path: Pathlike) -> bool:
