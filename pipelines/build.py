@@ -20,7 +20,7 @@ from recordmill.base import html
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.progress import Progress
-from recordmill.base.sizes import show_size
+from recordmill.base.sizes import show_count, show_size
 from recordmill.base.suggestions import there_are
 from recordmill.building.order import Ordering, split_names
 from recordmill.building.plan import BuildPlan, group_units
@@ -96,8 +96,7 @@ class BuildResult:
         splits = ", ".join(f"{name} {count:,}" for name, count in self.records.items())
         size = show_size(sum(stat(str(path)).size_bytes for path in self.shards if exists(path)))
         rejects = f", {self.rejected:,} rejected" if self.rejected else ""
-        features = f"{len(self.schema)} feature{'s' * (len(self.schema) != 1)}"
-        shards = f"{len(self.shards)} shard{'s' * (len(self.shards) != 1)}"
+        features, shards = show_count(len(self.schema), "feature"), show_count(len(self.shards), "shard")
         return f"<recordmill data set {self.out}: {splits} records{rejects}, {features}, {shards}, {size}>"
 
     def _repr_html_(self) -> str:

@@ -21,7 +21,7 @@ from recordmill.base import html
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.progress import Progress
-from recordmill.base.sizes import show_size
+from recordmill.base.sizes import show_count, show_size
 from recordmill.base.threads import thread_map
 from recordmill.exporting.estimate import ReadEstimate, estimate
 from recordmill.exporting.job import Accounts, OutputAccount, Publication, run_job
@@ -92,8 +92,8 @@ class ReadResult:
         rejects = f", {self.rejected:,} rejected" if self.rejected else ""
         size = show_size(sum(_size(path) for path in self.paths))
         return (
-            f"<recordmill read to {self.to} in {self.out}: {splits} records{rejects}, {len(self.schema)} "
-            f"features, {len(self.paths)} outputs, {size}>"
+            f"<recordmill read to {self.to} in {self.out}: {splits} records{rejects}, "
+            f"{show_count(len(self.schema), 'feature')}, {show_count(len(self.paths), 'output')}, {size}>"
         )
 
     def _repr_html_(self) -> str:

@@ -94,6 +94,15 @@ def percent(share: float) -> str:
     return f"{100 * share:.4g} %"
 
 
+def show_count(count: int, noun: str) -> str:
+    """A number of things for people.
+
+    >>> show_count(1, "record"), show_count(12345, "record")
+    ('1 record', '12,345 records')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def show_duration(seconds: float) -> str:
     """A span of time for people.
 

@@ -103,18 +103,19 @@ def _submit(args: argparse.Namespace, kind: str | None, given_inputs: list[str])
 
 def build_summary(result: Any) -> list[str]:
     """What was built, for people."""
-    from recordmill.base.sizes import show_size
+    from recordmill.base.sizes import show_count, show_size
     from recordmill.options.commands import in_flags
 
     size = result.manifest.size_bytes
     lines = [f"note: {in_flags(note)}" for note in result.notes]
-    accounts = f"{result.read:,} records read, {result.read - result.rejected:,} written, {result.rejected:,} rejected"
+    read, written = show_count(result.read, "record"), result.read - result.rejected
+    accounts = f"{read} read, {written:,} written, {result.rejected:,} rejected"
     lines.append(f"{result.out}: {result.kind}, {accounts}, in {result.seconds:.1f} s")
     for split, count in result.records.items():
-        shards = result.manifest.shard_counts[split]
-        lines.append(f"  {split}: {count:,} records in {shards:,} shard{'s' if shards != 1 else ''}")
+        shards = show_count(result.manifest.shard_counts[split], "shard")
+        lines.append(f"  {split}: {show_count(count, 'record')} in {shards}")
     lines.append(
-        f"  {len(result.schema)} feature{'s' * (len(result.schema) != 1)}, {show_size(size)}"
+        f"  {show_count(len(result.schema), 'feature')}, {show_size(size)}"
         + (f", label {result.schema.label}" if result.schema.label else "")
     )
     lines += [*_class_counts(result), *(f"  rejects: {path}" for path in result.rejects)]

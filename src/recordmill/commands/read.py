@@ -129,10 +129,12 @@ def _dry_run(args: argparse.Namespace, options: dict[str, Any]) -> int:
 
 def read_summary(result: Any) -> list[str]:
     """What was written, for people."""
+    from recordmill.base.sizes import show_count
     from recordmill.options.commands import in_flags
 
     splits = ", ".join(f"{name} {count:,}" for name, count in result.records.items()) or "no records"
-    lines = [f"{result.written:,} records to {result.to} in {result.out} ({splits}) in {result.seconds:.1f} s"]
+    records = show_count(result.written, "record")
+    lines = [f"{records} to {result.to} in {result.out} ({splits}) in {result.seconds:.1f} s"]
     lines += [f"  {path}" for path in result.paths[:5]]
     if len(result.paths) > 5:
         lines.append(f"  ... and {len(result.paths) - 5} more")

@@ -17,6 +17,7 @@ from typing import BinaryIO, TextIO
 
 from recordmill.base.errors import DataError, RecordmillError, Reject, UsageError
 from recordmill.base.option_names import option
+from recordmill.base.sizes import show_count
 from recordmill.storage.files import replace_file
 
 _SHOWN = 10  # rejects are shown up to this number; all are in the files
@@ -156,7 +157,7 @@ class Rejected:
         >>> Rejected(Counter(crc=2, frame=1)).described()
         '3 records (2 crc, 1 frame)'
         """
-        return f"{self.total:,} record{'' if self.total == 1 else 's'} ({self._reasons()})"
+        return f"{show_count(self.total, 'record')} ({self._reasons()})"
 
     def _reasons(self) -> str:
         return ", ".join(f"{count} {reason}" for reason, count in sorted(self.counts.items()))

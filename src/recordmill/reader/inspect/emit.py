@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
+from recordmill.base.sizes import show_count
 from recordmill.reader.dataset import Dataset
 from recordmill.schemas.feature import PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
 from recordmill.schemas.parse_spec import FixedLen, Parse, parse_spec, tensor_arguments
@@ -73,8 +74,7 @@ def emit(what: str, dataset: Dataset, inputs: Sequence[str] = ()) -> str:
 def _reader(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
     """The program that `to_tf(portable=True)` runs, between what it is and the constants of this data set."""
     schema, program = dataset.schema, _program()
-    count = len(dataset.catalog.files)
-    of = f"{len(dataset):,} records of {count:,} TFRecord file{'' if count == 1 else 's'}"
+    of = f"{show_count(len(dataset), 'record')} of {show_count(len(dataset.catalog.files), 'TFRecord file')}"
     yield f'"""Reads {of} with tf.data; made by `recordmill inspect --emit reader`."""'
     yield ""
     yield program[0]

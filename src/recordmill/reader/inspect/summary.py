@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
+from recordmill.base.sizes import show_count
 from recordmill.base.threads import thread_map
 from recordmill.reader.dataset import Dataset, open
 from recordmill.reader.display import show_value
@@ -136,7 +137,7 @@ def _lengths(inference: Inference) -> Iterator[Finding]:
 
 
 def _values(count: int | None) -> str:
-    return f"{count:,} value{'' if count == 1 else 's'}"
+    return show_count(count, "value")
 
 
 def _unit(counts: FeatureCounts, count: int) -> str:

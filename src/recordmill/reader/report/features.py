@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from recordmill.base.sizes import percent, show_size
+from recordmill.base.sizes import percent, show_count, show_size
 from recordmill.reader.report.markup import (
     COLOURS,
     HistogramBuckets,
@@ -140,7 +140,7 @@ def _shapes(feature: Feature, figures: Sequence[FeatureStatistics]) -> Iterator[
     notes = [
         f"{first.nans:,} NaN" if first.nans else "",
         f"{infinite:,} infinite" if (infinite := _infinite(first)) else "",
-        f"{first.zeros:,} zero{'' if first.zeros == 1 else 's'}" if first.zeros and feature.classes is None else "",
+        f"{show_count(first.zeros, 'zero')}" if first.zeros and feature.classes is None else "",
         "" if first.colours is None else f"red, green, blue of {_decoded(first, first.colours.images)}",
     ]
     yield from (("", note) for note in notes if note)

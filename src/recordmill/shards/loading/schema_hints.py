@@ -17,6 +17,7 @@ from typing import Any
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
+from recordmill.base.sizes import show_count
 from recordmill.records.inference.infer import FeatureCounts, Inference
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import ITEM_BYTES, PAYLOAD, Feature, Schema
@@ -169,7 +170,7 @@ def refine(schema: Schema, inference: Inference, hint: Hint) -> tuple[Schema, li
         if feature.name in hint.features and feature.name not in against
     }
     against |= {name: "no record has it" for name in hint.features if name not in schema}
-    notes = [f"{len(good)} feature{'' if len(good) == 1 else 's'} described by {hint.path}"]
+    notes = [f"{show_count(len(good), 'feature')} described by {hint.path}"]
     if against:
         shown = ", ".join(f"{name} ({why})" for name, why in list(against.items())[:_SHOWN])
         notes.append(
