@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +26,7 @@ import tensorflow as tf
 import train_peers
 
 import recordmill
-from recordmill.reader.tensorflow.portable import parser
+from recordmill.reader.inspect.emit import emit
 
 BATCH, BUFFER, OPEN_FILES = 256, 10_000, 16
 LISTS, MOST_ITEMS, SHARDS = 1_000_000, 200, 8
@@ -52,11 +53,12 @@ def made(out: str) -> str:
 
 def tuned(ds: recordmill.Dataset) -> Way:
     """Pipeline of TensorFlow's guide on performance: interleave, shuffle, batch, parse_example, AUTOTUNE."""
-    parsed, lists = parser(ds.schema, {}), padded(ds)
-    paths = [file.path for file in ds.catalog.files]
+    program: dict[str, Any] = {"__name__": "emitted"}
+    exec(emit("reader", ds), program)
+    paths, lists = [file.path for file in ds.catalog.files], padded(ds)
 
-    def parse(records: object) -> dict[str, object]:
-        tensors = parsed(records)
+    def parse(records: object) -> dict[str, Any]:
+        tensors = program["parse_records"](records, program["FEATURES"], None, program["TENSORS"])
         return tensors | {name: tensors[name].to_tensor() for name in lists}
 
     def batches(seed: int) -> Iterable[object]:
@@ -86,7 +88,6 @@ def collations_of(ds: recordmill.Dataset) -> dict[str, Way]:
         "batches, global": lambda seed: ds.batches(BATCH, shuffle="global", seed=seed, **how),
         "to_tf, window": lambda seed: ds.to_tf(BATCH, seed=seed, label=False, **how),
         "to_tf, global": lambda seed: ds.to_tf(BATCH, seed=seed, shuffle="global", label=False, **how),
-        "to_tf, portable": lambda seed: ds.to_tf(BATCH, seed=seed, portable=True, label=False, **how),
     }
 
 

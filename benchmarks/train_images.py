@@ -91,7 +91,6 @@ def collations_of(ds: recordmill.Dataset, scaled: bool) -> dict[str, Way]:
         "tuned tf.data, accurate": tuned(ds, scaled, "INTEGER_ACCURATE"),
         "batches": lambda seed: ds.batches(BATCH, shuffle=True, seed=seed, decode_images=wanted),
         "to_tf": lambda seed: ds.to_tf(BATCH, seed=seed, decode_images=wanted),
-        "to_tf, portable": lambda seed: ds.to_tf(BATCH, seed=seed, portable=True, decode_images=wanted),
     }
     if importlib.util.find_spec("torch"):
         ways["to_torch"] = lambda seed: ds.to_torch(BATCH, shuffle=True, seed=seed, decode_images=wanted)

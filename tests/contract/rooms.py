@@ -52,8 +52,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "reader.images": "base reader.options reader.prefetch reader.sampling records.columns records.images schemas",
     "reader.batches": "base reader.images reader.options reader.prefetch reader.sampling records.columns schemas "
     "shards",
-    "reader.tensorflow": "base reader.batches reader.images reader.options reader.prefetch records.columns "
-    "records.images schemas storage",
+    "reader.tensorflow": "base reader.batches reader.options reader.prefetch records.columns schemas",
     "reader.torch": "base reader.batches reader.images reader.options reader.prefetch reader.sampling "
     "records.columns schemas",
     "reader": "base checks reader.batches reader.images reader.options reader.prefetch reader.sampling "

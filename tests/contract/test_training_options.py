@@ -51,8 +51,8 @@ def test_signatures_keywords_and_groups_are_the_same(owner: type, method: str) -
 def test_an_unknown_option_is_told_with_the_one_that_is_meant() -> None:
     with pytest.raises(TypeError, match="no option shufle; did you mean shuffle"):
         Training.of(8, {"shufle": True})
-    with pytest.raises(TypeError, match="no option portable"):
-        Training.of(8, {"portable": True})
+    with pytest.raises(TypeError, match="no option defaults"):
+        Training.of(8, {"defaults": {}})
 
 
 OTHER: dict[str, Any] = {  # a value of each option that isn't the one by default
@@ -76,8 +76,6 @@ OTHER: dict[str, Any] = {  # a value of each option that isn't the one by defaul
     "memory_bytes": "1MiB",
     "on_bad": "skip",
     "defaults": {"x": 0},
-    "portable": True,
-    "shuffle_records": 5,
 }
 NEEDS: dict[str, dict[str, Any]] = {  # what it stands beside at least
     "num_hosts": {"host_index": 1},
@@ -85,14 +83,10 @@ NEEDS: dict[str, dict[str, Any]] = {  # what it stands beside at least
     "weights": {"label": "y"},
     "channels": {"decode_images": (4, 4)},
     "antialias": {"decode_images": (4, 4)},
-    "shuffle_records": {"portable": True},
 }
 REFUSED = [  # beside each other
     {"shuffle", "window_bytes"},
-    {"shuffle", "shuffle_records"},
     {"drop_remainder", "pad_remainder"},
-    *({"portable", name} for name in ("num_hosts", "host_index", "state", "start_step", "window_bytes")),
-    *({"portable", name} for name in ("memory_bytes", "pad_remainder", "ids")),
     *({"on_bad", name} for name in ("num_hosts", "host_index", "pad_remainder", "start_step")),
 ]
 
@@ -125,11 +119,6 @@ def test_every_pair_of_options_is_served_or_refused(pair: tuple[str, str]) -> No
 def test_single_records_have_no_batches_options(name: str) -> None:
     with pytest.raises(UsageError, match=f"{name} has no meaning here: batch_size=None"):
         Training.of(None, {name: OTHER[name]}, TENSORFLOW)
-
-
-def test_a_global_shuffle_is_not_portable() -> None:
-    with pytest.raises(UsageError, match="portable=True has an order of its own"):
-        Training.of(8, {"shuffle": "global", "portable": True}, TENSORFLOW)
 
 
 def test_values_of_numpy_are_options() -> None:

@@ -87,10 +87,9 @@ def test_a_name_may_be_that_of_a_feature_and_of_a_feature_list(
     frames = encode_sequences(ds.to_table().combine_chunks().to_batches()[0], schema)
     assert [frames.payload(at).tobytes() for at in range(9)] == records
     pytest.importorskip("tensorflow")
-    for portable in (False, True):
-        (batch,) = ds.to_tf(9, shuffle=False, portable=portable)
-        assert batch["x"].numpy().tolist() == [x for x, _ in wanted]
-        assert batch["x/sequence"].to_list() == [steps for _, steps in wanted]
+    (batch,) = ds.to_tf(9, shuffle=False)
+    assert batch["x"].numpy().tolist() == [x for x, _ in wanted]
+    assert batch["x/sequence"].to_list() == [steps for _, steps in wanted]
 
 
 def test_an_open_set_of_payloads_stays_what_it_is(tmp_path: Path) -> None:

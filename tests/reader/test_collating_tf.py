@@ -84,20 +84,12 @@ def test_batches_are_the_same(ds: Dataset, how: str) -> None:
         same(other, mine)
 
 
-@pytest.mark.parametrize("how", ANY_WAY)
-def test_a_portable_graph_collates_too(ds: Dataset, how: str) -> None:
-    options: dict[str, Any] = {"shuffle": False, "collate": ANY_WAY[how]}
-    for mine, other in zip(ds.batches(16, **options), ds.to_tf(16, label=False, portable=True, **options), strict=True):
-        same(other, mine)
-
-
 def test_lists_of_one_length_are_dense(ds: Dataset) -> None:
     few = Dataset(ds.catalog, ds.full_schema, ["id", "boxes", "words"])
-    for portable in (False, True):
-        for batch in few.to_tf(1, shuffle=False, label=False, portable=portable, collate={"boxes": "dense"}):
-            assert batch["boxes"].shape == (1, int(batch["id"][0]) % 3, 4)
-        with pytest.raises(tf.errors.InvalidArgumentError, match="dense"):
-            list(few.to_tf(10, label=False, portable=portable, collate={"boxes": "dense"}))
+    for batch in few.to_tf(1, shuffle=False, label=False, collate={"boxes": "dense"}):
+        assert batch["boxes"].shape == (1, int(batch["id"][0]) % 3, 4)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="dense"):
+        list(few.to_tf(10, label=False, collate={"boxes": "dense"}))
 
 
 def test_shapes_are_known_where_they_are_the_same(ds: Dataset) -> None:
@@ -157,7 +149,6 @@ def test_epochs_follow_when_it_is_iterated_again(ds: Dataset) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"collate": {"tokens": Packed(4)}, "portable": True}, "portable=True takes its batches as they come"),
         ({"collate": {"tokens": Packed(4)}, "start_step": 3}, "give a state"),
         ({"collate": {"tokens": Packed(4)}, "decode_images": (4, 4)}, "no feature holds encoded images"),
         ({"collate": {"tokens": "padded"}, "batch_size": None}, "gives single records"),

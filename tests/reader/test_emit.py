@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import inspect
 import json
 import os
 import pickle
@@ -267,13 +266,3 @@ def test_paths_stay_as_they_were_typed(tmp_path: Path) -> None:
     assert as_typed(f"{real}/in/a", [f"{tmp_path}/link/*"]) == f"{tmp_path}/link/a"
     assert as_typed(f"{real}/in/a", ["@list.txt"]) == f"{real}/in/a"
     assert json.loads(json.dumps(as_typed(f"{os.getcwd()}/x/a", ["*/a"]))) == "x/a"
-
-
-def test_the_reader_is_the_program_that_a_portable_graph_runs(tmp_path: Path) -> None:
-    pytest.importorskip("tensorflow")
-    from recordmill.reader.tensorflow import portable, program
-
-    text = emit("reader", open(write_data_set(tmp_path / "out", {"train": mixed_rows(3)})))
-    for function in (program.read_records, program.parse_records, program.tensor_of):
-        assert getattr(portable, function.__name__, function) is function
-        assert inspect.getsource(function) in text

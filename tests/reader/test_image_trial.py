@@ -54,14 +54,14 @@ def test_a_classifier_of_photographs_learns(shared_data: Path, tmp_path: Path) -
         model = keras.Sequential([keras.Input((32, 32, 3)), *layers, *tail])
         model.compile(keras.optimizers.Adam(0.003), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         if way != "batches":
-            batches = data.to_tf(32, label=True, decode_images=wanted, portable=way == "portable")
+            batches = data.to_tf(32, label=True, decode_images=wanted)
             return losses(model.fit(batches, epochs=8, verbose=0))
         batches = data.batches(32, shuffle=True, label="y", epochs=8, decode_images=wanted)
         found = [float(model.train_on_batch(x, y)) for x, y in batches]
         return float(np.mean(found[-8:]))
 
     baseline = fitted(other, "to_tf")
-    for way in ("to_tf", "portable", "batches"):
+    for way in ("to_tf", "batches"):
         assert fitted(ds, way) < 0.75 * baseline, way
 
 
@@ -105,7 +105,7 @@ def test_a_detector_of_cells_learns(shared_data: Path, tmp_path: Path) -> None:
 
 
 def test_files_of_other_projects_are_the_same_by_every_face(shared_data: Path, tmp_path: Path) -> None:
-    """What one face refuses the other refuses; the portable graph takes some damaged PNG more."""
+    """What one face refuses the other refuses."""
     pytest.importorskip("tensorflow")
     paths = sorted((shared_data / "images").glob("torture-[pe]*/**/*"))  # Pillow's own, and orientations
     files = {path.name: path.read_bytes() for path in paths if path.is_file() and path.stat().st_size < 1 << 21}
@@ -120,9 +120,3 @@ def test_files_of_other_projects_are_the_same_by_every_face(shared_data: Path, t
         assert 300 < len(mine["n"]) < len(names)
         assert np.array_equal(mine["n"], fed["n"])
         assert np.array_equal(mine["image"], fed["image"])
-        (graph,) = ds.to_tf(1000, shuffle=False, portable=True, **options)
-        by_graph = dict(zip(graph["n"].numpy().tolist(), graph["image"].numpy(), strict=True))
-        more = [names[n] for n in by_graph.keys() - set(mine["n"].tolist())]
-        assert all(name.endswith("png") for name in more), more
-        for n, image in zip(mine["n"].tolist(), mine["image"], strict=True):
-            assert np.array_equal(image, by_graph[n]), names[n]

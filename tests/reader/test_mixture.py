@@ -196,8 +196,6 @@ def test_tensorflow_gets_the_same(mixed: Mixture) -> None:
         for name in ("id", "record/shard", "record/index"):
             assert one[name].numpy().tolist() == other[name].tolist()
         assert isinstance(one["tokens"], tf.RaggedTensor)
-    with pytest.raises(UsageError, match="no mixture"):
-        mixed.to_tf(32, portable=True)
 
 
 def test_it_says_what_it_is(mixed: Mixture) -> None:

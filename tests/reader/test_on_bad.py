@@ -117,18 +117,6 @@ def test_tf_data_skips_the_same(ds: Dataset) -> None:
     assert numbers(on) == numbers(ds.batches(8, shuffle="global", **SKIP))[1:]
 
 
-def test_a_portable_graph_skips_them_too(ds: Dataset) -> None:
-    tf = pytest.importorskip("tensorflow")
-    good = [n for n in range(ROWS) if n not in BAD_IMAGES]
-    data = ds.to_tf(8, shuffle=False, portable=True, **SKIP)
-    assert data.cardinality() == tf.data.UNKNOWN_CARDINALITY
-    found = list(data)
-    assert numbers(found) == [good[at : at + 8] for at in range(0, len(good), 8)]
-    assert found[0]["list"].to_list() == [[n] * (n % 4) for n in good[:8]]
-    assert [int(row["n"]) for row in ds.to_tf(None, shuffle=False, portable=True, **SKIP)] == good
-    assert sorted(n for rows in numbers(ds.to_tf(8, portable=True, **SKIP)) for n in rows) == good
-
-
 def test_an_epoch_of_bad_records_ends(tmp_path: Path) -> None:
     schema = Schema((Feature("image", "bytes", (), True), Feature("n", "int64", (), True)))
     rows = [pa.array([encoded("PNG"), *[encoded("PNG")[:60]] * 9], pa.large_binary()), pa.array(range(10))]

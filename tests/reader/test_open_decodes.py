@@ -141,21 +141,18 @@ def test_tensorflow_has_the_same(out: Path) -> None:
     tf = pytest.importorskip("tensorflow")
     ds = recordmill.open(out, threads=2, decode_images={"image": (5, 7)}, **GIVEN).rename({"depth": "d"})
     pixels = ds.to_numpy()["image"]
-    for portable in (False, True):
-        seen = 0
-        for x in ds.to_tf(16, shuffle=False, portable=portable):
-            ids = x["id"].numpy()
-            np.testing.assert_array_equal(x["d"].numpy(), DEPTH[ids])
-            assert x["boxes"].dtype == tf.int16
-            for one, row in zip(x["boxes"], ids.tolist(), strict=True):
-                np.testing.assert_array_equal(one.numpy(), BOXES[row] if row != 3 else np.empty((0, 4)))
-            np.testing.assert_allclose(x["image"].numpy().astype(int), pixels[ids], atol=1)
-            seen += len(ids)
-        assert seen == ROWS
+    seen = 0
+    for x in ds.to_tf(16, shuffle=False):
+        ids = x["id"].numpy()
+        np.testing.assert_array_equal(x["d"].numpy(), DEPTH[ids])
+        assert x["boxes"].dtype == tf.int16
+        for one, row in zip(x["boxes"], ids.tolist(), strict=True):
+            np.testing.assert_array_equal(one.numpy(), BOXES[row] if row != 3 else np.empty((0, 4)))
+        np.testing.assert_allclose(x["image"].numpy().astype(int), pixels[ids], atol=1)
+        seen += len(ids)
+    assert seen == ROWS
     lists = recordmill.open(out, decode_raw={"boxes": "int16[-1]"}, reshape={"boxes": [-1, 2, 2]}, columns=["boxes"])
     assert next(iter(lists.to_tf(4, shuffle=False)))["boxes"][1].shape == (1, 2, 2)
-    with pytest.raises(UsageError, match="portable=True can't bring the lists of 'boxes'"):
-        lists.to_tf(4, portable=True)
 
 
 @pytest.mark.parametrize(

@@ -48,9 +48,8 @@ def expected(feature: Feature, table: pa.Table) -> list[Any]:
     return [np.array(row).reshape(2, 3).tolist() for row in rows] if feature.name == "matrix" else rows
 
 
-@pytest.mark.parametrize("portable", [False, True])
-def test_every_feature_has_its_dtype_and_values(out: Path, portable: bool) -> None:
-    ds = open(out).to_tf(64, shuffle=False, portable=portable, label=True)
+def test_every_feature_has_its_dtype_and_values(out: Path) -> None:
+    ds = open(out).to_tf(64, shuffle=False, label=True)
     batches = list(ds)
     for feature in MIXED:
         if feature.name == "label":
@@ -75,8 +74,7 @@ def test_every_feature_has_its_dtype_and_values(out: Path, portable: bool) -> No
     assert ds.element_spec[0]["matrix"].shape.as_list() == [None, 2, 3]
 
 
-@pytest.mark.parametrize("portable", [False, True])
-def test_raw_lists_and_numbers_that_tf_can_not_decode_itself(tmp_path: Path, portable: bool) -> None:
+def test_raw_lists_and_numbers_that_tf_can_not_decode_itself(tmp_path: Path) -> None:
     schema = Schema(
         (
             Feature("d", "float64", (None,)), Feature("dd", "float64", (None, None, 2), True),
@@ -90,9 +88,7 @@ def test_raw_lists_and_numbers_that_tf_can_not_decode_itself(tmp_path: Path, por
         "h": [np.float16([1, 2]), None, np.float16([3, 4])], "b": [1, 2, 3], "text": [["a", "b"], None, ["", "c"]],
     }  # fmt: skip
     table = table_of(rows, schema)
-    ds = open(write_data_set(tmp_path / "out", {"train": table}, schema, shards=1)).to_tf(
-        2, shuffle=False, portable=portable
-    )
+    ds = open(write_data_set(tmp_path / "out", {"train": table}, schema, shards=1)).to_tf(2, shuffle=False)
     found: dict[str, list[Any]] = {}
     for x in ds:
         for name, value in x.items():
@@ -108,8 +104,7 @@ def test_raw_lists_and_numbers_that_tf_can_not_decode_itself(tmp_path: Path, por
     assert found["text"] == [[b"a", b"b"], [b"", b""], [b"", b"c"]]
 
 
-@pytest.mark.parametrize("portable", [False, True])
-def test_sequence_examples(tmp_path: Path, portable: bool) -> None:
+def test_sequence_examples(tmp_path: Path) -> None:
     schema = Schema(
         (
             Feature("c", "int64"),
@@ -122,51 +117,45 @@ def test_sequence_examples(tmp_path: Path, portable: bool) -> None:
     rows = {"c": [1, None], "s": [[[1, 2], [3, 4]], [[5, 6]]], "t": [[[1], []], [[2, 3]]]}
     batch = pa.record_batch([pa.array(rows[field.name], field.type) for field in arrow], schema=arrow)
     (tmp_path / "a.tfrecord").write_bytes(encode_sequences(batch, schema).data.tobytes())
-    (x,) = open(tmp_path / "a.tfrecord", schema=schema).to_tf(8, shuffle=False, portable=portable)
+    (x,) = open(tmp_path / "a.tfrecord", schema=schema).to_tf(8, shuffle=False)
     assert x["c"].numpy().tolist() == [1, 0]
     assert x["c/valid"].numpy().tolist() == [True, False]
     assert x["s"].to_list() == rows["s"]
     assert x["t"].to_list() == rows["t"]
 
 
-@pytest.mark.parametrize("portable", [False, True])
-def test_payloads_that_are_no_examples(tmp_path: Path, portable: bool) -> None:
+def test_payloads_that_are_no_examples(tmp_path: Path) -> None:
     schema = Schema((Feature("record", "bytes", (), True),), message="bytes")
     batch = pa.record_batch([pa.array([b"one", b""], pa.large_binary())], schema=to_arrow(schema))
     (tmp_path / "a.tfrecord").write_bytes(encode(batch, schema).data.tobytes())
-    (x,) = open(tmp_path / "a.tfrecord", schema=schema).to_tf(8, shuffle=False, portable=portable)
+    (x,) = open(tmp_path / "a.tfrecord", schema=schema).to_tf(8, shuffle=False)
     assert x["record"].numpy().tolist() == [b"one", b""]
 
 
-@pytest.mark.parametrize("portable", [False, True])
-def test_the_order_is_the_seeds(out: Path, portable: bool) -> None:
+def test_the_order_is_the_seeds(out: Path) -> None:
     def ids(**options: Any) -> list[int]:
-        buffer = {"shuffle_records": 50} if portable and options.get("shuffle", True) else {}
         return [
-            i
-            for x in open(out, columns=["id"]).to_tf(64, label=False, portable=portable, **buffer, **options)
-            for i in x["id"].numpy().tolist()
+            i for x in open(out, columns=["id"]).to_tf(64, label=False, **options) for i in x["id"].numpy().tolist()
         ]
 
     plain = ids(shuffle=False)
     assert plain == list(range(ROWS))
     assert ids(seed=1) == ids(seed=1) != ids(seed=2)
     assert sorted(ids(seed=1)) == plain != ids(seed=1)
-    ds = open(out, columns=["id"]).to_tf(64, label=False, seed=1, portable=portable)
+    ds = open(out, columns=["id"]).to_tf(64, label=False, seed=1)
     first, second = ([i for x in ds for i in x["id"].numpy().tolist()] for _ in range(2))
     assert first != second
     assert sorted(first) == sorted(second) == plain
 
 
-@pytest.mark.parametrize("portable", [False, True])
-def test_cardinality_is_known(out: Path, portable: bool) -> None:
+def test_cardinality_is_known(out: Path) -> None:
     ds = open(out, columns=["matrix", "label"])
-    assert ds.to_tf(64, portable=portable).cardinality().numpy() == 5
-    assert ds.to_tf(64, drop_remainder=True, portable=portable).cardinality().numpy() == 4
-    assert ds.to_tf(64, epochs=3, portable=portable).cardinality().numpy() == 15
-    assert ds.to_tf(64, epochs=None, portable=portable).cardinality().numpy() == tf.data.INFINITE_CARDINALITY
-    assert ds.to_tf(None, portable=portable).cardinality().numpy() == ROWS
-    x, y = next(iter(ds.to_tf(None, shuffle=False, portable=portable, label=True)))
+    assert ds.to_tf(64).cardinality().numpy() == 5
+    assert ds.to_tf(64, drop_remainder=True).cardinality().numpy() == 4
+    assert ds.to_tf(64, epochs=3).cardinality().numpy() == 15
+    assert ds.to_tf(64, epochs=None).cardinality().numpy() == tf.data.INFINITE_CARDINALITY
+    assert ds.to_tf(None).cardinality().numpy() == ROWS
+    x, y = next(iter(ds.to_tf(None, shuffle=False, label=True)))
     assert x.shape == (2, 3)
     assert y.numpy() == 0
 
@@ -186,10 +175,9 @@ def test_labels_and_what_is_left(out: Path) -> None:
     assert y.numpy().tolist() == [-1.0 if v is None else v for v in TABLE["maybe"].to_pylist()[:8]]
 
 
-@pytest.mark.parametrize("portable", [False, True])
-def test_defaults_replace_the_mask(out: Path, portable: bool) -> None:
+def test_defaults_replace_the_mask(out: Path) -> None:
     defaults = {"maybe": -1.0, "flag": True, "payload": b"none", "when": 5}
-    ds = open(out).to_tf(ROWS, shuffle=False, defaults=defaults, portable=portable, label=True)
+    ds = open(out).to_tf(ROWS, shuffle=False, defaults=defaults, label=True)
     x, _ = next(iter(ds))
     assert x["maybe"].numpy().tolist() == [-1.0 if v is None else v for v in TABLE["maybe"].to_pylist()]
     assert x["flag"].numpy().tolist() == [True if v is None else v for v in TABLE["flag"].to_pylist()]
@@ -205,9 +193,7 @@ def test_defaults_replace_the_mask(out: Path, portable: bool) -> None:
         open(out).to_tf(start_step=1.5)
 
 
-@pytest.mark.parametrize(
-    "options", [{"batch_size": 0}, {"epochs": 0}, {"shuffle_records": 0}, {"decode_images": (8, 8), "channels": 2}]
-)
+@pytest.mark.parametrize("options", [{"batch_size": 0}, {"epochs": 0}, {"decode_images": (8, 8), "channels": 2}])
 def test_wrong_options_are_named(out: Path, options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=list(options)[-1]):
         open(out).to_tf(**options)
@@ -220,8 +206,6 @@ def test_zstd_files_are_read_by_us_and_not_handed_to_tensorflow(out: Path, tmp_p
     packed.write_bytes(pa.compress(shards, codec="zstd", asbytes=True))
     got, wanted = (list(open(path, columns=["id"]).to_tf(64, label=False, shuffle=False)) for path in (packed, out))
     assert [x["id"].numpy().tolist() for x in got] == [x["id"].numpy().tolist() for x in wanted]
-    with pytest.raises(UsageError, match="compressed with zstd, which TensorFlow can't read; leave portable out"):
-        open(packed).to_tf(64, portable=True)
 
 
 def test_a_short_shard_raises(out: Path, tmp_path: Path) -> None:
@@ -230,22 +214,16 @@ def test_a_short_shard_raises(out: Path, tmp_path: Path) -> None:
     index = np.load(data / FOLDER / "index" / "train-00001.npy")
     whole = shard.read_bytes()
     ds = open(data)
-    ready, fed = ds.to_tf(64, portable=True), ds.to_tf(64)
+    fed = ds.to_tf(64)
     # inside the last header: TensorFlow alone would call this the end
     shard.write_bytes(whole[: int(index["offset"][-1]) + 5])
-    with pytest.raises(tf.errors.FailedPreconditionError):
-        list(ready)
     with pytest.raises(tf.errors.InvalidArgumentError, match=shard.name):
         list(fed)
-    with pytest.raises(DataError, match="changed while it was read"):
-        ds.to_tf(64, portable=True)
     with pytest.raises(DataError, match="has .* bytes"):  # noqa: RUF043
         open(data)
     flipped = bytearray(whole)
     flipped[int(index["offset"][3]) + 20] ^= 1
     shard.write_bytes(flipped)
-    with pytest.raises(tf.errors.DataLossError):
-        list(open(data).to_tf(64, portable=True))
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"record 3, byte \d+: CRC of the data"):
         list(open(data).to_tf(64))
 
@@ -256,7 +234,7 @@ def test_a_data_set_that_was_replaced_is_said_to_be(tmp_path: Path) -> None:
     for _ in range(2):
         recordmill.build(TABLE[:9], tmp_path / "out", overwrite=True)
     with pytest.raises(DataError, match="is gone: the data set was replaced, by generation 3; open it again"):
-        ds.to_tf(8, portable=True)
+        next(ds.batches(8))
 
 
 def test_it_has_the_order_and_the_values_of_batches(out: Path) -> None:
@@ -292,12 +270,6 @@ def test_it_goes_on_at_any_step(out: Path) -> None:
     state.close()
 
 
-def test_what_portable_can_not_give_is_refused(out: Path) -> None:
-    for options in ({"shuffle": "global"}, {"start_step": 1}, {"num_hosts": 2, "host_index": 0}):
-        with pytest.raises(UsageError, match="portable=True has an order of its own"):
-            open(out).to_tf(64, portable=True, **options)
-
-
 def encoded(kind: str, color: tuple[int, int, int], size: tuple[int, int]) -> bytes:
     data = io.BytesIO()
     Image.new("RGB", size, color).save(data, kind)
@@ -315,11 +287,7 @@ def test_images_of_any_kind_are_decoded_and_resized(tmp_path: Path) -> None:
         schema=to_arrow(schema),
     )
     out = write_data_set(tmp_path / "out", {"train": table}, schema, shards=1)
-    portable, batch = (
-        next(iter(open(out).to_tf(8, shuffle=False, label=True, decode_images=(12, 16), portable=portable)))
-        for portable in (True, False)
-    )
-    assert np.array_equal(portable[0]["image"].numpy(), batch[0]["image"].numpy())
+    batch = next(iter(open(out).to_tf(8, shuffle=False, label=True, decode_images=(12, 16))))
     pixels = batch[0]["image"].numpy()
     assert pixels.shape == (7, 12, 16, 3)
     assert pixels.dtype == np.uint8

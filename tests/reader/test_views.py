@@ -142,17 +142,16 @@ def test_tensorflow_has_the_same(tmp_path: Path) -> None:
     view = ds.rename({"id": "number", "maybe": "perhaps", "label": "y"}).filter(NUMBERS)
     view = view.select(["number", "perhaps", "words", "y"])
     ids = NUMBERS.tolist()
-    for portable in (False, True):
-        for defaults in ({}, {"perhaps": -1.0}):
-            found = list(view.to_tf(64, shuffle=False, label=True, portable=portable, defaults=defaults))
-            x = {name: [batch[0][name] for batch in found] for name in found[0][0]}
-            assert tf.concat(x["number"], 0).numpy().tolist() == ids
-            assert tf.concat([y for _, y in found], 0).numpy().tolist() == [i % 3 for i in ids]
-            there = [i % 3 != 0 for i in ids]
-            if defaults:
-                assert (tf.concat(x["perhaps"], 0).numpy() == -1.0).tolist() == [not one for one in there]
-            else:
-                assert tf.concat(x["perhaps/valid"], 0).numpy().tolist() == there
+    for defaults in ({}, {"perhaps": -1.0}):
+        found = list(view.to_tf(64, shuffle=False, label=True, defaults=defaults))
+        x = {name: [batch[0][name] for batch in found] for name in found[0][0]}
+        assert tf.concat(x["number"], 0).numpy().tolist() == ids
+        assert tf.concat([y for _, y in found], 0).numpy().tolist() == [i % 3 for i in ids]
+        there = [i % 3 != 0 for i in ids]
+        if defaults:
+            assert (tf.concat(x["perhaps"], 0).numpy() == -1.0).tolist() == [not one for one in there]
+        else:
+            assert tf.concat(x["perhaps/valid"], 0).numpy().tolist() == there
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,6 @@ from recordmill.shards.manifest import (
     generations,
     load_newest,
     manifest_path,
-    missing_error,
     named_by_manifest,
     shard_name,
 )
@@ -93,12 +92,6 @@ class ShardFile:
         moving nor building anew changes it.
         """
         return (self.name if self.info is None else self.info.name).encode("utf-8", "surrogateescape")
-
-    def check_as_listed(self) -> None:
-        """Raises DataError if the file is another one than when it was listed, or gone."""
-        if not exists(self.path):
-            raise missing_error(self.path)
-        check_unchanged(self.path, self.stat, self.path)
 
     def check_as_read(self) -> None:
         """Raises DataError if the bytes that were just read may be of another file than the one that was listed; of our

@@ -1,8 +1,8 @@
 """A `Dataset` as text to go on with: `schema.pbtxt`, a `tf.io` feature specification, or a whole tf.data reader as
 Python source.
 
-The source needs TensorFlow and nothing of recordmill's: it is the program that `Dataset.to_tf(portable=True)` runs, so
-it gives the tensors of `to_tf(shuffle=False)`, and a file with another number of records than it had is an error.
+The source needs TensorFlow and nothing of recordmill's, for tf.data service and for graphs that are saved. It gives the
+tensors of `to_tf(shuffle=False)`, and a file with another number of records than it had is an error.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import ast
 import json
 import os
 import pkgutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import show_count
 from recordmill.reader.dataset import Dataset
-from recordmill.schemas.feature import PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
-from recordmill.schemas.parse_spec import FixedLen, Parse, parse_spec, tensor_arguments
+from recordmill.schemas.feature import BYTES, FLOAT, INT64, ITEM_BYTES, PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
 from recordmill.schemas.tfmd import to_pbtxt
 from recordmill.storage.folders import has_name, real_path
 from recordmill.storage.walk import has_magic
@@ -44,6 +43,7 @@ if __name__ == "__main__":
         for name, tensor in batch.items():
             print(name, tensor.dtype.name, tensor.shape)
 '''
+_DTYPES = {INT64: "int64", FLOAT: "float32", BYTES: "string"}  # that tf.io gives for each kind of list
 _SPECS = {PAYLOAD: "None, None", SEQUENCE_EXAMPLE: "CONTEXT, FEATURE_LISTS"}  # of each message, else FEATURES
 
 
@@ -72,7 +72,7 @@ def emit(what: str, dataset: Dataset, inputs: Sequence[str] = ()) -> str:
 
 
 def _reader(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
-    """The program that `to_tf(portable=True)` runs, between what it is and the constants of this data set."""
+    """`reader.tensorflow.program`, with what it is and the constants of this data set before it."""
     schema, program = dataset.schema, _program()
     of = f"{show_count(len(dataset), 'record')} of {show_count(len(dataset.catalog.files), 'TFRecord file')}"
     yield f'"""Reads {of} with tf.data; made by `recordmill inspect --emit reader`."""'
@@ -86,7 +86,7 @@ def _reader(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
         yield ""
     yield "TENSORS = {  # what `tensor_of` takes for each feature, besides what is so by default"
     for feature in schema:
-        yield f"    {quoted(feature.name)}: {tensor_arguments(feature) if schema.message != PAYLOAD else {}},"
+        yield f"    {quoted(feature.name)}: {_tensor_arguments(feature) if schema.message != PAYLOAD else {}},"
     yield "}"
     yield ""
     yield program[1]
@@ -138,23 +138,21 @@ def as_typed(path: str, inputs: Sequence[str]) -> str:
 
 def _spec(schema: Schema) -> Iterator[str]:
     """The specification, in two parts where the records are SequenceExamples."""
-    spec = parse_spec(schema)
     if schema.message != SEQUENCE_EXAMPLE:
-        yield from _dict("FEATURES", list(schema), spec)
+        yield from _dict("FEATURES", list(schema))
         return
-    yield from _dict("CONTEXT", [feature for feature in schema if not feature.per_step], spec)
-    yield from _dict("FEATURE_LISTS", [feature for feature in schema if feature.per_step], spec)
+    yield from _dict("CONTEXT", [feature for feature in schema if not feature.per_step])
+    yield from _dict("FEATURE_LISTS", [feature for feature in schema if feature.per_step])
 
 
-def _dict(name: str, features: Sequence[Feature], spec: Mapping[str, Parse]) -> Iterator[str]:
+def _dict(name: str, features: Sequence[Feature]) -> Iterator[str]:
     if not features:
         yield f"{name} = {{}}"
         return
     yield f"{name} = {{"
     for feature in features:
-        parse = spec[feature.name]
-        yield f"    {quoted(feature.name)}: {_tf_feature(parse)},  # {_about(feature)}"
-        for entry in parse.finish.row_lengths:
+        yield f"    {quoted(feature.name)}: {_tf_feature(feature)},  # {_about(feature)}"
+        for entry in _row_lengths(feature):
             yield f"    {quoted(entry)}: tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64),"
     yield "}"
 
@@ -167,19 +165,41 @@ def _about(feature: Feature) -> str:
     return f"{feature.describe()}{raw}{'' if feature.required else ', or missing'}{classes}{more}"
 
 
-def _tf_feature(parse: Parse) -> str:
-    dtype = f"tf.{parse.dtype}"
-    if isinstance(parse, FixedLen):
-        return f"tf.io.FixedLenFeature({list(parse.shape)}, {dtype})"
+def _tf_feature(feature: Feature) -> str:
+    """What `tf.io` parses the feature's entry with."""
+    values, *lengths = feature.storage()
+    dtype, shape = f"tf.{_DTYPES[feature.kind]}", () if feature.raw else feature.inner_shape
+    nested = feature.ragged_rank > 1 and feature.per_step
+    if feature.required and not lengths and not feature.per_step and (feature.raw or not feature.ragged_rank):
+        return f"tf.io.FixedLenFeature({list(shape)}, {dtype})"
     kinds = "tf.io.RaggedFeature"
-    parts = ", ".join(
-        f"{kinds}.UniformRowLength({part})" if isinstance(part, int) else f"{kinds}.RowLengths({quoted(part)})"
-        for part in parse.partitions
-    )
+    rows = [] if feature.raw or feature.per_step else [storage.name for storage in lengths]
+    parts = ", ".join([
+        *(f"{kinds}.RowLengths({quoted(name)})" for name in rows),
+        *(f"{kinds}.UniformRowLength({size})" for size in (() if nested else shape)),
+    ])  # fmt: skip
     return (
-        f"{kinds}({dtype}, value_key={quoted(parse.value_key)}, "
+        f"{kinds}({dtype}, value_key={quoted(values.name)}, "
         f"{f'partitions=[{parts}], ' if parts else ''}row_splits_dtype=tf.int64)"
     )
+
+
+def _row_lengths(feature: Feature) -> list[str]:
+    """The entries, outermost first, that nest the values of a feature whose values are bytes of tensors."""
+    return [storage.name for storage in feature.storage()[1:]] if feature.raw and not feature.per_step else []
+
+
+def _tensor_arguments(feature: Feature) -> dict[str, object]:
+    """Returns the arguments of `reader.tensorflow.program.tensor_of` for the feature that differ from its defaults."""
+    made = {
+        "dtype": "int64" if feature.timestamp else {"bytes": "string"}.get(feature.dtype, feature.dtype),
+        "shape": list(feature.inner_shape),
+        "ragged_rank": feature.ragged_rank,
+        "item_bytes": ITEM_BYTES[feature.dtype] if feature.raw else 0,
+        "lengths": _row_lengths(feature),
+        "per_step": feature.per_step and feature.raw,
+    }
+    return {name: value for name, value in made.items() if value}
 
 
 def quoted(text: str) -> str:

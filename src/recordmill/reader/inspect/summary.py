@@ -137,7 +137,7 @@ def _lengths(inference: Inference) -> Iterator[Finding]:
 
 
 def _values(count: int | None) -> str:
-    return show_count(count, "value")
+    return show_count(count or 0, "value")
 
 
 def _unit(counts: FeatureCounts, count: int) -> str:

@@ -64,8 +64,6 @@ class TensorFlowKeywords(TrainingKeywords, total=False):
     """Keywords of `to_tf`: also `Graph`."""
 
     defaults: Mapping[str, Any] | None
-    portable: bool
-    shuffle_records: int
 
 
 @dataclass(frozen=True)
@@ -226,19 +224,14 @@ class Graph:
 
     Args:
         defaults: feature name to what fills records that lack it; without one, `name/valid` says which have it.
-        portable: a graph of TensorFlow's own operations, for tf.data service and export, in an order of its own.
-        shuffle_records: records that the buffer holds through which a portable graph shuffles.
 
     Raises:
         UsageError: a value that is none of the option's.
     """
 
     defaults: Mapping[str, Any] | None = None
-    portable: bool = False
-    shuffle_records: int = 10_000
 
     def __post_init__(self) -> None:
-        _put(self, "shuffle_records", whole_number_of(self.shuffle_records, "shuffle_records", 1))
         if self.defaults is not None and not isinstance(self.defaults, Mapping):
             raise UsageError(f"defaults is a value by feature name, not {self.defaults!r}")
 
@@ -306,22 +299,7 @@ _SERVES: tuple[tuple[tuple[str, ...], Callable[[Training], bool], str], ...] = (
         "channels and antialias go with decode_images=(height, width); Images(...) has its own",
     ),
     (("weights",), lambda to: to.form.label is not False, "weights go with a label: (x, y, weights)"),
-    (
-        ("num_hosts", "state", "start_step", "window_bytes", "memory_bytes", "pad_remainder", "ids"),
-        lambda to: not to.graph.portable,
-        "portable=True has an order of its own, knows no record's number, and lets TensorFlow read",
-    ),
-    (
-        ("shuffle",),
-        lambda to: not (to.graph.portable and to.order.mode == "global"),
-        "portable=True has an order of its own: shuffle=True draws records from a buffer",
-    ),
     (("window_bytes",), lambda to: to.order.mode == "window", 'it is of shuffle="window"'),
-    (
-        ("shuffle_records",),
-        lambda to: to.graph.portable and to.order.mode is not False,
-        "it is of portable=True that shuffles",
-    ),
     (
         ("drop_remainder", "pad_remainder", "start_step"),
         lambda to: to.batch_size is not None,

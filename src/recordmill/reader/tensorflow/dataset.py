@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, count
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -18,7 +18,7 @@ from recordmill.reader.batches.plan import StepChunk, StepPlan
 from recordmill.reader.batches.source import BatchSource
 from recordmill.reader.options.collation import Collate, OneHot, Padded
 from recordmill.reader.options.training import BATCH_SIZE, Training
-from recordmill.reader.prefetch.protocols import Fetchable, Readable, timed
+from recordmill.reader.prefetch.protocols import Fetchable, timed
 from recordmill.reader.tensorflow.blocks import (
     BlockColumn,
     block_columns,
@@ -28,7 +28,6 @@ from recordmill.reader.tensorflow.blocks import (
     prepared_steps,
     step_blocks,
 )
-from recordmill.reader.tensorflow.portable import RecordGraph, parser, serialized_records
 from recordmill.records.columns.numpy_arrays import is_bytes
 from recordmill.schemas.feature import Schema
 
@@ -47,29 +46,8 @@ def tf_dataset(dataset: Fetchable, options: Training) -> tf.data.Dataset:
         _check_single(options.form.collate or {})
     source = BatchSource.of(dataset, options)
     _check_label(source, defaults)
-    parser(source.schema, defaults)
-    if options.graph.portable:
-        return _portable(source, defaults)
     own = {name: defaults[name] for name in source.images if name in defaults}
     return _fed(replace(source, schema=_without(source.schema, defaults), defaults=own), defaults)
-
-
-def _portable(source: BatchSource, defaults: Mapping[str, Any]) -> tf.data.Dataset:
-    options = source.options
-    if source.dataset.mixed is not None:
-        raise UsageError("portable=True has an order of its own: no mixture")
-    records = serialized_records(cast(Readable, source.dataset), options.order, options.graph.shuffle_records)
-    graph = RecordGraph.of(source, source.schema, defaults)
-    rows, drop = options.batch_size, options.order.drop_remainder
-    if source.skips:
-        usable = graph.usable(records)
-        result = usable if rows is None else usable.batch(rows, drop_remainder=drop)
-    else:
-        result = graph.batches(records, rows or BATCH_SIZE, drop)
-        if rows is None:
-            result = result.unbatch().apply(tf.data.experimental.assert_cardinality(len(source.dataset)))
-    epochs = options.order.epochs
-    return (result if epochs == 1 else result.repeat(epochs)).prefetch(tf.data.AUTOTUNE)
 
 
 def _fed(source: BatchSource, defaults: Mapping[str, Any]) -> tf.data.Dataset:
@@ -154,6 +132,8 @@ def _check_defaults(schema: Schema, defaults: Mapping[str, Any]) -> None:
     for name, value in defaults.items():
         if name not in schema:
             raise UsageError(f"defaults: {name!r} is no feature that is read; {there_are(name, schema.names)}")
+        if schema[name].ragged_rank:
+            raise UsageError(f"defaults: {name!r} is {schema[name].describe()}, a variable length that takes none")
         is_text = np.asarray(value).dtype.kind in "USO"
         if is_text != is_bytes(schema[name]):
             raise UsageError(f"defaults: {name!r} is {schema[name].describe()}, for which {value!r:.99} can't stand")

@@ -1,7 +1,7 @@
 """TFRecord files to batches of tensors by TensorFlow's own operations alone.
 
-This is what `to_tf(portable=True)` runs and, word for word, what `recordmill inspect --emit reader` prints after the
-constants of a data set, so nothing of recordmill's is imported here.
+`recordmill inspect --emit reader` prints this, word for word, after the constants of a data set, so nothing of
+recordmill's is imported here.
 
 fixed shape          dense [batch, *shape]; where a record may lack it, zeros or "" and `name/valid` [batch] bool
                      beside it
@@ -34,8 +34,6 @@ def read_records(
     files: Sequence[tuple[str, str, int]],
     shuffle_records: int = 0,
     seed: int = 0,
-    threads: int = OPEN_FILES,
-    chosen: Any = None,
 ) -> tf.data.Dataset:
     """Serialized records of files, in order, or, drawn from a buffer of shuffle_records, of files in random order.
 
@@ -44,8 +42,6 @@ def read_records(
             file that is cut off inside a record's header for one that ends there.
         shuffle_records: of the buffer; 0: in order.
         seed: of the shuffle.
-        threads: how many files are read at once.
-        chosen: NumPy's [all records] bool; None: all.
     """
     paths, compressions = [path for path, _, _ in files], [compression for _, compression, _ in files]
     counts = [count for _, _, count in files]
@@ -54,32 +50,23 @@ def read_records(
             tf.constant(paths, tf.string),
             tf.constant(compressions, tf.string),
             tf.constant(counts, tf.int64),
-            tf.cumsum(tf.constant(counts, tf.int64), exclusive=True),
         )
     )
 
-    mask = None if chosen is None else tf.constant(chosen)
-
     @unconverted
-    def read(path: Any, compression: Any, count: Any, first: Any) -> tf.data.Dataset:
-        records = tf.data.TFRecordDataset(path, compression, DATASET_READ_BYTES).apply(
-            tf.data.experimental.assert_cardinality(count)
-        )
-        if mask is None:
-            return records
-        numbered = records.enumerate(first).filter(unconverted(lambda number, _: mask[number]))
-        return numbered.map(unconverted(lambda _, record: record))
+    def read(path: Any, compression: Any, count: Any) -> tf.data.Dataset:
+        records = tf.data.TFRecordDataset(path, compression, DATASET_READ_BYTES)
+        return records.apply(tf.data.experimental.assert_cardinality(count))
 
     if shuffle_records:
         order = shards.shuffle(max(len(files), 1), seed, reshuffle_each_iteration=True)
         at_once = min(max(len(files), 1), OPEN_FILES)
-        records = order.interleave(
-            read, at_once, TURN_RECORDS, num_parallel_calls=min(at_once, threads), deterministic=True
-        ).shuffle(shuffle_records, seed + 1, reshuffle_each_iteration=True)
+        records = order.interleave(read, at_once, TURN_RECORDS, num_parallel_calls=at_once, deterministic=True).shuffle(
+            shuffle_records, seed + 1, reshuffle_each_iteration=True
+        )
     else:
         records = shards.flat_map(read)
-    total = sum(counts) if chosen is None else int(chosen.sum())
-    return records.apply(tf.data.experimental.assert_cardinality(total))
+    return records.apply(tf.data.experimental.assert_cardinality(sum(counts)))
 
 
 def parse_records(
