@@ -75,9 +75,7 @@ def foreign(folder: str, rows: int, rounds: int) -> None:
         for to in ("parquet", "memory"):
             print(f"\n{times * rows:,} foreign records without a schema to {to}")
             out = os.path.join(folder, "foreign-out")
-            jobs = {
-                "recordmill": ("read_jobs:foreign", source, out, to),
-            }
+            jobs = {"recordmill": ("read_jobs:foreign", source, out, to)}
             if to == "memory":
                 jobs["tf.data, told the features"] = ("read_jobs:tf_data_in_memory", source, known)
             else:

@@ -9,11 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_PLACES = {
-    "BatchDicts": "write_shards",
-    "ReadShards": "read_shards",
-    "WriteShards": "write_shards",
-}
+_PLACES = {"BatchDicts": "write_shards", "ReadShards": "read_shards", "WriteShards": "write_shards"}
 __all__ = ["BatchDicts", "ReadShards", "WriteShards"]
 
 

@@ -160,32 +160,3 @@ else:
             return step if takes is None else with_input_types(takes)(step)
 
         return decorate
-
-
-__all__ = [
-    "AsIter",
-    "AsSingleton",
-    "BatchElements",
-    "CombineFn",
-    "CombineGlobally",
-    "Create",
-    "DoFn",
-    "FlatMap",
-    "Flatten",
-    "GroupByKey",
-    "Impulse",
-    "Map",
-    "PCollection",
-    "PTransform",
-    "ParDo",
-    "Pipeline",
-    "Reshuffle",
-    "TaggedOutput",
-    "counter",
-    "is_global",
-    "row_fields",
-    "row_of",
-    "row_type",
-    "typed",
-    "windowed",
-]

@@ -59,12 +59,7 @@ def test_a_commit_shows_the_data_set_and_its_copies(tmp_path: Path) -> None:
     assert shard(out, manifest) == b"one"
     assert (out / "manifest.json").read_text() == manifest_path(out, 1).read_text()
     assert (out / "schema.pbtxt").read_text() == "schema"
-    assert sorted(os.listdir(out)) == [
-        "_manifests",
-        f"data-{manifest.run['id']}",
-        "manifest.json",
-        "schema.pbtxt",
-    ]
+    assert sorted(os.listdir(out)) == ["_manifests", f"data-{manifest.run['id']}", "manifest.json", "schema.pbtxt"]
 
 
 def test_generations_keep_one_predecessor(tmp_path: Path) -> None:

@@ -45,12 +45,7 @@ def rows(count: int) -> list[dict[str, Any]]:
 
 
 def test_a_pcollection_of_dicts_becomes_a_data_set(tmp_path: Path) -> None:
-    write(
-        rows(1000),
-        tmp_path / "out",
-        num_shards=3,
-        splits={"a": 0.5, "b": 0.5},
-    )
+    write(rows(1000), tmp_path / "out", num_shards=3, splits={"a": 0.5, "b": 0.5})
     read = recordmill.open(tmp_path / "out").to_table().to_pylist()
     assert [row["x"] for row in read] != list(range(1000))
     assert sorted(read, key=lambda row: row["x"]) == [
@@ -181,20 +176,8 @@ except Exception as error:
 
 @pytest.mark.sweep
 def test_the_manifest_says_what_decided_the_bytes_and_other_records_have_another_fingerprint(tmp_path: Path) -> None:
-    write(
-        rows(50),
-        tmp_path / "one",
-        num_shards=2,
-        splits={"a": 0.5, "b": 0.5},
-        split_by="x",
-    )
-    write(
-        rows(51),
-        tmp_path / "other",
-        num_shards=2,
-        splits={"a": 0.5, "b": 0.5},
-        split_by="x",
-    )
+    write(rows(50), tmp_path / "one", num_shards=2, splits={"a": 0.5, "b": 0.5}, split_by="x")
+    write(rows(51), tmp_path / "other", num_shards=2, splits={"a": 0.5, "b": 0.5}, split_by="x")
     one, other = load(tmp_path / "one"), load(tmp_path / "other")
     assert one.options["splits"] == {"a": 0.5, "b": 0.5}
     assert (one.options["split_by"], one.options["num_shards"]) == ("x", 2)

@@ -24,15 +24,7 @@ from recordmill.preprocessing.tensors import as_lists, list_schema, representati
 from recordmill.schemas.feature import Schema
 from recordmill.storage.files import create_file, read_range, replace_file, write_all
 from recordmill.storage.folders import copy_tree, is_folder, make_scratch, paths_in, remove_tree, rename
-from recordmill.transforms.beam_types import (
-    AsSingleton,
-    Create,
-    FlatMap,
-    Map,
-    PCollection,
-    Pipeline,
-    PTransform,
-)
+from recordmill.transforms.beam_types import AsSingleton, Create, FlatMap, Map, PCollection, Pipeline, PTransform
 
 _NUMBERED = re.compile(r"(__(?:inference|forward|backward)_.*?)_(\d+)")
 _TENSOR = "_user_specified_name"

@@ -126,9 +126,7 @@ def one_ahead(items: Iterator[_Item]) -> Iterator[_Item]:
             del item  # or it would be held while the next is waited for
 
 
-def shared_context(
-    function: Callable[[], Iterator[None]],
-) -> Callable[[], contextlib.AbstractContextManager[None]]:
+def shared_context(function: Callable[[], Iterator[None]]) -> Callable[[], contextlib.AbstractContextManager[None]]:
     """A context manager of a generator, as `contextlib.contextmanager` makes it, but entered once for all who are in it
     at the same time, in any thread, and left with the last of them: for what is set for the whole process, which two
     who put it back in turn would leave changed.

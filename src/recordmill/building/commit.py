@@ -20,13 +20,7 @@ from recordmill.base.errors import RecordmillError
 from recordmill.base.threads import thread_map
 from recordmill.shards.dead_runs import loaded, remove_data
 from recordmill.shards.derived import derived_files, is_derived
-from recordmill.shards.manifest import (
-    INPUTS_NAME,
-    STATISTICS_NAME,
-    Manifest,
-    generations,
-    manifest_path,
-)
+from recordmill.shards.manifest import INPUTS_NAME, STATISTICS_NAME, Manifest, generations, manifest_path
 from recordmill.shards.run import Run, RunFolder
 from recordmill.shards.store_run import objects_of
 from recordmill.storage.files import (

@@ -26,15 +26,7 @@ from recordmill.checks.constraints import check_expectations
 from recordmill.schemas.tfmd import to_pbtxt
 from recordmill.shards.checksums import add_sums
 from recordmill.shards.grammar import ShardName
-from recordmill.shards.manifest import (
-    INDEX_FOLDER,
-    INPUTS_NAME,
-    STATISTICS_NAME,
-    Manifest,
-    Part,
-    ShardInfo,
-    shard_name,
-)
+from recordmill.shards.manifest import INDEX_FOLDER, INPUTS_NAME, STATISTICS_NAME, Manifest, Part, ShardInfo, shard_name
 from recordmill.shards.rejects import Rejected, RejectWriter
 from recordmill.shards.run import RunFolder
 from recordmill.shards.store_run import StoreRun, run_at
@@ -58,10 +50,7 @@ class AccountsError(RecordmillError):
 
 
 def conclude(
-    plan: BuildPlan,
-    ingested: Sequence[Ingested],
-    shards: Sequence[WrittenShard],
-    sketch: DatasetSketch | None = None,
+    plan: BuildPlan, ingested: Sequence[Ingested], shards: Sequence[WrittenShard], sketch: DatasetSketch | None = None
 ) -> Manifest:
     """Reconcile and commit the build. sketch: of the records, if they were counted.
 

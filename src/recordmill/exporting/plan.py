@@ -299,11 +299,7 @@ def plan_read(
             with contextlib.suppress(DataError, UsageError):  # of what may not be so
                 return replace(_plan(catalog, options, threads, guess.schema, guess.notes), guess=guess)
     found = infer_schema(
-        catalog.files,
-        threads=threads,
-        lenient=options.lenient,
-        wanted=options.columns,
-        memory_bytes=memory_bytes,
+        catalog.files, threads=threads, lenient=options.lenient, wanted=options.columns, memory_bytes=memory_bytes
     )
     return _plan(catalog, options, threads, *found)
 

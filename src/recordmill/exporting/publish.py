@@ -21,13 +21,7 @@ from recordmill.exporting.resume import is_resumable
 from recordmill.shards.dead_runs import READ_NOTE_NAME, claimed, remove_run
 from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run import RunFolder
-from recordmill.storage.files import (
-    atomic_write,
-    local_path,
-    sync_file,
-    sync_folder,
-    write_all,
-)
+from recordmill.storage.files import atomic_write, local_path, sync_file, sync_folder, write_all
 from recordmill.storage.folders import (
     exchange,
     exists,

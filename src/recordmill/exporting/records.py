@@ -105,8 +105,7 @@ def cut_rows(whole: Slice, rows: int) -> Iterator[Slice]:
     for start in range(0, max(len(found.starts), 1), rows):
         part = slice(start, start + rows)
         yield replace(
-            whole,
-            found=Recovered(found.data, found.starts[part], found.lengths[part], found.numbers[part], rejects),
+            whole, found=Recovered(found.data, found.starts[part], found.lengths[part], found.numbers[part], rejects)
         )
         rejects = ()
 

@@ -207,8 +207,7 @@ def _take(out: Path, mark: str | None) -> RunFolder | None:
     """The dead read with that fingerprint that has come farthest, locked; all other dead ones are removed."""
     found: RunFolder | None = None
     for run in sorted(
-        filter(is_resumable, paths_in(out, f"{RUN_PREFIX}*")),
-        key=lambda run: (-len(accounts_in(run)), run),
+        filter(is_resumable, paths_in(out, f"{RUN_PREFIX}*")), key=lambda run: (-len(accounts_in(run)), run)
     ):
         taken = RunFolder.take_over(run)
         if taken is None:  # it is at work

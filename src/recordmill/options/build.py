@@ -131,11 +131,7 @@ class BuildKeywords(TypedDict, total=False):
     ]
     split_from: Annotated[
         Literal["auto", "folders", "names", "none"],
-        _order(
-            "what names the split, where --splits is not given",
-            "auto",
-            kinds=KIND_NAMES,
-        ),
+        _order("what names the split, where --splits is not given", "auto", kinds=KIND_NAMES),
     ]
     split_by: Annotated[
         str | None,
@@ -259,19 +255,16 @@ class BuildKeywords(TypedDict, total=False):
         _classes("a class folder that --schema does not name", "error", needs=("schema", "transform_from")),
     ]
     delimiter: Annotated[
-        str | None,
-        _csv("one character, or 'tab'", default_text="detected", form=CHARACTER, metavar="C", common=True),
+        str | None, _csv("one character, or 'tab'", default_text="detected", form=CHARACTER, metavar="C", common=True)
     ]
     quote: Annotated[
-        str | None,
-        _csv("one character, or 'none'", "told", default_text="detected", form=CHARACTER, metavar="C"),
+        str | None, _csv("one character, or 'none'", "told", default_text="detected", form=CHARACTER, metavar="C")
     ]
     doubled_quote: Annotated[bool, _csv("two quotes inside quotes end the field, instead of standing for one", True)]
     lenient_quotes: Annotated[
         bool,
         _csv(
-            'a field that goes on after its closing quote ("Foo" bar) is read without these quotes, not rejected',
-            False,
+            'a field that goes on after its closing quote ("Foo" bar) is read without these quotes, not rejected', False
         ),
     ]
     escape: Annotated[str | None, _csv("a character that makes the next one literal", form=CHARACTER, metavar="C")]

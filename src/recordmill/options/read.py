@@ -243,8 +243,7 @@ class InspectKeywords(TypedDict, total=False):
     infer_from: InferFromOption
     schema: SchemaOption
     max_rejects: Annotated[
-        MaxRejectsOption,
-        {"help": "how many records may be damaged; they are counted and left out", "group": LOOK},
+        MaxRejectsOption, {"help": "how many records may be damaged; they are counted and left out", "group": LOOK}
     ]
     emit: Annotated[
         Literal["schema", "parse-spec", "reader"] | None,
@@ -305,8 +304,7 @@ class ReportKeywords(TypedDict, total=False):
     columns: ColumnsOption
     schema: SchemaOption
     out: Annotated[
-        str | os.PathLike[str] | None,
-        _report("the HTML file", default_text="report.html", metavar="FILE", short="-o"),
+        str | os.PathLike[str] | None, _report("the HTML file", default_text="report.html", metavar="FILE", short="-o")
     ]
     overwrite: Annotated[OverwriteOption, {"help": "replace FILE", "group": REPORT}]
     threads: ThreadsOption
@@ -339,8 +337,7 @@ class BenchKeywords(TypedDict, total=False):
     image_size: Annotated[
         str | None,
         _batches(
-            "decode encoded images at this size in pixels, as `open(..., decode_images=(H, W))` does",
-            metavar="HxW",
+            "decode encoded images at this size in pixels, as `open(..., decode_images=(H, W))` does", metavar="HxW"
         ),
     ]
     memory_bytes: Annotated[str, _batches("what may be read ahead", "512MiB", metavar="SIZE")]
@@ -355,10 +352,7 @@ class BenchKeywords(TypedDict, total=False):
 class VerifyKeywords(TypedDict, total=False):
     """The options of `recordmill verify`."""
 
-    mend: Annotated[
-        bool,
-        _check("write the files that follow from the manifest anew where they differ from it", False),
-    ]
+    mend: Annotated[bool, _check("write the files that follow from the manifest anew where they differ from it", False)]
     threads: ThreadsOption
     storage_requests: StorageRequestsOption
     quiet: Annotated[QuietOption, {"help": "no progress and no summary, only what is wrong", "group": REPORT}]

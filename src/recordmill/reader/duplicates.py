@@ -196,11 +196,7 @@ def repeat_violations(
 
 
 def _equal(
-    dataset: Scanner,
-    wanted: list[_Wanted],
-    rules: Rules,
-    memory_bytes: int,
-    progress: Callable[[int], None] | None,
+    dataset: Scanner, wanted: list[_Wanted], rules: Rules, memory_bytes: int, progress: Callable[[int], None] | None
 ) -> Iterator[Violation]:
     tables = [ContentDigests(len(dataset.splits), len(dataset), memory_bytes // len(wanted)) for _ in wanted]
     try:

@@ -137,8 +137,7 @@ def _under_shown_names(full: Schema, names: Mapping[str, str]) -> Schema:
     """Returns all features under the names that are shown, but for those whose own name another one has now."""
     hidden = {*names} - {*names.values()}
     return rename_features(
-        full.select(name for name in full.names if name not in hidden),
-        {name: shown for shown, name in names.items()},
+        full.select(name for name in full.names if name not in hidden), {name: shown for shown, name in names.items()}
     )
 
 

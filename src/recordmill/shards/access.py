@@ -19,13 +19,7 @@ from recordmill.base.arrays import Int64s
 from recordmill.base.errors import DataError
 from recordmill.base.lru import LruLimit, LruSlot
 from recordmill.base.threads import ProcessLock
-from recordmill.records.tfrecord.frames import (
-    ContentDigest,
-    Frames,
-    frame_end,
-    hop,
-    scan,
-)
+from recordmill.records.tfrecord.frames import ContentDigest, Frames, frame_end, hop, scan
 from recordmill.records.tfrecord.stream import Gap, read_good_frames, resume_after_damage, with_skipped
 from recordmill.shards.catalog import ShardFile, check_size
 from recordmill.shards.index import (
@@ -38,15 +32,7 @@ from recordmill.shards.index import (
     read_scattered,
 )
 from recordmill.shards.manifest import named_by_manifest
-from recordmill.shards.pieces import (
-    PIECE_BYTES,
-    FrameBlock,
-    Piece,
-    check_range,
-    load_members,
-    read_piece_bytes,
-    stream,
-)
+from recordmill.shards.pieces import PIECE_BYTES, FrameBlock, Piece, check_range, load_members, read_piece_bytes, stream
 from recordmill.storage.files import Bytes, is_remote, map_file, read_range, stat
 from recordmill.storage.mapped_files import MAPPED_FILES
 

@@ -198,13 +198,7 @@ class RejectWriter:
     pieces of work whose rejects go to one folder are counted together.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        most: int | None = None,
-        work: str | None = None,
-    ) -> None:
+    def __init__(self, path: Path, *, most: int | None = None, work: str | None = None) -> None:
         self._path, self._most = path, most
         self._work, self._tally = work or path.name, _tally(str(path.parent)) if work else _Tally()
         self._file: TextIO | None = None

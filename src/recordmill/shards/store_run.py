@@ -47,14 +47,7 @@ from recordmill.storage.files import (
     put_object,
     remove_objects,
 )
-from recordmill.storage.folders import (
-    files_below,
-    is_folder,
-    join,
-    names_if_there,
-    paths_in,
-    private_folder,
-)
+from recordmill.storage.folders import files_below, is_folder, join, names_if_there, paths_in, private_folder
 from recordmill.storage.json_fields import load_as, matches
 from recordmill.storage.walk import DATA_PREFIX, RESULTS, RUN_PREFIX
 

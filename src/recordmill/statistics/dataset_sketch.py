@@ -119,13 +119,7 @@ class FeatureSketch:
             self._pending_numbers = PendingNumbers(pending, self._count_numbers)
             self._pending.append(self._pending_numbers)
 
-    def add(
-        self,
-        flat: Flat,
-        keys: U64,
-        rows: Int64s | None,
-        sums: PixelSums | None = None,
-    ) -> None:
+    def add(self, flat: Flat, keys: U64, rows: Int64s | None, sums: PixelSums | None = None) -> None:
         """Counts these rows of the feature's column, or all; keys: [records] of the column; sums: [records, SUMS] of
         their pixels, if they are known.
         """
@@ -342,11 +336,7 @@ class SketchPool:
     """
 
     def __init__(
-        self,
-        schema: Schema,
-        splits: Sequence[str],
-        memory_bytes: int = DEFAULT_MEMORY_BYTES,
-        most: int = _SKETCHES,
+        self, schema: Schema, splits: Sequence[str], memory_bytes: int = DEFAULT_MEMORY_BYTES, most: int = _SKETCHES
     ) -> None:
         self._new = functools.partial(DatasetSketch, schema, splits)
         self._free: list[DatasetSketch] = []

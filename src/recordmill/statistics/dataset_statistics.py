@@ -446,10 +446,7 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
     def to_json(self) -> dict[str, Any]:
         """Returns all figures, by split."""
         return {
-            split: {
-                "records": self.records[split],
-                "features": [one.to_json() for one in features.values()],
-            }
+            split: {"records": self.records[split], "features": [one.to_json() for one in features.values()]}
             for split, features in self.items()
         }
 

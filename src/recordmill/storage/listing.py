@@ -87,12 +87,7 @@ class Listing:
         return self.files.size_bytes
 
 
-def list_inputs(
-    inputs: Sequence[str],
-    *,
-    follow_links: bool = False,
-    data_extensions: Collection[str] = (),
-) -> Listing:
+def list_inputs(inputs: Sequence[str], *, follow_links: bool = False, data_extensions: Collection[str] = ()) -> Listing:
     """The files that the INPUTs name.
 
     data_extensions: lower-case, without dots; they promise data, so an empty file of these is kept.

@@ -13,13 +13,7 @@ from pathlib import Path
 from recordmill.base.errors import RecordmillError
 from recordmill.base.threads import thread_map
 from recordmill.building.commit import commit, publish_files, tidy
-from recordmill.building.reconcile import (
-    AccountsError,
-    Outcome,
-    describe_data_set,
-    write_inputs,
-    write_statistics,
-)
+from recordmill.building.reconcile import AccountsError, Outcome, describe_data_set, write_inputs, write_statistics
 from recordmill.building.workers.runs import REQUESTS
 from recordmill.building.workers.shards import FinalShard
 from recordmill.building.workers.shared_files import NotSharedError, SharedFolder, SharedPlan, workbench
@@ -53,14 +47,7 @@ def finish(plan: SharedPlan, survey: Survey, placed: Iterable[FinalShard]) -> Ma
         statistics = write_statistics(bench, sketch, job_folder.data())
         rejects = publish_files(run, survey.rejected.files)
         outcome = Outcome(
-            job_folder.out,
-            splits,
-            inputs,
-            survey.read,
-            survey.rejected,
-            survey.counts,
-            job_folder.id,
-            statistics,
+            job_folder.out, splits, inputs, survey.read, survey.rejected, survey.counts, job_folder.id, statistics
         )
         return commit(run, describe_data_set(bench, outcome, job_folder.folder, rejects), bench.base)
 

@@ -96,10 +96,7 @@ def make_report(dataset: Dataset, progress: Callable[[int], None] | None = None)
         ("sizes", "What fills the disk", _sizes(dataset, numbers)),
     ]
     if manifest is not None:
-        sections += [
-            ("rejects", "Rejects", _rejects(manifest)),
-            ("made", "How it was made", _made(manifest)),
-        ]
+        sections += [("rejects", "Rejects", _rejects(manifest)), ("made", "How it was made", _made(manifest))]
     return Report(page(name, sections))
 
 

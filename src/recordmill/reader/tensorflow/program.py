@@ -30,11 +30,7 @@ def unconverted(function: Callable[..., Any]) -> Callable[..., Any]:
     return converted
 
 
-def read_records(
-    files: Sequence[tuple[str, str, int]],
-    shuffle_records: int = 0,
-    seed: int = 0,
-) -> tf.data.Dataset:
+def read_records(files: Sequence[tuple[str, str, int]], shuffle_records: int = 0, seed: int = 0) -> tf.data.Dataset:
     """Serialized records of files, in order, or, drawn from a buffer of shuffle_records, of files in random order.
 
     Args:
@@ -46,11 +42,7 @@ def read_records(
     paths, compressions = [path for path, _, _ in files], [compression for _, compression, _ in files]
     counts = [count for _, _, count in files]
     shards = tf.data.Dataset.from_tensor_slices(
-        (
-            tf.constant(paths, tf.string),
-            tf.constant(compressions, tf.string),
-            tf.constant(counts, tf.int64),
-        )
+        (tf.constant(paths, tf.string), tf.constant(compressions, tf.string), tf.constant(counts, tf.int64))
     )
 
     @unconverted

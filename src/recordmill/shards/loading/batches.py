@@ -146,11 +146,7 @@ def decode_load(load: Load, schema: Schema | Decoding, check: bool = True) -> li
 
 
 def record_batches(
-    work: Iterable[Load],
-    schema: Schema | Decoding,
-    *,
-    threads: int = 1,
-    progress: Callable[[int], None] | None = None,
+    work: Iterable[Load], schema: Schema | Decoding, *, threads: int = 1, progress: Callable[[int], None] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """All records of these loads, in order, one batch per piece or block.
 

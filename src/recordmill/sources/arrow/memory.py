@@ -129,8 +129,7 @@ def spool(source: Any, folder: str | os.PathLike[str], common: PlanOptions) -> M
     about = Stat(sum(stat(path).size_bytes for path in files.segments), 0)
     inputs = FileTable.of([InputFile(0, MEMORY_NAME, files.segments[0], about)])
     return MemorySource(
-        *(schema, inputs, files.units(), tuple(files.segments), tuple(files.first_batches), notes),
-        named=named,
+        *(schema, inputs, files.units(), tuple(files.segments), tuple(files.first_batches), notes), named=named
     )
 
 

@@ -177,10 +177,7 @@ def _open(
     in_memory = isinstance(data, pa.BufferReader)
     try:
         parquet = pq.ParquetFile(
-            data,
-            metadata=about,
-            pre_buffer=ahead,
-            buffer_size=0 if in_memory or ahead else at_once,
+            data, metadata=about, pre_buffer=ahead, buffer_size=0 if in_memory or ahead else at_once
         )
         if about is None:
             check_footer(parquet.metadata, data.size())

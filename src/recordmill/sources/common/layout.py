@@ -127,11 +127,7 @@ class _Folders:
 
 
 def _splits(
-    files: FileTable,
-    folders: _Folders,
-    rest: dict[FolderKey, tuple[str, ...]],
-    roots: Sequence[Root],
-    split_from: str,
+    files: FileTable, folders: _Folders, rest: dict[FolderKey, tuple[str, ...]], roots: Sequence[Root], split_from: str
 ) -> tuple[pa.DictionaryArray, list[str]]:
     """Returns the split per file; takes the folder that says it out of rest."""
     none = nothing(len(files))

@@ -77,10 +77,7 @@ def same_dialect(files: Sequence[InputFile], heads: Sequence[Head], options: Csv
     several = ((file, head) for file, head in zip(files, heads, strict=True) if len(head.names) > 1)
     where, first = next(several, (files[0], heads[0]))
     for file, head in several:
-        for what, one, other in (
-            ("delimiter", head.delimiter, first.delimiter),
-            ("quote", head.quote, first.quote),
-        ):
+        for what, one, other in (("delimiter", head.delimiter, first.delimiter), ("quote", head.quote, first.quote)):
             if one != other:
                 raise DataError(
                     f"its {what} seems to be {one!r}, but that of {where.name} is {other!r}; say which with --{what}",
@@ -102,9 +99,7 @@ def check_quotes(totals: Totals, quote: str, columns: int) -> tuple[str, tuple[s
         if not found.are_text:
             rejected = f"{option('quote', quote)} rejects {'it' if found.bad_quotes == 1 else 'them'}"
             raise DataError(
-                f"{alike}; say {STRAY_REMEDIES}; {rejected}",
-                source=totals.stray_file,
-                place=f"line {line}",
+                f"{alike}; say {STRAY_REMEDIES}; {rejected}", source=totals.stray_file, place=f"line {line}"
             )
     if found.are_text:
         return f"quotes are text: without them all rows are whole, and {found.broken:,} are not with them", ()

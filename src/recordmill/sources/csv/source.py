@@ -279,8 +279,7 @@ def _plan(
         *notes,
     )
     return CsvSource(
-        *(schema, with_heads(files, heads), _units(heads, parts), notes, dialect, options.null_tokens),
-        cache=cache,
+        *(schema, with_heads(files, heads), _units(heads, parts), notes, dialect, options.null_tokens), cache=cache
     )
 
 

@@ -151,11 +151,7 @@ _budget = functools.cache(Budget)  # of the process, which all threads share
 
 
 def _check_pixels(
-    data: Bytes,
-    header: ImageHeader,
-    decode_bytes: int,
-    max_pixels: int,
-    first: Callable[[Image.Image], object] | None,
+    data: Bytes, header: ImageHeader, decode_bytes: int, max_pixels: int, first: Callable[[Image.Image], object] | None
 ) -> None:
     """Decodes the image if there is so much memory.
 

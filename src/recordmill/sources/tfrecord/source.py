@@ -32,14 +32,7 @@ from recordmill.shards.loading.salvage import Recovered, fitting_frames, frames_
 from recordmill.shards.loading.schema_hints import own_classes
 from recordmill.shards.manifest import is_data_set
 from recordmill.shards.pieces import Piece
-from recordmill.sources.common.contract import (
-    BATCH_BYTES,
-    BATCH_ROWS,
-    Chunk,
-    Payloads,
-    PlanOptions,
-    Unit,
-)
+from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, Chunk, Payloads, PlanOptions, Unit
 from recordmill.sources.common.scan_cache import ScanCache
 from recordmill.sources.tfrecord.scan import CachedLoad, count_records, scan_tfrecords
 from recordmill.sources.values.labels import show_classes

@@ -70,10 +70,7 @@ def upload_all(
 
     small = [name for name, size in sizes.items() if size <= _SMALL_BYTES]
     large = [name for name, size in sizes.items() if size > _SMALL_BYTES]
-    for names, held, most in (
-        (small, _SMALL_BYTES, _SMALL_AT_ONCE),
-        (large, UPLOAD_BYTES, _LARGE_AT_ONCE),
-    ):
+    for names, held, most in ((small, _SMALL_BYTES, _SMALL_AT_ONCE), (large, UPLOAD_BYTES, _LARGE_AT_ONCE)):
         for _ in thread_map(put_one, names, max(1, min(most, memory_bytes // _SHARE // held))):
             pass
 
