@@ -1,4 +1,4 @@
-"""Which kind of input it is, and its plan: INPUTs, an object in memory or a user's own Source in, a `Source` out."""
+"""Which kind of input it is, and its plan: INPUTs, or an object in memory, in, a `Source` out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from recordmill.base.option_names import option
 from recordmill.base.suggestions import did_you_mean
 from recordmill.building.plan import parsed_bytes, scan_cache_bytes
 from recordmill.options.commands import refuse_unserved
-from recordmill.options.option import FROM_MEMORY, FROM_SOURCE, is_local
+from recordmill.options.option import FROM_MEMORY, is_local
 from recordmill.pipelines.build_options import BuildOptions
 from recordmill.schemas.feature import EXAMPLE, Schema
 from recordmill.shards.manifest import is_data_set
@@ -21,7 +21,6 @@ from recordmill.sources.arrow.partitions import plan_with_partitions
 from recordmill.sources.common.content import detect_kind, filter_kind
 from recordmill.sources.common.contract import PlanOptions, Source
 from recordmill.sources.common.layout import AUTO_LAYOUT, NO_LAYOUT, note_partitions, read_layout
-from recordmill.sources.common.user_source import check_source, is_meant_as_source
 from recordmill.sources.registry import DATA_EXTENSIONS, Kind, find_kind
 from recordmill.storage.file_table import FileTable
 from recordmill.storage.files import is_remote
@@ -31,7 +30,7 @@ from recordmill.storage.walk import within
 
 
 def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions) -> Source:
-    """The plan of INPUTs (paths), of data in memory, which is spooled into the run's folder, or of a user's own Source.
+    """The plan of INPUTs (paths), or of data in memory, which is spooled into the run's folder.
 
     Raises:
         UsageError: the kind can't be told or is unknown, or an option doesn't fit it.
@@ -44,9 +43,6 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
         kept, parsed = scan_cache_bytes(settings.memory_bytes), parsed_bytes(settings.memory_bytes)
         common = replace(common, cache_bytes=kept, parsed_bytes=parsed, parsed_folder=os.fspath(folder.spool))
     inputs = _paths(source)
-    if inputs is None and is_meant_as_source(source):
-        refuse_unserved("build", settings.given, inputs=FROM_SOURCE)
-        return check_source(source)
     if inputs is None:
         refuse_unserved("build", settings.given, inputs=FROM_MEMORY)
     if inputs is None and (records := _whole_records(source)) is not None:

@@ -13,7 +13,7 @@ import pytest
 import recordmill
 from recordmill.base.errors import UsageError
 from recordmill.options.commands import CALLS, keywords_of, refuse_unserved
-from recordmill.options.option import FROM_FILES, FROM_MEMORY, FROM_SOURCE, SWITCH, Option
+from recordmill.options.option import FROM_FILES, FROM_MEMORY, SWITCH, Option
 from recordmill.pipelines.build_options import make_options
 from recordmill.pipelines.plan import plan_source
 from recordmill.pipelines.read_options import make_settings
@@ -102,7 +102,7 @@ def test_an_option_of_a_kind_is_refused_for_the_others(option: Option, kind: str
 
 
 @pytest.mark.parametrize("option", BUILD, ids=lambda option: option.name)
-@pytest.mark.parametrize("what", [FROM_FILES, FROM_MEMORY, FROM_SOURCE])
+@pytest.mark.parametrize("what", [FROM_FILES, FROM_MEMORY])
 def test_an_option_is_refused_for_inputs_that_it_does_not_serve(option: Option, what: str) -> None:
     given = {option.name: value_of(option) or "x", **beside(option)}
     expected = [name for name in given if not find(name).serves(what)]
@@ -174,5 +174,5 @@ def test_what_names_other_options_names_declared_ones() -> None:
         for option in options:
             others = {*option.needs, *(other for other, _ in option.excludes)}
             assert others <= names or command == "transform", option.name
-            assert set(option.inputs) <= {FROM_FILES, FROM_MEMORY, FROM_SOURCE}
+            assert set(option.inputs) <= {FROM_FILES, FROM_MEMORY}
             assert set(option.kinds) <= {kind.name for kind in KINDS}

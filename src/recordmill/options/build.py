@@ -9,7 +9,6 @@ from recordmill.base.sizes import MOST_RECORD_BYTES, SHARD_BYTES, short_size
 from recordmill.options.option import (
     CHARACTER,
     FROM_FILES,
-    FROM_MEMORY,
     REPEATED,
     RUN,
     BeamArgsOption,
@@ -31,7 +30,7 @@ from recordmill.options.option import (
 from recordmill.sources.registry import KIND_NAMES
 
 _records = partial(Option, group="records", inputs=(FROM_FILES,))
-_rows = partial(Option, group="records", inputs=(FROM_FILES, FROM_MEMORY), decides=True)
+_rows = partial(Option, group="records", decides=True)
 _order = partial(Option, group="order and splits", decides=True)
 _shards = partial(Option, group="shards", decides=True)
 _about = partial(Option, group="description")
@@ -79,7 +78,6 @@ class BuildKeywords(TypedDict, total=False):
         {
             "help": "a schema.pbtxt (TensorFlow Metadata); without it types are inferred over all data",
             "group": "records",
-            "inputs": (FROM_FILES, FROM_MEMORY),
         },
     ]
     dtypes: Annotated[

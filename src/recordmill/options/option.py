@@ -27,7 +27,7 @@ FORMS = (TEXT_FORM, WHOLE_FORM, NUMBER, NAMES, CHARACTER, REPEATED, SWITCH, OFF,
 # Values of --runner, in any case, that run Beam in this process; any other is an engine.
 LOCAL_RUNNERS = ("directrunner", "direct", "fnapirunner", "fn_api")
 # Inputs of a build: paths, rows that this process has, or an object that reads.
-FROM_FILES, FROM_MEMORY, FROM_SOURCE = "files", "data in memory", "a Source of your own"
+FROM_FILES, FROM_MEMORY = "files", "data in memory"
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Option:
     common: bool = False
     decides: bool = False
     kinds: tuple[str, ...] = ()
-    inputs: tuple[str, ...] = (FROM_FILES, FROM_MEMORY, FROM_SOURCE)
+    inputs: tuple[str, ...] = (FROM_FILES, FROM_MEMORY)
     needs: tuple[str, ...] = ()
     engine_only: bool = False
     excludes: tuple[tuple[str, Any], ...] = ()

@@ -52,35 +52,11 @@ from recordmill.storage.stores.uploads import (
 _Item = TypeVar("_Item")
 
 __all__ = [  # of the rooms within, for all
-    "DISK_FULL",
-    "UPLOAD_BYTES",
-    "Bytes",
-    "FileStorage",
-    "Reader",
-    "Stat",
-    "StoreSettings",
-    "atomic_write",
-    "check_uploaded",
-    "create_file",
-    "input_path",
-    "keeps_what_is_there",
-    "listed_objects",
-    "local_path",
-    "open_file",
-    "output_path",
-    "plain_name",
-    "put_object",
-    "put_objects",
-    "remove_objects",
-    "reopen_file",
-    "replace_file",
-    "stat_of",
-    "sync_file",
-    "sync_folder",
-    "upload",
-    "upload_all",
-    "write_all",
-]
+    "DISK_FULL", "UPLOAD_BYTES", "Bytes", "FileStorage", "Reader", "Stat", "StoreSettings", "atomic_write",
+    "check_uploaded", "create_file", "input_path", "keeps_what_is_there", "listed_objects", "local_path",
+    "open_file", "output_path", "plain_name", "put_object", "put_objects", "remove_objects", "reopen_file",
+    "replace_file", "stat_of", "sync_file", "sync_folder", "upload", "upload_all", "write_all",
+]  # fmt: skip
 
 _LOCAL, _OBJECTS = LocalStorage(), ObjectStorage()
 os.register_at_fork(after_in_child=_OBJECTS.begin_child)
