@@ -24,20 +24,9 @@ _BYTES_DTYPES = ("string", "bytes")
 _TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:, (UTC))?\]")
 DTYPES = (*_INT_DTYPES, *_FLOAT_DTYPES, "float64", *_BYTES_DTYPES)
 ITEM_BYTES = {
-    "bool": 1,
-    "int8": 1,
-    "uint8": 1,
-    "int16": 2,
-    "uint16": 2,
-    "float16": 2,
-    "bfloat16": 2,
-    "int32": 4,
-    "uint32": 4,
-    "float32": 4,
-    "int64": 8,
-    "uint64": 8,
-    "float64": 8,
-}
+    "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "float16": 2, "bfloat16": 2, "int32": 4, "uint32": 4,
+    "float32": 4, "int64": 8, "uint64": 8, "float64": 8,
+}  # fmt: skip
 
 MAX_FEATURES = 1 << 16  # 65,536: more names are data in the place of names
 _ALWAYS_FEATURES = 1 << 10  # 1,024, of 20 MiB: as many as any table of people's has

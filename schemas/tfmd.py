@@ -27,13 +27,8 @@ from recordmill.schemas.feature import (
 
 _DTYPES = {schema_pb2.INT: "int64", schema_pb2.FLOAT: "float32", schema_pb2.BYTES: "bytes"}
 _TEXT_DOMAINS = (
-    "string_domain",
-    "natural_language_domain",
-    "mid_domain",
-    "url_domain",
-    "bool_domain",
-    "time_of_day_domain",
-)
+    "string_domain", "natural_language_domain", "mid_domain", "url_domain", "bool_domain", "time_of_day_domain",
+)  # fmt: skip
 _TIME_UNITS = {"UNIX_SECONDS": "s", "UNIX_MILLISECONDS": "ms", "UNIX_MICROSECONDS": "us", "UNIX_NANOSECONDS": "ns"}
 # The stages that TensorFlow's tools leave out too (tfx_bsl tensor_representation_util).
 _NOT_IN_USE = {

@@ -19,7 +19,6 @@ from recordmill.records.tfrecord.stream import read_frames
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import PAYLOAD, Feature, Schema
 from recordmill.sources.common.contract import Payloads, PlanOptions, Source
-from recordmill.sources.tfrecord import scan
 from recordmill.sources.tfrecord import source as tfrecord_source
 from recordmill.sources.tfrecord.source import TfrecordOptions, TfrecordSource, plan_tfrecord
 from recordmill.storage.file_table import InputFile
@@ -80,7 +79,7 @@ def read_here(source: TfrecordSource) -> tuple[list[tuple[int, int, bytes]], lis
 
 def set_block_bytes(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Have files be read in blocks, and units, of that size."""
-    for module, name in ((scan, "UNIT_BYTES"), (scan, "_BLOCK_BYTES")):
+    for module, name in ((tfrecord_source, "UNIT_BYTES"), (tfrecord_source, "_BLOCK_BYTES")):
         monkeypatch.setattr(module, name, size)
 
 
@@ -261,7 +260,7 @@ def said(*paths: Path, **common: Any) -> Any:
 def in_many_passes(*paths: Path, **common: Any) -> Any:
     """The same of a plan that looks at each file by a pass for each thing."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scan, "blocks", lambda shards, size: iter(()))
+        patch.setattr(tfrecord_source, "blocks", lambda shards, size: iter(()))
         return said(*paths, **common)
 
 

@@ -256,9 +256,9 @@ def stub_of(header: Header) -> str:
         parameters = [f"{parameter.name}: {_python_type(parameter, python)}" for parameter in function.parameters]
         line = f"def {function.name}({', '.join(parameters)}) -> {python.get(function.result, 'int')}: ..."
         if len(line) > 120:
-            line = "\n".join(
-                [f"def {function.name}(", *(f"    {one}," for one in parameters), line[line.rindex(")") :]]
-            )
+            joined = f"    {', '.join(parameters)}"
+            shown = [joined] if len(joined) <= 120 else [f"    {one}," for one in parameters]
+            line = "\n".join([f"def {function.name}(", *shown, line[line.rindex(")") :]])
         lines.append(line)
     return "\n".join(lines) + "\n"
 

@@ -636,9 +636,7 @@ def infer_fields(
     totals: FieldTotals,
 ) -> int: ...
 def walk_jpegs(
-    data: npt.NDArray[np.uint8 | np.bool_] | None,
-    ends: npt.NDArray[np.int64] | None,
-    facts: npt.NDArray[Any] | None,
+    data: npt.NDArray[np.uint8 | np.bool_] | None, ends: npt.NDArray[np.int64] | None, facts: npt.NDArray[Any] | None
 ) -> int: ...
 def resize_bilinear(
     pixels: npt.NDArray[np.uint8 | np.bool_] | None,

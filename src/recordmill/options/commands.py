@@ -34,20 +34,10 @@ from recordmill.options.read import (
 from recordmill.records.writers.outputs import serving
 
 COMMANDS: Mapping[str, Options] = {
-    "build": BUILD,
-    "transform": APPLY,
-    "read": READ,
-    "head": HEAD,
-    "inspect": INSPECT,
-    "stats": STATS,
-    "check": CHECK_OPTIONS,
-    "report": REPORT_OPTIONS,
-    "bench": BENCH,
-    "verify": VERIFY,
-    "doctor": DOCTOR,
-    "status": STATUS,
-    "clean": CLEAN,
-}
+    "build": BUILD, "transform": APPLY, "read": READ, "head": HEAD, "inspect": INSPECT, "stats": STATS,
+    "check": CHECK_OPTIONS, "report": REPORT_OPTIONS, "bench": BENCH, "verify": VERIFY, "doctor": DOCTOR,
+    "status": STATUS, "clean": CLEAN,
+}  # fmt: skip
 CALLS: Mapping[str, Options] = {**COMMANDS, "open": OPEN}  # what Python has, too
 
 

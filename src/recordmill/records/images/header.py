@@ -17,15 +17,8 @@ EXTENSIONS: Mapping[str, str] = {
 }
 
 
-GRAY, GRAY_ALPHA, RGB, RGBA, PALETTE, CMYK, OTHER_FORMAT = (
-    "gray",
-    "gray+alpha",
-    "rgb",
-    "rgba",
-    "palette",
-    "cmyk",
-    "other",
-)
+GRAY, GRAY_ALPHA, RGB, RGBA = "gray", "gray+alpha", "rgb", "rgba"
+PALETTE, CMYK, OTHER_FORMAT = "palette", "cmyk", "other"
 
 # reasons of rejects
 FORMAT, TRUNCATED, CORRUPT, CRC, SIZE_FAULT, DECODE_FAILED = ("format", "truncated", "corrupt", "crc", "size", "decode")

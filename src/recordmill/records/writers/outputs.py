@@ -78,7 +78,7 @@ class Output:
         estimate: Import path of a function of (batches, schema, own) that gives the bytes of each column.
         row_bytes: Import path of a function of a feature that gives the bytes of each of its rows, or None where rows
             differ or are compressed; "": of no feature.
-        has_layout: The plan chooses, by the records, what `own` leaves open (`exporting.file_layout`).
+        has_layout: The plan chooses, by the records, what `own` leaves open (`exporting.plan`).
         per_split: A split is one output, written in one go, instead of files of about --file-size.
         is_folder: The output is a folder.
         is_durable: The writer has flushed the output to the disk when it is closed.

@@ -62,30 +62,10 @@ OWN_FEATURES = (
     Feature("source", "string", required=True),
 )
 IMAGE_FEATURE_NAMES = frozenset(feature.name for feature in OWN_FEATURES)
-_FOREIGN_EXTENSIONS = frozenset(
-    (
-        "jp2",
-        "j2k",
-        "jpf",
-        "jpx",
-        "jxl",
-        "avif",
-        "heic",
-        "heif",
-        "ico",
-        "cur",
-        "psd",
-        "ppm",
-        "pgm",
-        "pbm",
-        "pnm",
-        "pfm",
-        "tga",
-        "dds",
-        "qoi",
-        "exr",
-    )
-)
+_FOREIGN_EXTENSIONS = frozenset((
+    "jp2", "j2k", "jpf", "jpx", "jxl", "avif", "heic", "heif", "ico", "cur", "psd", "ppm", "pgm", "pbm", "pnm",
+    "pfm", "tga", "dds", "qoi", "exr",
+))  # fmt: skip
 
 
 @dataclass(frozen=True)
