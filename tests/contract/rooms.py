@@ -56,7 +56,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "reader.torch": "base reader.batches reader.images reader.options reader.prefetch reader.sampling "
     "records.columns schemas",
     "reader": "base checks reader.batches reader.images reader.options reader.prefetch reader.sampling "
-    "reader.torch records.columns records.example records.images records.inference records.tfrecord "
+    "reader.torch records.columns records.example records.images records.inference records.protobuf records.tfrecord "
     "records.writers schemas shards shards.loading statistics storage",
     "reader.inspect": "base reader records.columns records.images records.inference records.protobuf schemas shards "
     "shards.loading statistics storage",

@@ -18,9 +18,8 @@ import pyarrow as pa
 from recordmill.base.errors import DataError
 from recordmill.base.utf8 import NO_NAME, is_feature_name
 from recordmill.records.example.decode import decode
-from recordmill.records.example.encode import TAGS
 from recordmill.records.example.locate import UNUSUAL, reason_of
-from recordmill.records.protobuf.message import EXAMPLE_PARTS, encoded_varint, parts, plain_form, varints
+from recordmill.records.protobuf.message import EXAMPLE_PARTS, LIST_NAMES, encoded_varint, example_class, plain_form
 from recordmill.schemas.feature import BYTES, EXAMPLE, FLOAT, Feature, Schema, Storage
 
 _INT64_MAX = 2**63 - 1
@@ -380,9 +379,10 @@ def example(values: Mapping[str, object], schema: Schema | None = None) -> bytes
         value = values.get(feature.name)
         if value is not None:
             parts = zip(feature.storage(), stored(feature, value), strict=True)
-            entries.extend((storage.name.encode(), _feature(storage, data)) for storage, data in parts)
+            entries.extend((storage.name.encode(), _feature(storage, items)) for storage, items in parts)
         elif feature.required:
             raise DataError("null, but the feature is required", place=f"feature {feature.name[:60]!r}")
+    # protobuf's own order of a map is none that we could keep to
     features = b"".join(_field(0x0A, _field(0x0A, name) + _field(0x12, feature)) for name, feature in sorted(entries))
     return _field(0x0A, features)
 
@@ -399,17 +399,14 @@ def _field(tag: int, data: bytes) -> bytes:
     return bytes((tag,)) + encoded_varint(len(data)) + data
 
 
-def _feature(storage: Storage, values: Any) -> bytes:
+def _feature(storage: Storage, items: Iterable[Any]) -> bytes:
     """A serialized Feature: its one list, numbers packed; an empty list of numbers has no field."""
-    if storage.kind == BYTES:
-        listed = b"".join(_field(0x0A, value) for value in values)
-    elif len(values) == 0:
-        listed = b""
-    elif storage.kind == FLOAT:
-        listed = _field(0x0A, values.astype("<f4").tobytes())
-    else:
-        listed = _field(0x0A, b"".join(encoded_varint(value & 0xFFFFFFFFFFFFFFFF) for value in values))
-    return _field(TAGS[storage.kind][0], listed)
+    feature = example_class()().features.feature[""]
+    one_list = getattr(feature, LIST_NAMES[storage.kind])
+    one_list.SetInParent()  # also where it is empty
+    one_list.value.extend(items)
+    data: bytes = feature.SerializeToString()
+    return data
 
 
 def parse_example(data: bytes, schema: Schema | None = None) -> dict[str, Any]:
@@ -437,22 +434,18 @@ def parse_example(data: bytes, schema: Schema | None = None) -> dict[str, Any]:
 
 
 def _parse_plain(record: bytes) -> dict[str, Any]:
-    entries = [dict(parts(entry)) for _, features in parts(record) for _, entry in parts(features)]
-    return {entry.get(1, b"").decode(): _parse_feature(entry.get(2, b"")) for entry in entries}
+    entries = example_class().FromString(record).features.feature
+    return {name: _values_of(entries[name]) for name in sorted(entries)}
 
 
-def _parse_feature(feature: bytes) -> npt.NDArray[Any] | list[bytes] | None:
-    for kind, listed in parts(feature):
-        values = [value for _, value in parts(listed)]
-        if TAGS[BYTES][0] >> 3 == kind:
-            return values
-        packed = b"".join(values)
-        return (
-            np.frombuffer(packed, "<f4")
-            if TAGS[FLOAT][0] >> 3 == kind
-            else np.array([*varints(packed)], np.uint64).astype(np.int64)
-        )
-    return None
+def _values_of(feature: Any) -> npt.NDArray[Any] | list[bytes] | None:
+    kind = feature.WhichOneof("kind")
+    if kind is None:
+        return None
+    values = getattr(feature, kind).value
+    return (
+        list(values) if kind == LIST_NAMES[BYTES] else np.array(values, "<f4" if kind == LIST_NAMES[FLOAT] else "<i8")
+    )
 
 
 def _value(column: pa.Array, feature: Feature) -> Any:

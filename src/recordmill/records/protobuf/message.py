@@ -30,6 +30,7 @@ TYPE_INT64, TYPE_FIXED32, TYPE_FIXED64 = _FIELD.TYPE_INT64, _FIELD.TYPE_FIXED32,
 MessageFields = Mapping[str, Mapping[str, int | str | tuple[int | str, int]]]
 EXAMPLE_PARTS, SEQUENCE_PARTS = 1, 2  # maps of a message: features; context and feature_lists
 _MOST_ENTRIES = 1 << 18  # in the maps of a message: protobuf takes some 90 bytes for each, also for a repeated name
+LIST_NAMES = {kind: f"{kind}_list" for kind in ("bytes", "float", "int64")}  # of a Feature, by kind
 _FIELDS: MessageFields = {  # of messages of tensorflow/core/example/*.proto, from number 1 on
     "BytesList": {"*value": TYPE_BYTES},
     "FloatList": {"*value": TYPE_FLOAT},
@@ -94,14 +95,6 @@ def wrong_name(record: bytes) -> bytes | None:
     except ValueError:
         return None
     return wrong
-
-
-def varints(packed: bytes) -> Iterator[int]:
-    """The numbers of a packed list, without their sign: [0, 2**64)."""
-    at = 0
-    while at < len(packed):
-        value, at = read_varint(packed, at)
-        yield value & 0xFFFFFFFFFFFFFFFF
 
 
 def encoded_varint(value: int) -> bytes:
@@ -231,6 +224,11 @@ def join_records(records: Sequence[bytes]) -> tuple[Bytes, Int64s, Int64s]:
     """Returns a read-only buffer of the records, and int64 [records] starts and lengths."""
     lengths = np.array([len(record) for record in records], np.int64)
     return np.frombuffer(b"".join(records), np.uint8), np.cumsum(lengths) - lengths, lengths
+
+
+def example_class() -> type[Any]:
+    """Returns protobuf's class of tf.train.Example."""
+    return _messages()[0]
 
 
 @functools.cache
