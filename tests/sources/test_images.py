@@ -385,3 +385,36 @@ def test_pixels_beyond_memory_are_a_reject(tmp_path: Path) -> None:
     assert rejects == []
     (reject,) = drain(plan(tmp_path, common=PlanOptions(memory_bytes=1 << 20), check="decode"))[1]
     assert in_flags(reject.message) == "takes 2 MiB to decode, more than there is; --memory 3MiB is enough"
+
+
+@pytest.mark.parametrize(("one", "other"), [("images", "masks"), ("train/JPEGImages", "train/SegmentationClass")])
+def test_images_and_their_masks_are_no_classes(tmp_path: Path, one: str, other: str) -> None:
+    root = write(tmp_path / "in", {f"{folder}/{n}.png": PNG for folder in (one, other) for n in range(3)})
+    with pytest.raises(UsageError, match="not like two classes") as refused:
+        plan(root)
+    said = in_flags(str(refused.value))
+    assert "--class-from folders" in said
+    assert len(plan(root, class_from="folders").files) == 6
+    alone = plan(Path(said.split("as in '")[1].split("'")[0]))  # which is to be copied
+    assert [name.rpartition("/")[2] for name in alone.files.names()] == ["0.png", "1.png", "2.png"]
+    assert alone.schema.label is None
+
+
+def test_folders_that_are_called_so_by_chance_stay_classes(tmp_path: Path) -> None:
+    for names in (("images", "drawings"), ("mask", "no_mask")):
+        root = write(tmp_path / names[0], {f"{name}/0.png": PNG for name in names})
+        assert plan(root).schema["label"].classes == tuple(sorted(names))
+
+
+def test_a_table_beside_images_that_names_them_is_named_with_its_option(tmp_path: Path) -> None:
+    files = {"0.png": PNG, "1.png": PNG, "other.csv": b"a,b\n1,2\n", "labels.csv": b"file,label\n0.png,x\n1.png,y\n"}
+    coco = b'{"images": [{"file_name": "0.png"}], "annotations": [], "categories": []}'
+    root = write(tmp_path / "in", {**files, "coco.json": coco, "about.json": b'{"annotations": []}'})
+    notes = list(map(in_flags, plan(root).notes))
+    labels = f"{root}/labels.csv"
+    assert f"labels.csv names images and is not read; --labels {labels} takes labels from it" in notes
+    assert [note.split()[0] for note in notes if "COCO" in note] == ["coco.json"]
+    assert not [note for note in notes if "other.csv" in note]
+    labelled = plan(root, labels=labels)
+    assert labelled.schema["label"].classes == ("x", "y")
+    assert not [note for note in labelled.notes if "names images" in note]

@@ -26,7 +26,13 @@ from recordmill.records.images.check import MAX_PIXELS
 from recordmill.records.images.header import EXTENSIONS, SIZE_FAULT
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common import layout
-from recordmill.sources.common.content import NO_DATA_EXTENSIONS, extension, note_extensions, tally_extensions
+from recordmill.sources.common.content import (
+    HEAD_BYTES,
+    NO_DATA_EXTENSIONS,
+    extension,
+    note_extensions,
+    tally_extensions,
+)
 from recordmill.sources.common.contract import BATCH_BYTES, Chunk, PlanOptions, Unit, packed_files
 from recordmill.sources.common.layout import known_classes, without_unlabelled_files
 from recordmill.sources.images.labels_file import LabelRequest, label_columns
@@ -66,6 +72,11 @@ _FOREIGN_EXTENSIONS = frozenset((
     "jp2", "j2k", "jpf", "jpx", "jxl", "avif", "heic", "heif", "ico", "cur", "psd", "ppm", "pgm", "pbm", "pnm",
     "pfm", "tga", "dds", "qoi", "exr",
 ))  # fmt: skip
+# names of folders of images, and of those beside them that hold what is to be seen in each, in any case
+_IMAGE_FOLDERS = frozenset("image images img imgs jpegimages photos inputs rgb".split())  # noqa: SIM905
+_MASK_FOLDERS = frozenset("mask masks annotations labels segmentations segmentationclass gt groundtruth".split())  # noqa: SIM905
+_LOOKED_INTO, _LOOKED_FOR = 8, 100  # files beside the images, of which the first bytes are read; names of images
+_TABLES = ("csv", "tsv", "jsonl")  # that --labels reads
 
 
 @dataclass(frozen=True)
@@ -182,6 +193,8 @@ def plan_images(
         class_from=options.class_from,
         unlabelled=options.unlabelled if options.labels is None else layout.KEEP,
     )
+    if options.labels is None and options.class_from == layout.AUTO_LAYOUT:
+        _refuse_pairs(folder_layout.class_names, listing)
     files, moments = by_folders(files.with_splits(folder_layout.splits), folder_layout), dict[str, str]()
     if options.labels is not None:
         request = LabelRequest(
@@ -222,7 +235,7 @@ def _choose(listing: Listing, labels: str | None) -> tuple[FileTable, list[str]]
     """Returns the files that are images by extension or, where that tells nothing, by their first bytes; the others
     counted by extension.
     """
-    files, others = listing.files, Counter[str]()
+    files, others, left = listing.files, Counter[str](), list[InputFile]()
     endings = map(extension, files.names())
     known = EXTENSIONS.keys() | _FOREIGN_EXTENSIONS
     unopened = NO_DATA_EXTENSIONS.union(listing.data_extensions) - EXTENSIONS.keys()
@@ -232,13 +245,47 @@ def _choose(listing: Listing, labels: str | None) -> tuple[FileTable, list[str]]
         ending = extension(file.name)
         if (ending.split(".")[0] in unopened and not listing.is_named(file)) or not _looks_like_image(file):
             others[ending] += file.path != labels
+            left += [file] * (labels is None and ending in (*_TABLES, "json") and len(left) < _LOOKED_INTO)
         else:
             keep[at] = True
     shown = tally_extensions(+others)
     if not keep.any():
         raise UsageError(f"no image among {len(files)} file(s){f': {shown}' if shown else ''}")
     files = files.filter(keep)
-    return files, list(note_extensions("images", files, +others))
+    return files, [*note_extensions("images", files, +others), *_unread(listing, files, left)]
+
+
+def _unread(listing: Listing, files: FileTable, left: Sequence[InputFile]) -> Iterator[str]:
+    """Yields notes on files beside the images that name these, which an option would read, or nothing does."""
+    names = [file.name.rpartition("/")[2].encode() for file in files[:_LOOKED_FOR]] if left else []
+    for file in left:
+        head = read_range(file.path, 0, HEAD_BYTES).tobytes()
+        if not any(name in head for name in names):
+            continue
+        if extension(file.name) in _TABLES:
+            root = listing.roots[file.root]
+            path = f"{root.given.rstrip('/')}/{file.name}" if root.folder else file.path
+            yield f"{file.name} names images and is not read; {option('labels', path)} takes labels from it"
+        elif b'"annotations"' in head or b'"categories"' in head:
+            yield f"{file.name} looks like annotations of COCO, which are not read: the records have no boxes"
+
+
+def _refuse_pairs(classes: Sequence[str], listing: Listing) -> None:
+    """Refuses folders of images and of their masks, which would become two classes.
+
+    Raises:
+        UsageError: there are such folders; it names them, and both ways on.
+    """
+    folders = {name.rpartition("/")[2].lower(): name for name in reversed(classes)}
+    images, masks = (min(folders.keys() & words, default=None) for words in (_IMAGE_FOLDERS, _MASK_FOLDERS))
+    if images is None or masks is None:
+        return
+    alone = f"{listing.roots[0].given.rstrip('/')}/**/{folders[images]}/*"
+    raise UsageError(
+        f"folders {folders[images]!r} and {folders[masks]!r} look like images and what is to be seen in each of them, "
+        f"not like two classes: give the images alone, as in '{alone}', or say {option('class_from', 'folders')} to "
+        "have these classes"
+    )
 
 
 def _looks_like_image(file: InputFile) -> bool:
