@@ -79,4 +79,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_PLACES, "__version__"])
+    return sorted([*__all__, "__version__"])

@@ -244,3 +244,17 @@ def test_a_full_disk_is_said_with_the_path_and_nothing_is_left(
     )
     assert (done.returncode, done.stderr) == (1, f"recordmill: error: {target}: File too large\n")
     assert not list(target.parent.iterdir())
+
+
+def test_with_json_an_error_is_an_object_too(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shard = next(out.rglob("train-*.tfrecord"))
+    flip(shard, 40)
+    code, text, said = run(capsys, "stats", out, "--recount", "--json")
+    error = json.loads(text)["error"]
+    assert (code, error["code"]) == (1, 1)
+    assert shard.name in error["file"]
+    assert error["place"].startswith("record ")
+    assert said.strip().endswith(f"recordmill: error: {error['message']}")
+    code, text, _ = run(capsys, "stats", out / "nowhere", "--json")
+    assert (code, json.loads(text)["error"]["code"]) == (2, 2)
+    assert run(capsys, "stats", out / "nowhere")[1] == ""

@@ -46,10 +46,23 @@ def test_a_relative_path_holds_in_another_folder(out: Path, tmp_path: Path, monk
         assert one.to_table().equals(TRAIN)
 
 
-def test_no_record_is_looked_for_by_in(out: Path) -> None:
-    with pytest.raises(TypeError, match=r"look a feature's name up in `ds.schema`"):
-        _ = "id" in open(out)
-    assert "id" in open(out).schema
+def test_in_looks_for_features_and_for_no_record(out: Path) -> None:
+    ds = open(out, columns=["name", "id"])
+    assert ds.columns == ["name", "id"]
+    assert "id" in ds
+    assert "maybe" not in ds
+    with pytest.raises(TypeError, match="`name in ds` looks for a feature"):
+        _ = 7 in ds
+
+
+@pytest.mark.parametrize("package", ["pandas", "polars"])
+def test_data_frames_hold_all_records(out: Path, package: str) -> None:
+    pytest.importorskip(package)
+    frame = getattr(open(out, "train", columns=["id", "maybe", "name"]), f"to_{package}")()
+    assert type(frame).__module__.split(".")[0] == package
+    assert list(frame.columns) == ["id", "maybe", "name"]
+    assert frame["id"].to_list() == TRAIN["id"].to_pylist()
+    assert frame["name"].to_list() == TRAIN["name"].to_pylist()
 
 
 def test_tables_are_what_went_in(out: Path) -> None:

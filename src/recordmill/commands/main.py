@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import json
 import os
 import signal
 import sys
@@ -155,15 +156,15 @@ def _run(args: argparse.Namespace, is_process: bool) -> int:
         sys.stdout.flush()  # here, where a reader that has gone, or a full disk, can still be told
         return code
     except UsageError as error:
-        return _say(error, 2)
+        return _say(error, 2, args)
     except RecordmillError as error:
-        return _say(error, args.failure_code)
+        return _say(error, args.failure_code, args)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
         if (reached := limit_reached(error)) is not None:
-            code = _say(_LIMITS[reached.value], args.failure_code)
+            code = _say(_LIMITS[reached.value], args.failure_code, args)
             if is_process:  # TensorFlow keeps locks that it held when memory ran out, and its destructors wait for them
                 with contextlib.suppress(OSError):
                     sys.stdout.flush()
@@ -171,7 +172,7 @@ def _run(args: argparse.Namespace, is_process: bool) -> int:
             return code
         if not isinstance(error, OSError) or error.errno is None or error.strerror is None:
             raise
-        return _say(f"{error.filename or 'a file, or standard output'}: {error.strerror}", args.failure_code)
+        return _say(f"{error.filename or 'a file, or standard output'}: {error.strerror}", args.failure_code, args)
 
 
 _NO_MEMORY = "out of memory: give less --memory or fewer --threads, or a larger machine"
@@ -208,13 +209,18 @@ def _open_standard_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _say(error: object, code: int) -> int:
-    """Print an error's one line; gives the exit code."""
+def _say(error: object, code: int, args: argparse.Namespace) -> int:
+    """Print an error's one line, with --json also as an object on standard output; gives the exit code."""
     from recordmill.base.option_names import without_passwords
     from recordmill.options.commands import in_flags
 
+    message = without_passwords(in_flags(error))
     with contextlib.suppress(OSError):  # stderr may be a pipe that nobody reads any more
-        print(f"recordmill: error: {without_passwords(in_flags(error))}", file=sys.stderr)
+        print(f"recordmill: error: {message}", file=sys.stderr)
+    if getattr(args, "json", False):
+        about = {"message": message, "file": getattr(error, "source", ""), "place": getattr(error, "place", "")}
+        with contextlib.suppress(OSError):
+            print(json.dumps({"error": {"code": code, **about}}), flush=True)
     return code
 
 

@@ -229,6 +229,14 @@ class Dataset(Scanner, Trainable, Described):
 
         return self._in_one_pass(in_memory) if memmap_dir is None else memory_mapped(self, memmap_dir)
 
+    def to_pandas(self) -> Any:
+        """All records as a pandas.DataFrame."""
+        return self.to_table().to_pandas()
+
+    def to_polars(self) -> Any:
+        """All records as a polars.DataFrame."""
+        return import_module("polars").DataFrame(self)
+
     def to_npy(self, folder: str | os.PathLike[str]) -> Columns:
         """The columns as `.npy` files in a new or empty folder, given memory-mapped: `to_numpy(memmap_dir=folder)`."""
         return self.to_numpy(folder)

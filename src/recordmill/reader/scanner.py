@@ -244,8 +244,16 @@ class Scanner:
         """The records of all files."""
         return int(self.ends[-1]) if len(self.ends) else 0
 
-    def __contains__(self, what: object) -> bool:
-        raise TypeError("`in` looks for no record, since they have numbers; look a feature's name up in `ds.schema`")
+    @property
+    def columns(self) -> list[str]:
+        """The names of the features that are read."""
+        return list(self.schema.names)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a feature of that name is read."""
+        if not isinstance(name, str):
+            raise TypeError("`in` looks for no record, since they have numbers; `name in ds` looks for a feature")
+        return name in self.schema
 
     def __len__(self) -> int:
         return self._total if self.matching is None else len(self.matching)
