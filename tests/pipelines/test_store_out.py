@@ -24,7 +24,7 @@ from recordmill.shards import store_run
 from recordmill.shards.manifest import generations, load
 from recordmill.shards.store_run import StoreRun
 from recordmill.storage import files
-from recordmill.storage.stores import object_store, uploads
+from recordmill.storage.stores import client, uploads
 from recordmill.storage.stores.client import REQUEST_LIMIT
 
 ROWS = {"x": list(range(400)), "y": [f"row {at}" for at in range(400)]}
@@ -134,12 +134,12 @@ def test_a_store_in_which_two_could_commit_is_refused_before_anything_is_made(
     """It takes the put of an object that is to be made only where there is none, and replaces what is there."""
     (tmp_path / "in.csv").write_text("x\n1\n")
 
-    def replace(bucket: object_store.Bucket, key: str, data: bytes) -> bool:
+    def replace(bucket: client.Bucket, key: str, data: bytes) -> bool:
         bucket.put(key, data)
         return True
 
     recordmill.build(ROWS, tmp_path / "set")
-    monkeypatch.setattr(object_store.Bucket, "create", replace)
+    monkeypatch.setattr(client.Bucket, "create", replace)
     monkeypatch.setattr("recordmill.pipelines.remote.preflight.check_cluster", lambda *_: [])
     monkeypatch.setattr("recordmill.pipelines.remote.preflight.ask_workers", lambda *_: [])
     monkeypatch.setattr(plan, "list_inputs", None)  # it was not come so far
@@ -317,7 +317,7 @@ def test_what_is_too_large_to_be_copied_by_the_store_is_put_anew(
 ) -> None:
     data = bytes(range(256)) * 40_000
     store.put(f"{out.partition(f'{BUCKET}/')[2]}/old", data)
-    monkeypatch.setattr(object_store.Bucket, "most_named_bytes", 1000)
+    monkeypatch.setattr(client.Bucket, "most_named_bytes", 1000)
     monkeypatch.setattr(REQUEST_LIMIT, "most", requests)
     uploads.copy_object(files._OBJECTS, f"{out}/old", f"{out}/new", len(data))
     assert store.objects(out) == {"old": data, "new": data}
