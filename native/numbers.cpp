@@ -1,5 +1,8 @@
 #include "numbers.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+
 namespace rm {
 namespace {
 
@@ -8,107 +11,31 @@ constexpr double TENS[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8, 
 constexpr int64_t EXACT_TENS = 22;
 constexpr uint64_t EXACT_INTEGERS = uint64_t{1} << 53;  // integers up to here are exact as float64
 
+// Exact where a long double has at least 64 bits: 5^27 has 63.
+constexpr long double LONG_TENS[] = {1e0L,  1e1L,  1e2L,  1e3L,  1e4L,  1e5L,  1e6L,  1e7L,  1e8L,  1e9L,
+                                     1e10L, 1e11L, 1e12L, 1e13L, 1e14L, 1e15L, 1e16L, 1e17L, 1e18L, 1e19L,
+                                     1e20L, 1e21L, 1e22L, 1e23L, 1e24L, 1e25L, 1e26L, 1e27L};
+constexpr int64_t LONG_EXACT_TENS = 27;
+static_assert(__LDBL_MANT_DIG__ >= 64, "LONG_TENS are not exact");
+
 // Powers of ten: below, 19 digits are under half the least subnormal; above, they exceed the largest float64.
 constexpr int LEAST_POWER = -342, MOST_POWER = 308;
 
-// The upper 128 bits of 5^power for each of these powers, truncated; rounded up for the powers -27 ... -1, where
-// 5^-power has at most 64 bits, so that ties can be told (as in D. Lemire, "Number Parsing at a Gigabyte per Second").
-class PowersOfFive {
- public:
-  constexpr PowersOfFive() : high_(), low_() {
-    uint32_t number[WORDS] = {1};
-    for (int power = 0; power <= MOST_POWER; power++) {
-      put(power, number, 0);
-      uint64_t carry = 0;
-      for (int i = 0; i < WORDS; i++) {
-        carry += uint64_t{number[i]} * 5;
-        number[i] = static_cast<uint32_t>(carry);
-        carry >>= 32;
-      }
-    }
-    for (int i = 0; i < WORDS; i++) number[i] = 0;
-    number[WORDS - 1] = uint32_t{1} << 31;  // floor(2^k / 5^n), with 128 bits left for the largest n
-    for (int power = -1; power >= LEAST_POWER; power--) {
-      uint64_t rest = 0;
-      for (int i = WORDS - 1; i >= 0; i--) {
-        rest = rest << 32 | number[i];
-        number[i] = static_cast<uint32_t>(rest / 5);
-        rest %= 5;
-      }
-      put(power, number, power >= -27);
-    }
-  }
-  RM_INLINE uint64_t high(int64_t power) const { return high_[power - LEAST_POWER]; }
-  RM_INLINE uint64_t low(int64_t power) const { return low_[power - LEAST_POWER]; }
-
- private:
-  static constexpr int WORDS = 30;  // 960 bits: 5^342 has 795
-
-  constexpr void put(int power, const uint32_t (&number)[WORDS], uint64_t more) {
-    int top = WORDS - 1;
-    while (number[top] == 0) top--;
-    const int zeros = __builtin_clz(number[top]);
-    uint32_t words[4] = {};
-    for (int i = 0; i < 4; i++) {
-      const uint64_t upper = top - i >= 0 ? number[top - i] : 0, lower = top - i >= 1 ? number[top - i - 1] : 0;
-      words[i] = static_cast<uint32_t>((upper << 32 | lower) << zeros >> 32);
-    }
-    high_[power - LEAST_POWER] = uint64_t{words[0]} << 32 | words[1];
-    low_[power - LEAST_POWER] = (uint64_t{words[2]} << 32 | words[3]) + more;
-  }
-
-  uint64_t high_[MOST_POWER - LEAST_POWER + 1], low_[MOST_POWER - LEAST_POWER + 1];
-};
-constexpr PowersOfFive FIVES;
-
-struct Product {
-  uint64_t high, low;
-};
-
-RM_INLINE Product product(uint64_t one, uint64_t other) {
-  const auto wide = static_cast<unsigned __int128>(one) * other;
-  return {static_cast<uint64_t>(wide >> 64), static_cast<uint64_t>(wide)};
-}
-
-RM_INLINE double from_bits(uint64_t bits) {
-  double value;
-  memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
-double subnormal(uint64_t significand, int64_t exponent) {
-  if (1 - exponent >= 64) return 0.0;
-  significand >>= 1 - exponent;
-  // A carry into bit 52 is the exponent 1: the least normal number.
-  return from_bits((significand + (significand & 1)) >> 1);
-}
-
-// The algorithm of Eisel and Lemire: the 128-bit product with a truncated power of five settles nearly all numbers.
-Rounded eisel_lemire(uint64_t digits, int64_t power) {
-  const int zeros = leading_zeros(digits);
-  digits <<= zeros;
-  Product settled = product(digits, FIVES.high(power));
-  const uint64_t unsettled = (uint64_t{1} << (64 - 52 - 3)) - 1;  // three bits below the 53 of the significand
-  if ((settled.high & unsettled) == unsettled) {
-    const uint64_t more = product(digits, FIVES.low(power)).high;
-    settled.low += more;
-    settled.high += settled.low < more;
-  }
-  if (settled.low == ~uint64_t{0} && (power < -27 || power > 55)) return {0.0, false};
-  const int top = static_cast<int>(settled.high >> 63), shift = top + 64 - 52 - 3;
-  uint64_t significand = settled.high >> shift;
-  int64_t exponent = (((152170 + 65536) * power) >> 16) + 63 + top - zeros + 1023;
-  if (exponent <= 0) return {subnormal(significand, exponent), true};
-  const bool is_tie = settled.low <= 1 && power >= -4 && power <= 23 && (significand & 3) == 1 &&
-                      significand << shift == settled.high;
-  if (is_tie) significand &= ~uint64_t{1};  // to even
-  significand = (significand + (significand & 1)) >> 1;
-  if (significand >= uint64_t{1} << 53) {
-    significand = uint64_t{1} << 52;
-    exponent++;
-  }
-  if (exponent >= 0x7FF) return {__builtin_inf(), true};
-  return {from_bits((significand & ((uint64_t{1} << 52) - 1)) | static_cast<uint64_t>(exponent) << 52), true};
+__attribute__((noinline)) Rounded scale_exactly(uint64_t digits, int64_t given) {
+  int64_t power = given;
+  if (digits == 0 || power < LEAST_POWER) return {0.0, true};
+  if (power > MOST_POWER) return {__builtin_inf(), true};
+  // Each step rounds by half a unit in the last place at most, so the number lies between the two that are rounded.
+  long double value = static_cast<long double>(digits), error = __LDBL_EPSILON__;
+  for (; power < -LONG_EXACT_TENS; power += LONG_EXACT_TENS, error = 8 * __LDBL_EPSILON__) value /= 1e27L;
+  for (; power > LONG_EXACT_TENS; power -= LONG_EXACT_TENS, error = 8 * __LDBL_EPSILON__) value *= 1e27L;
+  value = power < 0 ? value / LONG_TENS[-power] : value * LONG_TENS[power];
+  error *= value;
+  const double below = static_cast<double>(value - error), above = static_cast<double>(value + error);
+  if (RM_LIKELY(below == above)) return {below, true};
+  char text[48];
+  snprintf(text, sizeof text, "%llue%lld", static_cast<unsigned long long>(digits), static_cast<long long>(given));
+  return {strtod(text, nullptr), true};  // a text without a point is the same in every locale
 }
 
 constexpr int KEPT_DIGITS = 19;  // as many as fit any uint64
@@ -142,9 +69,7 @@ Rounded scale(uint64_t digits, int64_t power) {
     const double value = static_cast<double>(digits);
     return {power >= 0 ? value * TENS[power] : value / TENS[-power], true};
   }
-  if (digits == 0 || power < LEAST_POWER) return {0.0, true};
-  if (power > MOST_POWER) return {__builtin_inf(), true};
-  return eisel_lemire(digits, power);
+  return scale_exactly(digits, power);
 }
 
 Number scan_any_number(Text text) {
