@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from recordmill.base import html
 from recordmill.base.errors import DataError, RecordmillError, UsageError
-from recordmill.base.option_names import option
+from recordmill.base.option_names import option, there_are
 from recordmill.base.progress import Progress
 from recordmill.base.sizes import show_count, show_size
-from recordmill.base.suggestions import there_are
 from recordmill.building.order import Ordering, split_names
 from recordmill.building.plan import BuildPlan, group_units
 from recordmill.building.run_file import KeyBuckets

@@ -8,8 +8,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from recordmill.base.errors import UsageError
-from recordmill.base.option_names import option
-from recordmill.base.suggestions import did_you_mean
+from recordmill.base.option_names import did_you_mean, option
 from recordmill.building.plan import parsed_bytes, scan_cache_bytes
 from recordmill.options.commands import refuse_unserved
 from recordmill.options.option import FROM_MEMORY, is_local

@@ -15,9 +15,8 @@ from typing import Any
 
 from recordmill.base.errors import DataError, MissingExtraError, RecordmillError, UsageError
 from recordmill.base.machine import limit_reached
-from recordmill.base.option_names import option
+from recordmill.base.option_names import option, there_are
 from recordmill.base.progress import Progress
-from recordmill.base.suggestions import there_are
 from recordmill.building.plan import BuildPlan
 from recordmill.building.workers.shared_files import SharedFolder, share_plan
 from recordmill.options.option import is_local

@@ -19,9 +19,8 @@ import pyarrow as pa
 
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
-from recordmill.base.option_names import option
+from recordmill.base.option_names import option, there_are
 from recordmill.base.sizes import bytes_of, whole_number_of
-from recordmill.base.suggestions import there_are
 from recordmill.building.cuts import ShardOptions
 from recordmill.building.ingest import Ingested, KeyedChunk, count_values, find_too_large, sketches_of, too_large
 from recordmill.building.order import DEFAULT_SPLIT, OrderOptions, assign_payloads, parse_splits

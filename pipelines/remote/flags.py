@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from recordmill.base.errors import UsageError
-from recordmill.base.suggestions import there_are
+from recordmill.base.option_names import there_are
 from recordmill.options.commands import about_unknown, flags_of
 from recordmill.transforms.local_run import no_log_of_beam
 

@@ -16,6 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+Bytes = npt.NDArray[np.uint8]
+Int64s = npt.NDArray[np.int64]
+Int32s = npt.NDArray[np.int32]
+Bools = npt.NDArray[np.bool_]
+
+
 _POOL_BYTES = 64 << 10  # 64 KiB: below it the C library hands freed memory out again by itself, and quicker
 _AGAIN_BYTES = 1 << 20  # 1 MiB: what is below it the pool hands out again before it gives it back to the system
 _IDLE_BYTES = 128 << 20  # 128 MiB: some blocks of batches, as many as go and come while a trainer is fed

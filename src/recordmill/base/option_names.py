@@ -1,10 +1,13 @@
-"""Options in messages: as keywords, `max_rejects="1%"`, for which the command line prints its flags."""
+"""Words of messages: options as keywords, `max_rejects="1%"`, for which the command line prints its flags; and the
+known name that was probably meant by an unknown one.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+from collections.abc import Iterable
 
 # what a password holds that should have been written %2F, %3F, %23 or %40 is part of it, unless a port stands there
 _USER = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)(?:[^/?#\s@:'\"]*:(?!\d*[/?#])[^\s'\"]*|[^/?#\s'\"]*)@")
@@ -36,3 +39,52 @@ def without_passwords(text: str) -> str:
 
 def _text(value: object) -> object:
     return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+
+
+_ALIKE = 0.6  # of difflib's ratio: two letters swapped in a word of three, an ending too few or too many
+_CLEARLY_ALIKE = 0.75  # where the first letters differ, which people seldom mistype
+
+
+def nearest(word: object, known: Iterable[str]) -> str | None:
+    """The known word that is most like this one, or None if none is.
+
+    >>> nearest("cvs", ["images", "csv", "text"]), nearest("numpy", ["parquet", "npy"]), nearest("x", ["csv"])
+    ('csv', 'npy', None)
+    >>> nearest("--append", ["--sample"]), nearest("--verwrite", ["--overwrite"])
+    (None, '--overwrite')
+    >>> nearest("--wiht", ["--weight", "--with"]), nearest(1, ["1st"])
+    ('--with', None)
+    """
+    import difflib  # only an error needs it
+
+    word = str(word).lower().lstrip("-")
+    by_lower = {name.lower().lstrip("-"): name for name in known}
+    near = [
+        name
+        for name in difflib.get_close_matches(word, by_lower, 3, _ALIKE)
+        if name[:1] == word[:1] or difflib.SequenceMatcher(None, word, name).ratio() >= _CLEARLY_ALIKE
+    ]
+    if not near and len(word) > 2:
+        near = [name for name in by_lower if len(name) > 2 and (name.startswith(word) or name in word)]
+    swapped = [name for name in near if sorted(name) == sorted(word)]  # difflib prefers the longer of two
+    return by_lower[(swapped or near)[0]] if near else None
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """Returns `; did you mean csv?`, to be put after a message, or nothing.
+
+    >>> did_you_mean("Y", ["x", "y"]), did_you_mean("7", ["x", "y"])
+    ('; did you mean y?', '')
+    """
+    name = nearest(word, known)
+    return "" if name is None else f"; did you mean {name}?"
+
+
+def there_are(word: object, known: Iterable[str]) -> str:
+    """Returns the names that there are, and which of them was probably meant.
+
+    >>> there_are("prise", ["price", "name"])
+    'there are price, name; did you mean price?'
+    """
+    names = tuple(known)
+    return f"there are {', '.join(names) or 'none'}{did_you_mean(word, names)}"

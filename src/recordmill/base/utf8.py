@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base import native
-from recordmill.base.arrays import Bytes
+from recordmill.base.buffers import Bytes
 
 
 def find_bad_utf8(data: Bytes) -> int:

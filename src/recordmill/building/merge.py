@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from recordmill.base.arrays import Int64s
-from recordmill.base.buffers import room
+from recordmill.base.buffers import Int64s, room
 from recordmill.base.siphash import U64
 from recordmill.building.run_file import ENTRY_DTYPE, PERMUTED_BYTES, RunEntries, permuted_entries, sort_order
 from recordmill.building.slices import RunSlice

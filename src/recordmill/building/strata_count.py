@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recordmill.base.arrays import Int64s
-from recordmill.base.buffers import give_back
+from recordmill.base.buffers import Int64s, give_back
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.progress import Progress

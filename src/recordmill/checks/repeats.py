@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base import native
-from recordmill.base.arrays import Bytes, Int64s
+from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.siphash import U64, hash_bytes
 from recordmill.records.images.similarity import NEAR_BITS
 from recordmill.statistics.value_sketch import hash_texts

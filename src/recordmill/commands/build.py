@@ -144,7 +144,7 @@ def _class_counts(result: Any) -> list[str]:
 def _kind(inputs: list[str]) -> tuple[str | None, list[str]]:
     """A first word that is a kind is the kind, if an INPUT follows; `./csv` names a folder called csv."""
     from recordmill.base.errors import UsageError
-    from recordmill.base.suggestions import did_you_mean
+    from recordmill.base.option_names import did_you_mean
     from recordmill.sources.registry import KIND_NAMES
     from recordmill.storage.folders import has_name
 

@@ -142,7 +142,7 @@ class SilentImport:
 def _check_command(parser: argparse.ArgumentParser, wanted: str) -> None:
     """A command that there is not, with the one that may be meant."""
     if wanted and wanted not in _COMMANDS:
-        from recordmill.base.suggestions import did_you_mean
+        from recordmill.base.option_names import did_you_mean
 
         parser.error(f"no command {wanted!r}: one of {', '.join(_COMMANDS)}{did_you_mean(wanted, _COMMANDS)}")
 

@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.option_names import option
-from recordmill.base.suggestions import there_are
+from recordmill.base.option_names import option, there_are
 from recordmill.base.threads import thread_map
 from recordmill.records.columns.convert import ConversionStep, DecodeTensor
 from recordmill.records.columns.decode_images import DecodeImages, image_sizes, looks_like_image

@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES, core_count
-from recordmill.base.option_names import option
-from recordmill.base.suggestions import there_are
+from recordmill.base.option_names import option, there_are
 from recordmill.exporting.infer_conversions import SNIFFED_LOADS, Records, Unresolved, resolve, suggestions, with_images
 from recordmill.records.columns.convert import ConversionStep, output_schema
 from recordmill.records.columns.decode_images import DecodeImages

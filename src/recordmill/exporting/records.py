@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recordmill.base.arrays import Int64s
+from recordmill.base.buffers import Int64s
 from recordmill.base.errors import DataError, Reject
 from recordmill.base.option_names import option
 from recordmill.base.siphash import derive_key, hash_positions

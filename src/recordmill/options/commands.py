@@ -13,8 +13,8 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import did_you_mean, nearest
 from recordmill.base.option_names import option as option_text
-from recordmill.base.suggestions import did_you_mean, nearest
 from recordmill.options.build import APPLY, BUILD
 from recordmill.options.option import CHARACTER, NAMES, REPEATED, Option, Options, is_local
 from recordmill.options.read import (

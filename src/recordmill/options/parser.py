@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from recordmill.base.suggestions import did_you_mean
+from recordmill.base.option_names import did_you_mean
 from recordmill.options.commands import flags_of
 from recordmill.options.option import ALL_OR_NAMES, EITHER, NUMBER, OFF, REPEATED, SWITCH, WHOLE_FORM, Option
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from recordmill.base.errors import UsageError
-from recordmill.base.option_names import option
-from recordmill.base.suggestions import did_you_mean, there_are
+from recordmill.base.option_names import did_you_mean, option, there_are
 from recordmill.preprocessing.tensors import unfit
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.storage.yaml_file import check_nesting, read_yaml

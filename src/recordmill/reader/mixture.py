@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recordmill.base.arrays import Int64s
+from recordmill.base.buffers import Int64s
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.prefetch.protocols import Counted, Fetchable, Mixed
 from recordmill.reader.sampling.sampler import Proportions, RecordSubset

@@ -15,11 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recordmill.base.arrays import Int64s
+from recordmill.base.buffers import Int64s
 from recordmill.base.errors import UsageError
 from recordmill.base.machine import core_count
+from recordmill.base.option_names import there_are
 from recordmill.base.sizes import MOST_ROWS, whole_number_of
-from recordmill.base.suggestions import there_are
 from recordmill.base.threads import thread_map
 from recordmill.reader.options.images import Images
 from recordmill.reader.sampling.sampler import RecordSubset

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.base.arrays import Int64s
+from recordmill.base.buffers import Int64s
 from recordmill.base.errors import UsageError
-from recordmill.base.suggestions import there_are
+from recordmill.base.option_names import there_are
 from recordmill.base.threads import thread_map
 from recordmill.records.images.pixels import CHANNELS
 from recordmill.schemas.splits import TRAIN

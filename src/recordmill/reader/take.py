@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recordmill.base.arrays import Int64s
+from recordmill.base.buffers import Int64s
 from recordmill.base.errors import DataError
 from recordmill.records.columns.conversions import Decoding
 from recordmill.schemas.arrow import to_arrow

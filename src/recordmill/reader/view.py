@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recordmill.base.arrays import Int64s
+from recordmill.base.buffers import Int64s
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.suggestions import there_are
+from recordmill.base.option_names import there_are
 from recordmill.base.threads import thread_map
 from recordmill.reader.options.images import Images, ImageTarget
 from recordmill.reader.sampling.sampler import RecordSubset

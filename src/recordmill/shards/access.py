@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from recordmill.base.arrays import Int64s
+from recordmill.base.buffers import Int64s
 from recordmill.base.errors import DataError
 from recordmill.base.lru import LruLimit, LruSlot
 from recordmill.base.threads import ProcessLock

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, field, replace
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.option_names import option
-from recordmill.base.suggestions import did_you_mean
+from recordmill.base.option_names import did_you_mean, option
 from recordmill.records.tfrecord.frames import HEADER_BYTES, try_scan
 from recordmill.records.tfrecord.stream import detect_tfrecord
 from recordmill.schemas import tfmd

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from recordmill.base.arrays import Int64s
+from recordmill.base.buffers import Int64s
 from recordmill.base.errors import DataError
 from recordmill.base.threads import thread_map
 from recordmill.records.tfrecord.frames import frame_end

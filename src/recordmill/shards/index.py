@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.base.arrays import Bytes, Int64s
+from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.errors import DataError
 from recordmill.records.writers.npy_file import npy_header
 from recordmill.shards.manifest import named_by_manifest

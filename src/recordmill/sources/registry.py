@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from recordmill.base.errors import UsageError
-from recordmill.base.suggestions import did_you_mean
+from recordmill.base.option_names import did_you_mean
 from recordmill.records.images.header import EXTENSIONS as IMAGE_EXTENSIONS
 
 COMPRESSED_EXTENSIONS = ("gz", "zst", "bz2", "xz", "zlib")

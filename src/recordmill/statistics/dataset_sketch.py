@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recordmill.base.arrays import Bytes, Int64s
+from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.siphash import U64
 from recordmill.records.example.flat_arrays import Flat, to_flat

@@ -13,9 +13,8 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from recordmill.base import html
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.option_names import option
+from recordmill.base.option_names import option, there_are
 from recordmill.base.sizes import percent
-from recordmill.base.suggestions import there_are
 from recordmill.base.tables import table_lines
 from recordmill.records.images.pixels import CHANNELS
 from recordmill.schemas.arrow import show_ticks

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base import native
-from recordmill.base.arrays import Int64s
+from recordmill.base.buffers import Int64s
 from recordmill.base.siphash import U64
 
 _UNIT = 1074  # sums of floats are whole multiples of 2^-1074, their squares' of 2^-2148

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from recordmill.base.arrays import Bytes, Int64s
+from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.magic import IMAGE_HEAD_BYTES, sniff_image
 from recordmill.base.siphash import U64
 from recordmill.records.images.pixels import SUMS, PixelSums, decode_pixels

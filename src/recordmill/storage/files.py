@@ -13,8 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from recordmill.base.arrays import Bytes
-from recordmill.base.buffers import room
+from recordmill.base.buffers import Bytes, room
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.storage.disk_files import (

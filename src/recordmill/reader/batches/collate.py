@@ -15,8 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base import native
-from recordmill.base.arrays import Int64s
-from recordmill.base.buffers import again
+from recordmill.base.buffers import Int64s, again
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.batches.grouping import lengths_of, packed_rows, segments
 from recordmill.reader.batches.plan import StepChunk

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base import native
-from recordmill.base.arrays import Int32s, Int64s
+from recordmill.base.buffers import Int32s, Int64s
 from recordmill.reader.options.collation import Bucketed
 from recordmill.reader.prefetch.prefetcher import StepRows
 from recordmill.reader.sampling.sampler import key_of, permuted

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base import native
-from recordmill.base.arrays import Int64s
-from recordmill.base.buffers import room
+from recordmill.base.buffers import Int64s, room
 from recordmill.reader.options.images import Floats, Images, RandomCrop
 from recordmill.records.columns.decode_images import MAX_DECODED_PIXELS, Pixels, stored_pixels, work_bytes
 from recordmill.records.images.check import check_structure

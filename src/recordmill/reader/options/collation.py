@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from recordmill.base.errors import UsageError
-from recordmill.base.suggestions import there_are
+from recordmill.base.option_names import there_are
 from recordmill.records.columns.numpy_arrays import is_bytes, numpy_dtype
 from recordmill.schemas.feature import Feature, Schema
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict, TypeVar
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import did_you_mean
 from recordmill.base.sizes import MOST_ROWS, bytes_of, whole_number_of
-from recordmill.base.suggestions import did_you_mean
 from recordmill.reader.options.collation import Collate
 from recordmill.reader.options.images import Images, ImageTarget, Spec, image_targets
 from recordmill.reader.sampling.sampler import Mode, mode_of

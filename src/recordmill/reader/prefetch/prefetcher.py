@@ -17,8 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base import native
-from recordmill.base.arrays import Bytes, Int64s
-from recordmill.base.buffers import room
+from recordmill.base.buffers import Bytes, Int64s, room
 from recordmill.base.errors import DataError
 from recordmill.base.threads import thread_map
 from recordmill.reader.options.training import MEMORY_BYTES

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recordmill.base.arrays import Int64s
+from recordmill.base.buffers import Int64s
 from recordmill.reader.sampling.sampler import Proportions, RecordSubset
 from recordmill.records.columns.conversions import Decoding
 from recordmill.schemas.feature import Schema

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recordmill.base.arrays import Int64s
+from recordmill.base.buffers import Int64s
 from recordmill.base.sizes import SHARD_BYTES, percent, show_size
 from recordmill.options.build import BUILD
 from recordmill.options.commands import flag_text

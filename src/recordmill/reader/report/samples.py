@@ -16,7 +16,7 @@ import numpy.typing as npt
 import PIL.Image
 import pyarrow as pa
 
-from recordmill.base.arrays import Int64s
+from recordmill.base.buffers import Int64s
 from recordmill.base.siphash import U64
 from recordmill.base.threads import thread_map
 from recordmill.reader.images.columns import decode_part

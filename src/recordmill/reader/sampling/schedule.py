@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.base.arrays import Int64s
+from recordmill.base.buffers import Int64s
 from recordmill.base.errors import UsageError
 from recordmill.base.sizes import whole_number_of
 from recordmill.reader.sampling.sampler import MixtureSampler, Sampler

@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
-from recordmill.base.arrays import Int64s
+from recordmill.base.buffers import Int64s
 from recordmill.base.errors import UsageError
-from recordmill.base.suggestions import there_are
+from recordmill.base.option_names import there_are
 from recordmill.reader.batches.collate import (
     LENGTH_FEATURE,
     POSITION,

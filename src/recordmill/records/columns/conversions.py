@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from recordmill.base.arrays import Bytes, Int64s
+from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.records.columns.convert import ConversionStep, DecodeRaw, Reshape, convert_column, output_schema

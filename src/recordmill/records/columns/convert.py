@@ -21,10 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base import native
-from recordmill.base.arrays import Bools, Int64s
+from recordmill.base.buffers import Bools, Int64s
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.option_names import option
-from recordmill.base.suggestions import there_are
+from recordmill.base.option_names import option, there_are
 from recordmill.records.columns.numpy_arrays import numpy_dtype, take_apart
 from recordmill.records.columns.ragged import Array
 from recordmill.records.example.locate import BadRecord

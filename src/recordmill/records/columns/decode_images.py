@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recordmill.base.arrays import Int64s
+from recordmill.base.buffers import Int64s
 from recordmill.base.errors import UsageError
 from recordmill.base.magic import IMAGE_HEAD_BYTES, sniff_image
 from recordmill.base.option_names import option

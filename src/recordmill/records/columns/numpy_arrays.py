@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recordmill.base.arrays import Int64s
+from recordmill.base.buffers import Int64s
 from recordmill.records.columns.ragged import Array, Ragged, Strings, Valid
 from recordmill.schemas.feature import Feature, Schema
 

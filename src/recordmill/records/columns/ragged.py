@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.base.arrays import Int64s
+from recordmill.base.buffers import Int64s
 
 if TYPE_CHECKING:
     import tensorflow as tf

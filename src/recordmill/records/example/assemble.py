@@ -11,8 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base import native
-from recordmill.base.arrays import Bytes, Int64s
-from recordmill.base.buffers import room
+from recordmill.base.buffers import Bytes, Int64s, room
 from recordmill.records.example import locate
 from recordmill.records.example.locate import Cells, LocatedColumns
 from recordmill.schemas.arrow import value_type

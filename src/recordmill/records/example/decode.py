@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base import native
-from recordmill.base.arrays import Bytes, Int64s
+from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.errors import DataError
 from recordmill.records.example import locate
 from recordmill.records.example.assemble import AssembledColumn, ColumnLayout, assemble, column_of, located_size

@@ -14,8 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base import native
-from recordmill.base.arrays import Bytes, Int64s
-from recordmill.base.buffers import room
+from recordmill.base.buffers import Bytes, Int64s, room
 from recordmill.base.errors import DataError
 from recordmill.records.example.flat_arrays import Flat, to_flat
 from recordmill.records.protobuf.message import encoded_varint

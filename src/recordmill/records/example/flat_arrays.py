@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recordmill.base.arrays import Bytes, Int64s
+from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.errors import DataError
 from recordmill.schemas.arrow import arrow_type, value_type
 from recordmill.schemas.feature import BYTES, FLOAT, Feature, Storage

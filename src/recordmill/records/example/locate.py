@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base import native
-from recordmill.base.arrays import Bytes, Int64s
-from recordmill.base.buffers import filled, room
+from recordmill.base.buffers import Bytes, Int64s, filled, room
 from recordmill.schemas.feature import Feature
 
 # Why a record is not good, beside the native library's reasons: what the second pass finds out.

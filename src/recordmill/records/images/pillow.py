@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.base.arrays import Int64s
+from recordmill.base.buffers import Int64s
 from recordmill.records.images.header import (
     CMYK,
     CORRUPT,

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base import native
-from recordmill.base.arrays import Bytes, Int64s
+from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.errors import RecordmillError
 from recordmill.records.example.decode import decode_only
 from recordmill.records.inference.infer import Inference

@@ -16,7 +16,7 @@ import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from recordmill.base.arrays import Bytes, Int64s
+from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.utf8 import is_feature_name
 
 VARINT, I64, LEN, I32 = 0, 1, 2, 5  # the wire types that have not gone out of use

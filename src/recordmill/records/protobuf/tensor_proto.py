@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
-from recordmill.base.arrays import Bytes, Int64s
+from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.errors import DataError
 from recordmill.records.protobuf.message import (
     TYPE_BYTES,

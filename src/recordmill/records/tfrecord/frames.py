@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base import native
-from recordmill.base.arrays import Bytes, Int64s
-from recordmill.base.buffers import room
+from recordmill.base.buffers import Bytes, Int64s, room
 from recordmill.base.errors import DataError
 from recordmill.storage.files import read_range, read_ranges, stat
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from recordmill.base.arrays import Bytes, Int64s
+from recordmill.base.buffers import Bytes, Int64s
 from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames
 from recordmill.storage.codecs import Codec
 

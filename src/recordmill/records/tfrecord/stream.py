@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from recordmill.base import native
-from recordmill.base.arrays import Bytes
+from recordmill.base.buffers import Bytes
 from recordmill.base.errors import DataError
 from recordmill.records.tfrecord.frames import FRAME_BYTES, HEADER_BYTES, MAX_RECORD_BYTES, Frames, try_scan
 from recordmill.storage.codecs import NONE, find_codec

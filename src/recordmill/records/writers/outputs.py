@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from recordmill.base.errors import UsageError
-from recordmill.base.option_names import option
-from recordmill.base.suggestions import did_you_mean
+from recordmill.base.option_names import did_you_mean, option
 
 if TYPE_CHECKING:
     import pyarrow as pa

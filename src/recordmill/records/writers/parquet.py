@@ -17,9 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recordmill.base.errors import UsageError
-from recordmill.base.option_names import option
+from recordmill.base.option_names import did_you_mean, option
 from recordmill.base.sizes import parse_size
-from recordmill.base.suggestions import did_you_mean
 from recordmill.records.columns.numpy_arrays import is_bytes
 from recordmill.records.writers.outputs import OutputWriter, WriterSettings
 from recordmill.schemas.arrow import to_arrow, value_type

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from recordmill.base.arrays import Int64s
-from recordmill.base.buffers import room
+from recordmill.base.buffers import Int64s, room
 from recordmill.base.errors import BEYOND_MEMORY, DataError
 from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recordmill.base.arrays import Int64s
+from recordmill.base.buffers import Int64s
 from recordmill.base.errors import Reject
 from recordmill.records.example.decode import decode_lenient
 from recordmill.records.example.locate import BadRecord

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from recordmill.base.arrays import Bools
+from recordmill.base.buffers import Bools
 from recordmill.base.errors import DataError, UsageError
 from recordmill.schemas.arrow import METADATA_KEY, to_arrow_field
 from recordmill.schemas.feature import ITEM_BYTES, Feature

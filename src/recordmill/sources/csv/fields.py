@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from recordmill.base import native
-from recordmill.base.arrays import Bytes, Int32s, Int64s
-from recordmill.base.buffers import room
+from recordmill.base.buffers import Bytes, Int32s, Int64s, room
 from recordmill.sources.csv.dialect import Dialect
 from recordmill.sources.csv.sniff_dialect import MOST_SNIFFED_COLUMNS, Cell, DialectCut
 from recordmill.sources.values.text_columns import text_at

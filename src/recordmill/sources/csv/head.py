@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base import native
-from recordmill.base.arrays import Bytes
+from recordmill.base.buffers import Bytes
 from recordmill.base.errors import DataError
 from recordmill.base.option_names import option
 from recordmill.schemas.feature import MAX_FEATURES

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from recordmill.base import native
-from recordmill.base.arrays import Bytes
+from recordmill.base.buffers import Bytes
 from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature
 from recordmill.sources.values.casting import EXAMPLE_LIMIT

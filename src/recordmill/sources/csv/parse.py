@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base import native
-from recordmill.base.arrays import Bytes, Int32s, Int64s
-from recordmill.base.buffers import room
+from recordmill.base.buffers import Bytes, Int32s, Int64s, room
 from recordmill.schemas.arrow import arrow_type, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.type_lattice import TEXT_TYPE, TextCounts

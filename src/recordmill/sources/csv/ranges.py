@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from recordmill.base import native
-from recordmill.base.arrays import Bytes
+from recordmill.base.buffers import Bytes
 from recordmill.base.errors import DataError
 from recordmill.base.threads import one_ahead, thread_map
 from recordmill.schemas.type_lattice import TextCounts

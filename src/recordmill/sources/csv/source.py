@@ -16,7 +16,7 @@ from itertools import groupby
 import numpy as np
 import pyarrow as pa
 
-from recordmill.base.arrays import Bytes, Int64s
+from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.threads import one_ahead, thread_map
 from recordmill.schemas.arrow import to_arrow

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError, Reject, UsageError
-from recordmill.base.option_names import option
-from recordmill.base.suggestions import did_you_mean
+from recordmill.base.option_names import did_you_mean, option
 from recordmill.sources.common.contract import Chunk, PlanOptions, Source
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import CsvSource, plan_csv

@@ -22,8 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base import native
-from recordmill.base.arrays import Bools
-from recordmill.base.buffers import room
+from recordmill.base.buffers import Bools, room
 from recordmill.base.errors import DataError
 from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature

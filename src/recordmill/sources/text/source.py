@@ -15,9 +15,8 @@ import pyarrow as pa
 
 from recordmill.base import native
 from recordmill.base.errors import DataError, Reject, UsageError
-from recordmill.base.option_names import option
+from recordmill.base.option_names import option, there_are
 from recordmill.base.sizes import MOST_RECORD_BYTES
-from recordmill.base.suggestions import there_are
 from recordmill.base.utf8 import find_bad_utf8, is_utf8, split_lines
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema

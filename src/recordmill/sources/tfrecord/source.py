@@ -18,11 +18,10 @@ from functools import partial, reduce
 
 import numpy as np
 
-from recordmill.base.arrays import Bytes
+from recordmill.base.buffers import Bytes
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
-from recordmill.base.option_names import option
-from recordmill.base.suggestions import there_are
+from recordmill.base.option_names import option, there_are
 from recordmill.base.threads import thread_map
 from recordmill.records.inference.infer import Inference
 from recordmill.records.tfrecord.frames import HEADER_BYTES, Frames, pack_spans, try_scan

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base import native
-from recordmill.base.arrays import Bools
+from recordmill.base.buffers import Bools
 from recordmill.schemas.arrow import value_type
 from recordmill.schemas.feature import Feature
 from recordmill.sources.values.text_columns import (

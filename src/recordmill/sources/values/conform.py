@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recordmill.base.arrays import Bools
+from recordmill.base.buffers import Bools
 from recordmill.base.errors import DataError
 from recordmill.base.option_names import option
 from recordmill.schemas.arrow import arrow_type, classes_in_metadata, to_arrow

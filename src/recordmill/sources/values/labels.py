@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.option_names import option
-from recordmill.base.suggestions import there_are
+from recordmill.base.option_names import option, there_are
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.values.casting import Cast, cast_values, either, is_text_type, plain
 

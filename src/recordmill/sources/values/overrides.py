@@ -18,8 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.option_names import option
-from recordmill.base.suggestions import there_are
+from recordmill.base.option_names import option, there_are
 from recordmill.schemas.arrow import classes_in_metadata, from_arrow_field, label_in_metadata
 from recordmill.schemas.feature import DTYPES, Feature, Schema
 from recordmill.sources.common.contract import PlanOptions

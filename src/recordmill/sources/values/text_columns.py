@@ -14,8 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base import native
-from recordmill.base.arrays import Bools, Bytes, Int32s, Int64s
-from recordmill.base.buffers import room
+from recordmill.base.buffers import Bools, Bytes, Int32s, Int64s, room
 from recordmill.schemas.arrow import value_type
 from recordmill.schemas.feature import Feature
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from recordmill.base.arrays import Bytes
+from recordmill.base.buffers import Bytes
 
 MEMORY_CACHE_BYTES = 128 << 20  # 128 MiB: what 20 threads read ahead of themselves
 Key = tuple[Hashable, int]  # what is read, and the block's number

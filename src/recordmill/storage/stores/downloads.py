@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from recordmill.base.arrays import Bytes
+from recordmill.base.buffers import Bytes
 from recordmill.base.errors import DataError
 from recordmill.storage.stores.address import Address
 from recordmill.storage.stores.client import REQUEST_LIMIT, ask, check_process

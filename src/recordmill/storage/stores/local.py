@@ -11,7 +11,7 @@ import stat
 
 import numpy as np
 
-from recordmill.base.arrays import Bytes
+from recordmill.base.buffers import Bytes
 from recordmill.storage.stores.protocol import Stat
 
 READ_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB a call; 1 GiB keeps calls few and the GIL released

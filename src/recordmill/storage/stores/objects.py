@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from recordmill.base.arrays import Bytes
+from recordmill.base.buffers import Bytes
 from recordmill.base.errors import DataError
 from recordmill.storage.stores import downloads
 from recordmill.storage.stores.address import WEB, Address

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from recordmill.base.arrays import Bytes
+from recordmill.base.buffers import Bytes
 
 
 @dataclass(frozen=True, slots=True)
