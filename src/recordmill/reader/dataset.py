@@ -23,7 +23,6 @@ import pyarrow.compute as pc
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_size, whole_number_of
-from recordmill.reader.arrays import rebatch
 from recordmill.reader.display import DatasetDisplay, headline
 from recordmill.reader.options.images import Spec, image_targets
 from recordmill.reader.rows import Plan, make_record_plan, read_row, rows_of
@@ -214,6 +213,8 @@ class Dataset(Scanner, Trainable, Described):
         """The records in order as Arrow batches of batch_rows rows, the last one shorter; None: as they come, about 8
         MiB each.
         """
+        from recordmill.reader.arrays import rebatch
+
         batches = self.record_batches()
         return batches if batch_rows is None else rebatch(batches, batch_rows)
 

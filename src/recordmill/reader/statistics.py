@@ -18,15 +18,14 @@ from recordmill.base.buffers import Int64s
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import there_are
 from recordmill.base.threads import thread_map
-from recordmill.records.images.pixels import CHANNELS
 from recordmill.schemas.splits import TRAIN
 from recordmill.shards.loading.batches import Load
 from recordmill.shards.manifest import STATISTICS_NAME, read_statistics
-from recordmill.statistics.dataset_sketch import DatasetSketch, SketchPool
-from recordmill.statistics.dataset_statistics import ColourStatistics, DatasetStatistics, FeatureStatistics
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what most commands have no need of
     from recordmill.reader.scanner import Scanner
+    from recordmill.statistics.dataset_sketch import DatasetSketch
+    from recordmill.statistics.dataset_statistics import ColourStatistics, DatasetStatistics, FeatureStatistics
 
 
 def stored_statistics(dataset: Scanner) -> DatasetStatistics | None:
@@ -43,6 +42,8 @@ def stored_statistics(dataset: Scanner) -> DatasetStatistics | None:
 
 def _built_statistics(dataset: Scanner) -> DatasetStatistics | None:
     """Returns the statistics of all records and features."""
+    from recordmill.statistics.dataset_statistics import DatasetStatistics
+
     manifest, root = dataset.catalog.manifest, dataset.catalog.root
     data = None if manifest is None or root is None else read_statistics(manifest, root)
     return None if data is None else DatasetStatistics.from_bytes(data, STATISTICS_NAME, dataset.full_schema)
@@ -56,6 +57,8 @@ def stated_records(dataset: Scanner) -> int | None:
 
 def count_statistics(dataset: Scanner, progress: Callable[[int], None] | None = None) -> DatasetSketch:
     """Counts the records of a data set, or of any TFRecord files, by reading all of them; encoded images as stored."""
+    from recordmill.statistics.dataset_sketch import SketchPool
+
     whole = dataset.encoded
     sketches = SketchPool(whole.schema, whole.splits)
     numbers = {split: number for number, split in enumerate(whole.splits)}
@@ -85,6 +88,8 @@ class Described:
         They are those of the build; where there are none, or where records were chosen or features renamed, all records
         are read.
         """
+        from recordmill.statistics.dataset_statistics import DatasetStatistics
+
         return stored_statistics(self) or DatasetStatistics.of_sketch(count_statistics(self))
 
     def stored_lengths(self: Any, feature: str) -> tuple[Int64s, npt.NDArray[np.float64]] | None:
@@ -161,7 +166,7 @@ class Described:
 def _of_colours(known: list[ColourStatistics]) -> dict[str, Any]:
     pixels = sum(one.pixels for one in known)
     means, variances = [], []
-    for at in range(len(CHANNELS)):
+    for at in range(len(known[0].mean)):
         mean = sum(one.pixels * Fraction(one.mean[at]) for one in known) / pixels
         squares = sum(one.pixels * (Fraction(one.std_dev[at]) ** 2 + Fraction(one.mean[at]) ** 2) for one in known)
         means.append(float(mean))
