@@ -468,10 +468,16 @@ int64_t rm_count_floats(Span<const double> values, FloatFacts &facts, Span<uint3
                         Span<uint64_t> keys);
 // Adds up integers and their squares: sum [4 or more], squares [6 or more].
 int64_t rm_sum_integers(Span<const uint64_t> values, int64_t is_signed, Span<uint32_t> sum, Span<uint32_t> squares);
-// Merges two ascending lists of keys with their counts (of the others: 1 each without other_counts). `level` low bits
-// of all keys are 0: as given, or more, as few as leave at most `most` keys. Gives size << 6 | level.
+enum { BIN_RANGES = 16384 };  // of keys: sign, exponent and two bits of the mantissa
+// most: bins; cap: in each range, halved until there can't be more, down to 1.
+struct BinLimits {
+  int64_t most, cap;
+};
+// Merges two ascending lists of keys with their counts (of the others: 1 each without other_counts); gives how many
+// there are. levels [BIN_RANGES]: how many low bits of the keys of each range are 0: as given, or more, as few as leave
+// at most `cap` of them.
 int64_t rm_merge_bins(Span<const uint64_t> keys, Span<const int64_t> counts, Span<const uint64_t> others,
-                      Span<const int64_t> other_counts, int64_t most, int64_t level, Span<uint64_t> out,
+                      Span<const int64_t> other_counts, BinLimits &limits, Span<uint8_t> levels, Span<uint64_t> out,
                       Span<int64_t> out_counts);
 // Hashes of which none is 0; that of a number says which it is.
 int64_t rm_hash_numbers(Span<const uint64_t> bits, Span<uint64_t> out);

@@ -137,20 +137,21 @@ int64_t rm_sum_integers(Span<const uint64_t> values, int64_t is_signed, Span<uin
 }
 
 int64_t rm_merge_bins(Span<const uint64_t> keys, Span<const int64_t> counts, Span<const uint64_t> others,
-                      Span<const int64_t> other_counts, int64_t most, int64_t level, Span<uint64_t> out,
+                      Span<const int64_t> other_counts, BinLimits &limits, Span<uint8_t> levels, Span<uint64_t> out,
                       Span<int64_t> out_counts) {
-  if (counts.size != keys.size || (other_counts && other_counts.size != others.size) || most < 1 || level < 0 ||
-      level > 63 || out.size < keys.size + others.size || out_counts.size < out.size)
+  constexpr int SHIFT = 50;
+  static_assert(BIN_RANGES == uint64_t{1} << (64 - SHIFT), "a range is what the highest bits say");
+  if (counts.size != keys.size || (other_counts && other_counts.size != others.size) || limits.most < 1 ||
+      limits.cap < 1 || levels.size != BIN_RANGES || out.size < keys.size + others.size || out_counts.size < out.size)
     return BOUNDS;
-  int64_t size = 0, apart[65] = {};  // how many neighbours differ in so many low bits
+  int64_t size = 0;
   const auto put = [&](uint64_t key, int64_t count) {
+    const int level = min<int>(levels[key >> SHIFT], SHIFT);
     key = key >> level << level;
-    if (size > 0 && out[size - 1] == key) {
+    if (size > 0 && out[size - 1] == key)
       out_counts[size - 1] += count;
-      return;
-    }
-    if (size > 0) apart[64 - leading_zeros(out[size - 1] ^ key)]++;
-    out[size] = key, out_counts[size++] = count;
+    else
+      out[size] = key, out_counts[size++] = count;
   };
   for (int64_t i = 0, j = 0; i < keys.size || j < others.size;) {
     if (j == others.size || (i < keys.size && keys[i] <= others[j])) {
@@ -161,15 +162,33 @@ int64_t rm_merge_bins(Span<const uint64_t> keys, Span<const int64_t> counts, Spa
       j++;
     }
   }
-  int64_t left = size;
-  for (int64_t bits = 0; left > most && bits < 64; bits++) left -= apart[level = bits];
-  if (size > most) {
-    const int64_t all = size;
-    size = 0;
-    memset(apart, 0, sizeof apart);
-    for (int64_t i = 0; i < all; i++) put(out[i], out_counts[i]);
+  const auto visit_ranges = [&](auto visit) {
+    for (int64_t first = 0, end = 0; first < size; first = end) {
+      const uint64_t range = out[first] >> SHIFT;
+      for (end = first + 1; end < size && out[end] >> SHIFT == range; end++) continue;
+      visit(levels[range], first, end);
+    }
+  };
+  // The bound of bins by which the cap is chosen only grows with the values: so it is the same in whatever order they
+  // come.
+  for (;; limits.cap /= 2) {
+    int64_t bound = 0;
+    visit_ranges([&](uint8_t level, int64_t first, int64_t end) {
+      bound += level > 0 ? limits.cap : min(end - first, limits.cap);
+    });
+    if (bound <= limits.most || limits.cap == 1) break;
   }
-  return size << 6 | level;
+  bool is_coarser = false;
+  visit_ranges([&](uint8_t &level, int64_t first, int64_t end) {
+    int64_t left = end - first, apart[65] = {};  // how many neighbours differ in so many low bits
+    if (left <= limits.cap) return;
+    for (int64_t i = first + 1; i < end; i++) apart[64 - leading_zeros(out[i - 1] ^ out[i])]++;
+    for (is_coarser = true; left > limits.cap && level < SHIFT;) left -= apart[++level];
+  });
+  const int64_t all = is_coarser ? size : 0;
+  if (is_coarser) size = 0;
+  for (int64_t i = 0; i < all; i++) put(out[i], out_counts[i]);
+  return size;
 }
 
 int64_t rm_hash_numbers(Span<const uint64_t> bits, Span<uint64_t> out) {

@@ -121,6 +121,7 @@ JPEG_FRAME: int
 JPEG_OTHER: int
 SUM_DIGITS: int
 SQUARE_DIGITS: int
+BIN_RANGES: int
 
 class FrameScan:
     at: int
@@ -336,6 +337,11 @@ class FloatFacts:
     minus_infinities: int
     least: float
     most: float
+    def __init__(self, *args: float, **fields: float) -> None: ...
+
+class BinLimits:
+    most: int
+    cap: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 def built_level() -> int: ...
@@ -684,8 +690,8 @@ def merge_bins(
     counts: npt.NDArray[np.int64] | None,
     others: npt.NDArray[np.uint64] | None,
     other_counts: npt.NDArray[np.int64] | None,
-    most: int,
-    level: int,
+    limits: BinLimits,
+    levels: npt.NDArray[np.uint8 | np.bool_] | None,
     out: npt.NDArray[np.uint64] | None,
     out_counts: npt.NDArray[np.int64] | None,
 ) -> int: ...

@@ -52,7 +52,8 @@ _NO_PIXELS: Mapping[str, PixelSums] = {}
 _NUMBERS = pa.struct([
     ("zeros", pa.int64()), ("nans", pa.int64()), ("plus_infinities", pa.int64()), ("minus_infinities", pa.int64()),
     ("least", pa.string()), ("most", pa.string()), ("total", pa.string()), ("squares", pa.string()),
-    ("level", pa.int64()), ("keys", pa.list_(pa.uint64())), ("counts", pa.list_(pa.int64())),
+    ("cap", pa.int64()), ("levels", pa.list_(pa.uint8())), ("keys", pa.list_(pa.uint64())),
+    ("counts", pa.list_(pa.int64())),
 ])  # fmt: skip
 _VALUES = pa.struct([
     ("hashes", pa.list_(pa.uint64())), ("counts", pa.list_(pa.int64())), ("is_whole", pa.bool_()),
@@ -217,7 +218,7 @@ class FeatureSketch:
         for name in _PARTS:
             sketch, known = getattr(self, name), fields[name]
             if isinstance(sketch, NumberSketch):
-                arrays = {each: known[each].values.to_numpy() for each in ("keys", "counts")}
+                arrays = {each: known[each].values.to_numpy() for each in ("levels", "keys", "counts")}
                 sketch.set_fields({each: arrays[each] if each in arrays else known[each].as_py() for each in known})
             elif isinstance(sketch, PixelSketch):
                 sketch.set_fields({each: known[each].as_py() for each in known})

@@ -2,7 +2,9 @@
 of them add up to that of all values, bit by bit: sums are exact integers, and values are counted in bins.
 
 A bin is a value while there are at most `most_bins` of them, so that quantiles and histograms are exact. Beyond that,
-values that agree in all but their `level` lowest bits are one bin: bins are as fine as the values' own spread allows.
+values of a range (of the same sign and exponent, and about as large) that agree in all but their lowest bits are one
+bin. Each range drops as few bits as leave it a number of bins that is the same for all ranges, so that a few values of
+other sizes leave those that are close together apart.
 """
 
 from __future__ import annotations
@@ -16,12 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base import native
-from recordmill.base.buffers import Int64s
+from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.siphash import U64
 
 _UNIT = 1074  # sums of floats are whole multiples of 2^-1074, their squares' of 2^-2148
 _AT_ONCE = 1 << 16  # values
 _SIGN = np.uint64(1 << 63)
+_RANGE_SHIFT = np.uint64(65 - native.BIN_RANGES.bit_length())
 
 
 class NumberSketch:
@@ -32,7 +35,8 @@ class NumberSketch:
         most_bins: How many bins are kept.
         total: The sum of the finite values, in units of 2^-1074 for floats.
         squares: The sum of their squares, in units of 2^-2148 for floats.
-        level: How many low bits of the keys are dropped; 0: each bin is one value.
+        cap: How many bins a range may have.
+        levels: [BIN_RANGES] how many low bits of the keys of each range are dropped; None: each bin is one value.
         keys: [bins] ascending, the bits of float64 values in the order of these.
         counts: [bins].
     """
@@ -42,7 +46,9 @@ class NumberSketch:
         self.zeros = self.nans = self.plus_infinities = self.minus_infinities = 0
         self.least: int | float | None = None  # of the finite values
         self.most: int | float | None = None
-        self.total = self.squares = self.level = 0
+        self.total = self.squares = 0
+        self.cap = most_bins
+        self.levels: Bytes | None = None
         self.keys = np.empty(0, np.uint64)
         self.counts = np.empty(0, np.int64)
 
@@ -112,8 +118,10 @@ class NumberSketch:
         """Adds bins, of which the keys are ascending; counts: None of 1 each."""
         room = len(self.keys) + len(keys)
         merged, total = np.empty(room, np.uint64), np.empty(room, np.int64)
-        found = native.merge_bins(self.keys, self.counts, keys, counts, self.most_bins, self.level, merged, total)
-        size, self.level = found >> 6, found & 63
+        limits = native.BinLimits(most=self.most_bins, cap=self.cap)
+        levels = np.zeros(native.BIN_RANGES, np.uint8) if self.levels is None else self.levels
+        size = native.merge_bins(self.keys, self.counts, keys, counts, limits, levels, merged, total)
+        self.cap, self.levels = limits.cap, levels if levels.any() else None
         self.keys, self.counts = merged[:size].copy(), total[:size].copy()
 
     def merge(self, other: NumberSketch) -> None:
@@ -125,7 +133,9 @@ class NumberSketch:
         self.total, self.squares = self.total + other.total, self.squares + other.squares
         if other.least is not None and other.most is not None:
             self._widen(other.least, other.most)
-        self.level = max(self.level, other.level)
+        self.cap = min(self.cap, other.cap)
+        if other.levels is not None:
+            self.levels = other.levels.copy() if self.levels is None else np.maximum(self.levels, other.levels)
         self._merge_bins(other.keys, other.counts)
 
     @property
@@ -160,11 +170,16 @@ class NumberSketch:
         """[bins] where each bin begins and ends, none of them outside of the finite values."""
         if self.least is None or self.most is None:
             return np.empty(0), np.empty(0)
-        ends = (_numbers(self.keys), _numbers(self.keys | np.uint64((1 << self.level) - 1)))
+        ends = (_numbers(self.keys), _numbers(self.keys | ((np.uint64(1) << self._dropped()) - np.uint64(1))))
         low, high = (np.clip(np.nan_to_num(end), float(self.least), float(self.most)) for end in ends)
-        if self.is_int and self.level:
+        if self.is_int:
             low, high = np.ceil(low), np.floor(high)
         return low, high
+
+    def _dropped(self) -> U64:
+        """[bins] how many low bits are dropped."""
+        levels = np.zeros(1, np.uint8) if self.levels is None else self.levels[self.keys >> _RANGE_SHIFT]
+        return np.broadcast_to(levels, len(self.keys)).astype(np.uint64)
 
     def quantile(self, share: float) -> float:
         """Returns the value at ceil(share * count) of the finite values in order, or one of its bin; NaN of none."""
@@ -187,7 +202,8 @@ class NumberSketch:
     @property
     def quantile_error(self) -> float:
         """The largest share of the values by which the rank of a quantile may differ: 0 while each bin is one value."""
-        return float(self.counts.max()) / self.finite if self.level and self.finite else 0.0
+        coarse = self.counts[self._dropped() > 0]
+        return float(coarse.max()) / self.finite if len(coarse) else 0.0
 
     def to_fields(self) -> dict[str, Any]:
         """Returns all counts."""
@@ -200,7 +216,8 @@ class NumberSketch:
             "most": None if self.most is None else str(self.most) if self.is_int else float(self.most).hex(),
             "total": hex(self.total),
             "squares": hex(self.squares),
-            "level": self.level,
+            "cap": self.cap,
+            "levels": np.empty(0, np.uint8) if self.levels is None else self.levels,
             "keys": self.keys,
             "counts": self.counts,
         }
@@ -213,7 +230,8 @@ class NumberSketch:
         self.least = None if fields["least"] is None else read(fields["least"])
         self.most = None if fields["most"] is None else read(fields["most"])
         self.total, self.squares = int(fields["total"], 16), int(fields["squares"], 16)
-        self.level, self.keys, self.counts = fields["level"], fields["keys"], fields["counts"]
+        self.cap, self.keys, self.counts = fields["cap"], fields["keys"], fields["counts"]
+        self.levels = fields["levels"].copy() if len(fields["levels"]) else None
 
 
 def _keys(values: npt.NDArray[np.float64]) -> U64:
