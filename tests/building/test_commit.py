@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gc
 import itertools
 import json
 import os
@@ -99,6 +100,23 @@ def test_closing_without_a_commit_leaves_nothing(tmp_path: Path) -> None:
     (folder.data / "shard").write_bytes(b"x")
     folder.close()
     assert not out.exists()
+
+
+def test_a_run_that_nobody_leaves_is_let_go_of_without_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the garbage collector takes it: in any thread, also in one that is about to start."""
+    folder, before = RunFolder.create(tmp_path / "out"), set(threading.enumerate())
+    leased = folder.alive()
+    leased.__enter__()
+    (lease,) = set(threading.enumerate()) - before
+    waits = list[object]()
+    monkeypatch.setattr(threading.Thread, "join", waits.append)
+    del leased
+    gc.collect()
+    monkeypatch.undo()
+    assert not waits
+    lease.join(10)
+    assert not lease.is_alive()
+    folder.close()
 
 
 def test_what_was_placed_and_not_committed_goes_with_the_run(tmp_path: Path) -> None:

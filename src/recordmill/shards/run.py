@@ -119,13 +119,18 @@ class Run(ABC):
                     _log.warning("%s: the lease can't be renewed: %s", self.out, getattr(error, "strerror", error))
 
         self.renew()
+        is_left = True
         thread = threading.Thread(target=keep, name="recordmill-lease", daemon=True)
         thread.start()
         try:
             yield
+        except GeneratorExit:  # nobody has left it: the garbage collector does, maybe where a thread starts
+            is_left = False  # which a join there would wait for without end
+            raise
         finally:
             ended.set()
-            thread.join()
+            if is_left:
+                thread.join()
 
     def _forget(self) -> None:
         """The lease is gone: whoever goes on in this process signs anew."""
