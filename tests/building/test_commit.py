@@ -109,7 +109,7 @@ def test_a_run_that_nobody_leaves_is_let_go_of_without_waiting(tmp_path: Path, m
     leased.__enter__()
     (lease,) = set(threading.enumerate()) - before
     waits = list[object]()
-    monkeypatch.setattr(threading.Thread, "join", waits.append)
+    monkeypatch.setattr(threading.Thread, "join", lambda *_: waits.append(1))
     del leased
     gc.collect()
     monkeypatch.undo()
