@@ -25,7 +25,7 @@ __attribute__((noinline)) Rounded scale_exactly(uint64_t digits, int64_t given) 
   int64_t power = given;
   if (digits == 0 || power < LEAST_POWER) return {0.0, true};
   if (power > MOST_POWER) return {__builtin_inf(), true};
-  // Each step rounds by half a unit in the last place at most, so the number lies between the two that are rounded.
+  // Each of at most 14 steps rounds by half a unit in the last place: the number lies between the two that are rounded.
   long double value = static_cast<long double>(digits), error = __LDBL_EPSILON__;
   for (; power < -LONG_EXACT_TENS; power += LONG_EXACT_TENS, error = 8 * __LDBL_EPSILON__) value /= 1e27L;
   for (; power > LONG_EXACT_TENS; power -= LONG_EXACT_TENS, error = 8 * __LDBL_EPSILON__) value *= 1e27L;

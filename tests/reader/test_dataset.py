@@ -22,8 +22,11 @@ from kit import run_python
 from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.reader import rows
 from recordmill.reader.dataset import Dataset, open
 from recordmill.records.columns.ragged import Ragged
+from recordmill.records.protobuf.message import example_class
+from recordmill.schemas.feature import Feature, Schema
 from recordmill.storage.codecs import SHARD_SUFFIXES
 
 TRAIN, TEST = mixed_rows(300), mixed_rows(20, 300)
@@ -44,6 +47,17 @@ def test_a_relative_path_holds_in_another_folder(out: Path, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     for one in (ds, pickle.loads(saved)):
         assert one.to_table().equals(TRAIN)
+
+
+def test_protobuf_is_not_handed_large_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record of 20 MiB that repeats one name took 155 MiB."""
+    schema = Schema((Feature("id", "int64", (), True), Feature("name", "string", (), True)))
+    table = pa.table({"id": [1, 2], "name": ["a", "b" * (1 << 20)]})
+    out = write_data_set(tmp_path / "out", {"train": table}, schema)
+    ds, asked = open(out), list[int]()
+    monkeypatch.setattr(rows, "example_class", lambda: asked.append(1) or example_class())
+    assert [ds[0], ds[1]] == [{"id": 1, "name": "a"}, {"id": 2, "name": "b" * (1 << 20)}]
+    assert len(asked) == 1
 
 
 def test_in_looks_for_features_and_for_no_record(out: Path) -> None:

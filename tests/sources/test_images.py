@@ -400,6 +400,21 @@ def test_images_and_their_masks_are_no_classes(tmp_path: Path, one: str, other: 
     assert alone.schema.label is None
 
 
+def test_a_table_that_can_not_be_read_and_is_not_needed_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = write(tmp_path / "in", {"0.png": PNG, "labels.csv": b"file,label\n0.png,x\n"})
+    read = images.read_range
+
+    def read_images(path: str, *where: int) -> Any:
+        if path.endswith(".csv"):
+            raise PermissionError(13, "Permission denied", path)
+        return read(path, *where)
+
+    monkeypatch.setattr(images, "read_range", read_images)
+    assert "ignored beside the images: 1 .csv" in plan(root, class_from="none").notes
+
+
 def test_folders_that_are_called_so_by_chance_stay_classes(tmp_path: Path) -> None:
     for names in (("images", "drawings"), ("mask", "no_mask")):
         root = write(tmp_path / names[0], {f"{name}/0.png": PNG for name in names})

@@ -28,6 +28,7 @@ from recordmill.shards.access import FileAccess
 from recordmill.shards.loading.batches import decode_block
 from recordmill.shards.pieces import FrameBlock
 
+_MOST_BYTES = 1 << 20  # 1 MiB of a record: protobuf makes all of it anew, ninefold where names repeat
 _MOST_ITEMS = 8192  # of a list: above, the decoder is quicker
 _LIMITS = {
     **{f"int{bits}": (-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (8, 16, 32, 64)},
@@ -58,6 +59,8 @@ def parse_record(data: bytes, plan: Plan, schema: Schema, *, whole: bool) -> dic
         whole: the schema is all that the records hold, so another feature has to be looked at; otherwise others are
             skipped unread.
     """
+    if len(data) > _MOST_BYTES:
+        return None
     try:
         message = example_class().FromString(data)
         message.DiscardUnknownFields()

@@ -59,9 +59,9 @@ def remove_abandoned(path: str | Path) -> None:
     """Removes what writers of this file that were killed over an hour ago left beside it."""
     path = Path(path)
     temporary = re.compile(rf"\.{re.escape(path.name)}\.([a-z0-9_]{{8}}|[0-9a-f]{{32}})\.tmp")  # mkstemp's and uuid4's
-    for entry in os.scandir(path.parent):
-        if temporary.fullmatch(entry.name) and entry.stat(follow_symlinks=False).st_mtime < time.time() - _ABANDONED_S:
-            with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(OSError):  # nothing fails because of it
+        for entry in os.scandir(path.parent):
+            if temporary.fullmatch(entry.name) and time.time() - entry.stat().st_mtime > _ABANDONED_S:
                 os.unlink(entry)
 
 

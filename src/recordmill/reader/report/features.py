@@ -125,22 +125,19 @@ def _shapes(feature: Feature, figures: Sequence[FeatureStatistics]) -> Iterator[
         shown = _time if feature.timestamp else _number
         of = f"{shown(feature, min(ends))} to {shown(feature, max(ends))}" if ends else ""
         yield histogram(_value_buckets(figures), of), ""
-    least, average_length, most = first.lengths
+    least, mean, most = first.lengths
     if least != most:
         lengths = [_length_buckets(one) for one in figures]
-        yield (
-            histogram(lengths, "values of a record"),
-            f"{span_text(least, most, 'values')}, {number(average_length)} on average",
-        )
+        yield histogram(lengths, "values of a record"), f"{span_text(least, most, 'values')}, {number(mean)} on average"
     if (sizes := first.sizes) is not None:
         span = " to ".join(dict.fromkeys(map(show_size, (sizes[0], sizes[2]))))
-        mean = f"{number(sizes[1])} B" if sizes[1] < 1024 else show_size(sizes[1])
-        average = "" if sizes[0] == sizes[2] else f", {mean} on average"
+        usual = f"{number(sizes[1])} B" if sizes[1] < 1024 else show_size(sizes[1])
+        average = "" if sizes[0] == sizes[2] else f", {usual} on average"
         yield histogram([_size_buckets(one) for one in figures], "bytes of a value"), span + average
     notes = [
         f"{first.nans:,} NaN" if first.nans else "",
         f"{infinite:,} infinite" if (infinite := _infinite(first)) else "",
-        f"{show_count(first.zeros, 'zero')}" if first.zeros and feature.classes is None else "",
+        show_count(first.zeros, "zero") if first.zeros and feature.classes is None else "",
         "" if first.colours is None else f"red, green, blue of {_decoded(first, first.colours.images)}",
     ]
     yield from (("", note) for note in notes if note)

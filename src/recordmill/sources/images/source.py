@@ -11,6 +11,7 @@ labels file.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -259,7 +260,9 @@ def _unread(listing: Listing, files: FileTable, left: Sequence[InputFile]) -> It
     """Yields notes on files beside the images that name these, which an option would read, or nothing does."""
     names = [file.name.rpartition("/")[2].encode() for file in files[:_LOOKED_FOR]] if left else []
     for file in left:
-        head = read_range(file.path, 0, HEAD_BYTES).tobytes()
+        head = b""
+        with contextlib.suppress(OSError):  # it is not needed
+            head = read_range(file.path, 0, HEAD_BYTES).tobytes()
         if not any(name in head for name in names):
             continue
         if extension(file.name) in _TABLES:
