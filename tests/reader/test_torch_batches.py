@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: `.ci/torch` runs it"
 stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="needs torchdata: `.ci/torch` runs it")
 from torch.utils.data import DataLoader  # noqa: E402
 
-from recordmill.reader.torch.datasets import RaggedRows  # noqa: E402
+from recordmill.reader.torch.tensors import RaggedRows  # noqa: E402
 
 ROWS, BATCH = 300, 32
 TABLE = mixed_rows(ROWS)

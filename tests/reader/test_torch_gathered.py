@@ -27,7 +27,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: `.ci/torch` runs it"
 stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="needs torchdata: `.ci/torch` runs it")
 from torch.utils.data import DataLoader  # noqa: E402
 
-from recordmill.reader.torch.datasets import RaggedRows  # noqa: E402
+from recordmill.reader.torch.tensors import RaggedRows  # noqa: E402
 
 ROWS = 200
 BAD = (0, 7, 8, 9, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 120, 199)  # images that are none, ten of them in a row

@@ -15,7 +15,8 @@ from protobuf_oracle import messages
 
 from recordmill.base.errors import DataError
 from recordmill.records.example.encode import encode
-from recordmill.records.example.single_example import example, feature_of, parse_example
+from recordmill.records.example.python_values import feature_of
+from recordmill.records.example.single_example import example, parse_example
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import SEQUENCE_EXAMPLE, Feature, Schema
 

@@ -1,5 +1,5 @@
-"""Memory for arrays of a batch's size, from Arrow's pool, which hands freed pages out again;
-NumPy gives them back to the system.
+"""Memory for arrays of a batch's size, from Arrow's pool, which hands freed pages out again, where NumPy gives them
+back to the system; and the types of arrays that pass between modules and the native library.
 
 A page that is new to the process costs about a microsecond, more than decoding what goes into it: with `numpy.empty`
 half of the decoder's time went there. What is taken here is counted by `pyarrow.total_allocated_bytes()`.
@@ -20,7 +20,6 @@ Bytes = npt.NDArray[np.uint8]
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
-
 
 _POOL_BYTES = 64 << 10  # 64 KiB: below it the C library hands freed memory out again by itself, and quicker
 _AGAIN_BYTES = 1 << 20  # 1 MiB: what is below it the pool hands out again before it gives it back to the system

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 
 # what a password holds that should have been written %2F, %3F, %23 or %40 is part of it, unless a port stands there
 _USER = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)(?:[^/?#\s@:'\"]*:(?!\d*[/?#])[^\s'\"]*|[^/?#\s'\"]*)@")
+_ALIKE = 0.6  # of difflib's ratio: two letters swapped in a word of three, an ending too few or too many
+_CLEARLY_ALIKE = 0.75  # where the first letters differ, which people seldom mistype
 
 
 def option(name: str, value: object = None) -> str:
@@ -39,10 +41,6 @@ def without_passwords(text: str) -> str:
 
 def _text(value: object) -> object:
     return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
-
-
-_ALIKE = 0.6  # of difflib's ratio: two letters swapped in a word of three, an ending too few or too many
-_CLEARLY_ALIKE = 0.75  # where the first letters differ, which people seldom mistype
 
 
 def nearest(word: object, known: Iterable[str]) -> str | None:

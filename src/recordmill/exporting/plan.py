@@ -1,5 +1,6 @@
-"""The plan of a `read`: INPUTs to the features that are wanted and to `Job`s, each of which makes one output file (or
-folder): a list of any length, of which the process that plans holds 40 bytes a piece.
+"""The plan of a `read`: INPUTs to the features that are wanted (with `--to files`, which ones become the files and name
+them) and to `Job`s, each of which makes one output file or folder: a list of any length, of which the process that
+plans holds 40 bytes a piece.
 """
 
 from __future__ import annotations
@@ -36,6 +37,16 @@ from recordmill.storage.walk import RUN_PREFIX, SUMMARY_NAME
 SOURCE = "source"  # what `build` calls the name of the file that a record was made of
 # only suggested: they may hold anything
 _NAME_WORDS = ("filename", "file_name", "path", "file_path", "filepath", "image_name", "image_id")
+_STREAM_RATIO = (
+    4  # a compressed file is taken to inflate so many times, which only decides how many share an output file
+)
+_WHOLE = PIECE_BYTES * 2**40  # no piece is larger
+OWN_NAMES = (SUMMARY_NAME, "rejects")  # in the folder of a result: no split's own folder can be called so
+# 512 MiB of uncompressed shards per file: few files, and enough of them for many cores
+FILE_BYTES = 512 << 20
+_BASE_BYTES = 128 << 20  # the row group that is held and the one being written
+# a piece, its bytes decoded (up to 4 times as many), and one more of these waiting for the writer
+_THREAD_BYTES = 12 * PIECE_BYTES
 
 
 def choose_layout(
@@ -159,12 +170,6 @@ def _said(layout: FileLayout, known: Schema) -> str:
     ]
     more = f"; {option('name_feature', fit[0])} would name them by that feature" if fit else ""
     return f"the files are {layout.file!r}, named by the record's number{more}"
-
-
-_STREAM_RATIO = (
-    4  # a compressed file is taken to inflate so many times, which only decides how many share an output file
-)
-_WHOLE = PIECE_BYTES * 2**40  # no piece is larger
 
 
 @dataclass(frozen=True)
@@ -304,14 +309,6 @@ def _cut_spans(spans: PieceTable, file_bytes: int) -> tuple[PieceTable, npt.NDAr
     low = bounds - begins[row] + start[row]
     cut = PieceTable.of_spans(file[row], low, low + length, np.where(length == sizes[row], records[row], -1))
     return cut, np.append(np.searchsorted(bounds, parts), len(bounds))
-
-
-OWN_NAMES = (SUMMARY_NAME, "rejects")  # in the folder of a result: no split's own folder can be called so
-# 512 MiB of uncompressed shards per file: few files, and enough of them for many cores
-FILE_BYTES = 512 << 20
-_BASE_BYTES = 128 << 20  # the row group that is held and the one being written
-# a piece, its bytes decoded (up to 4 times as many), and one more of these waiting for the writer
-_THREAD_BYTES = 12 * PIECE_BYTES
 
 
 @dataclass(frozen=True)

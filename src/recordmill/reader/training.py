@@ -60,7 +60,7 @@ class Trainable:
     @with_options(*TRAINING)
     def to_torch(self: Fetchable, batch_size: int = BATCH_SIZE, **options: Unpack[TrainingKeywords]) -> TorchBatches:
         """An IterableDataset of batches of tensors, in the order and with the values of `batches`; what becomes of
-        each feature: `recordmill.reader.torch.datasets`.
+        each feature: `recordmill.reader.torch.tensors`.
 
         Give it to `DataLoader(batches, batch_size=None, num_workers=...)`: the workers share the steps, and the order
         stays that of the seed. Iterated again it goes on with the next epochs; `set_epoch` says another one. Of

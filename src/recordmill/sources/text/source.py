@@ -1,5 +1,5 @@
 """Plans and reads text files: each line is one record, or each file one (`text` and `source`, the file's name); with
-the class that its folder says.
+the class that its folder says. Lines become chunks block by block.
 """
 
 from __future__ import annotations
@@ -69,6 +69,11 @@ from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
 from recordmill.storage.file_table import FileTable, InputFile, where_none
 from recordmill.storage.files import Bytes, check_unchanged, read_files, read_range
 from recordmill.storage.listing import Listing
+
+_MARKED = "documents with a byte order mark, which their texts don't have"
+LINES, DOCUMENTS = "lines", "documents"
+TEXT_FEATURE, SOURCE_FEATURE, LABEL, CLASS_NAME = "text", "source", "label", "class_name"  # the features' names
+_SMALL_BYTES = 64 << 10  # 64 KiB: files that are smaller in the mean are documents rather than collections of lines
 
 
 class TextColumns:
@@ -219,9 +224,6 @@ def _carriage_returns(files: Sequence[InputFile], parts: Iterable[LineRange]) ->
     ]
 
 
-_MARKED = "documents with a byte order mark, which their texts don't have"
-
-
 def read_documents(
     files: FileTable, ordinals: Sequence[int], columns: TextColumns, encoding: str, max_bytes: int
 ) -> Iterator[Chunk]:
@@ -321,11 +323,6 @@ def _document(file: InputFile, data: Bytes | None, encoding: str, max_bytes: int
         f"is not UTF-8: byte 0x{text[bad]:02X} at byte {bad}; declare the file's {option('encoding')}"
         f"{encoding_hint(file)}",
     )
-
-
-LINES, DOCUMENTS = "lines", "documents"
-TEXT_FEATURE, SOURCE_FEATURE, LABEL, CLASS_NAME = "text", "source", "label", "class_name"  # the features' names
-_SMALL_BYTES = 64 << 10  # 64 KiB: files that are smaller in the mean are documents rather than collections of lines
 
 
 @dataclass(frozen=True)

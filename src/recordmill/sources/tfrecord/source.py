@@ -1,5 +1,5 @@
 """Plans and reads TFRecord files: records are split, shuffled and sharded anew as they are, without a change of a
-payload.
+payload. One pass plans: it finds the units of each file and, where the records are to tell it, what these are.
 
 The schema comes from the user, from the data set's manifest, from a `schema.pbtxt` beside the files or one folder above
 them, or else is inferred from all records. Records that the schema does not fit are rejects, so that what is built can
@@ -57,6 +57,9 @@ from recordmill.storage.lazy_table import TextTable
 
 _BLOCK_BYTES = 8 << 20  # 8 MiB: blocks are multiples of it
 _SHARE = 8  # an eighth of the memory, at most, for the blocks of all threads; twice as many may be under way
+_LOAD_BYTES = 2048  # of memory, beside its bytes and the numbers of its frames
+SCHEMA_FILE = "schema.pbtxt"
+SHARD = "shard"
 
 
 @dataclass(frozen=True)
@@ -115,9 +118,6 @@ def read_block(block: Block, shard: ShardFile) -> Block:
         return block
     data = read_range(shard.path)
     return Block(block.ordinal, data=data, stop=len(data))
-
-
-_LOAD_BYTES = 2048  # of memory, beside its bytes and the numbers of its frames
 
 
 @dataclass(frozen=True)
@@ -283,10 +283,6 @@ def _of_stream(
     keeping.put((piece.file, 0))
     unit = Unit(piece.file, piece.file + 1, rows=records, size_bytes=size)
     return unit, inference if counting else None
-
-
-SCHEMA_FILE = "schema.pbtxt"
-SHARD = "shard"
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,27 @@ from recordmill.storage.stores.hadoop import Hadoop, HadoopError
 from recordmill.storage.stores.protocol import Answer, Connection, ObjectInfo, ObjectWriter
 
 LIST_PAGE_OBJECTS = 1000  # objects that a store lists in an answer
+DEFAULT_REQUESTS = 64  # by default
+CONNECT_SEC, REQUEST_SEC = 10, 60  # a request's time-outs; a slow one is repeated
+MOST_RETRIES, RETRY_SEC = 6, 120  # of a request that can be repeated, with backoff and jitter
+_OWN_ENVIRONMENT = (  # where one of these is set, profiles are not looked at
+    "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_SKIP_SIGNATURE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)  # fmt: skip
+_PREFIXES = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}  # of the settings' names
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_REGION = re.compile(r"<Region>([a-z0-9-]{2,40})</Region>")
+# who is asked for a key where the environment has none
+_KEY_SERVICES = ("169.254.169.254", "169.254.170.2", "/latest/api/token", "metadata.google.internal", "token request")
+_STATUS = re.compile(r"status (?:code: )?(\d{3})\b|\((\d{3}) [A-Z]")
+_WRONG_KEY = {
+    "InvalidAccessKeyId", "XAdminUserNotFound", "SignatureDoesNotMatch", "AuthenticationFailed",
+    "InvalidAuthenticationInfo",
+}  # fmt: skip
+_WRONG_REGION = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
+_NO_STORE = "what answered is no store{}: look at the endpoint, and at proxies before it"
+_NEVER = "_recordmill-is-this-a-store"  # an object that nobody has made
+_Result = TypeVar("_Result")
 
 
 class Bucket:
@@ -97,9 +118,6 @@ class Bucket:
         return obstore.open_writer(self._store, key, buffer_size=part_bytes)
 
 
-DEFAULT_REQUESTS = 64  # by default
-
-
 class Limit:
     """Slots for requests; who has one may ask again within it. Safe to share between threads."""
 
@@ -141,39 +159,10 @@ REQUEST_LIMIT = Limit()  # of this process
 os.register_at_fork(after_in_child=REQUEST_LIMIT.begin_child)
 
 
-CONNECT_SEC, REQUEST_SEC = 10, 60  # a request's time-outs; a slow one is repeated
-MOST_RETRIES, RETRY_SEC = 6, 120  # of a request that can be repeated, with backoff and jitter
-
 _clients: dict[str, Connection] = {}
 _stores: weakref.WeakSet[Any] = weakref.WeakSet()  # connections that are known to be to one
 _lock = threading.Lock()
 _opened_by: set[int] = set()  # the process that has connections, and the ones that it was forked from
-_OWN_ENVIRONMENT = (  # where one of these is set, profiles are not looked at
-    "AWS_ACCESS_KEY_ID",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_SKIP_SIGNATURE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-)
-_PREFIXES = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}  # of the settings' names
-_CODE = re.compile(r"<Code>(\w+)</Code>")
-_REGION = re.compile(r"<Region>([a-z0-9-]{2,40})</Region>")
-# who is asked for a key where the environment has none
-_KEY_SERVICES = ("169.254.169.254", "169.254.170.2", "/latest/api/token", "metadata.google.internal", "token request")
-_STATUS = re.compile(r"status (?:code: )?(\d{3})\b|\((\d{3}) [A-Z]")
-_WRONG_KEY = {
-    "InvalidAccessKeyId",
-    "XAdminUserNotFound",
-    "SignatureDoesNotMatch",
-    "AuthenticationFailed",
-    "InvalidAuthenticationInfo",
-}
-_WRONG_REGION = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
-
-_NO_STORE = "what answered is no store{}: look at the endpoint, and at proxies before it"
-_NEVER = "_recordmill-is-this-a-store"  # an object that nobody has made
-
-_Result = TypeVar("_Result")
 
 
 def ask(address: Address, request: Callable[[Connection], _Result]) -> _Result:

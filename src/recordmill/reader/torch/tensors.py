@@ -1,0 +1,145 @@
+"""Columns of a batch, as `batches` gives them, to what PyTorch takes; nothing is an object per row but text.
+
+fixed shape          tensor [rows, *shape]; where a record may lack it, zeros (text: "") and `name/valid` [rows] bool
+                     beside it
+variable length      `RaggedRows`, or a tensor [rows, length, ...] where it is collated; a list that is missing and one
+                     that is empty both come as empty
+timestamp            int64 since 1970 in the schema's unit
+string and bytes     a list of `str` or `bytes`; of a shape, lists of lists
+
+A consumer may change them: no two tensors share memory. The types are the schema's own: bfloat16 is torch.bfloat16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from itertools import repeat
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from recordmill.reader.batches.collate import VALID, Batch
+from recordmill.reader.batches.plan import StepChunk, StepPlan
+from recordmill.reader.batches.source import BatchSource, Refill, count_cut, image_step
+from recordmill.reader.images.columns import ImageDecoder
+from recordmill.reader.options.collation import Collation, OneHot
+from recordmill.reader.prefetch.prefetcher import step_records
+from recordmill.reader.prefetch.protocols import timed
+from recordmill.records.columns.ragged import Array, Ragged, Strings
+from recordmill.schemas.feature import Feature, Schema
+
+BatchPlace = tuple[int, int] | None  # (epoch, position)
+
+
+class RaggedRows(NamedTuple):
+    """Rows of different lengths: row i is `values[row_splits[i]:row_splits[i + 1]]`.
+
+    Attributes:
+        values: [items, ...] tensor; a list of text; another RaggedRows for lists of lists.
+        row_splits: int64 [rows + 1].
+    """
+
+    values: Any
+    row_splits: torch.Tensor
+
+    def to_nested(self) -> torch.Tensor:
+        """Returns a nested tensor of the jagged layout; of one variable dimension and numbers only."""
+        return torch.nested.nested_tensor_from_jagged(self.values, self.row_splits)
+
+
+def fill_missing(columns: Batch, schema: Schema, collations: Mapping[str, Collation]) -> Batch:
+    """The columns without gaps, and which rows have a value, where the schema lets them lack it."""
+    features = {feature.name: feature for feature in schema}
+    there: Batch = {}
+    for name, column in columns.items():
+        known = isinstance(collations.get(name), OneHot)  # a missing number is no class
+        there |= {name: column} if known else _fill_missing(name, column, features.get(name))
+    return there
+
+
+def to_tensors(step: Batch, source: BatchSource) -> Any:
+    """A step's columns as they are given: a dict by feature name, or `(x, y)`, `(x, y, weights)`."""
+    wide = {feature.name for feature in source.schema if feature.dtype == "bfloat16"}
+    return source.collator.assemble({name: _converted(value, name in wide) for name, value in step.items()})
+
+
+def _fill_missing(name: str, column: Array | Ragged | Strings, feature: Feature | None) -> Batch:
+    if isinstance(column, np.ma.MaskedArray):
+        mask = np.ma.getmaskarray(column)
+        return {name: column.data, name + VALID: ~mask.reshape(len(mask), -1)[:, 0] if mask.size else ~mask[:0]}
+    if not isinstance(column, np.ndarray) or column.dtype != object or feature is None or feature.required:
+        return {name: column}
+    valid = np.array([value is not None for value in column.tolist()], np.bool_)
+    return {name: np.where(valid, column, "" if feature.dtype == "string" else b""), name + VALID: valid}
+
+
+def _converted(value: Any, bfloat16: bool) -> Any:
+    if isinstance(value, Ragged):
+        return RaggedRows(_converted(value.values, bfloat16), _tensor(value.row_splits))
+    if isinstance(value, Strings) or value.dtype == object:
+        return value.to_list() if isinstance(value, Strings) else value.tolist()
+    tensor = _tensor(value.view(np.int64) if value.dtype.kind == "M" else value)
+    return tensor.to(torch.bfloat16) if bfloat16 else tensor
+
+
+def _tensor(array: Array) -> torch.Tensor:
+    """Returns the array as a tensor. An array that can be written to was made for this batch, and its part of it is
+    nobody else's; Arrow's columns can't.
+    """
+    own = array.flags.writeable and array.flags.c_contiguous
+    return torch.from_numpy(array if own else np.array(array, order="C"))
+
+
+def tensor_batches(
+    source: BatchSource, plan: StepPlan, workers: int, skip_below: int
+) -> Generator[tuple[Any, BatchPlace], None, None]:
+    """Yields the tensors of the steps of one worker of so many that share memory, and where the next step stands if
+    its number does not say it.
+
+    Args:
+        source: the source of batches.
+        plan: the steps of the worker.
+        workers: how many share memory.
+        skip_below: where bad records are skipped, those of the positions below it are left out.
+    """
+    if (refill := source.refill(plan)) is not None:
+        yield from _refilled(source, plan, refill, workers, skip_below)
+        return
+    cut: dict[str, int] = {}
+    chunks = source.chunks(plan, lambda chunk: (_steps(source, chunk), chunk.ends, chunk.cut), workers=workers)
+    for steps, ends, more in chunks:
+        count_cut(more, cut)
+        for step, end in zip(steps, ends or repeat(None), strict=False):
+            yield to_tensors(step, source), end
+
+
+def _refilled(
+    source: BatchSource, plan: StepPlan, refill: Refill, workers: int, skip_below: int
+) -> Iterator[tuple[Any, BatchPlace]]:
+    for chunk in source.chunks(plan, lambda chunk: chunk, refill, workers=workers, skip_below=skip_below):
+        assert chunk.rows.positions is not None
+        ends = chunk.rows.positions[chunk.rows.edges[1:] - 1] + 1
+        for step, end in zip(_steps(source, chunk), ends.tolist(), strict=True):
+            yield to_tensors(step, source), (chunk.rows.step_range.epoch, end)
+
+
+def tensor_records(source: BatchSource, numbers: list[int]) -> Any:
+    """The tensors of the records of these numbers.
+
+    Raises:
+        IndexError: there is no such record.
+    """
+    memory, seed = source.options.memory, source.options.order.seed
+    decoder = ImageDecoder(source.images, 1, seed, memory.limit_bytes)
+    decoded = image_step(source.dataset, source.schema, decoder, "error")
+    rows = step_records(source.dataset, np.asarray(numbers, np.int64), source.schema)
+    (step,) = _steps(source, decoded(StepChunk(rows)))
+    return to_tensors(step, source)
+
+
+def _steps(source: BatchSource, chunk: StepChunk) -> list[Batch]:
+    """Columns by name of each step, collated and without gaps."""
+    with timed("collate"):
+        columns = fill_missing(source.columns(chunk), source.schema, source.collator.collations)
+        return source.collator.steps(columns, chunk)
