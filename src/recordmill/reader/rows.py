@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from recordmill.records.columns.conversions import Decoding
 from recordmill.records.columns.numpy_arrays import to_numpy
 from recordmill.records.columns.ragged import Ragged
 from recordmill.records.protobuf.message import LIST_NAMES, example_class
-from recordmill.schemas.feature import BYTES, EXAMPLE, INT64, Feature, Schema
+from recordmill.schemas.feature import BYTES, EXAMPLE, FLOAT, INT64, Feature, Schema
 from recordmill.shards.access import FileAccess
 from recordmill.shards.loading.batches import decode_block
 from recordmill.shards.pieces import FrameBlock
@@ -37,16 +38,18 @@ _LIMITS = {
     "bool": (0, 1),
 }
 
-Plan = dict[str, tuple[str, Callable[[Sequence[Any]], Any]]]
+Plan = dict[str, tuple[str, Callable[[Any], Sequence[Any]], Callable[[Sequence[Any]], Any]]]
 
 
 def make_record_plan(schema: Schema) -> Plan | None:
-    """Feature to (list, reader of its values) for schemas whose features have one entry each; None for others."""
+    """Feature to (list, its values of an entry, reader of these) for schemas whose features have one entry each; None
+    for others.
+    """
     if schema.message != EXAMPLE or any(
         feature.ragged_rank > 1 or feature.dtype in ("float16", "bfloat16") for feature in schema
     ):
         return None
-    return {feature.name: (LIST_NAMES[feature.kind], _reader(feature)) for feature in schema}
+    return {one.name: (kind := LIST_NAMES[one.kind], attrgetter(f"{kind}.value"), _reader(one)) for one in schema}
 
 
 def parse_record(data: bytes, plan: Plan, schema: Schema, *, whole: bool) -> dict[str, Any] | None:
@@ -68,12 +71,13 @@ def parse_record(data: bytes, plan: Plan, schema: Schema, *, whole: bool) -> dic
         if message.ByteSize() != len(data):
             return None
         found = 0
-        for name, (kind, read) in plan.items():
+        for name, (kind, list_of, read) in plan.items():
             if name in entries:
                 entry, found = entries[name], found + 1
-                if entry.WhichOneof("kind") != kind:
+                listed = list_of(entry)
+                if not listed and entry.WhichOneof("kind") != kind:  # a list that is not there is empty
                     return None
-                values[name] = read(getattr(entry, kind).value)
+                values[name] = read(listed)
     except (DecodeError, ValueError):
         return None
     if whole and found < len(entries):
@@ -94,6 +98,10 @@ def _reader(feature: Feature) -> Callable[[Sequence[Any]], Any]:
     stored = np.dtype(object if feature.kind == BYTES else np.int64 if is_int else feature.dtype)
     dtype = stored if not is_int else np.dtype(feature.dtype if unit is None else f"datetime64[{unit}]")
 
+    def read_float(values: Sequence[Any]) -> Any:
+        (value,) = values
+        return value
+
     def read_scalar(values: Sequence[Any]) -> Any:
         (value,) = values
         if is_int and not least <= value <= most:
@@ -113,7 +121,7 @@ def _reader(feature: Feature) -> Callable[[Sequence[Any]], Any]:
             array = array.astype(dtype, copy=False)
         return array.reshape(shape)
 
-    return read_array if feature.shape else read_scalar
+    return read_array if feature.shape else read_float if feature.kind == FLOAT else read_scalar
 
 
 def _raw(feature: Feature) -> Callable[[Sequence[Any]], Any]:
