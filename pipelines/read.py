@@ -410,7 +410,8 @@ def dry_run(inputs: Inputs, **options: Any) -> ReadEstimate:
     """
     settings = make_settings(**options)
     refuse_unserved("read", {**options, "dry_run": True})
-    plan = plan_read(inputs, settings.plan, schema=settings.schema, threads=settings.threads)
+    most = settings.memory_bytes
+    plan = plan_read(inputs, settings.plan, schema=settings.schema, threads=settings.threads, memory_bytes=most)
     found = estimate(plan, read_peak_bytes(settings.threads))
     check_fits(found, settings.memory_bytes)
     return found

@@ -210,10 +210,20 @@ def test_a_rule_passes_only_where_the_statistics_can_tell(
         read_rules({"features": {"flag": {"values": ["maybe"]}}}).fitted(WIDE)
 
 
-def test_the_records_of_a_range_are_found_by_the_remedy() -> None:
-    schema = Schema((Feature('the "a b"', "float64"),))
+@pytest.mark.parametrize(
+    ("shape", "values"),
+    [
+        ((), [1.0, 3.0]),
+        ((2,), [[1.0, 1.0], [1.0, 3.0]]),
+        ((None,), [[1.0], [1.0, 3.0]]),
+        ((None, None), [[[1.0], []], [[], [3.0]]]),
+        ((None, 2), [[[1.0, 2.0]], [[0.0, 3.0]]]),
+    ],
+)
+def test_the_records_of_a_range_are_found_by_the_remedy(shape: tuple[int | None, ...], values: list[Any]) -> None:
+    schema = Schema((Feature('the "a b"', "float64", shape),))
     sketch = DatasetSketch(schema, ["train"])
-    batch = pa.RecordBatch.from_pydict({schema.names[0]: pa.array([1.0, 3.0])})
+    batch = pa.RecordBatch.from_pydict({schema.names[0]: pa.array(values, to_arrow(schema).field(0).type)})
     sketch.add(batch, np.arange(2).astype("u8"))
     rules = read_rules({"features": {schema.names[0]: {"max": 2}}})
     (one,) = constraints(DatasetStatistics.of_sketch(sketch), schema, rules)

@@ -120,6 +120,14 @@ def test_a_record_that_becomes_many_times_as_many_bytes(tmp_path: Path, kind: st
     assert json.loads((tmp_path / "table" / "_read.json").read_text())["reject_reasons"] == {"memory": 1}
 
 
+def test_a_read_refuses_a_record_by_its_header(tmp_path: Path) -> None:
+    write_records(tmp_path / "large.tfrecord", example(400 << 20, 0))
+    write_records(tmp_path / "small.tfrecord", example(3, 2))
+    code, takes = read(tmp_path, "large.tfrecord", "small.tfrecord")
+    assert code == 1
+    assert takes < MEMORY / 2
+
+
 def test_statistics_leave_out_a_record_that_takes_more_than_the_memory(tmp_path: Path) -> None:
     write_records(tmp_path / "a.tfrecord", example(3, 2), example(12_000_000, 1), example(2, 3))
     write_records(tmp_path / "small.tfrecord", *[example(3, 2)] * 5)

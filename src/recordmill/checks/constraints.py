@@ -85,7 +85,7 @@ class _Constraints:
                 continue
             sign, side = ("<", "below") if is_low else (">", "above")
             what = f"the {'least' if is_low else 'greatest'} value is {_shown(figure)}, {side} {bound}"
-            condition = f"{_sql_name(self.feature.name)} {sign} {bound}"
+            condition = f"{_sql_value(self.feature, 'list_min' if is_low else 'list_max')} {sign} {bound}"
             remedy = f"see such records by `recordmill.open(OUT, where={condition!r})`"
             yield self._violation("range", what, remedy, figure, bound)
         infinite, bound = sum(one.infinities), rules.max if rules.min is None else rules.min
@@ -212,6 +212,14 @@ def _distinct_interval(one: FeatureStatistics) -> Interval:
     error = _SIGMAS * (one.distinct_error or 0)
     distinct = float(one.distinct or 0)
     return max(distinct * (1 - error), 0.0), min(distinct * (1 + error), float(one.values))
+
+
+def _sql_value(feature: Feature, reduce_list: str) -> str:
+    """Returns the SQL of the feature's value or, where a record has several, of the one that reduce_list gives."""
+    value, depth = _sql_name(feature.name), feature.ragged_rank + bool(feature.inner_shape)
+    for _ in range(depth - 1):
+        value = f"flatten({value})"
+    return f"{reduce_list}({value})" if depth else value
 
 
 def _sql_name(name: str) -> str:

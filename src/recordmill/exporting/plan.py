@@ -417,7 +417,7 @@ def plan_read(
     if known is not None:
         return _plan(catalog, options, threads, known, None)
     if guessing and options.decodes_all:
-        guess = guess_schema(catalog.files, threads=threads, wanted=options.columns)
+        guess = guess_schema(catalog.files, threads=threads, wanted=options.columns, memory_bytes=memory_bytes)
         if guess is not None:
             with contextlib.suppress(DataError, UsageError):  # of what may not be so
                 return replace(_plan(catalog, options, threads, guess.schema, guess.notes), guess=guess)

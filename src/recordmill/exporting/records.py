@@ -36,6 +36,7 @@ from recordmill.shards.loading.batches import (
     decode_block,
     first_records,
     loads,
+    refusal,
     without_record,
 )
 from recordmill.shards.loading.infer_schema import confirm_block, selected
@@ -281,8 +282,7 @@ def fitting(plan: ReadPlan, work: Iterable[Load]) -> Iterator[Load]:
             continue
         apart = without_record(load, f"a record {_beyond_memory(plan, takes, takes)}")
         if not plan.options.lenient:
-            place = f"record {apart.piece.first_record}, byte {apart.piece.start}"
-            raise DataError(apart.piece.fault, source=load.file.path, place=place)
+            raise refusal(apart)
         yield apart
 
 

@@ -43,10 +43,15 @@ class Load:
         return (self.piece.stop or self.piece.start) - self.piece.start
 
 
+def most_record_bytes(memory_bytes: int) -> int:
+    """Returns the size of the largest record that the memory can hold."""
+    return max(memory_bytes // _RECORD_SHARE, 4 * PIECE_BYTES)
+
+
 def within_memory(load: Load, memory_bytes: int) -> Load:
     """The load, unless it is a record that the memory can't hold."""
-    size, most = load.framed_bytes, max(memory_bytes // _RECORD_SHARE, 4 * PIECE_BYTES)
-    if size <= most:
+    size = load.framed_bytes
+    if size <= most_record_bytes(memory_bytes):
         return load
     given, enough = (option("memory", f"{n >> 20}MiB") for n in (memory_bytes, _RECORD_SHARE * size + (1 << 20)))
     return without_record(load, f"a record of {size:,} bytes, more than {given} leaves for one; {enough} is enough")
@@ -58,6 +63,12 @@ def without_record(load: Load, reason: str) -> Load:
     first = piece.first_record if block is None else block.first_record
     start = piece.start if block is None else block.first_offset
     return Load(load.file, Piece(piece.file, first, None, start, start + load.framed_bytes, reason, BEYOND_MEMORY))
+
+
+def refusal(load: Load) -> DataError:
+    """Returns the fault of a load of no bytes as an error."""
+    place = f"record {load.piece.first_record}, byte {load.piece.start}"
+    return DataError(load.piece.fault, source=load.file.path, place=place)
 
 
 def loads(files: Sequence[ShardFile], pieces: Iterable[Piece], *, lenient: bool = False) -> Iterator[Load]:

@@ -20,7 +20,7 @@ from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.cutting import cut_files
-from recordmill.shards.loading.batches import Load, blocks_of, loads, within_memory
+from recordmill.shards.loading.batches import Load, blocks_of, loads, most_record_bytes, refusal, within_memory
 from recordmill.shards.loading.salvage import Recovered, frames_of
 from recordmill.shards.loading.sample import Sample, sample_loads
 from recordmill.shards.loading.schema_hints import contradicted, find_hint, refine
@@ -34,11 +34,12 @@ def infer_files(
     lenient: bool = False,
     sample: Sample | None = None,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    bounded: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Inference:
     """What all records of the files are, or those of a sample, as a monoid's sum; CRCs are checked on the way.
 
-    lenient: leave out what is damaged. memory_bytes: bounds features, and the records that are not left out. progress:
+    lenient: leave out what is damaged. memory_bytes: bounds features and, if lenient or bounded, a record. progress:
     called with the number of records of each piece.
 
     Raises:
@@ -50,7 +51,8 @@ def infer_files(
         else ([load] for load in sample_loads(files, sample, lenient=lenient))
     )
     total = Inference()
-    for part, records in thread_map(partial(_infer_loads, lenient=lenient, memory_bytes=memory_bytes), work, threads):
+    count = partial(_infer_loads, lenient=lenient, bounded=bounded or lenient, memory_bytes=memory_bytes)
+    for part, records in thread_map(count, work, threads):
         total = total + part
         check_feature_count(len(total.features), memory_bytes)
         if progress is not None:
@@ -85,7 +87,9 @@ def infer_schema(
     lenient: of records that can be read. wanted: names of features; others may be of several kinds, and are left out
     then.
     """
-    inference = infer_files(files, threads=threads, lenient=lenient, sample=sample, memory_bytes=memory_bytes)
+    inference = infer_files(
+        files, threads=threads, lenient=lenient, sample=sample, memory_bytes=memory_bytes, bounded=True
+    )
     return schema_of(files, inference if wanted is None else inference.without_conflicts(wanted))
 
 
@@ -99,10 +103,10 @@ def schema_of(files: Sequence[ShardFile], inference: Inference) -> tuple[Schema,
     return refined, notes + used
 
 
-def _infer_loads(work: Iterable[Load], *, lenient: bool, memory_bytes: int) -> tuple[Inference, int]:
+def _infer_loads(work: Iterable[Load], *, lenient: bool, bounded: bool, memory_bytes: int) -> tuple[Inference, int]:
     total, records = Inference(), 0
     for load in work:
-        part, count = _infer_load(load, lenient, memory_bytes)
+        part, count = _infer_load(within_memory(load, memory_bytes) if bounded else load, lenient, memory_bytes)
         total, records = total + part, records + count
     return total, records
 
@@ -127,8 +131,10 @@ def infer_frames(found: Recovered, name: str, memory_bytes: int) -> Inference:
 
 def _infer_load(load: Load, lenient: bool, memory_bytes: int) -> tuple[Inference, int]:
     if lenient:
-        found = frames_of(within_memory(load, memory_bytes))
+        found = frames_of(load)
         return infer_frames(found, load.file.name, memory_bytes), len(found.starts)
+    if load.piece.fault:
+        raise refusal(load)
     blocks = blocks_of(load)
     parts = (
         infer(
@@ -152,9 +158,14 @@ _MOST_FILES = 64
 
 
 def guess_schema(
-    files: Sequence[ShardFile], *, threads: int, wanted: Collection[str] | None = None
+    files: Sequence[ShardFile],
+    *,
+    threads: int,
+    wanted: Collection[str] | None = None,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> SchemaGuess | None:
-    """The schema of the first records of the files; None where there are none, or where they can't tell that of all.
+    """The schema of the first records of the files; None where there are none, where they can't tell that of all, or
+    where one is too large for the memory.
 
     wanted: as of `infer_schema`.
     """
@@ -163,7 +174,7 @@ def guess_schema(
     looked_at = [held[i * len(held) // count] for i in range(count)]
     size = max(GUESSED_BYTES // max(count, 1), _LEAST_BYTES)
     try:
-        parts = thread_map(lambda file: _infer_first(file, size), looked_at, threads)
+        parts = thread_map(lambda file: _infer_first(file, size, most_record_bytes(memory_bytes)), looked_at, threads)
         inference = reduce(lambda one, other: one + other, parts, Inference())
         inference = inference if wanted is None else inference.without_conflicts(wanted)
         return _guess(files, inference) if is_monotone(inference) else None
@@ -171,8 +182,8 @@ def guess_schema(
         return None  # reading all of them says what is wrong, and where
 
 
-def _infer_first(file: ShardFile, size: int) -> Inference:
-    block = next(stream(file, batch_bytes=size), None)
+def _infer_first(file: ShardFile, size: int, most: int) -> Inference:
+    block = next(stream(file, batch_bytes=size, max_record_bytes=most), None)
     if block is None:
         return Inference()
     frames = block.frames
