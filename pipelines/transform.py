@@ -23,7 +23,7 @@ from recordmill.options.option import is_local
 from recordmill.pipelines.beam_run import run_pipeline, sent_plan
 from recordmill.pipelines.build_options import BuildOptions
 from recordmill.preprocessing.declaration import declare_transform, read_declaration
-from recordmill.preprocessing.graph import GraphError, check_graph
+from recordmill.preprocessing.graph import GraphError
 from recordmill.preprocessing.metadata import Fit, describe, fit_notes, restore
 from recordmill.preprocessing.saved_transform import SavedTransform
 from recordmill.preprocessing.tensors import unfit
@@ -74,7 +74,7 @@ def with_transform(
         return plan
     target = os.path.join(plan.folder, "data", TRANSFORM_FOLDER)
     if settings.transform_from is not None:
-        saved = _take_over(find_transform(settings.transform_from), plan, target, settings.trust_graph)
+        saved = _take_over(find_transform(settings.transform_from), plan, target)
     else:
         saved = _fit(plan, settings, target, progress, job_folder)
         source: Any = plan.source
@@ -89,7 +89,7 @@ def _sync(folder: Path) -> None:
         (sync_folder if is_folder(path) else sync_file)(path)
 
 
-def _take_over(before: SavedBefore, plan: BuildPlan, target: str, trusted: bool) -> SavedTransform:
+def _take_over(before: SavedBefore, plan: BuildPlan, target: str) -> SavedTransform:
     """The same transform, its files copied to where this data set's lie."""
     assert plan.source is not None
     given = plan.source.schema
@@ -103,7 +103,6 @@ def _take_over(before: SavedBefore, plan: BuildPlan, target: str, trusted: bool)
     else:
         copy_tree(source, target, links=True)  # a link is none of the files that the manifest names
     saved = restore(target, before.manifest.transform, from_pbtxt(before.manifest.schema, before.out))
-    check_graph(target, trusted)
     return saved.without({name for name in before.raw.names if name not in given})
 
 

@@ -7,7 +7,6 @@ is kept in `corpus/<parser>/`, a file each, and tried first.
 
 from __future__ import annotations
 
-import functools
 import io
 import json
 import os
@@ -27,7 +26,6 @@ from image_samples import samples
 from recordmill.base.errors import RecordmillError, Reject
 from recordmill.exporting.job import JobAccount, OutputAccount
 from recordmill.exporting.plan import Job
-from recordmill.preprocessing.graph import check_graph
 from recordmill.reader.inspect.contents import Contents
 from recordmill.records.images.check import check_structure
 from recordmill.records.images.header import BadImage
@@ -103,33 +101,6 @@ def parquet_file(*fields: pa.Field) -> bytes:
     file = io.BytesIO()
     pq.write_table(pa.Table.from_arrays(arrays, schema=pa.schema(fields)), file)
     return file.getvalue()
-
-
-@functools.cache
-def saved_model() -> bytes:
-    """One function of a few operations, a table of an asset, and the objects that lead to them."""
-    from google.protobuf import text_format
-    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
-
-    text = """
-    meta_graphs {
-      asset_file_def { tensor_info { name: "a:0" } filename: "words" }
-      graph_def { library { function {
-        signature { name: "f" input_arg { name: "x" type: DT_STRING } input_arg { name: "path" type: DT_STRING } }
-        node_def { name: "t" op: "InitializeTableFromTextFileV2" input: "x" input: "path" }
-        node_def { name: "g" op: "PartitionedCall" attr { key: "f" value { func { name: "f" } } } }
-        node_def { name: "u" op: "Cast" attr { key: "l" value { list { func { name: "h" } } } } }
-      } } }
-      object_graph_def {
-        nodes { user_object { identifier: "_generic_user_object" } registered_name: "tf.x" }
-        nodes { asset { } }
-        nodes { function { concrete_functions: "f" } }
-        nodes { bare_concrete_function { concrete_function_name: "f" } }
-        concrete_functions { key: "f" value { bound_inputs: 1 } }
-      }
-    }
-    """
-    return bytes(text_format.Parse(text, SavedModel()).SerializeToString(deterministic=True))
 
 
 FIELDS = tuple(to_arrow(SCHEMA))
@@ -215,15 +186,6 @@ def parse_parquet_field(data: bytes) -> object:
     return in_file(parquet_file(*described), "a.parquet", parse_parquet)
 
 
-def parse_saved_model(data: bytes) -> object:
-    pytest.importorskip("tensorflow", reason="needs TensorFlow")
-    with tempfile.TemporaryDirectory() as folder:
-        model = Path(folder, "transform_fn")
-        model.mkdir()
-        (model / "saved_model.pb").write_bytes(data)
-        return check_graph(folder, trusted=False)
-
-
 def parse_account(path: str) -> OutputAccount:
     return load_as(JobAccount, path).of(Job("train", 0, 1, ()), find_output("parquet"))
 
@@ -240,14 +202,13 @@ PARSERS: dict[str, Callable[[bytes], object]] = {
     "frames": parse_frames,
     "parquet": lambda data: in_file(data, "a.parquet", parse_parquet),
     "parquet field": parse_parquet_field,
-    "saved model": parse_saved_model,
     "csv": lambda data: in_file(data, "a.csv", parse_csv),
     "jsonl": lambda data: in_file(data, "a.jsonl", parse_jsonl),
 }
 
 
 def seeds_of(kind: str) -> Sequence[bytes]:
-    return [saved_model()] if kind == "saved model" else SEEDS[kind]
+    return SEEDS[kind]
 
 
 @st.composite

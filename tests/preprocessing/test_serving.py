@@ -4,9 +4,6 @@ it was saved, exported and loaded in another process.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,8 +22,8 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel  # noqa: E402
 import recordmill  # noqa: E402
 from recordmill.base.errors import DataError, UsageError  # noqa: E402
 from recordmill.pipelines.build import build  # noqa: E402
-from recordmill.preprocessing import graph, serving  # noqa: E402
-from recordmill.preprocessing.graph import check_graph, load_graph  # noqa: E402
+from recordmill.preprocessing import serving  # noqa: E402
+from recordmill.preprocessing.graph import load_graph  # noqa: E402
 from recordmill.preprocessing.serving import VALID_MASK, serving_layer, serving_objects  # noqa: E402
 from recordmill.schemas.feature import Feature, Schema  # noqa: E402
 from recordmill.schemas.tfmd import to_pbtxt  # noqa: E402
@@ -151,74 +148,10 @@ def test_a_data_set_without_a_transform_has_none_to_serve(sets: dict[str, Path])
     assert list(serving_objects()) == ["recordmill>TransformLayer"]
 
 
-def replace_graph(out: Path, function: Any) -> Path:
-    """Have a data set hold another graph, with the digests that a stranger would put beside it; gives its folder."""
-    manifests = [out / "manifest.json", *(out / "_manifests").iterdir()]
-    document = json.loads(manifests[0].read_text())
-    (folder,) = out.glob("data-*/transform")
-    shutil.rmtree(folder / "transform_fn")
-    module = tf.Module()
-    module.transform_fn = function
-    tf.saved_model.save(module, folder / "transform_fn")
-    found = (path for path in folder.rglob("*") if path.is_file())
-    document["transform"]["files"] = {
-        path.relative_to(folder).as_posix(): {
-            "bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()
-        }
-        for path in found
-    }  # fmt: skip
-    for path in manifests:
-        path.write_text(json.dumps(document))
-    return folder
-
-
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
     build({"x": [1.0, 2.0, 3.0], "y": [1, 2, 3]}, tmp_path / "out", transform={"x": "zscore"})
     return tmp_path / "out"
-
-
-def test_the_graph_of_a_stranger_is_run_only_if_it_computes_and_nothing_else(small: Path, tmp_path: Path) -> None:
-    raw = serving_layer(small).inputs()
-    written = tmp_path / "written"
-
-    @tf.function(input_signature=[{"x": tf.TensorSpec([None], tf.float64)}])
-    def transform_fn(inputs: Any) -> Any:
-        with tf.control_dependencies([tf.io.write_file(str(written), "by a stranger")]):
-            return {"x": tf.cast(inputs["x"], tf.float32)}
-
-    folder = replace_graph(small, transform_fn)
-    data = {"x": [1.0, 2.0], "y": [1, 2]}
-    with pytest.raises(UsageError, match=r"has WriteFile, which may touch files.*trust_graph=True"):
-        build(data, tmp_path / "new", transform_from=small)
-    with pytest.raises(UsageError, match="WriteFile"):
-        serving_layer(small)
-    hostile = serving_layer(small, trust_graph=True)
-    model = keras.Model(raw, hostile(raw))
-    model.save(tmp_path / "model.keras")
-    written.unlink(missing_ok=True)
-    with pytest.raises(Exception, match="WriteFile"):
-        keras.models.load_model(tmp_path / "model.keras", custom_objects=serving_objects())
-    assert not written.exists()
-    keras.models.load_model(tmp_path / "model.keras", custom_objects=serving_objects(trust_graph=True))
-    serving_objects()
-    build(data, tmp_path / "new", transform_from=small, trust_graph=True)
-    assert written.read_text() == "by a stranger"
-
-    @tf.function(input_signature=[{"x": tf.TensorSpec([None], tf.float64)}])
-    def calling(inputs: Any) -> Any:
-        return {"x": tf.map_fn(lambda x: tf.numpy_function(np.float32, [x], tf.float32), inputs["x"], tf.float32)}
-
-    for path, name in (("saved_model.pbtxt", "saved_model.pbtxt"), ("saved_model.cpb", "saved_model.cpb")):
-        (folder / "transform_fn" / path).write_text("")
-        with pytest.raises(UsageError, match=name):
-            check_graph(str(folder), trusted=False)
-    folder = replace_graph(small, calling)
-    with pytest.raises(UsageError, match="PyFunc"):
-        check_graph(str(folder), trusted=False)
-    (folder / "transform_fn" / "saved_model.pb").write_bytes(b"\xff" * 99)
-    with pytest.raises(DataError, match="is no SavedModel"):
-        check_graph(str(folder), trusted=False)
 
 
 def test_a_damaged_graph_is_one_sentence(small: Path, tmp_path: Path) -> None:
@@ -245,67 +178,6 @@ def test_a_damaged_graph_is_one_sentence(small: Path, tmp_path: Path) -> None:
     for path in (folder / "transform_fn" / "variables").iterdir():
         path.write_bytes(b"no variables")
     damaged(lambda model: None)
-    (folder / "transform_fn" / "saved_model.pb").unlink()
-    with pytest.raises(DataError, match="is no SavedModel"):
-        check_graph(str(folder), trusted=False)
-
-
-@pytest.mark.sweep
-def test_a_table_is_read_from_an_asset_of_the_graph_only(small: Path, tmp_path: Path) -> None:
-    (tmp_path / "words").write_text("a\nb\n")
-
-    def module(asset: bool) -> Any:
-        made = tf.Module()
-        made.file = tf.saved_model.Asset(str(tmp_path / "words"))
-        start = tf.lookup.TextFileInitializer(
-            made.file.asset_path if asset else str(tmp_path / "words"),
-            tf.string, tf.lookup.TextFileIndex.WHOLE_LINE, tf.int64, tf.lookup.TextFileIndex.LINE_NUMBER,
-        )  # fmt: skip
-        made.table = tf.lookup.StaticHashTable(start, -1)
-        made.transform_fn = tf.function(
-            lambda x: made.table.lookup(x), input_signature=[tf.TensorSpec([None], tf.string)]
-        )
-        return made
-
-    tf.saved_model.save(module(True), tmp_path / "own" / "transform_fn")
-    check_graph(str(tmp_path / "own"), trusted=False)
-    path = tmp_path / "own" / "transform_fn" / "saved_model.pb"
-    saved = SavedModel.FromString(path.read_bytes())
-    objects = saved.meta_graphs[0].object_graph_def
-    for name, function in objects.concrete_functions.items():
-        if "initializer" in name:
-            number = next(n for n, node in enumerate(objects.nodes) if node.HasField("constant"))
-            function.bound_inputs[:] = [number] * len(function.bound_inputs)
-    path.write_bytes(saved.SerializeToString())
-    with pytest.raises(UsageError, match="InitializeTableFromTextFileV2 of a file that is none of its own"):
-        check_graph(str(tmp_path / "own"), trusted=False)
-    saved.meta_graphs[0].asset_file_def[0].filename = "../../words"
-    path.write_bytes(saved.SerializeToString())
-    with pytest.raises(UsageError, match=r"'\.\./\.\./words'"):
-        check_graph(str(tmp_path / "own"), trusted=False)
-
-
-@pytest.mark.sweep
-def test_a_damaged_graph_is_refused_in_a_sentence_or_taken(small: Path) -> None:
-    (folder,) = small.glob("data-*/transform")
-    path, random = folder / "transform_fn" / "saved_model.pb", np.random.default_rng(5)
-    whole = path.read_bytes()
-    check_graph(str(folder), trusted=False)
-    refused = 0
-    for place in random.integers(0, len(whole), 300).tolist():
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << place % 8)]) + whole[place + 1 :])
-        try:
-            check_graph(str(folder), trusted=False)
-        except (DataError, UsageError):
-            refused += 1
-    assert refused > 20
-
-
-def test_every_operation_that_is_taken_is_one_of_tensorflow() -> None:
-    from tensorflow.python.framework import op_def_registry
-
-    assert [name for name in graph._OPERATIONS if op_def_registry.get(name) is None] == []
-    assert not [name for name in graph._OPERATIONS if "Py" in name or "File" in name.replace("FromTextFile", "")]
 
 
 def test_features_whose_names_are_one_word_to_keras_make_a_model() -> None:

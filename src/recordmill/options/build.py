@@ -202,16 +202,8 @@ class BuildKeywords(TypedDict, total=False):
         bool, _transform("keep the features as they were, too, as raw/NAME", False, needs=("transform",))
     ]
     transform_from: Annotated[
-        str | os.PathLike[str] | None, _transform("take the transform of that data set as it is", metavar="OUT")
-    ]
-    trust_graph: Annotated[
-        bool,
-        _transform(
-            "take the transform even if its graph may touch files or run code",
-            False,
-            decides=False,
-            needs=("transform_from",),
-        ),
+        str | os.PathLike[str] | None,
+        _transform("take the transform (a program) of that data set as it is", metavar="OUT"),
     ]
     labels: Annotated[
         str | os.PathLike[str] | None,

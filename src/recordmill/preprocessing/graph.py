@@ -1,13 +1,9 @@
-"""Analysis of the graph of a saved transform: the inputs that each output needs, outputs that are inputs passed on, the
-constants that the analysers computed, and a digest of all that it computes.
-
-A SavedModel's files hold temporary paths and random numbers, so two fits of equal results differ in them; the digest is
-over operations, attributes, constants and vocabularies, numbered in the order in which they are reached.
+"""Analysis of the graph of a saved transform: the inputs that each output needs, outputs that are inputs passed on, and
+the constants that the analysers computed.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -16,69 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.base.errors import DataError, UsageError
+from recordmill.base.errors import DataError
 from recordmill.base.machine import limit_reached
-from recordmill.base.option_names import option
-from recordmill.storage.files import read_range
 from recordmill.storage.folders import is_folder, names_in
 
-# what names things without deciding what they compute
-_NAMES = frozenset({"shared_name", "container", "config_proto", "executor_type"})
 FITTED = re.compile(r"(?:.*/)?fitted_(\d+)_([a-z0-9]+)(?:_\d+)?")  # name of the operation that marks a declared result
 _UNUSED = re.compile(FITTED.pattern + "_input")  # what is left of it where no output needs the result
-# The operations that make values of values and do nothing else; tables are read from the transform's own assets. None
-# of them touches another file, a network, or Python.
-_OPERATIONS = frozenset(
-    """
-    Abs Acos Acosh Add AddN AddV2 AdjustContrastv2 AdjustHue AdjustSaturation All Any ApproximateEqual ArgMax
-    ArgMin AsString Asin Asinh Assert AssignVariableOp Atan Atan2 Atanh BatchMatMul BatchMatMulV2 BatchMatMulV3
-    BatchToSpace BatchToSpaceND BiasAdd Bincount Bitcast BitwiseAnd BitwiseOr BitwiseXor BroadcastArgs
-    BroadcastTo Bucketize Case Cast Ceil ClipByValue Complex ComplexAbs Concat ConcatOffset ConcatV2 Const
-    ControlTrigger Conv2D Cos Cosh CropAndResize Cross Cumprod Cumsum CumulativeLogsumexp DecodeAndCropJpeg
-    DecodeBase64 DecodeBmp DecodeGif DecodeImage DecodeJpeg DecodePaddedRaw DecodePng DecodeRaw DecodeWebP
-    DenseBincount DepthToSpace DepthwiseConv2dNative Dequantize Diag DiagPart Digamma Div DivNoNan
-    DrawBoundingBoxesV2 DynamicPartition DynamicStitch EditDistance Einsum Elu Empty EmptyTensorList
-    EncodeBase64 EnsureShape Equal Erf Erfc Erfinv EuclideanNorm Exp ExpandDims Expm1 ExtractImagePatches
-    ExtractJpegShape FFT FFT2D FakeParam Fill Fingerprint Floor FloorDiv FloorMod FusedBatchNormV3 Gather
-    GatherNd GatherV2 GetElementAtIndex Greater GreaterEqual HSVToRGB HashTableV2 HistogramFixedWidth IFFT
-    IFFT2D IRFFT Identity IdentityN If Igamma Igammac Imag ImageProjectiveTransformV3 InTopKV2
-    InitializeTableFromTextFileV2 InitializeTableV2 Inv Invert InvertPermutation IsFinite IsInf IsNan L2Loss LRN
-    LeakyRelu LeftShift Less LessEqual Lgamma LinSpace ListDiff Log Log1p LogSoftmax LogicalAnd LogicalNot
-    LogicalOr LookupTableFindV2 LookupTableSizeV2 LowerBound MatMul MatrixBandPart MatrixDiagPartV3 MatrixDiagV3
-    MatrixInverse MatrixSetDiagV3 MatrixSolve MatrixTriangularSolve Max MaxPool MaxPoolV2 Maximum Mean Min
-    Minimum MirrorPad Mod Mul MulNoNan Multinomial Neg NextAfter NoOp NonMaxSuppressionV3 NotEqual NthElement
-    OneHot OnesLike Pack Pad PadV2 ParallelDynamicStitch ParseExampleV2 ParseTensor PartitionedCall Placeholder
-    PlaceholderWithDefault Polygamma PopulationCount Pow PreventGradient Prod Qr QuantizeAndDequantizeV4 RFFT
-    RGBToHSV RaggedBincount RaggedCross RaggedFillEmptyRows RaggedGather RaggedRange RaggedTensorFromVariant
-    RaggedTensorToSparse RaggedTensorToTensor RaggedTensorToVariant RandomShuffle RandomStandardNormal
-    RandomUniform RandomUniformInt Range Rank ReadVariableOp Real RealDiv Reciprocal ReduceJoin RegexFullMatch
-    RegexReplace Relu Relu6 Reshape ResizeArea ResizeBicubic ResizeBilinear ResizeNearestNeighbor Reverse
-    ReverseSequence ReverseV2 RightShift Rint Roll Round Rsqrt ScaleAndTranslate ScatterNd SegmentMax
-    SegmentMaxV2 SegmentMean SegmentMin SegmentMinV2 SegmentProd SegmentProdV2 SegmentSum SegmentSumV2 Select
-    SelectV2 Selu SerializeTensor Shape ShapeN Sigmoid Sign Sin Sinh Size Slice Snapshot Softmax Softplus
-    Softsign SpaceToBatch SpaceToBatchND SpaceToDepth SparseAdd SparseBincount SparseConcat SparseCross
-    SparseCrossHashed SparseCrossV2 SparseDenseCwiseAdd SparseDenseCwiseDiv SparseDenseCwiseMul
-    SparseFillEmptyRows SparseReduceMax SparseReduceSum SparseReorder SparseReshape SparseSegmentMean
-    SparseSegmentSqrtN SparseSegmentSum SparseSlice SparseSoftmax SparseSparseMaximum SparseSparseMinimum
-    SparseSplit SparseTensorDenseMatMul SparseToDense Split SplitV Sqrt Square SquaredDifference Squeeze
-    StatefulPartitionedCall StatelessCase StatelessIf StatelessMultinomial StatelessRandomGetAlg
-    StatelessRandomGetKeyCounter StatelessRandomNormal StatelessRandomNormalV2 StatelessRandomUniform
-    StatelessRandomUniformInt StatelessRandomUniformIntV2 StatelessRandomUniformV2 StatelessTruncatedNormalV2
-    StatelessWhile StaticRegexFullMatch StaticRegexReplace StopGradient StridedSlice StringFormat StringJoin
-    StringLength StringLower StringNGrams StringSplit StringSplitV2 StringStrip StringToHashBucket
-    StringToHashBucketFast StringToHashBucketStrong StringToNumber StringUpper Sub Substr Sum Svd Tan Tanh
-    TensorListConcatV2 TensorListElementShape TensorListFromTensor TensorListGather TensorListGetItem
-    TensorListLength TensorListPushBack TensorListReserve TensorListResize TensorListSetItem TensorListStack
-    TensorScatterAdd TensorScatterMax TensorScatterMin TensorScatterSub TensorScatterUpdate Tile TopKV2
-    Transpose TruncateDiv TruncateMod UnicodeDecode UnicodeDecodeWithOffsets UnicodeEncode UnicodeScript
-    UnicodeTranscode Unique UniqueV2 UniqueWithCounts UniqueWithCountsV2 Unpack UnravelIndex UnsortedSegmentJoin
-    UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd UnsortedSegmentSum UpperBound VarHandleOp
-    VarIsInitializedOp Where While Xdivy Xlog1py Xlogy ZerosLike Zeta
-    """.split()  # noqa: SIM905 as a list it would fill pages
-)
-_MODEL, _PARTS = "saved_model.pb", {"saved_model.pb", "assets", "variables", "fingerprint.pb"}
-_NAME = re.compile(r"(?!\.{1,2}$)[^/\0]+")  # of a file in a folder
-_OBJECTS = {"_generic_user_object", "signature_map", "trackable_dict_wrapper", "trackable_list_wrapper"}
 
 
 class GraphError(DataError):
@@ -106,77 +45,6 @@ def load_graph(folder: str) -> Any:
     return loaded
 
 
-def check_graph(folder: str, trusted: bool) -> None:
-    """Raises UsageError for a saved transform that could do more, once it is loaded or run, than make values of values,
-    unless it is trusted; DataError for what is none.
-    """
-    if not trusted and (unknown := sorted(set(_unknown_parts(os.path.join(folder, "transform_fn"))))):
-        more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
-        raise UsageError(
-            f"{folder}: the graph of the transform has {', '.join(unknown[:5])}{more}, which may touch files or run "
-            f"code, not only compute. If you trust whoever made it, give {option('trust_graph', True)}"
-        )
-
-
-def _unknown_parts(model: str) -> Iterator[str]:
-    """Yields the parts of a SavedModel that are not known to be harmless."""
-    from google.protobuf.message import DecodeError
-    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
-
-    yield from {*names_in(model)} - _PARTS  # other forms of a model, which TensorFlow would prefer
-    try:
-        saved = SavedModel.FromString(read_range(os.path.join(model, _MODEL)).tobytes())
-    except (DecodeError, FileNotFoundError):
-        raise DataError("is no SavedModel", source=os.path.join(model, _MODEL)) from None
-    for graph in saved.meta_graphs:
-        if not graph.HasField("object_graph_def"):
-            yield "a graph of TensorFlow 1"
-        yield from (repr(one.filename) for one in graph.asset_file_def if not _NAME.fullmatch(one.filename))
-        for node in graph.object_graph_def.nodes:
-            if node.HasField("user_object") and node.user_object.identifier not in _OBJECTS:
-                yield node.user_object.identifier
-            if node.registered_saver or not (node.registered_name or "tf.").startswith("tf."):
-                yield node.registered_saver or node.registered_name
-        yield from _unknown_operations(graph)
-
-
-def _unknown_operations(graph: Any) -> Iterator[str]:
-    """The operations of all functions that loading or applying a SavedModel may run. Those by which TensorFlow would
-    save it again, and the graph of signatures, are not run.
-    """
-    functions = {one.signature.name: one for one in graph.graph_def.library.function}
-    objects = graph.object_graph_def
-    left = [
-        *objects.concrete_functions,
-        *(node.bare_concrete_function.concrete_function_name for node in objects.nodes),
-    ]
-    left += [name for node in objects.nodes for name in node.function.concrete_functions]
-    seen: set[str] = set()
-    while left:
-        name = left.pop()
-        if name in seen or name not in functions:
-            continue
-        seen.add(name)
-        for node in functions[name].node_def:
-            if node.op in functions:
-                left.append(node.op)
-            elif node.op not in _OPERATIONS:
-                yield node.op
-            elif node.op == "InitializeTableFromTextFileV2" and not _reads_asset(node, functions[name], objects):
-                yield f"{node.op} of a file that is none of its own"
-            for value in node.attr.values():
-                left.extend(one.name for one in (value.func, *value.list.func) if one.name)
-
-
-def _reads_asset(node: Any, function: Any, objects: Any) -> bool:
-    """Returns whether the file that a table is read from is an asset, which the function got with the graph."""
-    bound = objects.concrete_functions[function.signature.name].bound_inputs
-    arguments = [argument.name for argument in function.signature.input_arg]
-    given = dict(zip(reversed(arguments), reversed(bound), strict=False))
-    number = given.get(node.input[1], -1) if len(node.input) > 1 else -1
-    return 0 <= number < len(objects.nodes) and bool(objects.nodes[number].HasField("asset"))
-
-
 class TransformGraph:
     """The traced function of a saved transform. inputs, outputs: names in order, with a tensor per component."""
 
@@ -195,7 +63,7 @@ class TransformGraph:
 
     def needs(self, output: str) -> set[str]:
         """The inputs that an output depends on."""
-        reached = _ordered([tensor.op for tensor in self.outputs[output]], control=False)
+        reached = _reached([tensor.op for tensor in self.outputs[output]])
         return {self._input_of[op.name][0] for op in reached if op.name in self._input_of}
 
     def passed_on(self, output: str) -> str | None:
@@ -250,46 +118,11 @@ class TransformGraph:
             return None
         return values[0] if op.type == "Identity" else values[0] - values[1]
 
-    def describe(self) -> Iterator[bytes]:
-        """The operations, each as the number of what it takes and all that decides what it computes."""
-        functions = {one.signature.name: one for one in self._graph.as_graph_def().library.function}
-        numbers: dict[str, int] = {}
-        for op in _ordered([tensor.op for tensors in self.outputs.values() for tensor in tensors]):
-            numbers[op.name] = len(numbers)
-            if op.name in self._input_of:
-                yield repr(("input", *self._input_of[op.name])).encode()
-                continue
-            taken = [(numbers[tensor.op.name], tensor.value_index) for tensor in op.inputs]
-            yield repr((op.type, taken)).encode()
-            if op.name in self._captured:
-                yield _value_bytes(self._captured[op.name])
-            else:
-                yield from _attributes(op.node_def, functions)
-
-
-def digest_graph(folder: str, graph: TransformGraph, schema_texts: Sequence[str]) -> str:
-    """SHA-256 over all that decides what the saved transform makes of a row: operations, constants, vocabularies, and
-    these schemas.
-    """
-    digest = hashlib.sha256()
-    for text in schema_texts:
-        _add(digest, text.encode())
-    for part in graph.describe():
-        _add(digest, part)
-    for path in vocabulary_files(folder):
-        _add(digest, os.path.basename(path).encode())
-        _add(digest, read_range(path).tobytes())
-    return digest.hexdigest()
-
 
 def vocabulary_files(folder: str) -> list[str]:
     """The files of the saved transform that hold vocabularies, a word a line."""
     assets = os.path.join(folder, "transform_fn", "assets")
     return [os.path.join(assets, name) for name in names_in(assets)] if is_folder(assets) else []
-
-
-def _add(digest: Any, part: bytes) -> None:
-    digest.update(len(part).to_bytes(8, "little") + part)
 
 
 def _components(tf: Any, structure: Any, tensors: Sequence[Any]) -> dict[str, list[Any]]:
@@ -308,35 +141,15 @@ def _root(op: Any) -> Any:
     return op
 
 
-def _ordered(ops: Sequence[Any], control: bool = True) -> Iterator[Any]:
-    """Yields these operations and all that they need: each once, after those that it takes values of.
-
-    Args:
-        ops: the operations.
-        control: with those that must only have run before, as assertions do.
-    """
-    seen: set[str] = set()
-    waiting = [(op, False) for op in reversed(ops)]
+def _reached(ops: Sequence[Any]) -> Iterator[Any]:
+    """Yields these operations and all whose values they need, each once."""
+    seen, waiting = set[str](), [*ops]
     while waiting:
-        op, is_done = waiting.pop()
-        if is_done:
-            yield op
-        elif op.name not in seen:
+        op = waiting.pop()
+        if op.name not in seen:
             seen.add(op.name)
-            waiting.append((op, True))
-            before = [tensor.op for tensor in op.inputs]
-            before += sorted(op.control_inputs, key=lambda one: str(one.name)) if control else []
-            waiting.extend((one, False) for one in reversed(before))
-
-
-def _value_bytes(value: Any) -> bytes:
-    if value.dtype.name in ("resource", "variant"):
-        return str(value.dtype.name).encode()
-    array = _array(value)
-    if array.dtype == object and not array.shape and (name := _asset_name(array.item())):
-        return name  # whose content is digested, wherever it lies
-    data = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
-    return repr((str(array.dtype), array.shape)).encode() + bytes(data)
+            waiting.extend(tensor.op for tensor in op.inputs)
+            yield op
 
 
 def _array(value: Any) -> npt.NDArray[Any]:
@@ -347,28 +160,3 @@ def _array(value: Any) -> npt.NDArray[Any]:
 def _asset_name(text: Any) -> bytes:
     """The name of the asset that a path leads to; empty if it leads to none."""
     return bytes(text).rpartition(b"/transform_fn/assets/")[2] if b"/transform_fn/assets/" in text else b""
-
-
-def _attributes(node: Any, functions: dict[str, Any]) -> Iterator[bytes]:
-    for key in sorted(node.attr):
-        if key.startswith("_") or key in _NAMES:
-            continue
-        value = node.attr[key]
-        if value.HasField("func"):
-            yield f"{key} function".encode()
-            yield from _function(functions[value.func.name], functions)
-        else:
-            yield key.encode() + value.SerializeToString(deterministic=True)
-
-
-def _function(definition: Any, functions: dict[str, Any]) -> Iterator[bytes]:
-    """A function's body, its nodes numbered in their order."""
-    names = {arg.name: f"argument {i}" for i, arg in enumerate(definition.signature.input_arg)}
-    names.update({node.name: f"node {i}" for i, node in enumerate(definition.node_def)})
-    for node in definition.node_def:
-        taken = [":".join([names.get(part.split(":")[0], part), *part.split(":")[1:]]) for part in node.input]
-        yield repr((node.op, [one for one in taken if not one.startswith("^")])).encode()
-        yield from _attributes(node, functions)
-    for arg in definition.signature.output_arg:
-        part = definition.ret[arg.name]
-        yield ":".join([names.get(part.split(":")[0], part), *part.split(":")[1:]]).encode()

@@ -1,5 +1,7 @@
 """Metadata of a saved transform in the manifest's JSON: its origin, its inputs and outputs, what its analysers
-computed, and the digest of all that; and the features of transformed records.
+computed, and a digest of all that; and the features of transformed records.
+
+The files of a SavedModel hold temporary paths and random numbers, so two fits of equal results differ in them.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.preprocessing.declaration import NOT_FINITE, UNLISTED, Declaration
-from recordmill.preprocessing.graph import TransformGraph, digest_graph, load_graph, vocabulary_files
+from recordmill.preprocessing.graph import TransformGraph, load_graph, vocabulary_files
 from recordmill.preprocessing.saved_transform import SavedTransform
 from recordmill.preprocessing.tensors import representations
 from recordmill.schemas.feature import Feature, Schema
@@ -158,8 +160,9 @@ def describe(folder: str, fit: Fit) -> SavedTransform:
     sources = {column.name: column.source for column in declared.columns} if declared is not None else passed
     schema = whole_schema(fit.raw, outputs, copied, sources)
     texts = [to_pbtxt(fit.inputs), to_pbtxt(replace(schema, label=None)), repr(copied)]
-    digest = digest_graph(folder, graph, texts)
     results = _fit_results(folder, graph, declared)
+    words = [hashlib.sha256(read_range(path).tobytes()).hexdigest() for path in vocabulary_files(folder)]
+    digest = hashlib.sha256(json.dumps([texts, fit.given, results, words]).encode()).hexdigest()
     schema = replace(schema, features=tuple(_with_results(feature, results.get(feature.name)) for feature in schema))
     _complete(folder, fit.inputs, [feature for feature in schema if feature.name not in outputs], results)
     about = {

@@ -39,7 +39,7 @@ class SavedTransform:
         outputs: the features that it gives.
         copied: (output name, raw name) of columns that stay as they are.
         schema: of the transformed records, outputs and copied columns in order.
-        digest: of all that it computes.
+        digest: of its declaration, or its function's name, the schemas, and what was fitted.
         about: its entry in the manifest.
     """
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import MissingExtraError, UsageError
-from recordmill.preprocessing.graph import check_graph, load_graph
+from recordmill.preprocessing.graph import load_graph
 from recordmill.preprocessing.metadata import restore
 from recordmill.preprocessing.tensors import DENSE, PAD_ROWS, RAGGED_TENSOR, layout, tensor_dtype
 from recordmill.schemas.feature import Feature
@@ -28,17 +28,14 @@ from recordmill.storage.folders import copy_tree, make_scratch
 VALID_MASK = "/valid"  # after the name of a feature that may be missing, as the reader has it
 
 
-def serving_layer(out: str | os.PathLike[str], *, trust_graph: bool = False) -> Any:
+def serving_layer(out: str | os.PathLike[str]) -> Any:
     """The transform of the data set at `out`, as a `keras.layers.Layer` whose input and output are dicts of tensors.
 
-    trust_graph: take it also if its graph has operations that may touch files or run code.
-
     `layer.inputs()` makes the `keras.Input`s that it takes. What needs an input that is not given, as the label does at
-    serving, is left out of its output.
+    serving, is left out of its output. The transform is a program: serve only those that you trust.
 
     Raises:
-        UsageError: the data set was built without a transform, or its graph has such operations. DataError: its files
-            are not what the manifest says.
+        UsageError: the data set was built without a transform. DataError: its files are not what the manifest says.
         MissingExtraError: Keras or TensorFlow is not installed.
     """
     out = local_path(out)
@@ -47,19 +44,13 @@ def serving_layer(out: str | os.PathLike[str], *, trust_graph: bool = False) -> 
         raise UsageError(f"{out} was built without a transform: there is none to serve")
     folder = Path(out, manifest.parts[-1].folder, TRANSFORM_FOLDER)
     layer = _layer_class()(dict(manifest.transform), manifest.schema)
-    layer.load(os.fspath(folder), trust_graph)
+    layer.load(os.fspath(folder))
     return layer
 
 
-def serving_objects(*, trust_graph: bool = False) -> dict[str, Any]:
-    """Returns the `custom_objects` by which `keras.models.load_model` loads a model with the layer.
-
-    Args:
-        trust_graph: as in `serving_layer`, for what this process loads until it is called again.
-    """
-    layer = _layer_class()
-    layer.trusts_graph = trust_graph  # Keras makes the layer, and asks for no more than its class
-    return {"recordmill>TransformLayer": layer}
+def serving_objects() -> dict[str, Any]:
+    """Returns the `custom_objects` by which `keras.models.load_model` loads a model with the layer."""
+    return {"recordmill>TransformLayer": _layer_class()}
 
 
 @functools.lru_cache(maxsize=1)
@@ -79,18 +70,15 @@ def _layer_class() -> Any:
             schema: the text of its schema.pbtxt.
         """
 
-        trusts_graph = False
-
         def __init__(self, about: dict[str, Any], schema: str, **settings: Any) -> None:
             super().__init__(**{**settings, "autocast": False, "trainable": False})
             self._about, self._schema = about, from_pbtxt(schema)
             self._raw = from_pbtxt(about["raw_schema"])
             self._folder: str | None = None
 
-        def load(self, folder: str, trust_graph: bool) -> None:
+        def load(self, folder: str) -> None:
             """Takes the graph that lies in the folder."""
             restore(folder, self._about, self._schema)  # which checks the files
-            check_graph(folder, trust_graph)
             self._folder, self._graph = folder, load_graph(folder)
 
         def inputs(self) -> dict[str, Any]:
@@ -114,7 +102,7 @@ def _layer_class() -> Any:
         def load_assets(self, dir_path: str) -> None:
             folder = make_scratch("recordmill-transform-")
             copy_tree(dir_path, folder, into=True)
-            self.load(folder, self.trusts_graph)
+            self.load(folder)
 
         def compute_output_spec(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
             """Known without the graph, which a .keras file brings later."""
