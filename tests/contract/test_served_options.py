@@ -48,6 +48,7 @@ def value_of(option: Option) -> Any:
 
 
 NEEDED = {
+    "boxes": "boxes.json",
     "labels": "x.csv",
     "schema": Schema(()),
     "decode_images": True,

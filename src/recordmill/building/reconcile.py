@@ -31,6 +31,7 @@ from recordmill.shards.rejects import Rejected, RejectWriter
 from recordmill.shards.run import RunFolder
 from recordmill.shards.store_run import StoreRun, run_at
 from recordmill.sources.common.content import extension
+from recordmill.sources.common.contract import IMAGE_FEATURES
 from recordmill.statistics.dataset_sketch import DatasetSketch
 from recordmill.statistics.dataset_statistics import DatasetStatistics, FeatureStatistics
 from recordmill.storage.digest import Digest
@@ -216,7 +217,7 @@ def _images(plan: BuildPlan) -> tuple[str, ...]:
     if plan.source is None or plan.source.kind != "images" or plan.transform is not None:
         return ()
     decoded = all(extension(name) in ("jpg", "jpeg", "png") for name in plan.source.files.names())
-    return ("image",) if decoded and "image" in plan.schema else ()
+    return tuple(name for name in IMAGE_FEATURES if decoded and name in plan.schema)
 
 
 def _number(plan: BuildPlan, shards: Sequence[WrittenShard], folder: Path) -> dict[str, tuple[ShardInfo, ...]]:

@@ -36,7 +36,7 @@ from recordmill.shards.loading.batches import (
     decode_block,
     first_records,
     loads,
-    refusal,
+    refused_load,
     without_record,
 )
 from recordmill.shards.loading.infer_schema import confirm_block, selected
@@ -282,7 +282,7 @@ def fitting(plan: ReadPlan, work: Iterable[Load]) -> Iterator[Load]:
             continue
         apart = without_record(load, f"a record {_beyond_memory(plan, takes, takes)}")
         if not plan.options.lenient:
-            raise refusal(apart)
+            raise refused_load(apart)
         yield apart
 
 

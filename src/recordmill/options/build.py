@@ -162,7 +162,7 @@ class BuildKeywords(TypedDict, total=False):
     num_shards: Annotated[
         int | None, _shards("exactly N shards per split, instead", common=True, excludes=(("shard_size", None),))
     ]
-    compression: Annotated[Literal["none", "gzip"], _shards("of the shards", "none", common=True)]
+    compression: Annotated[Literal["none", "gzip"], _shards("of the shards", "none")]
     name: Annotated[str | None, _shards("of the data set", default_text="OUT's own name", metavar="NAME")]
     description: Annotated[
         str | None,
@@ -221,6 +221,23 @@ class BuildKeywords(TypedDict, total=False):
             metavar="COLUMN",
             needs=("labels",),
         ),
+    ]
+    boxes: Annotated[
+        str | os.PathLike[str] | None,
+        _images(
+            "annotations of objects: a COCO .json, a CSV with a row per box, or a folder of Pascal VOC's .xml or "
+            "YOLO's .txt; records are those of the Object Detection API",
+            metavar="PATH",
+            common=True,
+            excludes=(("labels", None),),
+        ),
+    ]
+    boxes_outside: Annotated[
+        Literal["clip", "keep", "reject"],
+        _images("of boxes across the border: clip or keep them, or reject the image", "clip", needs=("boxes",)),
+    ]
+    label_offset: Annotated[
+        int, _images("the number of the first class of objects; with 1, 0 is the background", 0, needs=("boxes",))
     ]
     missing: Annotated[
         Literal["reject", "ignore"],

@@ -39,6 +39,9 @@ def images_by_feature(dataset: Fetchable, wanted: ImageTarget | None) -> dict[st
     if wanted is None:
         return {}
     candidates = [feature.name for feature in dataset.schema if feature.dtype == "bytes" and not feature.shape]
+    crops = [one.crop for one in (wanted.values() if isinstance(wanted, Mapping) else [wanted])]
+    if any(crops) and (boxes := [name for name in dataset.schema.names if name.startswith("image/object/bbox/")]):
+        raise UsageError(f"decode_images: a crop moves the image and not {boxes[0]!r}; leave crop out, or the boxes")
     if isinstance(wanted, Mapping):
         for name in wanted:
             if name not in candidates:

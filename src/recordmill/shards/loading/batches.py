@@ -65,7 +65,7 @@ def without_record(load: Load, reason: str) -> Load:
     return Load(load.file, Piece(piece.file, first, None, start, start + load.framed_bytes, reason, BEYOND_MEMORY))
 
 
-def refusal(load: Load) -> DataError:
+def refused_load(load: Load) -> DataError:
     """Returns the fault of a load of no bytes as an error."""
     place = f"record {load.piece.first_record}, byte {load.piece.start}"
     return DataError(load.piece.fault, source=load.file.path, place=place)

@@ -20,7 +20,7 @@ from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.cutting import cut_files
-from recordmill.shards.loading.batches import Load, blocks_of, loads, most_record_bytes, refusal, within_memory
+from recordmill.shards.loading.batches import Load, blocks_of, loads, most_record_bytes, refused_load, within_memory
 from recordmill.shards.loading.salvage import Recovered, frames_of
 from recordmill.shards.loading.sample import Sample, sample_loads
 from recordmill.shards.loading.schema_hints import contradicted, find_hint, refine
@@ -134,7 +134,7 @@ def _infer_load(load: Load, lenient: bool, memory_bytes: int) -> tuple[Inference
         found = frames_of(load)
         return infer_frames(found, load.file.name, memory_bytes), len(found.starts)
     if load.piece.fault:
-        raise refusal(load)
+        raise refused_load(load)
     blocks = blocks_of(load)
     parts = (
         infer(

@@ -18,6 +18,7 @@ from recordmill.schemas.feature import Schema
 from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
 from recordmill.storage.file_table import FileTable
 
+IMAGE_FEATURES = ("image", "image/encoded")  # what builds call an image: by itself, and with boxes of objects
 UNIT_BYTES = 32 << 20  # 32 MiB: large enough that a unit's fixed costs vanish, small enough to balance two cores
 BATCH_BYTES = 8 << 20  # 8 MiB: a batch that stays in the last-level cache from parsing to encoding
 BATCH_ROWS = 1 << 16  # 65,536 rows: bounds the per-row arrays beside a batch of tiny rows

@@ -145,8 +145,8 @@ def label_columns(request: LabelRequest, files: FileTable, roots: Sequence[Root]
     path = input_path(request.path)
     name = os.path.basename(path)
     rows = read_label_file(path)
-    finder = _Finder(files, roots, real_path(os.path.dirname(path) or "."))
-    column = _path_column(request, rows.table, finder, name)
+    finder = Finder(files, roots, real_path(os.path.dirname(path) or "."))
+    column = path_column(request.path_column, rows.table, finder, name)
     owner = finder.owners(rows.table.column(column))
     rows, owner, repeated = _without_repeats(rows, owner)
     counts = np.bincount(owner[owner >= 0], minlength=len(files))
@@ -188,7 +188,7 @@ def _without_repeats(rows: LabelRows, owner: npt.NDArray[np.int64]) -> tuple[Lab
     return replace(rows, table=rows.table.take(pa.array(keep)), places=places), owner[keep], len(again)
 
 
-class _Finder:
+class Finder:
     """Finds the files that the paths of labels files name."""
 
     def __init__(self, files: FileTable, roots: Sequence[Root], folder: str) -> None:
@@ -226,20 +226,22 @@ def _texts(values: pa.Array) -> Iterator[str | None]:
     )
 
 
-def _path_column(request: LabelRequest, table: pa.RecordBatch, finder: _Finder, name: str) -> str:
+def path_column(given: str | None, table: pa.RecordBatch, finder: Finder, name: str) -> str:
+    """Returns the column of paths: the one that is given, or by its name and its values.
+
+    Raises:
+        UsageError: there is none.
+    """
     names = table.schema.names
-    if request.path_column is not None:
-        if request.path_column not in names:
+    if given is not None:
+        if given not in names:
+            raise UsageError(f"{name} has no column {given!r}; it has {', '.join(names)}{did_you_mean(given, names)}")
+        if not (finder.owners(table.column(given)) >= 0).any():
             raise UsageError(
-                f"{name} has no column {request.path_column!r}; it has {', '.join(names)}"
-                f"{did_you_mean(request.path_column, names)}"
+                f"{name}: no value of column {given!r} is one of the images; paths are relative to {name} or to an "
+                "INPUT"
             )
-        if not (finder.owners(table.column(request.path_column)) >= 0).any():
-            raise UsageError(
-                f"{name}: no value of column {request.path_column!r} is one of the images; paths are "
-                f"relative to {name} or to an INPUT"
-            )
-        return request.path_column
+        return given
     by_lower: dict[str, str] = {column.lower(): column for column in reversed(names)}
     candidates = [by_lower[known] for known in _PATH_COLUMNS if known in by_lower]
     for column in candidates:

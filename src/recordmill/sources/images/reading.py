@@ -22,9 +22,10 @@ from recordmill.records.images.header import EXTENSIONS, SIZE_FAULT, BadImage, I
 from recordmill.records.images.pixels import SUMS, PixelSums, add_pixels
 from recordmill.schemas.arrow import from_arrow_field, to_arrow
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.sources.common.contract import BATCH_BYTES, BATCH_FILES, Chunk
+from recordmill.sources.common.contract import BATCH_BYTES, BATCH_FILES, IMAGE_FEATURES, Chunk
 from recordmill.sources.common.layout import FolderLayout
 from recordmill.sources.common.tables import batch_of
+from recordmill.sources.images.boxes import OBJECT_NAMES, BoxRule, fit_boxes
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.labels import ClassNames
 from recordmill.storage.file_table import FileTable, InputFile, coded, nothing
@@ -129,11 +130,12 @@ def read_images(
     decode_bytes: int | None,
     max_pixels: int,
     with_pixels: bool = False,
+    boxes: BoxRule | None = None,
 ) -> Iterator[Chunk]:
     """Yields the files of these ordinals in chunks of about BATCH_BYTES; one larger file is a chunk of its own.
 
     decode_bytes: the memory that all threads together may take to decode them; None: they are not decoded.
-    with_pixels: what is decoded is added up (`Chunk.pixels`).
+    with_pixels: what is decoded is added up (`Chunk.pixels`). boxes: how the boxes of the files become shares.
 
     Raises:
         DataError: a file changed since it was listed, or can't be read.
@@ -143,7 +145,7 @@ def read_images(
         taken, size = batch_of(files, ordinals[first : first + BATCH_FILES], BATCH_BYTES)
         batch = _Batch(ordinals[first : first + len(taken)], taken, size)
         batch.check(decode_bytes, max_pixels, with_pixels)
-        yield batch.finish(schema, files)
+        yield batch.finish(schema, files, boxes)
         first += len(taken)
 
 
@@ -238,32 +240,47 @@ class _Batch:
         if EXTENSIONS.get(extension, header.format) != header.format:
             self._counts[f"{header.format} named .{extension}"] += 1
 
-    def finish(self, schema: Schema, files: FileTable) -> Chunk:
-        rows = len(self._ordinals)
+    def finish(self, schema: Schema, files: FileTable, boxes: BoxRule | None) -> Chunk:
+        rows, bad = len(self._ordinals), list[int]()
         target = to_arrow(schema)
         taken = files.take(self._ordinals, [FEATURES + name for name in feature_names(files)])
-        columns = [taken[FEATURES + name] if FEATURES + name in taken else self._own(name) for name in schema.names]
+        given = {name.removeprefix(FEATURES): column for name, column in taken.items()}
+        if boxes is not None and rows:
+            made, bad, counts = fit_boxes(given, self._headers, boxes)
+            given |= made
+            self._counts += counts
+        columns = [given[name] if name in given else self._own(name) for name in schema.names]
         records = pa.RecordBatch.from_arrays(columns, schema=target)
+        ordinals = np.array(self._ordinals, np.uint32)
+        pixels = {name: np.stack(self._pixels) for name in IMAGE_FEATURES if self._pixels and name in schema}
+        if bad:
+            message = f"a box crosses the border of the image; {option('boxes_outside', 'clip')} clips it"
+            self._rejects += [Reject(self._names[row], "", "box", message) for row in bad]
+            keep = np.delete(np.arange(rows), bad)
+            records, ordinals = records.take(pa.array(keep)), ordinals[keep]
+            pixels = {name: sums[keep] for name, sums in pixels.items()}
         return Chunk(
             records,
-            np.array(self._ordinals, np.uint32),
-            np.zeros(rows, np.int64),
+            ordinals,
+            np.zeros(len(ordinals), np.int64),
             tuple(self._rejects),
             dict(sorted(self._counts.items())),
-            {"image": np.stack(self._pixels)} if self._pixels and "image" in schema else {},
+            pixels,
         )
 
     def _own(self, name: str) -> pa.Array:
         """Returns a column that comes from the file itself; null for a feature that nothing gives (a schema may name
         one).
         """
-        if name == "image":
+        own = OBJECT_NAMES.get(name, name)
+        if own == "image":
             offsets = np.array(self._offsets, np.int64)
             return pa.LargeBinaryArray.from_buffers(
                 pa.large_binary(), len(self._ordinals), [None, pa.py_buffer(offsets), self._buffer]
             )
-        if name == "source":
+        if own == "source":
             return pa.array(self._names, pa.large_string())
-        if name == "format":
-            return pa.array([header.format for header in self._headers], pa.large_string())
-        return pa.array([getattr(header, name) for header in self._headers], pa.int64())
+        if own == "format":
+            formats = [header.format if name == own else header.format.lower() for header in self._headers]
+            return pa.array(formats, pa.large_string())
+        return pa.array([getattr(header, own) for header in self._headers], pa.int64())

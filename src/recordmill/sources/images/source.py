@@ -36,6 +36,7 @@ from recordmill.sources.common.content import (
 )
 from recordmill.sources.common.contract import BATCH_BYTES, Chunk, PlanOptions, Unit, packed_files
 from recordmill.sources.common.layout import known_classes, without_unlabelled_files
+from recordmill.sources.images.boxes import CLIP, KEEP, LABEL, REJECT_BOXES, BoxRule, box_columns, object_features
 from recordmill.sources.images.labels_file import LabelRequest, label_columns
 from recordmill.sources.images.reading import (
     DECODED_SHARE,
@@ -52,6 +53,7 @@ from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import input_path, read_range
 from recordmill.storage.folders import real_path
 from recordmill.storage.listing import Listing
+from recordmill.storage.walk import within
 
 STRUCTURE, DECODE_CHECK = "structure", "decode"
 REJECT_IMAGE, IGNORE = "reject", "ignore"
@@ -60,7 +62,7 @@ IMAGE_UNIT_BYTES = BATCH_BYTES
 IMAGE_UNIT_FILES = 8192  # files: bounds the Python objects that a unit of tiny images makes
 MAX_IMAGE_BYTES = (1 << 31) - (1 << 20)  # 2 GiB less 1 MiB: a serialized Example must stay below 2 GiB
 
-OWN_FEATURES = (
+OWN_FEATURES: tuple[Feature, ...] = (
     Feature("image", "bytes", required=True),
     Feature("format", "string", required=True),
     Feature("height", "int64", required=True),
@@ -87,6 +89,9 @@ class ImageOptions:
     Attributes:
         labels: A .csv, .tsv or .jsonl file with a row per image (or several).
         labels_path_column: Its column of paths; None: found by name.
+        boxes: Annotations of objects: a file, or a folder of files.
+        boxes_outside: Of boxes across the border of their image: `clip`, `keep`, or `reject` the image.
+        label_offset: The number of the first class of objects: 0, or 1, where 0 is the background.
         missing: `reject` a labels row without a file and a file without a row, or `ignore`: such rows are dropped, such
             files have no labels.
         check: `structure` (whole container, nothing decoded) or `decode` (every frame, with Pillow; takes 4 to 12 bytes
@@ -100,6 +105,9 @@ class ImageOptions:
 
     labels: str | None = None
     labels_path_column: str | None = None
+    boxes: str | None = None
+    boxes_outside: str = CLIP
+    label_offset: int = 0
     missing: str = REJECT_IMAGE
     check: str = STRUCTURE
     max_pixels: int = MAX_PIXELS
@@ -111,6 +119,7 @@ class ImageOptions:
     def __post_init__(self) -> None:
         allowed = {
             "missing": (REJECT_IMAGE, IGNORE),
+            "boxes_outside": (CLIP, KEEP, REJECT_BOXES),
             "check": (STRUCTURE, DECODE_CHECK),
             "class_from": (layout.AUTO_LAYOUT, layout.FOLDER_LAYOUT, layout.NO_LAYOUT),
             "split_from": (layout.AUTO_LAYOUT, layout.FOLDER_LAYOUT, layout.NAME_LAYOUT, layout.NO_LAYOUT),
@@ -120,6 +129,8 @@ class ImageOptions:
         for name, values in allowed.items():
             if getattr(self, name) not in values:
                 raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: one of {', '.join(values)}")
+        if self.label_offset not in (0, 1):
+            raise UsageError(f"{option('label_offset', self.label_offset)}: 0, or 1 for a background class before them")
         if self.max_pixels < 1:
             raise UsageError(f"{option('max_pixels', self.max_pixels)}: at least 1")
         if self.labels_path_column is not None and self.labels is None:
@@ -144,6 +155,7 @@ class ImageSource:
     plan_rejects: tuple[Reject, ...] = ()
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     statistics: bool = False
+    boxes: BoxRule | None = None
 
     @property
     def kind(self) -> str:
@@ -172,6 +184,7 @@ class ImageSource:
             decode_bytes=decode_bytes,
             max_pixels=options.max_pixels,
             with_pixels=self.statistics,
+            boxes=self.boxes,
         )
 
 
@@ -185,16 +198,17 @@ def plan_images(
         DataError: the labels file can't be read or doesn't fit the schema.
     """
     options, common = options or ImageOptions(), common or PlanOptions()
-    files, notes = _choose(listing, None if options.labels is None else real_path(input_path(options.labels)))
+    beside = options.labels if options.boxes is None else options.boxes
+    files, notes = _choose(listing, None if beside is None else real_path(input_path(beside)))
     files, rejects = _bounded(files, common.memory_bytes)
     files, folder_layout, left = without_unlabelled_files(
         files,
         listing.roots,
         split_from=options.split_from,
-        class_from=options.class_from,
+        class_from=options.class_from if options.boxes is None else layout.NO_LAYOUT,
         unlabelled=options.unlabelled if options.labels is None else layout.KEEP,
     )
-    if options.labels is None and options.class_from == layout.AUTO_LAYOUT:
+    if beside is None and options.class_from == layout.AUTO_LAYOUT:
         _refuse_pairs(folder_layout.class_names, listing)
     files, moments = by_folders(files.with_splits(folder_layout.splits), folder_layout), dict[str, str]()
     if options.labels is not None:
@@ -211,28 +225,42 @@ def plan_images(
         files, moments = with_features(files, given.columns).filter(given.keep), dict(given.moments)
         rejects, notes = [*rejects, *given.rejects], [*notes, *given.notes]
         folder_layout = replace(folder_layout, classes=folder_layout.classes.filter(pa.array(given.keep)))
-    elif common.label is not None and common.label not in feature_names(files):
+    boxes, classes, own_features = None, dict[str, tuple[str, ...]](), OWN_FEATURES
+    if options.boxes is not None:
+        objects = box_columns(
+            input_path(options.boxes),
+            files,
+            listing.roots,
+            first_label=options.label_offset,
+            memory_bytes=common.memory_bytes,
+        )
+        files, boxes = with_features(files, objects.columns), BoxRule(objects.absolute, options.boxes_outside)
+        own_features, classes = tuple(object_features(OWN_FEATURES, feature_names(files))), {LABEL: objects.classes}
+        rejects, notes = [*rejects, *objects.rejects], [*notes, *objects.notes]
+    elif options.labels is None and common.label is not None and common.label not in feature_names(files):
         raise UsageError(
             f"{option('label', common.label)}: images have a label by their folders, or by a column of "
             f"{option('labels', 'FILE')}"
         )
-    schema, more = _schema(files, moments, common)
+    schema, more = _schema(files, moments, common, own_features, classes)
     if folder_layout.class_names and "label" in schema and (names := schema["label"].classes) is not None:
         known, unknown = known_classes(files, folder_layout.classes, names, options.unknown_class)
         files = files.filter(known)
         rejects = [*rejects, *unknown]
-    own = schema.select([name for name in schema.names if name not in IMAGE_FEATURE_NAMES])
-    files, bad, lost = conform_side(files, own)
+    of_images = {feature.name for feature in own_features}
+    side = schema.select([name for name in schema.names if name not in of_images])
+    files, bad, lost = conform_side(files, side)
     notes += [*left, *folder_layout.notes, *more, *lost]
     notes = [*listing.notes, *notes]
     return ImageSource(
         *(schema, files, _units(files), options, tuple(notes), (*rejects, *bad)),
         memory_bytes=common.memory_bytes,
         statistics=common.statistics,
+        boxes=boxes,
     )
 
 
-def _choose(listing: Listing, labels: str | None) -> tuple[FileTable, list[str]]:
+def _choose(listing: Listing, beside: str | None) -> tuple[FileTable, list[str]]:
     """Returns the files that are images by extension or, where that tells nothing, by their first bytes; the others
     counted by extension.
     """
@@ -245,8 +273,8 @@ def _choose(listing: Listing, labels: str | None) -> tuple[FileTable, list[str]]
         file = files[at]
         ending = extension(file.name)
         if (ending.split(".")[0] in unopened and not listing.is_named(file)) or not _looks_like_image(file):
-            others[ending] += file.path != labels
-            left += [file] * (labels is None and ending in (*_TABLES, "json") and len(left) < _LOOKED_INTO)
+            others[ending] += beside is None or not within(file.path, beside)
+            left += [file] * (beside is None and ending in (*_TABLES, "json") and len(left) < _LOOKED_INTO)
         else:
             keep[at] = True
     shown = tally_extensions(+others)
@@ -265,12 +293,12 @@ def _unread(listing: Listing, files: FileTable, left: Sequence[InputFile]) -> It
             head = read_range(file.path, 0, HEAD_BYTES).tobytes()
         if not any(name in head for name in names):
             continue
+        root = listing.roots[file.root]
+        path = f"{root.given.rstrip('/')}/{file.name}" if root.folder else file.path
         if extension(file.name) in _TABLES:
-            root = listing.roots[file.root]
-            path = f"{root.given.rstrip('/')}/{file.name}" if root.folder else file.path
             yield f"{file.name} names images and is not read; {option('labels', path)} takes labels from it"
         elif b'"annotations"' in head or b'"categories"' in head:
-            yield f"{file.name} looks like annotations of COCO, which are not read: the records have no boxes"
+            yield f"{file.name} looks like COCO's and is not read; {option('boxes', path)} takes boxes from it"
 
 
 def _refuse_pairs(classes: Sequence[str], listing: Listing) -> None:
@@ -306,21 +334,29 @@ def _bounded(files: FileTable, memory_bytes: int) -> tuple[FileTable, list[Rejec
     return files.filter(keep), rejects
 
 
-def _schema(files: FileTable, moments: Mapping[str, str], common: PlanOptions) -> tuple[Schema, list[str]]:
+def _schema(
+    files: FileTable,
+    moments: Mapping[str, str],
+    common: PlanOptions,
+    own_features: Sequence[Feature],
+    classes: Mapping[str, tuple[str, ...]],
+) -> tuple[Schema, list[str]]:
     """Returns the features of a record: the image's own, then label and class_name, then the labels file's columns, of
-    which some are text that is times, of these dtypes.
+    which some are text that is times, of these dtypes. classes: of features of objects.
     """
     side = [side_feature(files, name) for name in feature_names(files)]
     side = [replace(feature, dtype=moments.get(feature.name, feature.dtype)) for feature in side]
-    features = [*OWN_FEATURES[:-1], *side, OWN_FEATURES[-1]]
+    side = [replace(feature, classes=classes.get(feature.name, feature.classes)) for feature in side]
+    of_images = {feature.name for feature in own_features}
+    features = [*own_features[:-1], *side, own_features[-1]]
     schema = Schema(tuple(features), "label" if "label" in feature_names(files) else None)
-    if own := IMAGE_FEATURE_NAMES & set(common.dtypes):
+    if own := of_images & set(common.dtypes):
         raise UsageError(f"{option('dtypes', min(own))}: this feature comes from the image itself and keeps its type")
     schema = apply_dtypes(schema, common.dtypes)
     if common.schema is None:
         return schema, []
     for feature in common.schema:
-        if feature.name in IMAGE_FEATURE_NAMES and (feature.dtype, feature.shape) != (schema[feature.name].dtype, ()):
+        if feature.name in of_images and (feature.dtype, feature.shape) != (schema[feature.name].dtype, ()):
             raise UsageError(
                 f"the schema says that {feature.name!r} is {feature.describe()}; of images it is "
                 f"{schema[feature.name].describe()}"

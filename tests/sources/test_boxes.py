@@ -1,0 +1,244 @@
+"""The same boxes as COCO, Pascal VOC, YOLO and CSV give equal records, which are those of the Object Detection API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import image_samples
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import recordmill
+from recordmill.base.errors import DataError, RecordmillError, UsageError
+from recordmill.options.commands import in_flags
+
+Box = tuple[str, float, float, float, float]  # class, and edges in pixels from 0
+WIDTH, HEIGHT = image_samples.picture().size
+BOXES: Mapping[str, list[Box]] = {
+    "a": [("dog", 1, 2, 11, 8), ("cat", 0, 0, WIDTH, HEIGHT), ("dog", 3, 3, 4.5, 6)],
+    "b": [("cat", 5, 1, 9, 3)],
+    "c": [],
+}
+NAMES = ("cat", "dog")
+
+
+def voc(root: Path, boxes: Mapping[str, Sequence[Box]], size: tuple[int, int]) -> Path:
+    for stem, objects in boxes.items():
+        inner = "".join(
+            f"<object><name>{name}</name><bndbox><xmin>{x + 1}</xmin><ymin>{y + 1}</ymin><xmax>{right}</xmax>"
+            f"<ymax>{bottom}</ymax></bndbox></object>"
+            for name, x, y, right, bottom in objects
+        )
+        (root / f"{stem}.xml").write_text(f"<annotation><filename>{stem}.png</filename>{inner}</annotation>")
+    return root
+
+
+def coco(root: Path, boxes: Mapping[str, Sequence[Box]], size: tuple[int, int]) -> Path:
+    stems = list(boxes)
+    (root / "instances.json").write_text(json.dumps({
+        "images": [{"id": 7 + at, "file_name": f"{stem}.png"} for at, stem in enumerate(stems)],
+        "categories": [{"id": 3 + at, "name": name} for at, name in enumerate(names_of(boxes))],
+        "annotations": [
+            {
+                "image_id": 7 + at, "category_id": 3 + names_of(boxes).index(name), "iscrowd": 1,
+                "bbox": [x, y, right - x, bottom - y],
+                "segmentation": [[x, y, right, bottom, x, bottom]],
+            }
+            for at, stem in enumerate(stems) for name, x, y, right, bottom in boxes[stem]
+        ],
+    }))  # fmt: skip
+    return root / "instances.json"
+
+
+def names_of(boxes: Mapping[str, Sequence[Box]]) -> list[str]:
+    return sorted({box[0] for objects in boxes.values() for box in objects})
+
+
+def yolo(root: Path, boxes: Mapping[str, Sequence[Box]], size: tuple[int, int]) -> Path:
+    width, height = size
+    (root / "classes.txt").write_text("\n".join(names_of(boxes)))
+    for stem, objects in boxes.items():
+        (root / f"{stem}.txt").write_text("".join(
+            f"{names_of(boxes).index(name)} {(x + right) / 2 / width!r} {(y + bottom) / 2 / height!r} "
+            f"{(right - x) / width!r} {(bottom - y) / height!r}\n" for name, x, y, right, bottom in objects
+        ))  # fmt: skip
+    return root
+
+
+def table(root: Path, boxes: Mapping[str, Sequence[Box]], size: tuple[int, int]) -> Path:
+    rows = [f"{stem}.png,{','.join(map(str, box))}" for stem, objects in boxes.items() for box in objects]
+    (root / "boxes.csv").write_text("\n".join(["filename,class,xmin,ymin,xmax,ymax", *rows]) + "\n")
+    return root / "boxes.csv"
+
+
+FORMATS: list[Callable[[Path, Mapping[str, Sequence[Box]], tuple[int, int]], Path]] = [voc, coco, yolo, table]
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    for stem in BOXES:
+        (tmp_path / "images").mkdir(exist_ok=True)
+        (tmp_path / "images" / f"{stem}.png").write_bytes(image_samples.encoded("PNG"))
+    return tmp_path / "images"
+
+
+def built(images: Path, boxes: Path, out: Path, **options: Any) -> pa.Table:
+    recordmill.build(images, out, boxes=boxes, shuffle=False, **options)
+    assert recordmill.verify(out) == []
+    return recordmill.open(out).to_table()
+
+
+def put(write: Any, folder: Path, boxes: Mapping[str, Sequence[Box]], size: tuple[int, int] = (WIDTH, HEIGHT)) -> Path:
+    folder.mkdir()
+    path: Path = write(folder, boxes, size)
+    return path
+
+
+@pytest.mark.parametrize("write", FORMATS)
+def test_boxes_of_each_format(write: Any, images: Path, tmp_path: Path) -> None:
+    made = built(images, put(write, tmp_path / "boxes", BOXES), tmp_path / "out", label_offset=1)
+    for row, objects in enumerate(BOXES.values()):
+        edges = np.array([box[1:] for box in objects], np.float64).reshape(-1, 4) / ([WIDTH, HEIGHT] * 2)
+        for at, edge in enumerate(("xmin", "ymin", "xmax", "ymax")):
+            np.testing.assert_allclose(made[f"image/object/bbox/{edge}"][row].as_py(), edges[:, at], atol=2e-7)
+        assert made["image/object/class/text"][row].as_py() == [box[0] for box in objects]
+        assert made["image/object/class/label"][row].as_py() == [1 + NAMES.index(box[0]) for box in objects]
+    assert made["image/filename"].to_pylist() == ["a.png", "b.png", "c.png"]
+    assert set(made["image/format"].to_pylist()) == {"png"}
+    assert set(made["image/width"].to_pylist()) == {WIDTH}
+    schema = recordmill.open(tmp_path / "out").schema
+    assert schema["image/object/class/label"].classes == ("background", *NAMES)
+    if write is coco:
+        assert made["image/source_id"].to_pylist() == ["7", "8", "9"]
+        assert made["image/object/is_crowd"].to_pylist() == [[1, 1, 1], [1], []]
+        assert json.loads(made["image/object/segmentation"][1][0].as_py()) == [[5, 1, 9, 3, 5, 3]]
+
+
+def test_tensorflow_reads_them_by_the_specs_of_the_object_detection_api(images: Path, tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    built(images, put(voc, tmp_path / "boxes", BOXES), tmp_path / "out", label_offset=1)
+    (shard,) = (tmp_path / "out").rglob("*.tfrecord*")
+    texts = {name: tf.io.FixedLenFeature([], tf.string) for name in ("image/encoded", "image/format")}
+    lists = {f"image/object/bbox/{edge}": tf.io.VarLenFeature(tf.float32) for edge in ("xmin", "ymax")}
+    lists |= {"image/object/class/label": tf.io.VarLenFeature(tf.int64)}
+    record = tf.io.parse_single_example(next(iter(tf.data.TFRecordDataset(str(shard)))), texts | lists)
+    assert tf.io.decode_image(record["image/encoded"]).shape[:2] == (HEIGHT, WIDTH)
+    assert tf.sparse.to_dense(record["image/object/class/label"]).numpy().tolist() == [2, 1, 2]
+
+
+ACROSS = {
+    "a": [("cat", -2, 1, 6, HEIGHT + 5)],
+    "b": [("cat", WIDTH + 1, 1, WIDTH + 4, 5), ("dog", 1, 1, 2, 2)],
+    "c": [],
+}
+
+
+@pytest.mark.parametrize("write", FORMATS)
+@pytest.mark.parametrize("outside", ["clip", "keep", "reject"])
+def test_boxes_across_the_border(write: Any, outside: str, images: Path, tmp_path: Path) -> None:
+    boxes = put(write, tmp_path / "boxes", ACROSS)
+    made = built(images, boxes, tmp_path / "out", boxes_outside=outside, max_rejects=2)
+    rows = dict(zip(made["image/filename"].to_pylist(), made["image/object/bbox/xmin"].to_pylist(), strict=True))
+    right, bottom = made["image/object/bbox/xmax"].to_pylist(), made["image/object/bbox/ymax"].to_pylist()
+    if outside == "reject":
+        assert rows == {"c.png": []}
+        return
+    assert [*rows] == ["a.png", "b.png", "c.png"]
+    if outside == "clip":
+        assert (rows["a.png"], bottom[0]) == ([0], [1])
+        assert len(rows["b.png"]) == len(right[1]) == 1
+        notes = recordmill.open(tmp_path / "out").catalog.manifest.statistics["notes"]
+        assert any("boxes across the image's border, clipped: 2" in note for note in notes)
+    else:
+        assert rows["a.png"] == pytest.approx([-2 / WIDTH])
+        assert len(rows["b.png"]) == 2
+
+
+def test_an_annotation_without_its_image_is_a_reject_by_name(images: Path, tmp_path: Path) -> None:
+    for write in FORMATS:
+        boxes = put(write, tmp_path / f"boxes-{write.__name__}", {**BOXES, "lost": [("cat", 1, 1, 2, 2)]})
+        with pytest.raises(RecordmillError, match="lost"):
+            recordmill.build(images, tmp_path / "out", boxes=boxes, overwrite=True)
+        assert len(built(images, boxes, tmp_path / "out", max_rejects=1, overwrite=True)) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("a.xml", "<annotation><object>", "is no XML"),
+        ("a.xml", '<!DOCTYPE a [<!ENTITY b "c">]><annotation>&b;</annotation>', "declares entities"),
+        ("a.xml", "<annotation><object><name>x</name></object></annotation>", "Pascal VOC writes it: lacks 'xmin'"),
+        ("a.json", "[1]", "no annotation as COCO writes it"),
+        ("a.json", '{"images": [{"id": 1, "file_name": "a.png"}], "categories": []}', "lacks 'annotations'"),
+        (
+            "a.json",
+            '{"images": [{"id": 1, "file_name": "a.png"}], "categories": [{"id": 1, "name": "x"}], '
+            '"annotations": [{"image_id": 1, "category_id": 1, "bbox": [1, 2, 3]}]}',
+            "not enough values",
+        ),
+        ("a.txt", "0 0.5 0.5 0.1\n", "a.txt: line 1: is no box: 3 numbers"),
+        ("a.txt", "\n0 0.5 0.5 nan 0.1\n", "a.txt: line 2: is no box: a box is four finite numbers"),
+        ("b.csv", "filename,xmin,ymin,xmax,ymax\na.png,1,2,3,4\n", "no columns of a class"),
+        ("b.csv", "filename,class,left\na.png,cat,3\n", "no columns of xmin, ymin"),
+        ("b.csv", "filename,class,xmin,ymin,xmax,ymax\nz.png,cat,1,2,3,4\n", "no column holds paths of the images"),
+        ("a.md", "x", "a COCO .json, a .csv, or a folder"),
+    ],
+)
+def test_what_is_no_annotation_is_said_with_its_place(
+    name: str, text: str, says: str, images: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "boxes").mkdir()
+    (tmp_path / "boxes" / name).write_text(text)
+    with pytest.raises((DataError, UsageError), match=says):
+        recordmill.build(images, tmp_path / "out", boxes=tmp_path / "boxes")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_crop_is_refused_beside_boxes(images: Path, tmp_path: Path) -> None:
+    built(images, put(voc, tmp_path / "boxes", BOXES), tmp_path / "out")
+    collate = {name: "padded" for name in recordmill.open(tmp_path / "out").columns if "/object/" in name}
+    ds = recordmill.open(tmp_path / "out")
+    with pytest.raises(UsageError, match="a crop moves the image and not 'image/object/bbox/xmin'"):
+        next(iter(ds.batches(2, decode_images=recordmill.Images(8, 8, crop="center"), collate=collate)))
+    batch = next(iter(ds.batches(3, decode_images=(8, 8), collate=collate, shuffle=False)))
+    assert batch["image/encoded"].shape == (3, 8, 8, 3)
+    assert batch["image/object/bbox/xmin"].shape == (3, 3)
+
+
+def test_coco_beside_the_images_is_named_with_its_option(images: Path, tmp_path: Path) -> None:
+    coco(images, BOXES, (WIDTH, HEIGHT))
+    recordmill.build(images, tmp_path / "out")
+    notes = recordmill.open(tmp_path / "out").catalog.manifest.statistics["notes"]
+    (said,) = (in_flags(note) for note in notes if "boxes" in note)
+    assert said.partition("; ")[2].startswith(f"--boxes {images}/instances.json")
+
+
+@pytest.mark.parametrize("write", FORMATS[1:])
+def test_real_boxes_are_equal_in_all_formats(write: Any, shared_data: Path, tmp_path: Path) -> None:
+    bccd = shared_data / "images" / "bccd" / "BCCD"
+    boxes: dict[str, list[Box]] = {}
+    for path in sorted((bccd / "Annotations").glob("*.xml")):
+        for one in ElementTree.parse(path).getroot().iter("object"):
+            left, top, right, bottom = (
+                float(one.findtext(f"bndbox/{e}") or "") for e in ("xmin", "ymin", "xmax", "ymax")
+            )
+            boxes.setdefault(path.stem, []).append((one.findtext("name") or "", left - 1, top - 1, right, bottom))
+    names = {path.stem: path.name for path in (bccd / "JPEGImages").iterdir()}
+    assert boxes.keys() == names.keys()
+    given = put(write, tmp_path / "boxes", boxes, (640, 480))
+    for path in [given] if given.is_file() else []:
+        path.write_text(path.read_text().replace(".png", ".jpg"))
+    expected = built(bccd / "JPEGImages", bccd / "Annotations", tmp_path / "expected")
+    made = built(bccd / "JPEGImages", given, tmp_path / "out")
+    assert len(made) == 364
+    for name in ("image/encoded", "image/filename", "image/object/class/text", "image/object/class/label"):
+        assert made[name].equals(expected[name])
+    for name in (name for name in made.column_names if "/bbox/" in name):
+        one, other = (table[name].combine_chunks() for table in (made, expected))
+        assert one.offsets.equals(other.offsets)
+        np.testing.assert_allclose(one.values.to_numpy(), other.values.to_numpy(), atol=3e-7)
