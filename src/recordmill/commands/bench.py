@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from recordmill.commands.main import Command
+
 _BENCH_HELP = """\
 examples:
   recordmill bench shards                      batches of 256 for five seconds, mixed within windows
@@ -21,23 +23,6 @@ Nothing is done with the batches, so this is the most that a training loop can g
 TensorFlow or PyTorch. The first run reads from disk, the next one perhaps from memory: run it twice. Stages are seconds
 of all threads together; what is left of the threads' time they waited.
 """
-
-
-def add_bench(commands: Any, summary: str) -> None:
-    """Add the command to an argparse subparsers object."""
-    from recordmill.options.parser import add_command
-
-    add_command(
-        commands,
-        "bench",
-        run_bench,
-        usage="recordmill bench INPUT... [options]",
-        summary=summary,
-        description="Take batches as a training loop would, and print batches, records and bytes a second, where the "
-        "time goes, and which option to turn.",
-        inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, or quoted globs"),
-        examples=_BENCH_HELP,
-    )
 
 
 def run_bench(args: argparse.Namespace) -> int:
@@ -84,3 +69,13 @@ def bench_lines(measured: Any) -> Iterator[str]:
         f"whoever took the batches waited {measured.waited:.2f} s"
     )
     yield f"to go faster: {in_flags(measured.advice())}"
+
+
+BENCH = Command(
+    run_bench,
+    usage="recordmill bench INPUT... [options]",
+    description="Take batches as a training loop would, and print batches, records and bytes a second, where the "
+    "time goes, and which option to turn.",
+    inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, or quoted globs"),
+    examples=_BENCH_HELP,
+)

@@ -9,6 +9,8 @@ import sys
 from collections import Counter
 from typing import Any
 
+from recordmill.commands.main import Command
+
 _BUILD_HELP = """\
 examples:
   recordmill build images photos/ --out shards
@@ -24,24 +26,6 @@ The same inputs, options and seed give the same bytes, whatever the threads, the
 Any flag that recordmill does not know is handed to Apache Beam, for example
 --runner=FlinkRunner --flink_master=HOST:8081.
 """
-
-
-def add_build(commands: Any, summary: str) -> None:
-    """Add the command to an argparse subparsers object."""
-    from recordmill.options.parser import add_command
-
-    add_command(
-        commands,
-        "build",
-        run_build_command,
-        usage="recordmill build [KIND] INPUT... --out OUT [options]",
-        summary=summary,
-        description="Raw data to a data set of shuffled TFRecord shards with a manifest. Nothing shows in OUT until "
-        "all is written and accounted for.",
-        inputs=inputs(),
-        examples=_BUILD_HELP,
-        takes_beam_flags=True,
-    )
 
 
 def inputs() -> tuple[str, str]:
@@ -168,23 +152,6 @@ The new data has the columns of the old one, and is read with its types.
 """
 
 
-def add_transform(commands: Any, summary: str) -> None:
-    """Add the command to an argparse subparsers object."""
-    from recordmill.options.parser import add_command
-
-    add_command(
-        commands,
-        "transform",
-        run_transform,
-        usage="recordmill transform [KIND] INPUT... --with OUT --out NEW [options]",
-        summary=summary,
-        description="Raw data to a data set, through the transform that the data set OUT was built with, as it is.",
-        inputs=inputs(),
-        examples=_TRANSFORM_HELP,
-        takes_beam_flags=True,
-    )
-
-
 def run_transform(args: argparse.Namespace) -> int:
     """Build with the transform; 0 if a data set was committed."""
     from recordmill.base.errors import UsageError
@@ -192,3 +159,24 @@ def run_transform(args: argparse.Namespace) -> int:
     if "transform_from" not in args:
         raise UsageError(f"--with OUT is needed: the data set whose transform is applied{unknown_flags_hint(args)}")
     return run_build_command(args)
+
+
+BUILD = Command(
+    run_build_command,
+    usage="recordmill build [KIND] INPUT... --out OUT [options]",
+    description="Raw data to a data set of shuffled TFRecord shards with a manifest. Nothing shows in OUT until "
+    "all is written and accounted for.",
+    inputs=inputs(),
+    examples=_BUILD_HELP,
+    takes_beam_flags=True,
+)
+
+
+TRANSFORM = Command(
+    run_transform,
+    usage="recordmill transform [KIND] INPUT... --with OUT --out NEW [options]",
+    description="Raw data to a data set, through the transform that the data set OUT was built with, as it is.",
+    inputs=inputs(),
+    examples=_TRANSFORM_HELP,
+    takes_beam_flags=True,
+)

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from recordmill.commands.main import Command
+
 if TYPE_CHECKING:
     from recordmill.base.progress import Progress
     from recordmill.checks.rules import Rules
@@ -31,25 +33,6 @@ Exit code: 0 all is as expected; 1 the list of what is not stands on stdout; 2 a
 statistics can't tell whether a rule is kept.
 Statistics are those of the builds; only what stands there twice needs a pass over the records.
 """
-
-
-def add_check(commands: Any, summary: str) -> None:
-    """Add the command to an argparse subparsers object."""
-    from recordmill.options.parser import add_command
-
-    add_command(
-        commands,
-        "check",
-        run_check,
-        usage="recordmill check OUT... [--against OTHER|schema.pbtxt|rules.yaml] [options]",
-        summary=summary,
-        description="Say what of a data set is not as it should be: changes of the schema, drift, skew between splits, "
-        "missing values, ranges, new values, shares and classes; records, keys and images that stand in two splits, or "
-        "twice in one.",
-        inputs=("OUT", "a data set's folder, or TFRecord files with --recount"),
-        examples=_CHECK_HELP,
-        failure_code=2,  # 1 says that something is not as expected
-    )
 
 
 def check(
@@ -270,3 +253,15 @@ def _count_text(violations: list[Violation]) -> str:
         f"{unjudged} can't be judged" if unjudged else "",
     ]
     return ", ".join(filter(None, parts)) or "all is as expected"
+
+
+CHECK = Command(
+    run_check,
+    usage="recordmill check OUT... [--against OTHER|schema.pbtxt|rules.yaml] [options]",
+    description="Say what of a data set is not as it should be: changes of the schema, drift, skew between splits, "
+    "missing values, ranges, new values, shares and classes; records, keys and images that stand in two splits, or "
+    "twice in one.",
+    inputs=("OUT", "a data set's folder, or TFRecord files with --recount"),
+    examples=_CHECK_HELP,
+    failure_code=2,  # 1 says that something is not as expected,
+)

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from shlex import quote
 from typing import Any
 
+from recordmill.commands.main import Command
+
 _SHOWN = 20  # findings; the others are in the JSON
 
 _INSPECT_HELP = """\
@@ -37,23 +39,6 @@ A damaged record is an error; --max-rejects N or P% goes on behind it, and the r
 
 Every record is read, so ranges and presence are exact; --infer-from looks at fewer, and the report says at which.
 """
-
-
-def add_inspect(commands: Any, summary: str) -> None:
-    """Add the command to an argparse subparsers object."""
-    from recordmill.options.parser import add_command
-
-    add_command(
-        commands,
-        "inspect",
-        run_inspect,
-        usage="recordmill inspect INPUT... [options]",
-        summary=summary,
-        description="Show what the records hold: a table of features with kind, shape, presence, ranges and examples; "
-        "counts, sizes and compression.",
-        inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, or quoted globs"),
-        examples=_INSPECT_HELP,
-    )
 
 
 def run_inspect(args: argparse.Namespace) -> int:
@@ -221,22 +206,6 @@ examples:
 """
 
 
-def add_head(commands: Any, summary: str) -> None:
-    """Add the command to an argparse subparsers object."""
-    from recordmill.options.parser import add_command
-
-    add_command(
-        commands,
-        "head",
-        run_head,
-        usage="recordmill head INPUT... [options]",
-        summary=summary,
-        description="Print records readably: images as format and size, long values cut. Records are numbered from 0.",
-        inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, or quoted globs"),
-        examples=_HEAD_HELP,
-    )
-
-
 def run_head(args: argparse.Namespace) -> int:
     """Print the records."""
     from recordmill.base.errors import UsageError
@@ -264,3 +233,22 @@ def run_head(args: argparse.Namespace) -> int:
     if not table.num_rows:
         print("no records")
     return 0
+
+
+INSPECT = Command(
+    run_inspect,
+    usage="recordmill inspect INPUT... [options]",
+    description="Show what the records hold: a table of features with kind, shape, presence, ranges and examples; "
+    "counts, sizes and compression.",
+    inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, or quoted globs"),
+    examples=_INSPECT_HELP,
+)
+
+
+HEAD = Command(
+    run_head,
+    usage="recordmill head INPUT... [options]",
+    description="Print records readably: images as format and size, long values cut. Records are numbered from 0.",
+    inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, or quoted globs"),
+    examples=_HEAD_HELP,
+)

@@ -14,7 +14,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -55,6 +56,29 @@ _EPILOG = """\
 recordmill COMMAND --help says more."""
 
 
+@dataclass(frozen=True)
+class Command:
+    """What `recordmill NAME --help` says, and what the command does.
+
+    Attributes:
+        run: Takes the arguments, and gives the exit code.
+        inputs: Metavar and help of its positional arguments.
+        examples: After the options, always.
+        more: Gives what stands after those, with `--help-all`.
+        failure_code: The exit code if data or a machine ends it.
+    """
+
+    run: Callable[[argparse.Namespace], int]
+    usage: str
+    description: str
+    inputs: tuple[str, str]
+    examples: str
+    more: Callable[[], str] = str
+    takes_beam_flags: bool = False
+    needs_inputs: bool = True
+    failure_code: int = 1
+
+
 def make_parser(wanted: str) -> argparse.ArgumentParser:
     """The parser of all commands, of which only the wanted one has its options; it sets `run`, a function of the
     arguments that gives the exit code.
@@ -66,8 +90,10 @@ def make_parser(wanted: str) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, summary in _COMMANDS.items():
         if name == wanted:
+            from recordmill.options.parser import add_command
+
             module = import_module(f"recordmill.commands.{_MODULES.get(name, name)}")
-            getattr(module, f"add_{name}")(commands, summary)
+            add_command(commands, name, getattr(module, name.upper()), summary)
         else:
             commands.add_parser(name, help=summary)
     return parser

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import Any
+
+from recordmill.commands.main import Command
 
 _VERIFY_HELP = """\
 examples:
@@ -14,23 +15,6 @@ examples:
 
 Exit code: 0 nothing is wrong; 1 the list of what is wrong stands on stdout, with file and offset.
 """
-
-
-def add_verify(commands: Any, summary: str) -> None:
-    """Add the command to an argparse subparsers object."""
-    from recordmill.options.parser import add_command
-
-    add_command(
-        commands,
-        "verify",
-        run_verify,
-        usage="recordmill verify INPUT... [options]",
-        summary=summary,
-        description="Check a data set against its manifest (count, size, digest, CRCs, sums, index, stray files), or "
-        "any TFRecord files by their CRCs.",
-        inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, or quoted globs"),
-        examples=_VERIFY_HELP,
-    )
 
 
 def run_verify(args: argparse.Namespace) -> int:
@@ -74,25 +58,6 @@ they submit. Any flag that recordmill does not know is handed to Apache Beam.
 """
 
 
-def add_doctor(commands: Any, summary: str) -> None:
-    """Add the command to an argparse subparsers object."""
-    from recordmill.options.parser import add_command
-
-    add_command(
-        commands,
-        "doctor",
-        run_doctor,
-        usage="recordmill doctor --runner RUNNER [--out OUT] [INPUT...] [options]",
-        summary=summary,
-        description="Look whether an engine answers, has free slots, fits the flags, and whether its workers see OUT "
-        "and INPUT and have the same versions installed.",
-        inputs=("INPUT", "files, folders, quoted globs or @list.txt, as build and read take them; none: not looked at"),
-        examples=_DOCTOR_HELP,
-        takes_beam_flags=True,
-        needs_inputs=False,
-    )
-
-
 def run_doctor(args: argparse.Namespace) -> int:
     """Look; 1 if something has to change."""
     from recordmill.options.commands import in_flags
@@ -118,23 +83,6 @@ examples:
 
 A run whose engine is Flink is asked about by its REST interface; of other engines only the note of the job is shown.
 """
-
-
-def add_status(commands: Any, summary: str) -> None:
-    """Add the command to an argparse subparsers object."""
-    from recordmill.options.parser import add_command
-
-    add_command(
-        commands,
-        "status",
-        run_status,
-        usage="recordmill status OUT... [options]",
-        summary=summary,
-        description="Say whether OUT holds a data set, and what becomes of the runs that work there: on this machine, "
-        "or as an engine's job.",
-        inputs=("OUT", "a folder that builds or reads write to, also in a store"),
-        examples=_STATUS_HELP,
-    )
 
 
 def run_status(args: argparse.Namespace) -> int:
@@ -163,23 +111,6 @@ Builds and reads clean up by themselves when they begin; this is for an OUT that
 """
 
 
-def add_clean(commands: Any, summary: str) -> None:
-    """Add the command to an argparse subparsers object."""
-    from recordmill.options.parser import add_command
-
-    add_command(
-        commands,
-        "clean",
-        run_clean,
-        usage="recordmill clean OUT... [options]",
-        summary=summary,
-        description="List what builds and reads that were killed left in OUT. Nothing of a data set, nor of a run that "
-        "may be alive, is among it.",
-        inputs=("OUT", "a folder that builds or reads write to, also in a store"),
-        examples=_CLEAN_HELP,
-    )
-
-
 def run_clean(args: argparse.Namespace) -> int:
     """List, and remove where it is wanted; 0."""
     from recordmill.options.parser import given
@@ -202,3 +133,45 @@ def run_clean(args: argparse.Namespace) -> int:
         file=sys.stderr,
     )
     return 0
+
+
+VERIFY = Command(
+    run_verify,
+    usage="recordmill verify INPUT... [options]",
+    description="Check a data set against its manifest (count, size, digest, CRCs, sums, index, stray files), or "
+    "any TFRecord files by their CRCs.",
+    inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, or quoted globs"),
+    examples=_VERIFY_HELP,
+)
+
+
+DOCTOR = Command(
+    run_doctor,
+    usage="recordmill doctor --runner RUNNER [--out OUT] [INPUT...] [options]",
+    description="Look whether an engine answers, has free slots, fits the flags, and whether its workers see OUT "
+    "and INPUT and have the same versions installed.",
+    inputs=("INPUT", "files, folders, quoted globs or @list.txt, as build and read take them; none: not looked at"),
+    examples=_DOCTOR_HELP,
+    takes_beam_flags=True,
+    needs_inputs=False,
+)
+
+
+STATUS = Command(
+    run_status,
+    usage="recordmill status OUT... [options]",
+    description="Say whether OUT holds a data set, and what becomes of the runs that work there: on this machine, "
+    "or as an engine's job.",
+    inputs=("OUT", "a folder that builds or reads write to, also in a store"),
+    examples=_STATUS_HELP,
+)
+
+
+CLEAN = Command(
+    run_clean,
+    usage="recordmill clean OUT... [options]",
+    description="List what builds and reads that were killed left in OUT. Nothing of a data set, nor of a run that "
+    "may be alive, is among it.",
+    inputs=("OUT", "a folder that builds or reads write to, also in a store"),
+    examples=_CLEAN_HELP,
+)

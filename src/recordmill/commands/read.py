@@ -8,6 +8,8 @@ import json
 import sys
 from typing import Any
 
+from recordmill.commands.main import Command
+
 _READ_HELP = """\
 examples:
   recordmill read shards --out table
@@ -62,24 +64,10 @@ With --runner the same runs as an Apache Beam pipeline; any flag that recordmill
 """
 
 
-def add_read(commands: Any, summary: str) -> None:
-    """Add the command to an argparse subparsers object."""
-    from recordmill.options.parser import add_command
+def _more() -> str:
     from recordmill.records.writers.outputs import OUTPUTS
 
-    add_command(
-        commands,
-        "read",
-        run_read,
-        usage="recordmill read INPUT... --out OUT [options]",
-        summary=summary,
-        description="Write the records of a data set, or of any TFRecord files, as Parquet, NumPy, Arrow or plain "
-        "files, in bounded memory.",
-        inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, quoted globs or @list.txt"),
-        examples=_READ_HELP,
-        more=_READ_MORE.format(formats="\n".join(map(_about, OUTPUTS))),
-        takes_beam_flags=True,
-    )
+    return _READ_MORE.format(formats="\n".join(map(_about, OUTPUTS)))
 
 
 def _about(output: Any) -> str:
@@ -145,3 +133,15 @@ def read_summary(result: Any) -> list[str]:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(result.reject_reasons.items()))
         lines.append(f"{result.rejected:,} records rejected ({reasons}); see {result.out}/rejects")
     return lines
+
+
+READ = Command(
+    run_read,
+    usage="recordmill read INPUT... --out OUT [options]",
+    description="Write the records of a data set, or of any TFRecord files, as Parquet, NumPy, Arrow or plain "
+    "files, in bounded memory.",
+    inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, quoted globs or @list.txt"),
+    examples=_READ_HELP,
+    more=_more,
+    takes_beam_flags=True,
+)

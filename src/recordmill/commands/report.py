@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from recordmill.commands.main import Command
 
 if TYPE_CHECKING:
     from recordmill.base.progress import Progress
@@ -24,23 +26,6 @@ The file holds everything it shows: no script, and nothing is loaded from elsewh
 without a network. Counts and ranges are those of all records; sample records, images and sizes are of at most 1,000
 records, which the data set's fingerprint draws. Values of records stand in it: it is as confidential as they are.
 """
-
-
-def add_report(commands: Any, summary: str) -> None:
-    """Add the command to an argparse subparsers object."""
-    from recordmill.options.parser import add_command
-
-    add_command(
-        commands,
-        "report",
-        run_report,
-        usage="recordmill report INPUT... [options]",
-        summary=summary,
-        description="Show a data set as one HTML file: splits and classes, features with their histograms, sample "
-        "records and images, what fills the disk, what was rejected and how it was made.",
-        inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, or quoted globs"),
-        examples=_REPORT_HELP,
-    )
 
 
 def report(
@@ -91,3 +76,13 @@ def run_report(args: argparse.Namespace) -> int:
         report(args.inputs, progress=progress, **options)
     print(os.fspath(options.get("out", _NAME)))
     return 0
+
+
+REPORT = Command(
+    run_report,
+    usage="recordmill report INPUT... [options]",
+    description="Show a data set as one HTML file: splits and classes, features with their histograms, sample "
+    "records and images, what fills the disk, what was rejected and how it was made.",
+    inputs=("INPUT", "a data set's folder, or TFRecord files, folders of them, or quoted globs"),
+    examples=_REPORT_HELP,
+)

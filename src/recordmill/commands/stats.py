@@ -6,7 +6,9 @@ import argparse
 import json
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from recordmill.commands.main import Command
 
 if TYPE_CHECKING:
     from recordmill.base.progress import Progress
@@ -27,23 +29,6 @@ features with many values. The JSON has quantiles, too, and says by how much the
 --out writes a DatasetFeatureStatisticsList, which TensorFlow Data Validation shows and compares:
 tfdv.visualize_statistics(tfdv.load_stats_binary("old.pb")), one split at a time: of several, --split chooses one.
 """
-
-
-def add_stats(commands: Any, summary: str) -> None:
-    """Add the command to an argparse subparsers object."""
-    from recordmill.options.parser import add_command
-
-    add_command(
-        commands,
-        "stats",
-        run_stats,
-        usage="recordmill stats INPUT... [options]",
-        summary=summary,
-        description="Say what the values of each feature are like: how many are missing, their range, mean, standard "
-        "deviation and quantiles, how many are distinct, which are the most frequent.",
-        inputs=("INPUT", "a data set's folder, TFRecord files, or raw data as build takes it"),
-        examples=_STATS_HELP,
-    )
 
 
 def stats(
@@ -117,3 +102,13 @@ def run_stats(args: argparse.Namespace) -> int:
         for line in found.lines():
             print(line)
     return 0
+
+
+STATS = Command(
+    run_stats,
+    usage="recordmill stats INPUT... [options]",
+    description="Say what the values of each feature are like: how many are missing, their range, mean, standard "
+    "deviation and quantiles, how many are distinct, which are the most frequent.",
+    inputs=("INPUT", "a data set's folder, TFRecord files, or raw data as build takes it"),
+    examples=_STATS_HELP,
+)

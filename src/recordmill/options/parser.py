@@ -11,37 +11,20 @@ from recordmill.options.commands import flags_of
 from recordmill.options.option import ALL_OR_NAMES, EITHER, NUMBER, OFF, REPEATED, SWITCH, WHOLE_FORM, Option
 
 
-def add_command(
-    commands: Any,
-    name: str,
-    run: Callable[[argparse.Namespace], int],
-    *,
-    usage: str,
-    summary: str,
-    description: str,
-    inputs: tuple[str, str],
-    examples: str,
-    more: str = "",
-    takes_beam_flags: bool = False,
-    needs_inputs: bool = True,
-    failure_code: int = 1,
-) -> None:
-    """Add a command to an argparse subparsers object.
-
-    inputs: metavar and help of its positional arguments. examples: after the options, always; more: after those,
-    with `--help-all`. failure_code: the exit code if data or a machine ends it.
-    """
+def add_command(commands: Any, name: str, command: Any, summary: str) -> None:
+    """Adds a `Command` to an argparse subparsers object."""
     parser = commands.add_parser(
         name,
         help=summary,
-        usage=usage,
-        description=description,
+        usage=command.usage,
+        description=command.description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
         add_help=False,
     )
-    parser.set_defaults(run=run, command=name, takes_beam_flags=takes_beam_flags, failure_code=failure_code)
-    parser.add_argument("inputs", nargs="+" if needs_inputs else "*", metavar=inputs[0], help=inputs[1])
+    beam_flags, (metavar, about) = command.takes_beam_flags, command.inputs
+    parser.set_defaults(run=command.run, command=name, takes_beam_flags=beam_flags, failure_code=command.failure_code)
+    parser.add_argument("inputs", nargs="+" if command.needs_inputs else "*", metavar=metavar, help=about)
     groups: dict[str, Any] = {}
     rare: list[argparse.Action] = []
     for option in flags_of(name):
@@ -51,8 +34,11 @@ def add_command(
         if not option.common:
             rare.append(action)
     helps = parser.add_argument_group("help")
+    examples, more = command.examples, command.more()
     said = f"\n{len(rare)} more options: recordmill {name} --help-all\n" if rare or more else ""
-    helps.add_argument("-h", "--help", action=_Help, hidden=tuple(rare), epilog=examples + said, help="say this")
+    helps.add_argument(
+        "-h", "--help", action=_Help, hidden=tuple(rare), epilog=command.examples + said, help="say this"
+    )
     helps.add_argument("--help-all", action=_Help, hidden=(), epilog=examples + more, help="say all options")
 
 
