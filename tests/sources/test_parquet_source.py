@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime
 import decimal
+import json
 import os
 import resource
 from pathlib import Path
@@ -353,3 +354,49 @@ def test_null_counts_are_those_of_the_rows(rows: list[tuple[int | None, str | No
             0: table["a"].null_count if statistics is True else -1,
             1: table["b"].null_count if statistics else -1,
         }
+
+
+HUGGING_FACE = {
+    "image": {"_type": "Image"},
+    "label": {"names": ["cat", "dog"], "_type": "ClassLabel"},
+    "tags": {"feature": {"names": ["x", "y", "z"], "_type": "ClassLabel"}, "_type": "List"},
+    "pics": {"feature": {"_type": "Image"}, "_type": "Sequence"},
+    "objects": {
+        "category": [{"names": ["a", "b"], "_type": "ClassLabel"}],
+        "note": {"dtype": "string", "_type": "Value"},
+    },
+}
+
+
+def hugging_face(about: object) -> pa.Table:
+    """As `datasets` 5.2 writes it."""
+    image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    columns = {
+        "image": pa.array([{"bytes": b"one", "path": "1.png"}, {"bytes": b"two", "path": None}, None], image),
+        "label": pa.array([1, -1, 0]),
+        "tags": pa.array([[2, 0], [], [1]], pa.list_(pa.int64())),
+        "pics": pa.array([[{"bytes": b"a", "path": None}], [], [{"bytes": b"b", "path": "b"}]], pa.list_(image)),
+        "objects": pa.array([{"category": [1], "note": "n"}] * 3),
+    }
+    table = pa.table(columns)
+    return table.replace_schema_metadata({"huggingface": json.dumps(about)})
+
+
+def test_images_and_class_labels_of_hugging_face(tmp_path: Path) -> None:
+    source = plan(write(tmp_path / "a.parquet", hugging_face({"info": {"features": HUGGING_FACE}})))
+    rows = values(read_all(source)[0])
+    assert {name: [row[name] for row in rows] for name in rows[0]} == {
+        "image": [b"one", b"two", None], "image.path": ["1.png", None, None], "label": [1, None, 0],
+        "tags": [[2, 0], [], [1]], "pics": [[b"a"], [], [b"b"]], "pics.path": [[""], [], ["b"]],
+        "objects.category": [[1]] * 3, "objects.note": ["n"] * 3,
+    }  # fmt: skip
+    classes = {feature.name: feature.classes for feature in source.schema if feature.classes}
+    assert classes == {"label": ("cat", "dog"), "tags": ("x", "y", "z"), "objects.category": ("a", "b")}
+    assert not source.schema["label"].required
+
+
+@pytest.mark.parametrize("about", [None, [], {"info": 3}, {"info": {"features": {"label": {"_type": "ClassLabel"}}}}])
+def test_metadata_that_says_nothing_changes_nothing(about: object, tmp_path: Path) -> None:
+    source = plan(write(tmp_path / "a.parquet", hugging_face(about)))
+    assert [row["label"] for row in values(read_all(source)[0])] == [1, -1, 0]
+    assert not any(feature.classes for feature in source.schema)

@@ -20,7 +20,7 @@ from recordmill.base.threads import thread_map
 from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit, packed
 from recordmill.sources.values.conform import conform
-from recordmill.sources.values.flatten import check_names, flatten, flatten_schema, nest_tensors
+from recordmill.sources.values.flatten import check_names, class_labels, flatten, flatten_schema, nest_tensors
 from recordmill.sources.values.overrides import Unifier, declared_columns, finish_parts
 from recordmill.storage.arrow_files import SizedFile, range_file
 from recordmill.storage.file_table import FileTable, InputFile, coded
@@ -162,7 +162,8 @@ def _footer(file: InputFile, options: ParquetOptions, common: PlanOptions) -> _F
         if group.num_columns != about.num_columns or group.num_rows < 0:
             raise DataError("is damaged: a row group has not the columns or rows of the file", source=file.name)
     sizes = [(group.num_rows, _group_bytes(group, parquet.schema_arrow)) for group in groups]
-    return _Footer(tuple(whole.names), columns, flat, _nulls(about, flat), sizes)
+    nulls = {**_nulls(about, flat), **dict.fromkeys(class_labels(whole.metadata or {}), -1)}  # -1 stands for a null
+    return _Footer(tuple(whole.names), columns, flat, nulls, sizes)
 
 
 def _open(

@@ -4,12 +4,17 @@ lists.
 `geo: {lat, lon}` gives `geo.lat` and `geo.lon`; `objects: [{bbox, name}]` gives `objects.bbox` and `objects.name`,
 lists of equal length; a map is a list of `key` and `value`. A null struct gives null members. A dot that stands in a
 name already is kept, and two columns that would then have one name are refused.
+
+Of tables of Hugging Face (huggingface.co/docs/datasets/about_dataset_features) an image `{bytes, path}` is its bytes,
+beside `NAME.path`, and a ClassLabel has its classes; -1 is none.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +22,11 @@ import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError
 from recordmill.base.utf8 import NO_NAME, is_feature_name
-from recordmill.schemas.arrow import METADATA_KEY, from_arrow_field
-from recordmill.schemas.feature import Schema
+from recordmill.schemas.arrow import METADATA_KEY, from_arrow_field, to_arrow_field
+from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.values.casting import plain
+
+_IMAGE = {("bytes", "binary"), ("path", "string")}  # the struct by which Hugging Face has images and sounds
 
 
 def flatten(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -30,7 +37,7 @@ def flatten(batch: pa.RecordBatch) -> pa.RecordBatch:
     """
     if not any(_has_struct(field.type) for field in batch.schema):
         check_names(batch.schema.names)
-        return batch
+        return _with_classes(batch)
     arrays: list[pa.Array] = []
     fields: list[pa.Field] = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
@@ -42,7 +49,39 @@ def flatten(batch: pa.RecordBatch) -> pa.RecordBatch:
             arrays.append(array)
             fields.append(pa.field(name, array.type))
     check_names([field.name for field in fields])
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields, metadata=batch.schema.metadata))
+    return _with_classes(pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields, metadata=batch.schema.metadata)))
+
+
+def _with_classes(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Returns the batch whose columns of Hugging Face's class labels have their classes."""
+    for name, classes in class_labels(batch.schema.metadata or {}).items():
+        if (at := batch.schema.get_field_index(name)) < 0:
+            continue
+        column, field = batch.column(at), batch.schema.field(at)
+        if pa.types.is_integer(field.type):
+            column = pc.if_else(pc.less(column, 0), pa.scalar(None, column.type), column)
+        about = to_arrow_field(Feature(name, "int64", from_arrow_field(field).shape, classes=classes)).metadata
+        batch = batch.set_column(at, pa.field(name, column.type, metadata=about), column)
+    return batch
+
+
+def class_labels(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]:
+    """Returns the classes of the columns, and of lists, that Hugging Face's metadata says are class labels."""
+    try:
+        return dict(_labels("", json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]))
+    except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError):
+        return {}  # of nobody's making that is known: the columns stay what they are
+
+
+def _labels(name: str, about: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
+    about = about[0] if isinstance(about, list) else about
+    if (kind := about.get("_type")) == "ClassLabel":
+        yield name, tuple(map(str, about["names"]))
+    elif kind in ("Sequence", "List", "LargeList"):
+        yield from _labels(name, about["feature"])
+    elif not isinstance(kind, str):
+        for inner, one in about.items():
+            yield from _labels(f"{name}.{inner}" if name else inner, one)
 
 
 def nest_tensors(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
@@ -98,19 +137,21 @@ def _has_struct(kind: pa.DataType) -> bool:
     return pa.types.is_nested(kind) and hasattr(kind, "value_type") and _has_struct(kind.value_type)
 
 
-def _parts(name: str, column: pa.Array) -> Iterator[tuple[str, pa.Array]]:
+def _parts(name: str, column: pa.Array, is_item: bool = False) -> Iterator[tuple[str, pa.Array]]:
     column = plain(column)
     if not _has_struct(column.type):
         yield name, column
     elif pa.types.is_struct(column.type):
+        is_file = {(field.name, str(field.type)) for field in column.type} == _IMAGE
         for field, member in zip(column.type, column.flatten(), strict=True):
-            yield from _parts(f"{name}.{field.name}", member)
+            member = pc.fill_null(member, "") if is_file and is_item and field.name == "path" else member
+            yield from _parts(name if is_file and field.name == "bytes" else f"{name}.{field.name}", member, is_item)
     else:
         lengths = pc.fill_null(pc.list_value_length(_map_as_list(column)), 0)
         offsets = np.zeros(len(column) + 1, np.int64)
         np.cumsum(lengths.to_numpy(zero_copy_only=False), out=offsets[1:])
         missing = column.is_null() if column.null_count else None
-        for part, values in _parts(name, _map_as_list(column).flatten()):
+        for part, values in _parts(name, _map_as_list(column).flatten(), True):
             yield part, pa.LargeListArray.from_arrays(pa.array(offsets), values, mask=missing)
 
 
