@@ -16,16 +16,7 @@ from recordmill.exporting.infer_conversions import AnyImages, AnyTensor, Unresol
 from recordmill.exporting.plan import ReadOptions, default_threads
 from recordmill.options.commands import fill, refuse_unserved
 from recordmill.pipelines.remote.flags import as_flags
-from recordmill.records.columns.conversions import (
-    CONVERSION_DTYPES,
-    Specs,
-    check_once,
-    listed_names,
-    raw_step,
-    reshape_step,
-    shape_of,
-    typed,
-)
+from recordmill.records.columns import conversions
 from recordmill.records.columns.convert import ConversionStep, DecodeTensor, MakeRagged, Pad
 from recordmill.records.columns.decode_images import IMAGE_MODES
 from recordmill.records.columns.predicate import Predicate
@@ -40,12 +31,12 @@ _MAX_RESIZED = 1 << 24  # 16 million pixels
 
 def parse_steps(
     *,
-    decode_tensor: Specs = None,
-    decode_raw: Specs = None,
-    reshape: Specs = None,
-    pad: Specs = None,
-    pad_or_cut: Specs = None,
-    ragged: Specs = None,
+    decode_tensor: conversions.Specs = None,
+    decode_raw: conversions.Specs = None,
+    reshape: conversions.Specs = None,
+    pad: conversions.Specs = None,
+    pad_or_cut: conversions.Specs = None,
+    ragged: conversions.Specs = None,
 ) -> tuple[ConversionStep | Unresolved, ...]:
     """The steps in the order in which they are done: decode, reshape, pad or make ragged.
 
@@ -53,17 +44,19 @@ def parse_steps(
         UsageError: one is not written as it must be, or a feature is decoded, reshaped or padded twice.
     """
     decoded = [
-        *map(_tensor, listed_names(decode_tensor, "decode_tensor")),
-        *map(raw_step, listed_names(decode_raw, "decode_raw")),
+        *map(_tensor, conversions.listed_names(decode_tensor, "decode_tensor")),
+        *map(conversions.raw_step, conversions.listed_names(decode_raw, "decode_raw")),
     ]
-    shaped: list[ConversionStep] = [*map(reshape_step, listed_names(reshape, "reshape"))]
+    shaped: list[ConversionStep] = [*map(conversions.reshape_step, conversions.listed_names(reshape, "reshape"))]
     padded: list[ConversionStep] = [
-        *(_pad(text, "pad", False) for text in listed_names(pad, "pad")),
-        *(_pad(text, "pad_or_cut", True) for text in listed_names(pad_or_cut, "pad_or_cut")),
+        *(_pad(text, "pad", False) for text in conversions.listed_names(pad, "pad")),
+        *(_pad(text, "pad_or_cut", True) for text in conversions.listed_names(pad_or_cut, "pad_or_cut")),
     ]
-    padded += [MakeRagged(name.strip()) for text in listed_names(ragged, "ragged") for name in text.split(",")]
+    padded += [
+        MakeRagged(name.strip()) for text in conversions.listed_names(ragged, "ragged") for name in text.split(",")
+    ]
     for what, group in (("decoded", decoded), ("reshaped", shaped), ("padded or made ragged", padded)):
-        check_once([step.feature for step in group], what)
+        conversions.check_once([step.feature for step in group], what)
     return (*decoded, *shaped, *padded)
 
 
@@ -112,15 +105,15 @@ def parse_image_size(text: str, keyword: str = "resize") -> tuple[int, int]:
 
 
 def _tensor(text: str) -> DecodeTensor | Unresolved:
-    match = typed(text)
+    match = conversions.typed(text)
     if match is None:
         return AnyTensor(text)
     if match[1] or match[2] not in ITEM_BYTES:
         raise UsageError(
             f"{option('decode_tensor', text)}: FEATURE, or FEATURE=DTYPE[SHAPE] as in depth=float32[-1,4]; "
-            f"{CONVERSION_DTYPES}"
+            f"{conversions.CONVERSION_DTYPES}"
         )
-    return DecodeTensor(match[0], match[2], shape_of(match[3] or "", option("decode_tensor", text)))
+    return DecodeTensor(match[0], match[2], conversions.shape_of(match[3] or "", option("decode_tensor", text)))
 
 
 def _pad(text: str, keyword: str, cut: bool) -> Pad:

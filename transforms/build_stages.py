@@ -19,23 +19,7 @@ from recordmill.building.workers.shards import FinalShard, ShardAttempt, gap_of,
 from recordmill.building.workers.shared_files import Broadcast, SharedPlan
 from recordmill.building.workers.survey import Merge, Survey, merge_runs, plan_merges, survey, with_merged
 from recordmill.shards.manifest import Manifest
-from recordmill.transforms.beam_types import (
-    AsIter,
-    AsSingleton,
-    CombineFn,
-    CombineGlobally,
-    DoFn,
-    FlatMap,
-    Impulse,
-    Map,
-    ParDo,
-    PCollection,
-    PTransform,
-    Reshuffle,
-    TaggedOutput,
-    counter,
-    windowed,
-)
+from recordmill.transforms import beam_types
 
 ACCOUNTS, HISTOGRAMS = "accounts", "histograms"  # the outputs of whatever makes runs
 
@@ -46,7 +30,7 @@ BUILD_NAMESPACE = "recordmill"  # of all counters
 def count(**amounts: int) -> None:
     """Adds to counters of the job; to be called by the thread that Beam runs a step on."""
     for name, amount in amounts.items():
-        counter(BUILD_NAMESPACE, name).inc(amount)
+        beam_types.counter(BUILD_NAMESPACE, name).inc(amount)
 
 
 def numbers_below(_: bytes, count: int) -> Iterator[int]:
@@ -55,17 +39,19 @@ def numbers_below(_: bytes, count: int) -> Iterator[int]:
 
 
 @dataclass
-class ElementNumbers(PTransform):
+class ElementNumbers(beam_types.PTransform):
     """0, 1, ... and as many as that, spread over the workers; the graph that an engine is sent holds none of them."""
 
     count: int
 
-    def expand(self, pipeline: Any) -> PCollection:  # -> int
-        spread: PCollection = pipeline | Impulse() | FlatMap(numbers_below, self.count) | Reshuffle()
+    def expand(self, pipeline: Any) -> beam_types.PCollection:  # -> int
+        spread: beam_types.PCollection = (
+            pipeline | beam_types.Impulse() | beam_types.FlatMap(numbers_below, self.count) | beam_types.Reshuffle()
+        )
         return spread
 
 
-class IngestGroup(DoFn):
+class IngestGroup(beam_types.DoFn):
     """Groups of units to their accounts; where their keys lie is added up in the bundle."""
 
     def start_bundle(self) -> None:
@@ -80,10 +66,10 @@ class IngestGroup(DoFn):
 
     def finish_bundle(self) -> Iterable[object]:
         if self._total is not None:
-            yield TaggedOutput(HISTOGRAMS, windowed(self._total))
+            yield beam_types.TaggedOutput(HISTOGRAMS, beam_types.windowed(self._total))
 
 
-class _AddHistograms(CombineFn):
+class _AddHistograms(beam_types.CombineFn):
     """The histograms' monoid; the zero needs the plan's shape, so None stands for it."""
 
     def create_accumulator(self) -> Histogram | None:
@@ -166,7 +152,7 @@ def release(manifest: Manifest, plan: SharedPlan) -> Manifest:
 
 
 @dataclass
-class ShardStages(PTransform):
+class ShardStages(beam_types.PTransform):
     """Turns accounts of sorted runs in OUT, and where their keys lie, into a committed data set: gives its one
     Manifest.
 
@@ -177,43 +163,43 @@ class ShardStages(PTransform):
         local: shards are one element, and made on threads of one process.
     """
 
-    plan: SharedPlan | PCollection
+    plan: SharedPlan | beam_types.PCollection
     local: bool = False
 
-    def expand(self, ingested: Any) -> PCollection:  # {ACCOUNTS: Account, HISTOGRAMS: Histogram} -> Manifest
-        plan = self.plan if isinstance(self.plan, Broadcast) else AsSingleton(self.plan)
+    def expand(self, ingested: Any) -> beam_types.PCollection:  # {ACCOUNTS: Account, HISTOGRAMS: Histogram} -> Manifest
+        plan = self.plan if isinstance(self.plan, Broadcast) else beam_types.AsSingleton(self.plan)
         # One histogram a bundle, one in all: it fixes every cut. What is cut, and of which runs, is a file in OUT.
         surveyed = (
             ingested[HISTOGRAMS]
-            | "AddHistograms" >> CombineGlobally(_AddHistograms())
-            | "Survey" >> Map(survey_all, AsIter(ingested[ACCOUNTS]), plan)
+            | "AddHistograms" >> beam_types.CombineGlobally(_AddHistograms())
+            | "Survey" >> beam_types.Map(survey_all, beam_types.AsIter(ingested[ACCOUNTS]), plan)
         )
         # Of more runs than a shard is to be merged from: a level between. Mostly no element.
         merged = (
             surveyed
-            | "Merges" >> FlatMap(merges_of)
-            | "SpreadMerges" >> Reshuffle()
-            | "MergeRuns" >> Map(merge_some, AsSingleton(surveyed), plan)
+            | "Merges" >> beam_types.FlatMap(merges_of)
+            | "SpreadMerges" >> beam_types.Reshuffle()
+            | "MergeRuns" >> beam_types.Map(merge_some, beam_types.AsSingleton(surveyed), plan)
         )
-        listed = surveyed | "ListRuns" >> Map(list_merged, AsIter(merged), plan)
+        listed = surveyed | "ListRuns" >> beam_types.Map(list_merged, beam_types.AsIter(merged), plan)
         # One number a shard. What was made lies under names of the attempt, until the engine has accounted for it.
         made = (
             listed
-            | "Shards" >> FlatMap(packs_of, self.local)
-            | "SpreadShards" >> Reshuffle()
-            | "MakeShards" >> FlatMap(make_shards, AsSingleton(listed), plan)
-            | "Account" >> Reshuffle()
+            | "Shards" >> beam_types.FlatMap(packs_of, self.local)
+            | "SpreadShards" >> beam_types.Reshuffle()
+            | "MakeShards" >> beam_types.FlatMap(make_shards, beam_types.AsSingleton(listed), plan)
+            | "Account" >> beam_types.Reshuffle()
         )
-        gaps = made | "Gaps" >> FlatMap(gaps_of)
-        placed = made | "PlaceShards" >> FlatMap(name_shard, AsIter(gaps), plan)
+        gaps = made | "Gaps" >> beam_types.FlatMap(gaps_of)
+        placed = made | "PlaceShards" >> beam_types.FlatMap(name_shard, beam_types.AsIter(gaps), plan)
         # One element, also of no records: with it the last step runs once, when what it looks at is there.
-        manifest = listed | "Finish" >> Map(finish_build_stage, AsIter(placed), plan)
-        released: PCollection = manifest | "Release" >> Map(release, plan)
+        manifest = listed | "Finish" >> beam_types.Map(finish_build_stage, beam_types.AsIter(placed), plan)
+        released: beam_types.PCollection = manifest | "Release" >> beam_types.Map(release, plan)
         return released
 
 
 @dataclass
-class BuildStages(PTransform):
+class BuildStages(beam_types.PTransform):
     """Numbers of a plan's groups to a committed data set.
 
     Attributes:
@@ -222,9 +208,11 @@ class BuildStages(PTransform):
 
     plan: SharedPlan
 
-    def expand(self, groups: PCollection) -> PCollection:  # group -> Manifest
-        ingested: Any = groups | "Ingest" >> ParDo(IngestGroup(), self.plan).with_outputs(HISTOGRAMS, main=ACCOUNTS)
-        manifest: PCollection = of_both(ingested) | "Shard" >> ShardStages(self.plan)
+    def expand(self, groups: beam_types.PCollection) -> beam_types.PCollection:  # group -> Manifest
+        ingested: Any = groups | "Ingest" >> beam_types.ParDo(IngestGroup(), self.plan).with_outputs(
+            HISTOGRAMS, main=ACCOUNTS
+        )
+        manifest: beam_types.PCollection = of_both(ingested) | "Shard" >> ShardStages(self.plan)
         return manifest
 
 

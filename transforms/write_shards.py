@@ -39,22 +39,7 @@ from recordmill.sources.arrow.python_rows import batches_of_rows
 from recordmill.sources.values.conform import conform
 from recordmill.storage.codecs import SHARD_SUFFIXES
 from recordmill.storage.files import is_remote, output_path
-from recordmill.transforms.beam_types import (
-    AsSingleton,
-    BatchElements,
-    Create,
-    DoFn,
-    FlatMap,
-    Map,
-    ParDo,
-    PCollection,
-    PTransform,
-    Reshuffle,
-    TaggedOutput,
-    is_global,
-    typed,
-    windowed,
-)
+from recordmill.transforms import beam_types
 from recordmill.transforms.build_stages import ACCOUNTS, HISTOGRAMS, ShardStages, count, of_both
 
 _LOCAL_RUNNERS = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "SwitchingDirectRunner")
@@ -76,7 +61,7 @@ def _remove_failed() -> None:
 
 
 @dataclass
-class BatchDicts(PTransform):
+class BatchDicts(beam_types.PTransform):
     """A PCollection of dicts (feature name to value, missing ones absent or None) to RecordBatches of up to batch_rows
     rows.
     """
@@ -86,11 +71,11 @@ class BatchDicts(PTransform):
     def __post_init__(self) -> None:
         self.batch_rows = whole_number_of(self.batch_rows, "batch_rows", 1)
 
-    def expand(self, rows: PCollection) -> PCollection:  # {name: value} -> RecordBatch
+    def expand(self, rows: beam_types.PCollection) -> beam_types.PCollection:  # {name: value} -> RecordBatch
         return (
             rows
-            | BatchElements(min_batch_size=self.batch_rows, max_batch_size=self.batch_rows)
-            | FlatMap(_marked_batches).with_output_types(pa.RecordBatch)
+            | beam_types.BatchElements(min_batch_size=self.batch_rows, max_batch_size=self.batch_rows)
+            | beam_types.FlatMap(_marked_batches).with_output_types(pa.RecordBatch)
         )
 
 
@@ -141,8 +126,8 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(text or data or pa.types.is_binary_view(kind) or pa.types.is_null(kind))
 
 
-@typed(takes=pa.RecordBatch, gives=Manifest)
-class WriteShards(PTransform):
+@beam_types.typed(takes=pa.RecordBatch, gives=Manifest)
+class WriteShards(beam_types.PTransform):
     """Writes RecordBatches with the schema's columns as a data set at `out`; gives its one Manifest.
 
     The records have no position, so a record's key is a hash of its bytes, or of the column `key`; the same records
@@ -217,8 +202,8 @@ class WriteShards(PTransform):
         self.name = dataset_name(name, self.out)
         self.threads, self.memory_bytes = whole_number_of(threads, "threads", 1), bytes_of(memory, "memory")
 
-    def expand(self, batches: PCollection) -> PCollection:  # RecordBatch -> Manifest
-        if not is_global(batches):
+    def expand(self, batches: beam_types.PCollection) -> beam_types.PCollection:  # RecordBatch -> Manifest
+        if not beam_types.is_global(batches):
             raise UsageError(
                 "WriteShards writes one data set of all records: give a bounded PCollection in the global window "
                 "(beam.WindowInto(beam.window.GlobalWindows()))"
@@ -227,12 +212,17 @@ class WriteShards(PTransform):
         _composed.add(graph)
         local = type(batches.pipeline.runner).__name__ in _LOCAL_RUNNERS
         # after the shuffle engines keep what it was: a second start is then nobody's
-        plan = batches.pipeline | "Start" >> Create([graph]) | "Begin" >> Map(start_run, self) | "Keep" >> Reshuffle()
-        ingested = batches | "Ingest" >> ParDo(_IngestBatches(), AsSingleton(plan)).with_outputs(
+        plan = (
+            batches.pipeline
+            | "Start" >> beam_types.Create([graph])
+            | "Begin" >> beam_types.Map(start_run, self)
+            | "Keep" >> beam_types.Reshuffle()
+        )
+        ingested = batches | "Ingest" >> beam_types.ParDo(_IngestBatches(), beam_types.AsSingleton(plan)).with_outputs(
             HISTOGRAMS, main=ACCOUNTS
         )
-        manifest: PCollection = of_both(ingested) | "Shard" >> ShardStages(plan, local)
-        return manifest | "LetGo" >> Map(_let_go, AsSingleton(plan))
+        manifest: beam_types.PCollection = of_both(ingested) | "Shard" >> ShardStages(plan, local)
+        return manifest | "LetGo" >> beam_types.Map(_let_go, beam_types.AsSingleton(plan))
 
 
 def start_run(graph: str, options: WriteShards) -> SharedPlan:
@@ -268,7 +258,7 @@ def start_run(graph: str, options: WriteShards) -> SharedPlan:
     return begin_build(plan, job_folder)
 
 
-class _IngestBatches(DoFn):
+class _IngestBatches(beam_types.DoFn):
     """Collects a bundle's batches in one RunWriter; gives accounts as runs fill and when the bundle ends."""
 
     _bench: contextlib.AbstractContextManager[BuildPlan] | None = None  # of the bundle at work
@@ -313,8 +303,8 @@ class _IngestBatches(DoFn):
             runs = () if self._writer.empty else (self._writer.finish(),)
             account = self._account(runs, self._rejects.close())
             self._leave()
-            yield windowed(account)
-            yield TaggedOutput(HISTOGRAMS, windowed(self._writer.histogram))
+            yield beam_types.windowed(account)
+            yield beam_types.TaggedOutput(HISTOGRAMS, beam_types.windowed(self._writer.histogram))
 
     def _account(self, runs: tuple[RunFile, ...], rejected: Rejected) -> Account:
         """The bundle's account since the last one; its rejects are told once, at its end."""

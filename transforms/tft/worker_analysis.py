@@ -21,15 +21,7 @@ from typing import Any
 
 from recordmill.base.errors import DataError
 from recordmill.base.progress import progress_of
-from recordmill.building.workers.shared_files import (
-    ATTEMPTS_FOLDER,
-    SHARED,
-    NotSharedError,
-    SentPlan,
-    SharedFolder,
-    SharedPlan,
-    workbench,
-)
+from recordmill.building.workers import shared_files
 from recordmill.schemas.feature import Schema
 from recordmill.storage.files import create_file, open_file, put_if_absent, read_range, stat, write_all
 from recordmill.storage.folders import fetch_file, join, make_folder
@@ -82,7 +74,7 @@ class AnalyzeGroups(PTransform):
         function: as in `FitTransform`.
     """
 
-    plan: SharedPlan
+    plan: shared_files.SharedPlan
     split: str
     inputs: Schema
     function: PreprocessingFunction
@@ -99,11 +91,11 @@ class AnalyzeGroups(PTransform):
 
 
 def analyse_group(
-    group: int, plan: SharedPlan, split: str, inputs: Schema, function: PreprocessingFunction
+    group: int, plan: shared_files.SharedPlan, split: str, inputs: Schema, function: PreprocessingFunction
 ) -> Iterator[AnalysisPart]:
     """Analyses a group of units; gives nothing where it has no record of the split."""
     job_folder = plan.job_folder
-    with job_folder.attach().alive(), workbench(plan) as bench:
+    with job_folder.attach().alive(), shared_files.workbench(plan) as bench:
         if next(split_batches((group,), bench.reference(), split, inputs), None) is None:
             return
         path = join(bench.folder, "analysis.found")
@@ -115,7 +107,7 @@ def analyse_group(
 
         run_locally(construct, (), bench.folder, progress_of(bench.folder))
         size = stat(path).size_bytes
-        yield AnalysisPart(group, os.path.basename(job_folder.hand_over(path, ATTEMPTS_FOLDER)), size)
+        yield AnalysisPart(group, os.path.basename(job_folder.hand_over(path, shared_files.ATTEMPTS_FOLDER)), size)
 
 
 def keep_analyses(batches: PCollection, inputs: Schema, function: PreprocessingFunction, path: str) -> None:
@@ -178,7 +170,7 @@ class FitAnalyses(PTransform):
         analyses: paths of the files.
     """
 
-    plan: SentPlan
+    plan: shared_files.SentPlan
     split: str
     inputs: Schema
     function: PreprocessingFunction
@@ -207,14 +199,14 @@ class FitAnalyses(PTransform):
         return publish(packs.pipeline, self.target, model, metadata)
 
 
-def list_parts(_: None, made: Iterable[AnalysisPart], plan: SharedPlan) -> int:
+def list_parts(_: None, made: Iterable[AnalysisPart], plan: shared_files.SharedPlan) -> int:
     """Puts the list of what the engine accounted for into OUT; gives how many they are. The first list stays."""
     listed = sorted((asdict(one) for one in made), key=lambda one: int(one["group"]))
-    put_if_absent(plan.job_folder.run(SHARED, _LIST), json.dumps(listed).encode())
+    put_if_absent(plan.job_folder.run(shared_files.SHARED, _LIST), json.dumps(listed).encode())
     return len(listed)
 
 
-def fetch_analyses(job_folder: SharedFolder, folder: str) -> list[str]:
+def fetch_analyses(job_folder: shared_files.SharedFolder, folder: str) -> list[str]:
     """Copies what the workers found into a folder of this machine.
 
     Returns:
@@ -227,29 +219,31 @@ def fetch_analyses(job_folder: SharedFolder, folder: str) -> list[str]:
     make_folder(folder)
     paths = [_fetch(job_folder, part, folder) for part in _listed(job_folder)]
     if any(read_keys(path) != read_keys(paths[0]) for path in paths):
-        raise DataError("workers were given another transform than others", source=job_folder.run(ATTEMPTS_FOLDER))
+        raise DataError(
+            "workers were given another transform than others", source=job_folder.run(shared_files.ATTEMPTS_FOLDER)
+        )
     return paths
 
 
-def _fetch(job_folder: SharedFolder, part: AnalysisPart, folder: str) -> str:
-    path, copy = job_folder.run(ATTEMPTS_FOLDER, part.name), join(folder, part.name)
+def _fetch(job_folder: shared_files.SharedFolder, part: AnalysisPart, folder: str) -> str:
+    path, copy = job_folder.run(shared_files.ATTEMPTS_FOLDER, part.name), join(folder, part.name)
     try:
         if (size := stat(path).size_bytes) != part.size_bytes:
             raise DataError(f"{size} bytes, where {part.size_bytes} were written", source=path)
         fetch_file(path, copy)
     except FileNotFoundError:
-        raise NotSharedError(path, job_folder.out, "this machine,") from None
+        raise shared_files.NotSharedError(path, job_folder.out, "this machine,") from None
     return copy
 
 
-def _listed(job_folder: SharedFolder) -> list[AnalysisPart]:
-    path = job_folder.run(SHARED, _LIST)
+def _listed(job_folder: shared_files.SharedFolder) -> list[AnalysisPart]:
+    path = job_folder.run(shared_files.SHARED, _LIST)
     try:
         parts = [AnalysisPart(**one) for one in json.loads(read_range(path).tobytes())]
         if all(_NAME.fullmatch(part.name) for part in parts):
             return parts
     except FileNotFoundError:
-        raise NotSharedError(path, job_folder.out, "this machine,") from None
+        raise shared_files.NotSharedError(path, job_folder.out, "this machine,") from None
     except (ValueError, TypeError):
         pass
     raise DataError("is not what this build has written there", source=path)

@@ -7,36 +7,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
-from recordmill.options.option import (
-    LOOK,
-    REPEATED,
-    REPORT,
-    RUN,
-    BeamArgsOption,
-    ColumnsOption,
-    JsonOption,
-    MaxRejectsOption,
-    MemoryOption,
-    Option,
-    Options,
-    OverwriteOption,
-    PreflightOption,
-    QuietOption,
-    RunnerOption,
-    SchemaOption,
-    SplitOption,
-    StorageRequestsOption,
-    ThreadsOption,
-    declared_options,
-)
+from recordmill.options import option
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
 
-_output = partial(Option, group="the output", decides=True)
-_choice = partial(Option, group="which records", decides=True)
+_output = partial(option.Option, group="the output", decides=True)
+_choice = partial(option.Option, group="which records", decides=True)
 _conversion = partial(
-    Option, group="conversions (each may be given for several features; done in this order)", decides=True
+    option.Option, group="conversions (each may be given for several features; done in this order)", decides=True
 )
 WhereOption = Annotated[
     "str | pc.Expression | None",
@@ -50,20 +29,23 @@ WhereOption = Annotated[
 DecodeRawOption = Annotated[
     str | Sequence[str] | None,
     _conversion(
-        "bytes that are an array's memory to that array", form=REPEATED, metavar="FEATURE=DTYPE[SHAPE]", common=True
+        "bytes that are an array's memory to that array",
+        form=option.REPEATED,
+        metavar="FEATURE=DTYPE[SHAPE]",
+        common=True,
     ),
 ]
 ReshapeOption = Annotated[
     str | Sequence[str] | None,
     _conversion(
-        "the same values in another shape; -1: what follows, or varies", form=REPEATED, metavar="FEATURE=[SHAPE]"
+        "the same values in another shape; -1: what follows, or varies", form=option.REPEATED, metavar="FEATURE=[SHAPE]"
     ),
 ]
-_look = partial(Option, group=LOOK, common=True)
-_report = partial(Option, group=REPORT, common=True)
-_check = partial(Option, group="the check", common=True)
-_stores = partial(Option, group="stores")
-_batches = partial(Option, group="the batches", common=True, shell_only=True)
+_look = partial(option.Option, group=option.LOOK, common=True)
+_report = partial(option.Option, group=option.REPORT, common=True)
+_check = partial(option.Option, group="the check", common=True)
+_stores = partial(option.Option, group="stores")
+_batches = partial(option.Option, group="the batches", common=True, shell_only=True)
 InferFromOption = Annotated[
     str | int | None,
     _look(
@@ -111,7 +93,7 @@ class ReadKeywords(TypedDict, total=False):
         Literal["parquet", "npy", "npz", "arrow", "jsonl", "csv", "files"],
         _output("the format", "parquet", common=True),
     ]
-    overwrite: Annotated[OverwriteOption, {"help": "replace the result that OUT holds", "group": "the output"}]
+    overwrite: Annotated[option.OverwriteOption, {"help": "replace the result that OUT holds", "group": "the output"}]
     file_size: Annotated[str | int, _output("shards' bytes per Parquet or Arrow file", "512MiB", metavar="SIZE")]
     row_group_rows: Annotated[
         int | None, _output("rows of a Parquet row group", default_text="as many as --row-group-size holds")
@@ -130,8 +112,8 @@ class ReadKeywords(TypedDict, total=False):
         str | None,
         _output("of --to files: the text or whole number that names them ('' for the record's number)", metavar="NAME"),
     ]
-    columns: Annotated[ColumnsOption, {"group": "which records"}]
-    split: Annotated[SplitOption, {"group": "which records"}]
+    columns: Annotated[option.ColumnsOption, {"group": "which records"}]
+    split: Annotated[option.SplitOption, {"group": "which records"}]
     limit: Annotated[
         int | None,
         _choice("only the first N records of each split (of those left by --where and --sample)", common=True),
@@ -163,7 +145,7 @@ class ReadKeywords(TypedDict, total=False):
         str | Sequence[str] | None,
         _conversion(
             "bytes written by tf.io.serialize_tensor to a tensor",
-            form=REPEATED,
+            form=option.REPEATED,
             metavar="FEATURE[=DTYPE[SHAPE]]",
             common=True,
         ),
@@ -174,52 +156,52 @@ class ReadKeywords(TypedDict, total=False):
         str | Sequence[str] | None,
         _conversion(
             "a list to a fixed length; a longer one is a bad record",
-            form=REPEATED,
+            form=option.REPEATED,
             metavar="FEATURE=LENGTH:VALUE",
             common=True,
         ),
     ]
     pad_or_cut: Annotated[
         str | Sequence[str] | None,
-        _conversion("the same, but a longer one loses its end", form=REPEATED, metavar="FEATURE=LENGTH:VALUE"),
+        _conversion("the same, but a longer one loses its end", form=option.REPEATED, metavar="FEATURE=LENGTH:VALUE"),
     ]
     ragged: Annotated[
         str | Sequence[str] | None,
         _conversion(
             "a list of variable length, also if all records hold equally many items",
-            form=REPEATED,
+            form=option.REPEATED,
             metavar="FEATURE,...",
         ),
     ]
-    schema: Annotated[SchemaOption, {"group": "what the records hold"}]
-    max_rejects: Annotated[MaxRejectsOption, {"group": "what the records hold"}]
-    memory: MemoryOption
-    threads: ThreadsOption
-    storage_requests: StorageRequestsOption
+    schema: Annotated[option.SchemaOption, {"group": "what the records hold"}]
+    max_rejects: Annotated[option.MaxRejectsOption, {"group": "what the records hold"}]
+    memory: option.MemoryOption
+    threads: option.ThreadsOption
+    storage_requests: option.StorageRequestsOption
     runner: Annotated[
-        RunnerOption, {"default_text": "threads of this process, without Beam", "excludes": (("dry_run", None),)}
+        option.RunnerOption, {"default_text": "threads of this process, without Beam", "excludes": (("dry_run", None),)}
     ]
-    beam_args: Annotated[BeamArgsOption, {"needs": ("runner",)}]
-    preflight: PreflightOption
+    beam_args: Annotated[option.BeamArgsOption, {"needs": ("runner",)}]
+    preflight: option.PreflightOption
 
 
 class _ReadShell(TypedDict, total=False):
-    quiet: QuietOption
-    json: Annotated[JsonOption, {"help": "print a machine-readable result on stdout", "group": "the run"}]
+    quiet: option.QuietOption
+    json: Annotated[option.JsonOption, {"help": "print a machine-readable result on stdout", "group": "the run"}]
 
 
 class OpenKeywords(TypedDict, total=False):
     """The options of `recordmill open`."""
 
-    split: SplitOption
-    columns: ColumnsOption
-    schema: SchemaOption
-    threads: ThreadsOption
+    split: option.SplitOption
+    columns: option.ColumnsOption
+    schema: option.SchemaOption
+    threads: option.ThreadsOption
     infer_from: InferFromOption
     where: WhereOption
     cache: CacheOption
     cache_bytes: CacheBytesOption
-    storage_requests: StorageRequestsOption
+    storage_requests: option.StorageRequestsOption
     decode_raw: DecodeRawOption
     reshape: ReshapeOption
 
@@ -231,47 +213,50 @@ class HeadKeywords(TypedDict, total=False):
     at: Annotated[
         int | None, _look("begin with record I; negative numbers count from the end", metavar="I", shell_only=True)
     ]
-    split: SplitOption
-    columns: ColumnsOption
-    storage_requests: StorageRequestsOption
+    split: option.SplitOption
+    columns: option.ColumnsOption
+    storage_requests: option.StorageRequestsOption
 
 
 class InspectKeywords(TypedDict, total=False):
     """The options of `recordmill inspect`."""
 
-    split: SplitOption
+    split: option.SplitOption
     infer_from: InferFromOption
-    schema: SchemaOption
+    schema: option.SchemaOption
     max_rejects: Annotated[
-        MaxRejectsOption, {"help": "how many records may be damaged; they are counted and left out", "group": LOOK}
+        option.MaxRejectsOption,
+        {"help": "how many records may be damaged; they are counted and left out", "group": option.LOOK},
     ]
     emit: Annotated[
         Literal["schema", "parse-spec", "reader"] | None,
         _report("print this, to go on with, instead of the report", shell_only=True),
     ]
-    json: JsonOption
-    threads: ThreadsOption
-    storage_requests: StorageRequestsOption
-    quiet: QuietOption
+    json: option.JsonOption
+    threads: option.ThreadsOption
+    storage_requests: option.StorageRequestsOption
+    quiet: option.QuietOption
 
 
 class StatsKeywords(TypedDict, total=False):
     """The options of `recordmill stats`."""
 
-    split: SplitOption
-    columns: ColumnsOption
-    schema: SchemaOption
+    split: option.SplitOption
+    columns: option.ColumnsOption
+    schema: option.SchemaOption
     recount: RecountOption
-    max_rejects: Annotated[MaxRejectsOption, {"help": "how many records of raw data may be unusable", "group": LOOK}]
+    max_rejects: Annotated[
+        option.MaxRejectsOption, {"help": "how many records of raw data may be unusable", "group": option.LOOK}
+    ]
     out: Annotated[
         str | os.PathLike[str] | None,
         _report("a file for them, as TensorFlow Data Validation reads it", metavar="FILE", short="-o"),
     ]
-    overwrite: Annotated[OverwriteOption, {"help": "replace FILE", "group": REPORT}]
-    json: Annotated[JsonOption, {"help": "print them as JSON"}]
-    threads: ThreadsOption
-    storage_requests: StorageRequestsOption
-    quiet: QuietOption
+    overwrite: Annotated[option.OverwriteOption, {"help": "replace FILE", "group": option.REPORT}]
+    json: Annotated[option.JsonOption, {"help": "print them as JSON"}]
+    threads: option.ThreadsOption
+    storage_requests: option.StorageRequestsOption
+    quiet: option.QuietOption
 
 
 class CheckKeywords(TypedDict, total=False):
@@ -283,42 +268,44 @@ class CheckKeywords(TypedDict, total=False):
             "another data set, its statistics.pb, a schema.pbtxt, or rules (.yaml); may be given several times; "
             "without, its splits are compared, and records that stand there twice looked for",
             (),
-            form=REPEATED,
+            form=option.REPEATED,
             metavar="OTHER",
         ),
     ]
     recount: Annotated[bool, _check("read the records of data sets that were built without statistics, too", False)]
     memory: Annotated[
-        MemoryOption, {"help": "what digests of records may take; more lie in files", "group": "the check"}
+        option.MemoryOption, {"help": "what digests of records may take; more lie in files", "group": "the check"}
     ]
-    threads: ThreadsOption
-    storage_requests: StorageRequestsOption
-    quiet: Annotated[QuietOption, {"help": "no progress and no summary, only what is wrong", "group": REPORT}]
-    json: Annotated[JsonOption, {"help": "print what is wrong as JSON"}]
+    threads: option.ThreadsOption
+    storage_requests: option.StorageRequestsOption
+    quiet: Annotated[
+        option.QuietOption, {"help": "no progress and no summary, only what is wrong", "group": option.REPORT}
+    ]
+    json: Annotated[option.JsonOption, {"help": "print what is wrong as JSON"}]
 
 
 class ReportKeywords(TypedDict, total=False):
     """The options of `recordmill report`."""
 
-    split: SplitOption
-    columns: ColumnsOption
-    schema: SchemaOption
+    split: option.SplitOption
+    columns: option.ColumnsOption
+    schema: option.SchemaOption
     out: Annotated[
         str | os.PathLike[str] | None, _report("the HTML file", default_text="report.html", metavar="FILE", short="-o")
     ]
-    overwrite: Annotated[OverwriteOption, {"help": "replace FILE", "group": REPORT}]
-    threads: ThreadsOption
-    storage_requests: StorageRequestsOption
-    quiet: QuietOption
+    overwrite: Annotated[option.OverwriteOption, {"help": "replace FILE", "group": option.REPORT}]
+    threads: option.ThreadsOption
+    storage_requests: option.StorageRequestsOption
+    quiet: option.QuietOption
 
 
 class BenchKeywords(TypedDict, total=False):
     """The options of `recordmill bench`."""
 
-    split: SplitOption
-    columns: ColumnsOption
-    where: Annotated[WhereOption, {"group": LOOK}]
-    schema: SchemaOption
+    split: option.SplitOption
+    columns: option.ColumnsOption
+    where: Annotated[WhereOption, {"group": option.LOOK}]
+    schema: option.SchemaOption
     batch_size: Annotated[int, _batches("records of a batch", 256)]
     shuffle: Annotated[
         Literal["none", "window", "global"],
@@ -341,62 +328,68 @@ class BenchKeywords(TypedDict, total=False):
         ),
     ]
     memory_bytes: Annotated[str, _batches("what may be read ahead", "512MiB", metavar="SIZE")]
-    seconds: Annotated[float, _batches("how long to take batches; an epoch at the most", 5.0, metavar="S", group=RUN)]
+    seconds: Annotated[
+        float, _batches("how long to take batches; an epoch at the most", 5.0, metavar="S", group=option.RUN)
+    ]
     cache: CacheOption
     cache_bytes: CacheBytesOption
-    threads: ThreadsOption
-    storage_requests: StorageRequestsOption
-    json: Annotated[JsonOption, {"group": RUN}]
+    threads: option.ThreadsOption
+    storage_requests: option.StorageRequestsOption
+    json: Annotated[option.JsonOption, {"group": option.RUN}]
 
 
 class VerifyKeywords(TypedDict, total=False):
     """The options of `recordmill verify`."""
 
     mend: Annotated[bool, _check("write the files that follow from the manifest anew where they differ from it", False)]
-    threads: ThreadsOption
-    storage_requests: StorageRequestsOption
-    quiet: Annotated[QuietOption, {"help": "no progress and no summary, only what is wrong", "group": REPORT}]
-    json: Annotated[JsonOption, {"help": "print the findings as JSON"}]
+    threads: option.ThreadsOption
+    storage_requests: option.StorageRequestsOption
+    quiet: Annotated[
+        option.QuietOption, {"help": "no progress and no summary, only what is wrong", "group": option.REPORT}
+    ]
+    json: Annotated[option.JsonOption, {"help": "print the findings as JSON"}]
 
 
 class DoctorKeywords(TypedDict, total=False):
     """The options of `recordmill doctor`."""
 
-    runner: Annotated[RunnerOption, {"group": "what is looked at", "common": True}]
-    beam_args: BeamArgsOption
+    runner: Annotated[option.RunnerOption, {"group": "what is looked at", "common": True}]
+    beam_args: option.BeamArgsOption
     out: Annotated[
         str | None,
-        Option("the folder of a data set to be", metavar="OUT", short="-o", group="what is looked at", common=True),
+        option.Option(
+            "the folder of a data set to be", metavar="OUT", short="-o", group="what is looked at", common=True
+        ),
     ]
-    overwrite: Annotated[OverwriteOption, {"help": "OUT may hold a data set", "group": "what is looked at"}]
-    storage_requests: StorageRequestsOption
-    json: JsonOption
+    overwrite: Annotated[option.OverwriteOption, {"help": "OUT may hold a data set", "group": "what is looked at"}]
+    storage_requests: option.StorageRequestsOption
+    json: option.JsonOption
 
 
 class StatusKeywords(TypedDict, total=False):
     """The options of `recordmill status`."""
 
-    storage_requests: Annotated[StorageRequestsOption, {"group": REPORT}]
-    json: JsonOption
+    storage_requests: Annotated[option.StorageRequestsOption, {"group": option.REPORT}]
+    json: option.JsonOption
 
 
 class CleanKeywords(TypedDict, total=False):
     """The options of `recordmill clean`."""
 
-    remove: Annotated[bool, Option("remove what is listed", False, group="the work", common=True)]
-    storage_requests: Annotated[StorageRequestsOption, {"group": "the work"}]
-    json: Annotated[JsonOption, {"group": "the work"}]
+    remove: Annotated[bool, option.Option("remove what is listed", False, group="the work", common=True)]
+    storage_requests: Annotated[option.StorageRequestsOption, {"group": "the work"}]
+    json: Annotated[option.JsonOption, {"group": "the work"}]
 
 
-READ: Options = declared_options(_ReadOut, ReadKeywords, _ReadShell)
-OPEN: Options = declared_options(OpenKeywords)
-HEAD: Options = declared_options(HeadKeywords)
-INSPECT: Options = declared_options(InspectKeywords)
-STATS: Options = declared_options(StatsKeywords)
-CHECK_OPTIONS: Options = declared_options(CheckKeywords)
-REPORT_OPTIONS: Options = declared_options(ReportKeywords)
-BENCH: Options = declared_options(BenchKeywords)
-VERIFY: Options = declared_options(VerifyKeywords)
-DOCTOR: Options = declared_options(DoctorKeywords)
-STATUS: Options = declared_options(StatusKeywords)
-CLEAN: Options = declared_options(CleanKeywords)
+READ: option.Options = option.declared_options(_ReadOut, ReadKeywords, _ReadShell)
+OPEN: option.Options = option.declared_options(OpenKeywords)
+HEAD: option.Options = option.declared_options(HeadKeywords)
+INSPECT: option.Options = option.declared_options(InspectKeywords)
+STATS: option.Options = option.declared_options(StatsKeywords)
+CHECK_OPTIONS: option.Options = option.declared_options(CheckKeywords)
+REPORT_OPTIONS: option.Options = option.declared_options(ReportKeywords)
+BENCH: option.Options = option.declared_options(BenchKeywords)
+VERIFY: option.Options = option.declared_options(VerifyKeywords)
+DOCTOR: option.Options = option.declared_options(DoctorKeywords)
+STATUS: option.Options = option.declared_options(StatusKeywords)
+CLEAN: option.Options = option.declared_options(CleanKeywords)

@@ -24,16 +24,8 @@ from recordmill.reader.images.columns import image_features
 from recordmill.reader.images.decode import Encoded
 from recordmill.reader.options.images import Images
 from recordmill.records.example.flat_arrays import Flat, to_flat
+from recordmill.records.images import similarity
 from recordmill.records.images.header import BadImage
-from recordmill.records.images.similarity import (
-    GREY_SIDE,
-    HASH_WORDS,
-    NEAR_CORRELATION,
-    correlations,
-    difference_hash,
-    luma,
-    small_grey,
-)
 from recordmill.records.tfrecord.frames import HEADER_BYTES
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.splits import TRAIN
@@ -46,8 +38,8 @@ if TYPE_CHECKING:
     from recordmill.reader.scanner import Scanner
 
 
-_WHOLE = Images(GREY_SIDE, GREY_SIDE, orientation=True)
-_GREY_BYTES = GREY_SIDE * GREY_SIDE
+_WHOLE = Images(similarity.GREY_SIDE, similarity.GREY_SIDE, orientation=True)
+_GREY_BYTES = similarity.GREY_SIDE * similarity.GREY_SIDE
 _PAIRS_AT_ONCE = 1024  # whose greys are in memory, as float64: 32 MiB with what is made of them
 
 _Looks = tuple[Int64s, int, U64, Bytes]  # records, their split, [n, HASH_WORDS] hashes, [n, _GREY_BYTES] greys
@@ -65,7 +57,11 @@ def near_images(dataset: Scanner, feature: str, progress: Callable[[int], None] 
     folder = make_scratch("greys-")
     try:
         path = join(folder, "greys")
-        numbers, splits, hashes = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty((0, HASH_WORDS), "u8")]
+        numbers, splits, hashes = (
+            [np.empty(0, np.int64)],
+            [np.empty(0, np.int64)],
+            [np.empty((0, similarity.HASH_WORDS), "u8")],
+        )
         with create_file(path) as file:
             for records, split, some, greys in _looks(dataset, feature, progress):
                 numbers.append(records)
@@ -107,10 +103,10 @@ def _looks(dataset: Scanner, feature: str, progress: Callable[[int], None] | Non
 
 def _look_of(data: npt.NDArray[Any], splits: Int64s, row: int) -> tuple[U64, Bytes] | None:
     try:
-        grey = luma(Encoded(data[splits[row] : splits[row + 1]], _WHOLE).pixels())
+        grey = similarity.luma(Encoded(data[splits[row] : splits[row + 1]], _WHOLE).pixels())
     except BadImage:
         return None
-    return difference_hash(grey), small_grey(grey)
+    return similarity.difference_hash(grey), similarity.small_grey(grey)
 
 
 def _alike(numbers: Int64s, splits: Int64s, hashes: U64, greys: Bytes) -> Repeated:
@@ -130,7 +126,7 @@ def _alike(numbers: Int64s, splits: Int64s, hashes: U64, greys: Bytes) -> Repeat
     for first, second in near_pairs(hashes):
         for begin in range(0, len(first), _PAIRS_AT_ONCE):
             one, other = first[begin : begin + _PAIRS_AT_ONCE], second[begin : begin + _PAIRS_AT_ONCE]
-            is_alike = correlations(greys[one], greys[other]) >= NEAR_CORRELATION
+            is_alike = similarity.correlations(greys[one], greys[other]) >= similarity.NEAR_CORRELATION
             one, other = one[is_alike], other[is_alike]
             add(one, other)
             differ = splits[one] != splits[other]

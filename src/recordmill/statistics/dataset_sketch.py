@@ -24,16 +24,9 @@ from recordmill.records.example.flat_arrays import Flat, to_flat
 from recordmill.records.images.pixels import PixelSums
 from recordmill.schemas.arrow import from_arrow, to_arrow
 from recordmill.schemas.feature import Feature, Schema
+from recordmill.statistics import value_sketch
 from recordmill.statistics.number_sketch import NumberSketch
 from recordmill.statistics.pixel_sketch import PixelSketch
-from recordmill.statistics.value_sketch import (
-    PendingNumbers,
-    PendingTexts,
-    ValueSketch,
-    ValueTexts,
-    hash_numbers,
-    hash_texts,
-)
 
 MOST_KEPT, FEWEST_KEPT = 4096, 64  # that a feature keeps with their counts, and as many occurrences of texts
 LABELS_KEPT = 1 << 16  # values of a label that are all kept
@@ -99,25 +92,25 @@ class FeatureSketch:
         if is_label:
             most = max(LABELS_KEPT, len(feature.classes or ()))
         self.is_text = feature.dtype == "string"
-        self.sample = ValueSketch(min(most, MOST_KEPT) // 2) if self.is_text else None
+        self.sample = value_sketch.ValueSketch(min(most, MOST_KEPT) // 2) if self.is_text else None
         self.pixels = pixels
         if is_float:  # of which no value is frequent, mostly
             most //= 4
-        self.values = ValueSketch(most) if self.is_bytes or feature.inner_size == 1 else None
-        self._texts = {"values": ValueTexts(), "sample": ValueTexts()}
-        self._pending: list[PendingNumbers | PendingTexts] = []
+        self.values = value_sketch.ValueSketch(most) if self.is_bytes or feature.inner_size == 1 else None
+        self._texts = {"values": value_sketch.ValueTexts(), "sample": value_sketch.ValueTexts()}
+        self._pending: list[value_sketch.PendingNumbers | value_sketch.PendingTexts] = []
         if self.lengths is not None:
-            self._pending_lengths = PendingNumbers(pending, self.lengths.add)
+            self._pending_lengths = value_sketch.PendingNumbers(pending, self.lengths.add)
             self._pending.append(self._pending_lengths)
         if self.is_text:
-            self._pending_texts = PendingTexts(pending, self._count_texts)
+            self._pending_texts = value_sketch.PendingTexts(pending, self._count_texts)
             self._pending.append(self._pending_texts)
         elif self.sizes is not None and self.values is not None:  # of binary values, which nobody reads
-            self._pending_sizes = PendingNumbers(pending, self.sizes.add)
-            self._pending_hashes = PendingNumbers(pending, self.values.add)
+            self._pending_sizes = value_sketch.PendingNumbers(pending, self.sizes.add)
+            self._pending_hashes = value_sketch.PendingNumbers(pending, self.values.add)
             self._pending += [self._pending_sizes, self._pending_hashes]
         else:
-            self._pending_numbers = PendingNumbers(pending, self._count_numbers)
+            self._pending_numbers = value_sketch.PendingNumbers(pending, self._count_numbers)
             self._pending.append(self._pending_numbers)
 
     def add(self, flat: Flat, keys: U64, rows: Int64s | None, sums: PixelSums | None = None) -> None:
@@ -154,13 +147,13 @@ class FeatureSketch:
             return
         if self.is_float:
             numbers = numbers[~np.isnan(numbers)].astype(np.float64) + 0.0  # -0.0 becomes 0.0
-        self.values.add(hash_numbers(numbers))
+        self.values.add(value_sketch.hash_numbers(numbers))
 
     def _add_texts(self, flat: Flat, chosen: slice | Int64s, keys: U64 | None, to_decode: bool) -> None:
         assert flat.value_splits is not None
         starts = np.ascontiguousarray(flat.value_splits[:-1][chosen])
         ends = np.ascontiguousarray(flat.value_splits[1:][chosen])
-        hashes = hash_texts(flat.values, starts, ends)
+        hashes = value_sketch.hash_texts(flat.values, starts, ends)
         if keys is not None:
             self._pending_texts.add(hashes, keys, flat.values, starts, ends)
             return
@@ -174,7 +167,7 @@ class FeatureSketch:
         assert self.values is not None
         assert self.sample is not None
         self.sizes.add(sizes)
-        occurrences = hash_numbers(hashes ^ hash_numbers(keys))
+        occurrences = value_sketch.hash_numbers(hashes ^ value_sketch.hash_numbers(keys))
         for name, sketch, some in (("values", self.values, hashes), ("sample", self.sample, occurrences)):
             new, places = sketch.add(some)
             if len(new):
@@ -206,7 +199,7 @@ class FeatureSketch:
             sketch = getattr(self, name)
             if isinstance(sketch, NumberSketch | PixelSketch):
                 fields[name] = sketch.to_fields()
-            elif isinstance(sketch, ValueSketch):
+            elif isinstance(sketch, value_sketch.ValueSketch):
                 hashes, counts = sketch.smallest()
                 texts = self._texts[name].keep(hashes).to_pylist() if self.is_text else None
                 fields[name] = {"hashes": hashes, "counts": counts, "is_whole": sketch.is_whole, "texts": texts}
@@ -222,7 +215,7 @@ class FeatureSketch:
                 sketch.set_fields({each: arrays[each] if each in arrays else known[each].as_py() for each in known})
             elif isinstance(sketch, PixelSketch):
                 sketch.set_fields({each: known[each].as_py() for each in known})
-            elif isinstance(sketch, ValueSketch):
+            elif isinstance(sketch, value_sketch.ValueSketch):
                 hashes, counts = (known[each].values.to_numpy() for each in ("hashes", "counts"))
                 sketch.set_smallest(hashes, counts, known["is_whole"].as_py())
                 if self.is_text:

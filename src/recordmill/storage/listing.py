@@ -17,21 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.errors import UsageError
+from recordmill.storage import walk
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import input_path, is_remote, plain_name, read_blocks, stat, stat_of
 from recordmill.storage.folders import is_folder, real_path
-from recordmill.storage.walk import (
-    UNFINISHED,
-    FileEntry,
-    Ignored,
-    has_magic,
-    look_for_runs,
-    no_data_set,
-    unfinished_in,
-    walk_disk,
-    walk_store,
-    within,
-)
 
 _SHOWN = 3  # names in a message
 _BLOCK_BYTES = 1 << 20  # of a list of names
@@ -115,10 +104,10 @@ def list_inputs(inputs: Sequence[str], *, follow_links: bool = False, data_exten
         inputs = [os.fspath(inputs)]
     if not inputs:
         raise UsageError("no INPUT: name files, folders, a quoted glob or @list.txt")
-    ignored = Ignored(data_extensions)
+    ignored = walk.Ignored(data_extensions)
     roots: list[Root] = []
     named, all_named = set[str](), set[int]()
-    found: list[list[FileEntry]] = []  # [INPUT], those of a list in the order of its lines
+    found: list[list[walk.FileEntry]] = []  # [INPUT], those of a list in the order of its lines
     for ordinal, given in enumerate(map(os.fspath, inputs)):
         root, files, by_name = _resolve(given, follow_links, ignored)
         roots.append(root)
@@ -146,7 +135,7 @@ def list_inputs(inputs: Sequence[str], *, follow_links: bool = False, data_exten
 
 
 def _leave_out_unfinished(
-    found: list[list[FileEntry]], ignored: Ignored, named: Collection[str], all_named: Collection[int]
+    found: list[list[walk.FileEntry]], ignored: walk.Ignored, named: Collection[str], all_named: Collection[int]
 ) -> None:
     """Takes out what runs have put where the INPUTs lie that is no result, or not yet.
 
@@ -159,23 +148,25 @@ def _leave_out_unfinished(
     Raises:
         UsageError: A file that was given by its own name is among them, or all that an INPUT names.
     """
-    unfinished = [path for folder in sorted(ignored.runs_in) for path in unfinished_in(folder)]
+    unfinished = [path for folder in sorted(ignored.runs_in) for path in walk.unfinished_in(folder)]
     for folder in unfinished:
-        ignored.add(UNFINISHED, folder, folder)
+        ignored.add(walk.UNFINISHED, folder, folder)
     for root, files in enumerate(found) if unfinished else ():
         kept = []
         for file in files:
             path = real_path(file.path)
             folder = next((one for one in unfinished if path.startswith(f"{one}/")), "")
             if folder and (root in all_named or file.path in named):
-                raise no_data_set(folder)
+                raise walk.no_data_set(folder)
             kept += [] if folder else [file]
         if not kept:
-            raise no_data_set(folder)
+            raise walk.no_data_set(folder)
         found[root] = kept
 
 
-def _resolve(given: str, follow_links: bool, ignored: Ignored) -> tuple[Root, list[FileEntry], Iterable[str] | None]:
+def _resolve(
+    given: str, follow_links: bool, ignored: walk.Ignored
+) -> tuple[Root, list[walk.FileEntry], Iterable[str] | None]:
     """(the root, its files, which of them were given by their own names; None: all of them)."""
     path = input_path(given)
     if path[0] == "@" and not os.path.lexists(path):
@@ -184,9 +175,9 @@ def _resolve(given: str, follow_links: bool, ignored: Ignored) -> tuple[Root, li
     return Root(given, base, not is_single and is_folder(path)), files, None if is_single else ()
 
 
-def _expand(path: str, given: str, follow_links: bool, ignored: Ignored) -> tuple[str, list[FileEntry], bool]:
+def _expand(path: str, given: str, follow_links: bool, ignored: walk.Ignored) -> tuple[str, list[walk.FileEntry], bool]:
     """(the real folder that names are relative to, the files, whether the path is that of the one file)."""
-    look_for_runs(real_path(path), ignored)
+    walk.look_for_runs(real_path(path), ignored)
     if is_remote(path):
         return _of_store(path, given, ignored)
     if os.path.lexists(path) and not os.path.isdir(path):
@@ -194,39 +185,39 @@ def _expand(path: str, given: str, follow_links: bool, ignored: Ignored) -> tupl
         return base, [single], True
     root, pattern = path, None
     if not os.path.isdir(path):
-        if not has_magic(path):
+        if not walk.has_magic(path):
             raise UsageError(f"{given}: no such file or folder{_hint(path)}")
         root, pattern = _split_glob(path)
         if not os.path.isdir(root):
             raise UsageError(f"{given}: there is no folder {root}")
-    files = _each_once(walk_disk(root, pattern, follow_links, ignored))
+    files = _each_once(walk.walk_disk(root, pattern, follow_links, ignored))
     if not files:
         raise _nothing(given, pattern is not None, ignored)
     return os.path.realpath(root), files, False
 
 
-def _each_once(files: Iterable[FileEntry]) -> list[FileEntry]:
+def _each_once(files: Iterable[walk.FileEntry]) -> list[walk.FileEntry]:
     """A pattern may find a file in two ways."""
     return list({file.name: file for file in files}.values())
 
 
-def _nothing(given: str, is_glob: bool, ignored: Ignored) -> UsageError:
+def _nothing(given: str, is_glob: bool, ignored: walk.Ignored) -> UsageError:
     for folder in sorted(ignored.runs_in):
-        for unfinished in unfinished_in(folder):
-            return no_data_set(unfinished)
+        for unfinished in walk.unfinished_in(folder):
+            return walk.no_data_set(unfinished)
     left_out = f" that holds data ({'; '.join(ignored.notes())})" if ignored.count else ""
     return UsageError(f"{given}: no file {'matches' if is_glob else 'in this folder'}{left_out}")
 
 
-def _of_store(path: str, given: str, ignored: Ignored) -> tuple[str, list[FileEntry], bool]:
+def _of_store(path: str, given: str, ignored: walk.Ignored) -> tuple[str, list[walk.FileEntry], bool]:
     path = path.rstrip("/")
     try:
         with contextlib.suppress(FileNotFoundError):
             about, (base, _, name) = stat(path), path.rpartition("/")
-            return base, [FileEntry(plain_name(name, path), path, about)], True
-        is_glob = has_magic(path) and not is_folder(path)
+            return base, [walk.FileEntry(plain_name(name, path), path, about)], True
+        is_glob = walk.has_magic(path) and not is_folder(path)
         base, pattern = _split_glob(path) if is_glob else (path, None)
-        files = list(walk_store(base, pattern, ignored))
+        files = list(walk.walk_store(base, pattern, ignored))
     except OSError as error:
         raise UsageError(f"{given}: {error.strerror}") from error
     if not files:
@@ -234,7 +225,7 @@ def _of_store(path: str, given: str, ignored: Ignored) -> tuple[str, list[FileEn
     return base, files, False
 
 
-def _single(path: str) -> tuple[str, FileEntry]:
+def _single(path: str) -> tuple[str, walk.FileEntry]:
     folder, name = os.path.split(path)
     try:
         about = os.stat(path)
@@ -245,7 +236,7 @@ def _single(path: str) -> tuple[str, FileEntry]:
         raise UsageError(f"{path}: neither a file nor a folder (a pipe or a device); write it to a file first")
     base = os.path.realpath(folder or ".")
     path = os.path.join(base, name)
-    return base, FileEntry(name, path, stat_of(about), os.path.realpath(path) if os.path.islink(path) else "")
+    return base, walk.FileEntry(name, path, stat_of(about), os.path.realpath(path) if os.path.islink(path) else "")
 
 
 def _split_glob(path: str) -> tuple[str, str]:
@@ -254,7 +245,7 @@ def _split_glob(path: str) -> tuple[str, str]:
     """
     parts = path.split("/")
     first = next(
-        (at for at, part in enumerate(parts) if has_magic(part) and not is_folder("/".join(parts[: at + 1]))),
+        (at for at, part in enumerate(parts) if walk.has_magic(part) and not is_folder("/".join(parts[: at + 1]))),
         len(parts) - 1,
     )
     fixed = "/".join(parts[:first])
@@ -262,11 +253,11 @@ def _split_glob(path: str) -> tuple[str, str]:
 
 
 def _read_list(
-    given: str, list_path: str, follow_links: bool, ignored: Ignored
-) -> tuple[Root, list[FileEntry], Iterable[str] | None]:
+    given: str, list_path: str, follow_links: bool, ignored: walk.Ignored
+) -> tuple[Root, list[walk.FileEntry], Iterable[str] | None]:
     """As `_resolve`. Names are relative to the list's folder, if all files lie there."""
     folder = real_path(os.path.dirname(list_path) or ".")
-    found, named, has_patterns = list[FileEntry](), list[str](), False
+    found, named, has_patterns = list[walk.FileEntry](), list[str](), False
     for number, line in enumerate(_lines(given, list_path), 1):
         entry = os.fsdecode(line)
         if not entry.strip():
@@ -286,7 +277,7 @@ def _read_list(
     if len({is_remote(file.path) for file in found}) > 1:
         raise UsageError(f"{given}: some of its files are on a disk and others in a store; make a list of each")
     base = folder
-    if not all(within(file.path, folder) for file in found):
+    if not all(walk.within(file.path, folder) for file in found):
         base = os.path.commonpath({os.path.dirname(file.path) for file in found})
     found = [replace(file, name=plain_name(os.path.relpath(file.path, base), file.path)) for file in found]
     return Root(given, base, False), found, named if has_patterns else None
@@ -313,7 +304,7 @@ def _beside(folder: str, entry: str, list_path: str) -> str:
     return f"{folder}/{entry.removeprefix('./')}"
 
 
-def _check_names(files: Iterable[FileEntry]) -> None:
+def _check_names(files: Iterable[walk.FileEntry]) -> None:
     """Raises UsageError if names are not UTF-8."""
     bad = [file.path for file in files if not file.name.isascii() and not _is_utf8(file.name)]
     if bad:
@@ -332,9 +323,9 @@ def _is_utf8(name: str) -> bool:
     return True
 
 
-def _check_once(found: Sequence[Sequence[FileEntry]], roots: Sequence[Root]) -> None:
+def _check_once(found: Sequence[Sequence[walk.FileEntry]], roots: Sequence[Root]) -> None:
     """Raises UsageError for a file that is named twice, but for links to a folder, or to the file, within a root."""
-    known: dict[str, tuple[int, FileEntry]] = {}
+    known: dict[str, tuple[int, walk.FileEntry]] = {}
     for root, files in enumerate(found):
         for file in files:
             for path in (file.path, file.target or file.path):

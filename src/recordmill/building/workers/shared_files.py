@@ -34,6 +34,7 @@ from recordmill.preprocessing.metadata import check_files
 from recordmill.shards.manifest import INDEX_FOLDER, TRANSFORM_FOLDER
 from recordmill.shards.run import Run
 from recordmill.shards.store_run import run_at
+from recordmill.storage import folders
 from recordmill.storage.codecs import find_codec
 from recordmill.storage.files import (
     DISK_FULL,
@@ -44,17 +45,6 @@ from recordmill.storage.files import (
     put_bytes,
     read_range,
     upload_all,
-)
-from recordmill.storage.folders import (
-    fetch_tree,
-    files_below,
-    is_folder,
-    join,
-    make_folder,
-    make_scratch,
-    private_folder,
-    remove_tree,
-    rename,
 )
 from recordmill.storage.lazy_table import TextTable
 from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX
@@ -103,19 +93,19 @@ class SharedFolder:
 
     def run(self, *names: str) -> str:
         """A path in the build's own folder."""
-        return join(self.out, f"{RUN_PREFIX}{self.id}", *names)
+        return folders.join(self.out, f"{RUN_PREFIX}{self.id}", *names)
 
     def data(self, *names: str) -> str:
         """A path among what the manifest will name: on a disk in the build's own folder, until the last step has given
         that its name.
         """
-        final = join(self.out, self.folder)
-        return join(final if self.is_remote or is_folder(final) else self.run(DATA), *names)
+        final = folders.join(self.out, self.folder)
+        return folders.join(final if self.is_remote or folders.is_folder(final) else self.run(DATA), *names)
 
     def make_folders(self) -> None:
         """Those that a disk needs, in the build's own folder, which is there."""
         for path in (*(self.run(name) for name in PARTS), self.run(DATA), self.run(DATA, INDEX_FOLDER)):
-            make_folder(path, exist_ok=True)
+            folders.make_folder(path, exist_ok=True)
 
     def attach(self) -> Run:
         """The run that has its files here; holding and closing it is its driver's."""
@@ -261,7 +251,7 @@ def begin_build(plan: BuildPlan, job_folder: SharedFolder) -> SharedPlan:
     job_folder.attach().renew()  # from here on the build can be seen to be alive
     saved = plan.transform
     if saved is not None and job_folder.is_remote:  # on a disk it lies there already
-        found = {f"{TRANSFORM_FOLDER}/{name}": path for name, path in files_below(saved.folder).items()}
+        found = {f"{TRANSFORM_FOLDER}/{name}": path for name, path in folders.files_below(saved.folder).items()}
         upload_all(job_folder.data(), found, plan.memory_bytes)
         check_uploaded(job_folder.data(), found)
         plan = replace(plan, transform=replace(saved, folder=job_folder.data(TRANSFORM_FOLDER)))
@@ -301,7 +291,7 @@ def workbench(plan: SharedPlan) -> Iterator[BuildPlan]:
     job_folder = plan.job_folder
     with scratch(job_folder) as folder:
         for name in _SCRATCH:
-            make_folder(Path(folder, name))
+            folders.make_folder(Path(folder, name))
         loaded = plan.load()
         _check_library(loaded)
         yield _with_transform_here(loaded).moved(folder=folder)
@@ -315,7 +305,7 @@ def scratch(job_folder: SharedFolder) -> Iterator[str]:
         NotSharedError: the build's folder is not there. RecordmillError: the disk was full meanwhile.
     """
     try:
-        folder = make_scratch("work-", None if job_folder.is_remote else job_folder.run())
+        folder = folders.make_scratch("work-", None if job_folder.is_remote else job_folder.run())
     except FileNotFoundError:
         raise NotSharedError(job_folder.run(), job_folder.out) from None
     try:
@@ -326,7 +316,7 @@ def scratch(job_folder: SharedFolder) -> Iterator[str]:
         where = f"{os.path.dirname(folder)} on {socket.gethostname()}"
         raise RecordmillError(f"{where}: {error.strerror}; nothing was written") from error
     finally:
-        remove_tree(folder, ignore_errors=True)
+        folders.remove_tree(folder, ignore_errors=True)
 
 
 def _check_library(plan: BuildPlan) -> None:
@@ -343,16 +333,16 @@ def _with_transform_here(plan: BuildPlan) -> BuildPlan:
     saved = plan.transform
     if saved is None or not is_remote(saved.folder):
         return plan
-    own = private_folder("recordmill")
+    own = folders.private_folder("recordmill")
     # by its files: two fits of one transform may compute the same, and have graphs of other bytes
     files = json.dumps(saved.about["files"], sort_keys=True)
-    folder = join(own, f"transform-{hashlib.sha256(files.encode()).hexdigest()}")
-    if not is_folder(folder):
-        made = make_scratch("transform-", own)
-        fetch_tree(saved.folder, made)
+    folder = folders.join(own, f"transform-{hashlib.sha256(files.encode()).hexdigest()}")
+    if not folders.is_folder(folder):
+        made = folders.make_scratch("transform-", own)
+        folders.fetch_tree(saved.folder, made)
         try:
-            rename(made, folder)
+            folders.rename(made, folder)
         except OSError:  # another worker was first
-            remove_tree(made, ignore_errors=True)
+            folders.remove_tree(made, ignore_errors=True)
     check_files(folder, saved.about)
     return plan.moved(transform=replace(saved, folder=folder))

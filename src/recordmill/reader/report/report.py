@@ -17,17 +17,9 @@ from recordmill.base.sizes import SHARD_BYTES, percent, show_size
 from recordmill.options.build import BUILD
 from recordmill.options.commands import flag_text
 from recordmill.reader.display import show_value
+from recordmill.reader.report import samples
 from recordmill.reader.report.features import MOST_FEATURES, features_part
 from recordmill.reader.report.markup import COLOURS, bar, data_table, markup_text, number, page
-from recordmill.reader.report.samples import (
-    THUMBNAILS,
-    ImageSample,
-    Thumbnail,
-    feature_sizes,
-    make_thumbnail,
-    sample_images,
-    sample_numbers,
-)
 from recordmill.reader.statistics import count_statistics, stored_statistics
 from recordmill.records.columns.decode_images import looks_like_image
 from recordmill.records.images.header import BadImage
@@ -81,7 +73,7 @@ def make_report(dataset: Dataset, progress: Callable[[int], None] | None = None)
     statistics = stored_statistics(dataset)
     if statistics is None:
         statistics = DatasetStatistics.of_sketch(count_statistics(dataset, progress))
-    manifest, numbers = dataset.catalog.manifest, sample_numbers(dataset)
+    manifest, numbers = dataset.catalog.manifest, samples.sample_numbers(dataset)
     images = _image_samples(dataset, numbers)
     name = manifest.name if manifest is not None else "TFRecord files"
     sections = [
@@ -90,7 +82,7 @@ def make_report(dataset: Dataset, progress: Callable[[int], None] | None = None)
         ("features", "Features", features_part(dataset.schema, statistics)),
         ("records", "Sample records", _sample_records(dataset, numbers, [one.feature for one in images])),
         *(
-            ("images" + str(at), f"Images: {one.feature}", _images(one, THUMBNAILS // len(images)))
+            ("images" + str(at), f"Images: {one.feature}", _images(one, samples.THUMBNAILS // len(images)))
             for at, one in enumerate(images)
         ),
         ("sizes", "What fills the disk", _sizes(dataset, numbers)),
@@ -100,7 +92,7 @@ def make_report(dataset: Dataset, progress: Callable[[int], None] | None = None)
     return Report(page(name, sections))
 
 
-def _image_samples(dataset: Dataset, numbers: Int64s) -> list[ImageSample]:
+def _image_samples(dataset: Dataset, numbers: Int64s) -> list[samples.ImageSample]:
     schema, head = dataset.encoded.schema, dataset.encoded.head()
     names = [
         feature.name
@@ -109,7 +101,7 @@ def _image_samples(dataset: Dataset, numbers: Int64s) -> list[ImageSample]:
         if any(value is not None and looks_like_image(value) for value in head[feature.name].to_pylist())
     ]
     labels = None if schema.label is None else schema[schema.label].classes
-    return [sample_images(dataset.encoded, name, labels, numbers) for name in names]
+    return [samples.sample_images(dataset.encoded, name, labels, numbers) for name in names]
 
 
 def _overview(dataset: Dataset, statistics: DatasetStatistics, manifest: Manifest | None) -> str:
@@ -198,12 +190,12 @@ def _sample_records(dataset: Dataset, numbers: Int64s, images: Sequence[str]) ->
 
 def _thumbnail(image: bytes | None) -> str:
     try:
-        return "" if image is None else f'<img alt="" src="{make_thumbnail(image).source}"><br>'
+        return "" if image is None else f'<img alt="" src="{samples.make_thumbnail(image).source}"><br>'
     except BadImage:
         return ""  # what is wrong with it stands beside it
 
 
-def _images(sample: ImageSample, most: int) -> str:
+def _images(sample: samples.ImageSample, most: int) -> str:
     parts = [
         f"<p>A sample of {len(sample.images) + len(sample.damaged):,} images, drawn by the fingerprint. "
         "Those that stand out are first.</p>"
@@ -220,14 +212,14 @@ def _images(sample: ImageSample, most: int) -> str:
     return "".join(parts)
 
 
-def _figure(one: Thumbnail) -> str:
+def _figure(one: samples.Thumbnail) -> str:
     lines = [f"record {one.record:,}", f"{one.height:,} x {one.width:,} pixels", *map(escape, one.notes)]
     image = f'<img alt="record {one.record}" src="{one.source}">'
     return f"<figure>{image}<figcaption>{'<br>'.join(lines)}</figcaption></figure>"
 
 
 def _sizes(dataset: Dataset, numbers: Int64s) -> str:
-    sizes = feature_sizes(dataset.encoded, numbers)[:MOST_FEATURES]
+    sizes = samples.feature_sizes(dataset.encoded, numbers)[:MOST_FEATURES]
     sample = f"{'All' if len(numbers) == len(dataset) else 'A sample of at most'} {len(numbers):,} records"
     total = max(sum(one.record_bytes for one in sizes), 1e-9)
     rows = [

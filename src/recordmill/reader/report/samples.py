@@ -24,16 +24,8 @@ from recordmill.reader.images.decode import Encoded
 from recordmill.reader.options.images import Images
 from recordmill.reader.sampling.sampler import key_of, permuted
 from recordmill.records.example.encode import encode
+from recordmill.records.images import similarity
 from recordmill.records.images.header import BadImage
-from recordmill.records.images.similarity import (
-    NEAR_BITS,
-    NEAR_CORRELATION,
-    correlations,
-    difference_hash,
-    distances,
-    luma,
-    small_grey,
-)
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 
@@ -155,12 +147,15 @@ def make_thumbnail(encoded: bytes, record: int = 0, label: str = "") -> Thumbnai
     wanted = Images(_SIDE, _SIDE, shrink=True, orientation=True)
     whole = Encoded(data, wanted)
     pixels = decode_part(data, wanted)
-    grey = luma(pixels)
+    grey = similarity.luma(pixels)
     image = PIL.Image.fromarray(np.ascontiguousarray(pixels))
     image.thumbnail((_SIDE, _SIDE))
     packed = io.BytesIO()
     image.save(packed, "JPEG", quality=_QUALITY)
-    brightness, found = float(grey.mean()), (packed.getvalue(), difference_hash(grey), small_grey(grey))
+    brightness, found = (
+        float(grey.mean()),
+        (packed.getvalue(), similarity.difference_hash(grey), similarity.small_grey(grey)),
+    )
     return Thumbnail(record, label, whole.height, whole.width, brightness, *found)
 
 
@@ -170,11 +165,11 @@ def _twins(images: Sequence[Thumbnail]) -> Iterator[tuple[int, int]]:
         return
     hashes, greys = np.stack([one.hash for one in images]), np.stack([one.grey for one in images])
     for first in range(0, len(images), _ROWS):
-        near = distances(hashes[first : first + _ROWS, None], hashes[None]) <= NEAR_BITS
+        near = similarity.distances(hashes[first : first + _ROWS, None], hashes[None]) <= similarity.NEAR_BITS
         ones, others = np.nonzero(near)
         ones += first
         ones, others = ones[ones < others], others[ones < others]
-        alike = correlations(greys[ones], greys[others]) >= NEAR_CORRELATION
+        alike = similarity.correlations(greys[ones], greys[others]) >= similarity.NEAR_CORRELATION
         for one, other in zip(ones[alike].tolist(), others[alike].tolist(), strict=True):
             yield images[one].record, images[other].record
 

@@ -19,16 +19,7 @@ import pyarrow as pa
 import tensorflow as tf
 
 from recordmill.base.buffers import Int64s
-from recordmill.reader.batches.collate import (
-    LENGTH_FEATURE,
-    POSITION,
-    SEGMENT,
-    VALID,
-    check_classes,
-    check_dense,
-    padded_flat,
-    step_lengths,
-)
+from recordmill.reader.batches import collate
 from recordmill.reader.batches.grouping import packed_rows, segments
 from recordmill.reader.batches.plan import StepChunk
 from recordmill.reader.options.collation import Bucketed, Collation, OneHot, Packed, Padded
@@ -164,7 +155,7 @@ def _arrays(one: BlockColumn, parts: Parts, chunk: StepChunk) -> Arrays:
     if isinstance(one.collation, OneHot):
         column = put_together(parts, one.feature)
         assert isinstance(column, np.ndarray)
-        check_classes(one.feature.name, column, one.collation)
+        collate.check_classes(one.feature.name, column, one.collation)
         return {"values": np.ma.filled(np.ma.asarray(column, np.int64), -1)}
     values, splits = parts.values, list(parts.splits)
     if is_bytes(one.feature):
@@ -185,14 +176,14 @@ def _packed(collation: Packed, records: Ragged, chunk: StepChunk) -> Arrays:
     assert chunk.bins is not None
     edges = chunk.rows.edges
     rows = packed_rows(records, chunk.bins)
-    flat, _ = padded_flat(rows, edges, np.full(len(edges) - 1, collation.length, np.int64), collation.value)
+    flat, _ = collate.padded_flat(rows, edges, np.full(len(edges) - 1, collation.length, np.int64), collation.value)
     numbers, positions = segments(records, chunk.bins, collation.length)
     return {"values": flat.reshape(-1, collation.length, *flat.shape[1:]), "segment": numbers, "position": positions}
 
 
 def _padded(one: BlockColumn, column: Ragged, chunk: StepChunk) -> Arrays:
     lengths_ = _step_lengths(one, column.lengths, chunk)
-    flat, starts = padded_flat(column, chunk.rows.edges, lengths_["steps"], getattr(one.collation, "value", 0))
+    flat, starts = collate.padded_flat(column, chunk.rows.edges, lengths_["steps"], getattr(one.collation, "value", 0))
     if one.feature.timestamp:
         flat = flat.view(np.int64)
     if one.one_length is not None:
@@ -203,8 +194,8 @@ def _padded(one: BlockColumn, column: Ragged, chunk: StepChunk) -> Arrays:
 def _step_lengths(one: BlockColumn, lengths: Int64s, chunk: StepChunk) -> Arrays:
     """ "length": the items of each row; "steps": what each step is padded to."""
     if isinstance(one.collation, Padded | Bucketed):
-        return {"length": lengths, "steps": step_lengths(lengths, chunk, one.collation)}
-    check_dense(one.feature.name, lengths, chunk.rows.edges)
+        return {"length": lengths, "steps": collate.step_lengths(lengths, chunk, one.collation)}
+    collate.check_dense(one.feature.name, lengths, chunk.rows.edges)
     return {"steps": lengths[chunk.rows.edges[:-1]]}
 
 
@@ -324,12 +315,16 @@ def _about(block: Tensors, apart: list[BlockColumn]) -> Tensors:
 def _sliced(block: Tensors, one: BlockColumn, defaults: Mapping[str, Any]) -> Tensors:
     """Returns [rows, ...] what of a feature has the same shape in every step."""
     name = one.feature.name
-    lengths_ = {name + LENGTH_FEATURE: block[one.key("length")]} if one.key("length") in block else {}
+    lengths_ = {name + collate.LENGTH_FEATURE: block[one.key("length")]} if one.key("length") in block else {}
     if one.by_step:
         return lengths_
     value = _values(block, one)
     if isinstance(one.collation, Packed):
-        return {name: value, name + SEGMENT: block[one.key("segment")], name + POSITION: block[one.key("position")]}
+        return {
+            name: value,
+            name + collate.SEGMENT: block[one.key("segment")],
+            name + collate.POSITION: block[one.key("position")],
+        }
     if isinstance(one.collation, OneHot):
         default = tf.cast(defaults.get(name, -1), tf.int64)
         return {name: tf.one_hot(tf.where(value < 0, default, value), one.collation.depth)}
@@ -342,7 +337,7 @@ def _or_valid(name: str, value: Any, valid: Any, feature: Feature, defaults: Map
         return {name: value}
     if name in defaults:
         return {name: _filled(value, valid, defaults[name], feature)}
-    return {name: value, name + VALID: valid}
+    return {name: value, name + collate.VALID: valid}
 
 
 def _cut_out(

@@ -19,25 +19,13 @@ from recordmill.base.option_names import option
 from recordmill.records.example import locate
 from recordmill.records.example.decode import checked_batch
 from recordmill.records.protobuf.message import EXAMPLE_PARTS, SEQUENCE_PARTS, join_records, plain_form, wrong_name
-from recordmill.schemas.feature import (
-    BYTES,
-    EXAMPLE,
-    FLOAT,
-    INT64,
-    PAYLOAD,
-    SEQUENCE_EXAMPLE,
-    Feature,
-    Schema,
-    check_feature_count,
-    most_features,
-    steps_name,
-)
+from recordmill.schemas import feature
 
 _FIRST_NAMES = 1 << 12  # names there is room for at first
 _NAME_BYTES = 64  # bytes per name there is room for at first
 _NAMED_BYTES = 4 << 20  # 4 MiB of a record that is copied to tell a wrong name; Python takes some copies of it
 _MOST_NAME_BYTES = 64 << 20  # 64 MiB of all names
-_KINDS = (BYTES, FLOAT, INT64)
+_KINDS = (feature.BYTES, feature.FLOAT, feature.INT64)
 _COUNTS: np.dtype[Any] = np.dtype(native.NameCounts)
 _IMAGES = {"jpegs": "JPEG", "pngs": "PNG", "gifs": "GIF", "bmps": "BMP", "webps": "WebP", "tiffs": "TIFF"}
 _ABSENT = (1 << 63) - 1  # no record number; also the identity of a minimum
@@ -157,7 +145,7 @@ class Inference:
         features = dict(self.features)
         for key, counts in other.features.items():
             features[key] = features[key] + counts if key in features else counts
-        check_feature_count(len(features), DEFAULT_MEMORY_BYTES)
+        feature.check_feature_count(len(features), DEFAULT_MEMORY_BYTES)
         return Inference(
             self.examples + other.examples,
             self.sequences + other.sequences,
@@ -173,14 +161,14 @@ class Inference:
 
     def feature_name(self, name: str, per_step: bool) -> str:
         """What the feature of `features` is called in a schema."""
-        return steps_name(name, (name, False) in self.features) if per_step else name
+        return feature.steps_name(name, (name, False) in self.features) if per_step else name
 
     @property
     def message(self) -> str:
         """What most records are: `Example`, `SequenceExample` or `bytes`."""
         if self.others > self.examples + self.sequences:
-            return PAYLOAD
-        return SEQUENCE_EXAMPLE if self.sequences else EXAMPLE
+            return feature.PAYLOAD
+        return feature.SEQUENCE_EXAMPLE if self.sequences else feature.EXAMPLE
 
     def conflicts(self) -> list[str]:
         """Why no schema fits all records, one line per feature: kinds that differ, and a list that has the name of a
@@ -207,7 +195,7 @@ class Inference:
         }
         return replace(self, features=kept)
 
-    def schema(self, keep_conflicts: bool = False) -> Schema:
+    def schema(self, keep_conflicts: bool = False) -> feature.Schema:
         """The schema that fits every record counted; features in the order of their names' bytes.
 
         A feature that every record has is required. One value always is a scalar, n always a tensor `(n,)`, else
@@ -221,14 +209,14 @@ class Inference:
             DataError: a feature's kinds differ; it names the feature and the records. Most records are no Examples, but
                 for a name that is no text they would be.
         """
-        if self.message == PAYLOAD and self.misnamed:
+        if self.message == feature.PAYLOAD and self.misnamed:
             raise DataError(
                 f"{self.misnamed}, which is no name (UTF-8 text without NUL), so that these are no Examples; mend what "
                 f"wrote them, or give a schema ({option('schema', 'FILE')})"
             )
-        conflicts = self.conflicts() if self.message != PAYLOAD else []
-        if self.message == PAYLOAD or (conflicts and keep_conflicts):
-            return Schema((Feature("record", "bytes", (), True),), message=PAYLOAD)
+        conflicts = self.conflicts() if self.message != feature.PAYLOAD else []
+        if self.message == feature.PAYLOAD or (conflicts and keep_conflicts):
+            return feature.Schema((feature.Feature("record", "bytes", (), True),), message=feature.PAYLOAD)
         if conflicts:
             more = f" (and {len(conflicts) - 1} more features)" if len(conflicts) > 1 else ""
             raise DataError(
@@ -241,22 +229,26 @@ class Inference:
         taken = {f"{name}/{part}" for name, parts in nested.items() for part in parts}
         features = [replace(self._feature(counts), name=name) for name, counts in counted.items() if name not in taken]
         features += [self._nest(name, parts, counted) for name, parts in nested.items()]
-        return Schema(tuple(sorted(features, key=lambda one: one.name.encode())), message=self.message)
+        return feature.Schema(tuple(sorted(features, key=lambda one: one.name.encode())), message=self.message)
 
-    def _feature(self, counts: FeatureCounts) -> Feature:
+    def _feature(self, counts: FeatureCounts) -> feature.Feature:
         dtype = "bytes"
         if counts.kinds:
             (kind,) = counts.kinds
-            dtype = {INT64: "int64", FLOAT: "float32", BYTES: "string" if counts.is_text else "bytes"}[kind]
+            dtype = {
+                feature.INT64: "int64",
+                feature.FLOAT: "float32",
+                feature.BYTES: "string" if counts.is_text else "bytes",
+            }[kind]
         length = counts.length
         shape: tuple[int | None, ...] = () if length == 1 or not counts.kinds else (length or None,)
         present = counts.records if counts.per_step else counts.present
         required = present == self.examples + self.sequences
-        return Feature(
+        return feature.Feature(
             counts.name, dtype, (None, *shape) if counts.per_step else shape, required, per_step=counts.per_step
         )
 
-    def _nest(self, name: str, parts: list[str], counted: Mapping[str, FeatureCounts]) -> Feature:
+    def _nest(self, name: str, parts: list[str], counted: Mapping[str, FeatureCounts]) -> feature.Feature:
         flat = counted[f"{name}/{parts[0]}"]
         lists = counted[f"{name}/{parts[-1]}"].sum_int
         inner = flat.values // lists if lists else 1
@@ -286,7 +278,7 @@ def _nested(counted: Mapping[str, FeatureCounts]) -> dict[str, list[str]]:
         sums = [level.sum_int for level in levels]
         sizes = [level.values for level in levels[1:]]
         regular = all(
-            set(level.kinds) == {INT64} and level.present == flat.present and (level.least_int or 0) >= 0
+            set(level.kinds) == {feature.INT64} and level.present == flat.present and (level.least_int or 0) >= 0
             for level in levels
         )
         # or their sum may have wrapped
@@ -318,7 +310,7 @@ def infer(
         DataError: there are more different names than the memory allows features.
         ValueError: a record does not lie inside data.
     """
-    most = most_features(memory_bytes)
+    most = feature.most_features(memory_bytes)
     for room, text_bytes in ((min(_FIRST_NAMES, most), _FIRST_NAMES * _NAME_BYTES), (most, _MOST_NAME_BYTES)):
         table, counts = np.zeros(native.names_room(room, text_bytes), np.int64), _no_counts(room + 1)
         native.clear_names(table, room, text_bytes)
@@ -327,7 +319,7 @@ def infer(
             break
     names = _names(table)
     if tally is None:
-        check_feature_count(len(names) + 1, memory_bytes, source)
+        feature.check_feature_count(len(names) + 1, memory_bytes, source)
         raise DataError(
             f"names of features of more than {_MOST_NAME_BYTES >> 20} MiB: they seem to be data; give a schema",
             source=source,
@@ -407,7 +399,7 @@ def _feature_counts(name: str, per_step: bool, seen: Mapping[str, int], source: 
     fewest_at, most_at = (
         None if seen[field] == _ABSENT else (source, seen[field]) for field in ("first_least", "first_most")
     )
-    ints = INT64 in kinds and seen["least_int"] <= seen["most_int"]
+    ints = feature.INT64 in kinds and seen["least_int"] <= seen["most_int"]
     return FeatureCounts(
         name, per_step, seen["records"], kinds, {kind: (source, seen[f"first_{kind}"]) for kind in kinds},
         seen["kindless"], seen["empty"], seen["values"], known("least_values", _ABSENT), known("most_values", -1),

@@ -28,21 +28,10 @@ from recordmill.sources.common.encoding import (
     utf8_blocks,
 )
 from recordmill.sources.common.tables import Alike
+from recordmill.sources.csv import sniff_dialect
 from recordmill.sources.csv.dialect import AUTO_QUOTE, DELIMITERS, CsvOptions, Dialect
 from recordmill.sources.csv.fields import TokenizedRows, Tokenizer, cut_sample
 from recordmill.sources.csv.messages import STRAY_FIELD, STRAY_REMEDIES, first_line, quoted_bytes
-from recordmill.sources.csv.sniff_dialect import (
-    STRONG,
-    TEXT_CELL,
-    WEAK,
-    Choice,
-    DialectCut,
-    cell_class,
-    choose_cut,
-    choose_quote,
-    describe_cut,
-    describe_thousands,
-)
 from recordmill.sources.csv.sniff_header import DATA_ROW, UNSURE, FirstRow, HeaderGuess, guess_header
 from recordmill.storage.codecs import NONE
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, open_blocks
@@ -202,7 +191,7 @@ class _Reader:
         if len(rows.bad):
             raise self._refuse(data, rows)
         names, blanks = self._names(data, rows)
-        detected = "; ".join(filter(None, (detected, describe_thousands(cut))))
+        detected = "; ".join(filter(None, (detected, sniff_dialect.describe_thousands(cut))))
         first = self._guess(cut) if self._options.header is None else None
         before = 0
         if self._options.header is not False:
@@ -213,7 +202,7 @@ class _Reader:
             blank_lines=before,
         )
 
-    def _dialect(self, start: int) -> tuple[DialectCut, str]:
+    def _dialect(self, start: int) -> tuple[sniff_dialect.DialectCut, str]:
         """Returns (the rows as they are to be cut, why so)."""
         options = self._options
         cut = self._cut(
@@ -224,15 +213,17 @@ class _Reader:
             cut = self._cut(start, cut.delimiter, cut.quote)
         if options.delimiter is not None and options.quote != AUTO_QUOTE:
             return cut, ""
-        delimiters = STRONG if options.delimiter is None else (options.delimiter,)
+        delimiters = sniff_dialect.STRONG if options.delimiter is None else (options.delimiter,)
         choices = [self._quotes(start, mark) for mark in delimiters if self._may_be(mark)]
         if options.delimiter is None and all(choice.cut.width < 2 for choice in choices):
-            choices += [self._quotes(start, mark) for mark in WEAK if self._may_be(mark)]
-        choice = choices[0] if options.delimiter else choose_cut(choices, _extension(self._source))
+            choices += [self._quotes(start, mark) for mark in sniff_dialect.WEAK if self._may_be(mark)]
+        choice = choices[0] if options.delimiter else sniff_dialect.choose_cut(choices, _extension(self._source))
         if choice.doubt:
             raise DataError(choice.doubt, source=self._source)
         self._check_escapes(start, choice.cut)
-        detected = [describe_cut(choice.cut)] if options.delimiter is None and choice.cut.width > 1 else []
+        detected = (
+            [sniff_dialect.describe_cut(choice.cut)] if options.delimiter is None and choice.cut.width > 1 else []
+        )
         return choice.cut, "; ".join([*detected, *filter(None, (choice.reason,))])
 
     def _may_be(self, mark: str) -> bool:
@@ -241,23 +232,23 @@ class _Reader:
             return False
         return mark in (self._options.delimiter, DELIMITERS[0]) or ord(mark) in self._sample
 
-    def _quotes(self, start: int, delimiter: str) -> Choice:
+    def _quotes(self, start: int, delimiter: str) -> sniff_dialect.Choice:
         """Returns the rows as that delimiter cuts them, with the quote that goes best with it."""
         if self._options.quote != AUTO_QUOTE:
-            return Choice(self._cut(start, delimiter, self._options.quote))
+            return sniff_dialect.Choice(self._cut(start, delimiter, self._options.quote))
         quotes: list[str | None] = ['"']
         taken = (self._options.escape, self._options.comment)
         if ord("'") in self._sample and "'" not in taken:
             quotes.append("'")
         if ord('"') in self._sample:
             quotes.append(None)
-        return choose_quote([self._cut(start, delimiter, quote) for quote in quotes])
+        return sniff_dialect.choose_quote([self._cut(start, delimiter, quote) for quote in quotes])
 
-    def _cut(self, start: int, delimiter: str, quote: str | None) -> DialectCut:
+    def _cut(self, start: int, delimiter: str, quote: str | None) -> sniff_dialect.DialectCut:
         dialect = replace(Dialect.of(self._options, delimiter, quote), lenient_quotes=True)
         return cut_sample(self._sample[start:], dialect, SAMPLE_ROWS, self._complete)
 
-    def _check_escapes(self, start: int, cut: DialectCut) -> None:
+    def _check_escapes(self, start: int, cut: sniff_dialect.DialectCut) -> None:
         """Refuses quotes that are escaped by a backslash, which only the user can say: they are text otherwise."""
         options = self._options
         if cut.quote is None or options.quote != AUTO_QUOTE or options.escape is not None:
@@ -274,13 +265,13 @@ class _Reader:
                 source=self._source,
             )
 
-    def _guess(self, cut: DialectCut) -> FirstRow:
+    def _guess(self, cut: sniff_dialect.DialectCut) -> FirstRow:
         fields = tuple(cell.text for cell in cut.first)
         even = cut.widths[:1] == (cut.width,)
         below = [_padded([cell.text for cell in row], len(fields)) for row in cut.rows[even:]]
         guess = guess_header(fields, below)
         names = cut.rows and all(
-            cell_class(cell.text) == TEXT_CELL for cell in cut.rows[0]
+            sniff_dialect.cell_class(cell.text) == sniff_dialect.TEXT_CELL for cell in cut.rows[0]
         )  # below what may be a title
         doubtful = guess.verdict == UNSURE or len(fields) == 1 or (names and len(fields) < cut.width)
         if not even and guess.verdict != DATA_ROW and doubtful and cut.rows and not guess.reason.startswith("begins"):
@@ -308,7 +299,7 @@ class _Reader:
             at, left = end.end(), left - 1
         return at, 1 + self._options.skip_lines
 
-    def _first_row(self, start: int, line: int, cut: DialectCut) -> tuple[TokenizedRows, Bytes]:
+    def _first_row(self, start: int, line: int, cut: sniff_dialect.DialectCut) -> tuple[TokenizedRows, Bytes]:
         """Returns the first row, or the bad one that stands there. Where it is no header, what it holds is not asked
         here.
         """

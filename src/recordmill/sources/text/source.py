@@ -20,17 +20,8 @@ from recordmill.base.sizes import MOST_RECORD_BYTES
 from recordmill.base.utf8 import find_bad_utf8, is_utf8, split_lines
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
+from recordmill.sources.common import contract
 from recordmill.sources.common.content import filter_kind
-from recordmill.sources.common.contract import (
-    BATCH_BYTES,
-    BATCH_FILES,
-    BATCH_ROWS,
-    UNIT_BYTES,
-    Chunk,
-    PlanOptions,
-    Unit,
-    packed_files,
-)
 from recordmill.sources.common.encoding import (
     check_encoding,
     encoding_hint,
@@ -112,7 +103,7 @@ def line_chunks(
     columns: TextColumns,
     blank_lines: bool,
     max_line_bytes: int,
-) -> Iterator[Chunk]:
+) -> Iterator[contract.Chunk]:
     """Yields the lines as chunks of at most BATCH_ROWS; line: the number of the first one, from 0."""
     for block in blocks:
         if block.too_long_bytes:
@@ -131,8 +122,8 @@ def line_chunks(
             continue
         starts, stops = split_lines(block.data)
         readable = is_utf8(block.data)
-        for first in range(0, len(starts), BATCH_ROWS):
-            begins, ends = starts[first : first + BATCH_ROWS], stops[first : first + BATCH_ROWS]
+        for first in range(0, len(starts), contract.BATCH_ROWS):
+            begins, ends = starts[first : first + contract.BATCH_ROWS], stops[first : first + contract.BATCH_ROWS]
             keep, rejects = np.ones(len(begins), np.bool_), []
             if not readable:
                 bad = np.empty(len(begins), np.int64)
@@ -153,9 +144,9 @@ def line_chunks(
 
 def _chunk(
     texts: pa.Array, ordinal: int, position: npt.NDArray[np.int64], columns: TextColumns, rejects: tuple[Reject, ...]
-) -> Chunk:
+) -> contract.Chunk:
     files = np.full(len(position), ordinal, np.uint32)
-    return Chunk(columns.batch(texts, files), files, position, rejects)
+    return contract.Chunk(columns.batch(texts, files), files, position, rejects)
 
 
 def _reject(data: Bytes, file: InputFile, line: int, bad: int, start: int) -> Reject:
@@ -178,7 +169,7 @@ def _texts(data: Bytes, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int
 class TextParts:
     """Counts of the plan."""
 
-    units: tuple[Unit, ...] = ()
+    units: tuple[contract.Unit, ...] = ()
     records: int = 0
     streamed: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()
@@ -226,11 +217,11 @@ def _carriage_returns(files: Sequence[InputFile], parts: Iterable[LineRange]) ->
 
 def read_documents(
     files: FileTable, ordinals: Sequence[int], columns: TextColumns, encoding: str, max_bytes: int
-) -> Iterator[Chunk]:
+) -> Iterator[contract.Chunk]:
     """Reads the files of these ordinals, in this order."""
     first = 0
     while first < len(ordinals):
-        taken, size = batch_of(files, ordinals[first : first + BATCH_FILES], BATCH_BYTES)
+        taken, size = batch_of(files, ordinals[first : first + contract.BATCH_FILES], contract.BATCH_BYTES)
         documents = _Documents(columns)
         for ordinal, file, data in zip(ordinals[first:], taken, _contents(taken, size), strict=False):
             documents.take(ordinal, file.name, _document(file, data, encoding, max_bytes))
@@ -248,7 +239,7 @@ def _contents(files: Sequence[InputFile], size: int) -> Iterator[Bytes | None]:
     Raises:
         DataError: a file changed since it was listed, or can't be read.
     """
-    if size <= BATCH_BYTES:
+    if size <= contract.BATCH_BYTES:
         yield from read_files([(file.path, file.stat, file.name) for file in files], np.empty(size, np.uint8))
         return
     for file in files:
@@ -273,7 +264,7 @@ class _Documents:
         self.ordinals.append(ordinal)
         self.names.append(name)
 
-    def chunk(self) -> Chunk:
+    def chunk(self) -> contract.Chunk:
         offsets = np.zeros(len(self.texts) + 1, np.int64)
         np.cumsum([len(text) for text in self.texts], out=offsets[1:])
         values = np.concatenate(self.texts) if self.texts else np.empty(0, np.uint8)
@@ -281,7 +272,7 @@ class _Documents:
             pa.large_string(), len(self.texts), [None, pa.py_buffer(offsets), pa.py_buffer(values)]
         )
         files = np.array(self.ordinals, np.uint32)
-        return Chunk(
+        return contract.Chunk(
             self.columns.batch(texts, files, self.names),
             files,
             np.zeros(len(files), np.int64),
@@ -369,14 +360,14 @@ class TextSource:
 
     schema: Schema
     files: FileTable
-    units: Sequence[Unit]
+    units: Sequence[contract.Unit]
     options: TextOptions
     mode: str
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
     kind: str = "text"
 
-    def read(self, unit: Unit) -> Iterator[Chunk]:
+    def read(self, unit: contract.Unit) -> Iterator[contract.Chunk]:
         """Yields the unit's records in order; a unit without a stop is whole files."""
         if self.mode == DOCUMENTS:
             yield from self.read_files(range(unit.first_file, unit.last_file))
@@ -399,13 +390,13 @@ class TextSource:
     def is_record_per_file(self) -> bool:
         return self.mode == DOCUMENTS
 
-    def read_files(self, ordinals: Sequence[int]) -> Iterator[Chunk]:
+    def read_files(self, ordinals: Sequence[int]) -> Iterator[contract.Chunk]:
         """Yields the documents of these files, in this order."""
         columns = TextColumns(self.schema, self.files)
         yield from read_documents(self.files, ordinals, columns, self.options.encoding, self.options.max_line_bytes)
 
 
-def plan_text(listing: Listing, options: TextOptions, common: PlanOptions) -> TextSource:
+def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptions) -> TextSource:
     """Chooses lines or documents, read the folders' meaning, and count lines.
 
     Raises:
@@ -460,7 +451,7 @@ def _mode(files: FileTable, layout: FolderLayout, options: TextOptions) -> tuple
     return LINES, f"one file or few, or large ones ({option('mode', 'documents')} makes each file a record)"
 
 
-def _schema(mode: str, layout: FolderLayout, common: PlanOptions) -> tuple[Schema, list[str]]:
+def _schema(mode: str, layout: FolderLayout, common: contract.PlanOptions) -> tuple[Schema, list[str]]:
     """Returns (the features of every record, notes of what the given schema has beside)."""
     features = [Feature(TEXT_FEATURE, "string", required=True)]
     if mode == DOCUMENTS:
@@ -507,5 +498,5 @@ def _check_given(given: Feature, own: Feature) -> None:
         )
 
 
-def _document_units(files: FileTable) -> tuple[Unit, ...]:
-    return packed_files(files.sizes.tolist(), UNIT_BYTES)
+def _document_units(files: FileTable) -> tuple[contract.Unit, ...]:
+    return contract.packed_files(files.sizes.tolist(), contract.UNIT_BYTES)

@@ -20,15 +20,7 @@ from recordmill.base import native
 from recordmill.base.buffers import Bools
 from recordmill.schemas.arrow import value_type
 from recordmill.schemas.feature import Feature
-from recordmill.sources.values.text_columns import (
-    MANTISSA_BITS,
-    NullTokens,
-    TextFields,
-    convert_texts,
-    inexact,
-    narrow_floats,
-    reals,
-)
+from recordmill.sources.values import text_columns
 
 INT64_MAX = (1 << 63) - 1
 EXAMPLE_LIMIT = " (tf.train.Example holds whole numbers up to 2^63 - 1)"  # after what does not fit uint64
@@ -53,7 +45,7 @@ def cast_values(values: pa.Array, feature: Feature) -> Cast:
         return Cast(pa.nulls(len(values), target))
     if is_text_type(values.type) and feature.dtype not in ("string", "bytes"):
         return _from_text(values, feature)
-    if feature.dtype in MANTISSA_BITS:
+    if feature.dtype in text_columns.MANTISSA_BITS:
         return _to_float(values, feature.dtype)
     cast = _to_other(values, target)
     if feature.dtype == "uint64" and not feature.raw:
@@ -115,15 +107,15 @@ def _to_float(values: pa.Array, dtype: str) -> Cast:
         values = pc.cast(values, pa.uint8())
     if pa.types.is_integer(values.type):
         numbers = _numbers(values)
-        narrow, _ = narrow_floats(numbers, dtype)
-        wrong = inexact(numbers, dtype)
+        narrow, _ = text_columns.narrow_floats(numbers, dtype)
+        wrong = text_columns.inexact(numbers, dtype)
         return Cast(_array(narrow, values), wrong if wrong.any() else None)
     bad: Bools | None = None
     if not pa.types.is_floating(kind):
         cast = _arrow_cast(values, pa.float64())
         values, bad = cast.values, cast.bad
     numbers = _numbers(values)
-    narrow, lost = narrow_floats(numbers, dtype)
+    narrow, lost = text_columns.narrow_floats(numbers, dtype)
     beyond = np.isinf(narrow) & ~np.isinf(numbers)
     return Cast(
         values if narrow is numbers else _array(narrow, values), either(bad, beyond if beyond.any() else None), lost
@@ -141,14 +133,14 @@ def _from_text(values: pa.Array, feature: Feature) -> Cast:
     texts = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
     lengths = np.minimum(np.diff(offsets), native.FIELD_LENGTH).astype(np.int32)
     starts = (offsets[:-1] - offsets[0]).astype(np.int32)
-    fields = TextFields.of(texts[offsets[0] :], starts, lengths, NullTokens.of(()))
+    fields = text_columns.TextFields.of(texts[offsets[0] :], starts, lengths, text_columns.NullTokens.of(()))
     lost = 0
-    if feature.dtype in MANTISSA_BITS:
-        wide, _, faults = reals(fields, feature.dtype)
-        narrow, lost = narrow_floats(wide, feature.dtype)
+    if feature.dtype in text_columns.MANTISSA_BITS:
+        wide, _, faults = text_columns.reals(fields, feature.dtype)
+        narrow, lost = text_columns.narrow_floats(wide, feature.dtype)
         column = pa.array(narrow)
     else:
-        column, faults = convert_texts(fields, feature)
+        column, faults = text_columns.convert_texts(fields, feature)
     present = ~values.is_null().to_numpy(zero_copy_only=False)
     if len(there) < len(values):
         column = column.take(pa.array(np.cumsum(present) - 1, mask=~present))
