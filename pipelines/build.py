@@ -290,13 +290,14 @@ def make_plan(source: Any, folder: RunFolder, out: str, base: int, settings: Bui
     if (stratum := settings.order.stratify) is not None:
         _check_column(planned, "stratify", stratum)
         check_stratum(planned.schema[stratum])
+    schema = _without_split_column(planned, settings)
     splits = split_names(settings.order, planned.files)
     options = settings.shards.of_inputs(planned.files.size_bytes)
     shards = options.num_shards or int(unit_sizes(planned.units).sum()) // options.shard_bytes + 1
     plan = BuildPlan(
         folder=str(folder.path.absolute()),
         base=base,
-        schema=planned.schema,
+        schema=schema,
         splits=splits,
         buckets=KeyBuckets.plan(len(splits), Ordering(settings.order, planned).span, shards),
         source=planned,
@@ -314,6 +315,22 @@ def make_plan(source: Any, folder: RunFolder, out: str, base: int, settings: Bui
         about=settings.about,
     )
     return replace(plan, groups=group_units(planned, plan.arena_bytes, plan.threads))
+
+
+def _without_split_column(source: Source, settings: BuildOptions) -> Schema:
+    """The features of the records: those of the source but for the column that says their splits. Records that are not
+    encoded anew keep it, and a transform gets it as any other.
+    """
+    name = settings.order.split_column
+    if name is None:
+        return source.schema
+    _check_column(source, "split_column", name)
+    if source.schema[name].dtype != "string" or source.schema[name].shape:
+        described = source.schema[name].describe()
+        raise UsageError(f"{option('split_column', name)}: it is {described}; only a text says a split")
+    if source.kind == "tfrecord" or settings.transform is not None or settings.transform_from is not None:
+        return source.schema
+    return source.schema.select([one for one in source.schema.names if one != name])
 
 
 def _look_first(plan: BuildPlan, settings: BuildOptions, progress: Progress) -> None:

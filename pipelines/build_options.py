@@ -108,6 +108,7 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
             parse_splits(values.splits),
             key_bits,
             values.stratify,
+            values.split_column,
         ),
         shards=ShardOptions.of(
             values.shard_size, None if values.num_shards is None else _whole(values.num_shards, "num_shards")

@@ -287,6 +287,8 @@ def _called(node: ast.Call, own: set[str]) -> Iterator[tuple[int, str]]:
             yield node.lineno, "open"
     elif isinstance(node.func, ast.Attribute):
         whole = ast.unparse(node.func)
+        if whole.split(".")[0] in own:
+            return
         replaces = node.func.attr == "replace" and len(node.args) == 1 and not node.keywords
         if replaces or node.func.attr in OF_PATHS or (node.func.attr == "open" and whole.split(".")[0] not in OPENERS):
             yield node.lineno, f"{whole}()"

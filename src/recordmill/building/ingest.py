@@ -8,7 +8,7 @@ import os
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -141,8 +141,13 @@ def deciding_columns(plan: BuildPlan, chunk: Chunk) -> pa.RecordBatch | None:
 
 
 def transform(plan: BuildPlan, placed: KeyedChunk) -> tuple[KeyedChunk, tuple[Reject, ...]]:
-    """What the plan's transform makes of these records, and those that it refuses; without one, all as they are."""
+    """What the plan's transform makes of these records, and those that it refuses; without one, all as they are, but
+    for a column that said the split.
+    """
     if plan.transform is None or not placed.rows:
+        records = placed.records
+        if isinstance(records, pa.RecordBatch) and len(plan.schema) < records.num_columns:
+            placed = replace(placed, records=records.select(list(plan.schema.names)))
         return placed, ()
     placed, rejects = parsed(plan, placed)
     batch, refused = plan.transform.apply(placed.records)

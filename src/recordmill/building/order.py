@@ -28,7 +28,7 @@ from recordmill.base.option_names import option
 from recordmill.base.siphash import U64, derive_key, derive_keys, hash_bytes, hash_positions
 from recordmill.building.strata import Strata
 from recordmill.records.tfrecord.frames import HEADER_BYTES, Frames
-from recordmill.schemas.splits import check_split_name
+from recordmill.schemas.splits import SPLIT_WORDS, check_split_name
 from recordmill.sources.common.contract import Source
 from recordmill.storage.file_table import SPLIT_COLUMN, FileTable, InputFile
 
@@ -47,6 +47,7 @@ class OrderOptions:
     say, else all in `train`.
     key, split_by: columns hashed in place of the record's identity. key_bits: how many leading bits of a key count;
     tests lower it to make keys collide. stratify: the column whose classes are each divided by the fractions.
+    split_column: the column whose values are words for splits.
     """
 
     seed: int = 0
@@ -57,6 +58,7 @@ class OrderOptions:
     splits: tuple[tuple[str, float], ...] = ()
     key_bits: int = 64
     stratify: str | None = None
+    split_column: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "splits", parse_splits(self.splits))
@@ -94,7 +96,7 @@ class OrderOptions:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that keys and splits are made of."""
-        named = (self.key, self.split_by, self.stratify)
+        named = (self.key, self.split_by, self.stratify, self.split_column)
         return tuple(dict.fromkeys(column for column in named if column is not None))
 
 
@@ -136,13 +138,16 @@ def split_names(options: OrderOptions, files: FileTable) -> tuple[str, ...]:
     """
     used = files.words(SPLIT_COLUMN).to_pylist() if SPLIT_COLUMN in files.columns else [None]
     said = [split for split in used if split is not None]
-    if len(said) > 1 and options.splits:
+    if len(said) > 1 and (options.splits or options.split_column):
+        asked = option("splits" if options.splits else "split_column")
         raise UsageError(
-            f"the inputs' folders or names already say splits ({', '.join(said)}), and {option('splits')} would mix "
-            f"them: drop {option('splits')}, or give the folder of one split as INPUT"
+            f"the inputs' folders or names already say splits ({', '.join(said)}), and {asked} would mix "
+            f"them: drop {asked}, or give the folder of one split as INPUT"
         )
     if options.splits:
         return tuple(name for name, _ in options.splits)
+    if options.split_column is not None:
+        return tuple(dict.fromkeys(SPLIT_WORDS.values()))
     rest = (DEFAULT_SPLIT,) if None in used or not said else ()
     order = {"train": 0, "validation": 1, "test": 2}
     return tuple(sorted({*said, *rest}, key=lambda name: (order.get(name, 3), name)))
@@ -200,6 +205,9 @@ class Ordering:
     def _splits(
         self, batch: pa.RecordBatch | None, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.uint16]:
+        if self.options.split_column is not None:
+            assert batch is not None
+            return self._of_column(batch.column(self.options.split_column), file, position)
         if not self.options.splits:
             return self._of_files(file)
         hashes = self.split_hashes(batch, file, position)
@@ -207,6 +215,21 @@ class Ordering:
             assert self.strata is not None, "the classes were not counted"
             return self.strata.splits(batch, hashes, file, position)
         return np.searchsorted(self._thresholds, hashes, side="right").astype(np.uint16)
+
+    def _of_column(
+        self, column: pa.Array, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.uint16]:
+        """The place in the names of the split that each value says, in any case."""
+        words = pc.utf8_lower(pc.utf8_trim_whitespace(column))
+        at = pc.fill_null(pc.index_in(words, pa.array(SPLIT_WORDS, words.type)), -1).to_numpy()
+        if (at < 0).any():
+            row = int(np.argmax(at < 0))
+            value = "nothing" if column[row].as_py() is None else repr(column[row].as_py())
+            said = f"{option('split_column', self.options.split_column)}: is {value:.99}, no word for a split"
+            source, place = self._files[int(file[row])].name, f"row {int(position[row])}"
+            raise DataError(f"{said}: {', '.join(SPLIT_WORDS)}", source=source, place=place)
+        places: npt.NDArray[np.uint16] = np.array([self._said[split] for split in SPLIT_WORDS.values()], np.uint16)[at]
+        return places
 
     def _of_files(self, file: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
         """The place in the names of each one's split."""

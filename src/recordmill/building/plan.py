@@ -116,6 +116,7 @@ class BuildPlan:
             "splits": dict(self.order.splits),
             "split_by": self.order.split_by,
             **({} if self.order.stratify is None else {"stratify": self.order.stratify}),
+            **({} if self.order.split_column is None else {"split_column": self.order.split_column}),
             "split_seed": self.order.split_seed,
             "shard_bytes": None if self.shards.num_shards else self.shards.shard_bytes,
             "num_shards": self.shards.num_shards,

@@ -23,6 +23,7 @@ from recordmill.building.ingest import Ingested
 from recordmill.building.plan import BuildPlan
 from recordmill.building.shard_writer import WrittenShard
 from recordmill.checks.constraints import check_expectations
+from recordmill.schemas.splits import SPLIT_WORDS
 from recordmill.schemas.tfmd import to_pbtxt
 from recordmill.shards.checksums import add_sums
 from recordmill.shards.grammar import ShardName
@@ -154,6 +155,11 @@ def _notes_of_statistics(plan: BuildPlan, splits: Sequence[Mapping[str, FeatureS
     column = plan.order.group_by if plan.order.splits else None
     if column and (missing := sum(features[column].missing for features in splits if column in features)):
         yield f"records without {column!r}, which are one group and so in one split: {missing:,}"
+    for name in (name for name in plan.schema.names if name.lower() in ("split", "subset", "partition")):
+        values = [word for features in splits if name in features for word in features[name].top_values]
+        if values and {str(word).strip().lower() for word in values} <= SPLIT_WORDS.keys():
+            shown = ", ".join(map(repr, dict.fromkeys(values[:3])))
+            yield f"feature {name!r} says {shown}; {option('split_column', name)} divides by it"
     label = None if plan.schema.label is None else plan.schema[plan.schema.label]
     if label is not None and label.classes is None and label.dtype.startswith("int"):
         least = min((features[label.name].min or 0 for features in splits if label.name in features), default=0)

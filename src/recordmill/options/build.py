@@ -131,6 +131,14 @@ class BuildKeywords(TypedDict, total=False):
         Literal["auto", "folders", "names", "none"],
         _order("what names the split, where --splits is not given", "auto", kinds=KIND_NAMES),
     ]
+    split_column: Annotated[
+        str | None,
+        _order(
+            "the column whose values say the split (train, val, valid, validation, dev, test, ...); it is no feature",
+            metavar="COLUMN",
+            excludes=(("splits", None),),
+        ),
+    ]
     split_by: Annotated[
         str | None,
         _order(

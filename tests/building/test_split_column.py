@@ -1,0 +1,100 @@
+"""`split_column`: the values of a column say the split of each record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import recordmill
+from recordmill.base.errors import RecordmillError, UsageError
+from recordmill.options.commands import in_flags
+from recordmill.shards.manifest import load
+
+WORDS = {"train": ["train", "Training"], "validation": ["val", "dev ", "VALID"], "test": ["test", "eval"]}
+
+
+def rows(count: int = 500) -> dict[str, Any]:
+    random = np.random.default_rng(3)
+    words = [word for some in WORDS.values() for word in some]
+    return {"id": np.arange(count), "split": [words[at] for at in random.integers(0, len(words), count)]}
+
+
+def write(folder: Path, kind: str, given: dict[str, Any]) -> Path:
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    path, table = folder / f"in.{kind}", pa.table({name: pa.array(column) for name, column in given.items()})
+    if kind == "csv":
+        pyarrow.csv.write_csv(table, path)
+    elif kind == "jsonl":
+        table.to_pandas().to_json(path, orient="records", lines=True)
+    else:
+        pyarrow.parquet.write_table(table, path)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["memory", "csv", "jsonl", "parquet", "tfrecord"])
+@pytest.mark.parametrize("runner", [None, "DirectRunner"])
+def test_the_values_divide_the_records(kind: str, runner: str | None, tmp_path: Path) -> None:
+    if kind == "memory" and runner is not None:
+        return
+    given, source = rows(), None
+    if kind == "tfrecord":
+        recordmill.build(given, tmp_path / "whole", seed=7)
+        source = tmp_path / "whole"
+    elif kind != "memory":
+        source = write(tmp_path, kind, given)
+    recordmill.build(given if source is None else source, tmp_path / "out", split_column="split", runner=runner)
+    assert recordmill.verify(tmp_path / "out") == []
+    for split, words in WORDS.items():
+        ds = recordmill.open(tmp_path / "out", split=split)
+        expected = [number for number, word in zip(given["id"], given["split"], strict=True) if word in words]
+        assert sorted(ds.to_numpy()["id"].tolist()) == expected
+        assert ds.columns == (["id", "split"] if kind == "tfrecord" else ["id"])
+    assert load(tmp_path / "out").options["split_column"] == "split"
+
+
+def test_a_split_that_no_value_says_is_not_there(tmp_path: Path) -> None:
+    recordmill.build({"id": [1, 2], "split": ["test", "train"]}, tmp_path / "out", split_column="split")
+    assert recordmill.open(tmp_path / "out").splits == ("train", "test")
+
+
+def test_labels_of_images_may_say_it(tmp_path: Path) -> None:
+    import image_samples
+
+    (tmp_path / "in").mkdir()
+    for name in "abc":
+        (tmp_path / "in" / f"{name}.png").write_bytes(image_samples.encoded("PNG"))
+    (tmp_path / "labels.csv").write_text("file,label,split\na.png,x,train\nb.png,y,train\nc.png,x,test\n")
+    out = tmp_path / "out"
+    recordmill.build(tmp_path / "in", out, labels=tmp_path / "labels.csv", split_column="split")
+    assert {split: len(recordmill.open(out, split=split)) for split in ("train", "test")} == {"train": 2, "test": 1}
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "says"),
+    [
+        ({"split": ["train", "fold1"]}, {}, "memory: row 1: --split-column split: is 'fold1', no word for a split: "),
+        ({"split": ["train", None]}, {}, "memory: row 1: --split-column split: is nothing"),
+        ({"split": [1, 2]}, {}, "--split-column split: it is int64; only a text says a split"),
+        ({"part": ["train", "test"]}, {}, "--split-column split: no such column"),
+        ({"split": ["train", "test"]}, {"splits": "train=1"}, "--splits"),
+    ],
+)
+def test_what_says_no_split_is_refused(
+    given: dict[str, Any], options: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises((RecordmillError, UsageError)) as found:
+        recordmill.build({"id": [1, 2], **given}, tmp_path / "out", split_column="split", **options)
+    assert says in in_flags(str(found.value))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_feature_that_would_say_it_is_noted(tmp_path: Path) -> None:
+    recordmill.build(rows(), tmp_path / "out")
+    notes = [in_flags(note) for note in load(tmp_path / "out").statistics["notes"]]
+    assert any(note.endswith("; --split-column split divides by it") for note in notes)
