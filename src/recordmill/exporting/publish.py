@@ -21,8 +21,24 @@ from recordmill.exporting.resume import is_resumable
 from recordmill.shards.dead_runs import READ_NOTE_NAME, claimed, remove_run
 from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run import RunFolder
-from recordmill.storage import folders
 from recordmill.storage.files import atomic_write, local_path, sync_file, sync_folder, write_all
+from recordmill.storage.folders import (
+    exchange,
+    exists,
+    has_name,
+    inode,
+    is_file,
+    is_folder,
+    is_link,
+    make_folder,
+    names_in,
+    paths_in,
+    real_path,
+    remove,
+    remove_empty,
+    rename,
+    take_mode_of,
+)
 from recordmill.storage.json_fields import Check, load_as
 from recordmill.storage.locks import locked
 from recordmill.storage.walk import RUN_PREFIX, SUMMARY_NAME
@@ -47,16 +63,16 @@ def replace_result(folder: RunFolder, old: Sequence[str], rejects: bool, summary
     Raises:
         OSError: as the operating system says it; nothing was changed.
     """
-    real = Path(folders.real_path(folder.out))
-    new, made = real.with_name(f".{real.name}.{folder.id}.new"), folders.inode(folder.data)
-    if set(folders.names_in(real)) - ({name.split("/")[0] for name in old} | {SUMMARY_NAME, folder.path.name}):
+    real = Path(real_path(folder.out))
+    new, made = real.with_name(f".{real.name}.{folder.id}.new"), inode(folder.data)
+    if set(names_in(real)) - ({name.split("/")[0] for name in old} | {SUMMARY_NAME, folder.path.name}):
         return False
     with locked(folder.data):  # it is DIR's lock from the exchange on
         try:
             if not (done := _exchange(folder, new, real, rejects, summary)):
                 _put_back(folder, new)
         except BaseException as error:
-            done = folders.inode(real) == made
+            done = inode(real) == made
             if not done:
                 _put_back(folder, new)
             if not done or isinstance(error, KeyboardInterrupt):
@@ -72,26 +88,26 @@ def replace_result(folder: RunFolder, old: Sequence[str], rejects: bool, summary
 
 def _exchange(folder: RunFolder, new: Path, out: Path, rejects: bool, summary: bytes) -> bool:
     if rejects:
-        folders.rename(folder.rejects, folder.data / RESULT_REJECTS)
+        rename(folder.rejects, folder.data / RESULT_REJECTS)
     with atomic_write(folder.data / SUMMARY_NAME) as file:
         write_all(file, summary)
-    folders.take_mode_of(folder.data, out)
+    take_mode_of(folder.data, out)
     try:
-        folders.rename(folder.data, new)
+        rename(folder.data, new)
     except OSError as error:
         if error.errno not in _UNABLE:
             raise
         return False
-    return folders.exchange(new, out)
+    return exchange(new, out)
 
 
 def _put_back(folder: RunFolder, new: Path) -> None:
     """Puts the new result where it was in the run's folder."""
-    if folders.is_folder(new) and not folders.exists(folder.data):
-        folders.rename(new, folder.data)
-    folders.remove(folder.data / SUMMARY_NAME)
-    if folders.is_folder(folder.data / RESULT_REJECTS) and not folders.exists(folder.rejects):
-        folders.rename(folder.data / RESULT_REJECTS, folder.rejects)
+    if is_folder(new) and not exists(folder.data):
+        rename(new, folder.data)
+    remove(folder.data / SUMMARY_NAME)
+    if is_folder(folder.data / RESULT_REJECTS) and not exists(folder.rejects):
+        rename(folder.data / RESULT_REJECTS, folder.rejects)
 
 
 def _remove_old(before: Path, out: Path, old: Sequence[str], run_name: str) -> None:
@@ -99,31 +115,29 @@ def _remove_old(before: Path, out: Path, old: Sequence[str], run_name: str) -> N
     folder last, by which a later read knows it.
     """
     for name in (*old, SUMMARY_NAME):
-        folders.remove(before / name)
+        remove(before / name)
     with contextlib.suppress(OSError):
-        folders.remove_empty(before / RESULT_REJECTS)
-    for path in folders.paths_in(before):
-        if path.name != run_name and not folders.has_name(out / path.name):
-            folders.rename(path, out / path.name)
+        remove_empty(before / RESULT_REJECTS)
+    for path in paths_in(before):
+        if path.name != run_name and not has_name(out / path.name):
+            rename(path, out / path.name)
     remove_run(before / run_name)
-    folders.remove_empty(before)
+    remove_empty(before)
 
 
 def mend(out: Path) -> None:
     """Finishes or undoes the replacements of reads that died. The caller holds DIR's lock, and DIR is there."""
-    real = Path(folders.real_path(out))
+    real = Path(real_path(out))
     ours = re.compile(re.escape(f".{real.name}.") + r"([0-9a-f]{12})\.new")
-    for path in folders.paths_in(real.parent):
-        if (match := ours.fullmatch(path.name)) is None or folders.is_link(path) or not folders.is_folder(path):
+    for path in paths_in(real.parent):
+        if (match := ours.fullmatch(path.name)) is None or is_link(path) or not is_folder(path):
             continue
         run = RunFolder.attach(out / f"{RUN_PREFIX}{match[1]}")
         with contextlib.suppress(OSError, DataError), locked(path, wait=False):
-            if folders.is_folder(run.path) and not folders.exists(run.data):
+            if is_folder(run.path) and not exists(run.data):
                 _put_back(run, path)
-            elif folders.has_name(path / run.folder_name) or not folders.names_in(
-                path
-            ):  # else nothing says that it is a read's
-                old = load_as(_Summary, path / SUMMARY_NAME)["files"] if folders.exists(path / SUMMARY_NAME) else ()
+            elif has_name(path / run.folder_name) or not names_in(path):  # else nothing says that it is a read's
+                old = load_as(_Summary, path / SUMMARY_NAME)["files"] if exists(path / SUMMARY_NAME) else ()
                 _remove_old(path, real, old, run.folder_name)
 
 
@@ -155,7 +169,7 @@ def begin_publication(out: str | os.PathLike[str], overwrite: bool) -> RunFolder
         UsageError: DIR holds a data set, an earlier result (without overwrite), or anything else.
     """
     path = Path(local_path(out))
-    if folders.is_folder(path):
+    if is_folder(path):
         if is_data_set(path):
             raise UsageError(f"{path} holds a data set of recordmill; name another folder for {option('out')}")
         with contextlib.suppress(PermissionError):
@@ -175,7 +189,7 @@ def _mend(out: Path) -> None:
     """Undo, or finish, what the commits of reads that died had begun."""
     with locked(out):
         mend(out)
-        with claimed(run for run in folders.paths_in(out, f"{RUN_PREFIX}*") if folders.is_file(run / _INTENT)) as dead:
+        with claimed(run for run in paths_in(out, f"{RUN_PREFIX}*") if is_file(run / _INTENT)) as dead:
             for run in dead:
                 _undo(RunFolder.attach(run.path))
 
@@ -207,8 +221,8 @@ def _publish(folder: RunFolder, summary: Mapping[str, Any], overwrite: bool) -> 
             raise RecordmillError(
                 f"{out}: another read wrote its result there while this one ran; nothing of this one was kept"
             )
-        names = folders.names_in(folder.data)
-        rejects = [name for name in folders.names_in(folder.rejects) if not name.startswith(".")]
+        names = names_in(folder.data)
+        rejects = [name for name in names_in(folder.rejects) if not name.startswith(".")]
         names += [f"{RESULT_REJECTS}/{name}" for name in rejects]
         _sync(folder, names)
         text = json.dumps(
@@ -222,7 +236,7 @@ def _publish(folder: RunFolder, summary: Mapping[str, Any], overwrite: bool) -> 
                 _undo(folder)
                 raise
         with contextlib.suppress(OSError):
-            folders.remove(folder.path / READ_NOTE_NAME)  # nothing is left to go on with
+            remove(folder.path / READ_NOTE_NAME)  # nothing is left to go on with
     return names
 
 
@@ -230,7 +244,7 @@ def _sync(folder: RunFolder, names: Sequence[str]) -> None:
     """Make files, then names durable: the summary that says they are there comes after them."""
     for name in names:
         home = _home(folder, name)
-        if folders.is_folder(home):
+        if is_folder(home):
             sync_folder(home)
         elif name.startswith(f"{RESULT_REJECTS}/"):
             sync_file(home)
@@ -241,22 +255,22 @@ def _sync(folder: RunFolder, names: Sequence[str]) -> None:
 def _place(folder: RunFolder, names: Sequence[str], old: Sequence[str] | None, summary: bytes) -> None:
     """Set the old result aside, which removing the run folder removes, and rename the new outputs into DIR."""
     out, aside = folder.out, folder.path / _ASIDE
-    folders.make_folder(aside, exist_ok=True)
+    make_folder(aside, exist_ok=True)
     with atomic_write(folder.path / _INTENT) as file:
         write_all(file, json.dumps({"names": names, "old": old or []}).encode())
     if old is not None:
-        folders.rename(out / SUMMARY_NAME, aside / SUMMARY_NAME)
+        rename(out / SUMMARY_NAME, aside / SUMMARY_NAME)
     for number, name in enumerate(old or ()):
         with contextlib.suppress(FileNotFoundError):  # somebody has removed it already
-            folders.rename(out / name, aside / str(number))
+            rename(out / name, aside / str(number))
     if any(name.startswith(f"{RESULT_REJECTS}/") for name in names):
-        folders.make_folder(out / RESULT_REJECTS, exist_ok=True)
+        make_folder(out / RESULT_REJECTS, exist_ok=True)
     elif old:
         with contextlib.suppress(OSError):
-            folders.remove_empty(out / RESULT_REJECTS)
+            remove_empty(out / RESULT_REJECTS)
     for name in names:
-        folders.rename(_home(folder, name), out / name)
-    if folders.is_folder(out / RESULT_REJECTS):
+        rename(_home(folder, name), out / name)
+    if is_folder(out / RESULT_REJECTS):
         sync_folder(out / RESULT_REJECTS)
     sync_folder(out)
     if not folder.commit(SUMMARY_NAME, summary):
@@ -272,20 +286,20 @@ def _undo(folder: RunFolder) -> None:
         known = load_as(_Intent, intent)
         names, old = known["names"], known["old"]
         aside = folder.path / _ASIDE
-        if not folders.exists(out / SUMMARY_NAME):
+        if not exists(out / SUMMARY_NAME):
             for name in names:
-                if not folders.exists(_home(folder, name)) and folders.exists(out / name):
-                    folders.rename(out / name, _home(folder, name))
+                if not exists(_home(folder, name)) and exists(out / name):
+                    rename(out / name, _home(folder, name))
             for number, name in enumerate(old):
-                if folders.has_name(aside / str(number)):
-                    folders.make_folder((out / name).parent, exist_ok=True)
-                    folders.rename(aside / str(number), out / name)
-            if folders.exists(aside / SUMMARY_NAME):
-                folders.rename(aside / SUMMARY_NAME, out / SUMMARY_NAME)
+                if has_name(aside / str(number)):
+                    make_folder((out / name).parent, exist_ok=True)
+                    rename(aside / str(number), out / name)
+            if exists(aside / SUMMARY_NAME):
+                rename(aside / SUMMARY_NAME, out / SUMMARY_NAME)
             else:
                 with contextlib.suppress(OSError):
-                    folders.remove_empty(out / RESULT_REJECTS)
-            folders.remove(intent)
+                    remove_empty(out / RESULT_REJECTS)
+            remove(intent)
 
 
 def _published(out: Path) -> list[str] | None:
@@ -306,12 +320,12 @@ def _home(folder: RunFolder, name: str) -> Path:
 
 
 def _check_empty(out: Path) -> None:
-    if folders.exists(out / SUMMARY_NAME):
+    if exists(out / SUMMARY_NAME):
         return
     strange = [
         name
-        for name in folders.names_in(out)
-        if not name.startswith((RUN_PREFIX, ".")) and not (name == "rejects" and not folders.names_in(out / name))
+        for name in names_in(out)
+        if not name.startswith((RUN_PREFIX, ".")) and not (name == "rejects" and not names_in(out / name))
     ]
     if strange:
         raise UsageError(

@@ -26,7 +26,16 @@ from recordmill.shards.dead_runs import READ_NOTE_NAME
 from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run import RunFolder
 from recordmill.shards.store_run import StoreRun, objects_of, result_name, result_numbers, results, work_folder
-from recordmill.storage import files
+from recordmill.storage.files import (
+    UPLOAD_BYTES,
+    check_uploaded,
+    listed_objects,
+    put_object,
+    remove_objects,
+    stat,
+    upload,
+    upload_all,
+)
 from recordmill.storage.folders import files_below, is_file, join, names_in, remove_file
 from recordmill.storage.json_fields import read_bounded
 from recordmill.storage.walk import DATA_PREFIX, RESULTS, RUN_PREFIX, SUMMARY_NAME
@@ -68,15 +77,15 @@ class Uploads:
 
     def _put(self, path: str, uri: str) -> None:
         self._begun.result()  # the lease is there before any object
-        files.upload(path, uri, files.stat(path).size_bytes)
+        upload(path, uri, stat(path).size_bytes)
 
     def _left_there(self, outputs: Set[str]) -> dict[str, int]:
         """The objects of outputs that are kept, with their sizes; all others that an earlier process of this read has
         put are removed, before an output can be made that has the name of one.
         """
-        found = {f"{self.data}/{item.name}": item for item in files.listed_objects(f"{self.out}/{self.data}")}
+        found = {f"{self.data}/{item.name}": item for item in listed_objects(f"{self.out}/{self.data}")}
         kept = {key: item.size_bytes for key, item in found.items() if key.split("/")[1] in outputs}
-        files.remove_objects(self.out, [key for key in objects_of(self.out, self.data) if key not in kept])
+        remove_objects(self.out, [key for key in objects_of(self.out, self.data) if key not in kept])
         return kept
 
     def put_all(self) -> tuple[list[str], list[str]]:
@@ -97,16 +106,16 @@ class Uploads:
         self._files = {f"{data}/{name}": path for name, path in made.items()}
         self._files |= {key: str(folder.rejects / name) for key, name in zip(rejects, found, strict=True)}
         left = {key: path for key, path in self._files.items() if not self._is_put(key, path)}
-        files.upload_all(self.out, left, self._memory_bytes)
+        upload_all(self.out, left, self._memory_bytes)
         self._tidied.result()
-        files.check_uploaded(self.out, self._files)
+        check_uploaded(self.out, self._files)
         return [f"{data}/{name}" for name in names], rejects
 
     def _is_put(self, key: str, path: str) -> bool:
         """Whether the object is there: put by an earlier process, or while others were made; where that failed, it is
         put anew.
         """
-        if self._there.get(key) == files.stat(path).size_bytes:
+        if self._there.get(key) == stat(path).size_bytes:
             return True
         future = self._under_way.get(key)
         if future is None or future.cancel():
@@ -135,7 +144,7 @@ def uploads_of(
     left = memory_bytes - read_peak_bytes(threads)
     if any(isinstance(step, DecodeImages) for step in plan.steps):  # which may take all
         left = 0
-    return Uploads(folder, out, finished, memory_bytes, max(min(left // files.UPLOAD_BYTES, _AT_ONCE), 0))
+    return Uploads(folder, out, finished, memory_bytes, max(min(left // UPLOAD_BYTES, _AT_ONCE), 0))
 
 
 _OURS = (RUN_PREFIX, DATA_PREFIX, f"{RESULT_REJECTS}/", f"{RESULTS}/")
@@ -158,7 +167,7 @@ def begin_in_store(out: str, overwrite: bool) -> tuple[RunFolder, int]:
             if not overwrite:
                 raise UsageError(f"{out} already holds the result of a read; {option('overwrite', True)} replaces it")
         else:
-            strange = next((item.name for item in files.listed_objects(out) if not item.name.startswith(_OURS)), None)
+            strange = next((item.name for item in listed_objects(out) if not item.name.startswith(_OURS)), None)
             if strange is not None:
                 raise UsageError(
                     f"{out} is not empty ({strange}, ...); name a new or an empty folder for {option('out')}"
@@ -203,7 +212,7 @@ class StorePublication(Publication):
         text = _text({**summary, "folder": data, "files": [*outputs, *rejects]})
 
         def is_whole() -> bool:
-            there = {item.name.partition("/")[0] for item in files.listed_objects(join(out, data))}
+            there = {item.name.partition("/")[0] for item in listed_objects(join(out, data))}
             return there >= {name.rpartition("/")[2] for name in outputs}
 
         if not (run.may_commit(self.base, result_numbers) and run.commit(result_name(number), text, is_whole)):
@@ -249,10 +258,10 @@ def _finish(out: str, there: Mapping[int, str], text: bytes | None = None) -> No
     else:
         newest, said = text, b""
     if said != newest:
-        files.put_object(join(out, SUMMARY_NAME), newest)
+        put_object(join(out, SUMMARY_NAME), newest)
     older = [(number, name) for number, name in there.items() if number < generation]
-    files.remove_objects(out, [key for _, name in older for key in objects_of(out, name)])
-    files.remove_objects(out, [result_name(number) for number, _ in older if number < generation - 1])
+    remove_objects(out, [key for _, name in older for key in objects_of(out, name)])
+    remove_objects(out, [result_name(number) for number, _ in older if number < generation - 1])
 
 
 def _said(out: str) -> bytes:

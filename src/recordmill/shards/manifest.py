@@ -17,10 +17,20 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.records.tfrecord.frames import FRAME_BYTES
 from recordmill.schemas.splits import check_split_name
 from recordmill.shards.grammar import DATA_FOLDER, PLAIN_TEXT, ShardName, is_data_folder, is_name_below
-from recordmill.storage import json_fields
 from recordmill.storage.codecs import SHARD_SUFFIXES, find_codec
 from recordmill.storage.digest import BLAKE3, Digest
 from recordmill.storage.folders import join, names_if_there
+from recordmill.storage.json_fields import (
+    MOST_COUNT,
+    Check,
+    Count,
+    between,
+    convert,
+    matches,
+    parse,
+    read_bounded,
+    show,
+)
 from recordmill.storage.walk import MANIFESTS, no_data_set, unfinished_in
 
 # (major, minor): a reader refuses an unknown major and ignores fields that a minor added.
@@ -33,24 +43,23 @@ TRANSFORM_FOLDER = "transform"
 _MOST_STATISTICS_BYTES = 1 << 30  # 1 GiB: of 10,000 features a build writes 50 MiB
 _NUMBER = re.compile(r"([0-9]{8})\.json")
 
-_Line = Annotated[str, json_fields.matches(PLAIN_TEXT, "a line of text")]
-_Sha256 = Annotated[str, json_fields.matches(r"[0-9a-f]{64}", "64 hexadecimal digits")]
-_Digest = Annotated[str, json_fields.matches(BLAKE3 + r":[0-9a-f]{64}", f"{BLAKE3}, `:` and 64 hexadecimal digits")]
+_Line = Annotated[str, matches(PLAIN_TEXT, "a line of text")]
+_Sha256 = Annotated[str, matches(r"[0-9a-f]{64}", "64 hexadecimal digits")]
+_Digest = Annotated[str, matches(BLAKE3 + r":[0-9a-f]{64}", f"{BLAKE3}, `:` and 64 hexadecimal digits")]
 _RejectFile = Annotated[
-    str,
-    json_fields.matches(r"rejects/[0-9a-z]{1,64}(?:-[0-9]{1,9})?\.[0-9]{5,9}\.jsonl", "the name of a file in rejects/"),
+    str, matches(r"rejects/[0-9a-z]{1,64}(?:-[0-9]{1,9})?\.[0-9]{5,9}\.jsonl", "the name of a file in rejects/")
 ]
 
 
 class _Rejects(TypedDict, total=False):
-    count: json_fields.Count
-    reasons: Mapping[str, json_fields.Count]
+    count: Count
+    reasons: Mapping[str, Count]
     files: Sequence[_RejectFile]
 
 
 class _StatisticsFile(TypedDict):
-    name: Annotated[str, json_fields.Check(STATISTICS_NAME.__eq__, STATISTICS_NAME)]
-    bytes: Annotated[int, json_fields.between(0, _MOST_STATISTICS_BYTES)]
+    name: Annotated[str, Check(STATISTICS_NAME.__eq__, STATISTICS_NAME)]
+    bytes: Annotated[int, between(0, _MOST_STATISTICS_BYTES)]
     digest: _Digest
 
 
@@ -65,7 +74,7 @@ class _Run(TypedDict, total=False):
 
 
 class _TransformFile(TypedDict):
-    bytes: json_fields.Count
+    bytes: Count
     sha256: _Sha256
 
 
@@ -78,9 +87,7 @@ class _Transform(TypedDict):
     kept: Sequence[Any]
     needs: Mapping[str, Any]
     found: Mapping[str, Any]
-    files: Mapping[
-        Annotated[str, json_fields.Check(is_name_below, "a name below the transform's folder")], _TransformFile
-    ]
+    files: Mapping[Annotated[str, Check(is_name_below, "a name below the transform's folder")], _TransformFile]
 
 
 class _Description(TypedDict):
@@ -95,10 +102,8 @@ _OMITTED = ("transform", "description")  # where they are empty
 
 
 class _Head(TypedDict):
-    format: Annotated[str, json_fields.Check("recordmill".__eq__, "'recordmill'")]
-    version: Annotated[
-        Sequence[int], json_fields.Check(lambda said: len(said) == 2 and min(said) >= 0, "[major, minor]")
-    ]
+    format: Annotated[str, Check("recordmill".__eq__, "'recordmill'")]
+    version: Annotated[Sequence[int], Check(lambda said: len(said) == 2 and min(said) >= 0, "[major, minor]")]
 
 
 @dataclass(frozen=True)
@@ -115,11 +120,11 @@ class ShardInfo:
     """
 
     name: str
-    records: json_fields.Count
-    bytes: json_fields.Count
-    framed_bytes: json_fields.Count
+    records: Count
+    bytes: Count
+    framed_bytes: Count
     digest: _Digest
-    sum: Annotated[str, json_fields.matches(r"[0-9a-f]{16}", "16 hexadecimal digits")]
+    sum: Annotated[str, matches(r"[0-9a-f]{16}", "16 hexadecimal digits")]
 
 
 def shard_name(shard: ShardInfo) -> ShardName:
@@ -143,12 +148,12 @@ class Part:
         records_rejected: How many of these were left out.
     """
 
-    folder: Annotated[str, json_fields.matches(DATA_FOLDER, "the name of a data folder (data-<id>)")]
+    folder: Annotated[str, matches(DATA_FOLDER, "the name of a data folder (data-<id>)")]
     kind: _Line
     splits: Mapping[str, Sequence[ShardInfo]]
     inputs: Mapping[str, Any]
-    records_read: json_fields.Count
-    records_rejected: json_fields.Count
+    records_read: Count
+    records_rejected: Count
 
 
 @dataclass(frozen=True)
@@ -173,12 +178,12 @@ class Manifest:
     """
 
     name: _Line
-    compression: Annotated[str, json_fields.Check(SHARD_SUFFIXES.__contains__, " or ".join(SHARD_SUFFIXES))]
+    compression: Annotated[str, Check(SHARD_SUFFIXES.__contains__, " or ".join(SHARD_SUFFIXES))]
     options: Mapping[str, Any]
     schema: str
     parts: tuple[Part, ...]
     rejects: Mapping[str, Any]
-    fingerprint: Annotated[str, json_fields.matches(r"[0-9a-f]{0,64}", "hexadecimal digits")] = ""
+    fingerprint: Annotated[str, matches(r"[0-9a-f]{0,64}", "hexadecimal digits")] = ""
     statistics: Mapping[str, Any] = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)
     transform: Mapping[str, Any] = field(default_factory=dict)
@@ -229,18 +234,18 @@ class Manifest:
         Raises:
             DataError: It is no manifest, or of another format; the error names file, field and reason.
         """
-        document = json_fields.parse(text, source)
-        version = json_fields.convert(_Head, document, source)["version"]
+        document = parse(text, source)
+        version = convert(_Head, document, source)["version"]
         if version[0] != FORMAT_VERSION[0]:
             what_to_do = "build the data set anew" if version[0] in _OLD else "install a newer one"
             raise DataError(
                 f"has format version {version[0]}; this recordmill reads {FORMAT_VERSION[0]}: {what_to_do}",
                 source=source,
             )
-        manifest: Manifest = json_fields.convert(cls, document, source)
+        manifest: Manifest = convert(cls, document, source)
         for name, kind in _KINDS.items():
             if (said := getattr(manifest, name)) or name not in _OMITTED:
-                json_fields.convert(kind, said, source, name)
+                convert(kind, said, source, name)
         for place, reason in _faults(manifest):
             raise DataError(reason, source=source, place=place)
         return manifest
@@ -265,8 +270,8 @@ def _faults(manifest: Manifest) -> Iterator[tuple[str, str]]:
                 for name, reason in _shard_faults(shard, split, manifest.compression, names):
                     yield f"parts[{number}].splits.{split}[{at}].{name}", reason
                 names.add(shard.name)
-    if (total := sum(manifest.records.values())) > json_fields.MOST_COUNT:
-        yield "parts", f"hold {total} records together, more than {json_fields.MOST_COUNT}"
+    if (total := sum(manifest.records.values())) > MOST_COUNT:
+        yield "parts", f"hold {total} records together, more than {MOST_COUNT}"
 
 
 def _shard_faults(shard: ShardInfo, split: str, compression: str, names: set[str]) -> Iterator[tuple[str, str]]:
@@ -278,9 +283,9 @@ def _shard_faults(shard: ShardInfo, split: str, compression: str, names: set[str
         or name.index >= name.of
         or str(name) != shard.name
     ):
-        yield "name", f"is {json_fields.show(shard.name)}, no shard of this split (compression {compression})"
+        yield "name", f"is {show(shard.name)}, no shard of this split (compression {compression})"
     if shard.name in names:
-        yield "name", f"is {json_fields.show(shard.name)}, which another shard has"
+        yield "name", f"is {show(shard.name)}, which another shard has"
     most_bytes = find_codec(compression).most_bytes(shard.bytes)
     if shard.framed_bytes > most_bytes:
         yield "framed_bytes", f"is {shard.framed_bytes}, not from 0 to {most_bytes}"
@@ -310,7 +315,7 @@ def load(out: str | os.PathLike[str], generation: int | None = None) -> Manifest
     if generation is None:
         return load_newest(out)[1]
     path = join(out, MANIFESTS, manifest_path("", generation).name)
-    return Manifest.from_json(json_fields.read_bounded(path), path)
+    return Manifest.from_json(read_bounded(path), path)
 
 
 def load_newest(out: str | os.PathLike[str], known: Sequence[int] = ()) -> tuple[int, Manifest]:
@@ -363,7 +368,7 @@ def read_statistics(manifest: Manifest, out: str | os.PathLike[str]) -> bytes | 
         return None
     path = join(out, manifest.parts[-1].folder, said["name"])
     with named_by_manifest(path):
-        data = json_fields.read_bounded(path, said["bytes"])
+        data = read_bounded(path, said["bytes"])
     digest = Digest()
     digest.update(data)
     if digest.text() != said["digest"]:

@@ -36,7 +36,16 @@ from recordmill.shards.loading.salvage import Recovered, fitting_frames, frames_
 from recordmill.shards.loading.schema_hints import own_classes
 from recordmill.shards.manifest import is_data_set
 from recordmill.shards.pieces import FrameBlock, Piece
-from recordmill.sources.common import contract
+from recordmill.sources.common.contract import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    UNIT_BYTES,
+    Chunk,
+    Payloads,
+    PlanOptions,
+    Unit,
+    packed,
+)
 from recordmill.sources.common.scan_cache import RecordKeeper, ScanCache
 from recordmill.sources.values.labels import show_classes
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
@@ -72,9 +81,9 @@ class Block:
     is_sound: bool = True
 
 
-def block_bytes(common: contract.PlanOptions) -> int:
+def block_bytes(common: PlanOptions) -> int:
     """Returns the bytes that are read at once: about a unit, or less where the memory is small."""
-    most = min(contract.UNIT_BYTES, common.memory_bytes // (_SHARE * common.threads))
+    most = min(UNIT_BYTES, common.memory_bytes // (_SHARE * common.threads))
     return max(most // _BLOCK_BYTES, 1) * _BLOCK_BYTES
 
 
@@ -146,7 +155,7 @@ def _apart(load: Load) -> CachedLoad:
 class ScannedFile:
     """inference: what the records are; None where they were not counted on the way."""
 
-    units: tuple[contract.Unit, ...]
+    units: tuple[Unit, ...]
     inference: Inference | None = None
 
 
@@ -155,12 +164,12 @@ class _Part:
     """Findings of a block. unit: None: its file can't be read in one pass."""
 
     ordinal: int
-    unit: contract.Unit | None = None
+    unit: Unit | None = None
     inference: Inference | None = None
 
 
 def scan_tfrecords(
-    shards: Sequence[ShardFile], common: contract.PlanOptions, counting: bool, cache: ScanCache[CachedLoad]
+    shards: Sequence[ShardFile], common: PlanOptions, counting: bool, cache: ScanCache[CachedLoad]
 ) -> list[ScannedFile]:
     """Returns each file, in order; counting: also what its records are. kept: where records are kept, under the
     beginnings of their units.
@@ -181,9 +190,7 @@ def scan_tfrecords(
     return [looked[at] if at in looked else _together(parts[at], counting, cache) for at in range(len(shards))]
 
 
-def count_records(
-    shards: Sequence[ShardFile], looked: Sequence[ScannedFile], common: contract.PlanOptions
-) -> Inference:
+def count_records(shards: Sequence[ShardFile], looked: Sequence[ScannedFile], common: PlanOptions) -> Inference:
     """Counts the records of all files, those that were not counted on the way included."""
     parts = (
         one.inference or infer_files([shard], threads=common.threads, lenient=True, memory_bytes=common.memory_bytes)
@@ -212,7 +219,7 @@ def _look_at_block(
     if keeping.goes_on:
         keeping.add(_kept_load(shard, block, frames))
         keeping.put((ordinal, start))
-    unit = contract.Unit(ordinal, ordinal + 1, start, start + stop, block.first_record, len(frames), stop)
+    unit = Unit(ordinal, ordinal + 1, start, start + stop, block.first_record, len(frames), stop)
     inference = infer_frames(recovered(frames, block.first_record), shard.name, memory_bytes) if counting else None
     return _Part(ordinal, unit, inference)
 
@@ -236,7 +243,7 @@ def _is_whole(shard: ShardFile, parts: Sequence[_Part]) -> bool:
 def _together(parts: Sequence[_Part], counting: bool, cache: ScanCache[CachedLoad]) -> ScannedFile:
     units = tuple(part.unit for part in parts if part.unit is not None)
     if not any(cache.has((unit.first_file, unit.start)) for unit in units):
-        units = contract.packed(units, contract.UNIT_BYTES, parts=True)
+        units = packed(units, UNIT_BYTES, parts=True)
     counts = (part.inference for part in parts if part.inference is not None)
     inference = reduce(lambda one, other: one + other, counts, Inference()) if counting else None
     return ScannedFile(units, inference)
@@ -248,20 +255,20 @@ def _look_around(
     """Returns a file that is compressed or damaged, or has a record that is larger than a block."""
     ordinal, shard = item
     units, inference = [], None
-    for piece in cut(shard, ordinal, contract.UNIT_BYTES, lenient=True):
+    for piece in cut(shard, ordinal, UNIT_BYTES, lenient=True):
         if piece.stop is None:
             unit, inference = _of_stream(shard, piece, counting, cache, memory_bytes)
         else:
             records = 1 if piece.fault else piece.records
             size = piece.stop - piece.start
-            unit = contract.Unit(ordinal, ordinal + 1, piece.start, piece.stop, piece.first_record, records, size)
+            unit = Unit(ordinal, ordinal + 1, piece.start, piece.stop, piece.first_record, records, size)
         units.append(unit)
     return ScannedFile(tuple(units), inference)
 
 
 def _of_stream(
     shard: ShardFile, piece: Piece, counting: bool, cache: ScanCache[CachedLoad], memory_bytes: int
-) -> tuple[contract.Unit, Inference | None]:
+) -> tuple[Unit, Inference | None]:
     """Returns a compressed file tells its records only by reading it."""
     records = size = 0
     inference, keeping = Inference(), RecordKeeper(cache)
@@ -274,7 +281,7 @@ def _of_stream(
         if keeping.goes_on:
             keeping.add(_apart(load))
     keeping.put((piece.file, 0))
-    unit = contract.Unit(piece.file, piece.file + 1, rows=records, size_bytes=size)
+    unit = Unit(piece.file, piece.file + 1, rows=records, size_bytes=size)
     return unit, inference if counting else None
 
 
@@ -295,7 +302,7 @@ class TfrecordSource:
 
     schema: Schema
     files: FileTable
-    units: Sequence[contract.Unit]
+    units: Sequence[Unit]
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
     checks_records: bool = False
@@ -309,7 +316,7 @@ class TfrecordSource:
         """The files as the readers of shards have them."""
         return TextTable(self.files.column(SHARD), ShardFile.from_json)
 
-    def read(self, unit: contract.Unit) -> Iterator[contract.Chunk]:
+    def read(self, unit: Unit) -> Iterator[Chunk]:
         """Yields the unit's payloads, CRCs checked; a unit without a stop is a whole file, read as a stream."""
         ordinal = unit.first_file
         file = self.files[ordinal]
@@ -319,7 +326,7 @@ class TfrecordSource:
             yield from _chunks(fits, ordinal)
         check_unchanged(file.path, file.stat, file.name)
 
-    def _loads(self, unit: contract.Unit) -> Iterator[Load]:
+    def _loads(self, unit: Unit) -> Iterator[Load]:
         """Returns the loads that the plan has cached, or else those of the file."""
         ordinal = unit.first_file
         if (cached := self.cache.take((ordinal, unit.start))) is not None:
@@ -329,28 +336,25 @@ class TfrecordSource:
         return (within_memory(load, self.memory_bytes) for load in loads(self.shards, [piece], lenient=True))
 
 
-def _chunks(found: Recovered, ordinal: int) -> Iterator[contract.Chunk]:
+def _chunks(found: Recovered, ordinal: int) -> Iterator[Chunk]:
     """Yields the good records in chunks of about BATCH_BYTES; the rejects go with the first one."""
     rejects = found.rejects
     ends = np.cumsum(found.lengths)
     first = 0
     while first < len(ends) or rejects:
         before = int(ends[first - 1]) if first else 0
-        last = max(int(np.searchsorted(ends, before + contract.BATCH_BYTES, "right")), first + 1)
-        last = min(last, first + contract.BATCH_ROWS, len(ends))
+        last = max(int(np.searchsorted(ends, before + BATCH_BYTES, "right")), first + 1)
+        last = min(last, first + BATCH_ROWS, len(ends))
         offsets = np.concatenate([np.zeros(1, np.int64), ends[first:last] - before])
         data = np.empty(int(offsets[-1]), np.uint8)
         pack_spans([found.data], found.starts[first:last] + HEADER_BYTES, found.lengths[first:last], data)
-        yield contract.Chunk(
-            contract.Payloads(data, offsets),
-            np.full(last - first, ordinal, np.uint32),
-            found.numbers[first:last],
-            rejects,
+        yield Chunk(
+            Payloads(data, offsets), np.full(last - first, ordinal, np.uint32), found.numbers[first:last], rejects
         )
         first, rejects = last, ()
 
 
-def plan_tfrecord(files: Sequence[InputFile], options: TfrecordOptions, common: contract.PlanOptions) -> TfrecordSource:
+def plan_tfrecord(files: Sequence[InputFile], options: TfrecordOptions, common: PlanOptions) -> TfrecordSource:
     """Finds the records by their headers, and the schema.
 
     Raises:
@@ -422,7 +426,7 @@ def _current(files: Sequence[InputFile]) -> tuple[tuple[InputFile, ...], tuple[S
 
 
 def _schema(
-    shards: Sequence[ShardFile], paths: Sequence[str], common: contract.PlanOptions, counted: Inference | None
+    shards: Sequence[ShardFile], paths: Sequence[str], common: PlanOptions, counted: Inference | None
 ) -> tuple[Schema, Sequence[str], bool]:
     """Returns (schema, notes on where it is from, whether every record is known to be of it). paths: schema files
     beside the shards; counted: what all records are, where that is asked.
