@@ -17,9 +17,8 @@ from kit import table_of
 from recordmill.records.example.encode import encode
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.shards.checksums import record_sum
 from recordmill.shards.grammar import ShardName
-from recordmill.shards.index import INDEX_DTYPE, INDEX_FRAME_BYTES, MEMBERS_DTYPE
+from recordmill.shards.index import INDEX_DTYPE, INDEX_FRAME_BYTES, MEMBERS_DTYPE, record_sum
 from recordmill.shards.manifest import Manifest, Part, ShardInfo
 
 FOLDER = "data-test"

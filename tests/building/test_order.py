@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.siphash import derive_key, hash_bytes, hash_positions
 from recordmill.building.order import Ordering, OrderOptions, key_bytes, split_names
-from recordmill.shards.checksums import add_sums, record_sum
+from recordmill.shards.index import add_sums, record_sum
 from recordmill.sources.common.contract import Unit
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Stat

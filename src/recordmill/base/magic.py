@@ -51,7 +51,11 @@ _FORMATS = (
     FileFormat("zstd", b"\x28\xb5\x2f\xfd", is_sure=True),
     FileFormat("PDF", b"%PDF-", "a PDF document; take its text out first", is_sure=True),
     FileFormat(
-        "zip", b"PK\x03\x04", "a ZIP archive or an Office document; unpack it, or save it as CSV or text", 0, True
+        "zip",
+        b"PK\x03\x04",
+        "a ZIP archive or an Office document; give it as INPUT by itself, as a .zip, or save it as CSV",
+        0,
+        True,
     ),
     FileFormat("Office", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Office document; save it as CSV or text"),
     FileFormat("Parquet", b"PAR1", "a Parquet file; use `build parquet`", is_sure=True),
@@ -60,8 +64,10 @@ _FORMATS = (
     FileFormat("ELF", b"\x7fELF", "a program (ELF)"),
     FileFormat("Mach-O", b"\xcf\xfa\xed\xfe", "a program (Mach-O)"),
     FileFormat("Java or Mach-O", b"\xca\xfe\xba\xbe", "a program (Java or Mach-O)"),
-    FileFormat("HDF5", b"\x89HDF\r\n\x1a\n", "an HDF5 file; give its arrays to recordmill.build"),
-    FileFormat("npy", b"\x93NUMPY", "a NumPy array; give it to recordmill.build"),
+    FileFormat("HDF5", b"\x89HDF\r\n\x1a\n", "an HDF5 file; in Python give its arrays to recordmill.build"),
+    FileFormat(
+        "npy", b"\x93NUMPY", "a NumPy array; in Python: recordmill.build({'x': numpy.load(FILE, mmap_mode='r')}, OUT)"
+    ),
     FileFormat("Avro", b"Obj\x01", "an Avro file; convert it to Parquet"),
     FileFormat("ORC", b"ORC", "an ORC file; convert it to Parquet"),
     FileFormat("bzip2", b"BZh", "bzip2; decompress it first, or use gzip or zstd"),
@@ -73,7 +79,7 @@ _FORMATS = (
     FileFormat("MP3", b"ID3", "an MP3 recording"),
     FileFormat("Matroska", b"\x1aE\xdf\xa3", "a Matroska or WebM film"),
     FileFormat("MP4", b"ftyp", "an MP4 film", 4),
-    FileFormat("tar", b"ustar", "a tar archive; unpack it", 257),
+    FileFormat("tar", b"ustar", "a tar archive; give it as INPUT by itself, as a .tar that is not compressed", 257),
     FileFormat("WAV", b"WAVE", "a WAVE recording", 8),
 )
 

@@ -27,9 +27,8 @@ from recordmill.building.run_file import RunFile
 from recordmill.building.shard_writer import OpenShard, UnsyncedShard, WrittenShard, checked_slices
 from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames
 from recordmill.records.tfrecord.stream import read_frames
-from recordmill.shards.checksums import add_sums, record_sum
 from recordmill.shards.grammar import ShardName
-from recordmill.shards.index import INDEX_DTYPE, map_table
+from recordmill.shards.index import INDEX_DTYPE, add_sums, map_table, record_sum
 from recordmill.shards.rejects import Rejected, RejectWriter
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_FILES, Chunk, FileRecords
 from recordmill.statistics.dataset_sketch import SketchPool

@@ -25,8 +25,8 @@ from recordmill.building.shard_writer import WrittenShard
 from recordmill.checks.constraints import check_expectations
 from recordmill.schemas.splits import SPLIT_WORDS
 from recordmill.schemas.tfmd import to_pbtxt
-from recordmill.shards.checksums import add_sums
 from recordmill.shards.grammar import ShardName
+from recordmill.shards.index import add_sums
 from recordmill.shards.manifest import INDEX_FOLDER, INPUTS_NAME, STATISTICS_NAME, Manifest, Part, ShardInfo, shard_name
 from recordmill.shards.rejects import Rejected, RejectWriter
 from recordmill.shards.run import RunFolder

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from recordmill.base.buffers import room
 from recordmill.base.siphash import U64
 from recordmill.records.tfrecord.frames import pack_spans
-from recordmill.shards.checksums import add_sums, record_sum
+from recordmill.shards.index import add_sums, record_sum
 from recordmill.storage.files import Bytes, create_file, read_ranges, write_all
 
 # size: of the whole frame, below 2 GiB + 16 as protobuf allows; file and position break ties between equal keys

@@ -21,9 +21,8 @@ from recordmill.building.slices import RunSlice
 from recordmill.records.tfrecord.frames import FRAME_BYTES, MAX_RECORD_BYTES, Frames, scan
 from recordmill.records.tfrecord.members import MemberWriter
 from recordmill.records.writers.npy_file import NpyFile
-from recordmill.shards.checksums import add_sums, record_sum
 from recordmill.shards.grammar import ShardName
-from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, make_index
+from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, add_sums, make_index, record_sum
 from recordmill.shards.manifest import INDEX_FOLDER, ShardInfo
 from recordmill.storage.codecs import find_codec
 from recordmill.storage.digest import Digest

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from recordmill.base import native
 from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.errors import DataError
 from recordmill.records.writers.npy_file import npy_header
@@ -198,3 +199,20 @@ def map_table(path: str, dtype: np.dtype[np.void]) -> Index:
 def _no_index(path: str, dtype: np.dtype[np.void]) -> DataError:
     names = ", ".join(dtype.names or ())
     return DataError(f"is no index: not a .npy of {dtype.itemsize}-byte entries ({names})", source=path)
+
+
+def record_sum(keys: npt.NDArray[np.uint64], crcs: npt.NDArray[np.uint32]) -> int:
+    """The sum that accounts for records, of mix64(key, CRC) mod 2^64 in any order, over those with these keys [n] and
+    unmasked payload CRCs [n]. Runs, shards and `verify` compute it independently.
+
+    The mixing function is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+    generators", 2014), a bijection of 64 bits.
+    """
+    if len(keys) != len(crcs):
+        raise ValueError(f"{len(keys)} keys for {len(crcs)} records")
+    return native.record_sum(np.ascontiguousarray(keys), np.ascontiguousarray(crcs))
+
+
+def add_sums(one: int, other: int) -> int:
+    """The sum of two disjoint sets of records."""
+    return (one + other) & 0xFFFF_FFFF_FFFF_FFFF

@@ -23,10 +23,9 @@ from recordmill.base.threads import thread_map
 from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames
 from recordmill.records.tfrecord.stream import read_frames
 from recordmill.shards.catalog import Inputs, ShardFile, of_data_set, of_files
-from recordmill.shards.checksums import add_sums, record_sum
 from recordmill.shards.dead_runs import committed_data
 from recordmill.shards.derived import derived_files, is_derived
-from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, Index, map_table
+from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, Index, add_sums, map_table, record_sum
 from recordmill.shards.manifest import (
     INDEX_FOLDER,
     INPUTS_NAME,

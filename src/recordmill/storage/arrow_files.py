@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from recordmill.storage.archives import is_member
 from recordmill.storage.files import is_remote, map_file, storage_of
 from recordmill.storage.folders import remove_file
 from recordmill.storage.stores.protocol import Reader
@@ -97,7 +98,7 @@ class _RangeFile(SizedFile):
 
 def range_file(path: str) -> pa.NativeFile:
     """The file, to be read here and there."""
-    return _of_store(path) if is_remote(path) else pa.OSFile(path, "rb")
+    return _of_store(path) if is_remote(path) or is_member(path) else pa.OSFile(path, "rb")
 
 
 def _of_store(path: str) -> pa.NativeFile:

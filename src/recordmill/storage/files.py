@@ -16,6 +16,7 @@ import numpy as np
 from recordmill.base.buffers import Bytes, room
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
+from recordmill.storage import archives
 from recordmill.storage.disk_files import (
     DISK_FULL,
     atomic_write,
@@ -57,19 +58,21 @@ __all__ = [  # of the rooms within, for all
     "replace_file", "stat_of", "sync_file", "sync_folder", "upload", "upload_all", "write_all",
 ]  # fmt: skip
 
-_LOCAL, _OBJECTS = LocalStorage(), ObjectStorage()
+_LOCAL, _OBJECTS, _ARCHIVES = LocalStorage(), ObjectStorage(), archives.ArchiveStorage()
 os.register_at_fork(after_in_child=_OBJECTS.begin_child)
 taken_by(lambda terms: _OBJECTS.take(terms))  # also by a process that unpickles them
 
 
 def storage_of(path: str) -> FileStorage:
     """What holds the file of that path, or URI."""
+    if archives.is_member(path):
+        return _ARCHIVES
     return _LOCAL if "://" not in path or Address.parse(path) is None else _OBJECTS
 
 
 def is_remote(path: str) -> bool:
     """Whether it is in a store."""
-    return storage_of(path) is not _LOCAL
+    return storage_of(path) is _OBJECTS
 
 
 def bound_requests(requests: int | None) -> None:
@@ -181,8 +184,14 @@ def read_files(files: Sequence[tuple[str, Stat, str]], into: Bytes) -> Iterator[
 
 
 def read_whole(path: str, most_bytes: int) -> bytes:
-    """An object of a store as it is now, by one request where it is small; DataError if it has more bytes than that."""
-    return _OBJECTS.whole(path, most_bytes)
+    """An object of a store as it is now, by one request where it is small, or a member of an archive; DataError if it
+    has more bytes than that.
+    """
+    if is_remote(path):
+        return _OBJECTS.whole(path, most_bytes)
+    if (size := stat(path).size_bytes) > most_bytes:
+        raise DataError(f"has {size:,} bytes, above the {most_bytes:,} allowed", source=path)
+    return read_range(path).tobytes()
 
 
 def below(folder: str) -> Iterator[tuple[str, Stat]]:

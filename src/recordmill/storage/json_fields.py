@@ -17,6 +17,7 @@ from types import UnionType
 from typing import Annotated, Any, NoReturn, get_args, get_origin, get_type_hints
 
 from recordmill.base.errors import DataError
+from recordmill.storage.archives import is_member
 from recordmill.storage.files import is_remote, read_whole
 
 MOST_BYTES = 256 << 20  # 256 MiB: a manifest of some 900,000 shards; far beyond what any of these files needs
@@ -31,7 +32,7 @@ def read_bounded(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> 
     Raises:
         OSError: as the operating system says it, FileNotFoundError among it. DataError: no regular file, or too large.
     """
-    if is_remote(os.fspath(path)):
+    if is_remote(os.fspath(path)) or is_member(os.fspath(path)):
         return read_whole(os.fspath(path), most_bytes)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.errors import UsageError
-from recordmill.storage import walk
+from recordmill.storage import archives, walk
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import input_path, is_remote, plain_name, read_blocks, stat, stat_of
 from recordmill.storage.folders import is_folder, real_path
@@ -172,7 +172,8 @@ def _resolve(
     if path[0] == "@" and not os.path.lexists(path):
         return _read_list(given, input_path(path[1:]), follow_links, ignored)
     base, files, is_single = _expand(path, given, follow_links, ignored)
-    return Root(given, base, not is_single and is_folder(path)), files, None if is_single else ()
+    is_folder_like = not is_single and (is_folder(path) or base.endswith(archives.MARK[0]))
+    return Root(given, base, is_folder_like), files, None if is_single else ()
 
 
 def _expand(path: str, given: str, follow_links: bool, ignored: walk.Ignored) -> tuple[str, list[walk.FileEntry], bool]:
@@ -180,6 +181,8 @@ def _expand(path: str, given: str, follow_links: bool, ignored: walk.Ignored) ->
     walk.look_for_runs(real_path(path), ignored)
     if is_remote(path):
         return _of_store(path, given, ignored)
+    if archives.is_archive(path):
+        return f"{os.path.realpath(path)}{archives.MARK[0]}", _members(path, given, ignored), False
     if os.path.lexists(path) and not os.path.isdir(path):
         base, single = _single(path)
         return base, [single], True
@@ -194,6 +197,25 @@ def _expand(path: str, given: str, follow_links: bool, ignored: walk.Ignored) ->
     if not files:
         raise _nothing(given, pattern is not None, ignored)
     return os.path.realpath(root), files, False
+
+
+def _members(path: str, given: str, ignored: walk.Ignored) -> list[walk.FileEntry]:
+    """The files in an archive that a folder with the same content would have."""
+    path = os.path.realpath(path)
+    found, start, files = archives.contents(path), f"{path}{archives.MARK}", list[walk.FileEntry]()
+    for reason, name in found.ignored:
+        ignored.add(reason, name, start + name)
+    for name, member in found.members.items():
+        why = next((one for part in name.split("/") if (one := walk.clutter(part)) is not None), None)
+        if why is None and not member.size and walk.file_extension(name) not in ignored.data_extensions:
+            why = walk.EMPTY_FILE
+        if why is not None or name.startswith("__MACOSX/"):
+            ignored.add(why or walk.HIDDEN, name, start + name)
+        else:
+            files.append(walk.FileEntry(name, start + name, stat(start + name)))
+    if not files:
+        raise _nothing(given, False, ignored)
+    return files
 
 
 def _each_once(files: Iterable[walk.FileEntry]) -> list[walk.FileEntry]:

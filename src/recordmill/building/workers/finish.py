@@ -18,7 +18,7 @@ from recordmill.building.workers.runs import REQUESTS
 from recordmill.building.workers.shards import FinalShard
 from recordmill.building.workers.shared_files import NotSharedError, SharedFolder, SharedPlan, workbench
 from recordmill.building.workers.survey import Survey
-from recordmill.shards.checksums import add_sums
+from recordmill.shards.index import add_sums
 from recordmill.shards.manifest import INPUTS_NAME, Manifest
 from recordmill.storage.files import hand_over, listed_objects, stat
 

@@ -29,7 +29,7 @@ from recordmill.building.workers.shared_files import (
     SharedPlan,
     workbench,
 )
-from recordmill.shards.checksums import add_sums
+from recordmill.shards.index import add_sums
 from recordmill.shards.rejects import Rejected
 from recordmill.statistics.dataset_sketch import DatasetSketch, SketchPool
 from recordmill.storage.files import create_file, read_ranges, write_all

@@ -128,7 +128,8 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
         head, whole = find_codec(how).reader.begin(head, HEAD_BYTES)
         found = _ask(ContentSample(head, len(head) if whole else 1 << 62, whole, hint), textual=False) or _foreign(head)
         if found is not None:
-            return Content(found.kind, f"{found.detail} in {how}")
+            about, _, remedy = found.detail.partition(";")
+            return Content(found.kind, f"{about} in {how}{';' * bool(remedy)}{remedy}")
     text = _decode(head, whole=whole)
     if text is None:
         return Content(hint or BINARY_CONTENT, UNKNOWN_FORMAT)
@@ -158,7 +159,7 @@ def _foreign(head: bytes) -> Content | None:
     found = sniff_format(head)
     if found is None or not found.about or found.name in ("bzip2", "xz"):
         return None
-    return Content(BINARY_CONTENT, found.about.partition(";")[0])
+    return Content(BINARY_CONTENT, found.about)
 
 
 def tell_image(sample: ContentSample) -> str:
