@@ -25,7 +25,6 @@ from recordmill.shards.manifest import generations, load
 from recordmill.shards.store_run import StoreRun
 from recordmill.storage import files
 from recordmill.storage.stores import client, uploads
-from recordmill.storage.stores.client import REQUEST_LIMIT
 
 ROWS = {"x": list(range(400)), "y": [f"row {at}" for at in range(400)]}
 
@@ -311,13 +310,10 @@ def test_a_folder_of_others_is_no_out(
     assert set(store.objects(out)) == {"photo.jpg"}
 
 
-@pytest.mark.parametrize("requests", [1, 64])
-def test_what_is_too_large_to_be_copied_by_the_store_is_put_anew(
-    store: Store, out: str, monkeypatch: pytest.MonkeyPatch, requests: int
+def test_what_is_too_large_to_be_copied_by_the_store_is_an_error(
+    store: Store, out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = bytes(range(256)) * 40_000
-    store.put(f"{out.partition(f'{BUCKET}/')[2]}/old", data)
+    store.put(f"{out.partition(f'{BUCKET}/')[2]}/old", b"x" * 1001)
     monkeypatch.setattr(client.Bucket, "most_named_bytes", 1000)
-    monkeypatch.setattr(REQUEST_LIMIT, "most", requests)
-    uploads.copy_object(files._OBJECTS, f"{out}/old", f"{out}/new", len(data))
-    assert store.objects(out) == {"old": data, "new": data}
+    with pytest.raises(OSError, match="make smaller shards"):
+        uploads.copy_object(f"{out}/old", f"{out}/new", 1001)

@@ -1,4 +1,4 @@
-"""Hashes and correlations of images: copies are near, others are not, and means are those of plain arithmetic."""
+"""Hashes and correlations of images: copies are near, others are not."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import PIL.Image
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from recordmill.records.images.similarity import (
     NEAR_BITS,
@@ -18,17 +16,8 @@ from recordmill.records.images.similarity import (
     difference_hash,
     distances,
     luma,
-    shrink,
     small_grey,
 )
-
-
-@given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 20), st.integers(1, 20), st.integers(0, 99))
-@settings(deadline=None, max_examples=30)
-def test_a_part_s_mean_is_that_of_its_pixels_repeated(high: int, wide: int, rows: int, columns: int, seed: int) -> None:
-    grey = np.random.default_rng(seed).integers(0, 256, (high, wide)).astype(np.float64)
-    fine = np.repeat(np.repeat(grey, rows, 0), columns, 1).reshape(rows, high, columns, wide).mean((1, 3))
-    np.testing.assert_allclose(shrink(grey, rows, columns), fine, atol=1e-7)
 
 
 def test_images_of_one_colour_are_alike_if_the_colour_is() -> None:

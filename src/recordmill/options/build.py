@@ -41,6 +41,9 @@ _csv = partial(Option, group="CSV", decides=True, kinds=("csv",))
 _tables = partial(Option, group="CSV and Parquet", decides=True, kinds=("csv", "parquet"))
 _texts = partial(Option, group="text, JSONL and CSV", decides=True, kinds=("text",))
 _run = partial(Option, group=RUN)
+_column = partial(_order, metavar="COLUMN")
+_longest = partial(Option, decides=True, default_text=short_size(MOST_RECORD_BYTES), metavar="SIZE")
+_UNSHUFFLED, _SPLITS = (("shuffle", False),), ("splits",)
 
 
 class _BuildOut(TypedDict, total=False):
@@ -68,17 +71,11 @@ class BuildKeywords(TypedDict, total=False):
     ]
     overwrite: Annotated[
         OverwriteOption,
-        {
-            "help": "replace the data set that OUT holds; readers of the old one can finish until it is replaced again",
-            "group": "records",
-        },
+        {"help": "replace the data set that OUT holds; readers of the old one can finish", "group": "records"},
     ]
     schema: Annotated[
         SchemaOption,
-        {
-            "help": "a schema.pbtxt (TensorFlow Metadata); without it types are inferred over all data",
-            "group": "records",
-        },
+        {"help": "a schema.pbtxt (TensorFlow Metadata); else types are inferred over all data", "group": "records"},
     ]
     dtypes: Annotated[
         Mapping[str, str] | None,
@@ -92,30 +89,20 @@ class BuildKeywords(TypedDict, total=False):
     ]
     label: Annotated[
         str | None,
-        _rows(
-            "the label: strings become class numbers, and readers return it as y by default",
-            metavar="COLUMN",
-            common=True,
-        ),
+        _rows("the label: strings become class numbers, readers return it as y", metavar="COLUMN", common=True),
     ]
     max_rejects: Annotated[MaxRejectsOption, {"group": "records"}]
     follow_links: Annotated[bool, _records("follow symbolic links that lead out of an INPUT folder", False)]
     seed: Annotated[
         int,
-        _order(
-            "of the shuffle, which depends on the order of the INPUTs, too",
-            0,
-            common=True,
-            excludes=(("shuffle", False),),
-        ),
+        _order("of the shuffle, which depends on the order of the INPUTs, too", 0, common=True, excludes=_UNSHUFFLED),
     ]
     shuffle: Annotated[bool, _order("keep the order of the input", True, common=True)]
     key: Annotated[
         str | None,
-        _order(
-            "shuffle by a hash of this column, so that a record keeps its place and split when others are added",
-            metavar="COLUMN",
-            excludes=(("shuffle", False),),
+        _column(
+            "shuffle by a hash of this column: a record keeps its place and split when others come",
+            excludes=_UNSHUFFLED,
         ),
     ]
     splits: Annotated[
@@ -133,28 +120,19 @@ class BuildKeywords(TypedDict, total=False):
     ]
     split_column: Annotated[
         str | None,
-        _order(
-            "the column whose values say the split (train, val, valid, validation, dev, test, ...); it is no feature",
-            metavar="COLUMN",
-            excludes=(("splits", None),),
+        _column(
+            "whose values say the split (train, val, dev, test, ...); it is no feature", excludes=(("splits", None),)
         ),
     ]
     split_by: Annotated[
-        str | None,
-        _order(
-            "keep records with equal values of this column in one split",
-            metavar="COLUMN",
-            common=True,
-            needs=("splits",),
-        ),
+        str | None, _column("keep records with equal values of this column in one split", common=True, needs=_SPLITS)
     ]
     stratify: Annotated[
         str | None,
-        _order(
-            "divide each class of this column by the fractions of the splits, to one record; the inputs are read twice",
-            metavar="COLUMN",
+        _column(
+            "divide each class of this column by the fractions, to one record; inputs are read twice",
             common=True,
-            needs=("splits",),
+            needs=_SPLITS,
         ),
     ]
     split_seed: Annotated[int, _order("of the division into splits", 0, needs=("splits",))]
@@ -260,7 +238,7 @@ class BuildKeywords(TypedDict, total=False):
     unlabelled: Annotated[
         Literal["leave", "keep", "error"],
         _classes(
-            "files beside class folders: leave them out, keep them without a label, or refuse them",
+            "files beside class folders: leave them out, keep them unlabelled, or refuse",
             "leave",
             excludes=(("labels", None),),
         ),
@@ -278,9 +256,7 @@ class BuildKeywords(TypedDict, total=False):
     doubled_quote: Annotated[bool, _csv("two quotes inside quotes end the field, instead of standing for one", True)]
     lenient_quotes: Annotated[
         bool,
-        _csv(
-            'a field that goes on after its closing quote ("Foo" bar) is read without these quotes, not rejected', False
-        ),
+        _csv('a field that goes on after its closing quote ("Foo" bar) is read without quotes, not rejected', False),
     ]
     escape: Annotated[str | None, _csv("a character that makes the next one literal", form=CHARACTER, metavar="C")]
     null_tokens: Annotated[
@@ -310,11 +286,11 @@ class BuildKeywords(TypedDict, total=False):
     trim: Annotated[bool, _csv("drop blanks around fields", False)]
     max_row_bytes: Annotated[
         str | int,
-        _csv(
+        _longest(
             "a longer row is rejected: what an unclosed quote can swallow",
             MOST_RECORD_BYTES,
-            default_text=short_size(MOST_RECORD_BYTES),
-            metavar="SIZE",
+            group="CSV",
+            kinds=("csv",),
         ),
     ]
     columns: Annotated[
@@ -340,11 +316,10 @@ class BuildKeywords(TypedDict, total=False):
     ]
     max_line_bytes: Annotated[
         str | int,
-        _texts(
+        _longest(
             "a longer line, or text document, is rejected",
             MOST_RECORD_BYTES,
-            default_text=short_size(MOST_RECORD_BYTES),
-            metavar="SIZE",
+            group="text, JSONL and CSV",
             kinds=("text", "jsonl"),
         ),
     ]
@@ -370,7 +345,7 @@ class _BuildShell(TypedDict, total=False):
     detach: Annotated[
         bool,
         _run(
-            "with a --runner: return when the engine has the job; `recordmill status OUT` says what becomes of it",
+            "with a --runner: return when the engine has the job; `recordmill status` follows it",
             False,
             engine_only=True,
             shell_only=True,

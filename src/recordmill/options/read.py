@@ -17,6 +17,9 @@ _choice = partial(option.Option, group="which records", decides=True)
 _conversion = partial(
     option.Option, group="conversions (each may be given for several features; done in this order)", decides=True
 )
+_listed = partial(_conversion, form=option.REPEATED)
+_of_shell = partial(_output, common=True, decides=False, shell_only=True)
+_Texts = str | Sequence[str] | None
 WhereOption = Annotated[
     "str | pc.Expression | None",
     _choice(
@@ -27,19 +30,10 @@ WhereOption = Annotated[
     ),
 ]
 DecodeRawOption = Annotated[
-    str | Sequence[str] | None,
-    _conversion(
-        "bytes that are an array's memory to that array",
-        form=option.REPEATED,
-        metavar="FEATURE=DTYPE[SHAPE]",
-        common=True,
-    ),
+    _Texts, _listed("bytes that are an array's memory to that array", metavar="FEATURE=DTYPE[SHAPE]", common=True)
 ]
 ReshapeOption = Annotated[
-    str | Sequence[str] | None,
-    _conversion(
-        "the same values in another shape; -1: what follows, or varies", form=option.REPEATED, metavar="FEATURE=[SHAPE]"
-    ),
+    _Texts, _listed("the same values in another shape; -1: what follows, or varies", metavar="FEATURE=[SHAPE]")
 ]
 _look = partial(option.Option, group=option.LOOK, common=True)
 _report = partial(option.Option, group=option.REPORT, common=True)
@@ -68,22 +62,9 @@ RecountOption = Annotated[bool, _look("read the records, also where the build ha
 
 class _ReadOut(TypedDict, total=False):
     out: Annotated[
-        str | None,
-        _output(
-            "the folder for the result (needed unless --dry-run)",
-            metavar="OUT",
-            short="-o",
-            common=True,
-            decides=False,
-            shell_only=True,
-        ),
+        str | None, _of_shell("the folder for the result (needed unless --dry-run)", metavar="OUT", short="-o")
     ]
-    dry_run: Annotated[
-        bool,
-        _output(
-            "say rows, columns, disk and memory; write nothing", False, common=True, decides=False, shell_only=True
-        ),
-    ]
+    dry_run: Annotated[bool, _of_shell("say rows, columns, disk and memory; write nothing", False)]
 
 
 class ReadKeywords(TypedDict, total=False):
@@ -115,15 +96,12 @@ class ReadKeywords(TypedDict, total=False):
     columns: Annotated[option.ColumnsOption, {"group": "which records"}]
     split: Annotated[option.SplitOption, {"group": "which records"}]
     limit: Annotated[
-        int | None,
-        _choice("only the first N records of each split (of those left by --where and --sample)", common=True),
+        int | None, _choice("the first N records of each split (of those left by --where and --sample)", common=True)
     ]
     where: WhereOption
     sample: Annotated[
         float | None,
-        _choice(
-            "only a random share of the records, from 0 to 1; the same for the same --seed", metavar="P", common=True
-        ),
+        _choice("a random share of the records, from 0 to 1; the same for the same --seed", metavar="P", common=True),
     ]
     seed: Annotated[int, _choice("of --sample", 0, needs=("sample",))]
     decode_images: Annotated[
@@ -142,36 +120,17 @@ class ReadKeywords(TypedDict, total=False):
     ]
     channels: Annotated[int | None, _conversion("1 gray, 3 RGB or 4 RGBA", default_text="3", needs=("decode_images",))]
     decode_tensor: Annotated[
-        str | Sequence[str] | None,
-        _conversion(
-            "bytes written by tf.io.serialize_tensor to a tensor",
-            form=option.REPEATED,
-            metavar="FEATURE[=DTYPE[SHAPE]]",
-            common=True,
-        ),
+        _Texts, _listed("bytes of tf.io.serialize_tensor to a tensor", metavar="FEATURE[=DTYPE[SHAPE]]", common=True)
     ]
     decode_raw: DecodeRawOption
     reshape: ReshapeOption
     pad: Annotated[
-        str | Sequence[str] | None,
-        _conversion(
-            "a list to a fixed length; a longer one is a bad record",
-            form=option.REPEATED,
-            metavar="FEATURE=LENGTH:VALUE",
-            common=True,
-        ),
+        _Texts,
+        _listed("a list to a fixed length; a longer one is a bad record", metavar="FEATURE=LENGTH:VALUE", common=True),
     ]
-    pad_or_cut: Annotated[
-        str | Sequence[str] | None,
-        _conversion("the same, but a longer one loses its end", form=option.REPEATED, metavar="FEATURE=LENGTH:VALUE"),
-    ]
+    pad_or_cut: Annotated[_Texts, _listed("the same, but a longer one loses its end", metavar="FEATURE=LENGTH:VALUE")]
     ragged: Annotated[
-        str | Sequence[str] | None,
-        _conversion(
-            "a list of variable length, also if all records hold equally many items",
-            form=option.REPEATED,
-            metavar="FEATURE,...",
-        ),
+        _Texts, _listed("a list of variable length, also if all records hold equally many", metavar="FEATURE,...")
     ]
     schema: Annotated[option.SchemaOption, {"group": "what the records hold"}]
     max_rejects: Annotated[option.MaxRejectsOption, {"group": "what the records hold"}]
@@ -309,23 +268,15 @@ class BenchKeywords(TypedDict, total=False):
     batch_size: Annotated[int, _batches("records of a batch", 256)]
     shuffle: Annotated[
         Literal["none", "window", "global"],
-        _batches(
-            "their order: forwards, mixed among what is read together, or every record anywhere", "window", common=True
-        ),
+        _batches("forwards, mixed among what is read together, or every record anywhere", "window"),
     ]
     consumer: Annotated[
         Literal["numpy", "tf", "torch"],
-        _batches(
-            "what they are: NumPy arrays (`batches`), TensorFlow's tensors (`to_tf`) or PyTorch's (`to_torch`)",
-            "numpy",
-            flag="--as",
-        ),
+        _batches("what they are: of `batches`, `to_tf` or `to_torch`", "numpy", flag="--as"),
     ]
     image_size: Annotated[
         str | None,
-        _batches(
-            "decode encoded images at this size in pixels, as `open(..., decode_images=(H, W))` does", metavar="HxW"
-        ),
+        _batches("decode images at this size in pixels, as `open(..., decode_images=(H, W))`", metavar="HxW"),
     ]
     memory_bytes: Annotated[str, _batches("what may be read ahead", "512MiB", metavar="SIZE")]
     seconds: Annotated[

@@ -282,7 +282,7 @@ def give_name(path: str, target: str, size_bytes: int) -> None:
     name on a disk, where it may have been given before. May be called again, by several at once.
     """
     if is_remote(target):
-        uploads.copy_object(_OBJECTS, path, target, size_bytes)
+        uploads.copy_object(path, target, size_bytes)
     else:
         move(path, target)
 

@@ -152,11 +152,8 @@ def make_thumbnail(encoded: bytes, record: int = 0, label: str = "") -> Thumbnai
     image.thumbnail((_SIDE, _SIDE))
     packed = io.BytesIO()
     image.save(packed, "JPEG", quality=_QUALITY)
-    brightness, found = (
-        float(grey.mean()),
-        (packed.getvalue(), similarity.difference_hash(grey), similarity.small_grey(grey)),
-    )
-    return Thumbnail(record, label, whole.height, whole.width, brightness, *found)
+    found = packed.getvalue(), similarity.difference_hash(grey), similarity.small_grey(grey)
+    return Thumbnail(record, label, whole.height, whole.width, float(np.asarray(grey).mean()), *found)
 
 
 def _twins(images: Sequence[Thumbnail]) -> Iterator[tuple[int, int]]:

@@ -8,54 +8,48 @@ image and its copy of another format, quality or size have hashes within `NEAR_B
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.siphash import U64
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 HASH_WORDS = 4  # of 64 bits each
 NEAR_BITS = 24
 GREY_SIDE = 32
 NEAR_CORRELATION = 0.99
 _SIDE = 16
-_LUMA = np.array([0.299, 0.587, 0.114])  # of red, green and blue: ITU-R BT.601
 
 _Floats = npt.NDArray[np.float64]
 
 
-def luma(pixels: npt.NDArray[np.uint8]) -> _Floats:
-    """Returns [height, width] the grey of each pixel of an image of [height, width, channels]; alpha is left out."""
-    channels = pixels.shape[2]
-    return pixels[..., :3] @ _LUMA if channels >= 3 else pixels[..., 0].astype(np.float64)
+def luma(pixels: npt.NDArray[np.uint8]) -> Image.Image:
+    """Returns the grey of an image of [height, width, channels]; alpha is left out."""
+    from PIL import Image
+
+    return Image.fromarray(pixels[..., :3]).convert("L") if pixels.shape[2] >= 3 else Image.fromarray(pixels[..., 0])
 
 
-def shrink(grey: _Floats, height: int, width: int) -> _Floats:
-    """Returns [height, width] means of the parts of equal size into which the image is cut, also at fractions of
-    pixels.
-    """
-    return _means(_means(grey, height).T, width).T
+def _shrink(grey: Image.Image, height: int, width: int) -> npt.NDArray[np.uint8]:
+    """Returns [height, width] means of the parts of equal size into which the image is cut."""
+    from PIL import Image
+
+    return np.asarray(grey.resize((width, height), Image.Resampling.BOX))
 
 
-def _means(rows: _Floats, count: int) -> _Floats:
-    """Returns [count, ...] means of so many equal stretches of the first axis."""
-    sums = np.zeros((len(rows) + 1, *rows.shape[1:]))
-    np.cumsum(rows, 0, out=sums[1:])
-    edges = np.linspace(0, len(rows), count + 1)
-    whole = np.minimum(edges.astype(np.int64), len(rows) - 1)
-    at_edges = sums[whole] + (edges - whole)[:, None] * rows[whole]
-    means: _Floats = np.diff(at_edges, axis=0) * (count / len(rows))
-    return means
-
-
-def difference_hash(grey: _Floats) -> U64:
-    """Returns [HASH_WORDS] bits that say where an image of [height, width] gets brighter from left to right."""
-    small = shrink(grey, _SIDE, _SIDE + 1)
+def difference_hash(grey: Image.Image) -> U64:
+    """Returns [HASH_WORDS] bits that say where an image gets brighter from left to right."""
+    small = _shrink(grey, _SIDE, _SIDE + 1)
     return np.packbits(small[:, 1:] > small[:, :-1]).view(np.uint64)
 
 
-def small_grey(grey: _Floats) -> npt.NDArray[np.uint8]:
+def small_grey(grey: Image.Image) -> npt.NDArray[np.uint8]:
     """Returns [GREY_SIDE * GREY_SIDE] the image in small, for `correlations`."""
-    return np.rint(shrink(grey, GREY_SIDE, GREY_SIDE)).clip(0, 255).astype(np.uint8).reshape(-1)
+    return _shrink(grey, GREY_SIDE, GREY_SIDE).reshape(-1)
 
 
 def distances(ones: U64, others: U64) -> npt.NDArray[np.int64]:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from recordmill.base.errors import UsageError
 from recordmill.storage.stores.address import HADOOP, Address
 from recordmill.storage.stores.hadoop import Hadoop, HadoopError
-from recordmill.storage.stores.protocol import Answer, Connection, ObjectInfo, ObjectWriter
+from recordmill.storage.stores.protocol import Answer, Connection, ObjectInfo
 
 LIST_PAGE_OBJECTS = 1000  # objects that a store lists in an answer
 DEFAULT_REQUESTS = 64  # by default
@@ -111,11 +111,6 @@ class Bucket:
         import obstore
 
         obstore.copy(self._store, key, new)
-
-    def writer(self, key: str, part_bytes: int) -> ObjectWriter:
-        import obstore
-
-        return obstore.open_writer(self._store, key, buffer_size=part_bytes)
 
 
 class Limit:

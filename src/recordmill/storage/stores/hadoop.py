@@ -22,7 +22,7 @@ from typing import Any
 
 from recordmill.base.errors import MissingExtraError
 from recordmill.storage.stores.address import Address
-from recordmill.storage.stores.protocol import ObjectInfo, ObjectWriter
+from recordmill.storage.stores.protocol import ObjectInfo
 
 LIST_PAGE_FILES = 1000  # files that are given at once of a listing
 # of the client, whose own would try for three minutes to reach a host that is not there
@@ -110,9 +110,6 @@ class Hadoop:
                 self._client.rename(f"/{key}", f"/{new}", overwrite=True)
         except FileNotFoundError:  # it was named before
             self.head(new)
-
-    def writer(self, key: str, part_bytes: int) -> ObjectWriter:
-        raise NotImplementedError("what HDFS names anew is never written anew")
 
     def _is_removed(self, folder: str) -> bool:
         """Remove a folder if it is empty; whether it was."""

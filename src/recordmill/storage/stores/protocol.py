@@ -93,16 +93,6 @@ class Answer(Protocol):
         """It in chunks, as they come."""
 
 
-class ObjectWriter(Protocol):
-    """A new object; it is there when it is closed."""
-
-    def write(self, data: bytes) -> Any:
-        """What comes next."""
-
-    def close(self) -> Any:
-        """That was all."""
-
-
 class Connection(Protocol):
     """Requests to a store, each by itself; what they raise, `client.told` says in a sentence."""
 
@@ -143,6 +133,3 @@ class Connection(Protocol):
 
     def name(self, key: str, new: str) -> None:
         """Make or replace an object of what another holds, which may be gone then; may be asked again, by several."""
-
-    def writer(self, key: str, part_bytes: int) -> ObjectWriter:
-        """A large object that is written as it comes."""

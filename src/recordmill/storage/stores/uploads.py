@@ -6,18 +6,15 @@ An object appears whole or not at all, and nothing is renamed. A put whose answe
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
-
-import numpy as np
 
 from recordmill.base.errors import RecordmillError
 from recordmill.base.threads import thread_map
 from recordmill.storage.stores.address import Address
 from recordmill.storage.stores.client import REQUEST_LIMIT, ask, client, errors, pages, store_error
-from recordmill.storage.stores.objects import ObjectStorage
 
 UPLOAD_PART_BYTES = 8 << 20  # 8 MiB: of a large object, each a request; more where a store would not take so many parts
 MOST_PARTS = 9_000  # stores take 10,000
@@ -90,8 +87,12 @@ def check_uploaded(root: str, files: Mapping[str, str]) -> None:
         raise RecordmillError(f"{root}/{missing[0]}: is not there as it was put; nothing was committed")
 
 
-def copy_object(objects: ObjectStorage, source: str, target: str, size_bytes: int) -> None:
-    """Make or replace the object `target` of what `source` holds, within the store where it does that."""
+def copy_object(source: str, target: str, size_bytes: int) -> None:
+    """Make or replace the object `target` of what `source` holds, within the store.
+
+    Raises:
+        OSError: it is larger than what stores copy by one request.
+    """
     old, new = Address.parse(source), Address.parse(target)
     assert old is not None
     assert new is not None
@@ -101,23 +102,8 @@ def copy_object(objects: ObjectStorage, source: str, target: str, size_bytes: in
         ask(new, lambda client: client.name(old.key, new.key))
         return
 
-    part_bytes = max(UPLOAD_PART_BYTES, -(-size_bytes // MOST_PARTS))
-    # what is not closed is no object; reading and writing take turns with the slots, for who reads may wait for others
-    writer = ask(new, lambda client: client.writer(new.key, part_bytes))
-    with contextlib.closing(objects.open(source)) as reader:
-        for at in range(0, size_bytes, UPLOAD_PART_BYTES):
-            block = reader.fill(np.empty(min(UPLOAD_PART_BYTES, size_bytes - at), np.uint8), at)
-            _within(new, partial(writer.write, block.tobytes()))
-    _within(new, writer.close)
-
-
-def _within(address: Address, call: Callable[[], object]) -> None:
-    """Do it in a slot for requests; what the store says of it is said in a sentence of our own."""
-    with REQUEST_LIMIT.slots():
-        try:
-            call()
-        except OSError as error:
-            raise store_error(error, address) from None
+    what = f"of {size_bytes:,} bytes is more than stores copy ({most:,}): make smaller shards"
+    raise OSError(errno.EFBIG, what, target)
 
 
 def put_object_if_absent(uri: str, data: bytes) -> bool:
