@@ -19,7 +19,7 @@ from recordmill.building.order import DEFAULT_SPLIT, OrderOptions, parse_splits
 from recordmill.building.plan import dataset_name
 from recordmill.options.build import DESCRIPTION_NAMES
 from recordmill.options.commands import fill, of_kind, refuse_unserved
-from recordmill.pipelines.remote.flags import as_flags
+from recordmill.pipelines.beam_run import as_flags
 from recordmill.schemas.croissant import Description
 from recordmill.schemas.feature import Schema
 from recordmill.shards.loading.schema_hints import load_schema

@@ -15,7 +15,7 @@ from recordmill.base.sizes import parse_size
 from recordmill.exporting.infer_conversions import AnyImages, AnyTensor, Unresolved
 from recordmill.exporting.plan import ReadOptions, default_threads
 from recordmill.options.commands import fill, refuse_unserved
-from recordmill.pipelines.remote.flags import as_flags
+from recordmill.pipelines.beam_run import as_flags
 from recordmill.records.columns import conversions
 from recordmill.records.columns.convert import ConversionStep, DecodeTensor, MakeRagged, Pad
 from recordmill.records.columns.decode_images import IMAGE_MODES

@@ -13,9 +13,8 @@ from typing import Any
 from recordmill.base.progress import progress_of
 from recordmill.base.threads import thread_map
 from recordmill.building.run_file import Histogram
-from recordmill.building.workers.finish import finish
 from recordmill.building.workers.runs import Account, Runs, ingest_group
-from recordmill.building.workers.shards import FinalShard, ShardAttempt, gap_of, give_final_name, make_shard
+from recordmill.building.workers.shards import FinalShard, ShardAttempt, finish, gap_of, give_final_name, make_shard
 from recordmill.building.workers.shared_files import Broadcast, SharedPlan
 from recordmill.building.workers.survey import Merge, Survey, merge_runs, plan_merges, survey, with_merged
 from recordmill.shards.manifest import Manifest

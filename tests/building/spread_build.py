@@ -11,9 +11,8 @@ from recordmill.base.progress import Progress
 from recordmill.building.plan import BuildPlan
 from recordmill.building.run_file import Histogram
 from recordmill.building.strata_count import count_strata
-from recordmill.building.workers.finish import finish
 from recordmill.building.workers.runs import Account, ingest_group
-from recordmill.building.workers.shards import FinalShard, ShardAttempt, gap_of, give_final_name, make_shard
+from recordmill.building.workers.shards import FinalShard, ShardAttempt, finish, gap_of, give_final_name, make_shard
 from recordmill.building.workers.shared_files import SharedFolder, SharedPlan, begin_build
 from recordmill.building.workers.survey import Survey, merge_runs, plan_merges, survey, with_merged
 from recordmill.pipelines.build import make_plan

@@ -22,9 +22,8 @@ from recordmill.base.progress import Progress
 from recordmill.building.commit import CommitConflict
 from recordmill.building.reconcile import AccountsError
 from recordmill.building.workers import survey as surveys
-from recordmill.building.workers.finish import finish
 from recordmill.building.workers.runs import slices
-from recordmill.building.workers.shards import make_shard
+from recordmill.building.workers.shards import finish, make_shard
 from recordmill.building.workers.shared_files import NotSharedError, SharedFolder, _loaded, _unpickled
 from recordmill.building.workers.shared_files import begin_build as start
 from recordmill.pipelines.build import make_plan

@@ -65,7 +65,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "transforms": "base building building.workers exporting records.example records.tfrecord schemas shards "
     "sources.arrow sources.values statistics storage",
     "transforms.tft": "base building building.workers preprocessing schemas storage transforms",
-    "pipelines.remote": "base building.workers options shards sources storage transforms",
+    "pipelines.remote": "base building.workers shards sources storage transforms",
     "pipelines": "base building building.workers checks exporting options pipelines.remote preprocessing "
     "records.columns records.inference records.writers schemas shards shards.loading sources "
     "sources.arrow sources.common statistics storage transforms transforms.tft",

@@ -21,7 +21,7 @@ _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*(?![\w-])")
 _COMMAND = re.compile(r"`recordmill [^`]*`")  # a whole command, to be typed as it is
 # the command line, those who speak to programs that have flags of their own, and CSS
 _LEFT_OUT = (
-    "options/", "commands/", "pipelines/remote/flags.py", "reader/report/markup.py",
+    "options/", "commands/", "pipelines/beam_run.py", "reader/report/markup.py",
     "transforms/worker.py",
 )  # fmt: skip
 _OF_BEAM = ("--runner", "--parallelism", "--experiments")

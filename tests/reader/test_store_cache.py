@@ -25,7 +25,7 @@ from recordmill.__main__ import main
 from recordmill.base.errors import UsageError
 from recordmill.shards import access
 from recordmill.storage import files
-from recordmill.storage.mapped_files import MAPPED_FILES
+from recordmill.storage.files import MAPPED_FILES
 from recordmill.storage.stores import cache as block_cache
 from recordmill.storage.stores import downloads, objects
 from recordmill.storage.stores.cache import DiskCache

@@ -33,8 +33,7 @@ from recordmill.shards.index import (
 )
 from recordmill.shards.manifest import named_by_manifest
 from recordmill.shards.pieces import PIECE_BYTES, FrameBlock, Piece, check_range, load_members, read_piece_bytes, stream
-from recordmill.storage.files import Bytes, is_remote, map_file, read_range, stat
-from recordmill.storage.mapped_files import MAPPED_FILES
+from recordmill.storage.files import MAPPED_FILES, Bytes, is_remote, map_file, read_range, stat
 
 _FAR_INDEX_BYTES = 1 << 20  # 1 MiB: an index in a store that is no larger is read whole
 _MOST_GAPS = 4096  # damaged places of a file behind which reading goes on

@@ -1,11 +1,14 @@
 """The door to what is in files: ranges of bytes in, of a disk or of a store; whole files out, to a disk. Nothing
-outside this room opens a file by itself.
+outside this room opens a file by itself. Files stay mapped while they are among the last ones that were read: each
+takes a descriptor and a mapping, of which a process has only so many.
 """
 
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
+import resource
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -15,6 +18,7 @@ import numpy as np
 
 from recordmill.base.buffers import Bytes, room
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.lru import LruLimit
 from recordmill.base.option_names import option
 from recordmill.storage import archives
 from recordmill.storage.disk_files import (
@@ -58,6 +62,7 @@ __all__ = [  # of the rooms within, for all
     "replace_file", "stat_of", "sync_file", "sync_folder", "upload", "upload_all", "write_all",
 ]  # fmt: skip
 
+_MOST, _LEAST = 1024, 16  # mapped files: more make nothing quicker, with fewer each batch would map its files again
 _LOCAL, _OBJECTS, _ARCHIVES = LocalStorage(), ObjectStorage(), archives.ArchiveStorage()
 os.register_at_fork(after_in_child=_OBJECTS.begin_child)
 taken_by(lambda terms: _OBJECTS.take(terms))  # also by a process that unpickles them
@@ -309,3 +314,28 @@ def check_unchanged(path: str, before: Stat, source: str) -> None:
 def _changed(before: Stat, now: Stat, source: str) -> DataError:
     sizes = f"{before.size_bytes} bytes before, {now.size_bytes} now"
     return DataError(f"changed while it was read ({sizes}); start again", source=source)
+
+
+def _most() -> int:
+    """A quarter of the descriptors that the process may have: what else it does needs some, too."""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _MOST if allowed == resource.RLIM_INFINITY else min(max(allowed // 4, _LEAST), _MOST)
+
+
+MAPPED_FILES = LruLimit(_most())  # slots of arrays that `storage.files.map_file` gave, or views of them
+
+
+def unmap_pages() -> None:
+    """Let go of the pages of mapped files that this process has touched; who reads on has them again from the page
+    cache. Else all that was ever read counts as this process's memory.
+    """
+    if hasattr(mmap, "MADV_DONTNEED"):
+        for mapped in MAPPED_FILES.values():
+            if (file := _mapping_of(mapped)) is not None:
+                file.madvise(mmap.MADV_DONTNEED)
+
+
+def _mapping_of(view: object) -> mmap.mmap | None:
+    while isinstance(view, np.ndarray):
+        view = view.base
+    return view.obj if isinstance(view, memoryview) and isinstance(view.obj, mmap.mmap) else None

@@ -30,7 +30,7 @@ from recordmill.shards.access import FileAccess, by_file
 from recordmill.shards.index import INDEX_DTYPE
 from recordmill.shards.loading.batches import decode_block
 from recordmill.shards.pieces import PIECE_BYTES, FrameBlock
-from recordmill.storage.mapped_files import unmap_pages
+from recordmill.storage.files import unmap_pages
 
 StreamedBlocks = Mapping[
     int, Sequence[FrameBlock]

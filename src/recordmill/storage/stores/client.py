@@ -13,7 +13,6 @@ import random
 import re
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,7 +42,6 @@ _WRONG_KEY = {
 }  # fmt: skip
 _WRONG_REGION = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
 _NO_STORE = "what answered is no store{}: look at the endpoint, and at proxies before it"
-_NEVER = "_recordmill-is-this-a-store"  # an object that nobody has made
 _Result = TypeVar("_Result")
 
 
@@ -155,7 +153,6 @@ os.register_at_fork(after_in_child=REQUEST_LIMIT.begin_child)
 
 
 _clients: dict[str, Connection] = {}
-_stores: weakref.WeakSet[Any] = weakref.WeakSet()  # connections that are known to be to one
 _lock = threading.Lock()
 _opened_by: set[int] = set()  # the process that has connections, and the ones that it was forked from
 
@@ -193,28 +190,11 @@ def pages(address: Address) -> Iterator[ObjectInfo]:
     while page := ask_for_list(address, next_page):
         yield from page
         last = page[-1]["path"]
-    if not last:
-        _check_store(address)
 
 
 def names(address: Address) -> list[str]:
     """Keys of what is in the folder: objects and folders, which may end in a slash."""
-    found = ask_for_list(address, lambda client: client.names(address.key))
-    if not found:
-        _check_store(address)
-    return found
-
-
-def _check_store(address: Address) -> None:
-    """Raises OSError where what gave an empty list is no store: obstore takes any text for one, also the page of a
-    proxy that wants a login. An object that nobody has made is asked for, once by a connection.
-    """
-    if (connection := client(address)) in _stores:
-        return
-    with contextlib.suppress(FileNotFoundError, PermissionError):
-        ask(Address(address.root, ""), lambda client: client.head(_NEVER))
-        raise OSError(errno.EPROTO, _NO_STORE.format(""), address.root)
-    _stores.add(connection)
+    return ask_for_list(address, lambda client: client.names(address.key))
 
 
 def ask_for_list(address: Address, request: Callable[[Connection], _Result]) -> _Result:
