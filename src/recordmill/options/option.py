@@ -6,6 +6,7 @@ the flag, the keyword, its type and default, the help, the reference page and th
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, Literal, get_args, get_origin
 
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
@@ -111,76 +112,46 @@ Options = tuple[Option, ...]
 LOOK, REPORT, RUN = "what to look at", "the report", "the run"  # groups of several commands
 
 # What several commands have. One whose help or heading differs says so: `Annotated[QuietOption, {"group": REPORT}]`.
-SplitOption = Annotated[str | None, Option("only this split", metavar="NAME", group=LOOK, common=True, decides=True)]
+_look = partial(Option, group=LOOK, common=True, decides=True)
+_run = partial(Option, group=RUN)
+SplitOption = Annotated[str | None, _look("only this split", metavar="NAME")]
 ColumnsOption = Annotated[
     str | Sequence[str] | None,
-    Option(
-        "only these features, in this order; the others are skipped, not parsed",
-        metavar="A,B,...",
-        group=LOOK,
-        common=True,
-        decides=True,
-    ),
+    _look("only these features, in this order; the others are skipped, not parsed", metavar="A,B,..."),
 ]
 SchemaOption = Annotated[
     "Schema | str | os.PathLike[str] | None",
-    Option(
-        "a schema.pbtxt (TensorFlow Metadata) that says what the records hold; nothing is inferred",
-        metavar="FILE",
-        group=LOOK,
-        common=True,
-        decides=True,
-    ),
+    _look("a schema.pbtxt (TensorFlow Metadata) that says what the records hold; nothing is inferred", metavar="FILE"),
 ]
 MaxRejectsOption = Annotated[
     str | int,
     Option("how many records may be unusable; they are listed in OUT/rejects", 0, metavar="N|P%", common=True),
 ]
 OverwriteOption = Annotated[bool, Option("replace what OUT holds", False, common=True)]
+_MEMORY = short_size(DEFAULT_MEMORY_BYTES)
 MemoryOption = Annotated[
-    str | int,
-    Option(
-        "what may be held at once, beside the interpreter",
-        short_size(DEFAULT_MEMORY_BYTES),
-        metavar="SIZE",
-        group=RUN,
-        common=True,
-    ),
+    str | int, _run("what may be held at once, beside the interpreter", _MEMORY, metavar="SIZE", common=True)
 ]
-ThreadsOption = Annotated[int | None, Option("how many threads work", default_text="all cores", group=RUN, common=True)]
+ThreadsOption = Annotated[int | None, _run("how many threads work", default_text="all cores", common=True)]
 StorageRequestsOption = Annotated[
-    int | None,
-    Option(
-        "how many requests to object stores this process has under way at once; from Python it holds until it is said "
-        "anew",
-        default_text="64",
-        group=RUN,
-    ),
+    int | None, _run("requests to object stores at once; from Python it holds until it is said anew", default_text="64")
 ]
 RunnerOption = Annotated[
-    str | None,
-    Option("the Apache Beam runner; flags that recordmill does not know are handed to it", metavar="RUNNER", group=RUN),
+    str | None, _run("the Apache Beam runner; flags that recordmill does not know are handed to it", metavar="RUNNER")
 ]
 BeamArgsOption = Annotated[
     Sequence[str],
-    Option(
-        "flags for Beam's runner, from Python; on the command line they are given as they are",
-        (),
-        form=REPEATED,
-        group=RUN,
-        keyword_only=True,
+    _run(
+        "flags for Beam's runner; on the command line they are given as they are", (), form=REPEATED, keyword_only=True
     ),
 ]
 PreflightOption = Annotated[
     bool,
-    Option(
-        "with a --runner: don't look first whether its workers see OUT and INPUT and have the same versions",
-        True,
-        group=RUN,
-        engine_only=True,
+    _run(
+        "with a --runner: don't look first what its workers see, and which versions they have", True, engine_only=True
     ),
 ]
-QuietOption = Annotated[bool, Option("no progress and no summary", False, group=RUN, common=True, shell_only=True)]
+QuietOption = Annotated[bool, _run("no progress and no summary", False, common=True, shell_only=True)]
 JsonOption = Annotated[bool, Option("print it as JSON", False, group=REPORT, common=True, shell_only=True)]
 
 
