@@ -1,0 +1,88 @@
+"""Each row of docs/bring-your-data.md: a command, run on data of its layout."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import zipfile
+from pathlib import Path
+
+import image_samples
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import recordmill
+from recordmill.commands.main import run
+
+PAGE = Path(__file__).parents[2] / "docs" / "bring-your-data.md"
+ROWS = dict(re.findall(r"^\| (.*?) \| `(recordmill.*?)`(?: in Python)? \|$", PAGE.read_text(), re.MULTILINE))
+BOX = "<annotation><object><name>cat</name><bndbox>{}</bndbox></object></annotation>".format(
+    "".join(f"<{edge}>{at}</{edge}>" for at, edge in enumerate(("xmin", "ymin", "xmax", "ymax"), 1))
+)
+COCO = {
+    "images": [{"id": 1, "file_name": "a.png"}], "categories": [{"id": 1, "name": "cat"}],
+    "annotations": [{"image_id": 1, "category_id": 1, "bbox": [0, 0, 2, 2]}],
+}  # fmt: skip
+
+
+def put(name: str, data: str | bytes) -> None:
+    Path(name).parent.mkdir(parents=True, exist_ok=True)
+    Path(name).write_bytes(data.encode() if isinstance(data, str) else data)
+
+
+def lay_out(folder: Path) -> None:
+    """All layouts of the page, in one folder of each row's own."""
+    png = image_samples.encoded("PNG")
+    for name in ("photos/cat/a", "photos/dog/b", "JPEGImages/a", "images/a"):
+        put(f"{name}.png", png)
+    put("labels.csv", "file,label\ncat/a.png,x\ndog/b.png,y\n")
+    put("photos/metadata.jsonl", '{"file_name": "cat/a.png", "text": "x"}\n{"file_name": "dog/b.png", "text": "y"}\n')
+    put("instances.json", json.dumps(COCO))
+    put("boxes.csv", "file,class,xmin,ymin,xmax,ymax\ncat/a.png,cat,0,0,2,2\n")
+    put("Annotations/a.xml", BOX)
+    put("labels/a.txt", "1 0.5 0.5 0.1 0.2\n")
+    put("data.yaml", "names: [dog, cat]\n")
+    with zipfile.ZipFile("photos.zip", "w") as archive:
+        for path in Path("photos").rglob("*.png"):
+            archive.write(path, path.relative_to("photos"))
+    put("all.csv", "x,split\n1,train\n2,test\n3,train\n")
+    put("table/year=2024/part.csv", "x,y\n1,2\n3,4\n")
+    put("rows.jsonl", '{"a": {"b": [1, 2]}}\n{"a": {"b": []}}\n')
+    about = {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}, "image": {"_type": "Image"}}
+    table = pa.table({"label": [0, 1], "image": [{"bytes": png, "path": "a.png"}] * 2})
+    Path("data").mkdir()
+    pq.write_table(
+        table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": about}})}), "data/a.parquet"
+    )
+
+
+@pytest.mark.parametrize("what", ROWS)
+def test_the_command_builds_what_the_row_says(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    lay_out(tmp_path)
+    if "train,val" in what:
+        for split in ("train", "val"):
+            put(f"photos/{split}/cat/{split}.png", image_samples.encoded("PNG"))
+            put(f"photos/{split}/dog/{split}.png", image_samples.encoded("PNG"))
+        for name in ("photos/cat/a.png", "photos/dog/b.png"):
+            Path(name).unlink()
+    if not ROWS[what].startswith("recordmill build "):
+        assert eval(ROWS[what], {"recordmill": recordmill, "x": np.arange(3), "y": np.arange(3)}).records == {
+            "train": 3
+        }
+        return
+    assert run([*shlex.split(ROWS[what])[1:], "--quiet"]) == 0
+    ds = recordmill.open("shards")
+    assert len(ds)
+    if "--boxes" in ROWS[what]:
+        assert "cat" in ds.to_table()["image/object/class/text"].to_pylist()[0]
+    if "split" in what:
+        assert len(ds.splits) == 2
+    assert recordmill.verify("shards") == []
+
+
+def test_all_rows_are_run() -> None:
+    assert len(ROWS) == PAGE.read_text().count("\n| ") - 1
