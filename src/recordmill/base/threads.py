@@ -206,16 +206,20 @@ class ProcessLock:
 
 class Budget:
     """Bytes of memory to be shared. A reservation that alone exceeds them waits until nothing else is reserved, and
-    goes alone.
+    goes alone; one of up to small_bytes is not counted.
     """
 
-    def __init__(self, total_bytes: int) -> None:
+    def __init__(self, total_bytes: int, small_bytes: int = 0) -> None:
+        self._small = small_bytes
         self._total = self._free = max(total_bytes, 1)
         self._changed = threading.Condition()
 
     @contextlib.contextmanager
     def reserve(self, size_bytes: int) -> Iterator[None]:
         """Reserves so many bytes while the context lasts."""
+        if size_bytes <= self._small:
+            yield
+            return
         taken = min(size_bytes, self._total)
         with self._changed:
             self._changed.wait_for(lambda: self._free >= taken)

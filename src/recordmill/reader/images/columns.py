@@ -20,9 +20,10 @@ from recordmill.reader.prefetch.prefetcher import StepRows
 from recordmill.reader.prefetch.protocols import Fetchable
 from recordmill.reader.sampling.sampler import key_of
 from recordmill.records.columns.convert import Faults, build_steps
-from recordmill.records.columns.decode_images import Pixels, looks_like_image
+from recordmill.records.columns.decode_images import MAX_DECODED_PIXELS, Pixels, looks_like_image
 from recordmill.records.columns.numpy_arrays import take_apart
 from recordmill.records.columns.ragged import Array
+from recordmill.records.images.check import check_each
 from recordmill.records.images.header import BadImage
 from recordmill.schemas.feature import Feature, Schema
 
@@ -98,7 +99,7 @@ class ImageDecoder:
         self.images, self._seed, self._defaults = images, seed, defaults or {}
         self.row_bytes = sum(wanted.row_bytes for wanted in images.values())  # of a row's decoded images
         self.work_bytes = memory_bytes // _SHARE if images else 0  # of memory, for images while they are decoded
-        self._budget = Budget(self.work_bytes)
+        self._budget = Budget(self.work_bytes, self.work_bytes // (_SHARE * threads))
         self._pool = ThreadPoolExecutor(threads, "recordmill-images") if images and threads > 1 else None
 
     def close(self) -> None:
@@ -165,13 +166,19 @@ class _Work:
         return list(self._decode(rows))
 
     def _decode(self, rows: range) -> Iterator[tuple[int, str]]:
-        for row in rows:
+        first, stop = self.splits[rows.start], self.splits[rows.stop]
+        ends = self.splits[rows.start + 1 : rows.stop + 1] - first
+        # one call for all of them: each call is a wait for the interpreter's lock
+        headers = check_each(self.values[first:stop], ends, MAX_DECODED_PIXELS)
+        for row, checked in zip(rows, headers, strict=True):
             data = self._encoded(row)
             if data is None:
                 self.out[row] = black_image(self.wanted)
                 continue
             try:
-                _decode_into(data, self.wanted, self.key, int(self.numbers[row]), self.budget, self.out[row])
+                is_own = self.valid is None or self.valid[row]
+                image = Encoded(data, self.wanted, checked if is_own else None)
+                _decode_into(image, self.wanted, self.key, int(self.numbers[row]), self.budget, self.out[row])
             except BadImage as error:
                 yield row, f"feature {self.name!r}: {error.message}"
 
@@ -181,11 +188,10 @@ class _Work:
         return self.default
 
 
-def _decode_into(data: Pixels, wanted: Images, key: int, number: int, budget: Budget, out: Array) -> None:
-    image = Encoded(data, wanted)
+def _decode_into(image: Encoded, wanted: Images, key: int, number: int, budget: Budget, out: Array) -> None:
     box, by = _box_and_shrink(image, wanted, key, number)
     with budget.reserve(image.work_bytes):
-        resize_into(image.pixels(by), box, wanted, out)
+        resize_into(image.pixels(by, once=True), box, wanted, out)
 
 
 def _box_and_shrink(image: Encoded, wanted: Images, key: int, number: int) -> tuple[Box, int]:
@@ -214,7 +220,7 @@ def decode_image(data: Pixels, wanted: Images) -> Array:
         BadImage: it can't be decoded.
     """
     out: Array = np.empty(wanted.shape, wanted.numpy_dtype)
-    _decode_into(data, wanted, 0, 0, Budget(1), out)
+    _decode_into(Encoded(data, wanted), wanted, 0, 0, Budget(1), out)
     return out
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,10 +19,12 @@ from recordmill.base.buffers import Int64s, room
 from recordmill.reader.options.images import Floats, Images, RandomCrop
 from recordmill.records.columns.decode_images import MAX_DECODED_PIXELS, Pixels, stored_pixels, work_bytes
 from recordmill.records.images.check import check_structure
-from recordmill.records.images.header import GRAY, RGB, ImageHeader
+from recordmill.records.images.header import GRAY, RGB, BadImage, ImageHeader
 from recordmill.records.images.pillow import orientation_of
 
 _ATTEMPTS = 10
+_OWN_BYTES = 8 << 20  # 8 MiB that a thread keeps: an image of 2.8 million pixels
+_own, _NONE = threading.local(), np.empty(0, np.uint8)
 _STEP, _FIRST, _SECOND, _WORD = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, (1 << 64) - 1
 
 
@@ -93,15 +96,18 @@ SHRINKS = (8, 4, 2)  # by which a JPEG can be decoded smaller
 
 
 class Encoded:
-    """An encoded image [bytes] whose container is whole. height, width: once it is decoded, in full size.
+    """An encoded image [bytes] whose container is whole. height, width: once it is decoded, in full size. checked: what
+    `check_each` said of it.
 
     Raises:
         BadImage: it is none that is taken, or it is damaged.
     """
 
-    def __init__(self, data: Pixels, wanted: Images) -> None:
+    def __init__(self, data: Pixels, wanted: Images, checked: ImageHeader | BadImage | None = None) -> None:
+        if isinstance(checked, BadImage):
+            raise checked
         self._data, self._channels = data, wanted.channels
-        self._header = check_structure(data, MAX_DECODED_PIXELS)
+        self._header = check_structure(data, MAX_DECODED_PIXELS) if checked is None else checked
         self._turned = orientation_of(data, self._header.format) if wanted.orientation else 1
         height, width = self._header.height, self._header.width
         self.height, self.width = (width, height) if self._turned > 4 else (height, width)
@@ -118,13 +124,14 @@ class Encoded:
         fits = (by for by in SHRINKS if height // by >= wanted.height and width // by >= wanted.width)
         return next(fits, 1)
 
-    def pixels(self, shrink: int = 1) -> Pixels:
-        """Returns [height, width, channels], or the shrink-th part of that (rounded up).
+    def pixels(self, shrink: int = 1, *, once: bool = False) -> Pixels:
+        """Returns [height, width, channels], or the shrink-th part of that (rounded up). once: the array holds until
+        this thread decodes the next image.
 
         Raises:
             BadImage: it can't be decoded.
         """
-        decoded = _by_simplejpeg(self._data, self._header, self._channels, shrink)
+        decoded = _by_simplejpeg(self._data, self._header, self._channels, shrink, _own_room if once else room)
         if decoded is None:
             decoded = stored_pixels(self._data, self._header, self._channels, shrink)
         return upright(decoded, self._turned)
@@ -139,7 +146,20 @@ def upright(pixels: Pixels, orientation: int) -> Pixels:
     return pixels.swapaxes(0, 1) if orientation > 4 else pixels
 
 
-def _by_simplejpeg(data: Pixels, header: ImageHeader, channels: int, shrink: int) -> Pixels | None:
+def _own_room(size: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Like room, but memory of this thread's own, which is used again: where many threads ask for new pages and give
+    them back, the system lets them wait for each other.
+    """
+    if size > _OWN_BYTES:
+        return room(size, dtype)
+    if len(held := getattr(_own, "bytes", _NONE)) < size:
+        held = _own.bytes = np.empty(size, np.uint8)
+    return held[:size]
+
+
+def _by_simplejpeg(
+    data: Pixels, header: ImageHeader, channels: int, shrink: int, make: Callable[..., npt.NDArray[Any]]
+) -> Pixels | None:
     """None where it is not installed, does not take the image, or finds anything wrong: Pillow has the last word."""
     library, colours = _simplejpeg(), _COLOURSPACES.get((header.colour, channels))
     if library is None or colours is None or header.format != "JPEG" or header.beyond_tensorflow:
@@ -148,7 +168,7 @@ def _by_simplejpeg(data: Pixels, header: ImageHeader, channels: int, shrink: int
     least = {} if shrink == 1 else {"min_height": height, "min_width": width}
     try:
         decoded = library.decode_jpeg(
-            data, colours, buffer=room(height * width * channels, np.uint8), strict=True, **least
+            data, colours, buffer=make(height * width * channels, np.uint8), strict=True, **least
         )
     except ValueError:
         return None

@@ -62,6 +62,7 @@ _MESSAGES = {
 # frame headers that TensorFlow's decoder takes: baseline, extended, progressive, and the latter two arithmetic
 _TAKEN_BY_TENSORFLOW = (0xC0, 0xC1, 0xC2, 0xC9, 0xCA)
 _LOSSLESS = (0xC3, 0xC7, 0xCB, 0xCF)
+_JPEG_FACTS = np.dtype(native.JpegFacts)  # made once: that takes as long as to walk an image
 _JPEG_COLOURS = {1: GRAY, 3: RGB, 4: CMYK}
 # where Pillow raises: twice the 89,478,485 pixels (a quarter of a GiB at 3 bytes each) above which it warns
 MAX_PIXELS = 178_956_970
@@ -141,7 +142,7 @@ def read_jpegs(data: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> list
     """Returns `read_jpeg` of each of the images that stand one after the other and end there, with what it would
     raise as a value; None for what does not begin with FF D8 FF.
     """
-    facts = np.empty(len(ends), native.JpegFacts)
+    facts = np.empty(len(ends), _JPEG_FACTS)
     native.walk_jpegs(np.ascontiguousarray(data), np.ascontiguousarray(ends, np.int64), facts)
     return [_jpeg_outcome(*values) for values in facts.tolist()]
 
