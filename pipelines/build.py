@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import runpy
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -422,11 +420,6 @@ def _result(out: str, manifest: Manifest, plan: BuildPlan, seconds: float) -> Bu
         seconds=seconds,
         manifest=manifest,
     )
-
-
-if __name__ == "__main__":  # python -m recordmill.pipelines.build: the command
-    sys.argv[1:1] = ["build"]
-    runpy.run_module("recordmill", run_name="__main__", alter_sys=True)
 
 
 def is_raw(inputs: Sequence[str]) -> bool:

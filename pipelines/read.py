@@ -7,8 +7,6 @@ Beam pipeline (`read_beam`), and the same files come out. `dry_run` says what wo
 from __future__ import annotations
 
 import os
-import runpy
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -395,11 +393,6 @@ def _size(path: Path | str) -> int:
     if is_folder(path):
         return sum(stat(file).size_bytes for file in files_below(path).values())
     return stat(str(path)).size_bytes if exists(path) else 0
-
-
-if __name__ == "__main__":  # python -m recordmill.pipelines.read: the command
-    sys.argv[1:1] = ["read"]
-    runpy.run_module("recordmill", run_name="__main__", alter_sys=True)
 
 
 def dry_run(inputs: Inputs, **options: Any) -> ReadEstimate:

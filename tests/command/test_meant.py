@@ -91,14 +91,6 @@ def test_a_local_runner_is_known_in_any_case() -> None:
         assert not is_local(name), name
 
 
-@pytest.mark.parametrize("command", ["build", "read"])
-def test_the_modules_of_the_commands_run_them(command: str) -> None:
-    words = [sys.executable, "-m", f"recordmill.pipelines.{command}", "--help"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"usage: recordmill {command} ")
-
-
 def test_an_option_of_another_command_is_called_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], out: Path
 ) -> None:

@@ -32,18 +32,7 @@ from pathlib import Path
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.threads import both, interrupted_later
-from recordmill.shards.dead_runs import (
-    LOCK_NAME,
-    READ_NOTE_NAME,
-    claim,
-    clean_dead,
-    load_if_there,
-    loaded,
-    machine,
-    remove_data,
-    remove_run,
-    temporary_run_name,
-)
+from recordmill.shards import dead_runs
 from recordmill.shards.derived import is_derived
 from recordmill.shards.manifest import Manifest, generations
 from recordmill.storage.files import is_remote, put_if_absent, read_range, sync_folder
@@ -62,8 +51,6 @@ from recordmill.storage.folders import (
 )
 from recordmill.storage.locks import LockFile, locked
 from recordmill.storage.walk import DATA_PREFIX, MANIFESTS, RUN_PREFIX
-
-__all__ = ["READ_NOTE_NAME", "Run", "RunFolder", "check_out"]
 
 RENEW_SEC = 30  # a run is dead after LEASE_SEC
 _PARTS = ("data", "runs", "rejects", "spool")
@@ -95,7 +82,7 @@ class Run(ABC):
     def committed(self) -> Manifest | None:
         """The manifest that this very run has put: engines repeat the last step as any other."""
         if self._manifest is None:  # the newest first: others need not be read where it is that
-            newest_first = (load_if_there(self.out, number) for number in generations(self.out)[::-1])
+            newest_first = (dead_runs.load_if_there(self.out, number) for number in generations(self.out)[::-1])
             self._manifest = next((one for one in newest_first if one and one.run.get("id") == self.id), None)
         return self._manifest
 
@@ -219,7 +206,7 @@ class RunFolder(Run):
         path = Path(out)
         folder = cls(path, identifier or uuid.uuid4().hex[:12], None, _make_out(path))
         try:
-            clean_dead(path, keep)
+            dead_runs.clean_dead(path, keep)
             folder._hold(index, leased)
             folder._kept_alive.enter_context(folder.alive())
         except OSError as error:
@@ -240,13 +227,13 @@ class RunFolder(Run):
         """Makes the folder under another name, locks it, and only then gives it its own, so that nobody finds it
         unlocked; False if the run has one.
         """
-        making = self.out / temporary_run_name(self.id)
+        making = self.out / dead_runs.temporary_run_name(self.id)
         with locked(self.out):  # under which others may take an unlocked one for dead
             remove(making)  # of a start that was killed
             try:
                 for name in (*_PARTS, "data/index") if index else _PARTS:
                     make_folder(making / name, parents=True)
-                self._lock = LockFile.create(making / LOCK_NAME)
+                self._lock = LockFile.create(making / dead_runs.LOCK_NAME)
                 self._lock.share()
                 self._own(self._lock, leased)
                 rename(making, self.path)
@@ -261,9 +248,9 @@ class RunFolder(Run):
     def _join(self) -> bool:
         """Holds the folder that the run has; False if it is gone meanwhile."""
         with contextlib.suppress(FileNotFoundError):
-            lock = LockFile.open(self.path / LOCK_NAME)
+            lock = LockFile.open(self.path / dead_runs.LOCK_NAME)
             lock.share()
-            if lock.is_at(self.path / LOCK_NAME):
+            if lock.is_at(self.path / dead_runs.LOCK_NAME):
                 self._lock = lock
                 return True
             lock.close()
@@ -272,14 +259,14 @@ class RunFolder(Run):
     @staticmethod
     def _own(lock: LockFile, leased: bool = False) -> None:
         """Writes into the lock whose it is, over what stood there, in one step."""
-        lock.write(json.dumps({**machine(), "pid": os.getpid(), "leased": leased}).encode())
+        lock.write(json.dumps({**dead_runs.machine(), "pid": os.getpid(), "leased": leased}).encode())
 
     @classmethod
     def take_over(cls, path: Path) -> RunFolder | None:
         """The folder of a dead run with all that is in it, from now on this process's own; None if its run is alive, or
         someone else was first.
         """
-        if (dead := claim(path)) is None or dead.lock is None:
+        if (dead := dead_runs.claim(path)) is None or dead.lock is None:
             return None
         folder = cls(path.parent, path.name.removeprefix(RUN_PREFIX), dead.lock)
         folder._own(dead.lock)
@@ -321,13 +308,16 @@ class RunFolder(Run):
         return self.path / "spool"
 
     def _sign(self) -> None:
-        with contextlib.suppress(FileNotFoundError), contextlib.closing(LockFile.open(self.path / LOCK_NAME)) as lock:
+        with (
+            contextlib.suppress(FileNotFoundError),
+            contextlib.closing(LockFile.open(self.path / dead_runs.LOCK_NAME)) as lock,
+        ):
             lock.renew()
 
     @property
     def is_owned(self) -> bool:
         """Whether nobody has taken this run for dead."""
-        return exists(self.path / LOCK_NAME)
+        return exists(self.path / dead_runs.LOCK_NAME)
 
     def publish_data_folder(self) -> None:
         """Give the folder of shards the name by which a manifest will know it, unless it has that; durable."""
@@ -370,11 +360,11 @@ class RunFolder(Run):
         """Remove the shards, and the files of rejects, unless they were committed."""
         if not has_name(self.out / self.data_name) or self.committed() is not None:
             return True
-        return remove_data(self.out, self.data_name)
+        return dead_runs.remove_data(self.out, self.data_name)
 
     def clear(self) -> None:
         """Remove the run's own folder."""
-        remove_run(self.path)
+        dead_runs.remove_run(self.path)
 
     def close(self) -> None:
         """Remove the folder, shards that were not committed, and OUT and the folders above it as far as this run made
@@ -387,10 +377,10 @@ class RunFolder(Run):
     def _remove_all(self) -> None:
         if self._lock is not None:
             with contextlib.suppress(OSError, DataError):
-                is_mine = self._lock.is_at(self.path / LOCK_NAME)
+                is_mine = self._lock.is_at(self.path / dead_runs.LOCK_NAME)
                 self._lock.take()
                 if is_mine and self.discard():
-                    remove_run(self.path)
+                    dead_runs.remove_run(self.path)
             self._unlock()
         with contextlib.suppress(OSError):
             for made in self._made:
@@ -436,7 +426,7 @@ def check_out(out: str | os.PathLike[str], overwrite: bool) -> int:
                 "readable until the new one is complete)"
             )
         if numbers:
-            loaded(place)  # what they name is removed some day: one that can't be understood is refused now
+            dead_runs.loaded(place)  # what they name is removed some day: one that can't be understood is refused now
             return numbers[-1]
         strange = [name for name in names_if_there(place) if not _is_ours(name)]
     except OSError as error:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,13 +121,14 @@ def box_columns(
         found.names, found.absolute = _yolo_names(listing.roots[0].path), False
         annotations = [file for file in annotations if file.name.rpartition("/")[2] not in _NAME_FILES]
     for file in annotations:
+        folder = real_path(file.path.rpartition("/")[0] or ".")
         try:
             if ending in _FORMATS:
                 _FORMATS[ending](found, file, places)
             elif ending == "json":
-                _add_coco(found, file, Finder(files, roots, _folder(file)), memory_bytes)
+                _add_coco(found, file, Finder(files, roots, folder), memory_bytes)
             else:
-                _add_table(found, file, Finder(files, roots, _folder(file)))
+                _add_table(found, file, Finder(files, roots, folder))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             if isinstance(error, DataError | UsageError):
                 raise
@@ -136,10 +137,6 @@ def box_columns(
     if not found.owners:
         raise UsageError(f"{option('boxes', path)}: no annotation of it is of one of the images")
     return _columns(found, len(files), _SAID[ending], first_label)
-
-
-def _folder(file: InputFile) -> str:
-    return real_path(file.path.rpartition("/")[0] or ".")
 
 
 def _columns(found: _Objects, files: int, said: str, first_label: int) -> BoxColumns:
@@ -159,6 +156,7 @@ def _columns(found: _Objects, files: int, said: str, first_label: int) -> BoxCol
         columns["image/source_id"] = coded_of((found.ids.get(at) for at in range(files)), files)
     bare = int((counts == 0).sum())
     notes = [f"boxes: {len(owners):,} of {len(classes):,} classes, as {said} has them"]
+    notes += [] if found.absolute or said == "YOLO" else ["boxes: all lie between 0 and 1, and are read as shares"]
     notes += [f"boxes: {bare:,} image(s) have none, and are kept"] if bare else []
     classes = ("background",) * first_label + classes
     return BoxColumns(columns, classes, found.absolute, tuple(found.rejects), tuple(notes))
@@ -203,10 +201,10 @@ def _add_coco(found: _Objects, file: InputFile, finder: Finder, memory_bytes: in
     for one in document["annotations"]:
         if (owner := owner_of[one["image_id"]]) >= 0:
             left, top, width, height = map(float, one["bbox"])
-            more = {"is_crowd": int(one.get("iscrowd", 0)), "area": float(one.get("area", width * height))}
+            crowd, area = int(one.get("iscrowd", 0)), float(one.get("area", width * height))
             shape = json.dumps(one.get("segmentation", []), separators=(",", ":"))
-            edges = left, top, left + width, top + height
-            found.add(owner, edges, names[one["category_id"]], **more, segmentation=shape)
+            edges, text = (left, top, left + width, top + height), names[one["category_id"]]
+            found.add(owner, edges, text, is_crowd=crowd, area=area, segmentation=shape)
 
 
 def _add_voc(found: _Objects, file: InputFile, places: _Places) -> None:
@@ -329,9 +327,7 @@ def fit_boxes(
     return made, bad, +counts
 
 
-def object_features(own: Sequence[Feature], given: Sequence[str]) -> Iterator[Feature]:
-    """Yields the image's own features under the names of the Object Detection API, but for those given otherwise."""
-    of = {feature.name: feature for feature in own}
-    for name, source in OBJECT_NAMES.items():
-        if name not in given:
-            yield Feature(name, of[source].dtype, required=True)
+def object_features(own: Sequence[Feature], given: Sequence[str]) -> tuple[Feature, ...]:
+    """Returns the image's own features under the names of the Object Detection API, but for those given otherwise."""
+    dtypes = {feature.name: feature.dtype for feature in own}
+    return tuple(Feature(name, dtypes[one], required=True) for name, one in OBJECT_NAMES.items() if name not in given)

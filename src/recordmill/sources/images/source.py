@@ -235,7 +235,7 @@ def plan_images(
             memory_bytes=common.memory_bytes,
         )
         files, boxes = with_features(files, objects.columns), BoxRule(objects.absolute, options.boxes_outside)
-        own_features, classes = tuple(object_features(OWN_FEATURES, feature_names(files))), {LABEL: objects.classes}
+        own_features, classes = object_features(OWN_FEATURES, feature_names(files)), {LABEL: objects.classes}
         rejects, notes = [*rejects, *objects.rejects], [*notes, *objects.notes]
     elif options.labels is None and common.label is not None and common.label not in feature_names(files):
         raise UsageError(
