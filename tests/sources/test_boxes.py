@@ -210,12 +210,15 @@ def test_a_crop_is_refused_beside_boxes(images: Path, tmp_path: Path) -> None:
     assert batch["image/object/bbox/xmin"].shape == (3, 3)
 
 
-def test_coco_beside_the_images_is_named_with_its_option(images: Path, tmp_path: Path) -> None:
-    coco(images, BOXES, (WIDTH, HEIGHT))
+@pytest.mark.parametrize(("write", "path"), [(coco, "/instances.json"), (voc, "")])
+def test_annotations_beside_the_images_are_named_with_their_option(
+    write: Any, path: str, images: Path, tmp_path: Path
+) -> None:
+    write(images, BOXES, (WIDTH, HEIGHT))
     recordmill.build(images, tmp_path / "out")
     notes = recordmill.open(tmp_path / "out").catalog.manifest.statistics["notes"]
     (said,) = (in_flags(note) for note in notes if "boxes" in note)
-    assert said.partition("; ")[2].startswith(f"--boxes {images}/instances.json")
+    assert said.partition("; ")[2] == f"--boxes {images}{path} takes boxes from it"
 
 
 @pytest.mark.parametrize("write", FORMATS[1:])

@@ -274,31 +274,32 @@ def _choose(listing: Listing, beside: str | None) -> tuple[FileTable, list[str]]
         ending = extension(file.name)
         if (ending.split(".")[0] in unopened and not listing.is_named(file)) or not _looks_like_image(file):
             others[ending] += beside is None or not within(file.path, beside)
-            left += [file] * (beside is None and ending in (*_TABLES, "json") and len(left) < _LOOKED_INTO)
+            left += [file] * (beside is None and ending in (*_TABLES, "json", "xml") and len(left) < _LOOKED_INTO)
         else:
             keep[at] = True
     shown = tally_extensions(+others)
     if not keep.any():
         raise UsageError(f"no image among {len(files)} file(s){f': {shown}' if shown else ''}")
     files = files.filter(keep)
-    return files, [*note_extensions("images", files, +others), *_unread(listing, files, left)]
+    return files, [*note_extensions("images", files, +others), *dict.fromkeys(_unread(listing, files, left))]
 
 
 def _unread(listing: Listing, files: FileTable, left: Sequence[InputFile]) -> Iterator[str]:
-    """Yields notes on files beside the images that name these, which an option would read, or nothing does."""
+    """Yields notes on files beside the images that name these, which an option would read."""
     names = [file.name.rpartition("/")[2].encode() for file in files[:_LOOKED_FOR]] if left else []
     for file in left:
-        head = b""
+        head, ending, name = b"", extension(file.name), file.name
         with contextlib.suppress(OSError):  # it is not needed
             head = read_range(file.path, 0, HEAD_BYTES).tobytes()
-        if not any(name in head for name in names):
+        is_boxes = any(mark in head for mark in (b'"annotations"', b'"categories"', b"<bndbox>"))
+        if not any(name in head for name in names) or not (is_boxes or ending in _TABLES):
             continue
         root = listing.roots[file.root]
         path = f"{root.given.rstrip('/')}/{file.name}" if root.folder else file.path
-        if extension(file.name) in _TABLES:
-            yield f"{file.name} names images and is not read; {option('labels', path)} takes labels from it"
-        elif b'"annotations"' in head or b'"categories"' in head:
-            yield f"{file.name} looks like COCO's and is not read; {option('boxes', path)} takes boxes from it"
+        if ending == "xml":  # of Pascal VOC, one an image
+            path, name = path.rpartition("/")[0], file.name.rpartition("/")[0] or "."
+        what = "boxes" if is_boxes else "labels"
+        yield f"{name} names images and is not read; {option(what, path)} takes {what} from it"
 
 
 def _refuse_pairs(classes: Sequence[str], listing: Listing) -> None:
