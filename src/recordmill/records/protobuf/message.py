@@ -8,7 +8,7 @@ and classes of messages from tables of their fields, in a pool of their own: Ten
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +19,6 @@ from google.protobuf.message import DecodeError
 from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.utf8 import is_feature_name
 
-VARINT, I64, LEN, I32 = 0, 1, 2, 5  # the wire types that have not gone out of use
-_SIZES = {I64: 8, I32: 4}
-_MOST_NAMES = 1 << 16  # 65,536 that are looked at for a wrong name, half a second; the most features there are
 _FIELD = descriptor_pb2.FieldDescriptorProto
 TYPE_BYTES, TYPE_STRING, TYPE_FLOAT = _FIELD.TYPE_BYTES, _FIELD.TYPE_STRING, _FIELD.TYPE_FLOAT
 TYPE_INT64, TYPE_FIXED32, TYPE_FIXED64 = _FIELD.TYPE_INT64, _FIELD.TYPE_FIXED32, _FIELD.TYPE_FIXED64
@@ -46,37 +43,6 @@ _FIELDS: MessageFields = {  # of messages of tensorflow/core/example/*.proto, fr
 }
 
 
-def fields(message: bytes) -> Iterator[tuple[int, int, int | bytes]]:
-    """(field number, wire type, value) of each field: a varint's number, or the content of any other.
-
-    Raises:
-        ValueError: it is no message, is cut off, or holds a group.
-    """
-    at = 0
-    while at < len(message):
-        tag, at = read_varint(message, at)
-        number, wire = tag >> 3, tag & 7
-        if wire == VARINT:
-            value, at = read_varint(message, at)
-            yield number, wire, value
-            continue
-        size = _SIZES.get(wire, 0)
-        if wire == LEN:
-            size, at = read_varint(message, at)
-        if not number or not (size or wire == LEN) or at + size > len(message):
-            raise ValueError(f"no field of a message before byte {at}")
-        yield number, wire, message[at : at + size]
-        at += size
-
-
-def parts(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """(field number, content) of a message of length-delimited fields; ValueError where one is not."""
-    for number, _, content in fields(message):
-        if not isinstance(content, bytes):
-            raise ValueError(f"field {number} is not length-delimited")
-        yield number, content
-
-
 def wrong_name(record: bytes) -> bytes | None:
     """The first feature name that is none, if the record is otherwise built as an Example; None if it isn't, or is
     too large to be looked at.
@@ -84,17 +50,23 @@ def wrong_name(record: bytes) -> bytes | None:
     >>> wrong_name(b"\\n\\x07\\n\\x05\\n\\x01\\0\\x12\\0")
     b'\\x00'
     """
-    wrong = None
-    try:
-        entries = (dict(parts(entry)) for _, part in parts(record) for _, entry in parts(part))
-        for at, entry in enumerate(entries):
-            if at == _MOST_NAMES:
-                return None
-            if wrong is None and 2 in entry and not is_feature_name(name := entry.get(1, b"")):
-                wrong = name
-    except ValueError:
+    if _has_too_many(record):
         return None
-    return wrong
+    try:
+        message = _named().FromString(record)
+    except DecodeError:
+        return None
+    entries = [entry for part in (*message.first, *message.second) for entry in part.entry]
+    wrong = (entry.key for entry in entries if entry.HasField("value") and not is_feature_name(entry.key))
+    return next(wrong, None)
+
+
+@functools.cache
+def _named() -> type[Any]:
+    """Returns the class of an Example or a SequenceExample in which a name may be any bytes."""
+    entry: Mapping[str, int | str | tuple[int | str, int]] = {"key": TYPE_BYTES, "value": "Any"}
+    maps: MessageFields = {"Any": {}, "Entry": entry, "Map": {"*entry": "Entry"}}
+    return message_classes({**maps, "Record": {"*first": "Map", "*second": "Map"}})["Record"]
 
 
 def encoded_varint(value: int) -> bytes:
@@ -104,20 +76,6 @@ def encoded_varint(value: int) -> bytes:
         groups.append(value & 0x7F | 0x80)
         value >>= 7
     return bytes((*groups, value))
-
-
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """(number, position behind it); ValueError if it is cut off, or longer than ten bytes."""
-    value = 0
-    for shift in range(0, 70, 7):
-        if at >= len(data):
-            break
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at += 1
-        if byte < 0x80:
-            return value, at
-    raise ValueError(f"no varint before byte {at}")
 
 
 def message_classes(messages: MessageFields) -> dict[str, type[Any]]:
@@ -170,7 +128,7 @@ def plain_form(record: bytes, parts: int) -> PlainForm | None:
     >>> plain_form(bytes.fromhex("0a0b0a090a017812041a020805"), 1).data.hex()  # a number that is not packed
     '0a0c0a0a0a017812051a030a0105'
     """
-    if len(record) > _MOST_ENTRIES and _count_fields(record, 0, len(record), 1) > _MOST_ENTRIES:
+    if _has_too_many(record):
         return None
     try:
         message = _messages()[parts - 1].FromString(record)
@@ -183,6 +141,11 @@ def plain_form(record: bytes, parts: int) -> PlainForm | None:
     message.DiscardUnknownFields()
     data = message.SerializeToString(deterministic=True)
     return PlainForm(data, entries, len(data) < with_unknown)
+
+
+def _has_too_many(record: bytes) -> bool:
+    """Whether protobuf would take many times the bytes of the record."""
+    return len(record) > _MOST_ENTRIES and _count_fields(record, 0, len(record), 1) > _MOST_ENTRIES
 
 
 def _count_fields(data: bytes, at: int, stop: int, depth: int) -> int:
