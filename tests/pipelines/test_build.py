@@ -401,6 +401,14 @@ def test_what_decides_the_bytes_names_the_options_of_the_kind_and_nothing_absolu
     assert comma != tab
 
 
+def test_classes_that_differ_only_in_their_spelling_are_noted(tmp_path: Path) -> None:
+    for names, noted in ((["Cat", "cat ", "dog"], True), (["caf\u00e9", "cafe\u0301"], True), (["cat", "cats"], False)):
+        result = recordmill.build({"y": names}, tmp_path / "out", label="y", overwrite=True, quiet=True)
+        shown = " and ".join(map(repr, sorted(names, key=str.encode)[:2]))
+        said = f"classes {shown} of 'y' differ only in case, blanks or Unicode form"
+        assert (said in result.notes) == noted, result.notes
+
+
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "memory"])
 def test_records_without_a_group_and_labels_below_zero_are_noted(tmp_path: Path, kind: str) -> None:
     rows = [{"g": None if n % 4 == 0 else n % 3, "y": n % 2 * 2 - 1} for n in range(40)]

@@ -168,6 +168,9 @@ def test_normalization_is_ready_for_keras(built: recordmill.BuildResult) -> None
     assert found["variance"] == pytest.approx(values.var())
     with pytest.raises(UsageError, match="no numbers"):
         dataset.normalization("name")
+    every = dataset.normalization()
+    assert every["fare"] == found
+    assert {*every} == {one.name for one in dataset.schema if one.dtype[:3] in ("flo", "int") and one.classes is None}
 
 
 def test_a_view_has_statistics_of_its_own(built: recordmill.BuildResult) -> None:

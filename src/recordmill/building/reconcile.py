@@ -8,7 +8,8 @@ import hashlib
 import json
 import platform
 import time
-from collections import Counter
+import unicodedata
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
@@ -160,6 +161,13 @@ def _notes_of_statistics(plan: BuildPlan, splits: Sequence[Mapping[str, FeatureS
         if values and {str(word).strip().lower() for word in values} <= SPLIT_WORDS.keys():
             shown = ", ".join(map(repr, dict.fromkeys(values[:3])))
             yield f"feature {name!r} says {shown}; {option('split_column', name)} divides by it"
+    for feature in plan.schema:
+        alike: defaultdict[str, list[str]] = defaultdict(list)
+        for name in feature.classes or ():
+            alike[" ".join(unicodedata.normalize("NFKC", name).casefold().split())].append(name)
+        if several := next((names for names in alike.values() if len(names) > 1), None):
+            shown = " and ".join(map(repr, several[:3]))
+            yield f"classes {shown} of {feature.name!r} differ only in case, blanks or Unicode form"
     label = None if plan.schema.label is None else plan.schema[plan.schema.label]
     if label is not None and label.classes is None and label.dtype.startswith("int"):
         least = min((features[label.name].min or 0 for features in splits if label.name in features), default=0)

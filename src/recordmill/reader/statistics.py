@@ -136,15 +136,20 @@ class Described:
         }
         return dict(sorted(weights.items()))
 
-    def normalization(self: Any, feature: str) -> dict[str, Any]:
+    def normalization(self: Any, feature: str | None = None) -> dict[str, Any]:
         """The keywords of a Keras layer that gives the feature mean 0 and variance 1:
         `keras.layers.Normalization(**ds.normalization("fare"))`. Of the finite values of the split `train`, or of all
         where there is none. Of a feature of encoded images: of each channel of what `decode_images` gives, over the
-        images that were decoded for the statistics.
+        images that were decoded for the statistics. None: by name of all numbers but the label and classes.
 
         Raises:
             UsageError: no such feature, or it holds no numbers.
         """
+        if feature is None:
+            kinds = ("int", "uint", "float", "bfloat")
+            numbers = (one for one in self.schema if one.dtype.startswith(kinds) and one.classes is None)
+            names = [one.name for one in numbers if one.name != self.schema.label]
+            return {one: self.normalization(one) for one in names if any(of.finite for of in _of_training(self, one))}
         known = _of_training(self, feature)
         if colours := [one.colours for one in known if one.colours is not None]:
             return _of_colours(colours)
