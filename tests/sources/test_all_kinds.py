@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import datetime
 import gzip
 import math
@@ -53,6 +54,7 @@ PACKED: dict[str, Callable[[bytes], bytes]] = {
     "none": lambda data: data,
     "gzip": gzip.compress,
     "zlib": zlib.compress,
+    "bz2": bz2.compress,
     "zstd": lambda data: pa.compress(data, "zstd", asbytes=True),
     "zstd-skippable": lambda data: SKIPPABLE + pa.compress(data, "zstd", asbytes=True),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import random
@@ -34,11 +35,13 @@ PACKED = {
     "gzip": gzip_member(CONTENT[:2000]) + gzip_member(b"") + gzip.compress(CONTENT[2000:]),
     "zlib": zlib.compress(CONTENT),
     "zstd": zstd(CONTENT[:2000]) + zstd(CONTENT[2000:]),
+    "bz2": bz2.compress(CONTENT[:2000]) + bz2.compress(CONTENT[2000:]),
 }
 MEMBER_STARTS = {  # where a cut can't be seen, since what is there is a whole file
     "gzip": {len(gzip_member(CONTENT[:2000])), len(gzip_member(CONTENT[:2000]) + gzip_member(b""))},
     "zlib": set(),
     "zstd": {len(zstd(CONTENT[:2000]))},
+    "bz2": {len(bz2.compress(CONTENT[:2000]))},
 }  # fmt: skip
 
 
@@ -83,7 +86,7 @@ def test_every_cut_is_an_error(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", PACKED)
 @pytest.mark.parametrize("garbage", [b"\0", b"\0" * 600, b"garbage", b"\x1f\x8c" + b"x" * 30])
 def test_what_follows_the_end_is_an_error(tmp_path: Path, kind: str, garbage: bytes) -> None:
-    place = {"zstd": "before byte", "zlib": f"byte {len(PACKED['zlib'])} of", "gzip": ""}[kind]
+    place = {"zstd": "before byte", "bz2": "byte", "zlib": f"byte {len(PACKED['zlib'])} of", "gzip": ""}[kind]
     with pytest.raises(DataError, match=f"^name: .*{place}") as caught:
         read(tmp_path / "f", PACKED[kind] + garbage, kind)
     if kind == "gzip":  # one zero byte may be the first of a header

@@ -157,7 +157,7 @@ def _foreign(head: bytes) -> Content | None:
     by name.
     """
     found = sniff_format(head)
-    if found is None or not found.about or found.name in ("bzip2", "xz"):
+    if found is None or not found.about or found.name == "xz":
         return None
     return Content(BINARY_CONTENT, found.about)
 
