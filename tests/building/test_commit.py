@@ -499,13 +499,13 @@ def test_manifests_round_trip_and_later_formats_are_refused(tmp_path: Path) -> N
 
 
 def test_a_signal_while_a_run_is_closed_leaves_none_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, remove = RunFolder.create(tmp_path / "out"), run.remove_run
+    folder, remove = RunFolder.create(tmp_path / "out"), dead_runs.remove_run
 
     def stop(*given: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         remove(*given)
 
-    monkeypatch.setattr(run, "remove_run", stop)
+    monkeypatch.setattr(dead_runs, "remove_run", stop)
     with pytest.raises(KeyboardInterrupt):
         folder.close()
     assert not (tmp_path / "out").exists()
