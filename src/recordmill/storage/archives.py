@@ -95,9 +95,9 @@ def _contents(path: str, mtime_ns: int, size: int) -> ArchiveMembers:
                 if not info.is_dir():
                     is_link = modes.S_ISLNK(info.external_attr >> 16)
                     found.add(info.filename, None if is_link else _in_zip(info, path), path)
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError) as error:
-        if isinstance(error, UsageError):
-            raise
+    except UsageError:
+        raise
+    except Exception as error:  # damage makes `zipfile` and `tarfile` raise many kinds
         raise UsageError(f"{path}: can't be read as an archive: {error}") from None
     return found
 
