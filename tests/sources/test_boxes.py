@@ -131,6 +131,15 @@ def test_tensorflow_reads_them_by_the_specs_of_the_object_detection_api(images: 
     assert tf.sparse.to_dense(record["image/object/class/label"]).numpy().tolist() == [2, 1, 2]
 
 
+def test_the_unit_is_that_of_all_tables_together(images: Path, tmp_path: Path) -> None:
+    boxes = tmp_path / "boxes"
+    boxes.mkdir()
+    for name, row in {"a": f"a.png,cat,0,0,{WIDTH},{HEIGHT}", "b": "b.png,cat,0,0,1,1"}.items():
+        (boxes / f"{name}.csv").write_text(f"filename,class,xmin,ymin,xmax,ymax\n{row}\n")
+    made = built(images, boxes, tmp_path / "out")
+    assert made["image/object/bbox/xmax"].to_pylist() == [[1], [np.float32(1 / WIDTH)], []]
+
+
 ACROSS = {
     "a": [("cat", -2, 1, 6, HEIGHT + 5)],
     "b": [("cat", WIDTH + 1, 1, WIDTH + 4, 5), ("dog", 1, 1, 2, 2)],

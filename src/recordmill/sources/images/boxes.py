@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 import math
+import sys
+from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,8 +82,8 @@ class _Objects:
     """The objects that annotations name, a row each."""
 
     def __init__(self) -> None:
-        self.owners: list[int] = []
-        self.edges: list[Sequence[float]] = []
+        self.owners = array("q")
+        self.edges = array("d")  # four a row
         self.texts: list[str] = []
         self.more: dict[str, list[Any]] = {}
         self.ids: dict[int, str] = {}  # of images
@@ -93,10 +95,10 @@ class _Objects:
         if len(edges) != 4 or not all(map(math.isfinite, edges)):
             raise ValueError(f"a box is four finite numbers, not {[*edges]}")
         self.owners.append(owner)
-        self.edges.append(edges)
-        self.texts.append(text)
+        self.edges.extend(edges)
+        self.texts.append(sys.intern(text))
         for name, value in more.items():
-            self.more.setdefault(name, []).append(value)
+            self.more.setdefault(name, []).append(sys.intern(value) if name == "view" else value)
 
     def lack(self, source: str, place: str, image: str) -> None:
         self.rejects.append(Reject(source, place, "no file", f"{image!r} is no image of this input"[:280]))
@@ -134,6 +136,9 @@ def box_columns(
                 raise
             what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
             raise DataError(f"no annotation as {_SAID[ending]} writes it: {what}"[:280], source=file.name) from None
+    if ending in ("csv", "tsv", "jsonl"):  # which don't say the unit
+        edges = np.array(found.edges)
+        found.absolute = not bool(((edges >= 0) & (edges <= 1)).all())
     if not found.owners:
         raise UsageError(f"{option('boxes', path)}: no annotation of it is of one of the images")
     return _columns(found, len(files), _SAID[ending], first_label)
@@ -145,7 +150,7 @@ def _columns(found: _Objects, files: int, said: str, first_label: int) -> BoxCol
     owners = np.array(found.owners, np.int64)
     order, counts = np.argsort(owners, kind="stable"), np.bincount(owners, minlength=files)
     offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]))
-    edges = np.array(found.edges, np.float64).astype(np.float32)
+    edges = np.array(found.edges).reshape(-1, 4).astype(np.float32)
     values = {name: pa.array(edges[:, at]) for at, name in enumerate(_EDGES)}
     values[_TEXT] = pa.array(found.texts, pa.large_string())
     values[LABEL] = pa.array([numbers[text] for text in found.texts], pa.int64())
@@ -288,7 +293,6 @@ def _add_table(found: _Objects, file: InputFile, finder: Finder) -> None:
     column = path_column(None, rows.table, finder, file.name)
     owners, given = finder.owners(rows.table.column(column)), rows.table.column(column).to_pylist()
     boxes = np.stack([np.array(rows.table.column(names[edge]).to_pylist(), np.float64) for edge in edges], axis=1)
-    found.absolute = not bool(((boxes >= 0) & (boxes <= 1)).all())
     for at, (owner, text) in enumerate(zip(owners.tolist(), rows.table.column(names[kind]).to_pylist(), strict=True)):
         if owner < 0:
             found.lack(file.name, f"line {rows.places[at]}", str(given[at]))
