@@ -6,34 +6,30 @@ imported only when a pipeline runs.
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import io
 import os
 import re
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from recordmill.base.errors import MissingExtraError
-from recordmill.base.option_names import option
+from recordmill.base.errors import MissingExtraError, UsageError
+from recordmill.base.option_names import option, there_are
 from recordmill.base.progress import Progress, job
 from recordmill.building.plan import BuildPlan
 from recordmill.building.workers.shared_files import SHARED, SentPlan, SharedFolder
+from recordmill.options.commands import about_unknown, flags_of
 from recordmill.options.option import is_local
 from recordmill.pipelines.remote.submission import Submission, run_on_engine
 from recordmill.shards.run import RunFolder
 from recordmill.storage.folders import make_folder
 from recordmill.storage.walk import RUN_PREFIX
-from recordmill.transforms.local_run import own_run, run_locally
+from recordmill.transforms.local_run import no_log_of_beam, own_run, run_locally
 
 if TYPE_CHECKING:
     from recordmill.transforms.beam_types import Pipeline
-import argparse
-import contextlib
-import io
-
-from recordmill.base.errors import UsageError
-from recordmill.base.option_names import there_are
-from recordmill.options.commands import about_unknown, flags_of
-from recordmill.transforms.local_run import no_log_of_beam
 
 # flags that a job server alone knows: words with underscores
 _OF_SERVERS = re.compile(r"--(parallelism|[a-z0-9]+(_[a-z0-9]+)+)(=.*)?", re.DOTALL)

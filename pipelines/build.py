@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +19,11 @@ from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option, there_are
 from recordmill.base.progress import Progress
 from recordmill.base.sizes import show_count, show_size
+from recordmill.base.threads import thread_map
+from recordmill.building.ingest import assign_keys, count_values, read_unit
 from recordmill.building.order import Ordering, split_names
 from recordmill.building.plan import BuildPlan, group_units
+from recordmill.building.reconcile import planned_rejects
 from recordmill.building.run_file import KeyBuckets
 from recordmill.building.strata_count import check_stratum, count_strata
 from recordmill.building.workers.shared_files import SharedFolder, begin_build
@@ -30,7 +33,7 @@ from recordmill.options.option import is_local
 from recordmill.pipelines.beam_run import check_runner, run_pipeline, sent_plan
 from recordmill.pipelines.build_options import BuildOptions, make_options
 from recordmill.pipelines.display import Display, completion_notice
-from recordmill.pipelines.plan import plan_source
+from recordmill.pipelines.plan import kind_of, plan_source
 from recordmill.pipelines.remote.job_error import EngineError
 from recordmill.pipelines.remote.preflight import ProbeResult, preflight, some_of
 from recordmill.pipelines.remote.status import RunState, status
@@ -40,10 +43,13 @@ from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfds import tfds_note
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import Manifest
+from recordmill.shards.rejects import Rejected, RejectWriter
 from recordmill.shards.run import Run, RunFolder, check_out
 from recordmill.shards.store_run import StoreRun, run_at, work_folder
 from recordmill.sources.common.contract import Source
 from recordmill.sources.common.tables import table_rows, unit_sizes, with_unit_table
+from recordmill.sources.registry import DATA_EXTENSIONS
+from recordmill.statistics.dataset_sketch import DatasetSketch, SketchPool
 from recordmill.storage.files import (
     DISK_FULL,
     StoreSettings,
@@ -54,26 +60,14 @@ from recordmill.storage.files import (
     output_path,
     stat,
 )
-from recordmill.storage.folders import exists, join
-
-if TYPE_CHECKING:
-    from recordmill.transforms.beam_types import Pipeline
+from recordmill.storage.folders import exists, join, make_scratch, remove_tree
+from recordmill.storage.listing import list_inputs
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from recordmill.options.build import BuildKeywords
-from collections.abc import Sequence
-
-from recordmill.base.threads import thread_map
-from recordmill.building.ingest import assign_keys, count_values, read_unit
-from recordmill.building.reconcile import planned_rejects
-from recordmill.pipelines.plan import kind_of
-from recordmill.shards.rejects import Rejected, RejectWriter
-from recordmill.sources.registry import DATA_EXTENSIONS
-from recordmill.statistics.dataset_sketch import DatasetSketch, SketchPool
-from recordmill.storage.folders import make_scratch, remove_tree
-from recordmill.storage.listing import list_inputs
+    from recordmill.transforms.beam_types import Pipeline
 
 _log = logging.getLogger(__name__)
 
