@@ -263,5 +263,5 @@ CHECK = Command(
     "twice in one.",
     inputs=("OUT", "a data set's folder, or TFRecord files with --recount"),
     examples=_CHECK_HELP,
-    failure_code=2,  # 1 says that something is not as expected,
+    failure_code=2,  # 1 says that something is not as expected
 )
