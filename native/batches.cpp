@@ -1,5 +1,5 @@
 // Batches of the reader: rows of lists padded or packed.
-#include "common.h"
+#include "recordmill.h"
 
 namespace rm {
 

@@ -1,7 +1,7 @@
 // Records of which no schema is known: names as they turn up, and per name the kinds, lengths and contents of its values.
 #include "features.h"
 #include "names.h"
-#include "utf8.h"
+#include "masks.h"
 
 namespace rm {
 namespace {

@@ -1,16 +1,38 @@
 // What all files of the library share: spans, unaligned loads and stores, bit counts.
-#ifndef RECORDMILL_COMMON_H
-#define RECORDMILL_COMMON_H
+#pragma once
 
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
 #include <stdint.h>
 #include <string.h>
 
+#define RM_INLINE inline __attribute__((always_inline))
 #define RM_LIKELY(condition) __builtin_expect(!!(condition), 1)
 #define RM_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 
-#include "recordmill.h"
-
 namespace rm {
+
+// An array with its size: how Python passes it, and how the library hands it on.
+template <typename T>
+struct Span {
+  T *data = nullptr;
+  int64_t size = 0;
+
+  constexpr Span() = default;
+  constexpr Span(T *data, int64_t size) : data(data), size(size) {}
+  template <typename Mutable>
+  constexpr Span(Span<Mutable> other) : data(other.data), size(other.size) {}  // to a Span<const T>
+
+  RM_INLINE T &operator[](int64_t index) const { return data[index]; }
+  explicit constexpr operator bool() const { return data != nullptr; }  // whether it was passed
+  // Whether [start, start + length) lies within. Safe for any numbers.
+  RM_INLINE bool holds(int64_t start, int64_t length = 1) const {
+    return start >= 0 && length >= 0 && start <= size && length <= size - start;
+  }
+};
+
+using ByteSpan = Span<const uint8_t>;
 
 // Little-endian numbers at any address.
 template <typename T>
@@ -78,6 +100,4 @@ RM_INLINE T max(T a, T b) { return a < b ? b : a; }
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "recordmill needs a little-endian processor: TFRecord and Arrow data are read as they lie in memory"
-#endif
-
 #endif

@@ -1,11 +1,9 @@
 // Three ways to a CRC, all with the same answer: folding by carry-less multiplication for long runs of bytes, the CRC
 // instruction for short ones, a table where the processor has neither. x86 processors are asked when the library runs.
-#include "crc32c.h"
-
-#include "cpu.h"
+#include "frames.h"
 
 #if defined(__x86_64__)
-#include <immintrin.h>
+#include <cpuid.h>
 #define RM_INSTRUCTION __attribute__((target("sse4.2,crc32")))
 #define RM_FOLDING __attribute__((target("sse4.2,crc32,avx512f,vpclmulqdq")))
 #elif defined(__ARM_FEATURE_CRC32)
@@ -15,6 +13,31 @@
 
 namespace rm {
 namespace {
+
+// What the processor can do, asked of it directly: __builtin_cpu_supports needs a run-time library that zig lacks.
+struct Cpu {
+  bool sse42 = false;       // SSE4.2 with CRC32, POPCNT and PCLMULQDQ
+  bool v3 = false;          // x86-64-v3: AVX2, BMI1, BMI2, FMA
+  bool vpclmulqdq = false;  // carry-less multiplication of 512 bits
+};
+
+Cpu detect_cpu() {
+  Cpu cpu;
+#if defined(__x86_64__)
+  const auto bit = [](uint32_t word, int number) { return ((word >> number) & 1) != 0; };
+  uint32_t eax, ebx, ecx, edx;
+  if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx)) return cpu;
+  cpu.sse42 = bit(ecx, 20) && bit(ecx, 23) && bit(ecx, 1);
+  const bool fma = bit(ecx, 12);
+  uint32_t states = 0;  // XCR0: which registers the operating system saves
+  if (bit(ecx, 27)) __asm__("xgetbv" : "=a"(states), "=d"(edx) : "c"(0));
+  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return cpu;
+  const bool avx = (states & 6) == 6, avx512 = (states & 0xe6) == 0xe6;
+  cpu.v3 = cpu.sse42 && avx && fma && bit(ebx, 5) && bit(ebx, 3) && bit(ebx, 8);
+  cpu.vpclmulqdq = cpu.v3 && avx512 && bit(ebx, 16) && bit(ecx, 10);
+#endif
+  return cpu;
+}
 
 constexpr uint32_t POLYNOMIAL = 0x82F63B78;  // reflected
 
@@ -189,5 +212,15 @@ int64_t rm_crc32c_by(int64_t way, ByteSpan data) {
   if (way < CRC_TABLE || way > best_way()) return BOUNDS;
   return crc_by(static_cast<int>(way), 0, data.data, data.size);
 }
+
+int64_t rm_built_level() {
+#if defined(__AVX2__) && defined(__BMI2__) && defined(__FMA__)
+  return 3;
+#else
+  return 0;
+#endif
+}
+
+int64_t rm_machine_level() { return detect_cpu().v3 ? 3 : 0; }
 
 }  // namespace rm

@@ -1,8 +1,7 @@
 // Messages of tf.train.Example and SequenceExample in their plain form: each part once and in order, entries of the maps
 // with a key and then a value, one list in a Feature, its numbers in one packed run. All that is written otherwise is
 // unusual, and left to protobuf.
-#ifndef RECORDMILL_FEATURES_H
-#define RECORDMILL_FEATURES_H
+#pragma once
 
 #include "wire.h"
 
@@ -78,5 +77,3 @@ RM_INLINE Entry next_entry(const uint8_t *at, const uint8_t *end) {
 }
 
 }  // namespace rm
-
-#endif

@@ -1,6 +1,6 @@
 // Columns of text fields: what they are (`infer`), and their values as Arrow holds them.
 #include "numbers.h"
-#include "utf8.h"
+#include "masks.h"
 
 namespace rm {
 namespace {

@@ -5,14 +5,16 @@
 //
 // Beyond the RFC, NaN, Infinity and -Infinity are numbers, since Python's json module writes them. A control character,
 // an unknown escape or half a surrogate pair in a string is a fault: none has a UTF-8 form that means the same.
-#include "json.h"
-
-#include "masks.h"
+#include "numbers.h"
 
 namespace rm {
 namespace {
 
 constexpr int64_t DEPTH = JSON_MOST_DEPTH;
+constexpr int EXACT_BYTES = 7;  // every whole number of up to 7 bytes (6 digits and a sign) is exact as float32
+
+int32_t node_of(const JsonValue &value) { return value.head >> 4; }
+int kind_of(const JsonValue &value) { return value.head & 15; }
 
 RM_INLINE int64_t skip_space(ByteSpan data, int64_t at) {
   while (at < data.size && (data[at] == ' ' || data[at] == '\t' || data[at] == '\r')) at++;
@@ -96,8 +98,7 @@ Escape read_escape(ByteSpan data, int64_t at) {
   return {12, static_cast<uint32_t>(0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00)), JSON_OK};
 }
 
-}  // namespace
-
+// Writes the text of a checked string as UTF-8, which is never longer than its escapes; returns its length.
 int64_t unescape(ByteSpan data, int64_t start, int64_t stop, uint8_t *into) {
   const ByteSpan text = {data.data, stop};
   uint8_t *out = into;
@@ -119,8 +120,6 @@ int64_t unescape(ByteSpan data, int64_t start, int64_t stop, uint8_t *into) {
   }
   return out - into;
 }
-
-namespace {
 
 struct Token {
   int64_t end;  // a string's closing quote, the byte after others; where the fault is, if there is one
@@ -522,6 +521,73 @@ int64_t rm_json_array_to_lines(Span<uint8_t> data, JsonArray &array) {
         array.depth++;
       else if (byte == '}' || byte == ']')
         if (--array.depth < 1) return JSON_NO_ELEMENT;
+    }
+  }
+  return 0;
+}
+
+int64_t rm_sort_json_values(Span<const JsonValue> tape, Span<int64_t> places, Span<int64_t> found, Span<int32_t> order,
+                            Span<uint8_t> kinds, Span<int32_t> around, Span<int32_t> starts, Span<int32_t> sizes) {
+  const int64_t room = min(min(order.size, kinds.size), min(around.size, min(starts.size, sizes.size)));
+  if (found.size != places.size) return BOUNDS;
+  for (int64_t i = 0; i < tape.size; i++) {
+    const JsonValue &value = tape[i];
+    const int32_t node = node_of(value);
+    if (!places.holds(node) || places[node] < 0 || places[node] >= room) return BOUNDS;
+    const int64_t at = places[node]++;
+    order[at] = static_cast<int32_t>(i);
+    kinds[at] = static_cast<uint8_t>(kind_of(value));
+    around[at] = value.around;
+    starts[at] = value.start;
+    sizes[at] = value.stop - value.start;
+    found[node] |= int64_t{1} << kind_of(value);
+  }
+  return 0;
+}
+
+int64_t rm_join_json_texts(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> sizes, ByteSpan kinds,
+                           ByteSpan missing, Span<uint8_t> texts, Span<int64_t> offsets) {
+  const int64_t count = starts.size;
+  if (sizes.size != count || kinds.size != count || offsets.size != count + 1 || (missing && missing.size != count))
+    return BOUNDS;
+  int64_t at = offsets[0] = 0;
+  for (int64_t i = 0; i < count; i++) {
+    if (!missing || !missing[i]) {
+      const int64_t start = starts[i], size = sizes[i];
+      if (!data.holds(start, size) || size > texts.size - at) return BOUNDS;
+      if (kinds[i] == JSON_ESCAPED) {
+        at += unescape(data, start, start + size, texts.data + at);
+      } else {
+        copy_text(texts, at, data, start, size);
+        at += size;
+      }
+    }
+    offsets[i + 1] = at;
+  }
+  return at;
+}
+
+int64_t rm_count_json_values(ByteSpan data, Span<const JsonValue> tape, Span<int64_t> counts, Span<int64_t> first,
+                             Span<int64_t> losses, Span<int64_t> classes) {
+  const int64_t nodes = classes.size;
+  if (counts.size != nodes * JSON_KINDS || first.size != counts.size || losses.size != nodes * LOSSES)
+    return BOUNDS;
+  for (int64_t entry = 0; entry < tape.size; entry++) {
+    const JsonValue &value = tape[entry];
+    const int64_t node = node_of(value), kind = kind_of(value);
+    if (!classes.holds(node) || kind >= JSON_KINDS) return BOUNDS;
+    const int64_t place = node * JSON_KINDS + kind;
+    if (counts[place]++ == 0) first[place] = entry;
+    const bool may_lose = kind == JSON_FLOAT || (kind == JSON_INT && value.stop - value.start > EXACT_BYTES);
+    const bool may_be_time = kind == JSON_STRING && !(classes[node] & TEXT_CLASS);
+    if (!may_lose && !may_be_time) continue;
+    if (!data.holds(value.start, int64_t{value.stop} - value.start)) return BOUNDS;
+    const Text text = {data.data, value.start, value.stop};
+    if (may_be_time) {
+      const int64_t time = scan_timestamp(text).classes();
+      classes[node] |= time ? time : int64_t{TEXT_CLASS};
+    } else if (const int loss = class_of(scan_number(text)).loss) {
+      losses[node * LOSSES + loss]++;
     }
   }
   return 0;

@@ -1,5 +1,5 @@
 // Hashes that order records (SipHash-2-4), permutations of their numbers, and pairs of near hashes of images.
-#include "common.h"
+#include "recordmill.h"
 
 namespace rm {
 namespace {

@@ -1,6 +1,5 @@
 // Lines of text: a line ends with a line feed and nothing else; where they begin, which are blank, which are no UTF-8.
 #include "masks.h"
-#include "utf8.h"
 
 namespace rm {
 namespace {

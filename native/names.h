@@ -3,10 +3,9 @@
 // A name is found by a hash of all its bytes, and compared by its length and its first and last eight bytes; only names
 // of more than 16 bytes are compared further. Before the table is asked stands a prediction: the name that came after the
 // previous one last time, which in files of one program is right nearly always.
-#ifndef RECORDMILL_NAMES_H
-#define RECORDMILL_NAMES_H
+#pragma once
 
-#include "utf8.h"
+#include "masks.h"
 #include "wire.h"
 
 namespace rm {
@@ -137,5 +136,3 @@ class Names {
 };
 
 }  // namespace rm
-
-#endif

@@ -1,9 +1,8 @@
 // Texts of numbers, truth values and times: what they are, and their values. One grammar for CSV fields, JSON scalars
 // and columns of text.
-#ifndef RECORDMILL_NUMBERS_H
-#define RECORDMILL_NUMBERS_H
+#pragma once
 
-#include "common.h"
+#include "recordmill.h"
 
 namespace rm {
 
@@ -153,5 +152,3 @@ RM_INLINE Class classify(Text text) {
 }
 
 }  // namespace rm
-
-#endif

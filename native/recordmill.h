@@ -11,12 +11,9 @@
 //
 // A function checks its arguments against the sizes it is given before it touches memory, and returns BOUNDS if they do
 // not fit; Python raises IndexError then. That is always a bug of the caller, never of a file.
-#ifndef RECORDMILL_H
-#define RECORDMILL_H
+#pragma once
 
-#include <stdint.h>
-
-#include "span.h"
+#include "common.h"
 
 namespace rm {
 
@@ -25,15 +22,12 @@ constexpr int64_t BOUNDS = INT64_MIN;  // a caller's sizes, offsets or indices d
 #pragma GCC visibility push(default)
 extern "C" {
 
-// library.cpp
+// crc32c.cpp
 
 // The instruction set that this build of the library may use: 0 the processor family's first, 3 x86-64-v3.
 int64_t rm_built_level();
 // The instruction set that this machine has, in the same numbers.
 int64_t rm_machine_level();
-
-// crc32c.cpp
-
 // The CRC32C of data, going on from the CRC of what stood before it (0 at the start).
 int64_t rm_crc32c(ByteSpan data, int64_t crc);
 // How a CRC is made; each needs more of the processor than the one before.
@@ -320,8 +314,6 @@ struct JsonArray {
 // Rewrites an array's bytes, block by block, as lines of one element; returns 0, JSON_NO_ELEMENT or JSON_AFTER_ARRAY.
 int64_t rm_json_array_to_lines(Span<uint8_t> data, JsonArray &array);
 
-// json_columns.cpp
-
 // Writes the values of a tape by node, and within one in the order of the tape: their places on the tape, kinds, and
 // where they lie. places, found [nodes]: where each node's begin, moved on; a bit for each kind that it has.
 int64_t rm_sort_json_values(Span<const JsonValue> tape, Span<int64_t> places, Span<int64_t> found, Span<int32_t> order,
@@ -495,5 +487,3 @@ int64_t rm_put_hashes(Span<const uint64_t> hashes, Span<const int64_t> some, Spa
 #pragma GCC visibility pop
 
 }  // namespace rm
-
-#endif

@@ -1,5 +1,5 @@
 // What statistics count of numbers and texts: exact sums, ordered bins, hashes of values and a table of counts by hash.
-#include "common.h"
+#include "recordmill.h"
 
 namespace rm {
 namespace {

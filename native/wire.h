@@ -1,6 +1,5 @@
 // Protobuf's wire format: varints, length-delimited fields, packed lists of varints.
-#ifndef RECORDMILL_WIRE_H
-#define RECORDMILL_WIRE_H
+#pragma once
 
 #include "masks.h"
 
@@ -152,5 +151,3 @@ RM_INLINE uint8_t *put_varints(uint8_t *to, const uint8_t *numbers, int64_t coun
 }
 
 }  // namespace rm
-
-#endif
