@@ -48,38 +48,6 @@ constexpr uint32_t power(int exponent) {
   return value;
 }
 
-// The register after each byte.
-struct ByteTable {
-  uint32_t after[256];
-  constexpr ByteTable() : after() {
-    for (uint32_t byte = 0; byte < 256; byte++) {
-      uint32_t crc = byte;
-      for (int bit = 0; bit < 8; bit++) crc = (crc >> 1) ^ (crc & 1 ? POLYNOMIAL : 0);
-      after[byte] = crc;
-    }
-  }
-};
-constexpr ByteTable BYTES;
-
-uint32_t by_table(uint32_t crc, const uint8_t *data, int64_t size) {
-  for (; size > 0; data++, size--) crc = (crc >> 8) ^ BYTES.after[(crc ^ *data) & 255];
-  return crc;
-}
-
-#if defined(RM_INSTRUCTION)
-
-#if defined(__x86_64__)
-RM_INSTRUCTION RM_INLINE uint64_t step64(uint64_t crc, uint64_t word) { return _mm_crc32_u64(crc, word); }
-RM_INSTRUCTION RM_INLINE uint32_t step32(uint32_t crc, uint32_t word) { return _mm_crc32_u32(crc, word); }
-RM_INSTRUCTION RM_INLINE uint32_t step16(uint32_t crc, uint16_t word) { return _mm_crc32_u16(crc, word); }
-RM_INSTRUCTION RM_INLINE uint32_t step8(uint32_t crc, uint8_t byte) { return _mm_crc32_u8(crc, byte); }
-#else
-RM_INLINE uint64_t step64(uint64_t crc, uint64_t word) { return __crc32cd(static_cast<uint32_t>(crc), word); }
-RM_INLINE uint32_t step32(uint32_t crc, uint32_t word) { return __crc32cw(crc, word); }
-RM_INLINE uint32_t step16(uint32_t crc, uint16_t word) { return __crc32ch(crc, word); }
-RM_INLINE uint32_t step8(uint32_t crc, uint8_t byte) { return __crc32cb(crc, byte); }
-#endif
-
 // What a register becomes when `bytes` zeros follow: the XOR of one number of the table for each of its four bytes.
 template <int bytes>
 struct ZerosTable {
@@ -98,6 +66,25 @@ struct ZerosTable {
     return table[0][crc & 255] ^ table[1][(crc >> 8) & 255] ^ table[2][(crc >> 16) & 255] ^ table[3][(crc >> 24) & 255];
   }
 };
+
+uint32_t by_table(uint32_t crc, const uint8_t *data, int64_t size) {
+  static constexpr ZerosTable<1> AFTER;
+  for (; size > 0; data++, size--) crc = (crc >> 8) ^ AFTER.table[0][(crc ^ *data) & 255];
+  return crc;
+}
+
+#if defined(RM_INSTRUCTION)
+#if defined(__x86_64__)
+RM_INSTRUCTION RM_INLINE uint64_t step64(uint64_t crc, uint64_t word) { return _mm_crc32_u64(crc, word); }
+RM_INSTRUCTION RM_INLINE uint32_t step32(uint32_t crc, uint32_t word) { return _mm_crc32_u32(crc, word); }
+RM_INSTRUCTION RM_INLINE uint32_t step16(uint32_t crc, uint16_t word) { return _mm_crc32_u16(crc, word); }
+RM_INSTRUCTION RM_INLINE uint32_t step8(uint32_t crc, uint8_t byte) { return _mm_crc32_u8(crc, byte); }
+#else
+RM_INLINE uint64_t step64(uint64_t crc, uint64_t word) { return __crc32cd(static_cast<uint32_t>(crc), word); }
+RM_INLINE uint32_t step32(uint32_t crc, uint32_t word) { return __crc32cw(crc, word); }
+RM_INLINE uint32_t step16(uint32_t crc, uint16_t word) { return __crc32ch(crc, word); }
+RM_INLINE uint32_t step8(uint32_t crc, uint8_t byte) { return __crc32cb(crc, byte); }
+#endif
 
 // The instruction takes three cycles and one can begin in each: three streams at once, while there are three of
 // `bytes`.
@@ -203,14 +190,10 @@ uint32_t crc_by(int way, uint32_t crc, const uint8_t *data, int64_t size) {
 
 uint32_t crc32c(uint32_t crc, const uint8_t *data, int64_t size) { return crc_by(best_way(), crc, data, size); }
 
-int64_t rm_crc32c(ByteSpan data, int64_t crc) {
-  if (crc < 0 || crc > UINT32_MAX) return BOUNDS;
-  return crc32c(static_cast<uint32_t>(crc), data.data, data.size);
-}
-
-int64_t rm_crc32c_by(int64_t way, ByteSpan data) {
-  if (way < CRC_TABLE || way > best_way()) return BOUNDS;
-  return crc_by(static_cast<int>(way), 0, data.data, data.size);
+int64_t rm_crc32c(ByteSpan data, int64_t crc, int64_t way) {
+  const int best = best_way();
+  if (crc < 0 || crc > UINT32_MAX || way < CRC_TABLE || (way > best && way != CRC_BEST)) return BOUNDS;
+  return crc_by(min(static_cast<int>(way), best), static_cast<uint32_t>(crc), data.data, data.size);
 }
 
 int64_t rm_built_level() {

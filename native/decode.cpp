@@ -319,10 +319,10 @@ struct Lists {
     return blocks.find(at[row], sizes[row]);
   }
 
-  // Calls visit(row, number, bytes, place) for each length-delimited field in them, and finish(row, fields so far) after
-  // each list, up to a call that gives false; gives how many there are, BOUNDS if not all.
-  template <typename Visit, typename Finish>
-  RM_INLINE int64_t visit_fields(Visit visit, Finish finish) const {
+  // Calls visit(number, bytes, place) for each length-delimited field in them, up to a call that gives false; gives how
+  // many there are, BOUNDS if not all. offsets: how many there are before each list, if that is wanted.
+  template <typename Visit>
+  RM_INLINE int64_t visit_fields(Span<int64_t> offsets, Visit visit) const {
     int64_t number = 0;
     for (int64_t row = 0; row < at.size; row++) {
       const Blocks::Place place = (*this)[row];
@@ -332,7 +332,7 @@ struct Lists {
         if (!value.is_there() || !visit(number, value, place)) return BOUNDS;
         next = value.end;
       }
-      finish(row, number);
+      if (offsets) offsets[row + 1] = number;
     }
     return number;
   }
@@ -340,14 +340,13 @@ struct Lists {
 
 }  // namespace
 
-int64_t rm_names_room(int64_t names, int64_t text_bytes) { return Names::room(names, text_bytes); }
-
 int64_t rm_clear_names(Span<int64_t> table, int64_t names, int64_t text_bytes) {
   constexpr int64_t MOST = int64_t{1} << 30;
   if (names < 0 || names > MOST || text_bytes < 0 || text_bytes > MOST) return BOUNDS;
-  if (table.size < Names::room(names, text_bytes)) return BOUNDS;
-  Names(table).clear(names, text_bytes);
-  return 0;
+  const int64_t room = Names::room(names, text_bytes);
+  if (table && table.size < room) return BOUNDS;
+  if (table) Names(table).clear(names, text_bytes);
+  return room;
 }
 
 int64_t rm_add_name(Span<int64_t> table, ByteSpan name, int64_t part) {
@@ -422,27 +421,17 @@ int64_t rm_read_varints(Span<const ByteSpan> blocks, Span<const int64_t> at, Spa
   return 0;
 }
 
-int64_t rm_count_fields(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
-                        Span<int64_t> offsets) {
-  const Lists lists{{blocks}, at, sizes};
-  if (!lists.fit(offsets.size)) return BOUNDS;
-  offsets[0] = 0;
-  return lists.visit_fields([](int64_t, ByteRange, const Blocks::Place &) { return true; },
-                            [&](int64_t row, int64_t number) { offsets[row + 1] = number; });
-}
-
 int64_t rm_find_fields(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
-                       Span<int64_t> value_at, Span<int64_t> value_sizes) {
+                       Span<int64_t> offsets, Span<int64_t> value_at, Span<int64_t> value_sizes) {
   const Lists lists{{blocks}, at, sizes};
-  if (!lists.fit(at.size + 1) || value_at.size != value_sizes.size) return BOUNDS;
-  return lists.visit_fields(
-      [&](int64_t number, ByteRange value, const Blocks::Place &place) {
-        if (number >= value_at.size) return false;
-        value_at[number] = place.offset(value.at);
-        value_sizes[number] = value.size();
-        return true;
-      },
-      [](int64_t, int64_t) {});
+  if (!lists.fit(offsets.size) || value_at.size != value_sizes.size) return BOUNDS;
+  offsets[0] = 0;
+  if (!value_at) return lists.visit_fields(offsets, [](int64_t, ByteRange, const Blocks::Place &) { return true; });
+  return lists.visit_fields(offsets, [&](int64_t number, ByteRange value, const Blocks::Place &place) {
+    if (number >= value_at.size) return false;
+    value_at[number] = place.offset(value.at), value_sizes[number] = value.size();
+    return true;
+  });
 }
 
 int64_t rm_copy_fields(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
@@ -450,13 +439,11 @@ int64_t rm_copy_fields(Span<const ByteSpan> blocks, Span<const int64_t> at, Span
   const Lists lists{{blocks}, at, sizes};
   if (!lists.fit(at.size + 1) || ends.size < 1) return BOUNDS;
   int64_t to = ends[0] = 0;
-  const int64_t count = lists.visit_fields(
-      [&](int64_t number, ByteRange value, const Blocks::Place &place) {
-        if (number + 1 >= ends.size || !copy_bytes(values, to, value, place)) return false;
-        ends[number + 1] = to += value.size();
-        return true;
-      },
-      [](int64_t, int64_t) {});
+  const int64_t count = lists.visit_fields({}, [&](int64_t number, ByteRange value, const Blocks::Place &place) {
+    if (number + 1 >= ends.size || !copy_bytes(values, to, value, place)) return false;
+    ends[number + 1] = to += value.size();
+    return true;
+  });
   return count == BOUNDS ? BOUNDS : to;
 }
 

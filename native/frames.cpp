@@ -15,25 +15,13 @@ int64_t rm_frame(ByteSpan data, Span<const int64_t> offsets, Span<uint8_t> out, 
   int64_t at = 0;
   for (int64_t i = 0; i < count; i++) {
     const int64_t start = offsets[i], length = offsets[i + 1] - start;
-    if (!data.holds(start, length)) return BOUNDS;
-    if (length > out.size - at - FRAME_BYTES) return BOUNDS;
+    if (!data.holds(start, length) || length > out.size - at - FRAME_BYTES) return BOUNDS;
     copy_short(out.data + at + HEADER_BYTES, data.data + start, length);
-    starts[i] = at;
-    lengths[i] = length;
+    starts[i] = at, lengths[i] = length;
     crcs[i] = put_frame(out.data + at, length);
     at += length + FRAME_BYTES;
   }
   return at;
-}
-
-int64_t rm_close_frames(Span<uint8_t> data, Span<const int64_t> starts, Span<const int64_t> lengths,
-                        Span<uint32_t> crcs) {
-  if (lengths.size != starts.size || crcs.size != starts.size) return BOUNDS;
-  for (int64_t i = 0; i < starts.size; i++) {
-    if (!ByteSpan{data.data, data.size - FRAME_BYTES}.holds(starts[i], lengths[i])) return BOUNDS;
-    crcs[i] = put_frame(data.data + starts[i], lengths[i]);
-  }
-  return starts.size;
 }
 
 int64_t rm_frame_fault(ByteSpan data, int64_t at, int64_t max_record_bytes, int64_t final) {
@@ -47,21 +35,16 @@ int64_t rm_scan_frames(ByteSpan data, FrameScan &scan, Span<int64_t> starts, Spa
   if (at < 0 || at > data.size || lengths.size != starts.size || crcs.size != starts.size) return BOUNDS;
   int code = GOOD;
   for (; at < data.size; count++) {
-    code = count == starts.size ? MORE
-                                : frame_fault(data.data + at, data.size - at, scan.max_record_bytes, scan.final != 0);
+    const uint8_t *const frame = data.data + at;
+    code = count == starts.size ? MORE : frame_fault(frame, data.size - at, scan.max_record_bytes, scan.final != 0);
     if (code != GOOD) break;
-    const int64_t length = load<int64_t>(data.data + at);
-    uint32_t crc = 0;
-    if (scan.check) {
-      crc = crc32c(0, data.data + at + HEADER_BYTES, length);
-      if (unmasked(load<uint32_t>(data.data + at + HEADER_BYTES + length)) != crc) {
-        code = PAYLOAD_CRC;
-        break;
-      }
+    const int64_t length = load<int64_t>(frame);
+    const uint32_t crc = scan.check ? crc32c(0, frame + HEADER_BYTES, length) : 0;
+    if (scan.check && unmasked(load<uint32_t>(frame + HEADER_BYTES + length)) != crc) {
+      code = PAYLOAD_CRC;
+      break;
     }
-    starts[count] = at;
-    lengths[count] = length;
-    crcs[count] = crc;
+    starts[count] = at, lengths[count] = length, crcs[count] = crc;
     at += length + FRAME_BYTES;
   }
   // a frame that is cut off is no fault of a scan that isn't final
@@ -77,17 +60,21 @@ int64_t rm_hop_frames(ByteSpan data, FrameHop &hop, Span<int64_t> starts, Span<u
   const int64_t size = data.size - lead;
   int64_t at = 0, count = 0;
   int code = GOOD;
+  const auto add_footer = [&] {
+    if (lead + at >= FOOTER_BYTES) digest[0] = digest_word(digest[0], load<uint32_t>(window + at - FOOTER_BYTES));
+  };
   for (; at < hop.left; count++) {
     const bool is_here = at <= size - HEADER_BYTES || hop.left - at < HEADER_BYTES;
-    code = !is_here || count == starts.size ? MORE
-                                            : frame_fault(window + at, hop.left - at, hop.max_record_bytes, true);
+    const bool is_full = !is_here || count == starts.size;
+    code = is_full ? MORE : frame_fault(window + at, hop.left - at, hop.max_record_bytes, true);
     if (code != GOOD) break;
-    if (lead + at >= FOOTER_BYTES) digest[0] = digest_word(digest[0], load<uint32_t>(window + at - FOOTER_BYTES));
+    add_footer();
     const int64_t length = load<int64_t>(window + at);
     digest[0] = digest_word(digest[0], static_cast<uint64_t>(length));
     starts[count] = at;
     at += length + FRAME_BYTES;
   }
+  if (at == hop.left && at <= size) add_footer();
   hop.at = at;
   hop.code = code;
   return count;
@@ -105,12 +92,6 @@ int64_t rm_digest_frames(ByteSpan data, Span<const int64_t> starts, Span<const i
   return 0;
 }
 
-int64_t rm_digest_word(Span<uint64_t> digest, int64_t word) {
-  if (digest.size != 1) return BOUNDS;
-  digest[0] = digest_word(digest[0], static_cast<uint64_t>(word));
-  return 0;
-}
-
 int64_t rm_next_frame(ByteSpan data, int64_t at, int64_t max_record_bytes, int64_t whole) {
   if (at < 0) return BOUNDS;
   for (; at <= data.size - HEADER_BYTES; at++) {
@@ -123,12 +104,10 @@ int64_t rm_next_frame(ByteSpan data, int64_t at, int64_t max_record_bytes, int64
 
 int64_t rm_copy_spans(Span<const ByteSpan> blocks, Span<const int32_t> which, Span<const int64_t> starts,
                       Span<const int64_t> sizes, Span<const int64_t> targets, Span<uint8_t> out) {
-  constexpr int64_t AHEAD = 8;            // spans whose bytes are asked for before they are copied
-  constexpr int64_t ASKED_BYTES = 1024;   // of each: the processor goes on by itself
-  constexpr int64_t LINE_BYTES = 64;
+  constexpr int64_t AHEAD = 8;  // spans whose bytes are asked for before they are copied
+  constexpr int64_t ASKED_BYTES = 1024, LINE_BYTES = 64;  // of each: the processor goes on by itself
   const int64_t count = starts.size;
-  if (sizes.size != count || targets.size != count || (which ? which.size != count : blocks.size != 1))
-    return BOUNDS;
+  if (sizes.size != count || targets.size != count || (which ? which.size != count : blocks.size != 1)) return BOUNDS;
   for (int64_t i = 0; i < count; i++) {
     const int64_t block = which ? which[i] : 0, size = sizes[i];
     if (block < 0 || block >= blocks.size || !out.holds(targets[i], size)) return BOUNDS;

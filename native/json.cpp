@@ -256,6 +256,17 @@ struct Trie {
     return node;
   }
 
+  // Puts the nodes from `first` on into the table; whether it has room.
+  bool enter(int64_t first) const {
+    for (int64_t i = first; i < count; i++) {
+      if (nodes[i].key_start < 0) continue;
+      const int64_t slot = slot_of(nodes[i].parent, keys.data + nodes[i].key_start, nodes[i].key_stop - nodes[i].key_start);
+      if (slot < 0) return false;
+      table[slot] = static_cast<int32_t>(i);
+    }
+    return true;
+  }
+
   // The node of a key, added if it is new; -1 if something is full.
   int32_t find(int32_t parent, const uint8_t *key, int64_t length) {
     const int64_t slot = slot_of(parent, key, length);
@@ -443,6 +454,7 @@ int64_t rm_scan_json(ByteSpan data, Span<JsonNode> nodes, Span<uint8_t> keys, Sp
   Trie trie = {nodes, keys, table, scan.nodes, scan.key_bytes, JSON_DONE, 0};
   if (!trie.is_sound() || data.size > INT32_MAX || scan.at < 0) return BOUNDS;
   for (int64_t i = 0; i < trie.count; i++) nodes[i].count = 0, nodes[i].last = -1;
+  if (scan.entered < 1 || !trie.enter(scan.entered)) return BOUNDS;
   Tape values = {tape, 0, 0};
   const int64_t most_records = min(record_lines.size, record_values.size);
   scan.line = scan.records = scan.errors = 0;
@@ -468,22 +480,10 @@ int64_t rm_scan_json(ByteSpan data, Span<JsonNode> nodes, Span<uint8_t> keys, Sp
     scan.line++;
   }
   scan.values = values.size;
-  scan.nodes = trie.count;
+  scan.nodes = scan.entered = trie.count;
   scan.key_bytes = trie.key_bytes;
   scan.wanted_bytes = trie.wanted_bytes;
   return trie.full;
-}
-
-int64_t rm_hash_json_keys(Span<JsonNode> nodes, int64_t count, Span<uint8_t> keys, Span<int32_t> table) {
-  const Trie trie = {nodes, keys, table, count, keys.size, JSON_DONE, 0};
-  if (!trie.is_sound()) return BOUNDS;
-  for (int64_t i = 0; i < table.size; i++) table[i] = -1;
-  for (int32_t i = 1; i < count; i++) {
-    const JsonNode &node = nodes[i];
-    if (node.key_start < 0) continue;
-    table[trie.slot_of(node.parent, keys.data + node.key_start, node.key_stop - node.key_start)] = i;
-  }
-  return 0;
 }
 
 int64_t rm_json_array_to_lines(Span<uint8_t> data, JsonArray &array) {

@@ -28,34 +28,21 @@ extern "C" {
 int64_t rm_built_level();
 // The instruction set that this machine has, in the same numbers.
 int64_t rm_machine_level();
-// The CRC32C of data, going on from the CRC of what stood before it (0 at the start).
-int64_t rm_crc32c(ByteSpan data, int64_t crc);
 // How a CRC is made; each needs more of the processor than the one before.
-enum { CRC_TABLE, CRC_INSTRUCTION, CRC_FOLDING };
-// The CRC32C of data, made in a certain way: for tests. BOUNDS where this processor has it not.
-int64_t rm_crc32c_by(int64_t way, ByteSpan data);
+enum { CRC_TABLE, CRC_INSTRUCTION, CRC_FOLDING, CRC_BEST };
+// The CRC32C of data, going on from the CRC of what stood before it (0 at the start). BOUNDS where this processor does
+// not have the way.
+int64_t rm_crc32c(ByteSpan data, int64_t crc, int64_t way);
 
 // frames.cpp
 
 // What a scan stopped at; MORE: nothing, it needs more room or bytes.
-enum {
-  GOOD,
-  HEADER_CRC,
-  FRAME_TOO_LONG,
-  SHORT_HEADER,
-  SHORT_PAYLOAD,
-  PAYLOAD_CRC,
-  MORE
-};
+enum { GOOD, HEADER_CRC, FRAME_TOO_LONG, SHORT_HEADER, SHORT_PAYLOAD, PAYLOAD_CRC, MORE };
 
 // Frames the payloads data[offsets[i] : offsets[i + 1]] contiguously; gives the bytes written to out.
 // offsets [n + 1]; starts, lengths, crcs [n]: where each frame begins in out, its payload's bytes and CRC32C.
 int64_t rm_frame(ByteSpan data, Span<const int64_t> offsets, Span<uint8_t> out, Span<int64_t> starts,
                  Span<int64_t> lengths, Span<uint32_t> crcs);
-
-// Writes header and footer around payloads that stand in their places already. starts, lengths, crcs [n]: as above.
-int64_t rm_close_frames(Span<uint8_t> data, Span<const int64_t> starts, Span<const int64_t> lengths,
-                        Span<uint32_t> crcs);
 
 // What is wrong with the header at byte `at` of data, with which the file ends if final: one of the codes above.
 int64_t rm_frame_fault(ByteSpan data, int64_t at, int64_t max_record_bytes, int64_t final);
@@ -77,12 +64,11 @@ struct FrameHop {
 };
 
 // Goes from header to header in a window of a file; gives how many it found, and where in starts. digest [1]: goes on
-// with all lengths and payload CRCs.
+// with all lengths, and the payload CRCs before headers and at the file's end.
 int64_t rm_hop_frames(ByteSpan data, FrameHop &hop, Span<int64_t> starts, Span<uint64_t> digest);
 
-// The same digest goes on with the lengths and payload CRCs of frames in data, or with one such number.
+// The same digest goes on with the lengths and payload CRCs of frames in data.
 int64_t rm_digest_frames(ByteSpan data, Span<const int64_t> starts, Span<const int64_t> lengths, Span<uint64_t> digest);
-int64_t rm_digest_word(Span<uint64_t> digest, int64_t word);
 
 // Where the next frame whose header is right begins, from byte `at` on, and, if whole, fits data; else data's end.
 int64_t rm_next_frame(ByteSpan data, int64_t at, int64_t max_record_bytes, int64_t whole);
@@ -153,24 +139,10 @@ int64_t rm_write_examples(Span<const ExampleColumn> columns, Span<const ByteSpan
 
 // decode.cpp: records to columns. Offsets go on from one block of bytes to the next.
 
-enum {  // how a column is read: one value of each record, or a list that the second pass reads
-  ONE_INT64,
-  ONE_FLOAT,
-  ONE_BYTES,
-  INT64_LISTS,
-  FLOAT_LISTS,
-  BYTES_LISTS,
-  STEPS
-};
-enum {  // why a record is not good
-  PAST_END = 1,
-  LONG_VARINT,
-  UNUSUAL = 20,
-  WRONG_KIND,
-  WRONG_COUNT,
-  MISSING_VALUE,
-  UNREAD = 255
-};
+// How a column is read: one value of each record, or a list that the second pass reads.
+enum { ONE_INT64, ONE_FLOAT, ONE_BYTES, INT64_LISTS, FLOAT_LISTS, BYTES_LISTS, STEPS };
+// Why a record is not good.
+enum { PAST_END = 1, LONG_VARINT, UNUSUAL = 20, WRONG_KIND, WRONG_COUNT, MISSING_VALUE, UNREAD = 255 };
 enum { SKIP_OTHERS, CHECK_OTHERS, REFUSE_OTHERS };  // what is done about features that are no columns
 
 // first: its first cell. last_row: the last one that has it, -1 at first. nulls: how many cells were made nulls.
@@ -188,9 +160,8 @@ int64_t rm_locate_features(Span<const ByteSpan> blocks, Span<const int64_t> star
                            Span<int64_t> ints, Span<uint32_t> floats, Span<int64_t> at, Span<int64_t> sizes,
                            Span<uint8_t> valid, Span<uint8_t> status, Span<int64_t> culprits);
 
-// A table of feature names, in one array: the numbers that it takes, an empty one, the slot of a name that is added
-// unless it is there (-1: there is no room). part: of the message, 1 or 2.
-int64_t rm_names_room(int64_t names, int64_t text_bytes);
+// A table of feature names, in one array: makes an empty one, unless the table is None, and gives the numbers that it
+// takes; gives the slot of a name that is added unless it is there (-1: there is no room). part: of the message, 1 or 2.
 int64_t rm_clear_names(Span<int64_t> table, int64_t names, int64_t text_bytes);
 int64_t rm_add_name(Span<int64_t> table, ByteSpan name, int64_t part);
 // at: the byte of the table where the name begins.
@@ -207,12 +178,10 @@ int64_t rm_count_varints(Span<const ByteSpan> blocks, Span<const int64_t> at, Sp
 // Reads them. bad: LONG_VARINT where one is too long; it and those after it are 0.
 int64_t rm_read_varints(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
                         Span<const int64_t> offsets, Span<int64_t> values, Span<uint8_t> bad);
-// Counts the length-delimited fields of lists (values of a BytesList, steps of a FeatureList). offsets [lists + 1].
-int64_t rm_count_fields(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
-                        Span<int64_t> offsets);
-// Finds where the content of each stands.
+// Counts the length-delimited fields of lists (values of a BytesList, steps of a FeatureList), and finds where the
+// content of each stands, if that is wanted. offsets [lists + 1].
 int64_t rm_find_fields(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
-                       Span<int64_t> value_at, Span<int64_t> value_sizes);
+                       Span<int64_t> offsets, Span<int64_t> value_at, Span<int64_t> value_sizes);
 // Copies the contents one after the other; returns their bytes. ends [fields + 1]: from 0 on.
 int64_t rm_copy_fields(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
                        Span<int64_t> ends, Span<uint8_t> values);
@@ -297,17 +266,16 @@ struct JsonError {
 };
 struct JsonScan {
   int64_t at;                // where in the data to go on
-  int64_t nodes, key_bytes;  // in use
+  int64_t nodes, entered, key_bytes;  // in use
   int64_t most_values;       // in a line
   int64_t line, records, errors, values;  // results of this call alone
   int64_t wanted_bytes;                   // of keys, if these are full
 };
 // Reads lines until the data ends, or records or errors are full, or something else is, which it returns. table: a
-// power of two, at least twice the nodes. record_lines, record_values: the line and first value of each record.
+// power of two, at least twice the nodes, -1 at first; nodes from scan.entered on are not in it yet. record_lines,
+// record_values: the line and first value of each record.
 int64_t rm_scan_json(ByteSpan data, Span<JsonNode> nodes, Span<uint8_t> keys, Span<int32_t> table, Span<JsonValue> tape,
                      Span<int32_t> record_lines, Span<int32_t> record_values, Span<JsonError> errors, JsonScan &scan);
-// Enters the nodes' keys into a table.
-int64_t rm_hash_json_keys(Span<JsonNode> nodes, int64_t count, Span<uint8_t> keys, Span<int32_t> table);
 struct JsonArray {
   int64_t depth, in_string, is_escaped, is_filled, elements;  // depth: -1 after its end. is_filled: a value has begun
 };
@@ -476,12 +444,10 @@ int64_t rm_hash_numbers(Span<const uint64_t> bits, Span<uint64_t> out);
 int64_t rm_hash_texts(ByteSpan data, Span<const int64_t> starts, Span<const int64_t> ends, Span<uint64_t> out);
 // Counts hashes from the first one on that are at most the threshold, in a table with open addresses; places: where a
 // hash that was not in the table stands. Gives used << 32 | how many were looked at: all, or as many as three quarters
-// of the slots have room for.
-int64_t rm_count_hashes(Span<const uint64_t> hashes, int64_t first, uint64_t threshold, int64_t used,
-                        Span<uint64_t> slots, Span<int64_t> counts, Span<int32_t> places);
-// Puts hashes that are not in the table into it.
-int64_t rm_put_hashes(Span<const uint64_t> hashes, Span<const int64_t> some, Span<const int32_t> firsts,
-                      Span<uint64_t> slots, Span<int64_t> counts, Span<int32_t> places);
+// of the slots have room for. some, firsts: the counts and places of hashes that were in another table, or None.
+int64_t rm_count_hashes(Span<const uint64_t> hashes, Span<const int64_t> some, Span<const int32_t> firsts,
+                        int64_t first, uint64_t threshold, int64_t used, Span<uint64_t> slots, Span<int64_t> counts,
+                        Span<int32_t> places);
 
 }  // extern "C"
 #pragma GCC visibility pop

@@ -80,8 +80,6 @@ uint64_t hash_text(const uint8_t *at, uint64_t size) {
   return nonzero_hash(folded(one ^ P2, other ^ state) ^ size * P3);
 }
 
-RM_INLINE bool is_power_of_two(int64_t size) { return size > 0 && (size & (size - 1)) == 0; }
-
 }  // namespace
 
 int64_t rm_count_floats(Span<const double> values, FloatFacts &facts, Span<uint32_t> sum, Span<uint32_t> squares,
@@ -206,11 +204,13 @@ int64_t rm_hash_texts(ByteSpan data, Span<const int64_t> starts, Span<const int6
   return starts.size;
 }
 
-int64_t rm_count_hashes(Span<const uint64_t> hashes, int64_t first, uint64_t threshold, int64_t used,
-                        Span<uint64_t> slots, Span<int64_t> counts, Span<int32_t> places) {
+int64_t rm_count_hashes(Span<const uint64_t> hashes, Span<const int64_t> some, Span<const int32_t> firsts,
+                        int64_t first, uint64_t threshold, int64_t used, Span<uint64_t> slots, Span<int64_t> counts,
+                        Span<int32_t> places) {
   const int64_t most = slots.size / 4 * 3;
-  if (!is_power_of_two(slots.size) || counts.size != slots.size || places.size != slots.size || first < 0 ||
-      used < 0 || used > most || hashes.size > INT32_MAX)
+  if (slots.size < 1 || (slots.size & (slots.size - 1)) || counts.size != slots.size || places.size != slots.size ||
+      first < 0 || used < 0 || used > most || hashes.size > INT32_MAX || firsts.size != some.size ||
+      (some && some.size != hashes.size))
     return BOUNDS;
   const uint64_t mask = static_cast<uint64_t>(slots.size) - 1;
   for (int64_t i = first; i < hashes.size; i++) {
@@ -221,27 +221,12 @@ int64_t rm_count_hashes(Span<const uint64_t> hashes, int64_t first, uint64_t thr
       if (++tries == slots.size) return BOUNDS;
     if (slots[at] == 0) {
       if (used == most) return used << 32 | i;
-      slots[at] = one, places[at] = static_cast<int32_t>(i);
+      slots[at] = one, places[at] = some ? firsts[i] : static_cast<int32_t>(i);
       used++;
     }
-    counts[at]++;
+    counts[at] += some ? some[i] : 1;
   }
   return used << 32 | hashes.size;
-}
-
-int64_t rm_put_hashes(Span<const uint64_t> hashes, Span<const int64_t> some, Span<const int32_t> firsts,
-                      Span<uint64_t> slots, Span<int64_t> counts, Span<int32_t> places) {
-  if (!is_power_of_two(slots.size) || counts.size != slots.size || places.size != slots.size ||
-      some.size != hashes.size || firsts.size != hashes.size || hashes.size >= slots.size)
-    return BOUNDS;
-  const uint64_t mask = static_cast<uint64_t>(slots.size) - 1;
-  for (int64_t i = 0; i < hashes.size; i++) {
-    uint64_t at = hashes[i] & mask;
-    for (int64_t tries = 0; slots[at] != 0; at = (at + 1) & mask)
-      if (++tries == slots.size) return BOUNDS;
-    slots[at] = hashes[i], counts[at] = some[i], places[at] = firsts[i];
-  }
-  return hashes.size;
 }
 
 }  // namespace rm

@@ -47,7 +47,8 @@ class ValueSketch:
         """Counts the values of these hashes; gives the hashes that are new and kept, and where each stands first."""
         at = 0
         while True:
-            found = native.count_hashes(hashes, at, self.threshold, self._used, self._slots, self._counts, self._places)
+            table = self._slots, self._counts, self._places
+            found = native.count_hashes(hashes, None, None, at, self.threshold, self._used, *table)
             self._used, at = found >> 32, found & 0xFFFFFFFF
             if at == len(hashes):
                 break
@@ -85,7 +86,7 @@ class ValueSketch:
     def _fill(self, hashes: U64, counts: Int64s, places: npt.NDArray[np.int32]) -> None:
         size = max(_LEAST_SLOTS, 1 << (3 * len(hashes)).bit_length())  # a third of them, or less
         self._new_table(min(size, self._most_slots))
-        native.put_hashes(hashes, counts, places, self._slots, self._counts, self._places)
+        native.count_hashes(hashes, counts, places, 0, _ALL, 0, self._slots, self._counts, self._places)
         self._used = len(hashes)
 
     def smallest(self) -> tuple[U64, Int64s]:
