@@ -1,7 +1,6 @@
 // Records of which no schema is known: names as they turn up, and per name the kinds, lengths and contents of its values.
 #include "features.h"
 #include "names.h"
-#include "masks.h"
 
 namespace rm {
 namespace {
@@ -42,27 +41,23 @@ bool has_control(ByteRange value) {
 }
 
 void count_texts(ByteRange list, NameCounts &counts, int64_t &count) {
-  for (const uint8_t *at = list.at; at < list.end; count++) {
-    const ByteRange text = next_field(at, list.end, FIELD_1);
+  each_field(list, [&](ByteRange text) {
     counts.least_bytes = min(counts.least_bytes, text.size());
     counts.most_bytes = max(counts.most_bytes, text.size());
     const int64_t image = image_format(text);
     if (image != NO_IMAGE) counts.*IMAGES[image] += 1;
     else counts.texts += find_bad_utf8(text.at, 0, text.size()) < 0 && !has_control(text);
-    at = text.end;
-  }
+    count++;
+    return true;
+  });
   counts.bytes_values += count;
 }
 
 // A value's extreme, and the first record that has it.
 template <typename Better>
 void keep_extreme(int64_t &extreme, int64_t &first, int64_t value, int64_t record, Better better) {
-  if (better(value, extreme)) {
-    extreme = value;
-    first = record;
-  } else if (value == extreme) {
-    first = min(first, record);
-  }
+  if (value == extreme) first = min(first, record);
+  if (better(value, extreme)) extreme = value, first = record;
 }
 
 // Looks at one record, and counts what is in it.
@@ -106,11 +101,10 @@ struct Witness {
 
   void count_steps(ByteRange list, NameCounts &found) const {
     int64_t steps = 0;
-    for (const uint8_t *at = list.at; at < list.end; steps++) {
-      const ByteRange step = next_field(at, list.end, FIELD_1);
+    each_field(list, [&](ByteRange step) {
       count_feature(step, found);
-      at = step.end;
-    }
+      return ++steps > 0;
+    });
     found.least_steps = min(found.least_steps, steps);
     found.most_steps = max(found.most_steps, steps);
   }
@@ -188,12 +182,13 @@ int64_t rm_count_names(ByteSpan data, Span<const int64_t> starts, Span<const int
 }
 
 int64_t rm_are_texts(ByteSpan data, Span<const int64_t> offsets) {
-  for (int64_t i = 0; i + 1 < offsets.size; i++)
+  bool are_texts = true;
+  for (int64_t i = 0; i + 1 < offsets.size; i++) {
     if (!data.holds(offsets[i], offsets[i + 1] - offsets[i])) return BOUNDS;
-  if (offsets.size > 1 && has_control({data.data + offsets[0], data.data + offsets[offsets.size - 1]})) return 0;
-  for (int64_t i = 0; i + 1 < offsets.size; i++)
-    if (image_format({data.data + offsets[i], data.data + offsets[i + 1]}) != NO_IMAGE) return 0;
-  return 1;
+    const ByteRange text = {data.data + offsets[i], data.data + offsets[i + 1]};
+    are_texts = are_texts && !has_control(text) && image_format(text) == NO_IMAGE;
+  }
+  return are_texts;
 }
 
 }  // namespace rm

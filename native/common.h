@@ -49,28 +49,26 @@ RM_INLINE void store(uint8_t *at, T value) {
 
 // Copies exactly that much, short spans without a call, by two moves that overlap.
 RM_INLINE void copy_short(uint8_t *target, const uint8_t *source, int64_t size) {
-  if (size > 256) {
-    memcpy(target, source, static_cast<size_t>(size));
-  } else if (size >= 16) {
-    for (int64_t done = 0; done + 16 < size; done += 16) memcpy(target + done, source + done, 16);
-    memcpy(target + size - 16, source + size - 16, 16);
-  } else if (size >= 8) {
-    memcpy(target, source, 8);
-    memcpy(target + size - 8, source + size - 8, 8);
-  } else if (size >= 4) {
-    memcpy(target, source, 4);
-    memcpy(target + size - 4, source + size - 4, 4);
-  } else {
+  const auto by = [&](int64_t step) {
+    for (int64_t done = 0; done + step < size; done += step) memcpy(target + done, source + done, step);
+    memcpy(target + size - step, source + size - step, step);
+  };
+  if (size > 256) memcpy(target, source, static_cast<size_t>(size));
+  else if (size >= 16) by(16);
+  else if (size >= 8) by(8);
+  else if (size >= 4) by(4);
+  else
     for (int64_t i = 0; i < size; i++) target[i] = source[i];
-  }
 }
 
-// Copies a text that fits to out[into]; a short one with room after it on both sides by one move of 16 bytes.
-RM_INLINE void copy_text(Span<uint8_t> out, int64_t into, ByteSpan data, int64_t start, int64_t length) {
+// Copies a text that fits to out[into]; a short one with room after it on both sides by one move of 16 bytes. Gives the
+// place after it.
+RM_INLINE int64_t copy_text(Span<uint8_t> out, int64_t into, ByteSpan data, int64_t start, int64_t length) {
   if (RM_LIKELY(length <= 16 && data.size - start >= 16 && out.size - into >= 16))
     memcpy(out.data + into, data.data + start, 16);
   else if (length)  // memcpy takes no NULL, not even for nothing
     memcpy(out.data + into, data.data + start, static_cast<size_t>(length));
+  return into + length;
 }
 
 // The index of the lowest set bit; 64 for 0.

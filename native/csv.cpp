@@ -21,8 +21,9 @@ enum { DIRTY = 1 << 30, STRAY = 1 << 28 };
 // literal: where the byte after the last escape is.
 struct State {
   CsvScan scan;
-  int64_t block, row_start, row_line, column, field_start, literal, closed_at, opened, inner;
-  int32_t mode, dirty_row, dirty_field;
+  int64_t block = scan.at, row_start = scan.at, row_line = scan.line, field_start = scan.at, column = 0;
+  int64_t literal = -1, closed_at = -1, opened = 0, inner = 0;
+  int32_t mode = scan.is_skipping ? SKIP : PLAIN, dirty_row = 0, dirty_field = 0;
 };
 
 struct Field {
@@ -47,9 +48,7 @@ struct Scanner {
   bool is_blank(uint8_t byte) const { return byte == ' ' || (byte == '\t' && dialect.delimiter != '\t'); }
   // 1 if the CR or LF at `at` ends a physical line that was not counted yet: not the LF of a CRLF.
   int64_t lines(int64_t at) const { return !(data[at] == '\n' && at > 0 && data[at - 1] == '\r'); }
-  int64_t after_line(int64_t at) const {
-    return at + 1 + (data[at] == '\r' && at + 1 < data.size && data[at + 1] == '\n');
-  }
+  int64_t after_line(int64_t at) const { return at + 1 + (data[at] == '\r' && at + 1 < data.size && data[at + 1] == '\n'); }
   // Whether only the bytes that follow the buffer tell if an LF belongs to this CR.
   bool is_half_crlf(int64_t at) const { return data[at] == '\r' && at + 1 == data.size && !state.scan.is_final; }
 
@@ -62,17 +61,6 @@ struct Scanner {
         if (then == GO_ON) state.block += BLOCK;
       }
     } while (at_end() == RESCAN);
-  }
-
-  // A quote at `at`, in a field that began with one.
-  void at_quote(int64_t at) {
-    if (state.mode == INSIDE) {
-      state.mode = dialect.is_doubled ? CLOSED : REST;
-      state.closed_at = at;
-    } else if (state.mode == CLOSED) {
-      state.mode = at == state.closed_at + 1 ? INSIDE : REST;
-      state.dirty_field = DIRTY;
-    }
   }
 
   // The field [start, stop): without its quotes, unless it has to be unescaped.
@@ -131,12 +119,13 @@ struct Scanner {
   // A quote, an escape or a delimiter inside quotes.
   RM_INLINE void inside(uint8_t byte, int64_t at) {
     if (byte == dialect.quote) {
-      at_quote(at);
+      state.mode = dialect.is_doubled ? CLOSED : REST;
+      state.closed_at = at;
     } else if (byte == dialect.escape) {
       state.literal = at + 1;
       state.dirty_field = DIRTY;
-    } else if (byte == dialect.delimiter) {
-      state.inner++;
+    } else {
+      state.inner += byte == dialect.delimiter;
     }
   }
 
@@ -212,10 +201,7 @@ struct Scanner {
 
   // The row ends before `at`: commits it, or lists it as bad; true if it was too long, so that its lines are read anew.
   bool end_row(int64_t at) {
-    if (at - state.row_start > dialect.max_row_bytes) {
-      read_anew();
-      return true;
-    }
+    if (at - state.row_start > dialect.max_row_bytes) return read_anew() == RESCAN;
     end_field(at);
     const int64_t width = state.column, columns = dialect.columns;
     if (!columns) {
@@ -252,11 +238,10 @@ struct Scanner {
     CsvScan &scan = state.scan;
     const int64_t delimiters = state.inner + state.column - 1, each = dialect.columns - 1;  // of a line that is a row
     scan.quoted_fields += state.opened;
+    const bool is_plain = each && dialect.comment > 255 && dialect.escape > 255;
     if (scan.line == state.row_line) {
       scan.needed += state.inner > 0;
-    } else if (each && dialect.comment > 255 && dialect.escape > 255 && (delimiters < 2 * each || delimiters % each)) {
-      scan.needed++;
-    } else if (!are_rows(state.row_start, stop)) {
+    } else if ((is_plain && (delimiters < 2 * each || delimiters % each)) || !are_rows(state.row_start, stop)) {
       scan.needed++;
     } else if (scan.across++ == 0) {
       scan.first_across = state.row_line;
@@ -289,7 +274,7 @@ struct Scanner {
   }
 
   // The row is too long: lists it as bad, and goes on at its second physical line.
-  void read_anew() {
+  Then read_anew() {
     const int64_t start = state.row_start, last = start + min(dialect.max_row_bytes, data.size - start);
     int64_t end = start;
     while (end < last && !is_line_end(data[end])) end++;
@@ -299,6 +284,7 @@ struct Scanner {
     state.literal = -1;
     state.scan.line = state.row_line;
     state.block = start;
+    return RESCAN;
   }
 
   // The data ends: takes the last row if it is complete or can't be completed.
@@ -307,14 +293,10 @@ struct Scanner {
     if (state.mode == SKIP) scan.at = data.size;
     if (state.mode == SKIP || state.row_start >= data.size) return FULL;
     const bool is_open = state.mode == INSIDE || state.literal == data.size;
-    if (scan.is_final ? is_open : data.size - state.row_start > dialect.max_row_bytes) {
-      read_anew();
-      return RESCAN;
-    }
-    if (scan.is_final) {
-      if (end_row(data.size)) return RESCAN;
-      scan.at = state.row_start = data.size;
-    }
+    if (scan.is_final ? is_open : data.size - state.row_start > dialect.max_row_bytes) return read_anew();
+    if (!scan.is_final) return FULL;
+    if (end_row(data.size)) return RESCAN;
+    scan.at = state.row_start = data.size;
     return FULL;
   }
 
@@ -351,23 +333,14 @@ int64_t rm_scan_csv(Span<uint8_t> data, const CsvDialect &dialect, CsvScan &scan
   const int64_t room = rows.size / 3, columns = dialect.columns;
   if (data.size > INT32_MAX || scan.at < 0 || scan.at > data.size || bad.size < 1) return BOUNDS;
   if (columns < 0 || dialect.max_row_bytes < 0 || dialect.max_row_bytes > FIELD_LENGTH + 1) return BOUNDS;
-  if (columns && (room < 1 || room > INT32_MAX || columns > INT32_MAX || starts.size < columns * room ||
-                  infos.size < columns * room))
-    return BOUNDS;
-  Scanner scanner{data, dialect, starts, infos, rows, room, bad,
-                  {}};
-  State &state = scanner.state;
-  state.scan = {};
-  state.scan.at = state.block = state.row_start = state.field_start = scan.at;
-  state.scan.line = state.row_line = scan.line;
-  state.scan.limit = scan.limit;
-  state.scan.is_final = scan.is_final;
-  state.mode = scan.is_skipping ? SKIP : PLAIN;
-  state.literal = state.closed_at = -1;
+  if (columns && (room < 1 || room > INT32_MAX || columns > INT32_MAX)) return BOUNDS;
+  if (starts.size < columns * room || infos.size < columns * room) return BOUNDS;
+  scan.rows = scan.bad = scan.blanks = scan.quoted_fields = scan.needed = scan.across = scan.first_across = 0;
+  Scanner scanner{data, dialect, starts, infos, rows, room, bad, {scan}};
   scanner.run();
-  state.scan.line = state.row_line;
-  state.scan.is_skipping = state.mode == SKIP;
-  scan = state.scan;
+  scan = scanner.state.scan;
+  scan.line = scanner.state.row_line;
+  scan.is_skipping = scanner.state.mode == SKIP;
   return 0;
 }
 

@@ -135,15 +135,13 @@ struct Blocks {
     RM_INLINE int64_t offset(const uint8_t *at) const { return at - block.data + before; }
   };
   RM_INLINE Place find(int64_t start, int64_t size) const {
-    if (RM_LIKELY(blocks.size > 0 && blocks[0].holds(start, size))) return place(0, start, size, 0);
     int64_t before = 0;
-    for (int64_t i = 0; i < blocks.size; before += blocks[i++].size)
-      if (blocks[i].holds(start - before, size)) return place(i, start - before, size, before);
+    for (int64_t i = 0; i < blocks.size; before += blocks[i++].size) {
+      if (RM_UNLIKELY(!blocks[i].holds(start - before, size))) continue;
+      const uint8_t *const data = blocks[i].data + start - before;
+      return {{data, data + size}, blocks[i], before};
+    }
     return {NO_RANGE, {}, 0};
-  }
-  RM_INLINE Place place(int64_t block, int64_t at, int64_t size, int64_t before) const {
-    const uint8_t *const data = blocks[block].data + at;
-    return {{data, data + size}, blocks[block], before};
   }
 };
 
@@ -298,10 +296,10 @@ struct RecordReader {
   }
 };
 
-// Copies bytes to the end of what stands in `out`, if there is room for them.
-RM_INLINE bool copy_bytes(Span<uint8_t> out, int64_t into, ByteRange bytes, const Blocks::Place &place) {
+// Copies bytes to the end of what stands in `out`, and moves that, if there is room for them.
+RM_INLINE bool copy_bytes(Span<uint8_t> out, int64_t &into, ByteRange bytes, const Blocks::Place &place) {
   if (bytes.size() > out.size - into) return false;
-  copy_text(out, into, place.block, bytes.at - place.block.data, bytes.size());
+  into = copy_text(out, into, place.block, bytes.at - place.block.data, bytes.size());
   return true;
 }
 
@@ -327,11 +325,7 @@ struct Lists {
     for (int64_t row = 0; row < at.size; row++) {
       const Blocks::Place place = (*this)[row];
       if (!place.bytes.is_there()) return BOUNDS;
-      for (const uint8_t *next = place.bytes.at; next < place.bytes.end; number++) {
-        const ByteRange value = read_content(next + 1, place.bytes.end);
-        if (!value.is_there() || !visit(number, value, place)) return BOUNDS;
-        next = value.end;
-      }
+      if (!each_field(place.bytes, [&](ByteRange value) { return visit(number++, value, place); })) return BOUNDS;
       if (offsets) offsets[row + 1] = number;
     }
     return number;
@@ -441,7 +435,7 @@ int64_t rm_copy_fields(Span<const ByteSpan> blocks, Span<const int64_t> at, Span
   int64_t to = ends[0] = 0;
   const int64_t count = lists.visit_fields({}, [&](int64_t number, ByteRange value, const Blocks::Place &place) {
     if (number + 1 >= ends.size || !copy_bytes(values, to, value, place)) return false;
-    ends[number + 1] = to += value.size();
+    ends[number + 1] = to;
     return true;
   });
   return count == BOUNDS ? BOUNDS : to;
@@ -455,7 +449,7 @@ int64_t rm_copy_lists(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<
   for (int64_t row = 0; row < at.size; row++) {
     const Blocks::Place place = lists[row];
     if (!place.bytes.is_there() || !copy_bytes(values, to, place.bytes, place)) return BOUNDS;
-    ends[row + 1] = to += sizes[row];
+    ends[row + 1] = to;
   }
   return to;
 }

@@ -7,24 +7,26 @@
 
 namespace rm {
 
-enum { FIELD_1 = 0x0A, FIELD_2 = 0x12, FIELD_3 = 0x1A };               // tags of length-delimited fields
-enum { BYTES_TAG = FIELD_1, FLOAT_TAG = FIELD_2, INT64_TAG = FIELD_3 };  // of the list in a Feature
-
 // The next length-delimited field with this tag of [at, end), at < end.
 RM_INLINE ByteRange next_field(const uint8_t *at, const uint8_t *end, uint8_t tag) {
   return RM_LIKELY(*at == tag) ? read_content(at + 1, end) : NO_RANGE;
 }
 
+// Calls visit(content) for each field 1 that stands in the list, up to a call that gives false; whether there is nothing
+// else, and all were visited.
+template <typename Visit>
+RM_INLINE bool each_field(ByteRange list, Visit visit) {
+  for (const uint8_t *at = list.at; at < list.end;) {
+    const ByteRange field = next_field(at, list.end, FIELD_1);
+    if (!field.is_there() || !visit(field)) return false;
+    at = field.end;
+  }
+  return true;
+}
+
 // The values in a Feature's list: byte strings with tags and lengths, or the content of a packed run.
 RM_INLINE ByteRange plain_values(ByteRange list, uint8_t tag) {
-  if (tag == BYTES_TAG) {
-    for (const uint8_t *at = list.at; at < list.end;) {
-      const ByteRange value = next_field(at, list.end, FIELD_1);
-      if (!value.is_there()) return NO_RANGE;
-      at = value.end;
-    }
-    return list;
-  }
+  if (tag == BYTES_TAG) return each_field(list, [](ByteRange) { return true; }) ? list : NO_RANGE;
   if (list.size() == 0) return list;
   const ByteRange run = next_field(list.at, list.end, FIELD_1);
   return run.end != list.end || (tag == FLOAT_TAG && run.size() % 4 != 0) ? NO_RANGE : run;
@@ -49,12 +51,7 @@ inline bool is_plain_feature(ByteRange feature, bool is_thorough) {
 
 // Whether it is a FeatureList of plain Features.
 inline bool are_plain_steps(ByteRange list, bool is_thorough) {
-  for (const uint8_t *at = list.at; at < list.end;) {
-    const ByteRange step = next_field(at, list.end, FIELD_1);
-    if (!step.is_there() || !is_plain_feature(step, is_thorough)) return false;
-    at = step.end;
-  }
-  return true;
+  return each_field(list, [&](ByteRange step) { return is_plain_feature(step, is_thorough); });
 }
 
 // An entry of a map. value: empty at the end of the key where there is none: a Feature without a list.

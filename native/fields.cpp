@@ -26,10 +26,10 @@ struct Tokens {
   RM_INLINE int64_t index_of(Text text) const {
     if (RM_LIKELY(!(sizes >> min<int64_t>(text.size(), 63) & 1))) return -1;
     int64_t start = 0;
-    for (int64_t i = 0; i < ends.size; start = ends[i++])
-      if (ends[i] - start == text.size() &&
-          (text.size() == 0 || !memcmp(data.data + start, text.data + text.start, text.size())))
-        return i;
+    for (int64_t i = 0; i < ends.size; start = ends[i++]) {
+      if (ends[i] - start != text.size()) continue;
+      if (text.size() == 0 || !memcmp(data.data + start, text.data + text.start, text.size())) return i;
+    }
     return -1;
   }
 };
@@ -224,12 +224,8 @@ int64_t rm_infer_fields(ByteSpan data, Span<const int32_t> starts, Span<const in
       if (const int64_t token = fields.tokens.index_of(text); token >= 0) {
         totals.nulls++;
         if (valid) valid[row] = 0;
-        if (fields.is_quoted(row)) {  // a value, if the column is text
-          counts.values++;
-          counts.soft_nulls++;
-        } else {
-          null_counts[token]++;
-        }
+        const bool is_soft = fields.is_quoted(row);  // a value, if the column is text
+        counts.values += is_soft, counts.soft_nulls += is_soft, null_counts[token] += !is_soft;
       } else {
         const Class found = kind.infer(text, value, counts.classes);
         if (!found.bits) return row;
@@ -262,8 +258,7 @@ int64_t rm_parse_texts(ByteSpan data, Span<const int32_t> starts, Span<const int
       totals.nulls++;
     } else {
       if (text.size() > out.size - into) return BOUNDS;
-      copy_text(out, into, data, text.start, text.size());
-      into += text.size();
+      into = copy_text(out, into, data, text.start, text.size());
     }
     offsets[row + 1] = into;
   }

@@ -5,6 +5,7 @@
 //
 // Beyond the RFC, NaN, Infinity and -Infinity are numbers, since Python's json module writes them. A control character,
 // an unknown escape or half a surrogate pair in a string is a fault: none has a UTF-8 form that means the same.
+#include "masks.h"
 #include "numbers.h"
 
 namespace rm {
@@ -31,12 +32,9 @@ RM_INLINE bool is_plain(uint8_t byte) { return byte >= 0x20 && byte != '"' && by
 constexpr int STRIDE = 32;
 
 RM_INLINE int plain_bytes(const uint8_t *at) {
-  const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(at));
-  const __m256i control = _mm256_cmpeq_epi8(_mm256_min_epu8(bytes, _mm256_set1_epi8(0x1F)), bytes);
-  const __m256i quote = _mm256_cmpeq_epi8(bytes, _mm256_set1_epi8('"'));
-  const __m256i backslash = _mm256_cmpeq_epi8(bytes, _mm256_set1_epi8('\\'));
-  const __m256i found = _mm256_or_si256(control, _mm256_or_si256(quote, backslash));
-  return first_bit(static_cast<uint32_t>(_mm256_movemask_epi8(found)) | uint64_t{1} << STRIDE);
+  const Lanes bytes = load_lanes(at), control = _mm256_cmpeq_epi8(_mm256_min_epu8(bytes, _mm256_set1_epi8(0x1F)), bytes);
+  const Lanes found = _mm256_or_si256(control, _mm256_or_si256(equal(bytes, '"'), equal(bytes, '\\')));
+  return first_bit(high_bits(found) | uint64_t{1} << STRIDE);
 }
 #else
 constexpr int STRIDE = 8;
@@ -55,14 +53,10 @@ RM_INLINE int plain_bytes(const uint8_t *at) {
 int hex4(ByteSpan data, int64_t at) {
   if (!data.holds(at, 4)) return -1;
   int value = 0;
-  for (int i = 0; i < 4; i++) {
-    const int byte = data[at + i], letter = byte | 0x20;
-    if (byte >= '0' && byte <= '9')
-      value = value * 16 + byte - '0';
-    else if (letter >= 'a' && letter <= 'f')
-      value = value * 16 + letter - 'a' + 10;
-    else
-      return -1;
+  for (int64_t i = at; i < at + 4; i++) {
+    const int letter = (data[i] | 0x20) - 'a';
+    if (!is_digit(data[i]) && (letter < 0 || letter > 5)) return -1;
+    value = value * 16 + (is_digit(data[i]) ? data[i] - '0' : letter + 10);
   }
   return value;
 }
@@ -76,18 +70,10 @@ struct Escape {
 // The escape whose backslash is at `at`.
 Escape read_escape(ByteSpan data, int64_t at) {
   if (at + 1 >= data.size) return {1, 0, JSON_CUT};
-  switch (data[at + 1]) {
-    case '"': return {2, '"', JSON_OK};
-    case '\\': return {2, '\\', JSON_OK};
-    case '/': return {2, '/', JSON_OK};
-    case 'b': return {2, '\b', JSON_OK};
-    case 'f': return {2, '\f', JSON_OK};
-    case 'n': return {2, '\n', JSON_OK};
-    case 'r': return {2, '\r', JSON_OK};
-    case 't': return {2, '\t', JSON_OK};
-    case 'u': break;
-    default: return {1, 0, JSON_ESCAPE};
-  }
+  constexpr char NAMES[] = "\"\\/bfnrt", MEANT[] = "\"\\/\b\f\n\r\t";
+  for (int i = 0; i < 8; i++)
+    if (data[at + 1] == NAMES[i]) return {2, static_cast<uint8_t>(MEANT[i]), JSON_OK};
+  if (data[at + 1] != 'u') return {1, 0, JSON_ESCAPE};
   const int first = hex4(data, at + 2);
   if (first < 0) return {1, 0, JSON_ESCAPE};
   if (first < 0xD800 || first > 0xDFFF) return {6, static_cast<uint32_t>(first), JSON_OK};
@@ -148,7 +134,7 @@ RM_INLINE Token string_end(ByteSpan data, int64_t at) {
 }
 
 RM_INLINE int64_t skip_digits(ByteSpan data, int64_t at) {
-  while (at < data.size && data[at] >= '0' && data[at] <= '9') at++;
+  while (at < data.size && is_digit(data[at])) at++;
   return at;
 }
 
@@ -218,8 +204,8 @@ RM_INLINE bool same(const uint8_t *one, const uint8_t *other, int64_t length) {
 // The places in records. Node 0 is the record itself; an array's elements have a node without a key.
 struct Trie {
   Span<JsonNode> nodes;  // in use up to count
-  Span<uint8_t> keys;        // their bytes, one after the other, in use up to key_bytes
-  Span<int32_t> table;       // nodes by hash of parent and key, open addressing; -1: free
+  Span<uint8_t> keys;    // their bytes, one after the other, in use up to key_bytes
+  Span<int32_t> table;   // nodes by hash of parent and key, open addressing; -1: free
   int64_t count, key_bytes;
   int full;              // what a place could not be added to
   int64_t wanted_bytes;  // of keys, if those are full
@@ -298,16 +284,14 @@ struct Trie {
 
   // Whether the caller's lengths fit, and what the nodes say lies within them.
   bool is_sound() const {
-    if (count < 1 || count > nodes.size || nodes.size > INT32_MAX >> 4 || key_bytes < 0 ||
-        key_bytes > keys.size || keys.size > INT32_MAX)
-      return false;
+    if (count < 1 || count > nodes.size || nodes.size > INT32_MAX >> 4) return false;
+    if (key_bytes < 0 || key_bytes > keys.size || keys.size > INT32_MAX) return false;
     if (table.size < 2 || (table.size & (table.size - 1)) || 2 * (count - 1) > table.size) return false;
+    const auto is_node = [&](int32_t node) { return node >= -1 && node < count; };
     for (int64_t i = 0; i < count; i++) {
       const JsonNode &node = nodes[i];
-      if (node.parent < -1 || node.parent >= count || node.element < -1 || node.element >= count || node.first < -1 ||
-          node.first >= count || node.next < -1 || node.next >= count || node.key_start < -1 ||
-          node.key_stop < node.key_start || node.key_stop > key_bytes)
-        return false;
+      if (!is_node(node.parent) || !is_node(node.element) || !is_node(node.first) || !is_node(node.next)) return false;
+      if (node.key_start < -1 || node.key_stop < node.key_start || node.key_stop > key_bytes) return false;
     }
     return true;
   }
@@ -413,7 +397,7 @@ Token scan_record(ByteSpan data, int64_t at, int32_t record, Trie &trie, Tape &t
     if (byte == '"') {
       token = string_end(data, ++start);
       at = token.end + 1;
-    } else if (byte == '-' || (byte >= '0' && byte <= '9')) {
+    } else if (byte == '-' || is_digit(byte)) {
       token = number_end(data, at);
       at = token.end;
     } else if (byte == '{' || byte == '[') {
@@ -458,8 +442,7 @@ int64_t rm_scan_json(ByteSpan data, Span<JsonNode> nodes, Span<uint8_t> keys, Sp
   Tape values = {tape, 0, 0};
   const int64_t most_records = min(record_lines.size, record_values.size);
   scan.line = scan.records = scan.errors = 0;
-  while (scan.at < data.size && scan.records < most_records && scan.errors < errors.size &&
-         trie.full == JSON_DONE) {
+  while (scan.at < data.size && scan.records < most_records && scan.errors < errors.size && trie.full == JSON_DONE) {
     const int64_t start = scan.at, first = values.size;
     int64_t at = skip_space(data, start);
     if (!at_end(data, at)) {
@@ -490,12 +473,8 @@ int64_t rm_json_array_to_lines(Span<uint8_t> data, JsonArray &array) {
   for (int64_t at = 0; at < data.size; at++) {
     const uint8_t byte = data[at];
     if (array.in_string) {
-      if (array.is_escaped)
-        array.is_escaped = 0;
-      else if (byte == '\\')
-        array.is_escaped = 1;
-      else if (byte == '"')
-        array.in_string = 0;
+      array.in_string = byte != '"' || array.is_escaped;
+      array.is_escaped = byte == '\\' && !array.is_escaped;
       if (byte == '\n') data[at] = '\r';
       continue;
     }
@@ -515,12 +494,9 @@ int64_t rm_json_array_to_lines(Span<uint8_t> data, JsonArray &array) {
       data[at] = '\n';
     } else {
       array.is_filled = 1;
-      if (byte == '"')
-        array.in_string = 1;
-      else if (byte == '{' || byte == '[')
-        array.depth++;
-      else if (byte == '}' || byte == ']')
-        if (--array.depth < 1) return JSON_NO_ELEMENT;
+      array.in_string = byte == '"';
+      array.depth += (byte == '{' || byte == '[') - (byte == '}' || byte == ']');
+      if (array.depth < 1) return JSON_NO_ELEMENT;
     }
   }
   return 0;
@@ -555,12 +531,8 @@ int64_t rm_join_json_texts(ByteSpan data, Span<const int32_t> starts, Span<const
     if (!missing || !missing[i]) {
       const int64_t start = starts[i], size = sizes[i];
       if (!data.holds(start, size) || size > texts.size - at) return BOUNDS;
-      if (kinds[i] == JSON_ESCAPED) {
-        at += unescape(data, start, start + size, texts.data + at);
-      } else {
-        copy_text(texts, at, data, start, size);
-        at += size;
-      }
+      if (kinds[i] == JSON_ESCAPED) at += unescape(data, start, start + size, texts.data + at);
+      else at = copy_text(texts, at, data, start, size);
     }
     offsets[i + 1] = at;
   }
@@ -570,8 +542,7 @@ int64_t rm_join_json_texts(ByteSpan data, Span<const int32_t> starts, Span<const
 int64_t rm_count_json_values(ByteSpan data, Span<const JsonValue> tape, Span<int64_t> counts, Span<int64_t> first,
                              Span<int64_t> losses, Span<int64_t> classes) {
   const int64_t nodes = classes.size;
-  if (counts.size != nodes * JSON_KINDS || first.size != counts.size || losses.size != nodes * LOSSES)
-    return BOUNDS;
+  if (counts.size != nodes * JSON_KINDS || first.size != counts.size || losses.size != nodes * LOSSES) return BOUNDS;
   for (int64_t entry = 0; entry < tape.size; entry++) {
     const JsonValue &value = tape[entry];
     const int64_t node = node_of(value), kind = kind_of(value);

@@ -5,49 +5,38 @@
 
 namespace rm {
 
-constexpr int64_t BLOCK = 64;  // bytes per mask: the bits of one uint64_t
+constexpr int64_t BLOCK = 64;  // bytes of a mask: the bits of one uint64_t
 
-// Bit i says whether at[i] == byte. Reads 64 bytes.
-RM_INLINE uint64_t equal_mask(const uint8_t *at, uint8_t byte) {
+// As many bytes as the processor looks at together.
 #if defined(__AVX2__)
-  const __m256i wanted = _mm256_set1_epi8(static_cast<char>(byte));
-  const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(at));
-  const __m256i high = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(at + 32));
-  const uint32_t first = static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(low, wanted)));
-  const uint32_t second = static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(high, wanted)));
-  return first | static_cast<uint64_t>(second) << 32;
+using Lanes = __m256i;
+RM_INLINE Lanes load_lanes(const uint8_t *at) { return _mm256_loadu_si256(reinterpret_cast<const Lanes *>(at)); }
+RM_INLINE Lanes equal(Lanes lanes, char byte) { return _mm256_cmpeq_epi8(lanes, _mm256_set1_epi8(byte)); }
+RM_INLINE uint32_t high_bits(Lanes lanes) { return static_cast<uint32_t>(_mm256_movemask_epi8(lanes)); }
 #elif defined(__SSE2__)
-  const __m128i wanted = _mm_set1_epi8(static_cast<char>(byte));
-  uint64_t mask = 0;
-  for (int quarter = 0; quarter < 4; quarter++) {
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(at + 16 * quarter));
-    const uint32_t bits = static_cast<uint32_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(bytes, wanted)));
-    mask |= static_cast<uint64_t>(bits) << (16 * quarter);
-  }
-  return mask;
+using Lanes = __m128i;
+RM_INLINE Lanes load_lanes(const uint8_t *at) { return _mm_loadu_si128(reinterpret_cast<const Lanes *>(at)); }
+RM_INLINE Lanes equal(Lanes lanes, char byte) { return _mm_cmpeq_epi8(lanes, _mm_set1_epi8(byte)); }
+RM_INLINE uint32_t high_bits(Lanes lanes) { return static_cast<uint32_t>(_mm_movemask_epi8(lanes)); }
 #else
-  uint64_t mask = 0;
-  for (int i = 0; i < 64; i++) mask |= static_cast<uint64_t>(at[i] == byte) << i;
-  return mask;
+using Lanes = uint8_t;
+RM_INLINE Lanes load_lanes(const uint8_t *at) { return *at; }
+RM_INLINE Lanes equal(Lanes lanes, char byte) { return lanes == static_cast<uint8_t>(byte) ? 0x80 : 0; }
+RM_INLINE uint32_t high_bits(Lanes lanes) { return lanes >> 7; }
 #endif
-}
 
 // Bit i is the highest bit of at[i]. Reads 64 bytes.
 RM_INLINE uint64_t high_mask(const uint8_t *at) {
   uint64_t mask = 0;
-#if defined(__AVX2__)
-  for (int half = 0; half < 2; half++) {
-    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(at + 32 * half));
-    mask |= static_cast<uint64_t>(static_cast<uint32_t>(_mm256_movemask_epi8(bytes))) << (32 * half);
-  }
-#elif defined(__SSE2__)
-  for (int quarter = 0; quarter < 4; quarter++) {
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(at + 16 * quarter));
-    mask |= static_cast<uint64_t>(static_cast<uint32_t>(_mm_movemask_epi8(bytes))) << (16 * quarter);
-  }
-#else
-  for (int i = 0; i < 64; i++) mask |= static_cast<uint64_t>(at[i] >> 7) << i;
-#endif
+  for (size_t i = 0; i < BLOCK; i += sizeof(Lanes)) mask |= static_cast<uint64_t>(high_bits(load_lanes(at + i))) << i;
+  return mask;
+}
+
+// Bit i says whether at[i] == byte. Reads 64 bytes.
+RM_INLINE uint64_t equal_mask(const uint8_t *at, uint8_t byte) {
+  uint64_t mask = 0;
+  for (size_t i = 0; i < BLOCK; i += sizeof(Lanes))
+    mask |= static_cast<uint64_t>(high_bits(equal(load_lanes(at + i), static_cast<char>(byte)))) << i;
   return mask;
 }
 

@@ -18,13 +18,10 @@ struct Key {
 
   // Up to limit memory can be read.
   RM_INLINE Key(ByteRange name, int64_t part, const uint8_t *limit) : at(name.at), size(name.size()), part(part), first(0) {
-    if (size >= 8) {
-      first = load<uint64_t>(at);
-    } else if (limit - at >= 8) {
-      first = load<uint64_t>(at) & ((uint64_t{1} << (8 * size)) - 1);
-    } else {
+    if (size >= 8) first = load<uint64_t>(at);
+    else if (limit - at >= 8) first = load<uint64_t>(at) & ((uint64_t{1} << (8 * size)) - 1);
+    else
       for (int64_t i = 0; i < size; i++) first |= static_cast<uint64_t>(at[i]) << (8 * i);
-    }
     last = size > 8 ? load<uint64_t>(at + size - 8) : first;
   }
 };
@@ -93,7 +90,7 @@ class Names {
   }
   // The slot of the key, added if it is new; NONE if there is no room for it.
   int64_t add(const Key &key) {
-    uint64_t hash = (key.first * MIX_1) ^ (key.last * MIX_2 >> 7) ^ (static_cast<uint64_t>(2 * key.size + key.part) * MIX_1);
+    uint64_t hash = (key.first * GOLDEN) ^ (key.last * MIX_2 >> 7) ^ (static_cast<uint64_t>(2 * key.size + key.part) * GOLDEN);
     for (int64_t i = 8; i < key.size - 8; i += 8) hash = (hash ^ hash >> 31 ^ load<uint64_t>(key.at + i)) * MIX_2;
     const uint64_t mask = static_cast<uint64_t>(head_->places - 1);
     uint64_t place = (hash ^ hash >> 29) & mask;
@@ -113,7 +110,7 @@ class Names {
     int64_t slots, places, text, used, used_text;
   };
   static constexpr int64_t HEAD = sizeof(Head) / 8, SLOT = sizeof(Slot) / 8;
-  static constexpr uint64_t MIX_1 = 0x9E3779B97F4A7C15u, MIX_2 = 0xD65860A4C70593B1u;  // 2^64 / golden ratio; any odd one
+  static constexpr uint64_t MIX_2 = 0xD65860A4C70593B1u;  // any odd number
 
   // At least twice as many as names: there is always a free one.
   static int64_t places_for(int64_t names) {

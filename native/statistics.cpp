@@ -152,13 +152,9 @@ int64_t rm_merge_bins(Span<const uint64_t> keys, Span<const int64_t> counts, Spa
       out[size] = key, out_counts[size++] = count;
   };
   for (int64_t i = 0, j = 0; i < keys.size || j < others.size;) {
-    if (j == others.size || (i < keys.size && keys[i] <= others[j])) {
-      put(keys[i], counts[i]);
-      i++;
-    } else {
-      put(others[j], other_counts ? other_counts[j] : 1);
-      j++;
-    }
+    const bool is_own = j == others.size || (i < keys.size && keys[i] <= others[j]);
+    put(is_own ? keys[i] : others[j], is_own ? counts[i] : other_counts ? other_counts[j] : 1);
+    (is_own ? i : j)++;
   }
   const auto visit_ranges = [&](auto visit) {
     for (int64_t first = 0, end = 0; first < size; first = end) {
