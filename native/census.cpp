@@ -1,6 +1,5 @@
 // Records of which no schema is known: names as they turn up, and per name the kinds, lengths and contents of its values.
 #include "features.h"
-#include "names.h"
 
 namespace rm {
 namespace {
@@ -145,23 +144,17 @@ struct Witness {
   template <bool IS_COUNTED>
   int64_t walk(ByteRange message, int64_t &parts) const {
     parts = 0;
-    for (const uint8_t *at = message.at; at < message.end;) {
-      const int64_t part = *at == FIELD_1 ? 1 : *at == FIELD_2 ? 2 : 0;
-      const ByteRange map = read_content(at + 1, message.end);
-      if (part <= parts || !map.is_there()) return UNUSUAL;
+    return each_map(message, 2, [&](int64_t part, ByteRange map) {
       parts |= part;
-      const int64_t reason = walk_map<IS_COUNTED>(map, part);
-      if (reason != 0) return reason;
-      at = map.end;
-    }
-    return 0;
+      return walk_map<IS_COUNTED>(map, part);
+    });
   }
 };
 
 }  // namespace
 
-int64_t rm_count_names(ByteSpan data, Span<const int64_t> starts, Span<const int64_t> lengths, int64_t first_record,
-                       Span<int64_t> table, Span<NameCounts> counts, Span<uint8_t> status, Span<int64_t> parts) {
+int64_t rm_count_names(ByteSpan data, IntSpan starts, IntSpan lengths, int64_t first_record, Span<int64_t> table,
+                       Span<NameCounts> counts, Span<uint8_t> status, Span<int64_t> parts) {
   Names names(table);
   if (lengths.size != starts.size || status.size != starts.size || parts.size != starts.size) return BOUNDS;
   if (!names.fits() || counts.size != names.slots()) return BOUNDS;
@@ -181,7 +174,7 @@ int64_t rm_count_names(ByteSpan data, Span<const int64_t> starts, Span<const int
   return left;
 }
 
-int64_t rm_are_texts(ByteSpan data, Span<const int64_t> offsets) {
+int64_t rm_are_texts(ByteSpan data, IntSpan offsets) {
   bool are_texts = true;
   for (int64_t i = 0; i + 1 < offsets.size; i++) {
     if (!data.holds(offsets[i], offsets[i + 1] - offsets[i])) return BOUNDS;

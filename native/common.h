@@ -33,6 +33,7 @@ struct Span {
 };
 
 using ByteSpan = Span<const uint8_t>;
+using IntSpan = Span<const int64_t>;
 
 // Little-endian numbers at any address.
 template <typename T>
@@ -49,16 +50,20 @@ RM_INLINE void store(uint8_t *at, T value) {
 
 // Copies exactly that much, short spans without a call, by two moves that overlap.
 RM_INLINE void copy_short(uint8_t *target, const uint8_t *source, int64_t size) {
-  const auto by = [&](int64_t step) {
-    for (int64_t done = 0; done + step < size; done += step) memcpy(target + done, source + done, step);
-    memcpy(target + size - step, source + size - step, step);
-  };
-  if (size > 256) memcpy(target, source, static_cast<size_t>(size));
-  else if (size >= 16) by(16);
-  else if (size >= 8) by(8);
-  else if (size >= 4) by(4);
-  else
+  if (size > 256) {
+    memcpy(target, source, static_cast<size_t>(size));
+  } else if (size >= 16) {
+    for (int64_t done = 0; done + 16 < size; done += 16) memcpy(target + done, source + done, 16);
+    memcpy(target + size - 16, source + size - 16, 16);
+  } else if (size >= 8) {
+    memcpy(target, source, 8);
+    memcpy(target + size - 8, source + size - 8, 8);
+  } else if (size >= 4) {
+    memcpy(target, source, 4);
+    memcpy(target + size - 4, source + size - 4, 4);
+  } else {
     for (int64_t i = 0; i < size; i++) target[i] = source[i];
+  }
 }
 
 // Copies a text that fits to out[into]; a short one with room after it on both sides by one move of 16 bytes. Gives the

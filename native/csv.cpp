@@ -48,7 +48,9 @@ struct Scanner {
   bool is_blank(uint8_t byte) const { return byte == ' ' || (byte == '\t' && dialect.delimiter != '\t'); }
   // 1 if the CR or LF at `at` ends a physical line that was not counted yet: not the LF of a CRLF.
   int64_t lines(int64_t at) const { return !(data[at] == '\n' && at > 0 && data[at - 1] == '\r'); }
-  int64_t after_line(int64_t at) const { return at + 1 + (data[at] == '\r' && at + 1 < data.size && data[at + 1] == '\n'); }
+  int64_t after_line(int64_t at) const {
+    return at + 1 + (data[at] == '\r' && at + 1 < data.size && data[at + 1] == '\n');
+  }
   // Whether only the bytes that follow the buffer tell if an LF belongs to this CR.
   bool is_half_crlf(int64_t at) const { return data[at] == '\r' && at + 1 == data.size && !state.scan.is_final; }
 
@@ -117,15 +119,15 @@ struct Scanner {
   }
 
   // A quote, an escape or a delimiter inside quotes.
-  RM_INLINE void inside(uint8_t byte, int64_t at) {
+  void inside(uint8_t byte, int64_t at) {
     if (byte == dialect.quote) {
       state.mode = dialect.is_doubled ? CLOSED : REST;
       state.closed_at = at;
     } else if (byte == dialect.escape) {
       state.literal = at + 1;
       state.dirty_field = DIRTY;
-    } else {
-      state.inner += byte == dialect.delimiter;
+    } else if (byte == dialect.delimiter) {
+      state.inner++;
     }
   }
 

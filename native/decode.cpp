@@ -1,7 +1,6 @@
 // Serialized Examples to columns. The first pass goes record by record: where each feature's values stand, and the value
 // itself where there is one number. The second goes column by column, from located lists to values.
 #include "features.h"
-#include "names.h"
 
 namespace rm {
 namespace {
@@ -281,18 +280,8 @@ struct RecordReader {
   }
 
   int64_t read_message() {
-    int64_t last = 0;
-    for (const uint8_t *at = place.bytes.at, *end = place.bytes.end; at < end;) {
-      const int64_t part = *at == FIELD_1 ? 1 : *at == FIELD_2 ? 2 : 3;
-      if (part <= last || part > parts) return UNUSUAL;
-      const ByteRange map = read_content(at + 1, end);
-      if (!map.is_there()) return UNUSUAL;
-      const int64_t status = read_map(map, part);
-      if (status != 0) return status;
-      last = part;
-      at = map.end;
-    }
-    return found < cells.columns.size ? clear_absent() : 0;
+    const int64_t status = each_map(place.bytes, parts, [&](int64_t part, ByteRange map) { return read_map(map, part); });
+    return status == 0 && found < cells.columns.size ? clear_absent() : status;
   }
 };
 
@@ -306,7 +295,7 @@ RM_INLINE bool copy_bytes(Span<uint8_t> out, int64_t &into, ByteRange bytes, con
 // The located lists of a column.
 struct Lists {
   const Blocks blocks;
-  Span<const int64_t> at, sizes;
+  IntSpan at, sizes;
 
   bool fit(int64_t offsets) const { return at.size == sizes.size && offsets == at.size + 1; }
   // Records are long: what comes soon, nearly always of the first block, is asked for early.
@@ -356,10 +345,10 @@ int64_t rm_list_names(Span<int64_t> table, Span<NamePlace> found) {
   return names.used() - 1;
 }
 
-int64_t rm_locate_features(Span<const ByteSpan> blocks, Span<const int64_t> starts, Span<const int64_t> lengths,
-                           int64_t parts, int64_t others, Span<int64_t> table, Span<CellColumn> columns,
-                           Span<int64_t> ints, Span<uint32_t> floats, Span<int64_t> at, Span<int64_t> sizes,
-                           Span<uint8_t> valid, Span<uint8_t> status, Span<int64_t> culprits) {
+int64_t rm_locate_features(Span<const ByteSpan> blocks, IntSpan starts, IntSpan lengths, int64_t parts, int64_t others,
+                           Span<int64_t> table, Span<CellColumn> columns, Span<int64_t> ints, Span<uint32_t> floats,
+                           Span<int64_t> at, Span<int64_t> sizes, Span<uint8_t> valid, Span<uint8_t> status,
+                           Span<int64_t> culprits) {
   constexpr int64_t AHEAD = 4;
   const Blocks all{blocks};
   const Cells cells{columns, ints, floats, at, sizes, valid, starts.size};
@@ -384,8 +373,8 @@ int64_t rm_locate_features(Span<const ByteSpan> blocks, Span<const int64_t> star
   return bad;
 }
 
-int64_t rm_count_varints(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
-                         Span<int64_t> offsets, Span<uint8_t> bad) {
+int64_t rm_count_varints(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, Span<int64_t> offsets,
+                         Span<uint8_t> bad) {
   const Lists lists{{blocks}, at, sizes};
   if (!lists.fit(offsets.size) || bad.size != at.size) return BOUNDS;
   int64_t total = offsets[0] = 0;
@@ -399,8 +388,8 @@ int64_t rm_count_varints(Span<const ByteSpan> blocks, Span<const int64_t> at, Sp
   return total;
 }
 
-int64_t rm_read_varints(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
-                        Span<const int64_t> offsets, Span<int64_t> values, Span<uint8_t> bad) {
+int64_t rm_read_varints(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, IntSpan offsets, Span<int64_t> values,
+                        Span<uint8_t> bad) {
   const Lists lists{{blocks}, at, sizes};
   if (!lists.fit(offsets.size) || bad.size != at.size) return BOUNDS;
   for (int64_t row = 0; row < at.size; row++) {
@@ -415,8 +404,8 @@ int64_t rm_read_varints(Span<const ByteSpan> blocks, Span<const int64_t> at, Spa
   return 0;
 }
 
-int64_t rm_find_fields(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
-                       Span<int64_t> offsets, Span<int64_t> value_at, Span<int64_t> value_sizes) {
+int64_t rm_find_fields(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, Span<int64_t> offsets,
+                       Span<int64_t> value_at, Span<int64_t> value_sizes) {
   const Lists lists{{blocks}, at, sizes};
   if (!lists.fit(offsets.size) || value_at.size != value_sizes.size) return BOUNDS;
   offsets[0] = 0;
@@ -428,8 +417,8 @@ int64_t rm_find_fields(Span<const ByteSpan> blocks, Span<const int64_t> at, Span
   });
 }
 
-int64_t rm_copy_fields(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
-                       Span<int64_t> ends, Span<uint8_t> values) {
+int64_t rm_copy_fields(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, Span<int64_t> ends,
+                       Span<uint8_t> values) {
   const Lists lists{{blocks}, at, sizes};
   if (!lists.fit(at.size + 1) || ends.size < 1) return BOUNDS;
   int64_t to = ends[0] = 0;
@@ -441,8 +430,8 @@ int64_t rm_copy_fields(Span<const ByteSpan> blocks, Span<const int64_t> at, Span
   return count == BOUNDS ? BOUNDS : to;
 }
 
-int64_t rm_copy_lists(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
-                      Span<int64_t> ends, Span<uint8_t> values) {
+int64_t rm_copy_lists(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, Span<int64_t> ends,
+                      Span<uint8_t> values) {
   const Lists lists{{blocks}, at, sizes};
   if (!lists.fit(ends.size)) return BOUNDS;
   int64_t to = ends[0] = 0;

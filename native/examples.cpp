@@ -21,13 +21,8 @@ struct Run {
   int64_t start, size;
 };
 
-struct Words {
-  const uint8_t *data;
-  int64_t size;
-
-  RM_INLINE int64_t operator[](int64_t index) const { return load<int64_t>(data + 8 * index); }
-  RM_INLINE Run run(int64_t index) const { return {(*this)[index], (*this)[index + 1] - (*this)[index]}; }
-};
+RM_INLINE Run run_of(IntSpan splits, int64_t index) { return {splits[index], splits[index + 1] - splits[index]}; }
+RM_INLINE IntSpan integers(ByteSpan bytes) { return {reinterpret_cast<const int64_t *>(bytes.data), bytes.size / 8}; }
 
 // The bytes of a list's one byte string, or of its packed numbers, with tag and length.
 RM_INLINE int64_t field_bytes(int64_t size) { return 1 + varint_bytes(static_cast<uint64_t>(size)) + size; }
@@ -35,13 +30,12 @@ RM_INLINE int64_t field_bytes(int64_t size) { return 1 + varint_bytes(static_cas
 struct Column {
   int64_t way, length, head_bytes;
   ByteSpan valid, values, heads;
-  Words splits, value_splits;
+  IntSpan splits, value_splits;
   int64_t count;  // of values; of CONSTANT_SIZE, of bytes
 
   Column(const ExampleColumn &about, const ByteSpan *parts)
-      : way(about.way), length(about.length), head_bytes(about.head_bytes), valid{parts[0].data, parts[0].size},
-        values{parts[2].data, parts[2].size}, heads{parts[4].data, parts[4].size},
-        splits{parts[1].data, parts[1].size / 8}, value_splits{parts[3].data, parts[3].size / 8},
+      : way(about.way), length(about.length), head_bytes(about.head_bytes), valid(parts[0]), values(parts[2]),
+        heads(parts[4]), splits(integers(parts[1])), value_splits(integers(parts[3])),
         count{is_text() ? value_splits.size - 1 : values.size / (way == CONSTANT_SIZE ? 1 : way == FLOATS ? 4 : 8)} {}
 
   RM_INLINE bool has(int64_t row) const { return valid.size == 0 || valid[row] != 0; }
@@ -59,11 +53,11 @@ struct Column {
   // The values of a row; size < 0: they are not there.
   RM_INLINE Run values_of(int64_t row) const {
     if (splits.size == 0) return {row * length, length};
-    const Run run = splits.run(row);
+    const Run run = run_of(splits, row);
     return ByteSpan{nullptr, count}.holds(run.start, run.size) ? run : Run{0, -1};
   }
   RM_INLINE Run text(int64_t index) const {
-    const Run run = value_splits.run(index);
+    const Run run = run_of(value_splits, index);
     return values.holds(run.start, run.size) ? run : Run{0, -1};
   }
   // Whether all rows without splits, and what is read in chunks, lie within their arrays.
@@ -253,9 +247,8 @@ int64_t rm_size_examples(Span<const ExampleColumn> columns, Span<const ByteSpan>
   return at;
 }
 
-int64_t rm_write_examples(Span<const ExampleColumn> columns, Span<const ByteSpan> parts, Span<const int64_t> kept,
-                          Span<const int64_t> sizes, Span<const int64_t> starts, Span<const int64_t> lengths,
-                          Span<uint8_t> out, Span<uint32_t> crcs) {
+int64_t rm_write_examples(Span<const ExampleColumn> columns, Span<const ByteSpan> parts, IntSpan kept, IntSpan sizes,
+                          IntSpan starts, IntSpan lengths, Span<uint8_t> out, Span<uint32_t> crcs) {
   const Columns all{columns, parts};
   const int64_t rows = sizes.size;
   if (crcs.size != rows || !all.fit(rows, kept.size, starts.size, lengths.size)) return BOUNDS;

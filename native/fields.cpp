@@ -8,7 +8,7 @@ namespace {
 // The texts that stand for a null: token i is data[ends[i - 1], ends[i]).
 struct Tokens {
   ByteSpan data;
-  Span<const int64_t> ends;
+  IntSpan ends;
   uint64_t sizes;  // bit n: one of them has n bytes; bit 63: or 63 and more
 
   bool is_valid() {
@@ -40,8 +40,7 @@ struct Fields {
   Span<const int32_t> starts, infos;
   Tokens tokens;
 
-  Fields(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
-         Span<const int64_t> token_ends)
+  Fields(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens, IntSpan token_ends)
       : data(data), starts(starts), infos(infos), tokens{tokens, token_ends, 0} {}
 
   bool is_valid() { return starts.size == infos.size && tokens.is_valid(); }
@@ -179,8 +178,8 @@ RM_INLINE int64_t visit_kind(const FieldType &type, Visit visit) {
 }  // namespace
 
 int64_t rm_parse_fields(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
-                        Span<const int64_t> token_ends, const FieldType &type, Span<uint8_t> values,
-                        Span<uint8_t> valid, Span<uint8_t> fault, FieldTotals &totals) {
+                        IntSpan token_ends, const FieldType &type, Span<uint8_t> values, Span<uint8_t> valid,
+                        Span<uint8_t> fault, FieldTotals &totals) {
   Fields fields(data, starts, infos, tokens, token_ends);
   if (!fields.is_valid() || fault.size < starts.size || (token_ends && valid.size < starts.size)) return BOUNDS;
   totals = {};
@@ -208,8 +207,8 @@ int64_t rm_parse_fields(ByteSpan data, Span<const int32_t> starts, Span<const in
 }
 
 int64_t rm_infer_fields(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
-                        Span<const int64_t> token_ends, const FieldType &type, ColumnCounts &counts,
-                        Span<int64_t> null_counts, Span<uint8_t> values, Span<uint8_t> valid, FieldTotals &totals) {
+                        IntSpan token_ends, const FieldType &type, ColumnCounts &counts, Span<int64_t> null_counts,
+                        Span<uint8_t> values, Span<uint8_t> valid, FieldTotals &totals) {
   Fields fields(data, starts, infos, tokens, token_ends);
   if (!fields.is_valid() || null_counts.size < token_ends.size || (valid && valid.size < starts.size)) return BOUNDS;
   totals = {};
@@ -242,7 +241,7 @@ int64_t rm_infer_fields(ByteSpan data, Span<const int32_t> starts, Span<const in
 }
 
 int64_t rm_parse_texts(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
-                       Span<const int64_t> token_ends, Span<int64_t> offsets, Span<uint8_t> out, Span<uint8_t> valid,
+                       IntSpan token_ends, Span<int64_t> offsets, Span<uint8_t> out, Span<uint8_t> valid,
                        Span<uint8_t> fault, FieldTotals &totals) {
   Fields fields(data, starts, infos, tokens, token_ends);
   if (!fields.is_valid() || offsets.size < starts.size + 1 || valid.size < starts.size) return BOUNDS;

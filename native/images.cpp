@@ -101,7 +101,7 @@ bool are_below(Span<const uint32_t> places, int64_t count, Span<const float> wei
 
 }  // namespace
 
-int64_t rm_walk_jpegs(ByteSpan data, Span<const int64_t> ends, Span<JpegFacts> facts) {
+int64_t rm_walk_jpegs(ByteSpan data, IntSpan ends, Span<JpegFacts> facts) {
   if (facts.size != ends.size) return BOUNDS;
   int64_t start = 0;
   for (int64_t i = 0; i < ends.size; i++) {

@@ -186,21 +186,6 @@ RM_INLINE Token literal_end(ByteSpan data, int64_t at) {
   return {at, kind, data[at] == '\n' ? JSON_CUT : JSON_SYNTAX};
 }
 
-// Whether the bytes are equal. Most keys are short: no call.
-RM_INLINE bool same(const uint8_t *one, const uint8_t *other, int64_t length) {
-  if (length < 4) {
-    for (int64_t i = 0; i < length; i++)
-      if (one[i] != other[i]) return false;
-    return true;
-  }
-  if (length < 8)  // two words that overlap
-    return load<uint32_t>(one) == load<uint32_t>(other) &&
-           load<uint32_t>(one + length - 4) == load<uint32_t>(other + length - 4);
-  for (int64_t i = 0; i < length - 8; i += 8)
-    if (load<uint64_t>(one + i) != load<uint64_t>(other + i)) return false;
-  return load<uint64_t>(one + length - 8) == load<uint64_t>(other + length - 8);
-}
-
 // The places in records. Node 0 is the record itself; an array's elements have a node without a key.
 struct Trie {
   Span<JsonNode> nodes;  // in use up to count
@@ -212,8 +197,8 @@ struct Trie {
 
   RM_INLINE bool has_key(int32_t node, int32_t parent, const uint8_t *key, int64_t length) const {
     const JsonNode &one = nodes[node];
-    return one.parent == parent && one.key_stop - one.key_start == length &&
-           same(key, keys.data + one.key_start, length);
+    if (one.parent != parent || one.key_stop - one.key_start != length) return false;
+    return memcmp(key, keys.data + one.key_start, static_cast<size_t>(length)) == 0;
   }
 
   // The slot of the key's node, or the free one where it belongs (FNV-1a); -1 if there is none.
@@ -310,9 +295,10 @@ RM_INLINE Member read_member(ByteSpan data, int64_t at, Trie &trie, int32_t pare
   const int64_t start = at + 1;
   int32_t &guess = before < 0 ? trie.nodes[parent].first : trie.nodes[before].next;
   if (RM_LIKELY(guess >= 0 && trie.nodes[guess].is_plain == 1)) {
+    const uint8_t *const known = trie.keys.data + trie.nodes[guess].key_start;
     const int64_t length = trie.nodes[guess].key_stop - trie.nodes[guess].key_start, end = start + length;
-    if (RM_LIKELY(end + 1 < data.size && data[end] == '"' && data[end + 1] == ':' &&
-                  same(data.data + start, trie.keys.data + trie.nodes[guess].key_start, length)))
+    const bool is_key = end + 1 < data.size && data[end] == '"' && data[end + 1] == ':';
+    if (RM_LIKELY(is_key && !memcmp(data.data + start, known, static_cast<size_t>(length))))
       return {skip_space(data, end + 2), guess, JSON_OK};
   }
   const Token key = string_end(data, start);

@@ -26,7 +26,7 @@ bool is_blank(const uint8_t *data, int64_t at, int64_t stop) {
 
 // Writes what look(start, stop) says of each text; BOUNDS if not all lie in the data.
 template <typename Value, typename Look>
-int64_t each_text(ByteSpan data, Span<const int64_t> starts, Span<const int64_t> stops, Span<Value> out, Look look) {
+int64_t each_text(ByteSpan data, IntSpan starts, IntSpan stops, Span<Value> out, Look look) {
   if (stops.size != starts.size || out.size != starts.size) return BOUNDS;
   for (int64_t i = 0; i < starts.size; i++) {
     if (starts[i] < 0 || stops[i] < starts[i] || stops[i] > data.size) return BOUNDS;
@@ -84,13 +84,13 @@ int64_t rm_split_lines(ByteSpan data, Span<int64_t> starts, Span<int64_t> stops)
   return lines <= room ? lines : BOUNDS;
 }
 
-int64_t rm_find_bad_lines(ByteSpan data, Span<const int64_t> starts, Span<const int64_t> stops, Span<int64_t> places) {
+int64_t rm_find_bad_lines(ByteSpan data, IntSpan starts, IntSpan stops, Span<int64_t> places) {
   const bool is_good = is_ascii(data.data, data.size);
   const auto look = [&](int64_t at, int64_t stop) { return is_good ? -1 : find_bad_utf8(data.data, at, stop); };
   return each_text(data, starts, stops, places, look);
 }
 
-int64_t rm_find_blank_lines(ByteSpan data, Span<const int64_t> starts, Span<const int64_t> stops, Span<uint8_t> blank) {
+int64_t rm_find_blank_lines(ByteSpan data, IntSpan starts, IntSpan stops, Span<uint8_t> blank) {
   return each_text(data, starts, stops, blank, [&](int64_t at, int64_t stop) { return is_blank(data.data, at, stop); });
 }
 

@@ -134,9 +134,8 @@ int64_t rm_sum_integers(Span<const uint64_t> values, int64_t is_signed, Span<uin
   return values.size;
 }
 
-int64_t rm_merge_bins(Span<const uint64_t> keys, Span<const int64_t> counts, Span<const uint64_t> others,
-                      Span<const int64_t> other_counts, BinLimits &limits, Span<uint8_t> levels, Span<uint64_t> out,
-                      Span<int64_t> out_counts) {
+int64_t rm_merge_bins(Span<const uint64_t> keys, IntSpan counts, Span<const uint64_t> others, IntSpan other_counts,
+                      BinLimits &limits, Span<uint8_t> levels, Span<uint64_t> out, Span<int64_t> out_counts) {
   constexpr int SHIFT = 50;
   static_assert(BIN_RANGES == uint64_t{1} << (64 - SHIFT), "a range is what the highest bits say");
   if (counts.size != keys.size || (other_counts && other_counts.size != others.size) || limits.most < 1 ||
@@ -191,7 +190,7 @@ int64_t rm_hash_numbers(Span<const uint64_t> bits, Span<uint64_t> out) {
   return bits.size;
 }
 
-int64_t rm_hash_texts(ByteSpan data, Span<const int64_t> starts, Span<const int64_t> ends, Span<uint64_t> out) {
+int64_t rm_hash_texts(ByteSpan data, IntSpan starts, IntSpan ends, Span<uint64_t> out) {
   if (ends.size != starts.size || out.size < starts.size) return BOUNDS;
   for (int64_t i = 0; i < starts.size; i++) {
     if (starts[i] < 0 || ends[i] < starts[i] || ends[i] > data.size) return BOUNDS;
@@ -200,13 +199,11 @@ int64_t rm_hash_texts(ByteSpan data, Span<const int64_t> starts, Span<const int6
   return starts.size;
 }
 
-int64_t rm_count_hashes(Span<const uint64_t> hashes, Span<const int64_t> some, Span<const int32_t> firsts,
-                        int64_t first, uint64_t threshold, int64_t used, Span<uint64_t> slots, Span<int64_t> counts,
-                        Span<int32_t> places) {
+int64_t rm_count_hashes(Span<const uint64_t> hashes, int64_t first, uint64_t threshold, int64_t used,
+                        Span<uint64_t> slots, Span<int64_t> counts, Span<int32_t> places) {
   const int64_t most = slots.size / 4 * 3;
   if (slots.size < 1 || (slots.size & (slots.size - 1)) || counts.size != slots.size || places.size != slots.size ||
-      first < 0 || used < 0 || used > most || hashes.size > INT32_MAX || firsts.size != some.size ||
-      (some && some.size != hashes.size))
+      first < 0 || used < 0 || used > most || hashes.size > INT32_MAX)
     return BOUNDS;
   const uint64_t mask = static_cast<uint64_t>(slots.size) - 1;
   for (int64_t i = first; i < hashes.size; i++) {
@@ -217,10 +214,10 @@ int64_t rm_count_hashes(Span<const uint64_t> hashes, Span<const int64_t> some, S
       if (++tries == slots.size) return BOUNDS;
     if (slots[at] == 0) {
       if (used == most) return used << 32 | i;
-      slots[at] = one, places[at] = some ? firsts[i] : static_cast<int32_t>(i);
+      slots[at] = one, places[at] = static_cast<int32_t>(i);
       used++;
     }
-    counts[at] += some ? some[i] : 1;
+    counts[at]++;
   }
   return used << 32 | hashes.size;
 }

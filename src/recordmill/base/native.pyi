@@ -686,8 +686,6 @@ def hash_texts(
 ) -> int: ...
 def count_hashes(
     hashes: npt.NDArray[np.uint64] | None,
-    some: npt.NDArray[np.int64] | None,
-    firsts: npt.NDArray[np.int32] | None,
     first: int,
     threshold: int,
     used: int,

@@ -47,8 +47,7 @@ class ValueSketch:
         """Counts the values of these hashes; gives the hashes that are new and kept, and where each stands first."""
         at = 0
         while True:
-            table = self._slots, self._counts, self._places
-            found = native.count_hashes(hashes, None, None, at, self.threshold, self._used, *table)
+            found = native.count_hashes(hashes, at, self.threshold, self._used, self._slots, self._counts, self._places)
             self._used, at = found >> 32, found & 0xFFFFFFFF
             if at == len(hashes):
                 break
@@ -86,7 +85,10 @@ class ValueSketch:
     def _fill(self, hashes: U64, counts: Int64s, places: npt.NDArray[np.int32]) -> None:
         size = max(_LEAST_SLOTS, 1 << (3 * len(hashes)).bit_length())  # a third of them, or less
         self._new_table(min(size, self._most_slots))
-        native.count_hashes(hashes, counts, places, 0, _ALL, 0, self._slots, self._counts, self._places)
+        native.count_hashes(hashes, 0, _ALL, 0, self._slots, self._counts, self._places)
+        at = np.flatnonzero(self._slots)
+        of = self._places[at]
+        self._counts[at], self._places[at] = counts[of], places[of]
         self._used = len(hashes)
 
     def smallest(self) -> tuple[U64, Int64s]:
