@@ -13,8 +13,7 @@ int64_t rm_pad_rows(Span<const ByteSpan> values, IntSpan splits, IntSpan edges, 
     if (edges[step] < 0 || edges[step + 1] >= splits.size || length < 0) return BOUNDS;
     for (int64_t row = edges[step]; row < edges[step + 1]; row++) {
       const int64_t size = splits[row + 1] - splits[row];
-      if (!ByteSpan(nullptr, items).holds(splits[row], size)) return BOUNDS;
-      if (length > (out.size - at) / item_bytes) return BOUNDS;
+      if (!ByteSpan(nullptr, items).holds(splits[row], size) || length > (out.size - at) / item_bytes) return BOUNDS;
       copy_short(out.data + at, values[0].data + splits[row] * item_bytes, min(size, length) * item_bytes);
       at += length * item_bytes;
     }

@@ -1,4 +1,4 @@
-// Records of which no schema is known: names as they turn up, and per name the kinds, lengths and contents of its values.
+// Records of which no schema is known: names as they turn up, and of each the kinds, lengths and contents of values.
 #include "features.h"
 
 namespace rm {
@@ -53,10 +53,9 @@ void count_texts(ByteRange list, NameCounts &counts, int64_t &count) {
 }
 
 // A value's extreme, and the first record that has it.
-template <typename Better>
-void keep_extreme(int64_t &extreme, int64_t &first, int64_t value, int64_t record, Better better) {
+void keep_extreme(bool is_better, int64_t value, int64_t record, int64_t &extreme, int64_t &first) {
   if (value == extreme) first = min(first, record);
-  if (better(value, extreme)) extreme = value, first = record;
+  if (is_better) extreme = value, first = record;
 }
 
 // Looks at one record, and counts what is in it.
@@ -94,8 +93,8 @@ struct Witness {
     found.*FIRST[kind] = min(found.*FIRST[kind], record);
     found.empty += count == 0;
     found.values += count;
-    keep_extreme(found.least_values, found.first_least, count, record, [](int64_t a, int64_t b) { return a < b; });
-    keep_extreme(found.most_values, found.first_most, count, record, [](int64_t a, int64_t b) { return a > b; });
+    keep_extreme(count < found.least_values, count, record, found.least_values, found.first_least);
+    keep_extreme(count > found.most_values, count, record, found.most_values, found.first_most);
   }
 
   void count_steps(ByteRange list, NameCounts &found) const {
@@ -144,10 +143,7 @@ struct Witness {
   template <bool IS_COUNTED>
   int64_t walk(ByteRange message, int64_t &parts) const {
     parts = 0;
-    return each_map(message, 2, [&](int64_t part, ByteRange map) {
-      parts |= part;
-      return walk_map<IS_COUNTED>(map, part);
-    });
+    return each_map(message, 2, [&](auto part, auto map) { return parts |= part, walk_map<IS_COUNTED>(map, part); });
   }
 };
 
@@ -163,10 +159,10 @@ int64_t rm_count_names(ByteSpan data, IntSpan starts, IntSpan lengths, int64_t f
     if (status[row] == UNREAD) {
       if (!data.holds(starts[row], lengths[row])) return BOUNDS;
       const Witness witness{names, counts.data, data.data + data.size, row, first_record + row};
-      const uint8_t *const at = data.data + starts[row];
-      const int64_t reason = witness.walk<false>({at, at + lengths[row]}, parts[row]);
+      const ByteRange record{data.data + starts[row], data.data + starts[row] + lengths[row]};
+      const int64_t reason = witness.walk<false>(record, parts[row]);
       if (reason == NO_ROOM) return NO_ROOM;
-      if (reason == 0) witness.walk<true>({at, at + lengths[row]}, parts[row]);
+      if (reason == 0) witness.walk<true>(record, parts[row]);
       status[row] = static_cast<uint8_t>(reason);
     }
     left += status[row] != 0;

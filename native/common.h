@@ -99,8 +99,6 @@ RM_INLINE T min(T a, T b) { return b < a ? b : a; }
 template <typename T>
 RM_INLINE T max(T a, T b) { return a < b ? b : a; }
 
-}  // namespace rm
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "TFRecord and Arrow data are read as they lie in memory");
 
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "recordmill needs a little-endian processor: TFRecord and Arrow data are read as they lie in memory"
-#endif
+}  // namespace rm

@@ -196,14 +196,6 @@ int64_t rm_crc32c(ByteSpan data, int64_t crc, int64_t way) {
   return crc_by(min(static_cast<int>(way), best), static_cast<uint32_t>(crc), data.data, data.size);
 }
 
-int64_t rm_built_level() {
-#if defined(__AVX2__) && defined(__BMI2__) && defined(__FMA__)
-  return 3;
-#else
-  return 0;
-#endif
-}
-
 int64_t rm_machine_level() { return detect_cpu().v3 ? 3 : 0; }
 
 }  // namespace rm

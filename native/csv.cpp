@@ -26,11 +26,6 @@ struct State {
   int32_t mode = scan.is_skipping ? SKIP : PLAIN, dirty_row = 0, dirty_field = 0;
 };
 
-struct Field {
-  int64_t start;
-  int32_t info;
-};
-
 struct Scanner {
   Span<uint8_t> data;
   const CsvDialect dialect;
@@ -65,13 +60,14 @@ struct Scanner {
     } while (at_end() == RESCAN);
   }
 
-  // The field [start, stop): without its quotes, unless it has to be unescaped.
-  Field field(int64_t start, int64_t stop) const {
+  // The info of the field [start, stop): without its quotes, unless it has to be unescaped.
+  int32_t info_of(int64_t &start, int64_t stop) const {
     const int32_t length = static_cast<int32_t>(stop - start);
-    if (state.mode == PLAIN) return {start, length | state.dirty_field};
-    if (stop != state.closed_at + 1) return {start, length | FIELD_QUOTED | DIRTY | STRAY};
-    if (state.dirty_field) return {start, length | FIELD_QUOTED | DIRTY};
-    return {start + 1, (length - 2) | FIELD_QUOTED};
+    if (state.mode == PLAIN) return length | state.dirty_field;
+    if (stop != state.closed_at + 1) return length | FIELD_QUOTED | DIRTY | STRAY;
+    if (state.dirty_field) return length | FIELD_QUOTED | DIRTY;
+    start++;
+    return (length - 2) | FIELD_QUOTED;
   }
 
   // The next 64 bytes. Where fields are not wanted, those without quotes are looked at for line ends alone.
@@ -168,12 +164,12 @@ struct Scanner {
       while (stop > start && stop - 1 != state.literal && is_blank(data[stop - 1])) stop--;
       while (state.mode == PLAIN && start < stop && is_blank(data[start])) start++;
     }
-    const Field ended = field(start, stop);
+    const int32_t info = info_of(start, stop);
     if (state.column < dialect.columns) {
-      starts[state.column * room + state.scan.rows] = static_cast<int32_t>(ended.start);
-      infos[state.column * room + state.scan.rows] = ended.info;
+      starts[state.column * room + state.scan.rows] = static_cast<int32_t>(start);
+      infos[state.column * room + state.scan.rows] = info;
     }
-    state.dirty_row |= ended.info & (DIRTY | STRAY);
+    state.dirty_row |= info & (DIRTY | STRAY);
     state.dirty_field = 0;
     state.column++;
     state.field_start = at + 1;
@@ -271,8 +267,7 @@ struct Scanner {
   void refuse(int64_t width, int64_t field, bool is_row) {
     bad[state.scan.bad] = {state.scan.rows + state.scan.bad, state.row_line, state.row_start, width, field, is_row};
     state.scan.bad++;
-    state.column = state.opened = state.inner = 0;
-    state.dirty_row = state.dirty_field = 0;
+    state.column = state.opened = state.inner = state.dirty_row = state.dirty_field = 0;
   }
 
   // The row is too long: lists it as bad, and goes on at its second physical line.

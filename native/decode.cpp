@@ -134,13 +134,15 @@ struct Blocks {
     RM_INLINE int64_t offset(const uint8_t *at) const { return at - block.data + before; }
   };
   RM_INLINE Place find(int64_t start, int64_t size) const {
+    if (RM_LIKELY(blocks.size > 0 && blocks[0].holds(start, size))) return place(0, start, size, 0);
     int64_t before = 0;
-    for (int64_t i = 0; i < blocks.size; before += blocks[i++].size) {
-      if (RM_UNLIKELY(!blocks[i].holds(start - before, size))) continue;
-      const uint8_t *const data = blocks[i].data + start - before;
-      return {{data, data + size}, blocks[i], before};
-    }
+    for (int64_t i = 0; i < blocks.size; before += blocks[i++].size)
+      if (blocks[i].holds(start - before, size)) return place(i, start - before, size, before);
     return {NO_RANGE, {}, 0};
+  }
+  RM_INLINE Place place(int64_t block, int64_t at, int64_t size, int64_t before) const {
+    const uint8_t *const data = blocks[block].data + at;
+    return {{data, data + size}, blocks[block], before};
   }
 };
 
@@ -280,15 +282,15 @@ struct RecordReader {
   }
 
   int64_t read_message() {
-    const int64_t status = each_map(place.bytes, parts, [&](int64_t part, ByteRange map) { return read_map(map, part); });
+    const int64_t status = each_map(place.bytes, parts, [&](auto part, auto map) { return read_map(map, part); });
     return status == 0 && found < cells.columns.size ? clear_absent() : status;
   }
 };
 
-// Copies bytes to the end of what stands in `out`, and moves that, if there is room for them.
-RM_INLINE bool copy_bytes(Span<uint8_t> out, int64_t &into, ByteRange bytes, const Blocks::Place &place) {
+// Copies bytes to the end of what stands in `out`, if there is room for them.
+RM_INLINE bool copy_bytes(Span<uint8_t> out, int64_t into, ByteRange bytes, const Blocks::Place &place) {
   if (bytes.size() > out.size - into) return false;
-  into = copy_text(out, into, place.block, bytes.at - place.block.data, bytes.size());
+  copy_text(out, into, place.block, bytes.at - place.block.data, bytes.size());
   return true;
 }
 
@@ -314,7 +316,11 @@ struct Lists {
     for (int64_t row = 0; row < at.size; row++) {
       const Blocks::Place place = (*this)[row];
       if (!place.bytes.is_there()) return BOUNDS;
-      if (!each_field(place.bytes, [&](ByteRange value) { return visit(number++, value, place); })) return BOUNDS;
+      for (const uint8_t *next = place.bytes.at; next < place.bytes.end; number++) {
+        const ByteRange value = read_content(next + 1, place.bytes.end);
+        if (!value.is_there() || !visit(number, value, place)) return BOUNDS;
+        next = value.end;
+      }
       if (offsets) offsets[row + 1] = number;
     }
     return number;
@@ -339,7 +345,7 @@ int64_t rm_add_name(Span<int64_t> table, ByteSpan name, int64_t part) {
 }
 
 int64_t rm_list_names(Span<int64_t> table, Span<NamePlace> found) {
-  const Names names(table);
+  Names names(table);
   if (!names.fits() || (found && found.size != names.used() - 1)) return BOUNDS;
   for (int64_t i = 0; i < found.size; i++) found[i] = {names.text_at(i + 1), names[i + 1].size, names[i + 1].part};
   return names.used() - 1;
@@ -424,7 +430,7 @@ int64_t rm_copy_fields(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, S
   int64_t to = ends[0] = 0;
   const int64_t count = lists.visit_fields({}, [&](int64_t number, ByteRange value, const Blocks::Place &place) {
     if (number + 1 >= ends.size || !copy_bytes(values, to, value, place)) return false;
-    ends[number + 1] = to;
+    ends[number + 1] = to += value.size();
     return true;
   });
   return count == BOUNDS ? BOUNDS : to;
@@ -438,7 +444,7 @@ int64_t rm_copy_lists(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, Sp
   for (int64_t row = 0; row < at.size; row++) {
     const Blocks::Place place = lists[row];
     if (!place.bytes.is_there() || !copy_bytes(values, to, place.bytes, place)) return BOUNDS;
-    ends[row + 1] = to;
+    ends[row + 1] = to += sizes[row];
   }
   return to;
 }

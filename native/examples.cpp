@@ -31,12 +31,15 @@ struct Column {
   int64_t way, length, head_bytes;
   ByteSpan valid, values, heads;
   IntSpan splits, value_splits;
-  int64_t count;  // of values; of CONSTANT_SIZE, of bytes
+  int64_t count;                     // of values; of CONSTANT_SIZE, of bytes
+  int64_t int_bytes[INT_SIZES] = {};  // of an entry of ONE_INT, by the bytes of its varint
 
   Column(const ExampleColumn &about, const ByteSpan *parts)
       : way(about.way), length(about.length), head_bytes(about.head_bytes), valid(parts[0]), values(parts[2]),
         heads(parts[4]), splits(integers(parts[1])), value_splits(integers(parts[3])),
-        count{is_text() ? value_splits.size - 1 : values.size / (way == CONSTANT_SIZE ? 1 : way == FLOATS ? 4 : 8)} {}
+        count{is_text() ? value_splits.size - 1 : values.size / (way == CONSTANT_SIZE ? 1 : way == FLOATS ? 4 : 8)} {
+    for (int64_t size = 1; way == ONE_INT && size < INT_SIZES; size++) int_bytes[size] = entry_bytes(2 + size);
+  }
 
   RM_INLINE bool has(int64_t row) const { return valid.size == 0 || valid[row] != 0; }
   RM_INLINE int64_t number(int64_t index) const { return load<int64_t>(values.data + 8 * index); }
@@ -97,13 +100,10 @@ RM_INLINE int64_t list_bytes(int64_t data_bytes) {
 
 template <int WAY>
 bool add_sizes(const Column &column, int64_t first, int64_t last, int64_t *sizes, int64_t *kept) {
-  int64_t by_size[INT_SIZES] = {};
-  if (WAY == ONE_INT)
-    for (int64_t size = 1; size < INT_SIZES; size++) by_size[size] = column.entry_bytes(2 + size);
   for (int64_t row = first; row < last; row++) {
     if (!column.has(row)) continue;
     if (WAY == ONE_INT) {
-      sizes[row] += by_size[varint_bytes(static_cast<uint64_t>(column.number(row)))];
+      sizes[row] += column.int_bytes[varint_bytes(static_cast<uint64_t>(column.number(row)))];
     } else if (WAY == CONSTANT_SIZE) {
       sizes[row] += column.head_bytes + column.length;
     } else {
@@ -148,16 +148,13 @@ bool put_entries(const Column &column, int64_t first, int64_t last, const int64_
                  uint8_t **places) {
   constexpr uint8_t KIND = WAY == INTS ? INT64_TAG : WAY == FLOATS ? FLOAT_TAG : BYTES_TAG;
   const uint8_t *const values = column.values.data;
-  int64_t head_bytes[INT_SIZES] = {};
-  if (WAY == ONE_INT)
-    for (int64_t size = 1; size < INT_SIZES; size++) head_bytes[size] = column.entry_bytes(2 + size) - size;
   const int64_t stride = column.heads.size / INT_SIZES;
   for (int64_t row = first; row < last; row++) {
     if (!column.has(row)) continue;
     uint8_t *to = places[row - first];
     if (WAY == ONE_INT) {
       const uint64_t value = static_cast<uint64_t>(column.number(row));
-      const int64_t size = varint_bytes(value), head = head_bytes[size];
+      const int64_t size = varint_bytes(value), head = column.int_bytes[size] - size;
       if (head + size + CHUNK_BYTES > end - to) return false;
       copy_chunks(to, column.heads.data + size * stride, head);
       to = put_varint(to + head, value);
@@ -208,8 +205,9 @@ struct Columns {
   RM_INLINE Column operator[](int64_t index) const { return Column(about[index], parts.data + PARTS * index); }
   // Whether there are parts of each column, as long as the records are many, and the other arrays are.
   bool fit(int64_t rows, int64_t kept, int64_t starts, int64_t lengths) const {
-    if (parts.size != PARTS * about.size || kept != about.size * rows || starts != rows || lengths != rows) return false;
-    for (int64_t i = 0; i < about.size; i++)
+    const int64_t columns = about.size;
+    if (parts.size != PARTS * columns || kept != columns * rows || starts != rows || lengths != rows) return false;
+    for (int64_t i = 0; i < columns; i++)
       if (!(*this)[i].fits(rows)) return false;
     return true;
   }

@@ -1,6 +1,6 @@
-// Messages of tf.train.Example and SequenceExample in their plain form: each part once and in order, entries of the maps
-// with a key and then a value, one list in a Feature, its numbers in one packed run. All that is written otherwise is
-// unusual, and left to protobuf.
+// Messages of tf.train.Example and SequenceExample in their plain form: each part once and in order, entries of the
+// maps with a key and then a value, one list in a Feature, its numbers in one packed run. All that is written otherwise
+// is unusual, and left to protobuf.
 #pragma once
 
 #include "wire.h"
@@ -12,8 +12,8 @@ RM_INLINE ByteRange next_field(const uint8_t *at, const uint8_t *end, uint8_t ta
   return RM_LIKELY(*at == tag) ? read_content(at + 1, end) : NO_RANGE;
 }
 
-// Calls visit(content) for each field 1 that stands in the list, up to a call that gives false; whether there is nothing
-// else, and all were visited.
+// Calls visit(content) for each field 1 in the list, up to a call that gives false; whether there is nothing else, and
+// all were visited.
 template <typename Visit>
 RM_INLINE bool each_field(ByteRange list, Visit visit) {
   for (const uint8_t *at = list.at; at < list.end;) {
@@ -73,8 +73,8 @@ RM_INLINE Entry next_entry(const uint8_t *at, const uint8_t *end) {
   return {NO_RANGE, NO_RANGE};
 }
 
-// Calls visit(part, map) for the maps of a message, of parts 1 to `most`, each of which comes once and in order, up to a
-// reason that it gives; gives that, UNUSUAL where it stops for another, or 0.
+// Calls visit(part, map) for the maps of a message, of parts 1 to `most`, each of which comes once and in order, up to
+// a reason that it gives; gives that, UNUSUAL where it stops for another, or 0.
 template <typename Visit>
 RM_INLINE int64_t each_map(ByteRange message, int64_t most, Visit visit) {
   int64_t last = 0;
@@ -108,8 +108,8 @@ struct Key {
 // A table of feature names: a key's bytes in, the number of its slot out; names are added as they turn up.
 //
 // A name is found by a hash of all its bytes, and compared by its length and its first and last eight bytes; only names
-// of more than 16 bytes are compared further. Before the table is asked stands a prediction: the name that came after the
-// previous one last time, which in files of one program is right nearly always.
+// of more than 16 bytes are compared further. Before the table is asked stands a prediction: the name that came after
+// the previous one last time, which in files of one program is right nearly always.
 //
 // It lies in one array of Python's: a head, slots, places (slot numbers by hash, -1 where free), the names' bytes.
 class Names {
@@ -120,12 +120,8 @@ class Names {
   };
   static constexpr int64_t NONE = -1;
 
-  explicit Names(Span<int64_t> table)
-      : head_(reinterpret_cast<Head *>(table.data)), slots_(reinterpret_cast<Slot *>(table.data + HEAD)), size_(table.size) {
-    if (size_ < HEAD || !has_room(head_->slots) || !has_room(head_->places)) return;  // fits() tells
-    places_ = reinterpret_cast<int32_t *>(slots_ + head_->slots);
-    text_ = reinterpret_cast<uint8_t *>(places_ + head_->places);
-  }
+  // Nothing but fits() and clear() may be called before one of these.
+  explicit Names(Span<int64_t> table) : head_(reinterpret_cast<Head *>(table.data)), size_(table.size) {}
   // The numbers that a table needs for so many names, and so many bytes of names.
   static int64_t room(int64_t names, int64_t text_bytes) {
     return HEAD + (names + 1) * SLOT + places_for(names) / 2 + (text_bytes + 7) / 8;
@@ -133,23 +129,22 @@ class Names {
   // Makes an empty table; slot 0 stands for the beginning of a record.
   void clear(int64_t names, int64_t text_bytes) {
     *head_ = {names + 1, places_for(names), text_bytes, 1, 0};
-    *this = Names(Span<int64_t>(reinterpret_cast<int64_t *>(head_), size_));
+    find_parts();
     memset(slots_, 0, static_cast<size_t>(head_->slots) * sizeof(Slot));
     slots_[0].size = -1;  // no name has this length
     memset(places_, 0xFF, static_cast<size_t>(head_->places) * sizeof(int32_t));
   }
-  // Whether so many slots or places may lie in the array.
-  bool has_room(int64_t count) const { return count >= 0 && count <= 2 * size_; }
   // Whether all of the table lies in the array.
-  bool fits() const {
+  bool fits() {
     const int64_t most = int64_t{1} << 31;
     if (size_ < HEAD || head_->slots < 1 || head_->slots > most || head_->text < 0 || head_->text > most) return false;
     if (head_->places != places_for(head_->slots - 1) || size_ < room(head_->slots - 1, head_->text)) return false;
     if (head_->used < 1 || head_->used > head_->slots || head_->used_text < 0 || head_->used_text > head_->text) return false;
+    find_parts();
+    const ByteSpan text{text_, head_->used_text};
     for (int64_t i = 0; i < head_->used; i++) {
       const Slot &slot = slots_[i];
-      if (slot.next < 0 || slot.next >= head_->used || !Span<uint8_t>{text_, head_->used_text}.holds(slot.text, max(slot.size, int64_t{0})))
-        return false;
+      if (slot.next < 0 || slot.next >= head_->used || !text.holds(slot.text, max(slot.size, int64_t{0}))) return false;
     }
     for (int64_t i = 0; i < head_->places; i++)
       if (places_[i] >= head_->used) return false;
@@ -197,6 +192,11 @@ class Names {
   static constexpr int64_t HEAD = sizeof(Head) / 8, SLOT = sizeof(Slot) / 8;
   static constexpr uint64_t MIX_2 = 0xD65860A4C70593B1u;  // any odd number
 
+  void find_parts() {
+    slots_ = reinterpret_cast<Slot *>(reinterpret_cast<int64_t *>(head_) + HEAD);
+    places_ = reinterpret_cast<int32_t *>(slots_ + head_->slots);
+    text_ = reinterpret_cast<uint8_t *>(places_ + head_->places);
+  }
   // At least twice as many as names: there is always a free one.
   static int64_t places_for(int64_t names) {
     int64_t places = 64;
@@ -211,8 +211,8 @@ class Names {
   }
 
   Head *head_;
-  Slot *slots_;
   int64_t size_;
+  Slot *slots_ = nullptr;
   int32_t *places_ = nullptr;
   uint8_t *text_ = nullptr;
 };

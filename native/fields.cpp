@@ -9,15 +9,12 @@ namespace {
 struct Tokens {
   ByteSpan data;
   IntSpan ends;
-  uint64_t sizes;  // bit n: one of them has n bytes; bit 63: or 63 and more
+  uint64_t sizes = 0;  // bit n: one of them has n bytes; bit 63: or 63 and more
 
   bool is_valid() {
-    int64_t start = 0;
-    sizes = 0;
-    for (int64_t i = 0; i < ends.size; i++) {
+    for (int64_t i = 0, start = 0; i < ends.size; start = ends[i++]) {
       if (ends[i] < start || ends[i] > data.size) return false;
       sizes |= uint64_t{1} << min<int64_t>(ends[i] - start, 63);
-      start = ends[i];
     }
     return true;
   }
@@ -25,8 +22,7 @@ struct Tokens {
   // Which token a text is; -1 if it is a value.
   RM_INLINE int64_t index_of(Text text) const {
     if (RM_LIKELY(!(sizes >> min<int64_t>(text.size(), 63) & 1))) return -1;
-    int64_t start = 0;
-    for (int64_t i = 0; i < ends.size; start = ends[i++]) {
+    for (int64_t i = 0, start = 0; i < ends.size; start = ends[i++]) {
       if (ends[i] - start != text.size()) continue;
       if (text.size() == 0 || !memcmp(data.data + start, text.data + text.start, text.size())) return i;
     }
@@ -39,9 +35,6 @@ struct Fields {
   ByteSpan data;
   Span<const int32_t> starts, infos;
   Tokens tokens;
-
-  Fields(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens, IntSpan token_ends)
-      : data(data), starts(starts), infos(infos), tokens{tokens, token_ends, 0} {}
 
   bool is_valid() { return starts.size == infos.size && tokens.is_valid(); }
   // A field; false if it lies outside of the data.
@@ -122,8 +115,7 @@ struct Booleans {
   using Value = uint8_t;
 
   RM_INLINE int64_t parse(Text text, Value &value) const {
-    int found = truth(text);
-    if (found < 0 && text.size() == 1 && (text[0] | 1) == '1') found = text[0] - '0';
+    const int found = text.size() == 1 && (text[0] | 1) == '1' ? text[0] - '0' : truth(text);
     if (found < 0) return WRONG_TYPE;
     value = static_cast<uint8_t>(found);
     return FITS;
@@ -136,22 +128,18 @@ struct Timestamps {
   int64_t nanos_per_unit;
   bool is_aware;
 
-  RM_INLINE int64_t fault(const Timestamp &time) const {
+  RM_INLINE int64_t convert(const Timestamp &time, Value &value) const {
     if (time.unit == 0) return WRONG_TYPE;
     if (time.has_zone != is_aware) return time.has_zone ? HAS_ZONE : NO_ZONE;
     if (time.nanos % nanos_per_unit != 0) return TOO_FINE;
-    return nanos_per_unit == 1 && (time.classes() & BEYOND_NANOS_CLASS) ? BEYOND_RANGE : FITS;
+    if (nanos_per_unit == 1 && (time.classes() & BEYOND_NANOS_CLASS)) return BEYOND_RANGE;
+    value = time.seconds * (1'000'000'000 / nanos_per_unit) + time.nanos / nanos_per_unit;
+    return FITS;
   }
-  RM_INLINE int64_t parse(Text text, Value &value) const {
-    const Timestamp time = scan_timestamp(text);
-    const int64_t found = fault(time);
-    if (found == FITS) value = time.seconds * (1'000'000'000 / nanos_per_unit) + time.nanos / nanos_per_unit;
-    return found;
-  }
+  RM_INLINE int64_t parse(Text text, Value &value) const { return convert(scan_timestamp(text), value); }
   RM_INLINE Class infer(Text text, Value &value, int64_t) const {
     const Timestamp time = scan_timestamp(text);
-    value = time.seconds * (1'000'000'000 / nanos_per_unit) + time.nanos / nanos_per_unit;
-    return {fault(time) == FITS ? time.classes() : 0, NO_LOSS};
+    return {convert(time, value) == FITS ? time.classes() : 0, NO_LOSS};
   }
 };
 
@@ -180,7 +168,7 @@ RM_INLINE int64_t visit_kind(const FieldType &type, Visit visit) {
 int64_t rm_parse_fields(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
                         IntSpan token_ends, const FieldType &type, Span<uint8_t> values, Span<uint8_t> valid,
                         Span<uint8_t> fault, FieldTotals &totals) {
-  Fields fields(data, starts, infos, tokens, token_ends);
+  Fields fields{data, starts, infos, {tokens, token_ends}};
   if (!fields.is_valid() || fault.size < starts.size || (token_ends && valid.size < starts.size)) return BOUNDS;
   totals = {};
   return visit_kind(type, [&](auto kind) -> int64_t {
@@ -209,7 +197,7 @@ int64_t rm_parse_fields(ByteSpan data, Span<const int32_t> starts, Span<const in
 int64_t rm_infer_fields(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
                         IntSpan token_ends, const FieldType &type, ColumnCounts &counts, Span<int64_t> null_counts,
                         Span<uint8_t> values, Span<uint8_t> valid, FieldTotals &totals) {
-  Fields fields(data, starts, infos, tokens, token_ends);
+  Fields fields{data, starts, infos, {tokens, token_ends}};
   if (!fields.is_valid() || null_counts.size < token_ends.size || (valid && valid.size < starts.size)) return BOUNDS;
   totals = {};
   return visit_kind(type, [&](auto kind) -> int64_t {
@@ -243,7 +231,7 @@ int64_t rm_infer_fields(ByteSpan data, Span<const int32_t> starts, Span<const in
 int64_t rm_parse_texts(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
                        IntSpan token_ends, Span<int64_t> offsets, Span<uint8_t> out, Span<uint8_t> valid,
                        Span<uint8_t> fault, FieldTotals &totals) {
-  Fields fields(data, starts, infos, tokens, token_ends);
+  Fields fields{data, starts, infos, {tokens, token_ends}};
   if (!fields.is_valid() || offsets.size < starts.size + 1 || valid.size < starts.size) return BOUNDS;
   if (fault && fault.size < starts.size) return BOUNDS;
   totals = {};

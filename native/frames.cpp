@@ -7,8 +7,8 @@ namespace {
 RM_INLINE uint64_t digest_word(uint64_t digest, uint64_t word) { return half_mixed(digest ^ word * GOLDEN); }
 
 // Calls visit(frame, length, number) for the frames from scan.at on of a file, or of data, that has `left` bytes, up to
-// the first that is not GOOD, or of which the header is not in the window, or that is one too many; gives how many there
-// are, and moves scan.at.
+// the first that is not GOOD, or whose header is not in the window, or that is one too many; gives how many there are,
+// and moves scan.at.
 template <typename Scan, typename Visit>
 RM_INLINE int64_t walk_frames(ByteSpan window, int64_t left, Scan &scan, bool final, int64_t room, Visit visit) {
   int64_t at = scan.at, count = 0;
@@ -53,7 +53,7 @@ int64_t rm_scan_frames(ByteSpan data, FrameScan &scan, Span<int64_t> starts, Spa
   if (scan.at < 0 || scan.at > data.size || lengths.size != starts.size || crcs.size != starts.size) return BOUNDS;
   const auto visit = [&](const uint8_t *frame, int64_t length, int64_t count) {
     const uint32_t crc = scan.check ? crc32c(0, frame + HEADER_BYTES, length) : 0;
-    if (scan.check && unmasked(load<uint32_t>(frame + HEADER_BYTES + length)) != crc) return PAYLOAD_CRC;
+    if (scan.check && load<uint32_t>(frame + HEADER_BYTES + length) != masked(crc)) return PAYLOAD_CRC;
     starts[count] = frame - data.data, lengths[count] = length, crcs[count] = crc;
     return GOOD;
   };
@@ -70,7 +70,7 @@ int64_t rm_hop_frames(ByteSpan data, FrameHop &hop, Span<int64_t> starts, Span<u
     if (end - data.data >= FOOTER_BYTES) digest[0] = digest_word(digest[0], load<uint32_t>(end - FOOTER_BYTES));
   };
   hop.at = 0;
-  const int64_t count = walk_frames(window, hop.left, hop, true, starts.size, [&](auto frame, int64_t length, int64_t i) {
+  const int64_t count = walk_frames(window, hop.left, hop, true, starts.size, [&](auto frame, auto length, auto i) {
     add_footer(frame);
     digest[0] = digest_word(digest[0], static_cast<uint64_t>(length));
     starts[i] = frame - window.data;
@@ -83,10 +83,9 @@ int64_t rm_hop_frames(ByteSpan data, FrameHop &hop, Span<int64_t> starts, Span<u
 int64_t rm_digest_frames(ByteSpan data, IntSpan starts, IntSpan lengths, Span<uint64_t> digest) {
   if (lengths.size != starts.size || digest.size != 1) return BOUNDS;
   for (int64_t i = 0; i < starts.size; i++) {
-    const int64_t length = lengths[i];
-    if (length < 0 || !ByteSpan{data.data, data.size - FRAME_BYTES}.holds(starts[i], length)) return BOUNDS;
-    const uint64_t found = digest_word(digest[0], static_cast<uint64_t>(length));
-    digest[0] = digest_word(found, load<uint32_t>(data.data + starts[i] + HEADER_BYTES + length));
+    if (!ByteSpan{data.data, data.size - FRAME_BYTES}.holds(starts[i], lengths[i])) return BOUNDS;
+    const uint64_t found = digest_word(digest[0], static_cast<uint64_t>(lengths[i]));
+    digest[0] = digest_word(found, load<uint32_t>(data.data + starts[i] + HEADER_BYTES + lengths[i]));
   }
   return 0;
 }
@@ -96,7 +95,7 @@ int64_t rm_next_frame(ByteSpan data, int64_t at, int64_t max_record_bytes, int64
   for (; at <= data.size - HEADER_BYTES; at++) {
     const int64_t length = load<int64_t>(data.data + at);
     if (length < 0 || length > max_record_bytes || (whole && length > data.size - at - FRAME_BYTES)) continue;
-    if (unmasked(load<uint32_t>(data.data + at + 8)) == crc32c_of_word(static_cast<uint64_t>(length))) return at;
+    if (load<uint32_t>(data.data + at + 8) == masked(crc32c_of_word(static_cast<uint64_t>(length)))) return at;
   }
   return data.size;
 }
@@ -109,11 +108,10 @@ int64_t rm_copy_spans(Span<const ByteSpan> blocks, Span<const int32_t> which, In
   if (sizes.size != count || targets.size != count || (which ? which.size != count : blocks.size != 1)) return BOUNDS;
   for (int64_t i = 0; i < count; i++) {
     const int64_t block = which ? which[i] : 0, size = sizes[i];
-    if (block < 0 || block >= blocks.size || !out.holds(targets[i], size)) return BOUNDS;
+    if (!blocks.holds(block) || !out.holds(targets[i], size)) return BOUNDS;
     if (!blocks[block].holds(starts[i], size)) return i;
-    const int64_t next = i + AHEAD;
-    const int64_t from = next >= count ? -1 : which ? which[next] : 0;
-    if (from >= 0 && from < blocks.size) {
+    const int64_t next = i + AHEAD, from = next >= count ? -1 : which ? which[next] : 0;
+    if (blocks.holds(from)) {
       const uintptr_t address = reinterpret_cast<uintptr_t>(blocks[from].data) + static_cast<uintptr_t>(starts[next]);
       for (int64_t line = 0; line < min(sizes[next], ASKED_BYTES); line += LINE_BYTES)
         __builtin_prefetch(reinterpret_cast<const void *>(address + static_cast<uintptr_t>(line)));

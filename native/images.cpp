@@ -44,7 +44,8 @@ JpegFacts walk_jpeg(ByteSpan image) {
       if (length < 8) return stop(JPEG_FRAME);
       facts.marker = marker, facts.bits = data[at + 2], facts.components = data[at + 7];
       facts.height = load_big16(data + at + 3), facts.width = load_big16(data + at + 5);
-      if (!facts.height || !facts.width || !facts.components || length != 8 + 3 * facts.components) return stop(JPEG_FRAME);
+      const int64_t components = facts.components;
+      if (!facts.height || !facts.width || !components || length != 8 + 3 * components) return stop(JPEG_FRAME);
     } else if (marker == 0xDA) {
       if (!has_frame) return stop(JPEG_NO_FRAME);
       facts.scans++;
@@ -55,30 +56,25 @@ JpegFacts walk_jpeg(ByteSpan image) {
 
 // A part of an image's lines of numbers, as it stands; no rows where it does not lie in the pixels.
 struct Lines {
-  const uint8_t *first = nullptr;
-  int64_t stride = 0, rows = 0, columns = 0;
+  const uint8_t *first;
+  int64_t stride, rows, columns;
 
-  Lines(ByteSpan pixels, const PixelPart &part) {
-    if (part.line < 1 || !ByteSpan(nullptr, part.line).holds(part.start, part.columns)) return;
-    if (!ByteSpan(nullptr, pixels.size / part.line).holds(part.top, part.rows)) return;
-    first = pixels.data + part.top * part.line + part.start;
-    stride = part.line, rows = part.rows, columns = part.columns;
-  }
   RM_INLINE const uint8_t *operator[](int64_t row) const { return first + row * stride; }
 };
+
+Lines lines_of(ByteSpan pixels, const PixelPart &part) {
+  if (part.line < 1 || !ByteSpan(nullptr, part.line).holds(part.start, part.columns)) return {};
+  if (!ByteSpan(nullptr, pixels.size / part.line).holds(part.top, part.rows)) return {};
+  return {pixels.data + part.top * part.line + part.start, part.line, part.rows, part.columns};
+}
 
 // Where lines of numbers go: rounded to bytes, or as factor * number - offset; no rows where the arrays do not fit.
 struct Output {
   Span<uint8_t> bytes;
   Span<float> floats;
   Span<const float> factor, offset;
-  int64_t rows = 0, width;
-
-  Output(Span<uint8_t> bytes, Span<float> floats, Span<const float> factor, Span<const float> offset)
-      : bytes(bytes), floats(floats), factor(factor), offset(offset), width(factor.size) {
-    const int64_t size = bytes ? bytes.size : floats.size;
-    if (width > 0 && offset.size == width && size % width == 0) rows = size / width;
-  }
+  int64_t width = factor.size, size = bytes ? bytes.size : floats.size;
+  int64_t rows = width > 0 && offset.size == width && size % width == 0 ? size / width : 0;
 
   void put(int64_t row, const float *line) const {
     if (bytes) {
@@ -103,11 +99,9 @@ bool are_below(Span<const uint32_t> places, int64_t count, Span<const float> wei
 
 int64_t rm_walk_jpegs(ByteSpan data, IntSpan ends, Span<JpegFacts> facts) {
   if (facts.size != ends.size) return BOUNDS;
-  int64_t start = 0;
-  for (int64_t i = 0; i < ends.size; i++) {
+  for (int64_t i = 0, start = 0; i < ends.size; start = ends[i++]) {
     if (!data.holds(start, ends[i] - start)) return BOUNDS;
     facts[i] = walk_jpeg({data.data + start, ends[i] - start});
-    start = ends[i];
   }
   return 0;
 }
@@ -116,8 +110,8 @@ int64_t rm_resize_bilinear(ByteSpan pixels, const PixelPart &part, Span<const ui
                            Span<const uint32_t> below, Span<const float> down, Span<const uint32_t> lower,
                            Span<const uint32_t> upper, Span<const float> along, Span<const float> factor,
                            Span<const float> offset, Span<float> room, Span<uint8_t> bytes, Span<float> floats) {
-  const Lines lines(pixels, part);
-  const Output out(bytes, floats, factor, offset);
+  const Lines lines = lines_of(pixels, part);
+  const Output out{bytes, floats, factor, offset};
   const int64_t width = out.width;
   if (lines.rows < 1 || room.size < 3 * width || room.size - 3 * width < lines.columns) return BOUNDS;
   if (!are_below(above, out.rows, down, lines.rows) || !are_below(below, out.rows, down, lines.rows)) return BOUNDS;
@@ -153,8 +147,8 @@ int64_t rm_resize_antialiased(ByteSpan pixels, const PixelPart &part, Span<const
                               Span<const float> row_weights, Span<const uint32_t> columns,
                               Span<const float> column_weights, Span<const float> factor, Span<const float> offset,
                               Span<float> room, Span<uint8_t> bytes, Span<float> floats) {
-  const Lines lines(pixels, part);
-  const Output out(bytes, floats, factor, offset);
+  const Lines lines = lines_of(pixels, part);
+  const Output out{bytes, floats, factor, offset};
   const int64_t width = out.width;
   if (lines.rows < 1 || out.rows < 1 || rows.size % out.rows || columns.size % width) return BOUNDS;
   if (room.size < width || room.size - width < lines.columns) return BOUNDS;

@@ -32,8 +32,8 @@ RM_INLINE bool is_plain(uint8_t byte) { return byte >= 0x20 && byte != '"' && by
 constexpr int STRIDE = 32;
 
 RM_INLINE int plain_bytes(const uint8_t *at) {
-  const Lanes bytes = load_lanes(at), control = _mm256_cmpeq_epi8(_mm256_min_epu8(bytes, _mm256_set1_epi8(0x1F)), bytes);
-  const Lanes found = _mm256_or_si256(control, _mm256_or_si256(equal(bytes, '"'), equal(bytes, '\\')));
+  const Lanes bytes = load_lanes(at), low = _mm256_min_epu8(bytes, _mm256_set1_epi8(0x1F));
+  const Lanes found = _mm256_or_si256(_mm256_cmpeq_epi8(low, bytes), _mm256_or_si256(equal(bytes, '"'), equal(bytes, '\\')));
   return first_bit(high_bits(found) | uint64_t{1} << STRIDE);
 }
 #else
@@ -159,17 +159,14 @@ RM_INLINE Token number_end(ByteSpan data, int64_t at) {
     kind = JSON_FLOAT;
     first = at + 1;
     at = skip_digits(data, first);
-    if (at == first) return {at, kind, JSON_NUMBER};
   }
-  if (at < data.size && (data[at] | 0x20) == 'e') {
-    at++;
-    at += at < data.size && (data[at] == '+' || data[at] == '-');
+  if (at > first && at < data.size && (data[at] | 0x20) == 'e') {
     kind = JSON_FLOAT;
-    first = at;
-    at = skip_digits(data, at);
-    if (at == first) return {at, kind, JSON_NUMBER};
+    first = at + 1;
+    first += first < data.size && (data[first] == '+' || data[first] == '-');
+    at = skip_digits(data, first);
   }
-  return {at, kind, JSON_OK};
+  return {at, kind, at == first ? JSON_NUMBER : JSON_OK};
 }
 
 RM_INLINE Token literal_end(ByteSpan data, int64_t at) {
@@ -182,8 +179,7 @@ RM_INLINE Token literal_end(ByteSpan data, int64_t at) {
     case 'I': end = word_end(data, at, "Infinity"); break;
     default: end = word_end(data, at, "NaN");
   }
-  if (end >= 0) return {end, kind, JSON_OK};
-  return {at, kind, data[at] == '\n' ? JSON_CUT : JSON_SYNTAX};
+  return end >= 0 ? Token{end, kind, JSON_OK} : Token{at, kind, data[at] == '\n' ? JSON_CUT : JSON_SYNTAX};
 }
 
 // The places in records. Node 0 is the record itself; an array's elements have a node without a key.
@@ -215,13 +211,14 @@ struct Trie {
   }
 
   bool has_room_for(int64_t key_length) {
-    if (key_bytes + key_length <= keys.size) return true;
-    full = JSON_KEYS_FULL;
-    wanted_bytes = key_length;
-    return false;
+    const bool has_room = key_bytes + key_length <= keys.size;
+    if (!has_room) full = JSON_KEYS_FULL, wanted_bytes = key_length;
+    return has_room;
   }
 
+  // Adds a node; -1 if nodes are full.
   int32_t add(int32_t parent, int64_t key_start, int64_t key_stop) {
+    if (count >= nodes.size) return full = JSON_NODES_FULL, -1;
     const int32_t node = static_cast<int32_t>(count++);
     nodes[node] = {parent, static_cast<int32_t>(key_start), static_cast<int32_t>(key_stop), -1, -1, -1, 0, -1, 1};
     return node;
@@ -230,8 +227,9 @@ struct Trie {
   // Puts the nodes from `first` on into the table; whether it has room.
   bool enter(int64_t first) const {
     for (int64_t i = first; i < count; i++) {
-      if (nodes[i].key_start < 0) continue;
-      const int64_t slot = slot_of(nodes[i].parent, keys.data + nodes[i].key_start, nodes[i].key_stop - nodes[i].key_start);
+      const JsonNode &node = nodes[i];
+      if (node.key_start < 0) continue;
+      const int64_t slot = slot_of(node.parent, keys.data + node.key_start, node.key_stop - node.key_start);
       if (slot < 0) return false;
       table[slot] = static_cast<int32_t>(i);
     }
@@ -242,10 +240,7 @@ struct Trie {
   int32_t find(int32_t parent, const uint8_t *key, int64_t length) {
     const int64_t slot = slot_of(parent, key, length);
     if (slot >= 0 && table[slot] >= 0) return table[slot];
-    if (slot < 0 || count >= nodes.size || 2 * count >= table.size) {
-      full = JSON_NODES_FULL;
-      return -1;
-    }
+    if (slot < 0 || count >= nodes.size || 2 * count >= table.size) return full = JSON_NODES_FULL, -1;
     if (!has_room_for(length)) return -1;
     const int32_t node = add(parent, key_bytes, key_bytes + length);
     memmove(keys.data + key_bytes, key, static_cast<size_t>(length));  // an unescaped key is there already
@@ -257,14 +252,8 @@ struct Trie {
 
   // The node of an array's elements; -1 if nodes are full.
   RM_INLINE int32_t element(int32_t node) {
-    if (RM_UNLIKELY(nodes[node].element < 0)) {
-      if (count >= nodes.size) {
-        full = JSON_NODES_FULL;
-        return -1;
-      }
-      nodes[node].element = add(node, -1, -1);
-    }
-    return nodes[node].element;
+    int32_t &element = nodes[node].element;
+    return RM_LIKELY(element >= 0) ? element : element = add(node, -1, -1);
   }
 
   // Whether the caller's lengths fit, and what the nodes say lies within them.
@@ -372,48 +361,25 @@ Token scan_record(ByteSpan data, int64_t at, int32_t record, Trie &trie, Tape &t
       if (RM_UNLIKELY(trie.nodes[node].last == top->ordinal)) return fault(at, JSON_DUPLICATE);
     }
     if (RM_UNLIKELY(tape.size >= tape.limit)) return fault(at, JSON_MANY);
-    if (RM_UNLIKELY(tape.size >= tape.values.size)) {
-      trie.full = JSON_TAPE_FULL;
-      return fault(at, JSON_FULL);
-    }
+    if (RM_UNLIKELY(tape.size >= tape.values.size)) return trie.full = JSON_TAPE_FULL, fault(at, JSON_FULL);
     if (RM_UNLIKELY(at >= data.size)) return fault(at, JSON_CUT);
     const uint8_t byte = data[at];
     Token token = {at, byte == '{' ? JSON_OBJECT : JSON_ARRAY, JSON_OK};
     int64_t start = at;
-    if (byte == '"') {
-      token = string_end(data, ++start);
-      at = token.end + 1;
-    } else if (byte == '-' || is_digit(byte)) {
-      token = number_end(data, at);
-      at = token.end;
-    } else if (byte == '{' || byte == '[') {
-      at = skip_space(data, at + 1);
-    } else {
-      token = literal_end(data, at);
-      at = token.end;
-    }
+    if (byte == '"') token = string_end(data, ++start);
+    else if (byte == '-' || is_digit(byte)) token = number_end(data, at);
+    else if (byte != '{' && byte != '[') token = literal_end(data, at);
     if (RM_UNLIKELY(token.fault)) return fault(token.end, token.fault);
-    tape.values[tape.size++] = {node << 4 | token.kind, top->ordinal, static_cast<int32_t>(start),
-                                static_cast<int32_t>(token.end)};
+    at = skip_space(data, token.end + (token.kind >= JSON_STRING));  // after the quote or bracket
+    const int32_t first = static_cast<int32_t>(start), stop = static_cast<int32_t>(token.end);
+    tape.values[tape.size++] = {node << 4 | token.kind, top->ordinal, first, stop};
     const int32_t ordinal = trie.nodes[node].count++;
-    trie.nodes[node].last = top->ordinal;  // only now that it is on the tape, from where `rewind` can take it back
+    trie.nodes[node].last = top->ordinal;  // only now that it is on the tape, from where it can be taken back
     before = node;
     is_first = token.kind >= JSON_OBJECT;
-    if (is_first) {
-      if (++top == stack + DEPTH) return fault(at, JSON_DEEP);
-      *top = {node, ordinal, static_cast<int32_t>(tape.size - 1), token.kind == JSON_ARRAY};
-    } else {
-      at = skip_space(data, at);
-    }
-  }
-}
-
-// Takes back the values from `first` on, as if their line had not been there; the nodes that it made stay.
-void rewind(Trie &trie, Tape &tape, int64_t first) {
-  while (tape.size > first) {
-    JsonNode &node = trie.nodes[node_of(tape.values[--tape.size])];
-    node.count--;
-    node.last = -1;
+    if (!is_first) continue;
+    if (++top == stack + DEPTH) return fault(at, JSON_DEEP);
+    *top = {node, ordinal, static_cast<int32_t>(tape.size - 1), token.kind == JSON_ARRAY};
   }
 }
 
@@ -439,7 +405,10 @@ int64_t rm_scan_json(ByteSpan data, Span<JsonNode> nodes, Span<uint8_t> keys, Sp
         record_lines[scan.records] = static_cast<int32_t>(scan.line);
         record_values[scan.records++] = static_cast<int32_t>(first);
       } else {
-        rewind(trie, values, first);
+        while (values.size > first) {  // as if the line had not been there; the nodes that it made stay
+          JsonNode &node = nodes[node_of(tape[--values.size])];
+          node.count--, node.last = -1;
+        }
         if (line.fault == JSON_FULL) break;
         errors[scan.errors++] = {scan.line, line.fault, at, start};
         while (!at_end(data, at)) at++;
@@ -462,14 +431,11 @@ int64_t rm_json_array_to_lines(Span<uint8_t> data, JsonArray &array) {
       array.in_string = byte != '"' || array.is_escaped;
       array.is_escaped = byte == '\\' && !array.is_escaped;
       if (byte == '\n') data[at] = '\r';
-      continue;
-    }
-    if (byte == '\n' || byte == '\r' || byte == '\t' || byte == ' ') {
+    } else if (byte == '\n' || byte == '\r' || byte == '\t' || byte == ' ') {
       data[at] = ' ';
-      continue;
-    }
-    if (array.depth < 0) return JSON_AFTER_ARRAY;
-    if (array.depth == 0) {  // the array's own bracket
+    } else if (array.depth < 0) {
+      return JSON_AFTER_ARRAY;
+    } else if (array.depth == 0) {  // the array's own bracket
       array.depth = 1;
       data[at] = ' ';
     } else if (array.depth == 1 && (byte == ',' || byte == ']')) {

@@ -125,8 +125,7 @@ int64_t rm_find_near_pairs(Span<const uint64_t> hashes, PairSearch &search, Span
     for (; search.at < search.row; search.at++) {
       if (RM_LIKELY(distance(hash, hashes.data + 4 * search.at) > search.most_bits)) continue;
       if (count == one.size) return count;
-      one[count] = search.at, other[count] = search.row;
-      count++;
+      one[count] = search.at, other[count++] = search.row;
     }
   }
   return count;

@@ -29,7 +29,7 @@ template <typename Value, typename Look>
 int64_t each_text(ByteSpan data, IntSpan starts, IntSpan stops, Span<Value> out, Look look) {
   if (stops.size != starts.size || out.size != starts.size) return BOUNDS;
   for (int64_t i = 0; i < starts.size; i++) {
-    if (starts[i] < 0 || stops[i] < starts[i] || stops[i] > data.size) return BOUNDS;
+    if (!data.holds(starts[i], stops[i] - starts[i])) return BOUNDS;
     out[i] = static_cast<Value>(look(starts[i], stops[i]));
   }
   return 0;
@@ -53,11 +53,9 @@ int64_t rm_last_line_end(ByteSpan data) {
 }
 
 int64_t rm_find_long_line(ByteSpan data, int64_t at, int64_t most_bytes) {
-  while (at < data.size) {
-    const int64_t end = rm_find_byte(data, at, '\n');
-    if (end == BOUNDS || end - at > most_bytes) return end == BOUNDS ? end : at;
-    at = end + 1;
-  }
+  if (at < 0) return BOUNDS;
+  for (int64_t end; at < data.size; at = end + 1)
+    if ((end = rm_find_byte(data, at, '\n')) - at > most_bytes) return at;
   return data.size;
 }
 

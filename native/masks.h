@@ -54,8 +54,8 @@ RM_INLINE bool is_ascii(const uint8_t *data, int64_t size) {
   return high < 0x80;
 }
 
-// The place of the first byte of [at, stop) that begins no character of UTF-8 (RFC 3629: no surrogates, nothing overlong,
-// nothing beyond U+10FFFF); -1 if all do.
+// The place of the first byte of [at, stop) that begins no character of UTF-8 (RFC 3629: no surrogates, nothing
+// overlong, nothing beyond U+10FFFF); -1 if all do.
 inline int64_t find_bad_utf8(const uint8_t *data, int64_t at, int64_t stop) {
   while (at < stop) {
     if (stop - at >= 8 && !(load<uint64_t>(data + at) & 0x8080808080808080)) {

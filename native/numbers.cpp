@@ -40,9 +40,11 @@ __attribute__((noinline)) double scale_exactly(uint64_t digits, int64_t given) {
 
 // digits * 10^power; inf beyond float64.
 RM_INLINE double scale(uint64_t digits, int64_t power) {
-  if (digits > EXACT_INTEGERS || power < -EXACT_TENS || power > EXACT_TENS) return scale_exactly(digits, power);
-  const double value = static_cast<double>(digits);
-  return power >= 0 ? value * TENS[power] : value / TENS[-power];
+  if (RM_LIKELY(digits <= EXACT_INTEGERS && power >= -EXACT_TENS && power <= EXACT_TENS)) {
+    const double value = static_cast<double>(digits);
+    return power >= 0 ? value * TENS[power] : value / TENS[-power];
+  }
+  return scale_exactly(digits, power);
 }
 
 constexpr int KEPT_DIGITS = 19;  // as many as fit any uint64
@@ -139,7 +141,8 @@ Number scan_any_number(Text text) {
 
 Rounded magnitude(const Number &number) {
   const double value = scale(number.digits, number.power);
-  return {value, !number.is_cut || scale(number.digits + 1, number.power) == value};
+  if (RM_LIKELY(!number.is_cut)) return {value, true};
+  return {value, scale_exactly(number.digits + 1, number.power) == value};
 }
 
 void approach_whole(Number &number) {
@@ -228,8 +231,7 @@ int64_t Timestamp::classes() const {
 
 int64_t class_of_word(Text text) {
   double value;
-  if (truth(text) >= 0) return BOOL_CLASS;
-  return word_number(text, value) ? FLOAT32_CLASS : TEXT_CLASS;
+  return truth(text) >= 0 ? BOOL_CLASS : word_number(text, value) ? FLOAT32_CLASS : TEXT_CLASS;
 }
 
 }  // namespace rm

@@ -25,9 +25,7 @@ extern "C" {
 
 // crc32c.cpp
 
-// The instruction set that this build of the library may use: 0 the processor family's first, 3 x86-64-v3.
-int64_t rm_built_level();
-// The instruction set that this machine has, in the same numbers.
+// The instruction set that this machine has: 0 the processor family's first, 3 x86-64-v3.
 int64_t rm_machine_level();
 // How a CRC is made; each needs more of the processor than the one before.
 enum { CRC_TABLE, CRC_INSTRUCTION, CRC_FOLDING, CRC_BEST };
@@ -116,12 +114,11 @@ int64_t rm_pack_rows(IntSpan lengths, IntSpan limits, Span<int64_t> left, Span<i
 enum { ONE_INT, INTS, CONSTANT_SIZE, FLOATS, ONE_TEXT, TEXTS, MESSAGE };
 
 // An entry of tf.train.Example's map, in all records. length: of CONSTANT_SIZE the bytes in each record; else values,
-// where there are no splits. head_bytes: of CONSTANT_SIZE all before the data; else the key, `0A length name 12`, or
-// 0: the one column is a Feature alone, which becomes field 1 of the record.
-// Five arrays belong to it, empty where they are not wanted. valid: uint8 [rows], 0 where a record does not have it.
-// splits: int64 [rows + 1], the values of each row. values: int64, float32 or uint8. value_splits: int64, the bytes of
-// each text. heads: uint8, with room of 16 bytes each or a multiple: the key; of ONE_INT 11 heads, [v] before a varint
-// of v bytes.
+// where there are no splits. head_bytes: of CONSTANT_SIZE all before the data; else the key, `0A length name 12`, or 0:
+// the one column is a Feature alone, which becomes field 1 of the record. Five arrays belong to it, empty where they
+// are not wanted. valid: uint8 [rows], 0 where a record does not have it. splits: int64 [rows + 1], the values of each
+// row. values: int64, float32 or uint8. value_splits: int64, the bytes of each text. heads: uint8, with room of 16
+// bytes each or a multiple: the key; of ONE_INT 11 heads, [v] before a varint of v bytes.
 struct ExampleColumn {
   int64_t way, length, head_bytes;
 };
@@ -158,7 +155,8 @@ int64_t rm_locate_features(Span<const ByteSpan> blocks, IntSpan starts, IntSpan 
                            Span<int64_t> culprits);
 
 // A table of feature names, in one array: makes an empty one, unless the table is None, and gives the numbers that it
-// takes; gives the slot of a name that is added unless it is there (-1: there is no room). part: of the message, 1 or 2.
+// takes; gives the slot of a name that is added unless it is there (-1: there is no room). part: of the message, 1 or
+// 2.
 int64_t rm_clear_names(Span<int64_t> table, int64_t names, int64_t text_bytes);
 int64_t rm_add_name(Span<int64_t> table, ByteSpan name, int64_t part);
 // at: the byte of the table where the name begins.

@@ -91,8 +91,7 @@ int64_t rm_count_floats(Span<const double> values, FloatFacts &facts, Span<uint3
   int64_t size = 0;
   for (int64_t i = 0; i < values.size; i++) {
     const double value = values[i] + 0.0;  // -0.0 becomes 0.0
-    uint64_t bits;
-    memcpy(&bits, &value, sizeof bits);
+    const uint64_t bits = load<uint64_t>(reinterpret_cast<const uint8_t *>(&value));
     int exponent = static_cast<int>(bits >> 52 & 0x7FF);
     uint64_t mantissa = bits & ((1ull << 52) - 1);
     if (exponent == 0x7FF) {
@@ -138,17 +137,15 @@ int64_t rm_merge_bins(Span<const uint64_t> keys, IntSpan counts, Span<const uint
                       BinLimits &limits, Span<uint8_t> levels, Span<uint64_t> out, Span<int64_t> out_counts) {
   constexpr int SHIFT = 50;
   static_assert(BIN_RANGES == uint64_t{1} << (64 - SHIFT), "a range is what the highest bits say");
-  if (counts.size != keys.size || (other_counts && other_counts.size != others.size) || limits.most < 1 ||
-      limits.cap < 1 || levels.size != BIN_RANGES || out.size < keys.size + others.size || out_counts.size < out.size)
-    return BOUNDS;
+  if (counts.size != keys.size || (other_counts && other_counts.size != others.size)) return BOUNDS;
+  if (limits.most < 1 || limits.cap < 1 || levels.size != BIN_RANGES) return BOUNDS;
+  if (out.size < keys.size + others.size || out_counts.size < out.size) return BOUNDS;
   int64_t size = 0;
   const auto put = [&](uint64_t key, int64_t count) {
     const int level = min<int>(levels[key >> SHIFT], SHIFT);
     key = key >> level << level;
-    if (size > 0 && out[size - 1] == key)
-      out_counts[size - 1] += count;
-    else
-      out[size] = key, out_counts[size++] = count;
+    if (size > 0 && out[size - 1] == key) out_counts[size - 1] += count;
+    else out[size] = key, out_counts[size++] = count;
   };
   for (int64_t i = 0, j = 0; i < keys.size || j < others.size;) {
     const bool is_own = j == others.size || (i < keys.size && keys[i] <= others[j]);
@@ -162,8 +159,7 @@ int64_t rm_merge_bins(Span<const uint64_t> keys, IntSpan counts, Span<const uint
       visit(levels[range], first, end);
     }
   };
-  // The bound of bins by which the cap is chosen only grows with the values: so it is the same in whatever order they
-  // come.
+  // The bound of bins by which the cap is chosen only grows with the values: it is the same in whatever order they come.
   for (;; limits.cap /= 2) {
     int64_t bound = 0;
     visit_ranges([&](uint8_t level, int64_t first, int64_t end) {
@@ -193,7 +189,7 @@ int64_t rm_hash_numbers(Span<const uint64_t> bits, Span<uint64_t> out) {
 int64_t rm_hash_texts(ByteSpan data, IntSpan starts, IntSpan ends, Span<uint64_t> out) {
   if (ends.size != starts.size || out.size < starts.size) return BOUNDS;
   for (int64_t i = 0; i < starts.size; i++) {
-    if (starts[i] < 0 || ends[i] < starts[i] || ends[i] > data.size) return BOUNDS;
+    if (!data.holds(starts[i], ends[i] - starts[i])) return BOUNDS;
     out[i] = hash_text(data.data + starts[i], static_cast<uint64_t>(ends[i] - starts[i]));
   }
   return starts.size;
@@ -202,9 +198,9 @@ int64_t rm_hash_texts(ByteSpan data, IntSpan starts, IntSpan ends, Span<uint64_t
 int64_t rm_count_hashes(Span<const uint64_t> hashes, int64_t first, uint64_t threshold, int64_t used,
                         Span<uint64_t> slots, Span<int64_t> counts, Span<int32_t> places) {
   const int64_t most = slots.size / 4 * 3;
-  if (slots.size < 1 || (slots.size & (slots.size - 1)) || counts.size != slots.size || places.size != slots.size ||
-      first < 0 || used < 0 || used > most || hashes.size > INT32_MAX)
-    return BOUNDS;
+  if (slots.size < 1 || (slots.size & (slots.size - 1))) return BOUNDS;
+  if (counts.size != slots.size || places.size != slots.size || hashes.size > INT32_MAX) return BOUNDS;
+  if (first < 0 || used < 0 || used > most) return BOUNDS;
   const uint64_t mask = static_cast<uint64_t>(slots.size) - 1;
   for (int64_t i = first; i < hashes.size; i++) {
     const uint64_t one = hashes[i];
