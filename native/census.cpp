@@ -1,7 +1,5 @@
-// Records of which no schema is known: names as they turn up, and per name the kinds, lengths and contents of its values.
+// Records of which no schema is known: names as they turn up, and of each the kinds, lengths and contents of values.
 #include "features.h"
-#include "names.h"
-#include "utf8.h"
 
 namespace rm {
 namespace {
@@ -42,27 +40,22 @@ bool has_control(ByteRange value) {
 }
 
 void count_texts(ByteRange list, NameCounts &counts, int64_t &count) {
-  for (const uint8_t *at = list.at; at < list.end; count++) {
-    const ByteRange text = next_field(at, list.end, FIELD_1);
+  each_field(list, [&](ByteRange text) {
     counts.least_bytes = min(counts.least_bytes, text.size());
     counts.most_bytes = max(counts.most_bytes, text.size());
     const int64_t image = image_format(text);
     if (image != NO_IMAGE) counts.*IMAGES[image] += 1;
     else counts.texts += find_bad_utf8(text.at, 0, text.size()) < 0 && !has_control(text);
-    at = text.end;
-  }
+    count++;
+    return true;
+  });
   counts.bytes_values += count;
 }
 
 // A value's extreme, and the first record that has it.
-template <typename Better>
-void keep_extreme(int64_t &extreme, int64_t &first, int64_t value, int64_t record, Better better) {
-  if (better(value, extreme)) {
-    extreme = value;
-    first = record;
-  } else if (value == extreme) {
-    first = min(first, record);
-  }
+void keep_extreme(bool is_better, int64_t value, int64_t record, int64_t &extreme, int64_t &first) {
+  if (value == extreme) first = min(first, record);
+  if (is_better) extreme = value, first = record;
 }
 
 // Looks at one record, and counts what is in it.
@@ -100,17 +93,16 @@ struct Witness {
     found.*FIRST[kind] = min(found.*FIRST[kind], record);
     found.empty += count == 0;
     found.values += count;
-    keep_extreme(found.least_values, found.first_least, count, record, [](int64_t a, int64_t b) { return a < b; });
-    keep_extreme(found.most_values, found.first_most, count, record, [](int64_t a, int64_t b) { return a > b; });
+    keep_extreme(count < found.least_values, count, record, found.least_values, found.first_least);
+    keep_extreme(count > found.most_values, count, record, found.most_values, found.first_most);
   }
 
   void count_steps(ByteRange list, NameCounts &found) const {
     int64_t steps = 0;
-    for (const uint8_t *at = list.at; at < list.end; steps++) {
-      const ByteRange step = next_field(at, list.end, FIELD_1);
+    each_field(list, [&](ByteRange step) {
       count_feature(step, found);
-      at = step.end;
-    }
+      return ++steps > 0;
+    });
     found.least_steps = min(found.least_steps, steps);
     found.most_steps = max(found.most_steps, steps);
   }
@@ -151,23 +143,14 @@ struct Witness {
   template <bool IS_COUNTED>
   int64_t walk(ByteRange message, int64_t &parts) const {
     parts = 0;
-    for (const uint8_t *at = message.at; at < message.end;) {
-      const int64_t part = *at == FIELD_1 ? 1 : *at == FIELD_2 ? 2 : 0;
-      const ByteRange map = read_content(at + 1, message.end);
-      if (part <= parts || !map.is_there()) return UNUSUAL;
-      parts |= part;
-      const int64_t reason = walk_map<IS_COUNTED>(map, part);
-      if (reason != 0) return reason;
-      at = map.end;
-    }
-    return 0;
+    return each_map(message, 2, [&](auto part, auto map) { return parts |= part, walk_map<IS_COUNTED>(map, part); });
   }
 };
 
 }  // namespace
 
-int64_t rm_count_names(ByteSpan data, Span<const int64_t> starts, Span<const int64_t> lengths, int64_t first_record,
-                       Span<int64_t> table, Span<NameCounts> counts, Span<uint8_t> status, Span<int64_t> parts) {
+int64_t rm_count_names(ByteSpan data, IntSpan starts, IntSpan lengths, int64_t first_record, Span<int64_t> table,
+                       Span<NameCounts> counts, Span<uint8_t> status, Span<int64_t> parts) {
   Names names(table);
   if (lengths.size != starts.size || status.size != starts.size || parts.size != starts.size) return BOUNDS;
   if (!names.fits() || counts.size != names.slots()) return BOUNDS;
@@ -176,10 +159,10 @@ int64_t rm_count_names(ByteSpan data, Span<const int64_t> starts, Span<const int
     if (status[row] == UNREAD) {
       if (!data.holds(starts[row], lengths[row])) return BOUNDS;
       const Witness witness{names, counts.data, data.data + data.size, row, first_record + row};
-      const uint8_t *const at = data.data + starts[row];
-      const int64_t reason = witness.walk<false>({at, at + lengths[row]}, parts[row]);
+      const ByteRange record{data.data + starts[row], data.data + starts[row] + lengths[row]};
+      const int64_t reason = witness.walk<false>(record, parts[row]);
       if (reason == NO_ROOM) return NO_ROOM;
-      if (reason == 0) witness.walk<true>({at, at + lengths[row]}, parts[row]);
+      if (reason == 0) witness.walk<true>(record, parts[row]);
       status[row] = static_cast<uint8_t>(reason);
     }
     left += status[row] != 0;
@@ -187,13 +170,14 @@ int64_t rm_count_names(ByteSpan data, Span<const int64_t> starts, Span<const int
   return left;
 }
 
-int64_t rm_are_texts(ByteSpan data, Span<const int64_t> offsets) {
-  for (int64_t i = 0; i + 1 < offsets.size; i++)
+int64_t rm_are_texts(ByteSpan data, IntSpan offsets) {
+  bool are_texts = true;
+  for (int64_t i = 0; i + 1 < offsets.size; i++) {
     if (!data.holds(offsets[i], offsets[i + 1] - offsets[i])) return BOUNDS;
-  if (offsets.size > 1 && has_control({data.data + offsets[0], data.data + offsets[offsets.size - 1]})) return 0;
-  for (int64_t i = 0; i + 1 < offsets.size; i++)
-    if (image_format({data.data + offsets[i], data.data + offsets[i + 1]}) != NO_IMAGE) return 0;
-  return 1;
+    const ByteRange text = {data.data + offsets[i], data.data + offsets[i + 1]};
+    are_texts = are_texts && !has_control(text) && image_format(text) == NO_IMAGE;
+  }
+  return are_texts;
 }
 
 }  // namespace rm

@@ -1,16 +1,39 @@
 // What all files of the library share: spans, unaligned loads and stores, bit counts.
-#ifndef RECORDMILL_COMMON_H
-#define RECORDMILL_COMMON_H
+#pragma once
 
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
 #include <stdint.h>
 #include <string.h>
 
+#define RM_INLINE inline __attribute__((always_inline))
 #define RM_LIKELY(condition) __builtin_expect(!!(condition), 1)
 #define RM_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 
-#include "recordmill.h"
-
 namespace rm {
+
+// An array with its size: how Python passes it, and how the library hands it on.
+template <typename T>
+struct Span {
+  T *data = nullptr;
+  int64_t size = 0;
+
+  constexpr Span() = default;
+  constexpr Span(T *data, int64_t size) : data(data), size(size) {}
+  template <typename Mutable>
+  constexpr Span(Span<Mutable> other) : data(other.data), size(other.size) {}  // to a Span<const T>
+
+  RM_INLINE T &operator[](int64_t index) const { return data[index]; }
+  explicit constexpr operator bool() const { return data != nullptr; }  // whether it was passed
+  // Whether [start, start + length) lies within. Safe for any numbers.
+  RM_INLINE bool holds(int64_t start, int64_t length = 1) const {
+    return start >= 0 && length >= 0 && start <= size && length <= size - start;
+  }
+};
+
+using ByteSpan = Span<const uint8_t>;
+using IntSpan = Span<const int64_t>;
 
 // Little-endian numbers at any address.
 template <typename T>
@@ -43,12 +66,14 @@ RM_INLINE void copy_short(uint8_t *target, const uint8_t *source, int64_t size) 
   }
 }
 
-// Copies a text that fits to out[into]; a short one with room after it on both sides by one move of 16 bytes.
-RM_INLINE void copy_text(Span<uint8_t> out, int64_t into, ByteSpan data, int64_t start, int64_t length) {
+// Copies a text that fits to out[into]; a short one with room after it on both sides by one move of 16 bytes. Gives the
+// place after it.
+RM_INLINE int64_t copy_text(Span<uint8_t> out, int64_t into, ByteSpan data, int64_t start, int64_t length) {
   if (RM_LIKELY(length <= 16 && data.size - start >= 16 && out.size - into >= 16))
     memcpy(out.data + into, data.data + start, 16);
   else if (length)  // memcpy takes no NULL, not even for nothing
     memcpy(out.data + into, data.data + start, static_cast<size_t>(length));
+  return into + length;
 }
 
 // The index of the lowest set bit; 64 for 0.
@@ -74,10 +99,6 @@ RM_INLINE T min(T a, T b) { return b < a ? b : a; }
 template <typename T>
 RM_INLINE T max(T a, T b) { return a < b ? b : a; }
 
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "TFRecord and Arrow data are read as they lie in memory");
+
 }  // namespace rm
-
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "recordmill needs a little-endian processor: TFRecord and Arrow data are read as they lie in memory"
-#endif
-
-#endif

@@ -1,11 +1,9 @@
 // Three ways to a CRC, all with the same answer: folding by carry-less multiplication for long runs of bytes, the CRC
 // instruction for short ones, a table where the processor has neither. x86 processors are asked when the library runs.
-#include "crc32c.h"
-
-#include "cpu.h"
+#include "frames.h"
 
 #if defined(__x86_64__)
-#include <immintrin.h>
+#include <cpuid.h>
 #define RM_INSTRUCTION __attribute__((target("sse4.2,crc32")))
 #define RM_FOLDING __attribute__((target("sse4.2,crc32,avx512f,vpclmulqdq")))
 #elif defined(__ARM_FEATURE_CRC32)
@@ -16,6 +14,31 @@
 namespace rm {
 namespace {
 
+// What the processor can do, asked of it directly: __builtin_cpu_supports needs a run-time library that zig lacks.
+struct Cpu {
+  bool sse42 = false;       // SSE4.2 with CRC32, POPCNT and PCLMULQDQ
+  bool v3 = false;          // x86-64-v3: AVX2, BMI1, BMI2, FMA
+  bool vpclmulqdq = false;  // carry-less multiplication of 512 bits
+};
+
+Cpu detect_cpu() {
+  Cpu cpu;
+#if defined(__x86_64__)
+  const auto bit = [](uint32_t word, int number) { return ((word >> number) & 1) != 0; };
+  uint32_t eax, ebx, ecx, edx;
+  if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx)) return cpu;
+  cpu.sse42 = bit(ecx, 20) && bit(ecx, 23) && bit(ecx, 1);
+  const bool fma = bit(ecx, 12);
+  uint32_t states = 0;  // XCR0: which registers the operating system saves
+  if (bit(ecx, 27)) __asm__("xgetbv" : "=a"(states), "=d"(edx) : "c"(0));
+  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return cpu;
+  const bool avx = (states & 6) == 6, avx512 = (states & 0xe6) == 0xe6;
+  cpu.v3 = cpu.sse42 && avx && fma && bit(ebx, 5) && bit(ebx, 3) && bit(ebx, 8);
+  cpu.vpclmulqdq = cpu.v3 && avx512 && bit(ebx, 16) && bit(ecx, 10);
+#endif
+  return cpu;
+}
+
 constexpr uint32_t POLYNOMIAL = 0x82F63B78;  // reflected
 
 // x^exponent mod P, reflected: the bit of x^0 is the highest of 32.
@@ -24,38 +47,6 @@ constexpr uint32_t power(int exponent) {
   for (int i = 0; i < exponent; i++) value = (value >> 1) ^ (value & 1 ? POLYNOMIAL : 0);
   return value;
 }
-
-// The register after each byte.
-struct ByteTable {
-  uint32_t after[256];
-  constexpr ByteTable() : after() {
-    for (uint32_t byte = 0; byte < 256; byte++) {
-      uint32_t crc = byte;
-      for (int bit = 0; bit < 8; bit++) crc = (crc >> 1) ^ (crc & 1 ? POLYNOMIAL : 0);
-      after[byte] = crc;
-    }
-  }
-};
-constexpr ByteTable BYTES;
-
-uint32_t by_table(uint32_t crc, const uint8_t *data, int64_t size) {
-  for (; size > 0; data++, size--) crc = (crc >> 8) ^ BYTES.after[(crc ^ *data) & 255];
-  return crc;
-}
-
-#if defined(RM_INSTRUCTION)
-
-#if defined(__x86_64__)
-RM_INSTRUCTION RM_INLINE uint64_t step64(uint64_t crc, uint64_t word) { return _mm_crc32_u64(crc, word); }
-RM_INSTRUCTION RM_INLINE uint32_t step32(uint32_t crc, uint32_t word) { return _mm_crc32_u32(crc, word); }
-RM_INSTRUCTION RM_INLINE uint32_t step16(uint32_t crc, uint16_t word) { return _mm_crc32_u16(crc, word); }
-RM_INSTRUCTION RM_INLINE uint32_t step8(uint32_t crc, uint8_t byte) { return _mm_crc32_u8(crc, byte); }
-#else
-RM_INLINE uint64_t step64(uint64_t crc, uint64_t word) { return __crc32cd(static_cast<uint32_t>(crc), word); }
-RM_INLINE uint32_t step32(uint32_t crc, uint32_t word) { return __crc32cw(crc, word); }
-RM_INLINE uint32_t step16(uint32_t crc, uint16_t word) { return __crc32ch(crc, word); }
-RM_INLINE uint32_t step8(uint32_t crc, uint8_t byte) { return __crc32cb(crc, byte); }
-#endif
 
 // What a register becomes when `bytes` zeros follow: the XOR of one number of the table for each of its four bytes.
 template <int bytes>
@@ -75,6 +66,25 @@ struct ZerosTable {
     return table[0][crc & 255] ^ table[1][(crc >> 8) & 255] ^ table[2][(crc >> 16) & 255] ^ table[3][(crc >> 24) & 255];
   }
 };
+
+uint32_t by_table(uint32_t crc, const uint8_t *data, int64_t size) {
+  static constexpr ZerosTable<1> AFTER;
+  for (; size > 0; data++, size--) crc = (crc >> 8) ^ AFTER.table[0][(crc ^ *data) & 255];
+  return crc;
+}
+
+#if defined(RM_INSTRUCTION)
+#if defined(__x86_64__)
+RM_INSTRUCTION RM_INLINE uint64_t step64(uint64_t crc, uint64_t word) { return _mm_crc32_u64(crc, word); }
+RM_INSTRUCTION RM_INLINE uint32_t step32(uint32_t crc, uint32_t word) { return _mm_crc32_u32(crc, word); }
+RM_INSTRUCTION RM_INLINE uint32_t step16(uint32_t crc, uint16_t word) { return _mm_crc32_u16(crc, word); }
+RM_INSTRUCTION RM_INLINE uint32_t step8(uint32_t crc, uint8_t byte) { return _mm_crc32_u8(crc, byte); }
+#else
+RM_INLINE uint64_t step64(uint64_t crc, uint64_t word) { return __crc32cd(static_cast<uint32_t>(crc), word); }
+RM_INLINE uint32_t step32(uint32_t crc, uint32_t word) { return __crc32cw(crc, word); }
+RM_INLINE uint32_t step16(uint32_t crc, uint16_t word) { return __crc32ch(crc, word); }
+RM_INLINE uint32_t step8(uint32_t crc, uint8_t byte) { return __crc32cb(crc, byte); }
+#endif
 
 // The instruction takes three cycles and one can begin in each: three streams at once, while there are three of
 // `bytes`.
@@ -180,14 +190,12 @@ uint32_t crc_by(int way, uint32_t crc, const uint8_t *data, int64_t size) {
 
 uint32_t crc32c(uint32_t crc, const uint8_t *data, int64_t size) { return crc_by(best_way(), crc, data, size); }
 
-int64_t rm_crc32c(ByteSpan data, int64_t crc) {
-  if (crc < 0 || crc > UINT32_MAX) return BOUNDS;
-  return crc32c(static_cast<uint32_t>(crc), data.data, data.size);
+int64_t rm_crc32c(ByteSpan data, int64_t crc, int64_t way) {
+  const int best = best_way();
+  if (crc < 0 || crc > UINT32_MAX || way < CRC_TABLE || (way > best && way != CRC_BEST)) return BOUNDS;
+  return crc_by(min(static_cast<int>(way), best), static_cast<uint32_t>(crc), data.data, data.size);
 }
 
-int64_t rm_crc32c_by(int64_t way, ByteSpan data) {
-  if (way < CRC_TABLE || way > best_way()) return BOUNDS;
-  return crc_by(static_cast<int>(way), 0, data.data, data.size);
-}
+int64_t rm_machine_level() { return detect_cpu().v3 ? 3 : 0; }
 
 }  // namespace rm

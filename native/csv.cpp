@@ -21,13 +21,9 @@ enum { DIRTY = 1 << 30, STRAY = 1 << 28 };
 // literal: where the byte after the last escape is.
 struct State {
   CsvScan scan;
-  int64_t block, row_start, row_line, column, field_start, literal, closed_at, opened, inner;
-  int32_t mode, dirty_row, dirty_field;
-};
-
-struct Field {
-  int64_t start;
-  int32_t info;
+  int64_t block = scan.at, row_start = scan.at, row_line = scan.line, field_start = scan.at, column = 0;
+  int64_t literal = -1, closed_at = -1, opened = 0, inner = 0;
+  int32_t mode = scan.is_skipping ? SKIP : PLAIN, dirty_row = 0, dirty_field = 0;
 };
 
 struct Scanner {
@@ -64,24 +60,14 @@ struct Scanner {
     } while (at_end() == RESCAN);
   }
 
-  // A quote at `at`, in a field that began with one.
-  void at_quote(int64_t at) {
-    if (state.mode == INSIDE) {
-      state.mode = dialect.is_doubled ? CLOSED : REST;
-      state.closed_at = at;
-    } else if (state.mode == CLOSED) {
-      state.mode = at == state.closed_at + 1 ? INSIDE : REST;
-      state.dirty_field = DIRTY;
-    }
-  }
-
-  // The field [start, stop): without its quotes, unless it has to be unescaped.
-  Field field(int64_t start, int64_t stop) const {
+  // The info of the field [start, stop): without its quotes, unless it has to be unescaped.
+  int32_t info_of(int64_t &start, int64_t stop) const {
     const int32_t length = static_cast<int32_t>(stop - start);
-    if (state.mode == PLAIN) return {start, length | state.dirty_field};
-    if (stop != state.closed_at + 1) return {start, length | FIELD_QUOTED | DIRTY | STRAY};
-    if (state.dirty_field) return {start, length | FIELD_QUOTED | DIRTY};
-    return {start + 1, (length - 2) | FIELD_QUOTED};
+    if (state.mode == PLAIN) return length | state.dirty_field;
+    if (stop != state.closed_at + 1) return length | FIELD_QUOTED | DIRTY | STRAY;
+    if (state.dirty_field) return length | FIELD_QUOTED | DIRTY;
+    start++;
+    return (length - 2) | FIELD_QUOTED;
   }
 
   // The next 64 bytes. Where fields are not wanted, those without quotes are looked at for line ends alone.
@@ -129,9 +115,10 @@ struct Scanner {
   }
 
   // A quote, an escape or a delimiter inside quotes.
-  RM_INLINE void inside(uint8_t byte, int64_t at) {
+  void inside(uint8_t byte, int64_t at) {
     if (byte == dialect.quote) {
-      at_quote(at);
+      state.mode = dialect.is_doubled ? CLOSED : REST;
+      state.closed_at = at;
     } else if (byte == dialect.escape) {
       state.literal = at + 1;
       state.dirty_field = DIRTY;
@@ -177,12 +164,12 @@ struct Scanner {
       while (stop > start && stop - 1 != state.literal && is_blank(data[stop - 1])) stop--;
       while (state.mode == PLAIN && start < stop && is_blank(data[start])) start++;
     }
-    const Field ended = field(start, stop);
+    const int32_t info = info_of(start, stop);
     if (state.column < dialect.columns) {
-      starts[state.column * room + state.scan.rows] = static_cast<int32_t>(ended.start);
-      infos[state.column * room + state.scan.rows] = ended.info;
+      starts[state.column * room + state.scan.rows] = static_cast<int32_t>(start);
+      infos[state.column * room + state.scan.rows] = info;
     }
-    state.dirty_row |= ended.info & (DIRTY | STRAY);
+    state.dirty_row |= info & (DIRTY | STRAY);
     state.dirty_field = 0;
     state.column++;
     state.field_start = at + 1;
@@ -212,10 +199,7 @@ struct Scanner {
 
   // The row ends before `at`: commits it, or lists it as bad; true if it was too long, so that its lines are read anew.
   bool end_row(int64_t at) {
-    if (at - state.row_start > dialect.max_row_bytes) {
-      read_anew();
-      return true;
-    }
+    if (at - state.row_start > dialect.max_row_bytes) return read_anew() == RESCAN;
     end_field(at);
     const int64_t width = state.column, columns = dialect.columns;
     if (!columns) {
@@ -252,11 +236,10 @@ struct Scanner {
     CsvScan &scan = state.scan;
     const int64_t delimiters = state.inner + state.column - 1, each = dialect.columns - 1;  // of a line that is a row
     scan.quoted_fields += state.opened;
+    const bool is_plain = each && dialect.comment > 255 && dialect.escape > 255;
     if (scan.line == state.row_line) {
       scan.needed += state.inner > 0;
-    } else if (each && dialect.comment > 255 && dialect.escape > 255 && (delimiters < 2 * each || delimiters % each)) {
-      scan.needed++;
-    } else if (!are_rows(state.row_start, stop)) {
+    } else if ((is_plain && (delimiters < 2 * each || delimiters % each)) || !are_rows(state.row_start, stop)) {
       scan.needed++;
     } else if (scan.across++ == 0) {
       scan.first_across = state.row_line;
@@ -284,12 +267,11 @@ struct Scanner {
   void refuse(int64_t width, int64_t field, bool is_row) {
     bad[state.scan.bad] = {state.scan.rows + state.scan.bad, state.row_line, state.row_start, width, field, is_row};
     state.scan.bad++;
-    state.column = state.opened = state.inner = 0;
-    state.dirty_row = state.dirty_field = 0;
+    state.column = state.opened = state.inner = state.dirty_row = state.dirty_field = 0;
   }
 
   // The row is too long: lists it as bad, and goes on at its second physical line.
-  void read_anew() {
+  Then read_anew() {
     const int64_t start = state.row_start, last = start + min(dialect.max_row_bytes, data.size - start);
     int64_t end = start;
     while (end < last && !is_line_end(data[end])) end++;
@@ -299,6 +281,7 @@ struct Scanner {
     state.literal = -1;
     state.scan.line = state.row_line;
     state.block = start;
+    return RESCAN;
   }
 
   // The data ends: takes the last row if it is complete or can't be completed.
@@ -307,14 +290,10 @@ struct Scanner {
     if (state.mode == SKIP) scan.at = data.size;
     if (state.mode == SKIP || state.row_start >= data.size) return FULL;
     const bool is_open = state.mode == INSIDE || state.literal == data.size;
-    if (scan.is_final ? is_open : data.size - state.row_start > dialect.max_row_bytes) {
-      read_anew();
-      return RESCAN;
-    }
-    if (scan.is_final) {
-      if (end_row(data.size)) return RESCAN;
-      scan.at = state.row_start = data.size;
-    }
+    if (scan.is_final ? is_open : data.size - state.row_start > dialect.max_row_bytes) return read_anew();
+    if (!scan.is_final) return FULL;
+    if (end_row(data.size)) return RESCAN;
+    scan.at = state.row_start = data.size;
     return FULL;
   }
 
@@ -351,23 +330,14 @@ int64_t rm_scan_csv(Span<uint8_t> data, const CsvDialect &dialect, CsvScan &scan
   const int64_t room = rows.size / 3, columns = dialect.columns;
   if (data.size > INT32_MAX || scan.at < 0 || scan.at > data.size || bad.size < 1) return BOUNDS;
   if (columns < 0 || dialect.max_row_bytes < 0 || dialect.max_row_bytes > FIELD_LENGTH + 1) return BOUNDS;
-  if (columns && (room < 1 || room > INT32_MAX || columns > INT32_MAX || starts.size < columns * room ||
-                  infos.size < columns * room))
-    return BOUNDS;
-  Scanner scanner{data, dialect, starts, infos, rows, room, bad,
-                  {}};
-  State &state = scanner.state;
-  state.scan = {};
-  state.scan.at = state.block = state.row_start = state.field_start = scan.at;
-  state.scan.line = state.row_line = scan.line;
-  state.scan.limit = scan.limit;
-  state.scan.is_final = scan.is_final;
-  state.mode = scan.is_skipping ? SKIP : PLAIN;
-  state.literal = state.closed_at = -1;
+  if (columns && (room < 1 || room > INT32_MAX || columns > INT32_MAX)) return BOUNDS;
+  if (starts.size < columns * room || infos.size < columns * room) return BOUNDS;
+  scan.rows = scan.bad = scan.blanks = scan.quoted_fields = scan.needed = scan.across = scan.first_across = 0;
+  Scanner scanner{data, dialect, starts, infos, rows, room, bad, {scan}};
   scanner.run();
-  state.scan.line = state.row_line;
-  state.scan.is_skipping = state.mode == SKIP;
-  scan = state.scan;
+  scan = scanner.state.scan;
+  scan.line = scanner.state.row_line;
+  scan.is_skipping = scanner.state.mode == SKIP;
   return 0;
 }
 

@@ -1,11 +1,124 @@
 // Serialized Examples to columns. The first pass goes record by record: where each feature's values stand, and the value
 // itself where there is one number. The second goes column by column, from located lists to values.
 #include "features.h"
-#include "names.h"
-#include "varints.h"
 
 namespace rm {
 namespace {
+
+// How many varints end in [at, end): one at each byte without the bit that says that it goes on.
+RM_INLINE int64_t count_varints(const uint8_t *at, const uint8_t *end, const uint8_t *limit) {
+  int64_t count = 0;
+  for (; at < end && limit - at >= BLOCK; at += BLOCK) {
+    const uint64_t stops = ~high_mask(at);
+    count += __builtin_popcountll(end - at >= BLOCK ? stops : stops << (BLOCK - (end - at)));
+  }
+  for (; at < end; at++) count += *at < 0x80;
+  return count;
+}
+
+#if defined(__SSSE3__)
+// Packed lists of varints to int64, four at once in the lanes of a vector register.
+// The method of Plaisance, Kurz and Lemire, "Vectorized VByte Decoding" (2015): the go-on bits of the next twelve bytes
+// are the number of a row of a table, which says how many varints of up to four bytes end in them; a byte shuffle brings
+// each of these to a lane of its own.
+
+constexpr int LOOKED_AT_BYTES = 12, LANES = 4, LANE_BYTES = 4, LENGTHS = LANE_BYTES + 1;
+
+// For each pattern of go-on bits, which varints that fit lanes end in them: their number, their bytes, their shuffle.
+// The shuffles are numbered by the lengths of the varints.
+struct VarintTable {
+  struct Row {
+    uint8_t count, bytes;
+    uint16_t shuffle;
+  } rows[1 << LOOKED_AT_BYTES];
+  uint8_t shuffles[LENGTHS * LENGTHS * LENGTHS * LENGTHS][LANES * LANE_BYTES];
+
+  constexpr VarintTable() : rows(), shuffles() {
+    for (int bits = 0; bits < 1 << LOOKED_AT_BYTES; bits++) {
+      int begin = 0, count = 0, number = 0;
+      for (int at = 0, place = 1; at < LOOKED_AT_BYTES && count < LANES && at - begin < LANE_BYTES; at++) {
+        if ((bits >> at & 1) != 0) continue;
+        number += place * (at + 1 - begin);
+        begin = at + 1;
+        place *= LENGTHS;
+        count++;
+      }
+      rows[bits] = {static_cast<uint8_t>(count), static_cast<uint8_t>(begin), static_cast<uint16_t>(number)};
+    }
+    for (int number = 0; number < LENGTHS * LENGTHS * LENGTHS * LENGTHS; number++) {
+      int begin = 0;
+      for (int lane = 0, lengths = number; lane < LANES; lane++, lengths /= LENGTHS) {
+        for (int i = 0; i < LANE_BYTES; i++)
+          shuffles[number][LANE_BYTES * lane + i] = static_cast<uint8_t>(i < lengths % LENGTHS ? begin + i : 0x80);  // 0x80: zero
+        begin += lengths % LENGTHS;
+      }
+    }
+  }
+};
+
+inline constexpr VarintTable VARINT_TABLE;
+
+// Four varints as int64. Reads 16 bytes.
+RM_INLINE void put_lanes(int64_t *to, const uint8_t *at, const uint8_t *shuffle) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(at));
+  __m128i lanes = _mm_shuffle_epi8(bytes, _mm_loadu_si128(reinterpret_cast<const __m128i *>(shuffle)));
+  const auto joined = [](__m128i word, int low, int high, int by) {  // groups of bits, moved together
+    return _mm_or_si128(_mm_and_si128(word, _mm_set1_epi32(low)), _mm_srli_epi32(_mm_and_si128(word, _mm_set1_epi32(high)), by));
+  };
+  lanes = joined(joined(lanes, 0x007F007F, 0x7F007F00, 1), 0x00003FFF, 0x3FFF0000, 2);
+  const __m128i zero = _mm_setzero_si128();
+  _mm_storeu_si128(reinterpret_cast<__m128i *>(to), _mm_unpacklo_epi32(lanes, zero));
+  _mm_storeu_si128(reinterpret_cast<__m128i *>(to + 2), _mm_unpackhi_epi32(lanes, zero));
+}
+
+// Reads values up to one that does not fit a lane; gives how many, and moves `at`. Where the last varint of a window of
+// 64 bytes ends, and how many there are, is told by its bits alone: so the processor begins the next window while this
+// one is read.
+RM_INLINE int64_t read_lanes(const uint8_t *&at, const uint8_t *limit, int64_t *to, int64_t count) {
+  int64_t i = 0;
+  while (i < count && limit - at >= BLOCK + LANES * LANE_BYTES) {
+    const uint64_t bits = high_mask(at);
+    const int64_t last = min(i + __builtin_popcountll(~bits), count), window = BLOCK - leading_zeros(~bits);
+    if (bits == 0) {
+      for (int64_t first = 0; i < last; i += LANES * LANE_BYTES, first += LANES * LANE_BYTES)
+        for (int64_t k = 0; k < LANES * LANE_BYTES; k++) to[i + k] = at[first + k];
+    }
+    for (int64_t used = 0; i < last;) {
+      const VarintTable::Row row = VARINT_TABLE.rows[(bits >> used) & ((1 << LOOKED_AT_BYTES) - 1)];
+      if (row.count == 0) {
+        at += used;
+        return i;
+      }
+      put_lanes(to + i, at + used, VARINT_TABLE.shuffles[row.shuffle]);
+      i += row.count;
+      used += row.bytes;
+    }
+    if (window == 0) break;
+    i = last;
+    at += window;
+  }
+  return min(i, count);
+}
+
+#else
+RM_INLINE int64_t read_lanes(const uint8_t *&, const uint8_t *, int64_t *, int64_t) { return 0; }
+#endif
+
+// Reads `count` varints of [at, end), in which so many end; gives how many it read before one that is too long. Writes
+// up to VARINT_ROOM values after them. Where some are too long for a lane, the next ones may be, too.
+RM_INLINE int64_t read_varints(const uint8_t *at, const uint8_t *end, const uint8_t *limit, int64_t *to, int64_t count) {
+  constexpr int64_t LONG_RUN = 16;
+  for (int64_t i = 0; i < count;) {
+    i += read_lanes(at, limit, to + i, count - i);
+    for (const int64_t stop = min(i + LONG_RUN, count); i < stop; i++) {
+      const Varint next = read_varint(at, end, limit);
+      if (next.after == nullptr) return i;
+      to[i] = static_cast<int64_t>(next.value);
+      at = next.after;
+    }
+  }
+  return count;
+}
 
 // Blocks of bytes, as if they stood one after the other.
 struct Blocks {
@@ -169,18 +282,8 @@ struct RecordReader {
   }
 
   int64_t read_message() {
-    int64_t last = 0;
-    for (const uint8_t *at = place.bytes.at, *end = place.bytes.end; at < end;) {
-      const int64_t part = *at == FIELD_1 ? 1 : *at == FIELD_2 ? 2 : 3;
-      if (part <= last || part > parts) return UNUSUAL;
-      const ByteRange map = read_content(at + 1, end);
-      if (!map.is_there()) return UNUSUAL;
-      const int64_t status = read_map(map, part);
-      if (status != 0) return status;
-      last = part;
-      at = map.end;
-    }
-    return found < cells.columns.size ? clear_absent() : 0;
+    const int64_t status = each_map(place.bytes, parts, [&](auto part, auto map) { return read_map(map, part); });
+    return status == 0 && found < cells.columns.size ? clear_absent() : status;
   }
 };
 
@@ -194,7 +297,7 @@ RM_INLINE bool copy_bytes(Span<uint8_t> out, int64_t into, ByteRange bytes, cons
 // The located lists of a column.
 struct Lists {
   const Blocks blocks;
-  Span<const int64_t> at, sizes;
+  IntSpan at, sizes;
 
   bool fit(int64_t offsets) const { return at.size == sizes.size && offsets == at.size + 1; }
   // Records are long: what comes soon, nearly always of the first block, is asked for early.
@@ -205,10 +308,10 @@ struct Lists {
     return blocks.find(at[row], sizes[row]);
   }
 
-  // Calls visit(row, number, bytes, place) for each length-delimited field in them, and finish(row, fields so far) after
-  // each list, up to a call that gives false; gives how many there are, BOUNDS if not all.
-  template <typename Visit, typename Finish>
-  RM_INLINE int64_t visit_fields(Visit visit, Finish finish) const {
+  // Calls visit(number, bytes, place) for each length-delimited field in them, up to a call that gives false; gives how
+  // many there are, BOUNDS if not all. offsets: how many there are before each list, if that is wanted.
+  template <typename Visit>
+  RM_INLINE int64_t visit_fields(Span<int64_t> offsets, Visit visit) const {
     int64_t number = 0;
     for (int64_t row = 0; row < at.size; row++) {
       const Blocks::Place place = (*this)[row];
@@ -218,7 +321,7 @@ struct Lists {
         if (!value.is_there() || !visit(number, value, place)) return BOUNDS;
         next = value.end;
       }
-      finish(row, number);
+      if (offsets) offsets[row + 1] = number;
     }
     return number;
   }
@@ -226,14 +329,13 @@ struct Lists {
 
 }  // namespace
 
-int64_t rm_names_room(int64_t names, int64_t text_bytes) { return Names::room(names, text_bytes); }
-
 int64_t rm_clear_names(Span<int64_t> table, int64_t names, int64_t text_bytes) {
   constexpr int64_t MOST = int64_t{1} << 30;
   if (names < 0 || names > MOST || text_bytes < 0 || text_bytes > MOST) return BOUNDS;
-  if (table.size < Names::room(names, text_bytes)) return BOUNDS;
-  Names(table).clear(names, text_bytes);
-  return 0;
+  const int64_t room = Names::room(names, text_bytes);
+  if (table && table.size < room) return BOUNDS;
+  if (table) Names(table).clear(names, text_bytes);
+  return room;
 }
 
 int64_t rm_add_name(Span<int64_t> table, ByteSpan name, int64_t part) {
@@ -243,16 +345,16 @@ int64_t rm_add_name(Span<int64_t> table, ByteSpan name, int64_t part) {
 }
 
 int64_t rm_list_names(Span<int64_t> table, Span<NamePlace> found) {
-  const Names names(table);
+  Names names(table);
   if (!names.fits() || (found && found.size != names.used() - 1)) return BOUNDS;
   for (int64_t i = 0; i < found.size; i++) found[i] = {names.text_at(i + 1), names[i + 1].size, names[i + 1].part};
   return names.used() - 1;
 }
 
-int64_t rm_locate_features(Span<const ByteSpan> blocks, Span<const int64_t> starts, Span<const int64_t> lengths,
-                           int64_t parts, int64_t others, Span<int64_t> table, Span<CellColumn> columns,
-                           Span<int64_t> ints, Span<uint32_t> floats, Span<int64_t> at, Span<int64_t> sizes,
-                           Span<uint8_t> valid, Span<uint8_t> status, Span<int64_t> culprits) {
+int64_t rm_locate_features(Span<const ByteSpan> blocks, IntSpan starts, IntSpan lengths, int64_t parts, int64_t others,
+                           Span<int64_t> table, Span<CellColumn> columns, Span<int64_t> ints, Span<uint32_t> floats,
+                           Span<int64_t> at, Span<int64_t> sizes, Span<uint8_t> valid, Span<uint8_t> status,
+                           Span<int64_t> culprits) {
   constexpr int64_t AHEAD = 4;
   const Blocks all{blocks};
   const Cells cells{columns, ints, floats, at, sizes, valid, starts.size};
@@ -277,8 +379,8 @@ int64_t rm_locate_features(Span<const ByteSpan> blocks, Span<const int64_t> star
   return bad;
 }
 
-int64_t rm_count_varints(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
-                         Span<int64_t> offsets, Span<uint8_t> bad) {
+int64_t rm_count_varints(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, Span<int64_t> offsets,
+                         Span<uint8_t> bad) {
   const Lists lists{{blocks}, at, sizes};
   if (!lists.fit(offsets.size) || bad.size != at.size) return BOUNDS;
   int64_t total = offsets[0] = 0;
@@ -292,8 +394,8 @@ int64_t rm_count_varints(Span<const ByteSpan> blocks, Span<const int64_t> at, Sp
   return total;
 }
 
-int64_t rm_read_varints(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
-                        Span<const int64_t> offsets, Span<int64_t> values, Span<uint8_t> bad) {
+int64_t rm_read_varints(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, IntSpan offsets, Span<int64_t> values,
+                        Span<uint8_t> bad) {
   const Lists lists{{blocks}, at, sizes};
   if (!lists.fit(offsets.size) || bad.size != at.size) return BOUNDS;
   for (int64_t row = 0; row < at.size; row++) {
@@ -308,46 +410,34 @@ int64_t rm_read_varints(Span<const ByteSpan> blocks, Span<const int64_t> at, Spa
   return 0;
 }
 
-int64_t rm_count_fields(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
-                        Span<int64_t> offsets) {
-  const Lists lists{{blocks}, at, sizes};
-  if (!lists.fit(offsets.size)) return BOUNDS;
-  offsets[0] = 0;
-  return lists.visit_fields([](int64_t, ByteRange, const Blocks::Place &) { return true; },
-                            [&](int64_t row, int64_t number) { offsets[row + 1] = number; });
-}
-
-int64_t rm_find_fields(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
+int64_t rm_find_fields(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, Span<int64_t> offsets,
                        Span<int64_t> value_at, Span<int64_t> value_sizes) {
   const Lists lists{{blocks}, at, sizes};
-  if (!lists.fit(at.size + 1) || value_at.size != value_sizes.size) return BOUNDS;
-  return lists.visit_fields(
-      [&](int64_t number, ByteRange value, const Blocks::Place &place) {
-        if (number >= value_at.size) return false;
-        value_at[number] = place.offset(value.at);
-        value_sizes[number] = value.size();
-        return true;
-      },
-      [](int64_t, int64_t) {});
+  if (!lists.fit(offsets.size) || value_at.size != value_sizes.size) return BOUNDS;
+  offsets[0] = 0;
+  if (!value_at) return lists.visit_fields(offsets, [](int64_t, ByteRange, const Blocks::Place &) { return true; });
+  return lists.visit_fields(offsets, [&](int64_t number, ByteRange value, const Blocks::Place &place) {
+    if (number >= value_at.size) return false;
+    value_at[number] = place.offset(value.at), value_sizes[number] = value.size();
+    return true;
+  });
 }
 
-int64_t rm_copy_fields(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
-                       Span<int64_t> ends, Span<uint8_t> values) {
+int64_t rm_copy_fields(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, Span<int64_t> ends,
+                       Span<uint8_t> values) {
   const Lists lists{{blocks}, at, sizes};
   if (!lists.fit(at.size + 1) || ends.size < 1) return BOUNDS;
   int64_t to = ends[0] = 0;
-  const int64_t count = lists.visit_fields(
-      [&](int64_t number, ByteRange value, const Blocks::Place &place) {
-        if (number + 1 >= ends.size || !copy_bytes(values, to, value, place)) return false;
-        ends[number + 1] = to += value.size();
-        return true;
-      },
-      [](int64_t, int64_t) {});
+  const int64_t count = lists.visit_fields({}, [&](int64_t number, ByteRange value, const Blocks::Place &place) {
+    if (number + 1 >= ends.size || !copy_bytes(values, to, value, place)) return false;
+    ends[number + 1] = to += value.size();
+    return true;
+  });
   return count == BOUNDS ? BOUNDS : to;
 }
 
-int64_t rm_copy_lists(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
-                      Span<int64_t> ends, Span<uint8_t> values) {
+int64_t rm_copy_lists(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, Span<int64_t> ends,
+                      Span<uint8_t> values) {
   const Lists lists{{blocks}, at, sizes};
   if (!lists.fit(ends.size)) return BOUNDS;
   int64_t to = ends[0] = 0;

@@ -14,7 +14,6 @@ namespace {
 constexpr int64_t CHUNK_BYTES = 16;
 constexpr int64_t BLOCK_BYTES = 16 << 10, BLOCK_ROWS = 256;  // half of a first-level cache; the rest is for the input
 constexpr int64_t INT_SIZES = 11;                            // a varint has 1 to 10 bytes
-constexpr uint8_t FIELD_1 = 0x0A;                            // the tag of field 1, of bytes
 constexpr int64_t PARTS = 5;                                 // arrays of a column
 
 // A run of values, or of bytes.
@@ -22,13 +21,8 @@ struct Run {
   int64_t start, size;
 };
 
-struct Words {
-  const uint8_t *data;
-  int64_t size;
-
-  RM_INLINE int64_t operator[](int64_t index) const { return load<int64_t>(data + 8 * index); }
-  RM_INLINE Run run(int64_t index) const { return {(*this)[index], (*this)[index + 1] - (*this)[index]}; }
-};
+RM_INLINE Run run_of(IntSpan splits, int64_t index) { return {splits[index], splits[index + 1] - splits[index]}; }
+RM_INLINE IntSpan integers(ByteSpan bytes) { return {reinterpret_cast<const int64_t *>(bytes.data), bytes.size / 8}; }
 
 // The bytes of a list's one byte string, or of its packed numbers, with tag and length.
 RM_INLINE int64_t field_bytes(int64_t size) { return 1 + varint_bytes(static_cast<uint64_t>(size)) + size; }
@@ -36,15 +30,16 @@ RM_INLINE int64_t field_bytes(int64_t size) { return 1 + varint_bytes(static_cas
 struct Column {
   int64_t way, length, head_bytes;
   ByteSpan valid, values, heads;
-  Words splits, value_splits;
-  int64_t count;  // of values; of CONSTANT_SIZE, of bytes
+  IntSpan splits, value_splits;
+  int64_t count;                     // of values; of CONSTANT_SIZE, of bytes
+  int64_t int_bytes[INT_SIZES] = {};  // of an entry of ONE_INT, by the bytes of its varint
 
   Column(const ExampleColumn &about, const ByteSpan *parts)
-      : way(about.way), length(about.length), head_bytes(about.head_bytes), valid{parts[0].data, parts[0].size},
-        values{parts[2].data, parts[2].size}, heads{parts[4].data, parts[4].size},
-        splits{parts[1].data, parts[1].size / 8}, value_splits{parts[3].data, parts[3].size / 8},
-        count{is_text() ? value_splits.size - 1
-                        : values.size / (way == CONSTANT_SIZE ? 1 : way == FLOATS ? 4 : 8)} {}
+      : way(about.way), length(about.length), head_bytes(about.head_bytes), valid(parts[0]), values(parts[2]),
+        heads(parts[4]), splits(integers(parts[1])), value_splits(integers(parts[3])),
+        count{is_text() ? value_splits.size - 1 : values.size / (way == CONSTANT_SIZE ? 1 : way == FLOATS ? 4 : 8)} {
+    for (int64_t size = 1; way == ONE_INT && size < INT_SIZES; size++) int_bytes[size] = entry_bytes(2 + size);
+  }
 
   RM_INLINE bool has(int64_t row) const { return valid.size == 0 || valid[row] != 0; }
   RM_INLINE int64_t number(int64_t index) const { return load<int64_t>(values.data + 8 * index); }
@@ -61,11 +56,11 @@ struct Column {
   // The values of a row; size < 0: they are not there.
   RM_INLINE Run values_of(int64_t row) const {
     if (splits.size == 0) return {row * length, length};
-    const Run run = splits.run(row);
+    const Run run = run_of(splits, row);
     return ByteSpan{nullptr, count}.holds(run.start, run.size) ? run : Run{0, -1};
   }
   RM_INLINE Run text(int64_t index) const {
-    const Run run = value_splits.run(index);
+    const Run run = run_of(value_splits, index);
     return values.holds(run.start, run.size) ? run : Run{0, -1};
   }
   // Whether all rows without splits, and what is read in chunks, lie within their arrays.
@@ -105,13 +100,10 @@ RM_INLINE int64_t list_bytes(int64_t data_bytes) {
 
 template <int WAY>
 bool add_sizes(const Column &column, int64_t first, int64_t last, int64_t *sizes, int64_t *kept) {
-  int64_t by_size[INT_SIZES] = {};
-  if (WAY == ONE_INT)
-    for (int64_t size = 1; size < INT_SIZES; size++) by_size[size] = column.entry_bytes(2 + size);
   for (int64_t row = first; row < last; row++) {
     if (!column.has(row)) continue;
     if (WAY == ONE_INT) {
-      sizes[row] += by_size[varint_bytes(static_cast<uint64_t>(column.number(row)))];
+      sizes[row] += column.int_bytes[varint_bytes(static_cast<uint64_t>(column.number(row)))];
     } else if (WAY == CONSTANT_SIZE) {
       sizes[row] += column.head_bytes + column.length;
     } else {
@@ -122,6 +114,12 @@ bool add_sizes(const Column &column, int64_t first, int64_t last, int64_t *sizes
     }
   }
   return true;
+}
+
+// Writes the tag and the length of a field; gives the place after it.
+RM_INLINE uint8_t *put_length(uint8_t *to, uint8_t tag, int64_t size) {
+  *to = tag;
+  return put_varint(to + 1, static_cast<uint64_t>(size));
 }
 
 // Writes whole chunks: up to 15 bytes more.
@@ -137,32 +135,26 @@ RM_INLINE uint8_t *put_head(const Column &column, uint8_t *to, const uint8_t *en
   const int64_t entry = is_step ? list_bytes : column.head_bytes - 1 + field_bytes(value);
   if (entry + 21 > end - to) return nullptr;
   if (!is_step) {
-    *to = FIELD_1;
-    to = put_varint(to + 1, static_cast<uint64_t>(entry));
+    to = put_length(to, FIELD_1, entry);
     copy_chunks(to, column.heads.data, column.head_bytes);
     to = put_varint(to + column.head_bytes, static_cast<uint64_t>(value));
   }
-  if (column.way == MESSAGE) return to;
-  *to = kind;
-  return put_varint(to + 1, static_cast<uint64_t>(list_bytes));
+  return column.way == MESSAGE ? to : put_length(to, kind, list_bytes);
 }
 
 // Writes one column's entries of some records, each at its place, which moves on; `kept` as add_sizes wrote it.
 template <int WAY>
 bool put_entries(const Column &column, int64_t first, int64_t last, const int64_t *kept, const uint8_t *end,
                  uint8_t **places) {
-  constexpr uint8_t KIND = WAY == INTS ? 0x1A : WAY == FLOATS ? 0x12 : 0x0A;
+  constexpr uint8_t KIND = WAY == INTS ? INT64_TAG : WAY == FLOATS ? FLOAT_TAG : BYTES_TAG;
   const uint8_t *const values = column.values.data;
-  int64_t head_bytes[INT_SIZES] = {};
-  if (WAY == ONE_INT)
-    for (int64_t size = 1; size < INT_SIZES; size++) head_bytes[size] = column.entry_bytes(2 + size) - size;
   const int64_t stride = column.heads.size / INT_SIZES;
   for (int64_t row = first; row < last; row++) {
     if (!column.has(row)) continue;
     uint8_t *to = places[row - first];
     if (WAY == ONE_INT) {
       const uint64_t value = static_cast<uint64_t>(column.number(row));
-      const int64_t size = varint_bytes(value), head = head_bytes[size];
+      const int64_t size = varint_bytes(value), head = column.int_bytes[size] - size;
       if (head + size + CHUNK_BYTES > end - to) return false;
       copy_chunks(to, column.heads.data + size * stride, head);
       to = put_varint(to + head, value);
@@ -179,10 +171,7 @@ bool put_entries(const Column &column, int64_t first, int64_t last, const int64_
       if (run.size < 0 || size < 0 || size > end - to) return false;
       to = put_head(column, to, end, KIND, list_bytes<WAY>(size));
       if (to == nullptr) return false;
-      if ((WAY == INTS || WAY == FLOATS) && size > 0) {
-        *to = FIELD_1;
-        to = put_varint(to + 1, static_cast<uint64_t>(size));
-      }
+      if ((WAY == INTS || WAY == FLOATS) && size > 0) to = put_length(to, FIELD_1, size);
       const uint8_t *const start = to;
       if (WAY == FLOATS) {
         if (size != 4 * run.size) return false;
@@ -198,10 +187,7 @@ bool put_entries(const Column &column, int64_t first, int64_t last, const int64_
       for (int64_t i = 0; (WAY == TEXTS || WAY == ONE_TEXT || WAY == MESSAGE) && i < run.size; i++) {
         const Run text = column.text(run.start + i);
         if (text.size < 0 || text.size > end - to - CHUNK_BYTES) return false;
-        if (WAY != MESSAGE) {
-          *to = FIELD_1;
-          to = put_varint(to + 1, static_cast<uint64_t>(text.size));
-        }
+        if (WAY != MESSAGE) to = put_length(to, FIELD_1, text.size);
         copy_short(to, values + text.start, text.size);
         to += text.size;
       }
@@ -217,22 +203,23 @@ struct Columns {
   Span<const ByteSpan> parts;
 
   RM_INLINE Column operator[](int64_t index) const { return Column(about[index], parts.data + PARTS * index); }
-  // Whether there are parts of each column, as long as the records are many.
-  bool fit(int64_t rows) const {
-    for (int64_t i = 0; i < about.size; i++)
+  // Whether there are parts of each column, as long as the records are many, and the other arrays are.
+  bool fit(int64_t rows, int64_t kept, int64_t starts, int64_t lengths) const {
+    const int64_t columns = about.size;
+    if (parts.size != PARTS * columns || kept != columns * rows || starts != rows || lengths != rows) return false;
+    for (int64_t i = 0; i < columns; i++)
       if (!(*this)[i].fits(rows)) return false;
     return true;
   }
 };
 
-#define RM_BY_WAY(way, function, ...)                                   \
-  (way == ONE_INT         ? function<ONE_INT>(__VA_ARGS__)        \
-   : way == INTS          ? function<INTS>(__VA_ARGS__)           \
-   : way == CONSTANT_SIZE ? function<CONSTANT_SIZE>(__VA_ARGS__)  \
-   : way == FLOATS        ? function<FLOATS>(__VA_ARGS__)         \
-   : way == ONE_TEXT      ? function<ONE_TEXT>(__VA_ARGS__)       \
-   : way == MESSAGE       ? function<MESSAGE>(__VA_ARGS__)        \
-                             : function<TEXTS>(__VA_ARGS__))
+// By way.
+constexpr decltype(&add_sizes<ONE_INT>) ADD_SIZES[] = {
+    add_sizes<ONE_INT>, add_sizes<INTS>, add_sizes<CONSTANT_SIZE>, add_sizes<FLOATS>,
+    add_sizes<ONE_TEXT>, add_sizes<TEXTS>, add_sizes<MESSAGE>};
+constexpr decltype(&put_entries<ONE_INT>) PUT_ENTRIES[] = {
+    put_entries<ONE_INT>, put_entries<INTS>, put_entries<CONSTANT_SIZE>, put_entries<FLOATS>,
+    put_entries<ONE_TEXT>, put_entries<TEXTS>, put_entries<MESSAGE>};
 
 }  // namespace
 
@@ -240,16 +227,14 @@ int64_t rm_size_examples(Span<const ExampleColumn> columns, Span<const ByteSpan>
                          Span<int64_t> sizes, Span<int64_t> starts, Span<int64_t> lengths) {
   const Columns all{columns, parts};
   const int64_t rows = sizes.size;
-  if (parts.size != PARTS * columns.size || starts.size != rows || lengths.size != rows ||
-      kept.size != columns.size * rows || !all.fit(rows))
-    return BOUNDS;
+  if (!all.fit(rows, kept.size, starts.size, lengths.size)) return BOUNDS;
   int64_t at = 0;
   for (int64_t first = 0; first < rows; first += BLOCK_ROWS) {
     const int64_t last = min(first + BLOCK_ROWS, rows);
     for (int64_t row = first; row < last; row++) sizes[row] = 0;
     for (int64_t i = 0; i < columns.size; i++) {
       const Column column = all[i];
-      if (!RM_BY_WAY(column.way, add_sizes, column, first, last, sizes.data, kept.data + i * rows)) return BOUNDS;
+      if (!ADD_SIZES[column.way](column, first, last, sizes.data, kept.data + i * rows)) return BOUNDS;
     }
     for (int64_t row = first; row < last; row++) {
       starts[row] = at;
@@ -260,27 +245,22 @@ int64_t rm_size_examples(Span<const ExampleColumn> columns, Span<const ByteSpan>
   return at;
 }
 
-int64_t rm_write_examples(Span<const ExampleColumn> columns, Span<const ByteSpan> parts, Span<const int64_t> kept,
-                          Span<const int64_t> sizes, Span<const int64_t> starts, Span<const int64_t> lengths,
-                          Span<uint8_t> out, Span<uint32_t> crcs) {
+int64_t rm_write_examples(Span<const ExampleColumn> columns, Span<const ByteSpan> parts, IntSpan kept, IntSpan sizes,
+                          IntSpan starts, IntSpan lengths, Span<uint8_t> out, Span<uint32_t> crcs) {
   const Columns all{columns, parts};
   const int64_t rows = sizes.size;
-  if (parts.size != PARTS * columns.size || starts.size != rows || lengths.size != rows ||
-      crcs.size != rows || kept.size != columns.size * rows || !all.fit(rows))
-    return BOUNDS;
+  if (crcs.size != rows || !all.fit(rows, kept.size, starts.size, lengths.size)) return BOUNDS;
   uint8_t *places[BLOCK_ROWS];
   for (int64_t first = 0, last; first < rows; first = last) {
     for (last = first; last < rows && last - first < BLOCK_ROWS; last++) {
       if (!ByteSpan{out.data, out.size - FRAME_BYTES - CHUNK_BYTES}.holds(starts[last], lengths[last])) return BOUNDS;
       if (last > first && starts[last] + lengths[last] - starts[first] > BLOCK_BYTES) break;
-      uint8_t *const payload = out.data + starts[last] + HEADER_BYTES;
-      *payload = FIELD_1;
-      places[last - first] = put_varint(payload + 1, static_cast<uint64_t>(sizes[last]));
+      places[last - first] = put_length(out.data + starts[last] + HEADER_BYTES, FIELD_1, sizes[last]);
     }
     for (int64_t i = 0; i < columns.size; i++) {
       const Column column = all[i];
-      if (!RM_BY_WAY(column.way, put_entries, column, first, last, kept.data + i * rows, out.data + out.size, places))
-        return BOUNDS;
+      const int64_t *const known = kept.data + i * rows;
+      if (!PUT_ENTRIES[column.way](column, first, last, known, out.data + out.size, places)) return BOUNDS;
     }
     for (int64_t row = first; row < last; row++) {
       uint8_t *const frame = out.data + starts[row];

@@ -1,31 +1,32 @@
-// Messages of tf.train.Example and SequenceExample in their plain form: each part once and in order, entries of the maps
-// with a key and then a value, one list in a Feature, its numbers in one packed run. All that is written otherwise is
-// unusual, and left to protobuf.
-#ifndef RECORDMILL_FEATURES_H
-#define RECORDMILL_FEATURES_H
+// Messages of tf.train.Example and SequenceExample in their plain form: each part once and in order, entries of the
+// maps with a key and then a value, one list in a Feature, its numbers in one packed run. All that is written otherwise
+// is unusual, and left to protobuf.
+#pragma once
 
 #include "wire.h"
 
 namespace rm {
-
-enum { FIELD_1 = 0x0A, FIELD_2 = 0x12, FIELD_3 = 0x1A };               // tags of length-delimited fields
-enum { BYTES_TAG = FIELD_1, FLOAT_TAG = FIELD_2, INT64_TAG = FIELD_3 };  // of the list in a Feature
 
 // The next length-delimited field with this tag of [at, end), at < end.
 RM_INLINE ByteRange next_field(const uint8_t *at, const uint8_t *end, uint8_t tag) {
   return RM_LIKELY(*at == tag) ? read_content(at + 1, end) : NO_RANGE;
 }
 
+// Calls visit(content) for each field 1 in the list, up to a call that gives false; whether there is nothing else, and
+// all were visited.
+template <typename Visit>
+RM_INLINE bool each_field(ByteRange list, Visit visit) {
+  for (const uint8_t *at = list.at; at < list.end;) {
+    const ByteRange field = next_field(at, list.end, FIELD_1);
+    if (!field.is_there() || !visit(field)) return false;
+    at = field.end;
+  }
+  return true;
+}
+
 // The values in a Feature's list: byte strings with tags and lengths, or the content of a packed run.
 RM_INLINE ByteRange plain_values(ByteRange list, uint8_t tag) {
-  if (tag == BYTES_TAG) {
-    for (const uint8_t *at = list.at; at < list.end;) {
-      const ByteRange value = next_field(at, list.end, FIELD_1);
-      if (!value.is_there()) return NO_RANGE;
-      at = value.end;
-    }
-    return list;
-  }
+  if (tag == BYTES_TAG) return each_field(list, [](ByteRange) { return true; }) ? list : NO_RANGE;
   if (list.size() == 0) return list;
   const ByteRange run = next_field(list.at, list.end, FIELD_1);
   return run.end != list.end || (tag == FLOAT_TAG && run.size() % 4 != 0) ? NO_RANGE : run;
@@ -50,12 +51,7 @@ inline bool is_plain_feature(ByteRange feature, bool is_thorough) {
 
 // Whether it is a FeatureList of plain Features.
 inline bool are_plain_steps(ByteRange list, bool is_thorough) {
-  for (const uint8_t *at = list.at; at < list.end;) {
-    const ByteRange step = next_field(at, list.end, FIELD_1);
-    if (!step.is_there() || !is_plain_feature(step, is_thorough)) return false;
-    at = step.end;
-  }
-  return true;
+  return each_field(list, [&](ByteRange step) { return is_plain_feature(step, is_thorough); });
 }
 
 // An entry of a map. value: empty at the end of the key where there is none: a Feature without a list.
@@ -77,6 +73,148 @@ RM_INLINE Entry next_entry(const uint8_t *at, const uint8_t *end) {
   return {NO_RANGE, NO_RANGE};
 }
 
-}  // namespace rm
+// Calls visit(part, map) for the maps of a message, of parts 1 to `most`, each of which comes once and in order, up to
+// a reason that it gives; gives that, UNUSUAL where it stops for another, or 0.
+template <typename Visit>
+RM_INLINE int64_t each_map(ByteRange message, int64_t most, Visit visit) {
+  int64_t last = 0;
+  for (const uint8_t *at = message.at; at < message.end;) {
+    const int64_t part = *at == FIELD_1 ? 1 : *at == FIELD_2 ? 2 : 0;
+    const ByteRange map = read_content(at + 1, message.end);
+    if (part <= last || part > most || !map.is_there()) return UNUSUAL;
+    if (const int64_t reason = visit(part, map)) return reason;
+    last = part;
+    at = map.end;
+  }
+  return 0;
+}
 
-#endif
+// A key with what it is compared by. part: of the message, 1 or 2.
+struct Key {
+  const uint8_t *at;
+  int64_t size, part;
+  uint64_t first, last;
+
+  // Up to limit memory can be read.
+  RM_INLINE Key(ByteRange name, int64_t part, const uint8_t *limit) : at(name.at), size(name.size()), part(part), first(0) {
+    if (size >= 8) first = load<uint64_t>(at);
+    else if (limit - at >= 8) first = load<uint64_t>(at) & ((uint64_t{1} << (8 * size)) - 1);
+    else
+      for (int64_t i = 0; i < size; i++) first |= static_cast<uint64_t>(at[i]) << (8 * i);
+    last = size > 8 ? load<uint64_t>(at + size - 8) : first;
+  }
+};
+
+// A table of feature names: a key's bytes in, the number of its slot out; names are added as they turn up.
+//
+// A name is found by a hash of all its bytes, and compared by its length and its first and last eight bytes; only names
+// of more than 16 bytes are compared further. Before the table is asked stands a prediction: the name that came after
+// the previous one last time, which in files of one program is right nearly always.
+//
+// It lies in one array of Python's: a head, slots, places (slot numbers by hash, -1 where free), the names' bytes.
+class Names {
+ public:
+  struct Slot {
+    int64_t text, size, part, next;  // next: the one that is predicted after it
+    uint64_t first, last;
+  };
+  static constexpr int64_t NONE = -1;
+
+  // Nothing but fits() and clear() may be called before one of these.
+  explicit Names(Span<int64_t> table) : head_(reinterpret_cast<Head *>(table.data)), size_(table.size) {}
+  // The numbers that a table needs for so many names, and so many bytes of names.
+  static int64_t room(int64_t names, int64_t text_bytes) {
+    return HEAD + (names + 1) * SLOT + places_for(names) / 2 + (text_bytes + 7) / 8;
+  }
+  // Makes an empty table; slot 0 stands for the beginning of a record.
+  void clear(int64_t names, int64_t text_bytes) {
+    *head_ = {names + 1, places_for(names), text_bytes, 1, 0};
+    find_parts();
+    memset(slots_, 0, static_cast<size_t>(head_->slots) * sizeof(Slot));
+    slots_[0].size = -1;  // no name has this length
+    memset(places_, 0xFF, static_cast<size_t>(head_->places) * sizeof(int32_t));
+  }
+  // Whether all of the table lies in the array.
+  bool fits() {
+    const int64_t most = int64_t{1} << 31;
+    if (size_ < HEAD || head_->slots < 1 || head_->slots > most || head_->text < 0 || head_->text > most) return false;
+    if (head_->places != places_for(head_->slots - 1) || size_ < room(head_->slots - 1, head_->text)) return false;
+    if (head_->used < 1 || head_->used > head_->slots || head_->used_text < 0 || head_->used_text > head_->text) return false;
+    find_parts();
+    const ByteSpan text{text_, head_->used_text};
+    for (int64_t i = 0; i < head_->used; i++) {
+      const Slot &slot = slots_[i];
+      if (slot.next < 0 || slot.next >= head_->used || !text.holds(slot.text, max(slot.size, int64_t{0}))) return false;
+    }
+    for (int64_t i = 0; i < head_->places; i++)
+      if (places_[i] >= head_->used) return false;
+    return true;
+  }
+  int64_t slots() const { return head_->slots; }
+  int64_t used() const { return head_->used; }
+  const Slot &operator[](int64_t index) const { return slots_[index]; }
+  // Where the bytes of a name stand in the array.
+  int64_t text_at(int64_t index) const { return text_ + slots_[index].text - reinterpret_cast<uint8_t *>(head_); }
+
+  // The slot predicted after the previous one if it has this name, else NONE.
+  RM_INLINE int64_t predicted(int64_t previous, const Key &key) const {
+    const int64_t slot = slots_[previous].next;
+    return is_name(slots_[slot], key) ? slot : NONE;
+  }
+  // The slot of the key, where the prediction has failed; 0 if there is no room for it, NONE if it is not UTF-8.
+  __attribute__((noinline)) int64_t find(int64_t previous, Key key) {
+    if (find_bad_utf8(key.at, 0, key.size) >= 0) return NONE;
+    const int64_t slot = max(add(key), int64_t{0});
+    slots_[previous].next = slot;
+    return slot;
+  }
+  // The slot of the key, added if it is new; NONE if there is no room for it.
+  int64_t add(const Key &key) {
+    uint64_t hash = (key.first * GOLDEN) ^ (key.last * MIX_2 >> 7) ^ (static_cast<uint64_t>(2 * key.size + key.part) * GOLDEN);
+    for (int64_t i = 8; i < key.size - 8; i += 8) hash = (hash ^ hash >> 31 ^ load<uint64_t>(key.at + i)) * MIX_2;
+    const uint64_t mask = static_cast<uint64_t>(head_->places - 1);
+    uint64_t place = (hash ^ hash >> 29) & mask;
+    for (; places_[place] >= 0; place = (place + 1) & mask)
+      if (is_name(slots_[places_[place]], key)) return places_[place];
+    if (head_->used >= head_->slots || key.size > head_->text - head_->used_text) return NONE;
+    const int64_t text = head_->used_text, slot = head_->used++;
+    head_->used_text += key.size;
+    memcpy(text_ + text, key.at, static_cast<size_t>(key.size));
+    slots_[slot] = {text, key.size, key.part, 0, key.first, key.last};
+    places_[place] = static_cast<int32_t>(slot);
+    return slot;
+  }
+
+ private:
+  struct Head {
+    int64_t slots, places, text, used, used_text;
+  };
+  static constexpr int64_t HEAD = sizeof(Head) / 8, SLOT = sizeof(Slot) / 8;
+  static constexpr uint64_t MIX_2 = 0xD65860A4C70593B1u;  // any odd number
+
+  void find_parts() {
+    slots_ = reinterpret_cast<Slot *>(reinterpret_cast<int64_t *>(head_) + HEAD);
+    places_ = reinterpret_cast<int32_t *>(slots_ + head_->slots);
+    text_ = reinterpret_cast<uint8_t *>(places_ + head_->places);
+  }
+  // At least twice as many as names: there is always a free one.
+  static int64_t places_for(int64_t names) {
+    int64_t places = 64;
+    while (places < 2 * names) places *= 2;
+    return places;
+  }
+  RM_INLINE bool is_name(const Slot &slot, const Key &key) const {
+    if (slot.size != key.size || slot.first != key.first || slot.last != key.last || slot.part != key.part) return false;
+    for (int64_t i = 8; i < key.size - 8; i += 8)
+      if (load<uint64_t>(text_ + slot.text + i) != load<uint64_t>(key.at + i)) return false;
+    return true;
+  }
+
+  Head *head_;
+  int64_t size_;
+  Slot *slots_ = nullptr;
+  int32_t *places_ = nullptr;
+  uint8_t *text_ = nullptr;
+};
+
+}  // namespace rm

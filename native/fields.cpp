@@ -1,6 +1,6 @@
 // Columns of text fields: what they are (`infer`), and their values as Arrow holds them.
 #include "numbers.h"
-#include "utf8.h"
+#include "masks.h"
 
 namespace rm {
 namespace {
@@ -8,16 +8,13 @@ namespace {
 // The texts that stand for a null: token i is data[ends[i - 1], ends[i]).
 struct Tokens {
   ByteSpan data;
-  Span<const int64_t> ends;
-  uint64_t sizes;  // bit n: one of them has n bytes; bit 63: or 63 and more
+  IntSpan ends;
+  uint64_t sizes = 0;  // bit n: one of them has n bytes; bit 63: or 63 and more
 
   bool is_valid() {
-    int64_t start = 0;
-    sizes = 0;
-    for (int64_t i = 0; i < ends.size; i++) {
+    for (int64_t i = 0, start = 0; i < ends.size; start = ends[i++]) {
       if (ends[i] < start || ends[i] > data.size) return false;
       sizes |= uint64_t{1} << min<int64_t>(ends[i] - start, 63);
-      start = ends[i];
     }
     return true;
   }
@@ -25,11 +22,10 @@ struct Tokens {
   // Which token a text is; -1 if it is a value.
   RM_INLINE int64_t index_of(Text text) const {
     if (RM_LIKELY(!(sizes >> min<int64_t>(text.size(), 63) & 1))) return -1;
-    int64_t start = 0;
-    for (int64_t i = 0; i < ends.size; start = ends[i++])
-      if (ends[i] - start == text.size() &&
-          (text.size() == 0 || !memcmp(data.data + start, text.data + text.start, text.size())))
-        return i;
+    for (int64_t i = 0, start = 0; i < ends.size; start = ends[i++]) {
+      if (ends[i] - start != text.size()) continue;
+      if (text.size() == 0 || !memcmp(data.data + start, text.data + text.start, text.size())) return i;
+    }
     return -1;
   }
 };
@@ -39,10 +35,6 @@ struct Fields {
   ByteSpan data;
   Span<const int32_t> starts, infos;
   Tokens tokens;
-
-  Fields(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
-         Span<const int64_t> token_ends)
-      : data(data), starts(starts), infos(infos), tokens{tokens, token_ends, 0} {}
 
   bool is_valid() { return starts.size == infos.size && tokens.is_valid(); }
   // A field; false if it lies outside of the data.
@@ -123,8 +115,7 @@ struct Booleans {
   using Value = uint8_t;
 
   RM_INLINE int64_t parse(Text text, Value &value) const {
-    int found = truth(text);
-    if (found < 0 && text.size() == 1 && (text[0] | 1) == '1') found = text[0] - '0';
+    const int found = text.size() == 1 && (text[0] | 1) == '1' ? text[0] - '0' : truth(text);
     if (found < 0) return WRONG_TYPE;
     value = static_cast<uint8_t>(found);
     return FITS;
@@ -137,22 +128,18 @@ struct Timestamps {
   int64_t nanos_per_unit;
   bool is_aware;
 
-  RM_INLINE int64_t fault(const Timestamp &time) const {
+  RM_INLINE int64_t convert(const Timestamp &time, Value &value) const {
     if (time.unit == 0) return WRONG_TYPE;
     if (time.has_zone != is_aware) return time.has_zone ? HAS_ZONE : NO_ZONE;
     if (time.nanos % nanos_per_unit != 0) return TOO_FINE;
-    return nanos_per_unit == 1 && (time.classes() & BEYOND_NANOS_CLASS) ? BEYOND_RANGE : FITS;
+    if (nanos_per_unit == 1 && (time.classes() & BEYOND_NANOS_CLASS)) return BEYOND_RANGE;
+    value = time.seconds * (1'000'000'000 / nanos_per_unit) + time.nanos / nanos_per_unit;
+    return FITS;
   }
-  RM_INLINE int64_t parse(Text text, Value &value) const {
-    const Timestamp time = scan_timestamp(text);
-    const int64_t found = fault(time);
-    if (found == FITS) value = time.seconds * (1'000'000'000 / nanos_per_unit) + time.nanos / nanos_per_unit;
-    return found;
-  }
+  RM_INLINE int64_t parse(Text text, Value &value) const { return convert(scan_timestamp(text), value); }
   RM_INLINE Class infer(Text text, Value &value, int64_t) const {
     const Timestamp time = scan_timestamp(text);
-    value = time.seconds * (1'000'000'000 / nanos_per_unit) + time.nanos / nanos_per_unit;
-    return {fault(time) == FITS ? time.classes() : 0, NO_LOSS};
+    return {convert(time, value) == FITS ? time.classes() : 0, NO_LOSS};
   }
 };
 
@@ -179,9 +166,9 @@ RM_INLINE int64_t visit_kind(const FieldType &type, Visit visit) {
 }  // namespace
 
 int64_t rm_parse_fields(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
-                        Span<const int64_t> token_ends, const FieldType &type, Span<uint8_t> values,
-                        Span<uint8_t> valid, Span<uint8_t> fault, FieldTotals &totals) {
-  Fields fields(data, starts, infos, tokens, token_ends);
+                        IntSpan token_ends, const FieldType &type, Span<uint8_t> values, Span<uint8_t> valid,
+                        Span<uint8_t> fault, FieldTotals &totals) {
+  Fields fields{data, starts, infos, {tokens, token_ends}};
   if (!fields.is_valid() || fault.size < starts.size || (token_ends && valid.size < starts.size)) return BOUNDS;
   totals = {};
   return visit_kind(type, [&](auto kind) -> int64_t {
@@ -208,9 +195,9 @@ int64_t rm_parse_fields(ByteSpan data, Span<const int32_t> starts, Span<const in
 }
 
 int64_t rm_infer_fields(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
-                        Span<const int64_t> token_ends, const FieldType &type, ColumnCounts &counts,
-                        Span<int64_t> null_counts, Span<uint8_t> values, Span<uint8_t> valid, FieldTotals &totals) {
-  Fields fields(data, starts, infos, tokens, token_ends);
+                        IntSpan token_ends, const FieldType &type, ColumnCounts &counts, Span<int64_t> null_counts,
+                        Span<uint8_t> values, Span<uint8_t> valid, FieldTotals &totals) {
+  Fields fields{data, starts, infos, {tokens, token_ends}};
   if (!fields.is_valid() || null_counts.size < token_ends.size || (valid && valid.size < starts.size)) return BOUNDS;
   totals = {};
   return visit_kind(type, [&](auto kind) -> int64_t {
@@ -224,12 +211,8 @@ int64_t rm_infer_fields(ByteSpan data, Span<const int32_t> starts, Span<const in
       if (const int64_t token = fields.tokens.index_of(text); token >= 0) {
         totals.nulls++;
         if (valid) valid[row] = 0;
-        if (fields.is_quoted(row)) {  // a value, if the column is text
-          counts.values++;
-          counts.soft_nulls++;
-        } else {
-          null_counts[token]++;
-        }
+        const bool is_soft = fields.is_quoted(row);  // a value, if the column is text
+        counts.values += is_soft, counts.soft_nulls += is_soft, null_counts[token] += !is_soft;
       } else {
         const Class found = kind.infer(text, value, counts.classes);
         if (!found.bits) return row;
@@ -246,9 +229,9 @@ int64_t rm_infer_fields(ByteSpan data, Span<const int32_t> starts, Span<const in
 }
 
 int64_t rm_parse_texts(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
-                       Span<const int64_t> token_ends, Span<int64_t> offsets, Span<uint8_t> out, Span<uint8_t> valid,
+                       IntSpan token_ends, Span<int64_t> offsets, Span<uint8_t> out, Span<uint8_t> valid,
                        Span<uint8_t> fault, FieldTotals &totals) {
-  Fields fields(data, starts, infos, tokens, token_ends);
+  Fields fields{data, starts, infos, {tokens, token_ends}};
   if (!fields.is_valid() || offsets.size < starts.size + 1 || valid.size < starts.size) return BOUNDS;
   if (fault && fault.size < starts.size) return BOUNDS;
   totals = {};
@@ -262,8 +245,7 @@ int64_t rm_parse_texts(ByteSpan data, Span<const int32_t> starts, Span<const int
       totals.nulls++;
     } else {
       if (text.size() > out.size - into) return BOUNDS;
-      copy_text(out, into, data, text.start, text.size());
-      into += text.size();
+      into = copy_text(out, into, data, text.start, text.size());
     }
     offsets[row + 1] = into;
   }

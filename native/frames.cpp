@@ -6,34 +6,41 @@ namespace {
 
 RM_INLINE uint64_t digest_word(uint64_t digest, uint64_t word) { return half_mixed(digest ^ word * GOLDEN); }
 
+// Calls visit(frame, length, number) for the frames from scan.at on of a file, or of data, that has `left` bytes, up to
+// the first that is not GOOD, or whose header is not in the window, or that is one too many; gives how many there are,
+// and moves scan.at.
+template <typename Scan, typename Visit>
+RM_INLINE int64_t walk_frames(ByteSpan window, int64_t left, Scan &scan, bool final, int64_t room, Visit visit) {
+  int64_t at = scan.at, count = 0;
+  int code = GOOD;
+  for (; at < left; count++) {
+    const uint8_t *const frame = window.data + at;
+    const bool is_here = count < room && (at <= window.size - HEADER_BYTES || left - at < HEADER_BYTES);
+    code = is_here ? frame_fault(frame, left - at, scan.max_record_bytes, final) : MORE;
+    if (code == GOOD) code = visit(frame, load<int64_t>(frame), count);
+    if (code != GOOD) break;
+    at += load<int64_t>(frame) + FRAME_BYTES;
+  }
+  scan.at = at, scan.code = code;
+  return count;
+}
+
 }  // namespace
 
-int64_t rm_frame(ByteSpan data, Span<const int64_t> offsets, Span<uint8_t> out, Span<int64_t> starts,
-                 Span<int64_t> lengths, Span<uint32_t> crcs) {
+int64_t rm_frame(ByteSpan data, IntSpan offsets, Span<uint8_t> out, Span<int64_t> starts, Span<int64_t> lengths,
+                 Span<uint32_t> crcs) {
   const int64_t count = starts.size;
   if (offsets.size != count + 1 || lengths.size != count || crcs.size != count) return BOUNDS;
   int64_t at = 0;
   for (int64_t i = 0; i < count; i++) {
     const int64_t start = offsets[i], length = offsets[i + 1] - start;
-    if (!data.holds(start, length)) return BOUNDS;
-    if (length > out.size - at - FRAME_BYTES) return BOUNDS;
+    if (!data.holds(start, length) || length > out.size - at - FRAME_BYTES) return BOUNDS;
     copy_short(out.data + at + HEADER_BYTES, data.data + start, length);
-    starts[i] = at;
-    lengths[i] = length;
+    starts[i] = at, lengths[i] = length;
     crcs[i] = put_frame(out.data + at, length);
     at += length + FRAME_BYTES;
   }
   return at;
-}
-
-int64_t rm_close_frames(Span<uint8_t> data, Span<const int64_t> starts, Span<const int64_t> lengths,
-                        Span<uint32_t> crcs) {
-  if (lengths.size != starts.size || crcs.size != starts.size) return BOUNDS;
-  for (int64_t i = 0; i < starts.size; i++) {
-    if (!ByteSpan{data.data, data.size - FRAME_BYTES}.holds(starts[i], lengths[i])) return BOUNDS;
-    crcs[i] = put_frame(data.data + starts[i], lengths[i]);
-  }
-  return starts.size;
 }
 
 int64_t rm_frame_fault(ByteSpan data, int64_t at, int64_t max_record_bytes, int64_t final) {
@@ -43,71 +50,43 @@ int64_t rm_frame_fault(ByteSpan data, int64_t at, int64_t max_record_bytes, int6
 
 int64_t rm_scan_frames(ByteSpan data, FrameScan &scan, Span<int64_t> starts, Span<int64_t> lengths,
                        Span<uint32_t> crcs) {
-  int64_t at = scan.at, count = 0;
-  if (at < 0 || at > data.size || lengths.size != starts.size || crcs.size != starts.size) return BOUNDS;
-  int code = GOOD;
-  for (; at < data.size; count++) {
-    code = count == starts.size ? MORE
-                                : frame_fault(data.data + at, data.size - at, scan.max_record_bytes, scan.final != 0);
-    if (code != GOOD) break;
-    const int64_t length = load<int64_t>(data.data + at);
-    uint32_t crc = 0;
-    if (scan.check) {
-      crc = crc32c(0, data.data + at + HEADER_BYTES, length);
-      if (unmasked(load<uint32_t>(data.data + at + HEADER_BYTES + length)) != crc) {
-        code = PAYLOAD_CRC;
-        break;
-      }
-    }
-    starts[count] = at;
-    lengths[count] = length;
-    crcs[count] = crc;
-    at += length + FRAME_BYTES;
-  }
+  if (scan.at < 0 || scan.at > data.size || lengths.size != starts.size || crcs.size != starts.size) return BOUNDS;
+  const auto visit = [&](const uint8_t *frame, int64_t length, int64_t count) {
+    const uint32_t crc = scan.check ? crc32c(0, frame + HEADER_BYTES, length) : 0;
+    if (scan.check && load<uint32_t>(frame + HEADER_BYTES + length) != masked(crc)) return PAYLOAD_CRC;
+    starts[count] = frame - data.data, lengths[count] = length, crcs[count] = crc;
+    return GOOD;
+  };
+  const int64_t count = walk_frames(data, data.size, scan, scan.final != 0, starts.size, visit);
   // a frame that is cut off is no fault of a scan that isn't final
-  scan.code = code == MORE && count < starts.size ? GOOD : code;
-  scan.at = at;
+  if (scan.code == MORE && count < starts.size) scan.code = GOOD;
   return count;
 }
 
 int64_t rm_hop_frames(ByteSpan data, FrameHop &hop, Span<int64_t> starts, Span<uint64_t> digest) {
-  const int64_t lead = hop.lead;
-  if (lead < 0 || lead > data.size || digest.size != 1) return BOUNDS;
-  const uint8_t *const window = data.data + lead;
-  const int64_t size = data.size - lead;
-  int64_t at = 0, count = 0;
-  int code = GOOD;
-  for (; at < hop.left; count++) {
-    const bool is_here = at <= size - HEADER_BYTES || hop.left - at < HEADER_BYTES;
-    code = !is_here || count == starts.size ? MORE
-                                            : frame_fault(window + at, hop.left - at, hop.max_record_bytes, true);
-    if (code != GOOD) break;
-    if (lead + at >= FOOTER_BYTES) digest[0] = digest_word(digest[0], load<uint32_t>(window + at - FOOTER_BYTES));
-    const int64_t length = load<int64_t>(window + at);
+  if (hop.lead < 0 || hop.lead > data.size || digest.size != 1) return BOUNDS;
+  const ByteSpan window{data.data + hop.lead, data.size - hop.lead};
+  const auto add_footer = [&](const uint8_t *end) {
+    if (end - data.data >= FOOTER_BYTES) digest[0] = digest_word(digest[0], load<uint32_t>(end - FOOTER_BYTES));
+  };
+  hop.at = 0;
+  const int64_t count = walk_frames(window, hop.left, hop, true, starts.size, [&](auto frame, auto length, auto i) {
+    add_footer(frame);
     digest[0] = digest_word(digest[0], static_cast<uint64_t>(length));
-    starts[count] = at;
-    at += length + FRAME_BYTES;
-  }
-  hop.at = at;
-  hop.code = code;
+    starts[i] = frame - window.data;
+    return GOOD;
+  });
+  if (hop.at == hop.left && hop.at <= window.size) add_footer(window.data + hop.at);
   return count;
 }
 
-int64_t rm_digest_frames(ByteSpan data, Span<const int64_t> starts, Span<const int64_t> lengths,
-                         Span<uint64_t> digest) {
+int64_t rm_digest_frames(ByteSpan data, IntSpan starts, IntSpan lengths, Span<uint64_t> digest) {
   if (lengths.size != starts.size || digest.size != 1) return BOUNDS;
   for (int64_t i = 0; i < starts.size; i++) {
-    const int64_t length = lengths[i];
-    if (length < 0 || !ByteSpan{data.data, data.size - FRAME_BYTES}.holds(starts[i], length)) return BOUNDS;
-    const uint64_t found = digest_word(digest[0], static_cast<uint64_t>(length));
-    digest[0] = digest_word(found, load<uint32_t>(data.data + starts[i] + HEADER_BYTES + length));
+    if (!ByteSpan{data.data, data.size - FRAME_BYTES}.holds(starts[i], lengths[i])) return BOUNDS;
+    const uint64_t found = digest_word(digest[0], static_cast<uint64_t>(lengths[i]));
+    digest[0] = digest_word(found, load<uint32_t>(data.data + starts[i] + HEADER_BYTES + lengths[i]));
   }
-  return 0;
-}
-
-int64_t rm_digest_word(Span<uint64_t> digest, int64_t word) {
-  if (digest.size != 1) return BOUNDS;
-  digest[0] = digest_word(digest[0], static_cast<uint64_t>(word));
   return 0;
 }
 
@@ -116,26 +95,23 @@ int64_t rm_next_frame(ByteSpan data, int64_t at, int64_t max_record_bytes, int64
   for (; at <= data.size - HEADER_BYTES; at++) {
     const int64_t length = load<int64_t>(data.data + at);
     if (length < 0 || length > max_record_bytes || (whole && length > data.size - at - FRAME_BYTES)) continue;
-    if (unmasked(load<uint32_t>(data.data + at + 8)) == crc32c_of_word(static_cast<uint64_t>(length))) return at;
+    if (load<uint32_t>(data.data + at + 8) == masked(crc32c_of_word(static_cast<uint64_t>(length)))) return at;
   }
   return data.size;
 }
 
-int64_t rm_copy_spans(Span<const ByteSpan> blocks, Span<const int32_t> which, Span<const int64_t> starts,
-                      Span<const int64_t> sizes, Span<const int64_t> targets, Span<uint8_t> out) {
-  constexpr int64_t AHEAD = 8;            // spans whose bytes are asked for before they are copied
-  constexpr int64_t ASKED_BYTES = 1024;   // of each: the processor goes on by itself
-  constexpr int64_t LINE_BYTES = 64;
+int64_t rm_copy_spans(Span<const ByteSpan> blocks, Span<const int32_t> which, IntSpan starts, IntSpan sizes,
+                      IntSpan targets, Span<uint8_t> out) {
+  constexpr int64_t AHEAD = 8;  // spans whose bytes are asked for before they are copied
+  constexpr int64_t ASKED_BYTES = 1024, LINE_BYTES = 64;  // of each: the processor goes on by itself
   const int64_t count = starts.size;
-  if (sizes.size != count || targets.size != count || (which ? which.size != count : blocks.size != 1))
-    return BOUNDS;
+  if (sizes.size != count || targets.size != count || (which ? which.size != count : blocks.size != 1)) return BOUNDS;
   for (int64_t i = 0; i < count; i++) {
     const int64_t block = which ? which[i] : 0, size = sizes[i];
-    if (block < 0 || block >= blocks.size || !out.holds(targets[i], size)) return BOUNDS;
+    if (!blocks.holds(block) || !out.holds(targets[i], size)) return BOUNDS;
     if (!blocks[block].holds(starts[i], size)) return i;
-    const int64_t next = i + AHEAD;
-    const int64_t from = next >= count ? -1 : which ? which[next] : 0;
-    if (from >= 0 && from < blocks.size) {
+    const int64_t next = i + AHEAD, from = next >= count ? -1 : which ? which[next] : 0;
+    if (blocks.holds(from)) {
       const uintptr_t address = reinterpret_cast<uintptr_t>(blocks[from].data) + static_cast<uintptr_t>(starts[next]);
       for (int64_t line = 0; line < min(sizes[next], ASKED_BYTES); line += LINE_BYTES)
         __builtin_prefetch(reinterpret_cast<const void *>(address + static_cast<uintptr_t>(line)));

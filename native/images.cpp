@@ -23,71 +23,58 @@ JpegFacts walk_jpeg(ByteSpan image) {
   const uint8_t *const data = image.data;
   const int64_t size = image.size;
   JpegFacts facts = {};
-  const auto stop = [&](int64_t code) {
-    facts.code = code;
-    return facts;
-  };
+  const auto stop = [&](int64_t code) { return facts.code = code, facts; };
   if (size < 3 || data[0] != 0xFF || data[1] != 0xD8 || data[2] != 0xFF) return stop(JPEG_OTHER);
   bool has_frame = false;
   for (int64_t at = 2;;) {
     facts.place = at = next_marker(data, at, size);  // stray bytes between segments are skipped as libjpeg does
     if (size - at < 2) return stop(JPEG_NO_END);
     const uint8_t marker = data[at + 1];
-    if ((marker >= 0xD0 && marker <= 0xD7) || marker == 0x01) {  // RSTn, TEM: markers without a segment
-      at += 2;
-      continue;
-    }
+    at += 2;
+    if ((marker >= 0xD0 && marker <= 0xD7) || marker == 0x01) continue;  // RSTn, TEM: markers without a segment
     if (marker == 0xD9) return stop(!has_frame ? JPEG_NO_FRAME : !facts.scans ? JPEG_NO_SCAN : JPEG_GOOD);
     if (marker == 0xD8) return stop(JPEG_TWICE);
-    if (size - at < 4) return stop(JPEG_CUT);
-    const int64_t length = load_big16(data + at + 2);
+    if (size - at < 2) return stop(JPEG_CUT);
+    const int64_t length = load_big16(data + at);
     if (length < 2) return stop(JPEG_LENGTH);
-    if (length > size - at - 2) return stop(JPEG_CUT);
+    if (length > size - at) return stop(JPEG_CUT);
     if (marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC) {
       if (has_frame) return stop(JPEG_TWICE);
       has_frame = true;
       if (length < 8) return stop(JPEG_FRAME);
-      facts.marker = marker;
-      facts.bits = data[at + 4];
-      facts.height = load_big16(data + at + 5);
-      facts.width = load_big16(data + at + 7);
-      facts.components = data[at + 9];
-      if (!facts.height || !facts.width || !facts.components || length != 8 + 3 * facts.components)
-        return stop(JPEG_FRAME);
+      facts.marker = marker, facts.bits = data[at + 2], facts.components = data[at + 7];
+      facts.height = load_big16(data + at + 3), facts.width = load_big16(data + at + 5);
+      const int64_t components = facts.components;
+      if (!facts.height || !facts.width || !components || length != 8 + 3 * components) return stop(JPEG_FRAME);
     } else if (marker == 0xDA) {
       if (!has_frame) return stop(JPEG_NO_FRAME);
       facts.scans++;
     }
-    at += 2 + length;
+    at += length;
   }
 }
 
 // A part of an image's lines of numbers, as it stands; no rows where it does not lie in the pixels.
 struct Lines {
-  const uint8_t *first = nullptr;
-  int64_t stride = 0, rows = 0, columns = 0;
+  const uint8_t *first;
+  int64_t stride, rows, columns;
 
-  Lines(ByteSpan pixels, const PixelPart &part) {
-    if (part.line < 1 || !ByteSpan(nullptr, part.line).holds(part.start, part.columns)) return;
-    if (!ByteSpan(nullptr, pixels.size / part.line).holds(part.top, part.rows)) return;
-    first = pixels.data + part.top * part.line + part.start;
-    stride = part.line, rows = part.rows, columns = part.columns;
-  }
   RM_INLINE const uint8_t *operator[](int64_t row) const { return first + row * stride; }
 };
+
+Lines lines_of(ByteSpan pixels, const PixelPart &part) {
+  if (part.line < 1 || !ByteSpan(nullptr, part.line).holds(part.start, part.columns)) return {};
+  if (!ByteSpan(nullptr, pixels.size / part.line).holds(part.top, part.rows)) return {};
+  return {pixels.data + part.top * part.line + part.start, part.line, part.rows, part.columns};
+}
 
 // Where lines of numbers go: rounded to bytes, or as factor * number - offset; no rows where the arrays do not fit.
 struct Output {
   Span<uint8_t> bytes;
   Span<float> floats;
   Span<const float> factor, offset;
-  int64_t rows = 0, width;
-
-  Output(Span<uint8_t> bytes, Span<float> floats, Span<const float> factor, Span<const float> offset)
-      : bytes(bytes), floats(floats), factor(factor), offset(offset), width(factor.size) {
-    const int64_t size = bytes ? bytes.size : floats.size;
-    if (width > 0 && offset.size == width && size % width == 0) rows = size / width;
-  }
+  int64_t width = factor.size, size = bytes ? bytes.size : floats.size;
+  int64_t rows = width > 0 && offset.size == width && size % width == 0 ? size / width : 0;
 
   void put(int64_t row, const float *line) const {
     if (bytes) {
@@ -101,21 +88,20 @@ struct Output {
   }
 };
 
-bool are_below(Span<const uint32_t> places, int64_t size) {
+// Whether there are so many places, with a weight each, and all of them are below a size.
+bool are_below(Span<const uint32_t> places, int64_t count, Span<const float> weights, int64_t size) {
   uint32_t most = 0;
   for (int64_t i = 0; i < places.size; i++) most = max(most, places[i]);
-  return most < size;
+  return most < size && places.size == count && weights.size == count;
 }
 
 }  // namespace
 
-int64_t rm_walk_jpegs(ByteSpan data, Span<const int64_t> ends, Span<JpegFacts> facts) {
+int64_t rm_walk_jpegs(ByteSpan data, IntSpan ends, Span<JpegFacts> facts) {
   if (facts.size != ends.size) return BOUNDS;
-  int64_t start = 0;
-  for (int64_t i = 0; i < ends.size; i++) {
+  for (int64_t i = 0, start = 0; i < ends.size; start = ends[i++]) {
     if (!data.holds(start, ends[i] - start)) return BOUNDS;
     facts[i] = walk_jpeg({data.data + start, ends[i] - start});
-    start = ends[i];
   }
   return 0;
 }
@@ -124,14 +110,12 @@ int64_t rm_resize_bilinear(ByteSpan pixels, const PixelPart &part, Span<const ui
                            Span<const uint32_t> below, Span<const float> down, Span<const uint32_t> lower,
                            Span<const uint32_t> upper, Span<const float> along, Span<const float> factor,
                            Span<const float> offset, Span<float> room, Span<uint8_t> bytes, Span<float> floats) {
-  const Lines lines(pixels, part);
-  const Output out(bytes, floats, factor, offset);
+  const Lines lines = lines_of(pixels, part);
+  const Output out{bytes, floats, factor, offset};
   const int64_t width = out.width;
-  if (lines.rows < 1 || above.size != out.rows || below.size != out.rows || down.size != out.rows) return BOUNDS;
-  if (lower.size != width || upper.size != width || along.size != width) return BOUNDS;
-  if (room.size < 3 * width || room.size - 3 * width < lines.columns) return BOUNDS;
-  if (!are_below(above, lines.rows) || !are_below(below, lines.rows)) return BOUNDS;
-  if (!are_below(lower, lines.columns) || !are_below(upper, lines.columns)) return BOUNDS;
+  if (lines.rows < 1 || room.size < 3 * width || room.size - 3 * width < lines.columns) return BOUNDS;
+  if (!are_below(above, out.rows, down, lines.rows) || !are_below(below, out.rows, down, lines.rows)) return BOUNDS;
+  if (!are_below(lower, width, along, lines.columns) || !are_below(upper, width, along, lines.columns)) return BOUNDS;
   struct Gathered {  // a source line at the columns wanted
     float *numbers;
     int64_t row;
@@ -163,13 +147,13 @@ int64_t rm_resize_antialiased(ByteSpan pixels, const PixelPart &part, Span<const
                               Span<const float> row_weights, Span<const uint32_t> columns,
                               Span<const float> column_weights, Span<const float> factor, Span<const float> offset,
                               Span<float> room, Span<uint8_t> bytes, Span<float> floats) {
-  const Lines lines(pixels, part);
-  const Output out(bytes, floats, factor, offset);
+  const Lines lines = lines_of(pixels, part);
+  const Output out{bytes, floats, factor, offset};
   const int64_t width = out.width;
   if (lines.rows < 1 || out.rows < 1 || rows.size % out.rows || columns.size % width) return BOUNDS;
-  if (row_weights.size != rows.size || column_weights.size != columns.size) return BOUNDS;
   if (room.size < width || room.size - width < lines.columns) return BOUNDS;
-  if (!are_below(rows, lines.rows) || !are_below(columns, lines.columns)) return BOUNDS;
+  if (!are_below(rows, rows.size, row_weights, lines.rows)) return BOUNDS;
+  if (!are_below(columns, columns.size, column_weights, lines.columns)) return BOUNDS;
   float *const line = room.data, *const sums = room.data + width;
   for (int64_t y = 0; y < out.rows; y++) {
     memset(room.data, 0, static_cast<size_t>(width + lines.columns) * sizeof(float));

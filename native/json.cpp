@@ -5,14 +5,17 @@
 //
 // Beyond the RFC, NaN, Infinity and -Infinity are numbers, since Python's json module writes them. A control character,
 // an unknown escape or half a surrogate pair in a string is a fault: none has a UTF-8 form that means the same.
-#include "json.h"
-
 #include "masks.h"
+#include "numbers.h"
 
 namespace rm {
 namespace {
 
 constexpr int64_t DEPTH = JSON_MOST_DEPTH;
+constexpr int EXACT_BYTES = 7;  // every whole number of up to 7 bytes (6 digits and a sign) is exact as float32
+
+int32_t node_of(const JsonValue &value) { return value.head >> 4; }
+int kind_of(const JsonValue &value) { return value.head & 15; }
 
 RM_INLINE int64_t skip_space(ByteSpan data, int64_t at) {
   while (at < data.size && (data[at] == ' ' || data[at] == '\t' || data[at] == '\r')) at++;
@@ -29,12 +32,9 @@ RM_INLINE bool is_plain(uint8_t byte) { return byte >= 0x20 && byte != '"' && by
 constexpr int STRIDE = 32;
 
 RM_INLINE int plain_bytes(const uint8_t *at) {
-  const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(at));
-  const __m256i control = _mm256_cmpeq_epi8(_mm256_min_epu8(bytes, _mm256_set1_epi8(0x1F)), bytes);
-  const __m256i quote = _mm256_cmpeq_epi8(bytes, _mm256_set1_epi8('"'));
-  const __m256i backslash = _mm256_cmpeq_epi8(bytes, _mm256_set1_epi8('\\'));
-  const __m256i found = _mm256_or_si256(control, _mm256_or_si256(quote, backslash));
-  return first_bit(static_cast<uint32_t>(_mm256_movemask_epi8(found)) | uint64_t{1} << STRIDE);
+  const Lanes bytes = load_lanes(at), low = _mm256_min_epu8(bytes, _mm256_set1_epi8(0x1F));
+  const Lanes found = _mm256_or_si256(_mm256_cmpeq_epi8(low, bytes), _mm256_or_si256(equal(bytes, '"'), equal(bytes, '\\')));
+  return first_bit(high_bits(found) | uint64_t{1} << STRIDE);
 }
 #else
 constexpr int STRIDE = 8;
@@ -53,14 +53,10 @@ RM_INLINE int plain_bytes(const uint8_t *at) {
 int hex4(ByteSpan data, int64_t at) {
   if (!data.holds(at, 4)) return -1;
   int value = 0;
-  for (int i = 0; i < 4; i++) {
-    const int byte = data[at + i], letter = byte | 0x20;
-    if (byte >= '0' && byte <= '9')
-      value = value * 16 + byte - '0';
-    else if (letter >= 'a' && letter <= 'f')
-      value = value * 16 + letter - 'a' + 10;
-    else
-      return -1;
+  for (int64_t i = at; i < at + 4; i++) {
+    const int letter = (data[i] | 0x20) - 'a';
+    if (!is_digit(data[i]) && (letter < 0 || letter > 5)) return -1;
+    value = value * 16 + (is_digit(data[i]) ? data[i] - '0' : letter + 10);
   }
   return value;
 }
@@ -74,18 +70,10 @@ struct Escape {
 // The escape whose backslash is at `at`.
 Escape read_escape(ByteSpan data, int64_t at) {
   if (at + 1 >= data.size) return {1, 0, JSON_CUT};
-  switch (data[at + 1]) {
-    case '"': return {2, '"', JSON_OK};
-    case '\\': return {2, '\\', JSON_OK};
-    case '/': return {2, '/', JSON_OK};
-    case 'b': return {2, '\b', JSON_OK};
-    case 'f': return {2, '\f', JSON_OK};
-    case 'n': return {2, '\n', JSON_OK};
-    case 'r': return {2, '\r', JSON_OK};
-    case 't': return {2, '\t', JSON_OK};
-    case 'u': break;
-    default: return {1, 0, JSON_ESCAPE};
-  }
+  constexpr char NAMES[] = "\"\\/bfnrt", MEANT[] = "\"\\/\b\f\n\r\t";
+  for (int i = 0; i < 8; i++)
+    if (data[at + 1] == NAMES[i]) return {2, static_cast<uint8_t>(MEANT[i]), JSON_OK};
+  if (data[at + 1] != 'u') return {1, 0, JSON_ESCAPE};
   const int first = hex4(data, at + 2);
   if (first < 0) return {1, 0, JSON_ESCAPE};
   if (first < 0xD800 || first > 0xDFFF) return {6, static_cast<uint32_t>(first), JSON_OK};
@@ -96,8 +84,7 @@ Escape read_escape(ByteSpan data, int64_t at) {
   return {12, static_cast<uint32_t>(0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00)), JSON_OK};
 }
 
-}  // namespace
-
+// Writes the text of a checked string as UTF-8, which is never longer than its escapes; returns its length.
 int64_t unescape(ByteSpan data, int64_t start, int64_t stop, uint8_t *into) {
   const ByteSpan text = {data.data, stop};
   uint8_t *out = into;
@@ -119,8 +106,6 @@ int64_t unescape(ByteSpan data, int64_t start, int64_t stop, uint8_t *into) {
   }
   return out - into;
 }
-
-namespace {
 
 struct Token {
   int64_t end;  // a string's closing quote, the byte after others; where the fault is, if there is one
@@ -149,7 +134,7 @@ RM_INLINE Token string_end(ByteSpan data, int64_t at) {
 }
 
 RM_INLINE int64_t skip_digits(ByteSpan data, int64_t at) {
-  while (at < data.size && data[at] >= '0' && data[at] <= '9') at++;
+  while (at < data.size && is_digit(data[at])) at++;
   return at;
 }
 
@@ -174,17 +159,14 @@ RM_INLINE Token number_end(ByteSpan data, int64_t at) {
     kind = JSON_FLOAT;
     first = at + 1;
     at = skip_digits(data, first);
-    if (at == first) return {at, kind, JSON_NUMBER};
   }
-  if (at < data.size && (data[at] | 0x20) == 'e') {
-    at++;
-    at += at < data.size && (data[at] == '+' || data[at] == '-');
+  if (at > first && at < data.size && (data[at] | 0x20) == 'e') {
     kind = JSON_FLOAT;
-    first = at;
-    at = skip_digits(data, at);
-    if (at == first) return {at, kind, JSON_NUMBER};
+    first = at + 1;
+    first += first < data.size && (data[first] == '+' || data[first] == '-');
+    at = skip_digits(data, first);
   }
-  return {at, kind, JSON_OK};
+  return {at, kind, at == first ? JSON_NUMBER : JSON_OK};
 }
 
 RM_INLINE Token literal_end(ByteSpan data, int64_t at) {
@@ -197,38 +179,22 @@ RM_INLINE Token literal_end(ByteSpan data, int64_t at) {
     case 'I': end = word_end(data, at, "Infinity"); break;
     default: end = word_end(data, at, "NaN");
   }
-  if (end >= 0) return {end, kind, JSON_OK};
-  return {at, kind, data[at] == '\n' ? JSON_CUT : JSON_SYNTAX};
-}
-
-// Whether the bytes are equal. Most keys are short: no call.
-RM_INLINE bool same(const uint8_t *one, const uint8_t *other, int64_t length) {
-  if (length < 4) {
-    for (int64_t i = 0; i < length; i++)
-      if (one[i] != other[i]) return false;
-    return true;
-  }
-  if (length < 8)  // two words that overlap
-    return load<uint32_t>(one) == load<uint32_t>(other) &&
-           load<uint32_t>(one + length - 4) == load<uint32_t>(other + length - 4);
-  for (int64_t i = 0; i < length - 8; i += 8)
-    if (load<uint64_t>(one + i) != load<uint64_t>(other + i)) return false;
-  return load<uint64_t>(one + length - 8) == load<uint64_t>(other + length - 8);
+  return end >= 0 ? Token{end, kind, JSON_OK} : Token{at, kind, data[at] == '\n' ? JSON_CUT : JSON_SYNTAX};
 }
 
 // The places in records. Node 0 is the record itself; an array's elements have a node without a key.
 struct Trie {
   Span<JsonNode> nodes;  // in use up to count
-  Span<uint8_t> keys;        // their bytes, one after the other, in use up to key_bytes
-  Span<int32_t> table;       // nodes by hash of parent and key, open addressing; -1: free
+  Span<uint8_t> keys;    // their bytes, one after the other, in use up to key_bytes
+  Span<int32_t> table;   // nodes by hash of parent and key, open addressing; -1: free
   int64_t count, key_bytes;
   int full;              // what a place could not be added to
   int64_t wanted_bytes;  // of keys, if those are full
 
   RM_INLINE bool has_key(int32_t node, int32_t parent, const uint8_t *key, int64_t length) const {
     const JsonNode &one = nodes[node];
-    return one.parent == parent && one.key_stop - one.key_start == length &&
-           same(key, keys.data + one.key_start, length);
+    if (one.parent != parent || one.key_stop - one.key_start != length) return false;
+    return memcmp(key, keys.data + one.key_start, static_cast<size_t>(length)) == 0;
   }
 
   // The slot of the key's node, or the free one where it belongs (FNV-1a); -1 if there is none.
@@ -245,26 +211,36 @@ struct Trie {
   }
 
   bool has_room_for(int64_t key_length) {
-    if (key_bytes + key_length <= keys.size) return true;
-    full = JSON_KEYS_FULL;
-    wanted_bytes = key_length;
-    return false;
+    const bool has_room = key_bytes + key_length <= keys.size;
+    if (!has_room) full = JSON_KEYS_FULL, wanted_bytes = key_length;
+    return has_room;
   }
 
+  // Adds a node; -1 if nodes are full.
   int32_t add(int32_t parent, int64_t key_start, int64_t key_stop) {
+    if (count >= nodes.size) return full = JSON_NODES_FULL, -1;
     const int32_t node = static_cast<int32_t>(count++);
     nodes[node] = {parent, static_cast<int32_t>(key_start), static_cast<int32_t>(key_stop), -1, -1, -1, 0, -1, 1};
     return node;
+  }
+
+  // Puts the nodes from `first` on into the table; whether it has room.
+  bool enter(int64_t first) const {
+    for (int64_t i = first; i < count; i++) {
+      const JsonNode &node = nodes[i];
+      if (node.key_start < 0) continue;
+      const int64_t slot = slot_of(node.parent, keys.data + node.key_start, node.key_stop - node.key_start);
+      if (slot < 0) return false;
+      table[slot] = static_cast<int32_t>(i);
+    }
+    return true;
   }
 
   // The node of a key, added if it is new; -1 if something is full.
   int32_t find(int32_t parent, const uint8_t *key, int64_t length) {
     const int64_t slot = slot_of(parent, key, length);
     if (slot >= 0 && table[slot] >= 0) return table[slot];
-    if (slot < 0 || count >= nodes.size || 2 * count >= table.size) {
-      full = JSON_NODES_FULL;
-      return -1;
-    }
+    if (slot < 0 || count >= nodes.size || 2 * count >= table.size) return full = JSON_NODES_FULL, -1;
     if (!has_room_for(length)) return -1;
     const int32_t node = add(parent, key_bytes, key_bytes + length);
     memmove(keys.data + key_bytes, key, static_cast<size_t>(length));  // an unescaped key is there already
@@ -276,28 +252,20 @@ struct Trie {
 
   // The node of an array's elements; -1 if nodes are full.
   RM_INLINE int32_t element(int32_t node) {
-    if (RM_UNLIKELY(nodes[node].element < 0)) {
-      if (count >= nodes.size) {
-        full = JSON_NODES_FULL;
-        return -1;
-      }
-      nodes[node].element = add(node, -1, -1);
-    }
-    return nodes[node].element;
+    int32_t &element = nodes[node].element;
+    return RM_LIKELY(element >= 0) ? element : element = add(node, -1, -1);
   }
 
   // Whether the caller's lengths fit, and what the nodes say lies within them.
   bool is_sound() const {
-    if (count < 1 || count > nodes.size || nodes.size > INT32_MAX >> 4 || key_bytes < 0 ||
-        key_bytes > keys.size || keys.size > INT32_MAX)
-      return false;
+    if (count < 1 || count > nodes.size || nodes.size > INT32_MAX >> 4) return false;
+    if (key_bytes < 0 || key_bytes > keys.size || keys.size > INT32_MAX) return false;
     if (table.size < 2 || (table.size & (table.size - 1)) || 2 * (count - 1) > table.size) return false;
+    const auto is_node = [&](int32_t node) { return node >= -1 && node < count; };
     for (int64_t i = 0; i < count; i++) {
       const JsonNode &node = nodes[i];
-      if (node.parent < -1 || node.parent >= count || node.element < -1 || node.element >= count || node.first < -1 ||
-          node.first >= count || node.next < -1 || node.next >= count || node.key_start < -1 ||
-          node.key_stop < node.key_start || node.key_stop > key_bytes)
-        return false;
+      if (!is_node(node.parent) || !is_node(node.element) || !is_node(node.first) || !is_node(node.next)) return false;
+      if (node.key_start < -1 || node.key_stop < node.key_start || node.key_stop > key_bytes) return false;
     }
     return true;
   }
@@ -316,9 +284,10 @@ RM_INLINE Member read_member(ByteSpan data, int64_t at, Trie &trie, int32_t pare
   const int64_t start = at + 1;
   int32_t &guess = before < 0 ? trie.nodes[parent].first : trie.nodes[before].next;
   if (RM_LIKELY(guess >= 0 && trie.nodes[guess].is_plain == 1)) {
+    const uint8_t *const known = trie.keys.data + trie.nodes[guess].key_start;
     const int64_t length = trie.nodes[guess].key_stop - trie.nodes[guess].key_start, end = start + length;
-    if (RM_LIKELY(end + 1 < data.size && data[end] == '"' && data[end + 1] == ':' &&
-                  same(data.data + start, trie.keys.data + trie.nodes[guess].key_start, length)))
+    const bool is_key = end + 1 < data.size && data[end] == '"' && data[end + 1] == ':';
+    if (RM_LIKELY(is_key && !memcmp(data.data + start, known, static_cast<size_t>(length))))
       return {skip_space(data, end + 2), guess, JSON_OK};
   }
   const Token key = string_end(data, start);
@@ -392,48 +361,25 @@ Token scan_record(ByteSpan data, int64_t at, int32_t record, Trie &trie, Tape &t
       if (RM_UNLIKELY(trie.nodes[node].last == top->ordinal)) return fault(at, JSON_DUPLICATE);
     }
     if (RM_UNLIKELY(tape.size >= tape.limit)) return fault(at, JSON_MANY);
-    if (RM_UNLIKELY(tape.size >= tape.values.size)) {
-      trie.full = JSON_TAPE_FULL;
-      return fault(at, JSON_FULL);
-    }
+    if (RM_UNLIKELY(tape.size >= tape.values.size)) return trie.full = JSON_TAPE_FULL, fault(at, JSON_FULL);
     if (RM_UNLIKELY(at >= data.size)) return fault(at, JSON_CUT);
     const uint8_t byte = data[at];
     Token token = {at, byte == '{' ? JSON_OBJECT : JSON_ARRAY, JSON_OK};
     int64_t start = at;
-    if (byte == '"') {
-      token = string_end(data, ++start);
-      at = token.end + 1;
-    } else if (byte == '-' || (byte >= '0' && byte <= '9')) {
-      token = number_end(data, at);
-      at = token.end;
-    } else if (byte == '{' || byte == '[') {
-      at = skip_space(data, at + 1);
-    } else {
-      token = literal_end(data, at);
-      at = token.end;
-    }
+    if (byte == '"') token = string_end(data, ++start);
+    else if (byte == '-' || is_digit(byte)) token = number_end(data, at);
+    else if (byte != '{' && byte != '[') token = literal_end(data, at);
     if (RM_UNLIKELY(token.fault)) return fault(token.end, token.fault);
-    tape.values[tape.size++] = {node << 4 | token.kind, top->ordinal, static_cast<int32_t>(start),
-                                static_cast<int32_t>(token.end)};
+    at = skip_space(data, token.end + (token.kind >= JSON_STRING));  // after the quote or bracket
+    const int32_t first = static_cast<int32_t>(start), stop = static_cast<int32_t>(token.end);
+    tape.values[tape.size++] = {node << 4 | token.kind, top->ordinal, first, stop};
     const int32_t ordinal = trie.nodes[node].count++;
-    trie.nodes[node].last = top->ordinal;  // only now that it is on the tape, from where `rewind` can take it back
+    trie.nodes[node].last = top->ordinal;  // only now that it is on the tape, from where it can be taken back
     before = node;
     is_first = token.kind >= JSON_OBJECT;
-    if (is_first) {
-      if (++top == stack + DEPTH) return fault(at, JSON_DEEP);
-      *top = {node, ordinal, static_cast<int32_t>(tape.size - 1), token.kind == JSON_ARRAY};
-    } else {
-      at = skip_space(data, at);
-    }
-  }
-}
-
-// Takes back the values from `first` on, as if their line had not been there; the nodes that it made stay.
-void rewind(Trie &trie, Tape &tape, int64_t first) {
-  while (tape.size > first) {
-    JsonNode &node = trie.nodes[node_of(tape.values[--tape.size])];
-    node.count--;
-    node.last = -1;
+    if (!is_first) continue;
+    if (++top == stack + DEPTH) return fault(at, JSON_DEEP);
+    *top = {node, ordinal, static_cast<int32_t>(tape.size - 1), token.kind == JSON_ARRAY};
   }
 }
 
@@ -444,11 +390,11 @@ int64_t rm_scan_json(ByteSpan data, Span<JsonNode> nodes, Span<uint8_t> keys, Sp
   Trie trie = {nodes, keys, table, scan.nodes, scan.key_bytes, JSON_DONE, 0};
   if (!trie.is_sound() || data.size > INT32_MAX || scan.at < 0) return BOUNDS;
   for (int64_t i = 0; i < trie.count; i++) nodes[i].count = 0, nodes[i].last = -1;
+  if (scan.entered < 1 || !trie.enter(scan.entered)) return BOUNDS;
   Tape values = {tape, 0, 0};
   const int64_t most_records = min(record_lines.size, record_values.size);
   scan.line = scan.records = scan.errors = 0;
-  while (scan.at < data.size && scan.records < most_records && scan.errors < errors.size &&
-         trie.full == JSON_DONE) {
+  while (scan.at < data.size && scan.records < most_records && scan.errors < errors.size && trie.full == JSON_DONE) {
     const int64_t start = scan.at, first = values.size;
     int64_t at = skip_space(data, start);
     if (!at_end(data, at)) {
@@ -459,7 +405,10 @@ int64_t rm_scan_json(ByteSpan data, Span<JsonNode> nodes, Span<uint8_t> keys, Sp
         record_lines[scan.records] = static_cast<int32_t>(scan.line);
         record_values[scan.records++] = static_cast<int32_t>(first);
       } else {
-        rewind(trie, values, first);
+        while (values.size > first) {  // as if the line had not been there; the nodes that it made stay
+          JsonNode &node = nodes[node_of(tape[--values.size])];
+          node.count--, node.last = -1;
+        }
         if (line.fault == JSON_FULL) break;
         errors[scan.errors++] = {scan.line, line.fault, at, start};
         while (!at_end(data, at)) at++;
@@ -469,43 +418,24 @@ int64_t rm_scan_json(ByteSpan data, Span<JsonNode> nodes, Span<uint8_t> keys, Sp
     scan.line++;
   }
   scan.values = values.size;
-  scan.nodes = trie.count;
+  scan.nodes = scan.entered = trie.count;
   scan.key_bytes = trie.key_bytes;
   scan.wanted_bytes = trie.wanted_bytes;
   return trie.full;
-}
-
-int64_t rm_hash_json_keys(Span<JsonNode> nodes, int64_t count, Span<uint8_t> keys, Span<int32_t> table) {
-  const Trie trie = {nodes, keys, table, count, keys.size, JSON_DONE, 0};
-  if (!trie.is_sound()) return BOUNDS;
-  for (int64_t i = 0; i < table.size; i++) table[i] = -1;
-  for (int32_t i = 1; i < count; i++) {
-    const JsonNode &node = nodes[i];
-    if (node.key_start < 0) continue;
-    table[trie.slot_of(node.parent, keys.data + node.key_start, node.key_stop - node.key_start)] = i;
-  }
-  return 0;
 }
 
 int64_t rm_json_array_to_lines(Span<uint8_t> data, JsonArray &array) {
   for (int64_t at = 0; at < data.size; at++) {
     const uint8_t byte = data[at];
     if (array.in_string) {
-      if (array.is_escaped)
-        array.is_escaped = 0;
-      else if (byte == '\\')
-        array.is_escaped = 1;
-      else if (byte == '"')
-        array.in_string = 0;
+      array.in_string = byte != '"' || array.is_escaped;
+      array.is_escaped = byte == '\\' && !array.is_escaped;
       if (byte == '\n') data[at] = '\r';
-      continue;
-    }
-    if (byte == '\n' || byte == '\r' || byte == '\t' || byte == ' ') {
+    } else if (byte == '\n' || byte == '\r' || byte == '\t' || byte == ' ') {
       data[at] = ' ';
-      continue;
-    }
-    if (array.depth < 0) return JSON_AFTER_ARRAY;
-    if (array.depth == 0) {  // the array's own bracket
+    } else if (array.depth < 0) {
+      return JSON_AFTER_ARRAY;
+    } else if (array.depth == 0) {  // the array's own bracket
       array.depth = 1;
       data[at] = ' ';
     } else if (array.depth == 1 && (byte == ',' || byte == ']')) {
@@ -516,12 +446,71 @@ int64_t rm_json_array_to_lines(Span<uint8_t> data, JsonArray &array) {
       data[at] = '\n';
     } else {
       array.is_filled = 1;
-      if (byte == '"')
-        array.in_string = 1;
-      else if (byte == '{' || byte == '[')
-        array.depth++;
-      else if (byte == '}' || byte == ']')
-        if (--array.depth < 1) return JSON_NO_ELEMENT;
+      array.in_string = byte == '"';
+      array.depth += (byte == '{' || byte == '[') - (byte == '}' || byte == ']');
+      if (array.depth < 1) return JSON_NO_ELEMENT;
+    }
+  }
+  return 0;
+}
+
+int64_t rm_sort_json_values(Span<const JsonValue> tape, Span<int64_t> places, Span<int64_t> found, Span<int32_t> order,
+                            Span<uint8_t> kinds, Span<int32_t> around, Span<int32_t> starts, Span<int32_t> sizes) {
+  const int64_t room = min(min(order.size, kinds.size), min(around.size, min(starts.size, sizes.size)));
+  if (found.size != places.size) return BOUNDS;
+  for (int64_t i = 0; i < tape.size; i++) {
+    const JsonValue &value = tape[i];
+    const int32_t node = node_of(value);
+    if (!places.holds(node) || places[node] < 0 || places[node] >= room) return BOUNDS;
+    const int64_t at = places[node]++;
+    order[at] = static_cast<int32_t>(i);
+    kinds[at] = static_cast<uint8_t>(kind_of(value));
+    around[at] = value.around;
+    starts[at] = value.start;
+    sizes[at] = value.stop - value.start;
+    found[node] |= int64_t{1} << kind_of(value);
+  }
+  return 0;
+}
+
+int64_t rm_join_json_texts(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> sizes, ByteSpan kinds,
+                           ByteSpan missing, Span<uint8_t> texts, Span<int64_t> offsets) {
+  const int64_t count = starts.size;
+  if (sizes.size != count || kinds.size != count || offsets.size != count + 1 || (missing && missing.size != count))
+    return BOUNDS;
+  int64_t at = offsets[0] = 0;
+  for (int64_t i = 0; i < count; i++) {
+    if (!missing || !missing[i]) {
+      const int64_t start = starts[i], size = sizes[i];
+      if (!data.holds(start, size) || size > texts.size - at) return BOUNDS;
+      if (kinds[i] == JSON_ESCAPED) at += unescape(data, start, start + size, texts.data + at);
+      else at = copy_text(texts, at, data, start, size);
+    }
+    offsets[i + 1] = at;
+  }
+  return at;
+}
+
+int64_t rm_count_json_values(ByteSpan data, Span<const JsonValue> tape, Span<int64_t> counts, Span<int64_t> first,
+                             Span<int64_t> losses, Span<int64_t> classes) {
+  const int64_t nodes = classes.size;
+  if (counts.size != nodes * JSON_KINDS || first.size != counts.size || losses.size != nodes * LOSSES) return BOUNDS;
+  for (int64_t entry = 0; entry < tape.size; entry++) {
+    const JsonValue &value = tape[entry];
+    const int64_t node = node_of(value), kind = kind_of(value);
+    if (!classes.holds(node) || kind >= JSON_KINDS) return BOUNDS;
+    const int64_t place = node * JSON_KINDS + kind;
+    if (counts[place]++ == 0) first[place] = entry;
+    const bool may_lose = kind == JSON_FLOAT || (kind == JSON_INT && value.stop - value.start > EXACT_BYTES);
+    const bool may_be_time = kind == JSON_STRING && !(classes[node] & TEXT_CLASS);
+    if (!may_lose && !may_be_time) continue;
+    if (!data.holds(value.start, int64_t{value.stop} - value.start)) return BOUNDS;
+    const Text text = {data.data, value.start, value.stop};
+    if (may_be_time) {
+      const int64_t time = scan_timestamp(text).classes();
+      classes[node] |= time ? time : int64_t{TEXT_CLASS};
+    } else if (const int loss = class_of(scan_number(text)).loss) {
+      losses[node * LOSSES + loss]++;
     }
   }
   return 0;

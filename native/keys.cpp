@@ -1,5 +1,5 @@
 // Hashes that order records (SipHash-2-4), permutations of their numbers, and pairs of near hashes of images.
-#include "common.h"
+#include "recordmill.h"
 
 namespace rm {
 namespace {
@@ -27,7 +27,13 @@ struct SipHash {
     v0 ^= word;
   }
 
-  RM_INLINE uint64_t finish() {
+  // The hash of some bytes.
+  RM_INLINE uint64_t of(const uint8_t *bytes, int64_t length) {
+    int64_t at = 0;
+    for (; length - at >= 8; at += 8) absorb(load<uint64_t>(bytes + at));
+    uint64_t word = static_cast<uint64_t>(length) << 56;
+    for (int shift = 0; at < length; at++, shift += 8) word |= uint64_t{bytes[at]} << shift;
+    absorb(word);
     v2 ^= 0xFF;
     round(), round(), round(), round();
     return v0 ^ v1 ^ v2 ^ v3;
@@ -73,39 +79,27 @@ RM_INLINE int64_t distance(const uint64_t *one, const uint64_t *other) {
 }  // namespace
 
 int64_t rm_hash_positions(Span<const uint64_t> key0, Span<const uint64_t> key1, Span<const uint32_t> which,
-                          int64_t first, Span<const int64_t> positions, Span<uint64_t> out) {
+                          int64_t first, IntSpan positions, Span<uint64_t> out) {
   if (key1.size != key0.size || which.size != positions.size || out.size != positions.size) return BOUNDS;
   for (int64_t i = 0; i < positions.size; i++) {
     const int64_t source = which[i] - first;
     if (source < 0 || source >= key0.size) return BOUNDS;
-    SipHash hash(key0[source], key1[source]);
-    hash.absorb(static_cast<uint64_t>(positions[i]));
-    hash.absorb(uint64_t{8} << 56);
-    out[i] = hash.finish();
+    out[i] = SipHash(key0[source], key1[source]).of(reinterpret_cast<const uint8_t *>(&positions[i]), 8);
   }
   return 0;
 }
 
-int64_t rm_hash_spans(uint64_t key0, uint64_t key1, ByteSpan data, Span<const int64_t> starts,
-                      Span<const int64_t> lengths, Span<uint64_t> out) {
+int64_t rm_hash_spans(uint64_t key0, uint64_t key1, ByteSpan data, IntSpan starts, IntSpan lengths,
+                      Span<uint64_t> out) {
   if (lengths.size != starts.size || out.size != starts.size) return BOUNDS;
   for (int64_t i = 0; i < starts.size; i++) {
-    const int64_t length = lengths[i];
-    if (!data.holds(starts[i], length)) return BOUNDS;
-    const uint8_t *const bytes = data.data + starts[i];
-    SipHash hash(key0, key1);
-    int64_t at = 0;
-    for (; length - at >= 8; at += 8) hash.absorb(load<uint64_t>(bytes + at));
-    uint64_t word = static_cast<uint64_t>(length) << 56;
-    for (int shift = 0; at < length; at++, shift += 8) word |= uint64_t{bytes[at]} << shift;
-    hash.absorb(word);
-    out[i] = hash.finish();
+    if (!data.holds(starts[i], lengths[i])) return BOUNDS;
+    out[i] = SipHash(key0, key1).of(data.data + starts[i], lengths[i]);
   }
   return 0;
 }
 
-int64_t rm_permute(Span<const int64_t> numbers, Span<const int64_t> stretches, Span<const int64_t> edges, uint64_t key,
-                   Span<int64_t> out) {
+int64_t rm_permute(IntSpan numbers, IntSpan stretches, IntSpan edges, uint64_t key, Span<int64_t> out) {
   if (stretches.size != numbers.size || out.size != numbers.size) return BOUNDS;
   int64_t last = -1, start = 0;
   Permutation permutation(key, 0);
@@ -131,8 +125,7 @@ int64_t rm_find_near_pairs(Span<const uint64_t> hashes, PairSearch &search, Span
     for (; search.at < search.row; search.at++) {
       if (RM_LIKELY(distance(hash, hashes.data + 4 * search.at) > search.most_bits)) continue;
       if (count == one.size) return count;
-      one[count] = search.at, other[count] = search.row;
-      count++;
+      one[count] = search.at, other[count++] = search.row;
     }
   }
   return count;

@@ -1,6 +1,5 @@
 // Lines of text: a line ends with a line feed and nothing else; where they begin, which are blank, which are no UTF-8.
 #include "masks.h"
-#include "utf8.h"
 
 namespace rm {
 namespace {
@@ -25,19 +24,20 @@ bool is_blank(const uint8_t *data, int64_t at, int64_t stop) {
   return at == stop;
 }
 
-// Whether all ranges [starts[i], stops[i]) lie in the data.
-bool fit(ByteSpan data, Span<const int64_t> starts, Span<const int64_t> stops) {
-  if (starts.size != stops.size) return false;
-  for (int64_t i = 0; i < starts.size; i++)
-    if (starts[i] < 0 || stops[i] < starts[i] || stops[i] > data.size) return false;
-  return true;
+// Writes what look(start, stop) says of each text; BOUNDS if not all lie in the data.
+template <typename Value, typename Look>
+int64_t each_text(ByteSpan data, IntSpan starts, IntSpan stops, Span<Value> out, Look look) {
+  if (stops.size != starts.size || out.size != starts.size) return BOUNDS;
+  for (int64_t i = 0; i < starts.size; i++) {
+    if (!data.holds(starts[i], stops[i] - starts[i])) return BOUNDS;
+    out[i] = static_cast<Value>(look(starts[i], stops[i]));
+  }
+  return 0;
 }
 
 }  // namespace
 
-int64_t rm_find_bad_utf8(ByteSpan data) {
-  return find_bad_utf8(data.data, 0, data.size);
-}
+int64_t rm_find_bad_utf8(ByteSpan data) { return find_bad_utf8(data.data, 0, data.size); }
 
 int64_t rm_find_byte(ByteSpan data, int64_t at, int64_t byte) {
   if (at < 0 || at > data.size) return BOUNDS;
@@ -53,11 +53,9 @@ int64_t rm_last_line_end(ByteSpan data) {
 }
 
 int64_t rm_find_long_line(ByteSpan data, int64_t at, int64_t most_bytes) {
-  while (at < data.size) {
-    const int64_t end = rm_find_byte(data, at, '\n');
-    if (end == BOUNDS || end - at > most_bytes) return end == BOUNDS ? end : at;
-    at = end + 1;
-  }
+  if (at < 0) return BOUNDS;
+  for (int64_t end; at < data.size; at = end + 1)
+    if ((end = rm_find_byte(data, at, '\n')) - at > most_bytes) return at;
   return data.size;
 }
 
@@ -84,19 +82,14 @@ int64_t rm_split_lines(ByteSpan data, Span<int64_t> starts, Span<int64_t> stops)
   return lines <= room ? lines : BOUNDS;
 }
 
-int64_t rm_find_bad_lines(ByteSpan data, Span<const int64_t> starts, Span<const int64_t> stops, Span<int64_t> places) {
-  if (!fit(data, starts, stops) || places.size != starts.size)
-    return BOUNDS;
+int64_t rm_find_bad_lines(ByteSpan data, IntSpan starts, IntSpan stops, Span<int64_t> places) {
   const bool is_good = is_ascii(data.data, data.size);
-  for (int64_t i = 0; i < starts.size; i++) places[i] = is_good ? -1 : find_bad_utf8(data.data, starts[i], stops[i]);
-  return 0;
+  const auto look = [&](int64_t at, int64_t stop) { return is_good ? -1 : find_bad_utf8(data.data, at, stop); };
+  return each_text(data, starts, stops, places, look);
 }
 
-int64_t rm_find_blank_lines(ByteSpan data, Span<const int64_t> starts, Span<const int64_t> stops, Span<uint8_t> blank) {
-  if (!fit(data, starts, stops) || blank.size != starts.size)
-    return BOUNDS;
-  for (int64_t i = 0; i < starts.size; i++) blank[i] = is_blank(data.data, starts[i], stops[i]);
-  return 0;
+int64_t rm_find_blank_lines(ByteSpan data, IntSpan starts, IntSpan stops, Span<uint8_t> blank) {
+  return each_text(data, starts, stops, blank, [&](int64_t at, int64_t stop) { return is_blank(data.data, at, stop); });
 }
 
 }  // namespace rm

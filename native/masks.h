@@ -1,58 +1,42 @@
-// One bit per byte of a block of 64: where a byte occurs. As in simdjson's first stage.
-#ifndef RECORDMILL_MASKS_H
-#define RECORDMILL_MASKS_H
+// One bit per byte of a block of 64: where a byte occurs, as in simdjson's first stage. And where bytes are no UTF-8.
+#pragma once
 
-#include "common.h"
-
-#if defined(__SSE2__)
-#include <immintrin.h>
-#endif
+#include "recordmill.h"
 
 namespace rm {
 
-constexpr int64_t BLOCK = 64;  // bytes per mask: the bits of one uint64_t
+constexpr int64_t BLOCK = 64;  // bytes of a mask: the bits of one uint64_t
 
-// Bit i says whether at[i] == byte. Reads 64 bytes.
-RM_INLINE uint64_t equal_mask(const uint8_t *at, uint8_t byte) {
+// As many bytes as the processor looks at together.
 #if defined(__AVX2__)
-  const __m256i wanted = _mm256_set1_epi8(static_cast<char>(byte));
-  const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(at));
-  const __m256i high = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(at + 32));
-  const uint32_t first = static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(low, wanted)));
-  const uint32_t second = static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(high, wanted)));
-  return first | static_cast<uint64_t>(second) << 32;
+using Lanes = __m256i;
+RM_INLINE Lanes load_lanes(const uint8_t *at) { return _mm256_loadu_si256(reinterpret_cast<const Lanes *>(at)); }
+RM_INLINE Lanes equal(Lanes lanes, char byte) { return _mm256_cmpeq_epi8(lanes, _mm256_set1_epi8(byte)); }
+RM_INLINE uint32_t high_bits(Lanes lanes) { return static_cast<uint32_t>(_mm256_movemask_epi8(lanes)); }
 #elif defined(__SSE2__)
-  const __m128i wanted = _mm_set1_epi8(static_cast<char>(byte));
-  uint64_t mask = 0;
-  for (int quarter = 0; quarter < 4; quarter++) {
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(at + 16 * quarter));
-    const uint32_t bits = static_cast<uint32_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(bytes, wanted)));
-    mask |= static_cast<uint64_t>(bits) << (16 * quarter);
-  }
-  return mask;
+using Lanes = __m128i;
+RM_INLINE Lanes load_lanes(const uint8_t *at) { return _mm_loadu_si128(reinterpret_cast<const Lanes *>(at)); }
+RM_INLINE Lanes equal(Lanes lanes, char byte) { return _mm_cmpeq_epi8(lanes, _mm_set1_epi8(byte)); }
+RM_INLINE uint32_t high_bits(Lanes lanes) { return static_cast<uint32_t>(_mm_movemask_epi8(lanes)); }
 #else
-  uint64_t mask = 0;
-  for (int i = 0; i < 64; i++) mask |= static_cast<uint64_t>(at[i] == byte) << i;
-  return mask;
+using Lanes = uint8_t;
+RM_INLINE Lanes load_lanes(const uint8_t *at) { return *at; }
+RM_INLINE Lanes equal(Lanes lanes, char byte) { return lanes == static_cast<uint8_t>(byte) ? 0x80 : 0; }
+RM_INLINE uint32_t high_bits(Lanes lanes) { return lanes >> 7; }
 #endif
-}
 
 // Bit i is the highest bit of at[i]. Reads 64 bytes.
 RM_INLINE uint64_t high_mask(const uint8_t *at) {
   uint64_t mask = 0;
-#if defined(__AVX2__)
-  for (int half = 0; half < 2; half++) {
-    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(at + 32 * half));
-    mask |= static_cast<uint64_t>(static_cast<uint32_t>(_mm256_movemask_epi8(bytes))) << (32 * half);
-  }
-#elif defined(__SSE2__)
-  for (int quarter = 0; quarter < 4; quarter++) {
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(at + 16 * quarter));
-    mask |= static_cast<uint64_t>(static_cast<uint32_t>(_mm_movemask_epi8(bytes))) << (16 * quarter);
-  }
-#else
-  for (int i = 0; i < 64; i++) mask |= static_cast<uint64_t>(at[i] >> 7) << i;
-#endif
+  for (size_t i = 0; i < BLOCK; i += sizeof(Lanes)) mask |= static_cast<uint64_t>(high_bits(load_lanes(at + i))) << i;
+  return mask;
+}
+
+// Bit i says whether at[i] == byte. Reads 64 bytes.
+RM_INLINE uint64_t equal_mask(const uint8_t *at, uint8_t byte) {
+  uint64_t mask = 0;
+  for (size_t i = 0; i < BLOCK; i += sizeof(Lanes))
+    mask |= static_cast<uint64_t>(high_bits(equal(load_lanes(at + i), static_cast<char>(byte)))) << i;
   return mask;
 }
 
@@ -64,6 +48,35 @@ RM_INLINE uint64_t byte_mask(const uint8_t *data, int64_t base, int64_t size, ui
   return mask;
 }
 
-}  // namespace rm
+RM_INLINE bool is_ascii(const uint8_t *data, int64_t size) {
+  uint8_t high = 0;
+  for (int64_t i = 0; i < size; i++) high |= data[i];
+  return high < 0x80;
+}
 
-#endif
+// The place of the first byte of [at, stop) that begins no character of UTF-8 (RFC 3629: no surrogates, nothing
+// overlong, nothing beyond U+10FFFF); -1 if all do.
+inline int64_t find_bad_utf8(const uint8_t *data, int64_t at, int64_t stop) {
+  while (at < stop) {
+    if (stop - at >= 8 && !(load<uint64_t>(data + at) & 0x8080808080808080)) {
+      at += 8;
+      continue;
+    }
+    const uint8_t lead = data[at];
+    if (lead < 0x80) {
+      at++;
+      continue;
+    }
+    const int64_t extra = lead >= 0xC2 && lead <= 0xDF ? 1 : (lead & 0xF0) == 0xE0 ? 2 : lead >= 0xF0 && lead <= 0xF4 ? 3 : 0;
+    if (extra == 0 || extra >= stop - at) return at;
+    const uint8_t low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+    const uint8_t high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+    if (data[at + 1] < low || data[at + 1] > high) return at;
+    for (int64_t i = 2; i <= extra; i++)
+      if ((data[at + i] & 0xC0) != 0x80) return at;
+    at += extra + 1;
+  }
+  return -1;
+}
+
+}  // namespace rm

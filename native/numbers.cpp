@@ -1,7 +1,7 @@
-#include "numbers.h"
-
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "numbers.h"
 
 namespace rm {
 namespace {
@@ -21,10 +21,10 @@ static_assert(__LDBL_MANT_DIG__ >= 64, "LONG_TENS are not exact");
 // Powers of ten: below, 19 digits are under half the least subnormal; above, they exceed the largest float64.
 constexpr int LEAST_POWER = -342, MOST_POWER = 308;
 
-__attribute__((noinline)) Rounded scale_exactly(uint64_t digits, int64_t given) {
+__attribute__((noinline)) double scale_exactly(uint64_t digits, int64_t given) {
   int64_t power = given;
-  if (digits == 0 || power < LEAST_POWER) return {0.0, true};
-  if (power > MOST_POWER) return {__builtin_inf(), true};
+  if (digits == 0 || power < LEAST_POWER) return 0.0;
+  if (power > MOST_POWER) return __builtin_inf();
   // Each of at most 14 steps rounds by half a unit in the last place: the number lies between the two that are rounded.
   long double value = static_cast<long double>(digits), error = __LDBL_EPSILON__;
   for (; power < -LONG_EXACT_TENS; power += LONG_EXACT_TENS, error = 8 * __LDBL_EPSILON__) value /= 1e27L;
@@ -32,10 +32,19 @@ __attribute__((noinline)) Rounded scale_exactly(uint64_t digits, int64_t given) 
   value = power < 0 ? value / LONG_TENS[-power] : value * LONG_TENS[power];
   error *= value;
   const double below = static_cast<double>(value - error), above = static_cast<double>(value + error);
-  if (RM_LIKELY(below == above)) return {below, true};
+  if (RM_LIKELY(below == above)) return below;
   char text[48];
   snprintf(text, sizeof text, "%llue%lld", static_cast<unsigned long long>(digits), static_cast<long long>(given));
-  return {strtod(text, nullptr), true};  // a text without a point is the same in every locale
+  return strtod(text, nullptr);  // a text without a point is the same in every locale
+}
+
+// digits * 10^power; inf beyond float64.
+RM_INLINE double scale(uint64_t digits, int64_t power) {
+  if (RM_LIKELY(digits <= EXACT_INTEGERS && power >= -EXACT_TENS && power <= EXACT_TENS)) {
+    const double value = static_cast<double>(digits);
+    return power >= 0 ? value * TENS[power] : value / TENS[-power];
+  }
+  return scale_exactly(digits, power);
 }
 
 constexpr int KEPT_DIGITS = 19;  // as many as fit any uint64
@@ -44,9 +53,8 @@ constexpr int64_t MOST_EXPONENT = 1'000'000;  // beyond it every value is 0 or i
 // The exponent after an `e`, cut to ±MOST_EXPONENT; false if it is none.
 bool scan_exponent(Text text, int64_t at, int64_t &exponent) {
   const bool is_negative = at < text.size() && text[at] == '-';
-  if (at < text.size() && (is_negative || text[at] == '+')) at++;
+  at += at < text.size() && (is_negative || text[at] == '+');
   if (at == text.size()) return false;
-  exponent = 0;
   for (; at < text.size(); at++) {
     if (!is_digit(text[at])) return false;
     exponent = min(exponent * 10 + (text[at] - '0'), MOST_EXPONENT);
@@ -61,115 +69,6 @@ bool spells(Text text, int64_t at, const char *word) {
     if ((text[at] | 32) != *word) return false;
   return at == text.size() && !*word;
 }
-
-}  // namespace
-
-Rounded scale(uint64_t digits, int64_t power) {
-  if (digits <= EXACT_INTEGERS && power >= -EXACT_TENS && power <= EXACT_TENS) {
-    const double value = static_cast<double>(digits);
-    return {power >= 0 ? value * TENS[power] : value / TENS[-power], true};
-  }
-  return scale_exactly(digits, power);
-}
-
-Number scan_any_number(Text text) {
-  Number number = {};
-  number.is_negative = text.size() > 0 && text[0] == '-';
-  const bool has_plus = text.size() > 0 && text[0] == '+';
-  const int64_t first = number.is_negative || has_plus, size = text.size();
-  int64_t at = first, point = -1, count = 0;
-  for (; at < size; at++) {
-    const uint8_t digit = text[at] - '0';
-    if (digit <= 9) {
-      count += count > 0 || digit > 0;
-      if (count <= KEPT_DIGITS) {
-        number.digits = number.digits * 10 + digit;
-      } else {
-        number.power++;
-        number.is_cut = number.is_cut || digit > 0;
-      }
-      if (point >= 0) number.power--;
-    } else if (text[at] == '.' && point < 0) {
-      point = at;
-    } else {
-      break;
-    }
-  }
-  const int64_t whole = (point >= 0 ? point : at) - first;
-  if (whole == 0 && (point < 0 || at == point + 1)) return {};
-  number.is_odd = has_plus || (whole > 1 && text[first] == '0');
-  number.is_long = count > KEPT_DIGITS;
-  number.kind = point >= 0 || at < size ? NumberKind::DECIMAL : NumberKind::WHOLE;
-  if (at == size) return number;
-  int64_t exponent = 0;
-  if ((text[at] | 32) != 'e' || !scan_exponent(text, at + 1, exponent)) return {};
-  number.power += exponent;
-  return number;
-}
-
-Rounded magnitude(const Number &number) {
-  Rounded rounded = scale(number.digits, number.power);
-  if (number.is_cut && rounded.is_decided) {
-    const Rounded above = scale(number.digits + 1, number.power);
-    rounded.is_decided = above.is_decided && above.value == rounded.value;
-  }
-  return rounded;
-}
-
-void approach_whole(Number &number) {
-  if (number.digits == 0) {
-    number.power = 0;
-    return;
-  }
-  for (; number.power < 0 && number.digits % 10 == 0; number.power++) number.digits /= 10;
-  for (; number.power > 0 && number.digits <= UINT64_MAX / 10; number.power--) number.digits *= 10;
-}
-
-bool word_number(Text text, double &value) {
-  if (text.size() < 3) return false;
-  const bool is_negative = text[0] == '-';
-  if (spells(text, is_negative, "nan")) {
-    value = __builtin_nan("");
-  } else if (spells(text, is_negative, "inf") || spells(text, is_negative, "infinity")) {
-    value = is_negative ? -__builtin_inf() : __builtin_inf();
-  } else {
-    return false;
-  }
-  return true;
-}
-
-int truth(Text text) {
-  const int value = spells(text, 0, "true") ? 1 : spells(text, 0, "false") ? 0 : -1;
-  if (value < 0) return -1;
-  const uint8_t rest = text[1] & 32;
-  if (rest == 0 && (text[0] & 32)) return -1;  // tRUE
-  for (int64_t i = 2; i < text.size(); i++)
-    if ((text[i] & 32) != rest) return -1;
-  return value;
-}
-
-int decimal_loss_exactly(const Number &number) {
-  const uint64_t too_many = 1'000'000'000;  // FLT_DECIMAL_DIG: a float32 has no more than 9 digits
-  const Rounded rounded = magnitude(number);
-  if (!rounded.is_decided) return INEXACT_DECIMAL;
-  // Half a step above the largest float32: from here on a value rounds to inf.
-  if (rounded.value >= 0x1.ffffffp127) return BEYOND_FLOAT32;
-  const double single = static_cast<float>(rounded.value);
-  // A value that underflows even float64 is not kept, however exactly float32 has the zero.
-  if (single == rounded.value) return rounded.value > 0.0 ? NO_LOSS : INEXACT_DECIMAL;
-  uint64_t digits = number.digits;
-  int64_t power = number.power;
-  for (; digits % 10 == 0; power++) digits /= 10;
-  if (number.is_cut || digits >= too_many) return INEXACT_DECIMAL;
-  double scaled = single;
-  for (int64_t step; power < 0; power += step) scaled *= TENS[step = min(-power, EXACT_TENS)];
-  for (int64_t step; power > 0; power -= step) scaled /= TENS[step = min(power, EXACT_TENS)];
-  const double off = __builtin_fabs(scaled - static_cast<double>(digits));
-  // A tie rounds to the even digit, as printing does.
-  return off < 0.5 || (off == 0.5 && digits % 2 == 0) ? NO_LOSS : INEXACT_DECIMAL;
-}
-
-namespace {
 
 // The number that two digits make; one above 1000 if they are none.
 RM_INLINE int64_t two_digits(Text text, int64_t at) {
@@ -209,6 +108,88 @@ bool scan_fraction(Text text, int64_t &at, Timestamp &time) {
 
 }  // namespace
 
+Number scan_any_number(Text text) {
+  Number number = {};
+  number.is_negative = text.size() > 0 && text[0] == '-';
+  const bool has_plus = text.size() > 0 && text[0] == '+';
+  const int64_t first = number.is_negative || has_plus, size = text.size();
+  int64_t at = first, point = -1, count = 0;
+  for (; at < size; at++) {
+    const uint8_t digit = text[at] - '0';
+    if (digit <= 9) {
+      count += count > 0 || digit > 0;
+      if (count <= KEPT_DIGITS) number.digits = number.digits * 10 + digit;
+      else number.is_cut = number.is_cut || digit > 0;
+      number.power += (count > KEPT_DIGITS) - (point >= 0);
+    } else if (text[at] == '.' && point < 0) {
+      point = at;
+    } else {
+      break;
+    }
+  }
+  const int64_t whole = (point >= 0 ? point : at) - first;
+  if (whole == 0 && (point < 0 || at == point + 1)) return {};
+  number.is_odd = has_plus || (whole > 1 && text[first] == '0');
+  number.is_long = count > KEPT_DIGITS;
+  number.kind = point >= 0 || at < size ? NumberKind::DECIMAL : NumberKind::WHOLE;
+  if (at == size) return number;
+  int64_t exponent = 0;
+  if ((text[at] | 32) != 'e' || !scan_exponent(text, at + 1, exponent)) return {};
+  number.power += exponent;
+  return number;
+}
+
+Rounded magnitude(const Number &number) {
+  const double value = scale(number.digits, number.power);
+  if (RM_LIKELY(!number.is_cut)) return {value, true};
+  return {value, scale_exactly(number.digits + 1, number.power) == value};
+}
+
+void approach_whole(Number &number) {
+  if (number.digits == 0) number.power = 0;
+  for (; number.power < 0 && number.digits % 10 == 0; number.power++) number.digits /= 10;
+  for (; number.power > 0 && number.digits <= UINT64_MAX / 10; number.power--) number.digits *= 10;
+}
+
+bool word_number(Text text, double &value) {
+  if (text.size() < 3) return false;
+  const bool is_negative = text[0] == '-', is_nan = spells(text, is_negative, "nan");
+  if (!is_nan && !spells(text, is_negative, "inf") && !spells(text, is_negative, "infinity")) return false;
+  value = is_nan ? __builtin_nan("") : is_negative ? -__builtin_inf() : __builtin_inf();
+  return true;
+}
+
+int truth(Text text) {
+  const int value = spells(text, 0, "true") ? 1 : spells(text, 0, "false") ? 0 : -1;
+  if (value < 0) return -1;
+  const uint8_t rest = text[1] & 32;
+  if (rest == 0 && (text[0] & 32)) return -1;  // tRUE
+  for (int64_t i = 2; i < text.size(); i++)
+    if ((text[i] & 32) != rest) return -1;
+  return value;
+}
+
+int decimal_loss_exactly(const Number &number) {
+  const uint64_t too_many = 1'000'000'000;  // FLT_DECIMAL_DIG: a float32 has no more than 9 digits
+  const Rounded rounded = magnitude(number);
+  if (!rounded.is_decided) return INEXACT_DECIMAL;
+  // Half a step above the largest float32: from here on a value rounds to inf.
+  if (rounded.value >= 0x1.ffffffp127) return BEYOND_FLOAT32;
+  const double single = static_cast<float>(rounded.value);
+  // A value that underflows even float64 is not kept, however exactly float32 has the zero.
+  if (single == rounded.value) return rounded.value > 0.0 ? NO_LOSS : INEXACT_DECIMAL;
+  uint64_t digits = number.digits;
+  int64_t power = number.power;
+  for (; digits % 10 == 0; power++) digits /= 10;
+  if (number.is_cut || digits >= too_many) return INEXACT_DECIMAL;
+  double scaled = single;
+  for (int64_t step; power < 0; power += step) scaled *= TENS[step = min(-power, EXACT_TENS)];
+  for (int64_t step; power > 0; power -= step) scaled /= TENS[step = min(power, EXACT_TENS)];
+  const double off = __builtin_fabs(scaled - static_cast<double>(digits));
+  // A tie rounds to the even digit, as printing does.
+  return off < 0.5 || (off == 0.5 && digits % 2 == 0) ? NO_LOSS : INEXACT_DECIMAL;
+}
+
 // `YYYY-MM-DD`, or with `T` or one space `HH:MM`, `HH:MM:SS` or `HH:MM:SS.f` with 1 to 9 digits of fraction, and then
 // nothing, `Z` or `±HH:MM`. Years 0001 to 9999 of the Gregorian calendar. No leap second, no 24:00, no week dates, no
 // lower-case letters: those stay text.
@@ -244,14 +225,13 @@ Timestamp scan_timestamp(Text text) {
 int64_t Timestamp::classes() const {
   if (unit == 0) return 0;
   const int64_t reach = 9'223'372'036;  // whole seconds: a bit inside what int64 nanoseconds reach
-  return unit | (has_zone ? AWARE_CLASS : NAIVE_CLASS) |
-         (seconds >= -reach && seconds < reach ? 0 : BEYOND_NANOS_CLASS);
+  const bool is_near = seconds >= -reach && seconds < reach;
+  return unit | (has_zone ? AWARE_CLASS : NAIVE_CLASS) | (is_near ? 0 : BEYOND_NANOS_CLASS);
 }
 
 int64_t class_of_word(Text text) {
   double value;
-  if (truth(text) >= 0) return BOOL_CLASS;
-  return word_number(text, value) ? FLOAT32_CLASS : TEXT_CLASS;
+  return truth(text) >= 0 ? BOOL_CLASS : word_number(text, value) ? FLOAT32_CLASS : TEXT_CLASS;
 }
 
 }  // namespace rm

@@ -1,9 +1,8 @@
 // Texts of numbers, truth values and times: what they are, and their values. One grammar for CSV fields, JSON scalars
 // and columns of text.
-#ifndef RECORDMILL_NUMBERS_H
-#define RECORDMILL_NUMBERS_H
+#pragma once
 
-#include "common.h"
+#include "recordmill.h"
 
 namespace rm {
 
@@ -55,7 +54,6 @@ struct Timestamp {
 };
 
 Number scan_any_number(Text text);  // the general form of scan_number
-Rounded scale(uint64_t digits, int64_t power);  // digits * 10^power; inf beyond float64
 Rounded magnitude(const Number &number);  // without the sign
 void approach_whole(Number &number);  // the same number with a power nearer to 0
 bool word_number(Text text, double &value);  // nan, inf, infinity in any case
@@ -153,5 +151,3 @@ RM_INLINE Class classify(Text text) {
 }
 
 }  // namespace rm
-
-#endif

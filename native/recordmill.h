@@ -6,17 +6,15 @@
 //   - Functions are called rm_NAME and return int64_t, uint64_t, double or void.
 //   - Span<T> is an array: Python passes a contiguous NumPy array of that dtype, or None for one that is not wanted.
 //     What a function writes to is no const T. A Span of structs is an array of their fields' dtype.
+//   - ByteSpan is Span<const uint8_t>, IntSpan is Span<const int64_t>.
 //   - Span<const ByteSpan> is a sequence of arrays of any dtype, of which the function sees the bytes.
 //   - Structs hold scalars only, and are passed by reference.
 //
 // A function checks its arguments against the sizes it is given before it touches memory, and returns BOUNDS if they do
 // not fit; Python raises IndexError then. That is always a bug of the caller, never of a file.
-#ifndef RECORDMILL_H
-#define RECORDMILL_H
+#pragma once
 
-#include <stdint.h>
-
-#include "span.h"
+#include "common.h"
 
 namespace rm {
 
@@ -25,43 +23,25 @@ constexpr int64_t BOUNDS = INT64_MIN;  // a caller's sizes, offsets or indices d
 #pragma GCC visibility push(default)
 extern "C" {
 
-// library.cpp
-
-// The instruction set that this build of the library may use: 0 the processor family's first, 3 x86-64-v3.
-int64_t rm_built_level();
-// The instruction set that this machine has, in the same numbers.
-int64_t rm_machine_level();
-
 // crc32c.cpp
 
-// The CRC32C of data, going on from the CRC of what stood before it (0 at the start).
-int64_t rm_crc32c(ByteSpan data, int64_t crc);
+// The instruction set that this machine has: 0 the processor family's first, 3 x86-64-v3.
+int64_t rm_machine_level();
 // How a CRC is made; each needs more of the processor than the one before.
-enum { CRC_TABLE, CRC_INSTRUCTION, CRC_FOLDING };
-// The CRC32C of data, made in a certain way: for tests. BOUNDS where this processor has it not.
-int64_t rm_crc32c_by(int64_t way, ByteSpan data);
+enum { CRC_TABLE, CRC_INSTRUCTION, CRC_FOLDING, CRC_BEST };
+// The CRC32C of data, going on from the CRC of what stood before it (0 at the start). BOUNDS where this processor does
+// not have the way.
+int64_t rm_crc32c(ByteSpan data, int64_t crc, int64_t way);
 
 // frames.cpp
 
 // What a scan stopped at; MORE: nothing, it needs more room or bytes.
-enum {
-  GOOD,
-  HEADER_CRC,
-  FRAME_TOO_LONG,
-  SHORT_HEADER,
-  SHORT_PAYLOAD,
-  PAYLOAD_CRC,
-  MORE
-};
+enum { GOOD, HEADER_CRC, FRAME_TOO_LONG, SHORT_HEADER, SHORT_PAYLOAD, PAYLOAD_CRC, MORE };
 
 // Frames the payloads data[offsets[i] : offsets[i + 1]] contiguously; gives the bytes written to out.
 // offsets [n + 1]; starts, lengths, crcs [n]: where each frame begins in out, its payload's bytes and CRC32C.
-int64_t rm_frame(ByteSpan data, Span<const int64_t> offsets, Span<uint8_t> out, Span<int64_t> starts,
-                 Span<int64_t> lengths, Span<uint32_t> crcs);
-
-// Writes header and footer around payloads that stand in their places already. starts, lengths, crcs [n]: as above.
-int64_t rm_close_frames(Span<uint8_t> data, Span<const int64_t> starts, Span<const int64_t> lengths,
-                        Span<uint32_t> crcs);
+int64_t rm_frame(ByteSpan data, IntSpan offsets, Span<uint8_t> out, Span<int64_t> starts, Span<int64_t> lengths,
+                 Span<uint32_t> crcs);
 
 // What is wrong with the header at byte `at` of data, with which the file ends if final: one of the codes above.
 int64_t rm_frame_fault(ByteSpan data, int64_t at, int64_t max_record_bytes, int64_t final);
@@ -83,20 +63,19 @@ struct FrameHop {
 };
 
 // Goes from header to header in a window of a file; gives how many it found, and where in starts. digest [1]: goes on
-// with all lengths and payload CRCs.
+// with all lengths, and the payload CRCs before headers and at the file's end.
 int64_t rm_hop_frames(ByteSpan data, FrameHop &hop, Span<int64_t> starts, Span<uint64_t> digest);
 
-// The same digest goes on with the lengths and payload CRCs of frames in data, or with one such number.
-int64_t rm_digest_frames(ByteSpan data, Span<const int64_t> starts, Span<const int64_t> lengths, Span<uint64_t> digest);
-int64_t rm_digest_word(Span<uint64_t> digest, int64_t word);
+// The same digest goes on with the lengths and payload CRCs of frames in data.
+int64_t rm_digest_frames(ByteSpan data, IntSpan starts, IntSpan lengths, Span<uint64_t> digest);
 
 // Where the next frame whose header is right begins, from byte `at` on, and, if whole, fits data; else data's end.
 int64_t rm_next_frame(ByteSpan data, int64_t at, int64_t max_record_bytes, int64_t whole);
 
 // Copies span i, sizes[i] bytes at starts[i] of blocks[which[i]], to out[targets[i] :]. which: NULL with one block.
 // Gives the number of the first span that does not lie in its block, how many there are if all do.
-int64_t rm_copy_spans(Span<const ByteSpan> blocks, Span<const int32_t> which, Span<const int64_t> starts,
-                      Span<const int64_t> sizes, Span<const int64_t> targets, Span<uint8_t> out);
+int64_t rm_copy_spans(Span<const ByteSpan> blocks, Span<const int32_t> which, IntSpan starts, IntSpan sizes,
+                      IntSpan targets, Span<uint8_t> out);
 
 // The sum of mix64(key, CRC) over records, by which their sets are compared. keys, crcs [n]
 uint64_t rm_record_sum(Span<const uint64_t> keys, Span<const uint32_t> crcs);
@@ -105,13 +84,11 @@ uint64_t rm_record_sum(Span<const uint64_t> keys, Span<const uint32_t> crcs);
 
 // out[i] = SipHash-2-4 of positions[i] as 8 bytes, under (key0, key1)[which[i] - first].
 int64_t rm_hash_positions(Span<const uint64_t> key0, Span<const uint64_t> key1, Span<const uint32_t> which,
-                          int64_t first, Span<const int64_t> positions, Span<uint64_t> out);
+                          int64_t first, IntSpan positions, Span<uint64_t> out);
 // out[i] = SipHash-2-4 of data[starts[i] : starts[i] + lengths[i]] under (key0, key1).
-int64_t rm_hash_spans(uint64_t key0, uint64_t key1, ByteSpan data, Span<const int64_t> starts,
-                      Span<const int64_t> lengths, Span<uint64_t> out);
+int64_t rm_hash_spans(uint64_t key0, uint64_t key1, ByteSpan data, IntSpan starts, IntSpan lengths, Span<uint64_t> out);
 // Permutes each number within its stretch [edges[s], edges[s + 1]), which it lies in. stretches [n]: which one.
-int64_t rm_permute(Span<const int64_t> numbers, Span<const int64_t> stretches, Span<const int64_t> edges, uint64_t key,
-                   Span<int64_t> out);
+int64_t rm_permute(IntSpan numbers, IntSpan stretches, IntSpan edges, uint64_t key, Span<int64_t> out);
 
 struct PairSearch {
   int64_t most_bits, row, at;  // row, at: the two hashes that are compared next
@@ -123,13 +100,12 @@ int64_t rm_find_near_pairs(Span<const uint64_t> hashes, PairSearch &search, Span
 
 // Copies rows edges[i] to edges[i + 1] of the array's items to out, cut or padded to lengths[i] items each. What out
 // holds is the padding. splits [rows + 1]: where each row begins; gives the bytes passed.
-int64_t rm_pad_rows(Span<const ByteSpan> values, Span<const int64_t> splits, Span<const int64_t> edges,
-                    Span<const int64_t> lengths, int64_t item_bytes, Span<uint8_t> out);
+int64_t rm_pad_rows(Span<const ByteSpan> values, IntSpan splits, IntSpan edges, IntSpan lengths, int64_t item_bytes,
+                    Span<uint8_t> out);
 // Packs records into the first row of a step that has room for them. lengths [features, records]; limits [features]: of
 // a row; left [rows, features]: scratch. places [records]: the row of each, counted over all steps; ends: the record
 // after each step that is full, of which it gives the number.
-int64_t rm_pack_rows(Span<const int64_t> lengths, Span<const int64_t> limits, Span<int64_t> left, Span<int64_t> places,
-                     Span<int64_t> ends);
+int64_t rm_pack_rows(IntSpan lengths, IntSpan limits, Span<int64_t> left, Span<int64_t> places, Span<int64_t> ends);
 
 // examples.cpp
 
@@ -138,12 +114,11 @@ int64_t rm_pack_rows(Span<const int64_t> lengths, Span<const int64_t> limits, Sp
 enum { ONE_INT, INTS, CONSTANT_SIZE, FLOATS, ONE_TEXT, TEXTS, MESSAGE };
 
 // An entry of tf.train.Example's map, in all records. length: of CONSTANT_SIZE the bytes in each record; else values,
-// where there are no splits. head_bytes: of CONSTANT_SIZE all before the data; else the key, `0A length name 12`, or
-// 0: the one column is a Feature alone, which becomes field 1 of the record.
-// Five arrays belong to it, empty where they are not wanted. valid: uint8 [rows], 0 where a record does not have it.
-// splits: int64 [rows + 1], the values of each row. values: int64, float32 or uint8. value_splits: int64, the bytes of
-// each text. heads: uint8, with room of 16 bytes each or a multiple: the key; of ONE_INT 11 heads, [v] before a varint
-// of v bytes.
+// where there are no splits. head_bytes: of CONSTANT_SIZE all before the data; else the key, `0A length name 12`, or 0:
+// the one column is a Feature alone, which becomes field 1 of the record. Five arrays belong to it, empty where they
+// are not wanted. valid: uint8 [rows], 0 where a record does not have it. splits: int64 [rows + 1], the values of each
+// row. values: int64, float32 or uint8. value_splits: int64, the bytes of each text. heads: uint8, with room of 16
+// bytes each or a multiple: the key; of ONE_INT 11 heads, [v] before a varint of v bytes.
 struct ExampleColumn {
   int64_t way, length, head_bytes;
 };
@@ -153,30 +128,15 @@ struct ExampleColumn {
 int64_t rm_size_examples(Span<const ExampleColumn> columns, Span<const ByteSpan> parts, Span<int64_t> kept,
                          Span<int64_t> sizes, Span<int64_t> starts, Span<int64_t> lengths);
 // Writes them. out: has 16 bytes more than they take. crcs [rows]: of the payloads.
-int64_t rm_write_examples(Span<const ExampleColumn> columns, Span<const ByteSpan> parts, Span<const int64_t> kept,
-                          Span<const int64_t> sizes, Span<const int64_t> starts, Span<const int64_t> lengths,
-                          Span<uint8_t> out, Span<uint32_t> crcs);
+int64_t rm_write_examples(Span<const ExampleColumn> columns, Span<const ByteSpan> parts, IntSpan kept, IntSpan sizes,
+                          IntSpan starts, IntSpan lengths, Span<uint8_t> out, Span<uint32_t> crcs);
 
 // decode.cpp: records to columns. Offsets go on from one block of bytes to the next.
 
-enum {  // how a column is read: one value of each record, or a list that the second pass reads
-  ONE_INT64,
-  ONE_FLOAT,
-  ONE_BYTES,
-  INT64_LISTS,
-  FLOAT_LISTS,
-  BYTES_LISTS,
-  STEPS
-};
-enum {  // why a record is not good
-  PAST_END = 1,
-  LONG_VARINT,
-  UNUSUAL = 20,
-  WRONG_KIND,
-  WRONG_COUNT,
-  MISSING_VALUE,
-  UNREAD = 255
-};
+// How a column is read: one value of each record, or a list that the second pass reads.
+enum { ONE_INT64, ONE_FLOAT, ONE_BYTES, INT64_LISTS, FLOAT_LISTS, BYTES_LISTS, STEPS };
+// Why a record is not good.
+enum { PAST_END = 1, LONG_VARINT, UNUSUAL = 20, WRONG_KIND, WRONG_COUNT, MISSING_VALUE, UNREAD = 255 };
 enum { SKIP_OTHERS, CHECK_OTHERS, REFUSE_OTHERS };  // what is done about features that are no columns
 
 // first: its first cell. last_row: the last one that has it, -1 at first. nulls: how many cells were made nulls.
@@ -189,14 +149,14 @@ struct CellColumn {
 // others are added. A column's cells are [rows] of ints, of floats (their bits), or of at and sizes (where its values
 // stand; 0, 0 for a null). valid: bitmaps as Arrow has them, all ones at first. culprits: the column that a record fails
 // on, or -1.
-int64_t rm_locate_features(Span<const ByteSpan> blocks, Span<const int64_t> starts, Span<const int64_t> lengths,
-                           int64_t parts, int64_t others, Span<int64_t> table, Span<CellColumn> columns,
-                           Span<int64_t> ints, Span<uint32_t> floats, Span<int64_t> at, Span<int64_t> sizes,
-                           Span<uint8_t> valid, Span<uint8_t> status, Span<int64_t> culprits);
+int64_t rm_locate_features(Span<const ByteSpan> blocks, IntSpan starts, IntSpan lengths, int64_t parts, int64_t others,
+                           Span<int64_t> table, Span<CellColumn> columns, Span<int64_t> ints, Span<uint32_t> floats,
+                           Span<int64_t> at, Span<int64_t> sizes, Span<uint8_t> valid, Span<uint8_t> status,
+                           Span<int64_t> culprits);
 
-// A table of feature names, in one array: the numbers that it takes, an empty one, the slot of a name that is added
-// unless it is there (-1: there is no room). part: of the message, 1 or 2.
-int64_t rm_names_room(int64_t names, int64_t text_bytes);
+// A table of feature names, in one array: makes an empty one, unless the table is None, and gives the numbers that it
+// takes; gives the slot of a name that is added unless it is there (-1: there is no room). part: of the message, 1 or
+// 2.
 int64_t rm_clear_names(Span<int64_t> table, int64_t names, int64_t text_bytes);
 int64_t rm_add_name(Span<int64_t> table, ByteSpan name, int64_t part);
 // at: the byte of the table where the name begins.
@@ -208,23 +168,20 @@ int64_t rm_list_names(Span<int64_t> table, Span<NamePlace> found);
 
 enum { VARINT_ROOM = 16 };  // values have room for so many more
 // Counts the varints of packed lists; returns their number. offsets [lists + 1]. bad: PAST_END where one is cut off.
-int64_t rm_count_varints(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
-                         Span<int64_t> offsets, Span<uint8_t> bad);
+int64_t rm_count_varints(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, Span<int64_t> offsets,
+                         Span<uint8_t> bad);
 // Reads them. bad: LONG_VARINT where one is too long; it and those after it are 0.
-int64_t rm_read_varints(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
-                        Span<const int64_t> offsets, Span<int64_t> values, Span<uint8_t> bad);
-// Counts the length-delimited fields of lists (values of a BytesList, steps of a FeatureList). offsets [lists + 1].
-int64_t rm_count_fields(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
-                        Span<int64_t> offsets);
-// Finds where the content of each stands.
-int64_t rm_find_fields(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
+int64_t rm_read_varints(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, IntSpan offsets, Span<int64_t> values,
+                        Span<uint8_t> bad);
+// Counts the length-delimited fields of lists (values of a BytesList, steps of a FeatureList), and finds where the
+// content of each stands, if that is wanted. offsets [lists + 1].
+int64_t rm_find_fields(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, Span<int64_t> offsets,
                        Span<int64_t> value_at, Span<int64_t> value_sizes);
 // Copies the contents one after the other; returns their bytes. ends [fields + 1]: from 0 on.
-int64_t rm_copy_fields(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
-                       Span<int64_t> ends, Span<uint8_t> values);
+int64_t rm_copy_fields(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, Span<int64_t> ends,
+                       Span<uint8_t> values);
 // Copies whole lists one after the other; returns their bytes. ends [lists + 1]: from 0 on.
-int64_t rm_copy_lists(Span<const ByteSpan> blocks, Span<const int64_t> at, Span<const int64_t> sizes,
-                      Span<int64_t> ends, Span<uint8_t> values);
+int64_t rm_copy_lists(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, Span<int64_t> ends, Span<uint8_t> values);
 
 // census.cpp
 
@@ -241,10 +198,10 @@ struct NameCounts {
 // Counts what is in the records that are UNREAD, by names that are added to the table; returns how many have another
 // status than 0 (UNUSUAL) then, or -1 if there is no room for a name. counts: of each slot. parts [records]: which maps
 // each has, 1, 2 or 3 for both.
-int64_t rm_count_names(ByteSpan data, Span<const int64_t> starts, Span<const int64_t> lengths, int64_t first_record,
-                       Span<int64_t> table, Span<NameCounts> counts, Span<uint8_t> status, Span<int64_t> parts);
+int64_t rm_count_names(ByteSpan data, IntSpan starts, IntSpan lengths, int64_t first_record, Span<int64_t> table,
+                       Span<NameCounts> counts, Span<uint8_t> status, Span<int64_t> parts);
 // Returns 1 if none of the values, which are UTF-8, has control characters or is an image, else 0.
-int64_t rm_are_texts(ByteSpan data, Span<const int64_t> offsets);
+int64_t rm_are_texts(ByteSpan data, IntSpan offsets);
 
 // lines.cpp: a text is data[starts[i] : stops[i]]
 
@@ -264,9 +221,9 @@ void rm_count_lines(ByteSpan data, LineCounts &counts);
 // Writes where each line starts and stops, line feed or CRLF excluded; returns how many there are.
 int64_t rm_split_lines(ByteSpan data, Span<int64_t> starts, Span<int64_t> stops);
 // Writes of each text the place in the data of the first byte that is no UTF-8, or -1.
-int64_t rm_find_bad_lines(ByteSpan data, Span<const int64_t> starts, Span<const int64_t> stops, Span<int64_t> places);
+int64_t rm_find_bad_lines(ByteSpan data, IntSpan starts, IntSpan stops, Span<int64_t> places);
 // Writes of each text 1 if it is ASCII white space or empty, else 0.
-int64_t rm_find_blank_lines(ByteSpan data, Span<const int64_t> starts, Span<const int64_t> stops, Span<uint8_t> blank);
+int64_t rm_find_blank_lines(ByteSpan data, IntSpan starts, IntSpan stops, Span<uint8_t> blank);
 
 // json.cpp
 
@@ -303,24 +260,21 @@ struct JsonError {
 };
 struct JsonScan {
   int64_t at;                // where in the data to go on
-  int64_t nodes, key_bytes;  // in use
+  int64_t nodes, entered, key_bytes;  // in use
   int64_t most_values;       // in a line
   int64_t line, records, errors, values;  // results of this call alone
   int64_t wanted_bytes;                   // of keys, if these are full
 };
 // Reads lines until the data ends, or records or errors are full, or something else is, which it returns. table: a
-// power of two, at least twice the nodes. record_lines, record_values: the line and first value of each record.
+// power of two, at least twice the nodes, -1 at first; nodes from scan.entered on are not in it yet. record_lines,
+// record_values: the line and first value of each record.
 int64_t rm_scan_json(ByteSpan data, Span<JsonNode> nodes, Span<uint8_t> keys, Span<int32_t> table, Span<JsonValue> tape,
                      Span<int32_t> record_lines, Span<int32_t> record_values, Span<JsonError> errors, JsonScan &scan);
-// Enters the nodes' keys into a table.
-int64_t rm_hash_json_keys(Span<JsonNode> nodes, int64_t count, Span<uint8_t> keys, Span<int32_t> table);
 struct JsonArray {
   int64_t depth, in_string, is_escaped, is_filled, elements;  // depth: -1 after its end. is_filled: a value has begun
 };
 // Rewrites an array's bytes, block by block, as lines of one element; returns 0, JSON_NO_ELEMENT or JSON_AFTER_ARRAY.
 int64_t rm_json_array_to_lines(Span<uint8_t> data, JsonArray &array);
-
-// json_columns.cpp
 
 // Writes the values of a tape by node, and within one in the order of the tape: their places on the tape, kinds, and
 // where they lie. places, found [nodes]: where each node's begin, moved on; a bit for each kind that it has.
@@ -403,11 +357,11 @@ struct FieldTotals {
 // Writes the values of fields, as int64 (CLASS_FIELDS: what each is), double or uint8 (booleans), 0 where there is none.
 // valid: None without tokens.
 int64_t rm_parse_fields(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
-                        Span<const int64_t> token_ends, const FieldType &type, Span<uint8_t> values,
-                        Span<uint8_t> valid, Span<uint8_t> fault, FieldTotals &totals);
+                        IntSpan token_ends, const FieldType &type, Span<uint8_t> values, Span<uint8_t> valid,
+                        Span<uint8_t> fault, FieldTotals &totals);
 // Writes the texts of fields, out[offsets[i] : offsets[i + 1]]. Without fault they need not be UTF-8.
 int64_t rm_parse_texts(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
-                       Span<const int64_t> token_ends, Span<int64_t> offsets, Span<uint8_t> out, Span<uint8_t> valid,
+                       IntSpan token_ends, Span<int64_t> offsets, Span<uint8_t> out, Span<uint8_t> valid,
                        Span<uint8_t> fault, FieldTotals &totals);
 
 // Of a column that is inferred, added up over calls.
@@ -420,8 +374,8 @@ struct ColumnCounts {
 // plain value of the type; returns how many fields that are. CLASS_FIELDS are all, and a column that is known as text is
 // not classified. values, valid: or None.
 int64_t rm_infer_fields(ByteSpan data, Span<const int32_t> starts, Span<const int32_t> infos, ByteSpan tokens,
-                        Span<const int64_t> token_ends, const FieldType &type, ColumnCounts &counts,
-                        Span<int64_t> null_counts, Span<uint8_t> values, Span<uint8_t> valid, FieldTotals &totals);
+                        IntSpan token_ends, const FieldType &type, ColumnCounts &counts, Span<int64_t> null_counts,
+                        Span<uint8_t> values, Span<uint8_t> valid, FieldTotals &totals);
 
 // images.cpp
 
@@ -434,7 +388,7 @@ struct JpegFacts {
   int64_t height, width, components, bits, marker, scans;  // of the frame header, whose marker it is; scans so far
 };
 // Walks through images that stand one after the other.
-int64_t rm_walk_jpegs(ByteSpan data, Span<const int64_t> ends, Span<JpegFacts> facts);
+int64_t rm_walk_jpegs(ByteSpan data, IntSpan ends, Span<JpegFacts> facts);
 
 // Lines of `line` numbers; the part has so many rows from top on, of so many numbers from start on.
 struct PixelPart {
@@ -476,24 +430,18 @@ struct BinLimits {
 // Merges two ascending lists of keys with their counts (of the others: 1 each without other_counts); gives how many
 // there are. levels [BIN_RANGES]: how many low bits of the keys of each range are 0: as given, or more, as few as leave
 // at most `cap` of them.
-int64_t rm_merge_bins(Span<const uint64_t> keys, Span<const int64_t> counts, Span<const uint64_t> others,
-                      Span<const int64_t> other_counts, BinLimits &limits, Span<uint8_t> levels, Span<uint64_t> out,
-                      Span<int64_t> out_counts);
+int64_t rm_merge_bins(Span<const uint64_t> keys, IntSpan counts, Span<const uint64_t> others, IntSpan other_counts,
+                      BinLimits &limits, Span<uint8_t> levels, Span<uint64_t> out, Span<int64_t> out_counts);
 // Hashes of which none is 0; that of a number says which it is.
 int64_t rm_hash_numbers(Span<const uint64_t> bits, Span<uint64_t> out);
-int64_t rm_hash_texts(ByteSpan data, Span<const int64_t> starts, Span<const int64_t> ends, Span<uint64_t> out);
+int64_t rm_hash_texts(ByteSpan data, IntSpan starts, IntSpan ends, Span<uint64_t> out);
 // Counts hashes from the first one on that are at most the threshold, in a table with open addresses; places: where a
 // hash that was not in the table stands. Gives used << 32 | how many were looked at: all, or as many as three quarters
 // of the slots have room for.
 int64_t rm_count_hashes(Span<const uint64_t> hashes, int64_t first, uint64_t threshold, int64_t used,
                         Span<uint64_t> slots, Span<int64_t> counts, Span<int32_t> places);
-// Puts hashes that are not in the table into it.
-int64_t rm_put_hashes(Span<const uint64_t> hashes, Span<const int64_t> some, Span<const int32_t> firsts,
-                      Span<uint64_t> slots, Span<int64_t> counts, Span<int32_t> places);
 
 }  // extern "C"
 #pragma GCC visibility pop
 
 }  // namespace rm
-
-#endif

@@ -1,5 +1,5 @@
 // What statistics count of numbers and texts: exact sums, ordered bins, hashes of values and a table of counts by hash.
-#include "common.h"
+#include "recordmill.h"
 
 namespace rm {
 namespace {
@@ -80,8 +80,6 @@ uint64_t hash_text(const uint8_t *at, uint64_t size) {
   return nonzero_hash(folded(one ^ P2, other ^ state) ^ size * P3);
 }
 
-RM_INLINE bool is_power_of_two(int64_t size) { return size > 0 && (size & (size - 1)) == 0; }
-
 }  // namespace
 
 int64_t rm_count_floats(Span<const double> values, FloatFacts &facts, Span<uint32_t> sum, Span<uint32_t> squares,
@@ -93,8 +91,7 @@ int64_t rm_count_floats(Span<const double> values, FloatFacts &facts, Span<uint3
   int64_t size = 0;
   for (int64_t i = 0; i < values.size; i++) {
     const double value = values[i] + 0.0;  // -0.0 becomes 0.0
-    uint64_t bits;
-    memcpy(&bits, &value, sizeof bits);
+    const uint64_t bits = load<uint64_t>(reinterpret_cast<const uint8_t *>(&value));
     int exponent = static_cast<int>(bits >> 52 & 0x7FF);
     uint64_t mantissa = bits & ((1ull << 52) - 1);
     if (exponent == 0x7FF) {
@@ -136,31 +133,24 @@ int64_t rm_sum_integers(Span<const uint64_t> values, int64_t is_signed, Span<uin
   return values.size;
 }
 
-int64_t rm_merge_bins(Span<const uint64_t> keys, Span<const int64_t> counts, Span<const uint64_t> others,
-                      Span<const int64_t> other_counts, BinLimits &limits, Span<uint8_t> levels, Span<uint64_t> out,
-                      Span<int64_t> out_counts) {
+int64_t rm_merge_bins(Span<const uint64_t> keys, IntSpan counts, Span<const uint64_t> others, IntSpan other_counts,
+                      BinLimits &limits, Span<uint8_t> levels, Span<uint64_t> out, Span<int64_t> out_counts) {
   constexpr int SHIFT = 50;
   static_assert(BIN_RANGES == uint64_t{1} << (64 - SHIFT), "a range is what the highest bits say");
-  if (counts.size != keys.size || (other_counts && other_counts.size != others.size) || limits.most < 1 ||
-      limits.cap < 1 || levels.size != BIN_RANGES || out.size < keys.size + others.size || out_counts.size < out.size)
-    return BOUNDS;
+  if (counts.size != keys.size || (other_counts && other_counts.size != others.size)) return BOUNDS;
+  if (limits.most < 1 || limits.cap < 1 || levels.size != BIN_RANGES) return BOUNDS;
+  if (out.size < keys.size + others.size || out_counts.size < out.size) return BOUNDS;
   int64_t size = 0;
   const auto put = [&](uint64_t key, int64_t count) {
     const int level = min<int>(levels[key >> SHIFT], SHIFT);
     key = key >> level << level;
-    if (size > 0 && out[size - 1] == key)
-      out_counts[size - 1] += count;
-    else
-      out[size] = key, out_counts[size++] = count;
+    if (size > 0 && out[size - 1] == key) out_counts[size - 1] += count;
+    else out[size] = key, out_counts[size++] = count;
   };
   for (int64_t i = 0, j = 0; i < keys.size || j < others.size;) {
-    if (j == others.size || (i < keys.size && keys[i] <= others[j])) {
-      put(keys[i], counts[i]);
-      i++;
-    } else {
-      put(others[j], other_counts ? other_counts[j] : 1);
-      j++;
-    }
+    const bool is_own = j == others.size || (i < keys.size && keys[i] <= others[j]);
+    put(is_own ? keys[i] : others[j], is_own ? counts[i] : other_counts ? other_counts[j] : 1);
+    (is_own ? i : j)++;
   }
   const auto visit_ranges = [&](auto visit) {
     for (int64_t first = 0, end = 0; first < size; first = end) {
@@ -169,8 +159,7 @@ int64_t rm_merge_bins(Span<const uint64_t> keys, Span<const int64_t> counts, Spa
       visit(levels[range], first, end);
     }
   };
-  // The bound of bins by which the cap is chosen only grows with the values: so it is the same in whatever order they
-  // come.
+  // The bound of bins by which the cap is chosen only grows with the values: it is the same in whatever order they come.
   for (;; limits.cap /= 2) {
     int64_t bound = 0;
     visit_ranges([&](uint8_t level, int64_t first, int64_t end) {
@@ -197,10 +186,10 @@ int64_t rm_hash_numbers(Span<const uint64_t> bits, Span<uint64_t> out) {
   return bits.size;
 }
 
-int64_t rm_hash_texts(ByteSpan data, Span<const int64_t> starts, Span<const int64_t> ends, Span<uint64_t> out) {
+int64_t rm_hash_texts(ByteSpan data, IntSpan starts, IntSpan ends, Span<uint64_t> out) {
   if (ends.size != starts.size || out.size < starts.size) return BOUNDS;
   for (int64_t i = 0; i < starts.size; i++) {
-    if (starts[i] < 0 || ends[i] < starts[i] || ends[i] > data.size) return BOUNDS;
+    if (!data.holds(starts[i], ends[i] - starts[i])) return BOUNDS;
     out[i] = hash_text(data.data + starts[i], static_cast<uint64_t>(ends[i] - starts[i]));
   }
   return starts.size;
@@ -209,9 +198,9 @@ int64_t rm_hash_texts(ByteSpan data, Span<const int64_t> starts, Span<const int6
 int64_t rm_count_hashes(Span<const uint64_t> hashes, int64_t first, uint64_t threshold, int64_t used,
                         Span<uint64_t> slots, Span<int64_t> counts, Span<int32_t> places) {
   const int64_t most = slots.size / 4 * 3;
-  if (!is_power_of_two(slots.size) || counts.size != slots.size || places.size != slots.size || first < 0 ||
-      used < 0 || used > most || hashes.size > INT32_MAX)
-    return BOUNDS;
+  if (slots.size < 1 || (slots.size & (slots.size - 1))) return BOUNDS;
+  if (counts.size != slots.size || places.size != slots.size || hashes.size > INT32_MAX) return BOUNDS;
+  if (first < 0 || used < 0 || used > most) return BOUNDS;
   const uint64_t mask = static_cast<uint64_t>(slots.size) - 1;
   for (int64_t i = first; i < hashes.size; i++) {
     const uint64_t one = hashes[i];
@@ -227,21 +216,6 @@ int64_t rm_count_hashes(Span<const uint64_t> hashes, int64_t first, uint64_t thr
     counts[at]++;
   }
   return used << 32 | hashes.size;
-}
-
-int64_t rm_put_hashes(Span<const uint64_t> hashes, Span<const int64_t> some, Span<const int32_t> firsts,
-                      Span<uint64_t> slots, Span<int64_t> counts, Span<int32_t> places) {
-  if (!is_power_of_two(slots.size) || counts.size != slots.size || places.size != slots.size ||
-      some.size != hashes.size || firsts.size != hashes.size || hashes.size >= slots.size)
-    return BOUNDS;
-  const uint64_t mask = static_cast<uint64_t>(slots.size) - 1;
-  for (int64_t i = 0; i < hashes.size; i++) {
-    uint64_t at = hashes[i] & mask;
-    for (int64_t tries = 0; slots[at] != 0; at = (at + 1) & mask)
-      if (++tries == slots.size) return BOUNDS;
-    slots[at] = hashes[i], counts[at] = some[i], places[at] = firsts[i];
-  }
-  return hashes.size;
 }
 
 }  // namespace rm

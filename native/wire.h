@@ -1,12 +1,14 @@
 // Protobuf's wire format: varints, length-delimited fields, packed lists of varints.
-#ifndef RECORDMILL_WIRE_H
-#define RECORDMILL_WIRE_H
+#pragma once
 
 #include "masks.h"
 
 namespace rm {
 
 constexpr uint64_t GO_ON = 0x8080808080808080u;  // in each byte the bit that says that a varint goes on
+
+enum { FIELD_1 = 0x0A, FIELD_2 = 0x12, FIELD_3 = 0x1A };                 // tags of length-delimited fields
+enum { BYTES_TAG = FIELD_1, FLOAT_TAG = FIELD_2, INT64_TAG = FIELD_3 };  // of the list in a Feature
 
 // A stretch of bytes; at is NULL where there is none: a message is damaged, or written in an unusual way.
 struct ByteRange {
@@ -61,10 +63,9 @@ RM_INLINE Varint read_varint(const uint8_t *at, const uint8_t *end, const uint8_
 RM_INLINE ByteRange read_content(const uint8_t *at, const uint8_t *end) {
   if (RM_UNLIKELY(at >= end)) return NO_RANGE;
   if (RM_LIKELY(*at < 0x80)) return *at < end - at ? ByteRange{at + 1, at + 1 + *at} : NO_RANGE;
-  const Varint size = read_varint_bytes(at, min(end, at + 5));
-  const bool fits = size.after != nullptr && size.value <= 0x7FFFFFFF &&
-                    static_cast<int64_t>(size.value) <= end - size.after;
-  return fits ? ByteRange{size.after, size.after + size.value} : NO_RANGE;
+  const auto [size, after] = read_varint_bytes(at, min(end, at + 5));
+  const bool fits = after != nullptr && size <= 0x7FFFFFFF && static_cast<int64_t>(size) <= end - after;
+  return fits ? ByteRange{after, after + size} : NO_RANGE;
 }
 
 // The bytes of a number as a varint: 1 to 10.
@@ -140,17 +141,11 @@ RM_INLINE uint8_t *put_varints(uint8_t *to, const uint8_t *numbers, int64_t coun
     const uint64_t value = load<uint64_t>(numbers + 8 * i);
     const int64_t size = varint_bytes(value);
     const uint64_t word = spread_bits(value) | GO_ON >> 8 >> (64 - 8 * min<int64_t>(size, 8));
-    if (is_long) {
-      store(to, word | static_cast<uint64_t>(size > 8) << 63);
-      store(to + 8, value >> 56 | value >> 63 << 8);  // bit 63 is also the ninth byte's sign to go on
-    } else {
-      store(to, word);
-    }
+    store(to, word | static_cast<uint64_t>(size > 8) << 63);
+    if (is_long) store(to + 8, value >> 56 | value >> 63 << 8);  // bit 63 is also the ninth byte's sign to go on
     to += size;
   }
   return to;
 }
 
 }  // namespace rm
-
-#endif

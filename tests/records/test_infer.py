@@ -335,7 +335,7 @@ def test_row_lengths_whose_sum_wraps_around_are_no_nested_list() -> None:
 
 def test_names_that_are_alike_lie_apart() -> None:
     """Of one length, with the same beginning and end: a hash of these alone would have them all in one place."""
-    table = np.zeros(native.names_room(2000, 2000 * 40), np.int64)
+    table = np.zeros(native.clear_names(None, 2000, 2000 * 40), np.int64)
     native.clear_names(table, 2000, 2000 * 40)
     for number in range(2000):
         name = np.frombuffer(f"features/{number:012d}/features".encode(), np.uint8)

@@ -148,6 +148,7 @@ def read_header(text: str) -> Header:
 def _parameter(text: str) -> Parameter:
     """Parses `Span<const T> name`, `ByteSpan name`, `const Struct &name` or `int64_t name`."""
     text = text.strip().replace("Span<const ByteSpan>", "Blocks").replace("ByteSpan", "Span<const uint8_t>")
+    text = text.replace("IntSpan", "Span<const int64_t>")
     match = re.fullmatch(r"(Span<)?(const )?(\w+)>? &?(\w+)", text)
     assert match is not None, text
     span, constant, kind, name = match.groups()

@@ -9,6 +9,7 @@ import numpy.typing as npt
 CRC_TABLE: int
 CRC_INSTRUCTION: int
 CRC_FOLDING: int
+CRC_BEST: int
 GOOD: int
 HEADER_CRC: int
 FRAME_TOO_LONG: int
@@ -233,6 +234,7 @@ class JsonError:
 class JsonScan:
     at: int
     nodes: int
+    entered: int
     key_bytes: int
     most_values: int
     line: int
@@ -344,20 +346,12 @@ class BinLimits:
     cap: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
-def built_level() -> int: ...
 def machine_level() -> int: ...
-def crc32c(data: npt.NDArray[np.uint8 | np.bool_] | None, crc: int) -> int: ...
-def crc32c_by(way: int, data: npt.NDArray[np.uint8 | np.bool_] | None) -> int: ...
+def crc32c(data: npt.NDArray[np.uint8 | np.bool_] | None, crc: int, way: int) -> int: ...
 def frame(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
     offsets: npt.NDArray[np.int64] | None,
     out: npt.NDArray[np.uint8 | np.bool_] | None,
-    starts: npt.NDArray[np.int64] | None,
-    lengths: npt.NDArray[np.int64] | None,
-    crcs: npt.NDArray[np.uint32] | None,
-) -> int: ...
-def close_frames(
-    data: npt.NDArray[np.uint8 | np.bool_] | None,
     starts: npt.NDArray[np.int64] | None,
     lengths: npt.NDArray[np.int64] | None,
     crcs: npt.NDArray[np.uint32] | None,
@@ -382,7 +376,6 @@ def digest_frames(
     lengths: npt.NDArray[np.int64] | None,
     digest: npt.NDArray[np.uint64] | None,
 ) -> int: ...
-def digest_word(digest: npt.NDArray[np.uint64] | None, word: int) -> int: ...
 def next_frame(data: npt.NDArray[np.uint8 | np.bool_] | None, at: int, max_record_bytes: int, whole: int) -> int: ...
 def copy_spans(
     blocks: Sequence[npt.NDArray[Any]],
@@ -471,7 +464,6 @@ def locate_features(
     status: npt.NDArray[np.uint8 | np.bool_] | None,
     culprits: npt.NDArray[np.int64] | None,
 ) -> int: ...
-def names_room(names: int, text_bytes: int) -> int: ...
 def clear_names(table: npt.NDArray[np.int64] | None, names: int, text_bytes: int) -> int: ...
 def add_name(table: npt.NDArray[np.int64] | None, name: npt.NDArray[np.uint8 | np.bool_] | None, part: int) -> int: ...
 def list_names(table: npt.NDArray[np.int64] | None, found: npt.NDArray[Any] | None) -> int: ...
@@ -490,16 +482,11 @@ def read_varints(
     values: npt.NDArray[np.int64] | None,
     bad: npt.NDArray[np.uint8 | np.bool_] | None,
 ) -> int: ...
-def count_fields(
-    blocks: Sequence[npt.NDArray[Any]],
-    at: npt.NDArray[np.int64] | None,
-    sizes: npt.NDArray[np.int64] | None,
-    offsets: npt.NDArray[np.int64] | None,
-) -> int: ...
 def find_fields(
     blocks: Sequence[npt.NDArray[Any]],
     at: npt.NDArray[np.int64] | None,
     sizes: npt.NDArray[np.int64] | None,
+    offsets: npt.NDArray[np.int64] | None,
     value_at: npt.NDArray[np.int64] | None,
     value_sizes: npt.NDArray[np.int64] | None,
 ) -> int: ...
@@ -560,12 +547,6 @@ def scan_json(
     record_values: npt.NDArray[np.int32] | None,
     errors: npt.NDArray[Any] | None,
     scan: JsonScan,
-) -> int: ...
-def hash_json_keys(
-    nodes: npt.NDArray[Any] | None,
-    count: int,
-    keys: npt.NDArray[np.uint8 | np.bool_] | None,
-    table: npt.NDArray[np.int32] | None,
 ) -> int: ...
 def json_array_to_lines(data: npt.NDArray[np.uint8 | np.bool_] | None, array: JsonArray) -> int: ...
 def sort_json_values(
@@ -707,14 +688,6 @@ def count_hashes(
     first: int,
     threshold: int,
     used: int,
-    slots: npt.NDArray[np.uint64] | None,
-    counts: npt.NDArray[np.int64] | None,
-    places: npt.NDArray[np.int32] | None,
-) -> int: ...
-def put_hashes(
-    hashes: npt.NDArray[np.uint64] | None,
-    some: npt.NDArray[np.int64] | None,
-    firsts: npt.NDArray[np.int32] | None,
     slots: npt.NDArray[np.uint64] | None,
     counts: npt.NDArray[np.int64] | None,
     places: npt.NDArray[np.int32] | None,

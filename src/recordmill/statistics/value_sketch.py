@@ -85,7 +85,10 @@ class ValueSketch:
     def _fill(self, hashes: U64, counts: Int64s, places: npt.NDArray[np.int32]) -> None:
         size = max(_LEAST_SLOTS, 1 << (3 * len(hashes)).bit_length())  # a third of them, or less
         self._new_table(min(size, self._most_slots))
-        native.put_hashes(hashes, counts, places, self._slots, self._counts, self._places)
+        native.count_hashes(hashes, 0, _ALL, 0, self._slots, self._counts, self._places)
+        at = np.flatnonzero(self._slots)
+        of = self._places[at]
+        self._counts[at], self._places[at] = counts[of], places[of]
         self._used = len(hashes)
 
     def smallest(self) -> tuple[U64, Int64s]:

@@ -156,7 +156,7 @@ def located_size(column: AssembledColumn) -> tuple[int, int]:
     if column.mode == native.INT64_LISTS:
         count = native.count_varints(column.blocks, column.at, column.size, offsets, np.zeros(column.rows, np.uint8))
         return 8 * count, count
-    count = native.count_fields(column.blocks, column.at, column.size, offsets)
+    count = native.find_fields(column.blocks, column.at, column.size, offsets, None, None)
     if column.mode == native.BYTES_LISTS:
         return size + 24 * count, count
     return 8 * size + 64 * count, size
@@ -337,9 +337,9 @@ def _raw(layout: ColumnLayout, column: AssembledColumn, length: int | None) -> t
 
 def _fields(column: AssembledColumn, offsets: Int64s) -> tuple[Int64s, Int64s]:
     """Returns where the length-delimited fields in all rows stand, and their bytes; fills offsets [rows + 1]."""
-    count = native.count_fields(column.blocks, column.at, column.size, offsets)
+    count = native.find_fields(column.blocks, column.at, column.size, offsets, None, None)
     at, size = room(count, np.int64), room(count, np.int64)
-    native.find_fields(column.blocks, column.at, column.size, at, size)
+    native.find_fields(column.blocks, column.at, column.size, offsets, at, size)
     return at, size
 
 
@@ -347,7 +347,7 @@ def _byte_lists(layout: ColumnLayout, column: AssembledColumn, length: int | Non
     """The byte strings of all rows."""
     offsets = room(column.rows + 1, np.int64)
     if length is None:
-        count = native.count_fields(column.blocks, column.at, column.size, offsets)
+        count = native.find_fields(column.blocks, column.at, column.size, offsets, None, None)
         ends, values = room(count + 1, np.int64), room(int(column.size.sum()) - 2 * count, np.uint8)
         values = values[: native.copy_fields(column.blocks, column.at, column.size, ends, values)]
         return _texts(layout, values, ends, offsets, column), offsets

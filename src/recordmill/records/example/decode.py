@@ -167,7 +167,7 @@ def _plan(schema: Schema, columns: tuple[str, ...] | None) -> _Plan:
         names += [(part.name.encode(), 2 if layout.step else 1) for part in parts]
         owners += [layout.feature] * len(parts)
     room = len(names) + _OTHER_NAMES, sum(len(name) for name, _ in names) + _OTHER_TEXT
-    table = np.zeros(native.names_room(*room), np.int64)
+    table = np.zeros(native.clear_names(None, *room), np.int64)
     native.clear_names(table, *room)
     for name, part in names:
         native.add_name(table, np.frombuffer(name, np.uint8), part)

@@ -209,11 +209,6 @@ class ContentDigest:
     def value(self) -> int:
         return int(self._state[0])
 
-    def hopped(self, last_footer: Bytes) -> None:
-        """Adds the CRC at the end of a file, of which `hop` has counted what is before it."""
-        if len(last_footer) == FOOTER_BYTES:
-            native.digest_word(self._state, int.from_bytes(last_footer.tobytes(), "little"))
-
 
 def hop(
     path: str,
@@ -271,9 +266,9 @@ def hop(
             )
         window = HEADER_BYTES if count and behind > count * _LARGE_BYTES else _WINDOW_BYTES
         at, record, begin = at + behind, record + count, at - lead
-        if content is not None and at == size:
-            ends_here = begin + len(data) == size
-            content.hopped(data[-FOOTER_BYTES:] if ends_here else read_range(path, size - FOOTER_BYTES, size))
+        if content is not None and at == size and begin + len(data) < size:
+            footer = read_range(path, size - FOOTER_BYTES, size)
+            native.hop_frames(footer, native.FrameHop(lead=len(footer)), starts, state)
 
 
 def frame_end(path: str, start: int) -> int:

@@ -95,7 +95,7 @@ class TapeScanner:
         self._make_tape(1 << 16)
         self._row_lines, self._row_tape = np.empty((2, BATCH_ROWS), np.int32)
         self._errors = np.empty(_ERRORS, _ERROR)
-        self._scan = native.JsonScan(nodes=1, most_values=memory_bytes // VALUE_SHARE)
+        self._scan = native.JsonScan(nodes=1, entered=1, most_values=memory_bytes // VALUE_SHARE)
         self._memory_bytes, self._source = memory_bytes, source
         self._paths: list[Path] = [()]
         self._known: dict[Path, int] = {(): 0}
@@ -171,8 +171,7 @@ class TapeScanner:
             self._keys = np.concatenate([self._keys, np.zeros(max(more, wanted), np.uint8)])
         elif full == native.JSON_NODES_FULL:
             self._nodes = np.concatenate([self._nodes, np.full_like(self._nodes, -1)])
-            self._table = np.empty(len(self._table) * 2, np.int32)
-            native.hash_json_keys(self._nodes, self._scan.nodes, self._keys, self._table)
+            self._table, self._scan.entered = np.full(len(self._table) * 2, -1, np.int32), 1
         elif full == native.JSON_TAPE_FULL and (is_first or len(self._tape) < _ENTRIES):
             self._make_tape(len(self._tape) * 2)
 
