@@ -132,7 +132,7 @@ def test_images_in_every_face(out: Path, tmp_path: Path) -> None:
         )
     cut = recordmill.open(out, decode_images=recordmill.Images(5, 7, crop=recordmill.RandomCrop()))
     assert next(cut.batches(4, shuffle=False))["image"].shape == (4, 5, 7, 3)
-    with pytest.raises(UsageError, match="cut at random"):
+    with pytest.raises(UsageError, match="cut or flipped at random"):
         cut.head()
     assert cut["id"].tolist() == list(range(ROWS))
 

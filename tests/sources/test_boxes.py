@@ -12,6 +12,7 @@ import image_samples
 import numpy as np
 import pyarrow as pa
 import pytest
+from PIL import Image
 
 import recordmill
 from recordmill.base.errors import DataError, RecordmillError, UsageError
@@ -208,15 +209,83 @@ def test_what_is_no_annotation_is_said_with_its_place(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_crop_is_refused_beside_boxes(images: Path, tmp_path: Path) -> None:
-    built(images, put(voc, tmp_path / "boxes", BOXES), tmp_path / "out")
-    collate = {name: "padded" for name in recordmill.open(tmp_path / "out").columns if "/object/" in name}
-    ds = recordmill.open(tmp_path / "out")
-    with pytest.raises(UsageError, match="a crop moves the image and not 'image/object/bbox/xmin'"):
-        next(iter(ds.batches(2, decode_images=recordmill.Images(8, 8, crop="center"), collate=collate)))
-    batch = next(iter(ds.batches(3, decode_images=(8, 8), collate=collate, shuffle=False)))
-    assert batch["image/encoded"].shape == (3, 8, 8, 3)
-    assert batch["image/object/bbox/xmin"].shape == (3, 3)
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards of twelve black images, each with three rectangles, red, green and blue, that are its objects."""
+    folder = tmp_path_factory.mktemp("scenes")
+    boxes: dict[str, list[Box]] = {}
+    rng = np.random.default_rng(3)
+    for number in range(12):
+        pixels, stem = np.zeros((60, 80, 3), np.uint8), f"{number:02}"
+        for channel in range(3):
+            left, top = 27 * channel + int(rng.integers(8)), int(rng.integers(35))
+            right, bottom = left + int(rng.integers(6, 18)), top + int(rng.integers(8, 24))
+            pixels[top:bottom, left:right, channel] = 255
+            boxes.setdefault(stem, []).append(("rgb"[channel], left, top, min(right, 80), bottom))
+        (folder / "images").mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(folder / "images" / f"{stem}.png")
+    recordmill.build(folder / "images", folder / "out", boxes=put(table, folder / "boxes", boxes), shuffle=False)
+    return folder / "out"
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [{"crop": "center"}, {"flip": True}, {"crop": recordmill.RandomCrop((0.2, 0.6))},
+     {"crop": recordmill.RandomCrop((0.2, 0.6)), "flip": True, "shrink": True}],
+)  # fmt: skip
+def test_boxes_move_with_the_part_of_the_image_that_is_kept(wanted: Any, scenes: Path) -> None:
+    ds = recordmill.open(scenes)
+    options = {
+        "decode_images": recordmill.Images(120, 90, **wanted), "seed": 5, "shuffle": False, "epochs": 2,
+        "collate": dict.fromkeys((name for name in ds.columns if "/object/" in name), "padded"),
+    }  # fmt: skip
+    (mine, again), (theirs, _) = ds.batches(12, **options), ds.to_tf(12, **options)
+    edges = np.stack([mine[f"image/object/bbox/{edge}"] for edge in ("xmin", "xmax", "ymin", "ymax")], 2)
+    counts, dropped, mirrored = mine["image/object/bbox/xmin/length"], 0, 0
+    for row, pixels in enumerate(mine["image/encoded"].astype(int)):
+        texts = [bytes(text) if isinstance(text, bytes) else text for text in mine["image/object/class/text"][row]]
+        left = {str(text): edges[row, at] for at, text in enumerate(texts[: counts[row]])}
+        places = []
+        for channel, text in enumerate("rgb"):
+            down, along = np.nonzero(pixels[:, :, channel] > 127)
+            if text not in left:
+                dropped += 1
+                assert len(down) <= 120  # what half of a source pixel at the border may leave
+                continue
+            seen = (
+                (along.min() / 90, (along.max() + 1) / 90, down.min() / 120, (down.max() + 1) / 120)
+                if len(down)
+                else ()
+            )
+            np.testing.assert_allclose(left[text], seen or left[text], atol=0.04)
+            places.append(left[text][0])
+        mirrored += places != sorted(places)
+    assert bool(dropped) == ("crop" in wanted)
+    assert (0 < mirrored < 12) == ("flip" in wanted)
+    random = wanted != {"crop": "center"}
+    assert (np.array_equal(mine["image/encoded"], again["image/encoded"])) != random
+    for name in ("image/encoded", "image/object/bbox/xmin", "image/object/class/label"):
+        np.testing.assert_array_equal(mine[name], theirs[name].numpy())
+
+
+def test_a_crop_that_can_not_move_the_boxes_is_refused(scenes: Path) -> None:
+    images = recordmill.Images(8, 8, crop="center")
+    some = recordmill.open(scenes, columns=["image/encoded", "image/object/bbox/xmin"])
+    with pytest.raises(UsageError, match="read 'image/object/bbox/xmax', too"):
+        next(some.batches(2, decode_images=images))
+    opened = recordmill.open(scenes, decode_images=images)
+    assert next(opened.batches(2))["image/encoded"].shape == (2, 8, 8, 3)
+    with pytest.raises(UsageError, match="cut, and boxes with it, which only batches, to_tf and to_torch do"):
+        opened.to_table()
+
+
+def test_boxes_move_under_other_names_too(scenes: Path) -> None:
+    ds, name = recordmill.open(scenes), "image/object/bbox/xmin"
+    options: dict[str, Any] = {"decode_images": recordmill.Images(8, 8, crop="center"), "shuffle": False}
+    theirs = next(ds.batches(12, **options))
+    mine = next(ds.rename({"image/encoded": "image", name: "left"}).batches(12, **options))
+    np.testing.assert_array_equal(mine["image"], theirs["image/encoded"])
+    np.testing.assert_array_equal(mine["left"].values, theirs[name].values)
 
 
 @pytest.mark.parametrize(("write", "path"), [(coco, "/instances.json"), (voc, "")])

@@ -75,9 +75,11 @@ class View:
         """Returns how these features of the records become what is shown. `images` has their names in the records."""
         steps = [step for step in self.steps if step.feature in stored]
         if images:
+            from recordmill.reader.images.boxes import has_boxes
             from recordmill.reader.images.columns import ResizedImages
 
-            steps += [ResizedImages(name, images[name]) for name in images if name in stored]
+            boxes = has_boxes(stored.names)
+            steps += [ResizedImages(name, images[name], boxes) for name in images if name in stored]
         return Decoding(stored, tuple(steps))
 
     def renamed(self, names: Mapping[str, str], schema: Schema) -> View:

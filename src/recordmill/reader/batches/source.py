@@ -38,13 +38,14 @@ def image_step(dataset: Fetchable, schema: Schema, decoder: ImageDecoder, on_bad
 
     def find(chunk: StepChunk) -> StepChunk:
         with timed("images"):
-            images, bad = decoder.decode(chunk.rows, schema)
+            images, batch, bad = decoder.decode(chunk.rows, schema)
+        chunk = replace(chunk, rows=replace(chunk.rows, batch=batch), images=images)
         if not bad:
-            return replace(chunk, images=images)
+            return chunk
         if on_bad == "error":
             path, place = record_location(dataset.files, dataset.ends, int(chunk.rows.numbers[bad[0][0]]))
             raise DataError(bad[0][1], source=path, place=place)
-        return _without(replace(chunk, images=images), bad)
+        return _without(chunk, bad)
 
     return find
 

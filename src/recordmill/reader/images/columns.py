@@ -14,7 +14,8 @@ import pyarrow as pa
 from recordmill.base.buffers import again
 from recordmill.base.errors import UsageError
 from recordmill.base.threads import Budget
-from recordmill.reader.images.decode import Box, Encoded, box_of, resize_into
+from recordmill.reader.images.boxes import IMAGE, Kept, check_boxes, move_boxes
+from recordmill.reader.images.decode import Box, Encoded, box_of, is_flipped, resize_into
 from recordmill.reader.options.images import Images, ImageTarget, RandomCrop
 from recordmill.reader.prefetch.prefetcher import StepRows
 from recordmill.reader.prefetch.protocols import Fetchable
@@ -40,22 +41,22 @@ def images_by_feature(dataset: Fetchable, wanted: ImageTarget | None) -> dict[st
     if wanted is None:
         return {}
     candidates = [feature.name for feature in dataset.schema if feature.dtype == "bytes" and not feature.shape]
-    crops = [one.crop for one in (wanted.values() if isinstance(wanted, Mapping) else [wanted])]
-    if any(crops) and (boxes := [name for name in dataset.schema.names if name.startswith("image/object/bbox/")]):
-        raise UsageError(f"decode_images: a crop moves the image and not {boxes[0]!r}; leave crop out, or the boxes")
     if isinstance(wanted, Mapping):
         for name in wanted:
             if name not in candidates:
                 raise UsageError(
                     f"decode_images: {name!r} is no bytes feature that is read; there are {_listed(candidates)}"
                 )
-        return dict(wanted)
-    names = image_features(dataset)
-    if not names and len(dataset.head(1)):
-        raise UsageError(
-            f"decode_images: no feature holds encoded images; the bytes features are {_listed(candidates)}"
-        )
-    return dict.fromkeys(names, wanted)
+        images = dict(wanted)
+    else:
+        images = dict.fromkeys(image_features(dataset), wanted)
+        if not images and len(dataset.head(1)):
+            raise UsageError(
+                f"decode_images: no feature holds encoded images; the bytes features are {_listed(candidates)}"
+            )
+    stored = dict(zip(dataset.schema.names, dataset.stored(dataset.schema).stored.names, strict=True))
+    check_boxes([*stored.values()], {stored[name]: one for name, one in images.items()})
+    return images
 
 
 def image_features(dataset: Fetchable) -> list[str]:
@@ -107,18 +108,21 @@ class ImageDecoder:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def decode(self, rows: StepRows, schema: Schema) -> tuple[dict[str, Array], list[tuple[int, str]]]:
-        """Returns (by feature [rows, height, width, channels], (row, why) of the images that can't be decoded, by
-        row).
+    def decode(self, rows: StepRows, schema: Schema) -> tuple[dict[str, Array], pa.RecordBatch, list[tuple[int, str]]]:
+        """Returns (by feature [rows, height, width, channels], the rows with boxes that fit them, (row, why) of the
+        images that can't be decoded, by row).
         """
         pixels: dict[str, Array] = {}
         bad: list[tuple[int, str]] = []
         waiting: list[Future[list[tuple[int, str]]]] = []
         key = key_of("crop", self._seed, rows.step_range.epoch)
-        for feature, column in zip(schema, rows.batch.columns, strict=True):
+        moving: _Work | None = None
+        for feature, name, column in zip(schema, rows.batch.schema.names, rows.batch.columns, strict=True):
             if feature.name not in self.images:
                 continue
             work = self._work(feature, column, rows, key)
+            if name == IMAGE and (work.wanted.crop or work.wanted.flip):
+                moving = work
             pixels[feature.name] = work.out
             for begin in range(0, len(column), _TOGETHER):
                 some = range(begin, min(begin + _TOGETHER, len(column)))
@@ -128,7 +132,8 @@ class ImageDecoder:
                     bad += work.decode(some)
         for done in waiting:
             bad += done.result()
-        return pixels, sorted(bad)
+        batch = rows.batch if moving is None else move_boxes(rows.batch, moving.kept)
+        return pixels, batch, sorted(bad)
 
     def _work(self, feature: Feature, column: pa.Array, rows: StepRows, key: int) -> _Work:
         wanted = self.images[feature.name]
@@ -137,9 +142,9 @@ class ImageDecoder:
         valid = None if not column.null_count else column.is_valid().to_numpy(zero_copy_only=False)
         default = self._defaults.get(feature.name)
         instead = None if default is None else np.frombuffer(default, np.uint8)
-        return _Work(
-            feature.name, wanted, parts.values, parts.splits[0], valid, instead, rows.numbers, key, self._budget, out
-        )
+        kept = np.tile(np.array([0, 0, 1, 1, 0], np.float64), (len(column), 1))
+        values, splits = parts.values, parts.splits[0]
+        return _Work(feature.name, wanted, values, splits, valid, instead, rows.numbers, key, self._budget, out, kept)
 
 
 @dataclass(frozen=True)
@@ -148,6 +153,7 @@ class _Work:
 
     Attributes:
         default: of rows that are not valid.
+        kept: [rows, 5] the part of each image that is kept, as `move_boxes` takes it.
     """
 
     name: str
@@ -160,6 +166,7 @@ class _Work:
     key: int
     budget: Budget
     out: Array
+    kept: Array
 
     def decode(self, rows: range) -> list[tuple[int, str]]:
         """Fills `out` at these rows; (row, why) of those that can't be decoded."""
@@ -178,7 +185,8 @@ class _Work:
             try:
                 is_own = self.valid is None or self.valid[row]
                 image = Encoded(data, self.wanted, checked if is_own else None)
-                _decode_into(image, self.wanted, self.key, int(self.numbers[row]), self.budget, self.out[row])
+                number = int(self.numbers[row])
+                self.kept[row] = _decode_into(image, self.wanted, self.key, number, self.budget, self.out[row])
             except BadImage as error:
                 yield row, f"feature {self.name!r}: {error.message}"
 
@@ -188,17 +196,21 @@ class _Work:
         return self.default
 
 
-def _decode_into(image: Encoded, wanted: Images, key: int, number: int, budget: Budget, out: Array) -> None:
+def _decode_into(image: Encoded, wanted: Images, key: int, number: int, budget: Budget, out: Array) -> Kept:
     box, by = _box_and_shrink(image, wanted, key, number)
     with budget.reserve(image.work_bytes):
-        resize_into(image.pixels(by, once=True), box, wanted, out)
+        resize_into(image.pixels(by, once=True), _divided(box, by), wanted, out)
+    flipped = wanted.flip and is_flipped(key, number)
+    if flipped:
+        out[:] = out[:, ::-1].copy()
+    height, width = image.height, image.width
+    return box.left / width, box.top / height, box.width / width, box.height / height, flipped
 
 
 def _box_and_shrink(image: Encoded, wanted: Images, key: int, number: int) -> tuple[Box, int]:
-    """Returns (the part that is kept, in an image decoded smaller by a divisor, that divisor)."""
+    """Returns (the part that is kept, a divisor by which the image can be decoded smaller)."""
     box = box_of(image.height, image.width, wanted, key, number)
-    by = image.shrink(box.height, box.width, wanted)
-    return _divided(box, by), by
+    return box, image.shrink(box.height, box.width, wanted)
 
 
 def decode_part(data: Pixels, wanted: Images) -> Pixels:
@@ -209,7 +221,8 @@ def decode_part(data: Pixels, wanted: Images) -> Pixels:
         BadImage: it can't be decoded.
     """
     image = Encoded(data, wanted)
-    part, by = _box_and_shrink(image, wanted, 0, 0)
+    box, by = _box_and_shrink(image, wanted, 0, 0)
+    part = _divided(box, by)
     return image.pixels(by)[part.top : part.top + part.height, part.left : part.left + part.width]
 
 
@@ -241,10 +254,11 @@ def _divided(box: Box, by: int) -> Box:
 
 @dataclass(frozen=True)
 class ResizedImages:
-    """One image feature, and what is wanted of it."""
+    """One image feature, and what is wanted of it. has_boxes: there are boxes, which a part of the image would move."""
 
     feature: str
     wanted: Images
+    has_boxes: bool = False
 
     def output(self, feature: Feature) -> Feature:
         if feature.shape or feature.dtype != "bytes":
@@ -254,10 +268,12 @@ class ResizedImages:
         return replace(feature, dtype=self.wanted.numpy_dtype.name, shape=self.wanted.shape)
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
-        if isinstance(self.wanted.crop, RandomCrop):
+        is_random = isinstance(self.wanted.crop, RandomCrop) or self.wanted.flip
+        if is_random or (self.has_boxes and self.wanted.crop):
+            why = "cut or flipped at random, otherwise in each epoch," if is_random else "cut, and boxes with it,"
             raise UsageError(
-                f"decode_images: {feature.name!r} is cut at random, otherwise in each epoch, which only batches, to_tf "
-                'and to_torch have: open it with crop="center" or none, or without this feature'
+                f"decode_images: {feature.name!r} is {why} which only batches, to_tf and to_torch do: open it with "
+                f"{'a central crop' if is_random and not self.has_boxes else 'no crop'}, or without this feature"
             )
         out = self.output(feature)
         parts = take_apart(column, replace(feature, required=True))

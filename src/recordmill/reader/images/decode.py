@@ -76,6 +76,11 @@ def _random(height: int, width: int, crop: RandomCrop, draws: Iterator[float]) -
     return _center(height, width, min(max(width / height, crop.ratio[0]), crop.ratio[1]))
 
 
+def is_flipped(key: int, number: int) -> bool:
+    """Returns whether the image of a record is flipped; key and number as of `box_of`, whose draws are others."""
+    return next(_draws(~key & _WORD, number)) < 0.5
+
+
 def _draws(key: int, number: int) -> Iterator[float]:
     """Numbers in [0, 1): SplitMix64 from a state that key and number decide."""
     state = (key + number * _STEP) & _WORD

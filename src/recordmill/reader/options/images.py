@@ -1,7 +1,7 @@
 """`Images`: what encoded images are to become, and `RandomCrop`, a part of it. Nothing is decoded here.
 
-Pixels are uint8 as stored; then they are, in this order, turned upright, cut (`crop`), resized, and, where numbers are
-wanted, `(pixel * scale - mean) / std`. All faces do the same.
+Pixels are uint8 as stored; then they are, in this order, turned upright, cut (`crop`), resized, where numbers are
+wanted `(pixel * scale - mean) / std`, and mirrored (`flip`). All outputs do the same.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class Images:
             large photographs many times faster, and pixels that are averages instead of single ones.
         crop: "center": the largest part in the middle that has the ratio wanted, so that nothing is distorted;
             `RandomCrop(...)`: a random part; None: the whole image.
+        flip: mirror every other image left to right, at random as RandomCrop is.
         scale: pixels become `(pixel * scale - mean) / std`.
         mean: a number, or one per channel.
         std: a number, or one per channel.
@@ -75,6 +76,7 @@ class Images:
     orientation: bool = False
     shrink: bool = False
     crop: Literal["center"] | RandomCrop | None = None
+    flip: bool = False
     scale: float | None = None
     mean: PerChannel | None = None
     std: PerChannel | None = None
