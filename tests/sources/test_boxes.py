@@ -299,6 +299,16 @@ def test_annotations_beside_the_images_are_named_with_their_option(
     assert said.partition("; ")[2] == f"--boxes {images}{path} takes boxes from it"
 
 
+def test_real_boxes_stay_boxes_in_crops(shared_data: Path, tmp_path: Path) -> None:
+    bccd = shared_data / "images" / "bccd" / "BCCD"
+    recordmill.build(bccd / "JPEGImages", tmp_path / "out", boxes=bccd / "Annotations")
+    images = recordmill.Images(64, 64, crop=recordmill.RandomCrop((0.1, 0.9)), flip=True)
+    for batch in recordmill.open(tmp_path / "out").batches(64, decode_images=images, epochs=3):
+        left, right, top, bottom = (batch[f"image/object/bbox/{e}"].values for e in ("xmin", "xmax", "ymin", "ymax"))
+        assert len(left) == len(batch["image/object/class/text"].values)
+        assert np.all((left >= 0) & (left < right) & (right <= 1) & (top >= 0) & (top < bottom) & (bottom <= 1))
+
+
 @pytest.mark.parametrize("write", FORMATS[1:])
 def test_real_boxes_are_equal_in_all_formats(write: Any, shared_data: Path, tmp_path: Path) -> None:
     bccd = shared_data / "images" / "bccd" / "BCCD"
