@@ -36,7 +36,7 @@ def put(name: str, data: str | bytes) -> None:
 def lay_out(folder: Path) -> None:
     """All layouts of the page, in one folder of each row's own."""
     png = image_samples.encoded("PNG")
-    for name in ("photos/cat/a", "photos/dog/b", "JPEGImages/a", "images/a"):
+    for name in ("photos/cat/a", "photos/dog/b", "JPEGImages/a", "images/a", "scenes/images/a", "scenes/masks/a"):
         put(f"{name}.png", png)
     put("labels.csv", "file,label\ncat/a.png,x\ndog/b.png,y\n")
     put("photos/metadata.jsonl", '{"file_name": "cat/a.png", "text": "x"}\n{"file_name": "dog/b.png", "text": "y"}\n')

@@ -395,9 +395,9 @@ def test_images_and_their_masks_are_no_classes(tmp_path: Path, one: str, other: 
     said = in_flags(str(refused.value))
     assert "--class-from folders" in said
     assert len(plan(root, class_from="folders").files) == 6
-    alone = plan(Path(said.split("as in '")[1].split("'")[0]))  # which is to be copied
-    assert [name.rpartition("/")[2] for name in alone.files.names()] == ["0.png", "1.png", "2.png"]
-    assert alone.schema.label is None
+    pair = plan(root, pair=said.split("--pair ")[1].split()[0])  # which is to be copied
+    assert [unit.rows for unit in pair.units] == [3]
+    assert pair.schema.label is None
 
 
 def test_a_table_that_can_not_be_read_and_is_not_needed_is_no_error(

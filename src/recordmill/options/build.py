@@ -208,6 +208,14 @@ class BuildKeywords(TypedDict, total=False):
             needs=("labels",),
         ),
     ]
+    pair: Annotated[
+        str | None,
+        _images(
+            "images,masks: folders of which each file goes with the one of the same name, into one record; the second "
+            "feature is called as its folder",
+            metavar="A,B",
+        ),
+    ]
     boxes: Annotated[
         str | os.PathLike[str] | None,
         _images(

@@ -96,6 +96,23 @@ class FileTable(Table[InputFile]):
             return self
         return FileTable(_compact(self._rows.filter(pa.array(keep))))
 
+    def at(self, places: Numbers) -> FileTable:
+        """The files of these ordinals, in this order."""
+        return FileTable(_compact(self._rows.take(pa.array(places))))
+
+    def followed_by(self, others: FileTable) -> FileTable:
+        """These files and then the others, which have no value in the columns that they lack."""
+        names = self._rows.schema.names
+        tables = [
+            pa.table({name: _plain(rows.column(name)) for name in rows.schema.names})
+            for rows in (self._rows, others._rows)
+        ]
+        joined = pa.concat_tables(tables, promote_options="default").select(names).combine_chunks().to_batches()[0]
+        for place, column in enumerate(self._rows.columns):
+            if isinstance(column, pa.DictionaryArray):
+                joined = joined.set_column(place, names[place], joined.column(place).dictionary_encode("encode"))
+        return FileTable(joined)
+
     def with_column(self, name: str, values: pa.Array) -> FileTable:
         """The files with one more column, or another in place of that: [files]."""
         rows = self.without((name,))._rows

@@ -17,9 +17,15 @@ import numpy.typing as npt
 from recordmill.base import native
 from recordmill.base.buffers import Int64s, room
 from recordmill.reader.options.images import Floats, Images, RandomCrop
-from recordmill.records.columns.decode_images import MAX_DECODED_PIXELS, Pixels, stored_pixels, work_bytes
+from recordmill.records.columns.decode_images import (
+    MAX_DECODED_PIXELS,
+    Pixels,
+    stored_pixels,
+    stored_values,
+    work_bytes,
+)
 from recordmill.records.images.check import check_structure
-from recordmill.records.images.header import GRAY, RGB, BadImage, ImageHeader
+from recordmill.records.images.header import DECODE_FAILED, GRAY, RGB, BadImage, ImageHeader
 from recordmill.records.images.pillow import orientation_of
 
 _ATTEMPTS = 10
@@ -111,7 +117,7 @@ class Encoded:
     def __init__(self, data: Pixels, wanted: Images, checked: ImageHeader | BadImage | None = None) -> None:
         if isinstance(checked, BadImage):
             raise checked
-        self._data, self._channels = data, wanted.channels
+        self._data, self._channels, self._mask = data, wanted.channels, wanted.mask
         self._header = check_structure(data, MAX_DECODED_PIXELS) if checked is None else checked
         self._turned = orientation_of(data, self._header.format) if wanted.orientation else 1
         height, width = self._header.height, self._header.width
@@ -129,20 +135,22 @@ class Encoded:
         fits = (by for by in SHRINKS if height // by >= wanted.height and width // by >= wanted.width)
         return next(fits, 1)
 
-    def pixels(self, shrink: int = 1, *, once: bool = False) -> Pixels:
-        """Returns [height, width, channels], or the shrink-th part of that (rounded up). once: the array holds until
-        this thread decodes the next image.
+    def pixels(self, shrink: int = 1, *, once: bool = False) -> npt.NDArray[Any]:
+        """Returns uint8, of a mask int32 [height, width, channels], or the shrink-th part of that (rounded up). once:
+        the array holds until this thread decodes the next image.
 
         Raises:
             BadImage: it can't be decoded.
         """
+        if self._mask:
+            return upright(stored_values(self._data, self._header), self._turned)
         decoded = _by_simplejpeg(self._data, self._header, self._channels, shrink, _own_room if once else room)
         if decoded is None:
             decoded = stored_pixels(self._data, self._header, self._channels, shrink)
         return upright(decoded, self._turned)
 
 
-def upright(pixels: Pixels, orientation: int) -> Pixels:
+def upright(pixels: npt.NDArray[Any], orientation: int) -> npt.NDArray[Any]:
     """The pixels turned as EXIF's orientation says."""
     if orientation in (2, 3, 7, 8):
         pixels = pixels[:, ::-1]
@@ -193,10 +201,19 @@ Places = npt.NDArray[np.uint32]
 _REMEMBERED = 1024  # pairs of lengths whose weights are kept: photographs have few sizes, random crops many
 
 
-def resize_into(pixels: Pixels, box: Box, wanted: Images, out: npt.NDArray[np.generic]) -> None:
-    """A part of uint8 [height, width, channels] resized into out [wanted.height, wanted.width, channels] of the dtype
-    wanted.
+def resize_into(pixels: npt.NDArray[Any], box: Box, wanted: Images, out: npt.NDArray[Any]) -> None:
+    """A part of [height, width, channels] resized into out [wanted.height, wanted.width, channels] of the dtype wanted.
+
+    Raises:
+        BadImage: a value of a mask is beyond uint8.
     """
+    if wanted.mask:
+        kept = pixels[box.top : box.top + box.height, box.left : box.left + box.width]
+        values = kept[np.ix_(_nearest(box.height, wanted.height), _nearest(box.width, wanted.width))]
+        if out.dtype == np.uint8 and values.max() > 255:
+            raise BadImage(DECODE_FAILED, f"a value of {values.max()} is beyond uint8: Images(dtype='int32') takes it")
+        out[:] = values
+        return
     factor, offset = _arithmetic(wanted)
     whole: npt.NDArray[Any] = out if out.dtype != np.float16 else room(out.shape, np.float32)
     lines = np.ascontiguousarray(pixels).reshape(len(pixels), -1)
@@ -230,6 +247,12 @@ def _arithmetic(wanted: Images) -> tuple[Floats, Floats]:
     """Returns ([width * channels] factor, [width * channels] offset)."""
     factor, offset = (np.tile(one, wanted.width) for one in wanted.arithmetic())
     return factor, offset
+
+
+def _nearest(have: int, want: int) -> Int64s:
+    """Returns [want] source indices, reckoned in float32 as TensorFlow does."""
+    at = (np.arange(want, dtype=np.float32) + np.float32(0.5)) * (np.float32(have) / np.float32(want))
+    return np.minimum(at.astype(np.int64), have - 1)
 
 
 @functools.lru_cache(_REMEMBERED)

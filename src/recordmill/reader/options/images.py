@@ -16,7 +16,7 @@ import numpy.typing as npt
 from recordmill.base.errors import UsageError
 
 Floats = npt.NDArray[np.float32]
-Dtype = Literal["uint8", "float16", "float32"]
+Dtype = Literal["uint8", "int32", "float16", "float32"]
 PerChannel = float | Sequence[float]
 
 
@@ -64,6 +64,8 @@ class Images:
         mean: a number, or one per channel.
         std: a number, or one per channel.
         dtype: "uint8" (rounded), "float32" or "float16"; None: "uint8", or "float32" where pixels are scaled.
+        mask: pixels are numbers, as of classes: [height, width, 1] of the values that are stored (palette indices, up
+            to 16 bits with dtype="int32"), resized to the nearest one as `tf.image.resize(method="nearest")` does.
 
     Raises:
         UsageError: a value that is none of an image.
@@ -81,15 +83,24 @@ class Images:
     mean: PerChannel | None = None
     std: PerChannel | None = None
     dtype: Dtype | None = None
+    mask: bool = False
 
     def __post_init__(self) -> None:
+        if self.mask:
+            object.__setattr__(self, "channels", 1)
+            if self.antialias or self.shrink or self._is_scaled or self.dtype not in (None, "uint8", "int32"):
+                raise UsageError(
+                    'mask=True keeps values as they are: no antialias, shrink or scale, dtype "uint8" or "int32"'
+                )
+        elif self.dtype == "int32":
+            raise UsageError('dtype="int32" is of mask=True')
         if min(self.height, self.width) < 1:
             raise UsageError(f"decode_images: height and width must be at least 1, not {self.height}, {self.width}")
         if self.channels not in (1, 3, 4):
             raise UsageError(f"channels must be 1, 3 or 4, not {self.channels}")
         if self.crop not in (None, "center") and not isinstance(self.crop, RandomCrop):
             raise UsageError(f'crop is "center" or RandomCrop(...), not {self.crop!r}')
-        if self.dtype not in (None, "uint8", "float16", "float32"):
+        if self.dtype not in (None, "uint8", "int32", "float16", "float32"):
             raise UsageError(f'dtype is "uint8", "float32" or "float16", not {self.dtype!r}')
         if self.dtype == "uint8" and self._is_scaled:
             raise UsageError("scale, mean and std make numbers that uint8 can't hold: leave dtype out, or say float32")

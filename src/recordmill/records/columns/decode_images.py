@@ -141,6 +141,27 @@ def stored_pixels(
         raise BadImage(DECODE_FAILED, f"Pillow can't decode it: {type(error).__name__}: {error}"[:250]) from error
 
 
+def stored_values(data: Pixels, header: ImageHeader) -> npt.NDArray[np.int32]:
+    """Returns the numbers of a mask whose container is whole, [height, width, 1]: palette indices, or the gray values.
+
+    Raises:
+        BadImage: it can't be decoded, or has colours.
+    """
+    try:
+        with open_image(data.data, header.format) as opened:
+            image = load_stored(opened)
+            if image.mode not in ("1", "L", "P") and not image.mode.startswith("I"):
+                raise BadImage(DECODE_FAILED, f"pixels of {image.mode}, and a mask has one number a pixel")
+            values = np.asarray(image).astype(np.int32)
+    except BadImage:
+        raise
+    except Exception as error:
+        raise BadImage(DECODE_FAILED, f"Pillow can't decode it: {type(error).__name__}: {error}"[:250]) from error
+    if image.mode == "L" and header.bits < 8:  # Pillow spreads 2 and 4 bits over 255
+        values //= 255 // ((1 << header.bits) - 1)
+    return values[:, :, None]
+
+
 def _array(image: Image.Image, channels: int) -> Pixels:
     """[height, width, channels], taken over in bands."""
     pixels = np.empty((image.height, image.width, channels), np.uint8)

@@ -26,6 +26,7 @@ from recordmill.sources.common.contract import BATCH_BYTES, BATCH_FILES, IMAGE_F
 from recordmill.sources.common.layout import FolderLayout
 from recordmill.sources.common.tables import batch_of
 from recordmill.sources.images.boxes import OBJECT_NAMES, BoxRule, fit_boxes
+from recordmill.sources.images.pairs import PARTNER
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.labels import ClassNames
 from recordmill.storage.file_table import FileTable, InputFile, coded, nothing
@@ -131,22 +132,35 @@ def read_images(
     max_pixels: int,
     with_pixels: bool = False,
     boxes: BoxRule | None = None,
+    pair: str = "",
 ) -> Iterator[Chunk]:
     """Yields the files of these ordinals in chunks of about BATCH_BYTES; one larger file is a chunk of its own.
 
     decode_bytes: the memory that all threads together may take to decode them; None: they are not decoded.
     with_pixels: what is decoded is added up (`Chunk.pixels`). boxes: how the boxes of the files become shares.
+    pair: the feature of the files that go with them.
 
     Raises:
         DataError: a file changed since it was listed, or can't be read.
     """
     first = 0
     while first < len(ordinals):
-        taken, size = batch_of(files, ordinals[first : first + BATCH_FILES], BATCH_BYTES)
-        batch = _Batch(ordinals[first : first + len(taken)], taken, size)
+        some = ordinals[first : first + BATCH_FILES]
+        taken, partners = _next_files(files, some)
+        batch = _Batch(some[: len(taken)], taken, partners, pair, max_pixels)
         batch.check(decode_bytes, max_pixels, with_pixels)
         yield batch.finish(schema, files, boxes)
         first += len(taken)
+
+
+def _next_files(files: FileTable, ordinals: Sequence[int]) -> tuple[Sequence[InputFile], Sequence[InputFile]]:
+    """Returns the first files of these, of about BATCH_BYTES, and those that go with them."""
+    if PARTNER not in files.columns:
+        return batch_of(files, ordinals, BATCH_BYTES)[0], ()
+    some, partners = files.some(ordinals), files.some(files.take(ordinals, (PARTNER,))[PARTNER].to_numpy())
+    ends = np.cumsum([one.stat.size_bytes + other.stat.size_bytes for one, other in zip(some, partners, strict=True)])
+    count = max(int(np.searchsorted(ends, BATCH_BYTES, "right")), 1)
+    return some[:count], partners[:count]
 
 
 _budget = functools.cache(Budget)  # of the process, which all threads share
@@ -186,64 +200,107 @@ def _add_pixels(header: ImageHeader, sums: list[PixelSums], image: Image.Image) 
         sums.append(np.zeros(SUMS, np.int64))
 
 
+class _Encoded:
+    """The bytes of files, one after the other, and what their headers say."""
+
+    def __init__(self, files: Sequence[InputFile], max_pixels: int) -> None:
+        # Arrow's pool hands out memory that was used before, so that no page faults:
+        # that is a third of the time of reading.
+        sizes = [file.stat.size_bytes for file in files]
+        self.files, self._buffer = files, pa.allocate_buffer(sum(sizes))
+        self._bytes = np.frombuffer(self._buffer, np.uint8) if self._buffer.size else np.empty(0, np.uint8)
+        for _ in read_files([(file.path, file.stat, file.name) for file in files], self._bytes):
+            pass
+        self._ends = np.cumsum(sizes, dtype=np.int64)
+        self.headers = list(check_each(self._bytes, self._ends, max_pixels))
+
+    def data(self, row: int) -> Bytes:
+        """Returns the bytes of a file."""
+        return self._bytes[self._ends[row] - self.files[row].stat.size_bytes : self._ends[row]]
+
+    def check(
+        self, row: int, decode_bytes: int | None, max_pixels: int, sums: list[PixelSums] | None = None
+    ) -> ImageHeader:
+        """Returns the header of a file that is a whole image; adds up its pixels if they are decoded.
+
+        Raises:
+            BadImage: It is none.
+        """
+        header = self.headers[row]
+        if isinstance(header, BadImage):
+            raise header
+        if decode_bytes is not None:
+            first = None if sums is None else functools.partial(_add_pixels, header, sums)
+            _check_pixels(self.data(row), header, decode_bytes, max_pixels, first)
+        return header
+
+    def column(self, rows: Sequence[int]) -> pa.Array:
+        """Returns the bytes of these files, ascending. They are moved over those of the others: no call comes after."""
+        sizes = np.diff(self._ends, prepend=0)[rows]
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        if len(rows) < len(self.files):  # a gap, which no column may have
+            for at, row in enumerate(rows):
+                self._bytes[offsets[at] : offsets[at + 1]] = self.data(row)
+        buffers = [None, pa.py_buffer(offsets), self._buffer]
+        return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(rows), buffers)
+
+
 class _Batch:
     """One chunk in the making."""
 
-    def __init__(self, ordinals: Sequence[int], files: Sequence[InputFile], size_bytes: int) -> None:
-        # Arrow's pool hands out memory that was used before, so that no page faults:
-        # that is a third of the time of reading.
-        self._buffer = pa.allocate_buffer(size_bytes)
-        self._bytes = np.frombuffer(self._buffer, np.uint8) if size_bytes else np.empty(0, np.uint8)
-        for _ in read_files([(file.path, file.stat, file.name) for file in files], self._bytes):
-            pass
-        self._listed = list(zip(ordinals, files, strict=True))
-        self._ends = np.cumsum([file.stat.size_bytes for file in files], dtype=np.int64)
+    def __init__(
+        self,
+        ordinals: Sequence[int],
+        files: Sequence[InputFile],
+        partners: Sequence[InputFile],
+        pair: str,
+        max_pixels: int,
+    ) -> None:
+        self._ordinals, self._images = np.array(ordinals, np.uint32), _Encoded(files, max_pixels)
+        self._partner = pair
+        self._partners = _Encoded(partners, max_pixels) if partners else None
+        self._rows: list[int] = []  # that are good, with their headers and names
         self._headers: list[ImageHeader] = []
-        self._ordinals: list[int] = []
         self._names: list[str] = []
-        self._offsets = [0]
         self._rejects: list[Reject] = []
         self._counts: Counter[str] = Counter()
         self._pixels: list[PixelSums] = []
 
     def check(self, decode_bytes: int | None, max_pixels: int, with_pixels: bool) -> None:
         """Keeps the files that are whole images."""
-        headers = check_each(self._bytes, self._ends, max_pixels)
-        starts = [0, *self._ends[:-1].tolist()]
-        for (ordinal, file), header, start in zip(self._listed, headers, starts, strict=True):
-            data = self._bytes[start : start + file.stat.size_bytes]
+        for row, file in enumerate(self._images.files):
+            sums: list[PixelSums] = []
             try:
-                if isinstance(header, BadImage):
-                    raise header
-                sums: list[PixelSums] = []
-                if decode_bytes is not None:
-                    first = functools.partial(_add_pixels, header, sums) if with_pixels else None
-                    _check_pixels(data, header, decode_bytes, max_pixels, first)
-                self._keep(ordinal, file, header, data)
-                self._pixels += sums
+                header = self._images.check(row, decode_bytes, max_pixels, sums if with_pixels else None)
+                if self._partners is not None:
+                    file = self._partners.files[row]
+                    other = self._partners.check(row, decode_bytes, max_pixels)
+                    if (other.height, other.width) != (header.height, header.width):
+                        sizes = f"{other.height} x {other.width} pixels, and the image {header.height} x {header.width}"
+                        raise BadImage(SIZE_FAULT, sizes)
             except BadImage as error:
                 self._rejects.append(Reject(file.name, "", error.reason, error.message))
+                continue
+            self._keep(row, header)
+            self._pixels += sums
 
-    def _keep(self, ordinal: int, file: InputFile, header: ImageHeader, data: Bytes) -> None:
-        end = self._offsets[-1] + len(data)
-        if self._rejects:  # a gap, which no column may have
-            self._bytes[self._offsets[-1] : end] = data
-        self._offsets.append(end)
+    def _keep(self, row: int, header: ImageHeader) -> None:
+        name = self._images.files[row].name
+        self._rows.append(row)
         self._headers.append(header)
-        self._ordinals.append(ordinal)
-        self._names.append(file.name)
+        self._names.append(name)
         for trait in header.traits():
             self._counts[f"{header.format} with {trait}"] += 1
         if header.beyond_tensorflow:
             self._counts[header.kind] += 1
-        extension = file.name.rpartition(".")[2].lower()
+        extension = name.rpartition(".")[2].lower()
         if EXTENSIONS.get(extension, header.format) != header.format:
             self._counts[f"{header.format} named .{extension}"] += 1
 
     def finish(self, schema: Schema, files: FileTable, boxes: BoxRule | None) -> Chunk:
-        rows, bad = len(self._ordinals), list[int]()
+        rows, bad, ordinals = len(self._rows), list[int](), self._ordinals[self._rows]
         target = to_arrow(schema)
-        taken = files.take(self._ordinals, [FEATURES + name for name in feature_names(files)])
+        taken = files.take(ordinals, [FEATURES + name for name in feature_names(files)])
         given = {name.removeprefix(FEATURES): column for name, column in taken.items()}
         if boxes is not None and rows:
             made, bad, counts = fit_boxes(given, self._headers, boxes)
@@ -251,7 +308,6 @@ class _Batch:
             self._counts += counts
         columns = [given[name] if name in given else self._own(name) for name in schema.names]
         records = pa.RecordBatch.from_arrays(columns, schema=target)
-        ordinals = np.array(self._ordinals, np.uint32)
         pixels = {name: np.stack(self._pixels) for name in IMAGE_FEATURES if self._pixels and name in schema}
         if bad:
             message = f"a box crosses the border of the image; {option('boxes_outside', 'clip')} clips it"
@@ -274,10 +330,9 @@ class _Batch:
         """
         own = OBJECT_NAMES.get(name, name)
         if own == "image":
-            offsets = np.array(self._offsets, np.int64)
-            return pa.LargeBinaryArray.from_buffers(
-                pa.large_binary(), len(self._ordinals), [None, pa.py_buffer(offsets), self._buffer]
-            )
+            return self._images.column(self._rows)
+        if self._partners is not None and name == self._partner:
+            return self._partners.column(self._rows)
         if own == "source":
             return pa.array(self._names, pa.large_string())
         if own == "format":

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.errors import Reject, UsageError
@@ -38,6 +39,7 @@ from recordmill.sources.common.contract import BATCH_BYTES, Chunk, PlanOptions, 
 from recordmill.sources.common.layout import known_classes, without_unlabelled_files
 from recordmill.sources.images.boxes import CLIP, KEEP, LABEL, REJECT_BOXES, BoxRule, box_columns, object_features
 from recordmill.sources.images.labels_file import LabelRequest, label_columns
+from recordmill.sources.images.pairs import pair_feature, pair_sizes, split_pairs, with_partners
 from recordmill.sources.images.reading import (
     DECODED_SHARE,
     by_folders,
@@ -89,6 +91,7 @@ class ImageOptions:
     Attributes:
         labels: A .csv, .tsv or .jsonl file with a row per image (or several).
         labels_path_column: Its column of paths; None: found by name.
+        pair: `IMAGES,MASKS`: folders of which each file goes with that of the same name, into one record.
         boxes: Annotations of objects: a file, or a folder of files.
         boxes_outside: Of boxes across the border of their image: `clip`, `keep`, or `reject` the image.
         label_offset: The number of the first class of objects: 0, or 1, where 0 is the background.
@@ -105,6 +108,7 @@ class ImageOptions:
 
     labels: str | None = None
     labels_path_column: str | None = None
+    pair: str | None = None
     boxes: str | None = None
     boxes_outside: str = CLIP
     label_offset: int = 0
@@ -171,7 +175,7 @@ class ImageSource:
 
     @property
     def is_record_per_file(self) -> bool:
-        return True
+        return self.options.pair is None
 
     def read_files(self, ordinals: Sequence[int]) -> Iterator[Chunk]:
         """Yields the images of these files, in this order; DataError as `read`."""
@@ -185,6 +189,7 @@ class ImageSource:
             max_pixels=options.max_pixels,
             with_pixels=self.statistics,
             boxes=self.boxes,
+            pair="" if options.pair is None else pair_feature(options.pair).name,
         )
 
 
@@ -200,7 +205,15 @@ def plan_images(
     options, common = options or ImageOptions(), common or PlanOptions()
     beside = options.labels if options.boxes is None else options.boxes
     files, notes = _choose(listing, None if beside is None else real_path(input_path(beside)))
-    files, rejects = _bounded(files, common.memory_bytes)
+    partners: FileTable | None = None
+    own_features, rejects = OWN_FEATURES, list[Reject]()
+    if options.pair is not None:
+        files, partners, rejects = split_pairs(files, options.pair, [*IMAGE_FEATURE_NAMES, "label", "class_name"])
+        own_features = (*OWN_FEATURES[:1], pair_feature(options.pair), *OWN_FEATURES[1:])
+    files, large = _bounded(
+        files, files.sizes if partners is None else pair_sizes(files, partners), common.memory_bytes
+    )
+    rejects += large
     files, folder_layout, left = without_unlabelled_files(
         files,
         listing.roots,
@@ -208,8 +221,10 @@ def plan_images(
         class_from=options.class_from if options.boxes is None else layout.NO_LAYOUT,
         unlabelled=options.unlabelled if options.labels is None else layout.KEEP,
     )
-    if beside is None and options.class_from == layout.AUTO_LAYOUT:
-        _refuse_pairs(folder_layout.class_names, listing)
+    if beside is None and partners is None and options.class_from == layout.AUTO_LAYOUT:
+        _refuse_pairs(folder_layout.class_names)
+    if partners is not None and not folder_layout.class_names:
+        folder_layout = folder_layout.without_classes()
     files, moments = by_folders(files.with_splits(folder_layout.splits), folder_layout), dict[str, str]()
     if options.labels is not None:
         request = LabelRequest(
@@ -217,7 +232,7 @@ def plan_images(
             options.labels_path_column,
             common.label,
             options.missing == REJECT_IMAGE,
-            IMAGE_FEATURE_NAMES | frozenset(feature_names(files)),
+            frozenset(feature.name for feature in own_features).union(feature_names(files)),
         )
         given = label_columns(request, files, listing.roots)
         if "label" in given.columns:
@@ -225,7 +240,7 @@ def plan_images(
         files, moments = with_features(files, given.columns).filter(given.keep), dict(given.moments)
         rejects, notes = [*rejects, *given.rejects], [*notes, *given.notes]
         folder_layout = replace(folder_layout, classes=folder_layout.classes.filter(pa.array(given.keep)))
-    boxes, classes, own_features = None, dict[str, tuple[str, ...]](), OWN_FEATURES
+    boxes, classes = None, dict[str, tuple[str, ...]]()
     if options.boxes is not None:
         objects = box_columns(
             input_path(options.boxes),
@@ -235,7 +250,7 @@ def plan_images(
             memory_bytes=common.memory_bytes,
         )
         files, boxes = with_features(files, objects.columns), BoxRule(objects.absolute, options.boxes_outside)
-        own_features, classes = object_features(OWN_FEATURES, feature_names(files)), {LABEL: objects.classes}
+        own_features, classes = object_features(own_features, feature_names(files)), {LABEL: objects.classes}
         rejects, notes = [*rejects, *objects.rejects], [*notes, *objects.notes]
     elif options.labels is None and common.label is not None and common.label not in feature_names(files):
         raise UsageError(
@@ -252,8 +267,11 @@ def plan_images(
     files, bad, lost = conform_side(files, side)
     notes += [*left, *folder_layout.notes, *more, *lost]
     notes = [*listing.notes, *notes]
+    sizes = files.sizes if partners is None else pair_sizes(files, partners)
+    units = packed_files(sizes.tolist(), IMAGE_UNIT_BYTES, IMAGE_UNIT_FILES)
+    files = files if partners is None else with_partners(files, partners)
     return ImageSource(
-        *(schema, files, _units(files), options, tuple(notes), (*rejects, *bad)),
+        *(schema, files, units, options, tuple(notes), (*rejects, *bad)),
         memory_bytes=common.memory_bytes,
         statistics=common.statistics,
         boxes=boxes,
@@ -302,7 +320,7 @@ def _unread(listing: Listing, files: FileTable, left: Sequence[InputFile]) -> It
         yield f"{name} names images and is not read; {option(what, path)} takes {what} from it"
 
 
-def _refuse_pairs(classes: Sequence[str], listing: Listing) -> None:
+def _refuse_pairs(classes: Sequence[str]) -> None:
     """Refuses folders of images and of their masks, which would become two classes.
 
     Raises:
@@ -312,11 +330,10 @@ def _refuse_pairs(classes: Sequence[str], listing: Listing) -> None:
     images, masks = (min(folders.keys() & words, default=None) for words in (_IMAGE_FOLDERS, _MASK_FOLDERS))
     if images is None or masks is None:
         return
-    alone = f"{listing.roots[0].given.rstrip('/')}/**/{folders[images]}/*"
     raise UsageError(
         f"folders {folders[images]!r} and {folders[masks]!r} look like images and what is to be seen in each of them, "
-        f"not like two classes: give the images alone, as in '{alone}', or say {option('class_from', 'folders')} to "
-        "have these classes"
+        f"not like two classes: {option('pair', f'{folders[images]},{folders[masks]}')} puts both into one record, "
+        f"{option('class_from', 'folders')} makes them classes"
     )
 
 
@@ -325,13 +342,13 @@ def _looks_like_image(file: InputFile) -> bool:
     return sniff_image(head) is not None or sniff_foreign(head) is not None
 
 
-def _bounded(files: FileTable, memory_bytes: int) -> tuple[FileTable, list[Reject]]:
-    """Returns the files that fit into one record and a quarter of memory; each is held whole."""
+def _bounded(files: FileTable, sizes: npt.NDArray[np.int64], memory_bytes: int) -> tuple[FileTable, list[Reject]]:
+    """Returns the files whose records, of these sizes, fit into a quarter of memory; each is held whole."""
     limit = min(MAX_IMAGE_BYTES, memory_bytes // 4)
     message = f"bytes are more than one record may have ({limit}, a quarter of {option('memory')} and at most 2 GiB)"
-    keep = files.sizes <= limit
-    large = (files[at] for at in np.flatnonzero(~keep).tolist())
-    rejects = [Reject(file.name, "", SIZE_FAULT, f"{file.stat.size_bytes} {message}") for file in large]
+    keep = sizes <= limit
+    large = np.flatnonzero(~keep).tolist()
+    rejects = [Reject(files[at].name, "", SIZE_FAULT, f"{sizes[at]} {message}") for at in large]
     return files.filter(keep), rejects
 
 
@@ -368,8 +385,3 @@ def _schema(
     if not len(given):
         raise UsageError("the schema names no feature, so there is nothing to build")
     return given, [*left_out, *notes]
-
-
-def _units(files: FileTable) -> tuple[Unit, ...]:
-    sizes = files.sizes.tolist()
-    return packed_files(sizes, IMAGE_UNIT_BYTES, IMAGE_UNIT_FILES)

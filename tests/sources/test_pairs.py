@@ -1,0 +1,197 @@
+"""Images and masks that make one record, from files to batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import image_samples
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+import recordmill
+from recordmill.base.errors import DataError, UsageError
+
+SIZE = (31, 47)  # [height, width]
+Shapes = Mapping[str, tuple[int, int]]
+
+
+def image_of(mask: np.ndarray) -> Image.Image:
+    """An image that shows its mask: class k has the gray 60 * k."""
+    return Image.fromarray((60 * mask).astype(np.uint8)).convert("RGB")
+
+
+def palette(values: np.ndarray) -> Image.Image:
+    image = Image.fromarray(values.astype(np.uint8), "L").convert("P")
+    image.putpalette([9, 9, 9, 200, 0, 0, 0, 200, 0, 0, 0, 200])
+    image.putdata(values.reshape(-1).tolist())
+    return image
+
+
+def write(root: Path, folders: tuple[str, str] = ("images", "masks"), count: int = 6) -> dict[str, np.ndarray]:
+    """Writes images of large rectangles and palette masks of them."""
+    rng, masks = np.random.default_rng(4), {}
+    for number in range(count):
+        mask = np.zeros(SIZE, np.int64)
+        for value in (1, 2, 3):
+            top, left = int(rng.integers(20)), int(rng.integers(36))
+            mask[top : top + 9, left : left + 9] = value
+        for folder, image, ending in ((folders[0], image_of(mask), "bmp"), (folders[1], palette(mask), "png")):
+            (root / folder).mkdir(parents=True, exist_ok=True)
+            image.save(root / folder / f"{number}.{ending}")
+        masks[f"{number}"] = mask
+    return masks
+
+
+def by_stem(ds: Any) -> dict[str, dict[str, Any]]:
+    return {Path(row["source"]).stem: row for row in ds}
+
+
+@pytest.mark.parametrize(
+    ("layout", "inputs", "pair"),
+    [
+        (("images", "masks"), ["."], "images,masks"),
+        (("images", "masks"), ["images", "masks"], "images,masks"),
+        (("images", "masks"), ["images/*", "masks/*"], "images/,/masks"),
+        (("JPEGImages", "annotations/trimaps"), ["."], "JPEGImages,annotations/trimaps"),
+    ],
+)
+def test_each_image_has_the_mask_of_its_name(layout: Any, inputs: list[str], pair: str, tmp_path: Path) -> None:
+    masks, folder = write(tmp_path / "in", layout), pair.rpartition("/" if "/" in layout[1] else ",")[2].strip("/")
+    recordmill.build([str(tmp_path / "in" / one) for one in inputs], tmp_path / "out", pair=pair)
+    ds = recordmill.open(tmp_path / "out")
+    assert recordmill.verify(tmp_path / "out") == []
+    assert [*ds.columns][:3] == ["image", folder, "format"]
+    rows = by_stem(ds)
+    assert sorted(rows) == sorted(masks)
+    for stem, row in rows.items():
+        for name, ending, where in (("image", "bmp", layout[0]), (folder, "png", layout[1])):
+            assert row[name] == (tmp_path / "in" / where / f"{stem}.{ending}").read_bytes()
+    (listed,) = tmp_path.glob("out/**/inputs.jsonl")
+    assert all(f"{stem}.{ending}" in listed.read_text() for stem in masks for ending in ("bmp", "png"))
+
+
+def test_splits_and_classes_come_from_the_folders_around(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        write(tmp_path / "in" / split, ("images", "masks"), 3)
+    recordmill.build(tmp_path / "in", tmp_path / "out", pair="images,masks")
+    made = recordmill.open(tmp_path / "out", split="validation")
+    assert len(made) == 3
+    assert "label" not in made.schema
+
+
+def test_the_same_bytes_with_any_threads_memory_and_order(tmp_path: Path) -> None:
+    write(tmp_path / "in", count=20)
+    found = []
+    options: list[dict[str, Any]] = [{"threads": 1}, {"threads": 2, "memory": "128MiB"}, {"runner": "FnApiRunner"}]
+    for number, one in enumerate(options):
+        recordmill.build(tmp_path / "in", tmp_path / f"{number}" / "out", pair="images,masks", num_shards=3, **one)
+        found.append([path.read_bytes() for path in sorted((tmp_path / f"{number}").rglob("*.tfrecord"))])
+    assert len(found[0]) == 3
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_file_without_its_partner_or_that_does_not_fit_is_a_reject_by_name(tmp_path: Path) -> None:
+    write(tmp_path / "in")
+    (tmp_path / "in/masks/0.png").unlink()
+    (tmp_path / "in/images/1.bmp").unlink()
+    palette(np.zeros((SIZE[1], SIZE[0]), np.int64)).save(tmp_path / "in/masks/2.png")
+    (tmp_path / "in/masks/3.png").write_bytes((tmp_path / "in/masks/3.png").read_bytes()[:-20])
+    (tmp_path / "in/images/4.bmp").write_bytes(b"BM")
+    result = recordmill.build(tmp_path / "in", tmp_path / "out", pair="images,masks", max_rejects=5, check="decode")
+    assert [*by_stem(recordmill.open(tmp_path / "out"))] == ["5"]
+    rejects = "".join(path.read_text() for path in (tmp_path / "out" / "rejects").iterdir())
+    for said in (
+        "no file in 'masks' has the same name", "no file in 'images' has the same name",
+        f"{SIZE[1]} x {SIZE[0]} pixels, and the image {SIZE[0]} x {SIZE[1]}", "masks/3.png", "images/4.bmp",
+    ):  # fmt: skip
+        assert said in rejects
+    assert result is not None
+
+
+@pytest.mark.parametrize(
+    ("pair", "says"),
+    [
+        ("images", "the names of two folders"),
+        ("images,images", "the names of two folders"),
+        ("images,photos", "stands in none of the folders"),
+        ("masks,images", None),
+        ("images,image", "records have a feature 'image' already"),
+    ],
+)
+def test_what_is_no_pair_of_folders_is_refused(pair: str, says: str | None, tmp_path: Path) -> None:
+    write(tmp_path / "in")
+    if says is None:  # the other way round is for the user to say
+        recordmill.build(tmp_path / "in", tmp_path / "out", pair=pair)
+        assert "images" in recordmill.open(tmp_path / "out").columns
+        return
+    with pytest.raises(UsageError, match=says):
+        recordmill.build(tmp_path / "in", tmp_path / "out", pair=pair)
+
+
+def test_two_masks_of_one_name_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "in")
+    palette(np.zeros(SIZE, np.int64)).save(tmp_path / "in/masks/0.gif")
+    with pytest.raises(UsageError, match=r"masks/0\.(gif|png) and masks/0\.(gif|png) have one name"):
+        recordmill.build(tmp_path / "in", tmp_path / "out", pair="images,masks")
+
+
+@pytest.mark.parametrize("wanted", [{"crop": "center"}, {"flip": True, "crop": recordmill.RandomCrop((0.3, 0.8))}])
+def test_a_mask_moves_with_its_image(wanted: Any, tmp_path: Path) -> None:
+    write(tmp_path / "in")
+    recordmill.build(tmp_path / "in", tmp_path / "out", pair="images,masks")
+    images = {
+        "image": recordmill.Images(62, 94, **wanted), "masks": recordmill.Images(62, 94, mask=True, **wanted),
+    }  # fmt: skip
+    ds = recordmill.open(tmp_path / "out")
+    (mine,), (theirs,) = (face(6, decode_images=images, seed=2) for face in (ds.batches, ds.to_tf))
+    assert mine["masks"].dtype == np.uint8
+    assert set(np.unique(mine["masks"])) <= {0, 1, 2, 3}
+    seen = np.rint(mine["image"][..., :1] / 60)
+    assert np.mean(seen == mine["masks"]) > 0.9  # but for edges, which are blended in the image
+    np.testing.assert_array_equal(mine["masks"], theirs["masks"].numpy())
+
+
+def test_values_of_a_mask_are_those_that_are_stored(tmp_path: Path) -> None:
+    values = np.arange(12 * 20).reshape(12, 20)
+    stored = {
+        "palette": (palette(values % 4), values % 4),
+        "gray": (Image.fromarray(values.astype(np.uint8)), values),
+        "bits": (Image.fromarray(values % 3 == 0), values % 3 == 0),
+        "deep": (Image.fromarray((values * 250).astype(np.uint16)), values * 250),
+    }
+    for name, (image, _) in stored.items():
+        for folder, one in (("images", image_samples.picture(size=(20, 12))), ("masks", image)):
+            (tmp_path / "in" / folder).mkdir(parents=True, exist_ok=True)
+            one.save(tmp_path / "in" / folder / f"{name}.png")
+    recordmill.build(tmp_path / "in", tmp_path / "out", pair="images,masks", shuffle=False)
+    ds = recordmill.open(tmp_path / "out")
+    for height, width in ((12, 20), (5, 7), (31, 33)):
+        wanted = recordmill.Images(height, width, mask=True, dtype="int32")
+        (batch,) = ds.batches(4, shuffle=False, decode_images={"masks": wanted})
+        for row, source in enumerate(batch["source"]):
+            truth = stored[Path(str(source)).stem][1].astype(np.int32)[:, :, None]
+            expected = tf.image.resize(truth, (height, width), method="nearest").numpy()
+            np.testing.assert_array_equal(batch["masks"][row], expected)
+    with pytest.raises(DataError, match="beyond uint8: Images"):
+        next(ds.batches(4, decode_images={"masks": recordmill.Images(12, 20, mask=True)}))
+    table = recordmill.open(tmp_path / "out", decode_images={"masks": wanted}).to_numpy()
+    assert (table["masks"].shape, table["masks"].dtype) == ((4, 31, 33, 1), np.int32)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"antialias": True}, {"scale": 1 / 255}, {"dtype": "float32"}, {"shrink": True}], ids=str
+)
+def test_a_mask_can_not_be_blended(wrong: Any) -> None:
+    with pytest.raises(UsageError, match="mask=True keeps values as they are"):
+        recordmill.Images(8, 8, mask=True, **wrong)
+
+
+def test_an_image_of_colours_is_no_mask(tmp_path: Path) -> None:
+    write(tmp_path / "in")
+    recordmill.build(tmp_path / "in", tmp_path / "out", pair="images,masks")
+    with pytest.raises(DataError, match="pixels of RGB, and a mask has one number a pixel"):
+        next(recordmill.open(tmp_path / "out").batches(2, decode_images={"image": recordmill.Images(8, 8, mask=True)}))
