@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import shards, tree
 from driver import run
+from PIL import Image
 
 import recordmill
 
@@ -37,6 +38,14 @@ def documents(folder: Path) -> None:
         path.write_text(f"of {number}\n" * number)
 
 
+def pairs(folder: Path) -> None:
+    for name in ("images", "masks"):
+        (folder / name).mkdir()
+        for number in range(30):
+            if name == "images" or number % 7:
+                Image.new("L", (20 + number, 9), number).save(folder / name / f"{number}.png")
+
+
 def lines_of_text(folder: Path) -> None:
     (folder / "a.txt").write_text("".join(f"line {number}\n" for number in range(2_000)))
 
@@ -59,6 +68,7 @@ BUILDS: dict[str, tuple[Callable[[Path], None], str, list[str]]] = {
     "csv in order": (a_table, "csv", ["--no-shuffle", "--label=name"]),
     "jsonl": (lines_of_json, "jsonl", ["--max-rejects=2"]),
     "documents": (documents, "text", ["--text-mode=documents"]),
+    "pairs": (pairs, "images", ["--pair=images,masks", "--max-rejects=9"]),
     "lines": (lines_of_text, "text", ["--text-mode=lines"]),
     "parquet": (row_groups, "parquet", ["--shard-size=20KB"]),
     "tfrecord": (records, "tfrecord", []),
