@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,11 +19,8 @@ from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option, there_are
 from recordmill.base.progress import Progress
 from recordmill.base.sizes import show_count, show_size
-from recordmill.base.threads import thread_map
-from recordmill.building.ingest import assign_keys, count_values, read_unit
 from recordmill.building.order import Ordering, split_names
 from recordmill.building.plan import BuildPlan, group_units
-from recordmill.building.reconcile import planned_rejects
 from recordmill.building.run_file import KeyBuckets
 from recordmill.building.strata_count import check_stratum, count_strata
 from recordmill.building.workers.shared_files import SharedFolder, begin_build
@@ -33,7 +30,7 @@ from recordmill.options.option import is_local
 from recordmill.pipelines.beam_run import check_runner, run_pipeline, sent_plan
 from recordmill.pipelines.build_options import BuildOptions, make_options
 from recordmill.pipelines.display import Display, completion_notice
-from recordmill.pipelines.plan import kind_of, plan_source
+from recordmill.pipelines.plan import plan_source
 from recordmill.pipelines.remote.job_error import EngineError
 from recordmill.pipelines.remote.preflight import ProbeResult, preflight, some_of
 from recordmill.pipelines.remote.status import RunState, status
@@ -43,13 +40,10 @@ from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfds import tfds_note
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import Manifest
-from recordmill.shards.rejects import Rejected, RejectWriter
 from recordmill.shards.run import Run, RunFolder, check_out
 from recordmill.shards.store_run import StoreRun, run_at, work_folder
 from recordmill.sources.common.contract import Source
 from recordmill.sources.common.tables import table_rows, unit_sizes, with_unit_table
-from recordmill.sources.registry import DATA_EXTENSIONS
-from recordmill.statistics.dataset_sketch import DatasetSketch, SketchPool
 from recordmill.storage.files import (
     DISK_FULL,
     StoreSettings,
@@ -60,8 +54,7 @@ from recordmill.storage.files import (
     output_path,
     stat,
 )
-from recordmill.storage.folders import exists, join, make_scratch, remove_tree
-from recordmill.storage.listing import list_inputs
+from recordmill.storage.folders import exists, join
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -414,50 +407,3 @@ def _result(out: str, manifest: Manifest, plan: BuildPlan, seconds: float) -> Bu
         seconds=seconds,
         manifest=manifest,
     )
-
-
-def is_raw(inputs: Sequence[str]) -> bool:
-    """Whether `build` reads these, by their content, and `open` does not."""
-    return kind_of(list_inputs(inputs, data_extensions=DATA_EXTENSIONS))[0] != "tfrecord"
-
-
-def count_raw(inputs: Sequence[str], progress: Progress, **options: Any) -> DatasetSketch:
-    """What the records are like that a build of these inputs would have. options: those of `build`.
-
-    Raises:
-        UsageError, DataError: as `build` does. TooManyRejects: more records than `max_rejects` can't be used.
-    """
-    scratch = make_scratch("stats-")
-    try:
-        folder = RunFolder.create(scratch)
-        try:
-            plan = make_plan(list(inputs), folder, scratch, 0, make_options(scratch, **options))
-            return _count_groups(plan, progress)
-        finally:
-            folder.close()
-    finally:
-        remove_tree(scratch, ignore_errors=True)
-
-
-def _count_groups(plan: BuildPlan, progress: Progress) -> DatasetSketch:
-    sketches = SketchPool(plan.schema, plan.splits, plan.memory_bytes)
-
-    def count(group: int) -> tuple[int, Rejected]:
-        rejects = RejectWriter(Path(plan.folder, "rejects", f"{group:06d}.jsonl"), most=plan.most_rejects)
-        rows = 0
-        for chunk in read_unit(plan, group):
-            placed = assign_keys(plan, chunk)
-            if placed.rows:
-                count_values(plan, sketches, placed)
-            rejected = rejects.write(chunk.rejects)
-            rows += placed.rows + rejected
-            progress.advance(placed.rows, rejected)
-        return rows, rejects.close()
-
-    planned = plan.source.plan_rejects if plan.source else ()
-    read, rejected = len(planned), planned_rejects(plan, planned)
-    for rows, lost in thread_map(count, range(len(plan.groups)), plan.threads):
-        read, rejected = read + rows, rejected + lost
-    rejected.check(plan.budget, read)
-    rejected.check_some_left(read)
-    return sketches.total()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from recordmill.commands.report import report
     from recordmill.commands.stats import stats
     from recordmill.pipelines.build import BuildResult, build, submit
+    from recordmill.pipelines.dry_run import BuildPreview, preview
     from recordmill.pipelines.read import ReadResult, read
     from recordmill.pipelines.remote.preflight import doctor
     from recordmill.pipelines.remote.status import status
@@ -40,6 +41,7 @@ _PLACES = {
         "pipelines.build": "build BuildResult submit",
         "commands.check": "check",
         "shards.store_run": "clean",
+        "pipelines.dry_run": "preview BuildPreview",
         "pipelines.remote.preflight": "doctor",
         "commands.report": "report",
         "commands.stats": "stats",
@@ -59,10 +61,10 @@ _PLACES = {
     for name in names.split()
 }
 __all__ = [
-    "Bucketed", "BuildResult", "DataError", "Dataset", "Feature", "Images", "OneHot", "Packed", "Padded",
-    "RandomCrop", "ReadResult", "RecordmillError", "Schema", "UsageError", "build", "check", "clean", "doctor",
-    "example", "hosts", "mixture", "open", "parse_example", "read", "report", "serving_layer", "serving_objects",
-    "stats", "status", "submit", "verify",
+    "Bucketed", "BuildPreview", "BuildResult", "DataError", "Dataset", "Feature", "Images", "OneHot", "Packed",
+    "Padded", "RandomCrop", "ReadResult", "RecordmillError", "Schema", "UsageError", "build", "check", "clean",
+    "doctor", "example", "hosts", "mixture", "open", "parse_example", "preview", "read", "report", "serving_layer",
+    "serving_objects", "stats", "status", "submit", "verify",
 ]  # fmt: skip
 
 

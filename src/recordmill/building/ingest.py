@@ -116,6 +116,20 @@ def read_unit(plan: BuildPlan, group: int) -> Iterator[Chunk]:
         yield from source.read(source.units[number])
 
 
+def read_first(plan: BuildPlan, most: int) -> pa.Table:
+    """Returns the first records of the source that can be used, at most so many."""
+    source, batches = _source(plan), list[pa.RecordBatch]()
+    for chunk in (chunk for unit in source.units for chunk in source.read(unit)):
+        records = chunk.records
+        if not isinstance(records, pa.RecordBatch):
+            starts, lengths = np.ascontiguousarray(records.offsets[:-1])[:most], np.diff(records.offsets)[:most]
+            records, *_ = decode_lenient(records.data, starts, lengths, source.schema)
+        batches.append(records.slice(0, most).select(plan.schema.names))
+        if sum(batch.num_rows for batch in batches) >= most:
+            break
+    return pa.Table.from_batches(batches, to_arrow(plan.schema)).slice(0, most)
+
+
 def assign_keys(plan: BuildPlan, chunk: Chunk) -> KeyedChunk:
     """The chunk's records with their keys and splits, which what is read decides, and nothing that follows."""
     keys, splits = plan.ordering.assign(deciding_columns(plan, chunk), chunk.file, chunk.position)

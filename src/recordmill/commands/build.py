@@ -46,6 +46,8 @@ def run_build_command(args: argparse.Namespace) -> int:
     from recordmill.pipelines.build import build
     from recordmill.pipelines.display import completion_notice
 
+    if args.dry_run:
+        return _preview(args)
     if args.out is None:
         raise UsageError(f"--out OUT is needed: the folder of the data set{unknown_flags_hint(args)}")
     kind, given_inputs = _kind(args.inputs)
@@ -60,6 +62,37 @@ def run_build_command(args: argparse.Namespace) -> int:
         elif not args.quiet:
             with contextlib.suppress(OSError):  # nobody reads stderr any more: the data set is complete all the same
                 print("\n".join(build_summary(result)), file=sys.stderr)
+    return 0
+
+
+def _preview(args: argparse.Namespace) -> int:
+    """Say what would be built; 0 if it could be."""
+    from recordmill.base.sizes import show_count, show_size
+    from recordmill.options.commands import in_flags, report_in_flags
+    from recordmill.options.parser import given
+    from recordmill.pipelines.dry_run import preview
+    from recordmill.reader.display import record_lines
+    from recordmill.shards.run import check_out
+    from recordmill.storage.files import output_path
+
+    kind, given_inputs = _kind(args.inputs)
+    options = given(args)
+    if args.out is not None:
+        check_out(output_path(args.out), options.get("overwrite", False))
+    found = preview(given_inputs, kind=kind, beam_args=tuple(args.beam_args), **options)
+    if args.json:
+        print(json.dumps(report_in_flags(found.to_json(), "notes")))
+        return 0
+    for note in found.notes:
+        print(f"note: {in_flags(note)}")
+    records = "" if found.records is None else f", {show_count(found.records, 'record')}"
+    print(f"{found.kind}: {show_count(found.files, 'file')}, {show_size(found.size_bytes)}{records}")
+    print(f"about {show_count(found.shards, 'shard')} in {', '.join(found.splits)}; rejects so far: {found.rejects:,}")
+    width = max(map(len, found.schema.names))
+    for feature in found.schema:
+        print(f"  {feature.name:<{width}}  {feature.describe()}{' (label)' * (feature.name == found.schema.label)}")
+    print("\n".join(record_lines(found.first, found.schema)))
+    print("nothing was written")
     return 0
 
 

@@ -211,7 +211,7 @@ def run_head(args: argparse.Namespace) -> int:
     from recordmill.base.errors import UsageError
     from recordmill.options.parser import given
     from recordmill.reader.dataset import open
-    from recordmill.reader.display import show_value
+    from recordmill.reader.display import record_lines
 
     count = (5 if args.at is None else 1) if args.n is None else args.n
     if count < 0:
@@ -224,12 +224,8 @@ def run_head(args: argparse.Namespace) -> int:
         if not 0 <= first < len(dataset):
             raise UsageError(f"--at {args.at}: there are {len(dataset):,} records, numbered from 0")
         table = dataset.to_table(first, first + count)
-    width = max((len(name) for name in dataset.schema.names), default=0)
-    columns = [(feature, table.column(feature.name)) for feature in dataset.schema]
-    for row in range(table.num_rows):
-        print(f"record {first + row}")
-        for feature, column in columns:
-            print(f"  {feature.name:<{width}}  {show_value(column.slice(row, 1).chunk(0), feature)}")
+    for line in record_lines(table, dataset.schema, first):
+        print(line)
     if not table.num_rows:
         print("no records")
     return 0

@@ -57,7 +57,7 @@ def stats(
             more records than max_rejects can't be used.
     """
     from recordmill.base.progress import Progress
-    from recordmill.pipelines.build import count_raw, is_raw
+    from recordmill.pipelines.dry_run import count_raw, is_raw
     from recordmill.reader.dataset import open
     from recordmill.reader.statistics import count_statistics, stated_records, stored_statistics
     from recordmill.shards.manifest import is_data_set

@@ -337,7 +337,6 @@ class BuildKeywords(TypedDict, total=False):
         _run(
             "rules (.yaml) that the records must keep, as their statistics tell; else nothing is committed",
             metavar="FILE",
-            common=True,
             excludes=(("stats", False),),
         ),
     ]
@@ -350,6 +349,10 @@ class BuildKeywords(TypedDict, total=False):
 
 
 class _BuildShell(TypedDict, total=False):
+    dry_run: Annotated[
+        bool,
+        _run("say what would be built, with the first records, and write nothing", False, shell_only=True, common=True),
+    ]
     detach: Annotated[
         bool,
         _run(

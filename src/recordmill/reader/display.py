@@ -5,7 +5,7 @@ line, encoded images as format and size, arrays as dtype, shape and their first 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +79,16 @@ def feature_lines(schema: Schema) -> list[tuple[str, str]]:
 
 def _files(count: int) -> str:
     return f"{count} file{'s' if count != 1 else ''}"
+
+
+def record_lines(table: pa.Table, schema: Schema, first: int = 0) -> Iterator[str]:
+    """Yields the lines that show these records, of which the first has this number."""
+    width = max((len(name) for name in schema.names), default=0)
+    for row in range(table.num_rows):
+        yield f"record {first + row}"
+        for feature in schema:
+            value = table.column(feature.name).slice(row, 1).combine_chunks()
+            yield f"  {feature.name:<{width}}  {show_value(value, feature)}"
 
 
 def show_value(column: pa.Array, feature: Feature) -> str:

@@ -1,0 +1,153 @@
+"""Builds that write nothing: what one would make (`preview`), and what its records are like (`count_raw`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from recordmill.base.progress import Progress
+from recordmill.base.threads import thread_map
+from recordmill.building.ingest import assign_keys, count_values, read_first, read_unit
+from recordmill.building.plan import BuildPlan
+from recordmill.building.reconcile import planned_rejects
+from recordmill.options.commands import with_keywords
+from recordmill.pipelines.build import make_plan
+from recordmill.pipelines.build_options import make_options
+from recordmill.pipelines.plan import kind_of
+from recordmill.schemas.feature import Schema
+from recordmill.shards.rejects import Rejected, RejectWriter
+from recordmill.shards.run import RunFolder
+from recordmill.sources.common.contract import Source
+from recordmill.sources.common.tables import table_rows, unit_sizes
+from recordmill.sources.registry import DATA_EXTENSIONS
+from recordmill.statistics.dataset_sketch import DatasetSketch, SketchPool
+from recordmill.storage.folders import make_scratch, remove_tree
+from recordmill.storage.listing import list_inputs
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from recordmill.options.build import BuildKeywords
+
+
+@dataclass(frozen=True)
+class BuildPreview:
+    """What a build would make.
+
+    Attributes:
+        kind: Of the inputs.
+        files: How many there are.
+        size_bytes: Of all files.
+        records: How many there are; None where only reading them all tells.
+        schema: Of the records, before a transform.
+        splits: Their names.
+        shards: About how many shards each build of this size has.
+        rejects: How many records the plan rejects already.
+        notes: What the plan found worth saying, as why a column has its type.
+        first: The first records, before they are shuffled.
+    """
+
+    kind: str
+    files: int
+    size_bytes: int
+    records: int | None
+    schema: Schema
+    splits: tuple[str, ...]
+    shards: int
+    rejects: int
+    notes: tuple[str, ...]
+    first: pa.Table
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns a machine-readable summary (`--json`)."""
+        return {
+            **{name: getattr(self, name) for name in ("kind", "files", "size_bytes", "records", "shards", "rejects")},
+            "splits": list(self.splits),
+            "features": {feature.name: feature.describe() for feature in self.schema},
+            "label": self.schema.label,
+            "notes": list(self.notes),
+        }
+
+
+@with_keywords("build")
+def preview(inputs: Any, *, shown: int = 3, **options: Unpack[BuildKeywords]) -> BuildPreview:
+    """Returns what a build of these inputs would make; types are inferred as by the build, over all data.
+
+    Args:
+        inputs: As `build` takes them.
+        shown: How many records are read.
+        options: Those of `build`.
+
+    Raises:
+        UsageError, DataError: As `build` does.
+    """
+    with _planned(inputs, options) as plan:
+        source = plan.source
+        assert source is not None
+        return BuildPreview(
+            *(source.kind, len(source.files), source.files.size_bytes, table_rows(source.units), plan.schema),
+            *(plan.splits, _shards(plan, source), len(source.plan_rejects), source.notes, read_first(plan, shown)),
+        )
+
+
+@contextmanager
+def _planned(inputs: Any, options: Mapping[str, Any]) -> Iterator[BuildPlan]:
+    """Holds the plan of a build in a folder of temporary files."""
+    scratch = make_scratch("plan-")
+    try:
+        folder = RunFolder.create(scratch)
+        try:
+            yield make_plan(inputs, folder, scratch, 0, make_options(scratch, **options))
+        finally:
+            folder.close()
+    finally:
+        remove_tree(scratch, ignore_errors=True)
+
+
+def _shards(plan: BuildPlan, source: Source) -> int:
+    each = plan.shards.num_shards or max(round(int(unit_sizes(source.units).sum()) / plan.shards.shard_bytes), 1)
+    return each * len(plan.splits) if plan.shards.num_shards else max(each, len(plan.splits))
+
+
+def is_raw(inputs: Sequence[str]) -> bool:
+    """Returns whether `build` reads these, by their content, and `open` does not."""
+    return kind_of(list_inputs(inputs, data_extensions=DATA_EXTENSIONS))[0] != "tfrecord"
+
+
+def count_raw(inputs: Sequence[str], progress: Progress, **options: Any) -> DatasetSketch:
+    """Returns what the records are like that a build of these inputs would have. options: those of `build`.
+
+    Raises:
+        UsageError, DataError: as `build` does. TooManyRejects: more records than `max_rejects` can't be used.
+    """
+    with _planned(list(inputs), options) as plan:
+        return _count_groups(plan, progress)
+
+
+def _count_groups(plan: BuildPlan, progress: Progress) -> DatasetSketch:
+    sketches = SketchPool(plan.schema, plan.splits, plan.memory_bytes)
+
+    def count(group: int) -> tuple[int, Rejected]:
+        rejects = RejectWriter(Path(plan.folder, "rejects", f"{group:06d}.jsonl"), most=plan.most_rejects)
+        rows = 0
+        for chunk in read_unit(plan, group):
+            placed = assign_keys(plan, chunk)
+            if placed.rows:
+                count_values(plan, sketches, placed)
+            rejected = rejects.write(chunk.rejects)
+            rows += placed.rows + rejected
+            progress.advance(placed.rows, rejected)
+        return rows, rejects.close()
+
+    planned = plan.source.plan_rejects if plan.source else ()
+    read, rejected = len(planned), planned_rejects(plan, planned)
+    for rows, lost in thread_map(count, range(len(plan.groups)), plan.threads):
+        read, rejected = read + rows, rejected + lost
+    rejected.check(plan.budget, read)
+    rejected.check_some_left(read)
+    return sketches.total()

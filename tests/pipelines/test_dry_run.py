@@ -1,0 +1,84 @@
+"""`build --dry-run`: the schema, the splits and the first records are those of the build, and nothing is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import image_samples
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import recordmill
+from recordmill.base.errors import RecordmillError
+from recordmill.commands.main import run
+
+
+def csv(folder: Path) -> None:
+    (folder / "a.csv").write_text("x,y\n" + "".join(f"{n},{'ab'[n % 2]}\n" for n in range(50)))
+
+
+def jsonl(folder: Path) -> None:
+    (folder / "a.jsonl").write_text("".join(json.dumps({"x": n, "v": [n] * (n % 3)}) + "\n" for n in range(9)))
+
+
+def text(folder: Path) -> None:
+    (folder / "a.txt").write_text("one\ntwo\nthree\nfour\n")
+
+
+def images(folder: Path) -> None:
+    for split, name in (("train", "a"), ("train", "b"), ("test", "c")):
+        (folder / split).mkdir(exist_ok=True)
+        (folder / split / f"{name}.png").write_bytes(image_samples.encoded("PNG"))
+
+
+def parquet(folder: Path) -> None:
+    pq.write_table(pa.table({"x": range(20), "s": ["é"] * 20}), folder / "a.parquet")
+
+
+def tfrecord(folder: Path) -> None:
+    recordmill.build({"x": list(range(7)), "s": ["a", None] * 3 + ["b"]}, folder / "set", shuffle=False)
+
+
+@pytest.mark.parametrize("make", [csv, jsonl, text, images, parquet, tfrecord])
+@pytest.mark.parametrize("options", [{}, {"split_from": "none", "splits": "a=0.5,b=0.5"}], ids=str)
+def test_it_says_what_the_build_makes(make: Callable[[Path], None], options: Any, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    make(tmp_path / "in")
+    found = recordmill.preview(tmp_path / "in", **options)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+    made = recordmill.build(tmp_path / "in", tmp_path / "out", shuffle=False, **options)
+    assert (found.kind, found.schema) == (made.kind, made.schema)
+    assert {*found.notes} <= {*made.notes}  # which also has what reading found
+    assert found.records in (None, made.read)
+    assert {*made.records} <= {*found.splits}
+    assert found.shards == len(made.shards) or make is images  # three records may leave a split empty
+    if not options and make is not images:  # else split by split
+        assert found.first.to_pylist() == recordmill.open(tmp_path / "out").to_table(0, 3).to_pylist()
+
+
+def test_the_command_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    csv(tmp_path)
+    out = str(tmp_path / "out")
+    assert run(["build", str(tmp_path / "a.csv"), "--out", out, "--label", "y", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    for line in ("csv: 1 file, 244 B, 50 records", "about 1 shard in train; rejects so far: 0", "  y  int64 (label)",
+                 "record 2\n  x  2\n  y  0 ('a')", "nothing was written"):  # fmt: skip
+        assert line in said
+    assert run(["build", str(tmp_path / "a.csv"), "--num-shards", "3", "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["shards"] == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
+
+
+def test_it_refuses_what_the_build_refuses(tmp_path: Path) -> None:
+    csv(tmp_path)
+    (tmp_path / "b.csv").write_text("x,y\n1,2,3\n")
+    with pytest.raises(RecordmillError, match="no such column"):
+        recordmill.preview(tmp_path / "a.csv", key="z")
+    recordmill.build(tmp_path / "a.csv", tmp_path / "out")
+    assert run(["build", str(tmp_path / "a.csv"), "--out", str(tmp_path / "out"), "--dry-run"]) == 2
+    assert run(["build", str(tmp_path / "a.csv"), "--out", str(tmp_path / "out"), "--dry-run", "--overwrite"]) == 0
+    assert run(["build", str(tmp_path / "none.csv"), "--dry-run"]) == 2
