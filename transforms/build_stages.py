@@ -15,7 +15,7 @@ from recordmill.base.threads import thread_map
 from recordmill.building.run_file import Histogram
 from recordmill.building.workers.runs import Account, Runs, ingest_group
 from recordmill.building.workers.shards import FinalShard, ShardAttempt, finish, gap_of, give_final_name, make_shard
-from recordmill.building.workers.shared_files import Broadcast, SharedPlan
+from recordmill.building.workers.shared_files import Shared, SharedPlan
 from recordmill.building.workers.survey import Merge, Survey, merge_runs, plan_merges, survey, with_merged
 from recordmill.shards.manifest import Manifest
 from recordmill.transforms import beam_types
@@ -166,7 +166,7 @@ class ShardStages(beam_types.PTransform):
     local: bool = False
 
     def expand(self, ingested: Any) -> beam_types.PCollection:  # {ACCOUNTS: Account, HISTOGRAMS: Histogram} -> Manifest
-        plan = self.plan if isinstance(self.plan, Broadcast) else beam_types.AsSingleton(self.plan)
+        plan = self.plan if isinstance(self.plan, Shared) else beam_types.AsSingleton(self.plan)
         # One histogram a bundle, one in all: it fixes every cut. What is cut, and of which runs, is a file in OUT.
         surveyed = (
             ingested[HISTOGRAMS]
