@@ -14,6 +14,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import tensorflow_transform.beam as tft_beam
+from tensorflow_transform.tf_metadata import metadata_io
+from tfx_bsl.tfxio.tensor_adapter import TensorAdapterConfig
 
 from recordmill.base.progress import progress_of
 from recordmill.building.ingest import assign_keys, parsed, read_unit
@@ -60,8 +63,6 @@ class FitTransform(PTransform):
     target: str
 
     def expand(self, packs: PCollection) -> PCollection:  # (group, ...) -> path
-        import tensorflow_transform.beam as tft_beam
-
         batches = read_split(packs, self.plan, self.split, self.inputs)
         model, metadata = (batches, adapter(self.inputs)) | "Analyze" >> tft_beam.AnalyzeDataset(self.function)
         return publish(packs.pipeline, self.target, model, metadata)
@@ -77,8 +78,6 @@ def read_split(packs: PCollection, plan: SentPlan, split: str, inputs: Schema) -
 
 def adapter(inputs: Schema) -> Any:
     """The configuration by which tf.Transform takes the batches as tensors."""
-    from tfx_bsl.tfxio.tensor_adapter import TensorAdapterConfig
-
     return TensorAdapterConfig(list_schema(inputs), representations(inputs))
 
 
@@ -93,8 +92,6 @@ def publish_transform(target: str, model: str, metadata: Any, asset_map: dict[st
     """Puts the saved transform where it belongs, whole or not at all: a copy under a name of its own, then one rename;
     a repeated or a second attempt leaves what is there.
     """
-    from tensorflow_transform.tf_metadata import metadata_io
-
     attempt = Path(f"{target}.{uuid.uuid4().hex}")
     copy_tree(model, attempt / TRANSFORM_FN, leave_out=(".tft_metadata", "fingerprint.pb"))
     metadata_io.write_metadata(metadata, os.fspath(attempt / METADATA))
@@ -112,6 +109,4 @@ def publish_transform(target: str, model: str, metadata: Any, asset_map: dict[st
 
 def temporary(folder: str) -> Any:
     """The context in which the analysis keeps its files in the run's folder."""
-    import tensorflow_transform.beam as tft_beam
-
     return tft_beam.Context(temp_dir=make_scratch("tft-", folder))

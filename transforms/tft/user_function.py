@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import tensorflow as tf
+
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.storage.folders import is_file, why_no_file
@@ -102,8 +104,6 @@ class GuardedFunction:
         return name
 
     def _output(self, name: str, tensor: Any) -> Any:
-        import tensorflow as tf
-
         if not isinstance(tensor, tf.Tensor | tf.SparseTensor | tf.RaggedTensor):
             raise UsageError(f"transform: {self._place}: output {name!r} is {_kind(tensor)}, not a tensor")
         if tensor.dtype in (tf.string, tf.int64, tf.float32):

@@ -19,6 +19,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import tensorflow_transform.beam as tft_beam
+from tensorflow_transform.beam.analysis_graph_builder import get_analysis_dataset_keys
+from tensorflow_transform.beam.analyzer_cache import DatasetCache, DatasetKey
+from tfx_bsl.tfxio.tensor_adapter import TensorAdapter
+
 from recordmill.base.errors import DataError
 from recordmill.base.progress import progress_of
 from recordmill.building.workers import shared_files
@@ -112,9 +117,6 @@ def analyse_group(
 
 def keep_analyses(batches: PCollection, inputs: Schema, function: PreprocessingFunction, path: str) -> None:
     """Writes what tf.Transform's analysers compute of the batches to a file."""
-    import tensorflow_transform.beam as tft_beam
-    from tensorflow_transform.beam.analyzer_cache import DatasetKey
-
     pipeline = batches.pipeline
     analysis = "Analyze" >> tft_beam.AnalyzeDatasetWithCache(function, pipeline)
     _, caches = ({DatasetKey(_DATASET): batches}, {}, adapter(inputs)) | analysis
@@ -178,11 +180,6 @@ class FitAnalyses(PTransform):
     analyses: Sequence[str]
 
     def expand(self, packs: PCollection) -> PCollection:  # (group, ...) -> path
-        import tensorflow_transform.beam as tft_beam
-        from tensorflow_transform.beam.analysis_graph_builder import get_analysis_dataset_keys
-        from tensorflow_transform.beam.analyzer_cache import DatasetCache, DatasetKey
-        from tfx_bsl.tfxio.tensor_adapter import TensorAdapter
-
         dataset, config = DatasetKey(_DATASET), adapter(self.inputs)
         tags = {key: str(number) for number, key in enumerate(read_keys(self.analyses[0]))}
         elements: Any = (
