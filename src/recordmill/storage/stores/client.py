@@ -46,7 +46,7 @@ _Result = TypeVar("_Result")
 
 
 class Bucket:
-    """See `Connection`; store: obstore's."""
+    """See `Connection`; store: obstore's, whose methods it calls."""
 
     most_named_bytes: int | None = 5 << 30  # 5 GiB: what stores copy by one request
 
@@ -54,61 +54,42 @@ class Bucket:
         self._store = store
 
     def head(self, key: str) -> ObjectInfo:
-        import obstore
-
-        return obstore.head(self._store, key)
+        return self._store.head(key)
 
     def try_range(self, key: str) -> None:
-        import obstore
-
-        obstore.get_range(self._store, key, start=0, end=1)
+        self._store.get_range(key, start=0, end=1)
 
     def get(self, key: str, span: tuple[int, int] | None = None) -> Answer:
-        import obstore
-
-        return obstore.get(self._store, key, options=None if span is None else {"range": span})
+        return self._store.get(key, options=None if span is None else {"range": span})
 
     def pages(self, key: str, after: str = "") -> Iterator[Sequence[ObjectInfo]]:
-        import obstore
-
-        return obstore.list(self._store, key or None, offset=after or None, chunk_size=LIST_PAGE_OBJECTS)
+        return self._store.list(key or None, offset=after or None, chunk_size=LIST_PAGE_OBJECTS)
 
     def names(self, key: str) -> list[str]:
-        import obstore
-
-        found = obstore.list_with_delimiter(self._store, key or None)
+        found = self._store.list_with_delimiter(key or None)
         return [*found["common_prefixes"], *(about["path"] for about in found["objects"])]
 
     def put(self, key: str, data: bytes) -> None:
-        import obstore
-
-        obstore.put(self._store, key, data, use_multipart=False)
+        self._store.put(key, data, use_multipart=False)
 
     def create(self, key: str, data: bytes) -> bool:
-        import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         try:
-            obstore.put(self._store, key, data, mode="create", use_multipart=False)
+            self._store.put(key, data, mode="create", use_multipart=False)
         except (AlreadyExistsError, PreconditionError):
             return False
         return True
 
     def upload(self, key: str, data: str | Iterator[bytes], part_bytes: int, at_once: int) -> None:
-        import obstore
-
         source = Path(data) if isinstance(data, str) else data
-        obstore.put(self._store, key, source, chunk_size=part_bytes, max_concurrency=at_once)
+        self._store.put(key, source, chunk_size=part_bytes, max_concurrency=at_once)
 
     def delete(self, keys: Sequence[str], root: str) -> None:
-        import obstore
-
-        obstore.delete(self._store, list(keys))
+        self._store.delete(list(keys))
 
     def name(self, key: str, new: str) -> None:
-        import obstore
-
-        obstore.copy(self._store, key, new)
+        self._store.copy(key, new)
 
 
 class Limit:
