@@ -213,8 +213,7 @@ def _fit_in_parts(
     """
     from recordmill.transforms.beam_types import Create
     from recordmill.transforms.build_stages import ElementNumbers
-    from recordmill.transforms.tft.analysis import temporary
-    from recordmill.transforms.tft.worker_analysis import AnalyzeGroups, FitAnalyses, fetch_analyses
+    from recordmill.transforms.tft.analysis import AnalyzeGroups, FitAnalyses, find_analyses, temporary
 
     def construct_parts(pipeline: Any) -> None:
         step = AnalyzeGroups(shared, fit.split, fit.inputs, function)
@@ -230,7 +229,7 @@ def _fit_in_parts(
     with _told(fit):
         shared = share_plan(plan, job_folder)
         run_pipeline(construct_parts, settings.runner, settings.beam_args, job_folder.run(), progress, kind="fit")
-        found = fetch_analyses(job_folder, os.path.join(plan.folder, "found"))
+        found = find_analyses(job_folder)
         if not found:
             raise DataError(f"the transform can't be fitted on split {fit.split!r}: there is no record in it")
         run_pipeline(construct, None, (), plan.folder, progress)
