@@ -47,7 +47,8 @@ def limit_reached(error: Exception) -> SystemLimit | None:
         return SystemLimit.MEMORY
     if "can't start new thread" in str(error):
         return SystemLimit.THREADS
-    if "failed to map segment" in str(error) or (_is_of_loading(error) and _is_space_limited()):
+    is_space_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+    if "failed to map segment" in str(error) or (is_space_limited and _is_of_loading(error)):
         return SystemLimit.LIBRARY
     return None
 
@@ -57,7 +58,3 @@ def _is_of_loading(error: Exception) -> bool:
     if isinstance(error, AttributeError):
         return str(error).startswith("module ")
     return isinstance(error, ImportError | SystemError) and not isinstance(error, ModuleNotFoundError)
-
-
-def _is_space_limited() -> bool:
-    return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY

@@ -96,7 +96,9 @@ def ingest(
         counts.update(chunk.counts)
         count += records.rows + rejected
         if records.rows:
-            runs += _add(writer, records, encode_chunk(plan, records))
+            frames, places = encode_chunk(plan, records), (records.keys, records.splits, records.file, records.position)
+            runs += writer.add(frames.data, frames.lengths + FRAME_BYTES, frames.crcs, *places)
+            del frames
             counts.update(count_values(plan, sketches, records))
         progress.advance(records.rows, rejected)
         large = _is_large(chunk)
@@ -255,13 +257,6 @@ def _is_large(chunk: Chunk) -> bool:
     """
     records = chunk.records
     return (records.nbytes if isinstance(records, pa.RecordBatch) else records.data.nbytes) > len(chunk.file) << 20
-
-
-def _add(writer: RunWriter, records: KeyedChunk, frames: Frames) -> list[RunFile]:
-    sizes = frames.lengths + FRAME_BYTES
-    return list(
-        writer.add(frames.data, sizes, frames.crcs, records.keys, records.splits, records.file, records.position)
-    )
 
 
 def _source(plan: BuildPlan) -> Source:

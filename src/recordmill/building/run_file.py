@@ -199,7 +199,7 @@ class RunWriter:
         """Take consecutive frames of these sizes, which nobody changes from here on; gives the runs that had to be
         written to make room (none, mostly).
         """
-        needed = self._used + len(data) + 2 * ENTRY_DTYPE.itemsize * (self._count + len(sizes))
+        needed = self._used + len(data) + 2 * ENTRY_DTYPE.itemsize * (sum(map(len, self._entries)) + len(sizes))
         if self._blocks and needed > self._run_bytes:
             yield self.finish()
         entries = np.empty(len(sizes), ENTRY_DTYPE)
@@ -209,10 +209,6 @@ class RunWriter:
         self._entries.append(entries)
         self._splits.append(splits)
         self._sum = add_sums(self._sum, record_sum(keys, crcs))
-
-    @property
-    def _count(self) -> int:
-        return sum(map(len, self._entries))
 
     @property
     def empty(self) -> bool:

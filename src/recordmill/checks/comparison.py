@@ -219,7 +219,7 @@ def _inverse_sum(counts: tuple[float, float]) -> float:
 DRIFT, SKEW = "drift", "skew"
 _CATEGORIES = 100  # distinct integers that are compared one by one; a label's always are
 _GROUPS = 10  # of about as many numbers each, where all are listed
-_FINE = 0.02  # the error of quantiles' ranks, with which they are compared
+_FINE = 0.02  # the error of quantiles' ranks, with which they are compared; else equal widths say more
 
 _REMEDIES = {
     DRIFT: "look at both by `recordmill stats`; train anew, mend the source, or allow it in the rules (drift)",
@@ -377,7 +377,7 @@ class _Pair:
             divergence, groups = grouped_divergence(self.one.top_values, self.other.top_values, _GROUPS)
             yield from self._divergence(limit, "values", divergence, groups, more)
             return
-        are_fine = all(_has_fine_quantiles(each) for each in (self.one, self.other))
+        are_fine = all((each.quantile_error or 0) <= _FINE for each in (self.one, self.other))
         of_quantiles = are_fine if kind is None else kind == QUANTILE_BUCKETS
         one, other = (_histogram(each, of_quantiles) for each in (self.one, self.other))
         if kind is None and of_quantiles:
@@ -431,11 +431,6 @@ def _is_category(one: FeatureStatistics, is_label: bool) -> bool:
     if one.type == "STRING":
         return True
     return one.lists_all_values and (is_label or (one.distinct or 0) <= _CATEGORIES)
-
-
-def _has_fine_quantiles(one: FeatureStatistics) -> bool:
-    """Returns whether quantiles are known well enough; else histograms of equal widths say more."""
-    return (one.quantile_error or 0) <= _FINE
 
 
 def _size(one: FeatureStatistics) -> float:

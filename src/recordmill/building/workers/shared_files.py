@@ -96,11 +96,6 @@ class SharedFolder:
         final = folders.join(self.out, self.folder)
         return folders.join(final if self.is_remote or folders.is_folder(final) else self.run(DATA), *names)
 
-    def make_folders(self) -> None:
-        """Those that a disk needs, in the build's own folder, which is there."""
-        for path in (*(self.run(name) for name in PARTS), self.run(DATA), self.run(DATA, INDEX_FOLDER)):
-            folders.make_folder(path, exist_ok=True)
-
     def attach(self) -> Run:
         """The run that has its files here; holding and closing it is its driver's."""
         return run_at(self.out, self.id)
@@ -182,17 +177,13 @@ def begin_build(plan: BuildPlan, job_folder: SharedFolder) -> SharedPlan:
 
 def share_plan(plan: BuildPlan, job_folder: SharedFolder) -> SharedPlan:
     """Puts the plan where workers load it."""
-    if not job_folder.is_remote:
-        job_folder.make_folders()
+    for name in () if job_folder.is_remote else (*PARTS, DATA, f"{DATA}/{INDEX_FOLDER}"):
+        folders.make_folder(job_folder.run(name), exist_ok=True)
     source = plan.source
     if is_dataclass(source) and "files" in {one.name for one in fields(source)}:  # else a user's own
-        rejects = TextTable.of(source.plan_rejects, _reject_text, _reject_of)
+        rejects = TextTable.of(source.plan_rejects, lambda reject: json.dumps(astuple(reject)), _reject_of)
         source = replace(source, files=source.files.for_other_hosts(), plan_rejects=rejects)
     return job_folder.share("plan", plan.moved(folder=job_folder.run(), source=source))
-
-
-def _reject_text(reject: Reject) -> str:
-    return json.dumps(astuple(reject))
 
 
 def _reject_of(text: str) -> Reject:

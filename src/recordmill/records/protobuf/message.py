@@ -134,7 +134,10 @@ def plain_form(record: bytes, parts: int) -> PlainForm | None:
         message = _messages()[parts - 1].FromString(record)
     except DecodeError:
         return None
-    entries = len(message.features.feature) if parts == EXAMPLE_PARTS else _entries(message)
+    if parts == EXAMPLE_PARTS:
+        entries = len(message.features.feature)
+    else:
+        entries = len(message.context.feature) + len(message.feature_lists.feature_list)
     for _, part in message.ListFields():
         part.DiscardUnknownFields()
     with_unknown = message.ByteSize()  # an UnknownFieldSet would take 25 times the bytes of the record
@@ -177,10 +180,6 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 128:
             break
     return value, at
-
-
-def _entries(message: Any) -> int:
-    return len(message.context.feature) + len(message.feature_lists.feature_list)
 
 
 def join_records(records: Sequence[bytes]) -> tuple[Bytes, Int64s, Int64s]:

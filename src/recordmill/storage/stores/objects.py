@@ -105,7 +105,7 @@ class ObjectStorage:
             sum(about.size_bytes for about in store_settings.files.values()) <= store_settings.most_bytes * 0.8
         )  # and their headers
         for path, about in store_settings.files.items() if store_settings.folder else ():
-            address = _address(path)
+            address = Address.of(path)
             self._caches[address.uri] = cache, fits
             self.requests.suppose(address, about)
 
@@ -125,19 +125,19 @@ class ObjectStorage:
         return self._blocks.within(memory_bytes // 8)
 
     def stat(self, path: str) -> Stat:
-        address = _address(path)
+        address = Address.of(path)
         _check_named(address)
         return self.requests.stat(address)
 
     def last_seen(self, path: str) -> Stat:
-        return self.requests.last_seen(_address(path)) or self.stat(path)
+        return self.requests.last_seen(Address.of(path)) or self.stat(path)
 
     def open(self, path: str) -> ObjectReader:
-        return ObjectReader(self, _address(path))
+        return ObjectReader(self, Address.of(path))
 
     def whole(self, path: str, most_bytes: int) -> bytes:
         """The object as it is now, by one request where it is small; DataError if it has more bytes than that."""
-        address = _address(path)
+        address = Address.of(path)
         _check_named(address)
 
         def read(client: Connection) -> tuple[int, bytes]:
@@ -175,7 +175,7 @@ class ObjectStorage:
 
     def is_file(self, path: str) -> bool:
         try:
-            return bool(_address(path).key) and self.stat(path) is not None
+            return bool(Address.of(path).key) and self.stat(path) is not None
         except FileNotFoundError:
             return False
 
@@ -186,14 +186,14 @@ class ObjectStorage:
             return False
 
     def names(self, folder: str) -> list[str]:
-        address = _address(folder)
+        address = Address.of(folder)
         _check_listable(address)
         keys = names(address)
         return sorted({key.rstrip("/").rpartition("/")[2] for key in keys if key.strip("/") != address.key})
 
     def below(self, folder: str) -> Iterator[tuple[str, Stat]]:
         """(name relative to the folder, state) of all objects below it, as the store lists them, a page at a time."""
-        address = _address(folder)
+        address = Address.of(folder)
         _check_listable(address)
         prefix = f"{address.key}/" if address.key else ""
         for about in pages(address):
@@ -209,7 +209,7 @@ class ObjectStorage:
 
     def expect(self, path: str, about: Stat) -> None:
         """The object is about to be read from its start: have it asked for."""
-        address = _address(path)
+        address = Address.of(path)
         if about.size_bytes:
             self._begin(address, about, 0)
 
@@ -219,7 +219,7 @@ class ObjectStorage:
 
         Raises, then: OSError, and ReplacedError where the object has another content.
         """
-        address = _address(path)
+        address = Address.of(path)
         if self.is_cached(address):
             return lambda: self._filled(address, about, into, start)
         return self.requests.begin(address, about, [(start, into)])
@@ -236,7 +236,7 @@ class ObjectStorage:
         Raises:
             DataError: The object ends before that.
         """
-        address = _address(path)
+        address = Address.of(path)
         runs: list[tuple[int, int, list[tuple[int, Bytes]]]] = []  # (start, stop, ranges)
         for start, into in sorted((one for one in ranges if len(one[1])), key=lambda one: one[0]):
             stop = start + len(into)
@@ -333,12 +333,6 @@ class ObjectStorage:
         if (cache := self._caches.get(address.uri)) is not None:
             cache[0].put((address.uri, about, number), block)
         return block
-
-
-def _address(path: str) -> Address:
-    address = Address.parse(path)
-    assert address is not None, path
-    return address
 
 
 def _key(address: Address, about: Stat) -> tuple[str, Stat]:
