@@ -145,8 +145,7 @@ def _remedy_for_silence(options: Any) -> str:
     config = portable.environment_config
     return {
         "EXTERNAL": f"is a worker pool at {config} beside each TaskManager, with the environment's bin first in "
-        "its PATH? "
-        "Its own output says why a worker did not start",
+        "its PATH? Its own output says why a worker did not start",
         "PROCESS": f"is the command of {config} on every TaskManager's host, and does it run there?",
         "LOOPBACK": "LOOPBACK needs the engine on this machine",
     }.get(str(portable.environment_type), "can the TaskManagers' hosts start the container (docker, the image)?")

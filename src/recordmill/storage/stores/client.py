@@ -15,12 +15,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from recordmill.base.errors import UsageError
 from recordmill.storage.stores.address import HADOOP, Address
 from recordmill.storage.stores.hadoop import Hadoop, HadoopError
 from recordmill.storage.stores.protocol import Answer, Connection, ObjectInfo
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
 
 LIST_PAGE_OBJECTS = 1000  # objects that a store lists in an answer
 DEFAULT_REQUESTS = 64  # by default
@@ -50,7 +53,7 @@ class Bucket:
 
     most_named_bytes: int | None = 5 << 30  # 5 GiB: what stores copy by one request
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
     def head(self, key: str) -> ObjectInfo:
@@ -152,9 +155,7 @@ def ask(address: Address, request: Callable[[Connection], _Result]) -> _Result:
 
 
 def pages(address: Address) -> Iterator[ObjectInfo]:
-    """What the store says of each object below the address, asked for page by page; a page that does not come whole is
-    asked for again.
-    """
+    """Yields what the store says of each object below the address; a page that comes in part is asked for anew."""
     last = ""
     found: Iterator[Sequence[ObjectInfo]] | None = None
 
