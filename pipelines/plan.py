@@ -141,9 +141,7 @@ def _plan(kind: Kind, listing: Listing, options: Any, common: PlanOptions) -> So
 
 
 def _tables(kind: str, listing: Listing, split_from: str) -> tuple[FileTable, tuple[str, ...]]:
-    """The files of a kind that holds many records a file, with the splits that folders and names say,
-    and what is worth noting.
-    """
+    """Returns the files of a kind of many records a file, with the splits that folders and names say, and notes."""
     kept = filter_kind(listing, kind)
     layout = read_layout(kept.files, kept.roots, split_from=split_from, class_from=NO_LAYOUT)
     return kept.files.with_splits(layout.splits), (*kept.notes, *layout.notes)

@@ -120,9 +120,7 @@ def entry_shape(entry: Any, *, per_step: bool) -> tuple[int | None, ...]:
 
 
 def dense_shapes(proto: Any) -> dict[str, tuple[int | None, ...]]:
-    """Column to shape, from the dense tensor representations of the default group (tf.Transform writes them for
-    features with defaults).
-    """
+    """Returns column to shape of the default group's dense tensors, as tf.Transform writes them beside defaults."""
     if "" not in proto.tensor_representation_group:
         return {}
     dense = (

@@ -88,9 +88,7 @@ def _numbers(tensor: Any) -> Any:
 
 
 def _finite(tensor: Any, results: _Found) -> Any:
-    """Returns [n] the values by which anything is fitted: one NaN would make every mean and extreme NaN. How many
-    others there are is marked.
-    """
+    """Returns [n] the finite values, by which anything is fitted, and marks how many others there are."""
     values = tf.reshape(_values(tensor), [-1])
     if not values.dtype.is_floating:
         return values

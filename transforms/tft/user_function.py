@@ -52,9 +52,7 @@ def load_function(given: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
 
 
 def own_line(error: BaseException, path: str) -> str:
-    """The error with the last line of the user's file that it came through: nothing of a feature's values is known when
-    a function is traced.
-    """
+    """Returns the error with the last line of the user's file that it came through; no value is known there."""
     path = os.path.abspath(path)
     lines = [frame for frame in traceback.extract_tb(error.__traceback__) if os.path.abspath(frame.filename) == path]
     if isinstance(error, SyntaxError) and os.path.abspath(error.filename or "") == path:

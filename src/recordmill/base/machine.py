@@ -16,9 +16,7 @@ _CGROUP = Path("/sys/fs/cgroup/cpu.max")  # of cgroup v2, as containers see thei
 
 @functools.cache
 def core_count() -> int:
-    """The processors of the machine that this process may run on, or what a container's quota leaves of them; at
-    least 1.
-    """
+    """Returns how many processors the process may run on, or what a container's quota leaves of them; 1 or more."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _quota(_CGROUP)
     return count if quota is None else max(1, min(count, quota))

@@ -55,9 +55,7 @@ class Ingested:
 
 @dataclass(frozen=True)
 class KeyedChunk:
-    """Records on their way into a run. file, position, keys, splits: [rows], as in `Chunk` and from
-    `Ordering.assign`. pixels: as in `Chunk`.
-    """
+    """Records on their way into a run. keys, splits: [rows], as of `Ordering.assign`; the others as in `Chunk`."""
 
     records: pa.RecordBatch | Payloads
     file: npt.NDArray[np.uint32]

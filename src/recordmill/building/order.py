@@ -172,9 +172,7 @@ class Ordering:
     def assign(
         self, batch: pa.RecordBatch | None, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]
     ) -> tuple[U64, npt.NDArray[np.uint16]]:
-        """(keys [n], ordinals into names [n]) of the records;
-        batch is looked at only for the columns that options name.
-        """
+        """Returns (keys [n], ordinals into names [n]); batch is looked at for the columns that options name only."""
         if self._first_row is not None:
             keys = (self._first_row[file] + position).astype(np.uint64)
             self._check_room(file, position)
@@ -302,9 +300,7 @@ def split_thresholds(options: OrderOptions) -> U64:
 
 
 def file_identity(file: InputFile) -> tuple[bytes, bytes]:
-    """What a source is called in hashes: the ordinal of its root and its name under it,
-    so that moving the inputs changes nothing.
-    """
+    """Returns what a source is called in hashes: the ordinal of its root and its name there, wherever that lies."""
     return file.root.to_bytes(4, "little"), file.name.encode("utf-8", "surrogateescape")
 
 

@@ -67,9 +67,7 @@ class ShardOutput:
 
 @dataclass(frozen=True)
 class WrittenShard:
-    """A shard that lies under its name in the run's data folder. split: its split's ordinal;
-    it may be empty, see `cuts`.
-    """
+    """A shard under its name in the run's data folder, which may be empty (`cuts`). split: its split's ordinal."""
 
     split: int
     index: int
@@ -96,9 +94,7 @@ class UnsyncedShard:
         return self.files[0][0]
 
     def settle(self, durable: bool = True) -> WrittenShard:
-        """Give the files their names; durable: when the disk has them, which what is only put into a store need not
-        wait for.
-        """
+        """Gives the files their names; durable: when the disk has them, for which a put into a store need not wait."""
         return (self.sync() if durable else self).take_names()
 
     def sync(self) -> UnsyncedShard:

@@ -102,9 +102,7 @@ class BucketHistogram:
         return replace(self, edges=edges[order], counts=np.concatenate([self.counts, points[:, 1]])[order], points={})
 
     def spread(self, edges: _Floats) -> _Floats:
-        """Returns the counts between each edge and the next one, [edges - 1], as if each bucket's values were spread
-        evenly.
-        """
+        """Returns the counts between each edge and the next, [edges - 1], with buckets' values spread evenly."""
         scale = 2.0**-2 if len(edges) and np.abs(edges).max() > _LARGE else 1.0  # so that no difference is infinite
         edges = edges * scale
         low, high = self.edges[:, :1] * scale, self.edges[:, 1:] * scale

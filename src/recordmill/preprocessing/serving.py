@@ -147,9 +147,7 @@ def _dtype(feature: Feature) -> str:
 
 
 def _inputs(keras: Any, feature: Feature, taken: Set[str]) -> dict[str, Any]:
-    """Returns inputs by name in the records. Keras wants words for names, and each once: `taken` holds the names in
-    use.
-    """
+    """Returns inputs by name in the records, under words that Keras takes and that are none of those taken."""
     word = re.sub(r"\W", "_", feature.name)
     numbered = (f"{word}_{number}" for number in itertools.count(2))
     plain = next(name for name in itertools.chain([word], numbered) if taken.isdisjoint((name, f"{name}_valid")))

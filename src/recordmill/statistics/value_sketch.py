@@ -247,9 +247,7 @@ class PendingNumbers:
 
 
 class PendingTexts:
-    """Collects up to `most` texts: their hashes, the keys of their records, their sizes, and the first bytes that
-    `ValueTexts` has.
-    """
+    """Collects up to `most` texts: hashes, keys of their records, sizes, and the first bytes as of `ValueTexts`."""
 
     def __init__(self, most: int, count: CountTexts) -> None:
         self._most, self._count, self._size = most, count, 0

@@ -90,9 +90,7 @@ class SharedFolder:
         return folders.join(self.out, f"{RUN_PREFIX}{self.id}", *names)
 
     def data(self, *names: str) -> str:
-        """A path among what the manifest will name: on a disk in the build's own folder, until the last step has given
-        that its name.
-        """
+        """Returns a path among what the manifest will name: on a disk in the build's folder until the last step."""
         final = folders.join(self.out, self.folder)
         return folders.join(final if self.is_remote or folders.is_folder(final) else self.run(DATA), *names)
 

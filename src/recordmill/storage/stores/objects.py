@@ -202,9 +202,7 @@ class ObjectStorage:
 
     @property
     def most_expected(self) -> int:
-        """How many objects may be asked for before they are read: as many as there may be requests, and as half of the
-        blocks that are kept.
-        """
+        """The number of objects to ask for ahead: as many as there may be requests, and as half of the blocks kept."""
         return min(REQUEST_LIMIT.most, max(self._blocks.most_bytes // (2 * STORE_BLOCK_BYTES), 1))
 
     def expect(self, path: str, about: Stat) -> None:
@@ -288,9 +286,7 @@ class ObjectStorage:
         return cache is not None and (cache[1] or not whole)
 
     def read_cached(self, address: Address, about: Stat, into: Bytes, start: int) -> None:
-        """Fill the array, all of which the object has, by blocks of which some are on a disk; the others are asked for
-        at once.
-        """
+        """Fills the array, within the object, by blocks of which some are on a disk; others are asked for at once."""
         stop = start + len(into)
 
         def place(number: int, block: Bytes) -> None:

@@ -57,9 +57,7 @@ class FileStorage(Protocol):
         """The file, to be read."""
 
     def map(self, path: str) -> Bytes:
-        """The whole file as a read-only array that takes no memory of the process's own; an empty one for an empty
-        file.
-        """
+        """Maps the whole file: a read-only array that takes no memory of the process's own, empty of an empty file."""
 
     def exists(self, path: str) -> bool:
         """Whether something is there: a file or a folder."""

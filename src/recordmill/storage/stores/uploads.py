@@ -123,9 +123,7 @@ def put_object_if_absent(uri: str, data: bytes) -> bool:
 
 
 def keeps_what_is_there(uri: str, data: bytes) -> bool:
-    """Whether the store heeds the condition of such a put: asked by one for an object that is there, of its own
-    content.
-    """
+    """Returns whether the store heeds the condition of such a put; asked by one for an object of its own there."""
     address = Address.of(uri)
     return not ask(address, lambda client: client.create(address.key, data))
 
