@@ -154,9 +154,9 @@ def ask(address: Address, request: Callable[[Connection], _Result]) -> _Result:
         raise store_error(error, address) from None  # its own text may hold what was sent
 
 
-def pages(address: Address) -> Iterator[ObjectInfo]:
-    """Yields what the store says of each object below the address; a page that comes in part is asked for anew."""
-    last = ""
+def pages(address: Address) -> Iterator[tuple[str, ObjectInfo]]:
+    """Yields (name there, what the store says) of objects below the address; a page that fails is asked for anew."""
+    last, prefix = "", f"{address.key}/" if address.key else ""
     found: Iterator[Sequence[ObjectInfo]] | None = None
 
     def next_page(client: Connection) -> Sequence[ObjectInfo] | None:
@@ -170,7 +170,9 @@ def pages(address: Address) -> Iterator[ObjectInfo]:
             raise
 
     while page := ask_for_list(address, next_page):
-        yield from page
+        for about in page:
+            if about["path"].startswith(prefix):
+                yield about["path"][len(prefix) :], about
         last = page[-1]["path"]
 
 

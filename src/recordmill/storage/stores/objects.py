@@ -195,9 +195,8 @@ class ObjectStorage:
         """(name relative to the folder, state) of all objects below it, as the store lists them, a page at a time."""
         address = Address.of(folder)
         _check_listable(address)
-        prefix = f"{address.key}/" if address.key else ""
-        for about in pages(address):
-            if (name := about["path"][len(prefix) :]) and about["path"].startswith(prefix):
+        for name, about in pages(address):
+            if name:
                 yield name, self.requests.see(Address(address.root, about["path"]), about)
 
     @property
@@ -276,9 +275,7 @@ class ObjectStorage:
                     self._begin(address, about, ahead)
             key = (_key(address, about), number)
             block = self._blocks.get(key, partial(self._block, address, about, number))
-            at = number * STORE_BLOCK_BYTES
-            low, high = max(start, at), min(stop, at + len(block))
-            into[low - start : high - start] = block[low - at : high - at]
+            _place(block, number, into, start)
 
     def is_cached(self, address: Address, whole: bool = False) -> bool:
         """Whether the object's blocks are kept on a disk; whole: and all of those that are read with it fit there."""
@@ -287,23 +284,17 @@ class ObjectStorage:
 
     def read_cached(self, address: Address, about: Stat, into: Bytes, start: int) -> None:
         """Fills the array, within the object, by blocks of which some are on a disk; others are asked for at once."""
-        stop = start + len(into)
-
-        def place(number: int, block: Bytes) -> None:
-            at = number * STORE_BLOCK_BYTES
-            low, high = max(start, at), min(stop, at + len(block))
-            into[low - start : high - start] = block[low - at : high - at]
 
         def fetch(number: int) -> None:
-            place(number, self._fetched(address, about, number))
+            _place(self._fetched(address, about, number), number, into, start)
 
         waiting = []
-        for number in range(start // STORE_BLOCK_BYTES, -(-stop // STORE_BLOCK_BYTES)):
+        for number in range(start // STORE_BLOCK_BYTES, -(-(start + len(into)) // STORE_BLOCK_BYTES)):
             block = self._from_disk(address, about, number)
             if block is None:
                 waiting.append(self.requests.submit(fetch, number))
             else:
-                place(number, block)
+                _place(block, number, into, start)
         wait_for(waiting)
 
     def _begin(self, address: Address, about: Stat, number: int) -> None:
@@ -329,6 +320,13 @@ class ObjectStorage:
         if (cache := self._caches.get(address.uri)) is not None:
             cache[0].put((address.uri, about, number), block)
         return block
+
+
+def _place(block: Bytes, number: int, into: Bytes, start: int) -> None:
+    """Copies what of the block of that number lies in the object from `start` on as far as the array goes."""
+    at = number * STORE_BLOCK_BYTES
+    low, high = max(start, at), min(start + len(into), at + len(block))
+    into[low - start : high - start] = block[low - at : high - at]
 
 
 def _key(address: Address, about: Stat) -> tuple[str, Stat]:

@@ -136,9 +136,7 @@ def _content(address: Address) -> bytes | None:
 
 
 def remove_objects(root: str, keys: Sequence[str]) -> None:
-    """Remove objects below a folder by their names there, in that order, many by one request where the store does that;
-    those that are gone already are no error.
-    """
+    """Removes objects below a folder by their names, in that order; those that are gone already are no error."""
     address = Address.of(root)
 
     def delete(paths: Sequence[str]) -> None:
@@ -157,8 +155,5 @@ def remove_objects(root: str, keys: Sequence[str]) -> None:
 
 def listed_objects(folder: str) -> Iterator[Listed]:
     """The objects below a folder, as the store has them now."""
-    address = Address.of(folder)
-    prefix = f"{address.key}/" if address.key else ""
-    for about in pages(address):
-        if about["path"].startswith(prefix):
-            yield Listed(about["path"][len(prefix) :], about["size"], about["last_modified"].timestamp())
+    for name, about in pages(Address.of(folder)):
+        yield Listed(name, about["size"], about["last_modified"].timestamp())
