@@ -91,9 +91,7 @@ def _whole_records(source: Any) -> list[str] | None:
 
 
 def _data_sets(listing: Listing) -> tuple[str, str] | None:
-    """(kind, why) of INPUTs that all are folders of data sets, ours or those of TensorFlow Datasets, whose lists and
-    indices of JSON and NumPy are no data.
-    """
+    """Returns (kind, why) of INPUTs that all are data sets' folders, whose JSON and NumPy files are no data."""
     if not all(root.folder for root in listing.roots):
         return None
     described, held = set[int](), set[int]()

@@ -254,9 +254,7 @@ def _told(fit: Fit) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_warnings() -> Iterator[None]:
-    """tf.Transform's log warns of tables and names that it makes itself, and that nobody can make otherwise. The log's
-    level is set again by others while a job runs.
-    """
+    """Silences warnings of what tf.Transform makes itself, by a filter, since others set the log's level anew."""
     log = logging.getLogger("absl")
 
     def is_error(record: logging.LogRecord) -> bool:

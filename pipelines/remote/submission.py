@@ -372,9 +372,7 @@ class _Engine:
         return self._handed_over and self._stays
 
     def _cancel_on_flink(self, flink: Flink) -> None:
-        """A job that is still on its way there, from a job server of our own, is stopped with that server; one from a
-        server that stays is waited for.
-        """
+        """Stops a job on its way from a job server of our own with that, and waits for one from a server that stays."""
         if not self.id:
             self._stop_server()
             self.id = self._coming(flink)

@@ -131,9 +131,7 @@ _DATASET = DatasetKey("split")  # of tf.Transform's caches
 
 @dataclass
 class AnalyzeGroups(PTransform):
-    """Turns numbers of groups of units into files in OUT, of which a list is put there: gives their number. The fields
-    are as in `FitTransform`.
-    """
+    """Turns groups of units into files in OUT and a list of them: gives their number. Fields: see `FitTransform`."""
 
     plan: shared_files.SharedPlan
     split: str

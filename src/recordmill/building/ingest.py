@@ -123,9 +123,7 @@ def assign_keys(plan: BuildPlan, chunk: Chunk) -> KeyedChunk:
 
 
 def deciding_columns(plan: BuildPlan, chunk: Chunk) -> pa.RecordBatch | None:
-    """The columns that decide keys and splits, or more; None where none does and the records are not parsed. A record
-    that can't be parsed lacks all of them.
-    """
+    """Returns columns that decide keys and splits, among others, null where a record can't be parsed; None: none do."""
     if isinstance(chunk.records, pa.RecordBatch):
         return chunk.records
     if not plan.order.columns:
@@ -157,9 +155,7 @@ def transform(plan: BuildPlan, placed: KeyedChunk) -> tuple[KeyedChunk, tuple[Re
 
 
 def parsed(plan: BuildPlan, placed: KeyedChunk) -> tuple[KeyedChunk, tuple[Reject, ...]]:
-    """The records as a RecordBatch, also where the source gave payloads; those that can't be parsed, or would take more
-    memory than there is, are rejects.
-    """
+    """Returns the records as a RecordBatch, and as rejects those that can't be parsed, or not in this memory."""
     payloads = placed.records
     if isinstance(payloads, pa.RecordBatch):
         return placed, ()
@@ -232,9 +228,7 @@ def sketches_of(plan: BuildPlan) -> SketchPool | None:
 
 
 def count_values(plan: BuildPlan, sketches: SketchPool | None, placed: KeyedChunk) -> Mapping[str, int]:
-    """Count these records, if that is wanted; of payloads those that can be parsed. Gives, for the user to know, how
-    many are left out, by the reason.
-    """
+    """Counts these records, if wanted, of payloads those that parse; returns how many are left out, by the reason."""
     if sketches is None:
         return {}
     payloads = placed.records

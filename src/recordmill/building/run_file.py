@@ -192,9 +192,7 @@ class RunWriter:
         file: npt.NDArray[np.uint32],
         position: npt.NDArray[np.int64],
     ) -> Iterator[RunFile]:
-        """Take consecutive frames of these sizes, which nobody changes from here on; gives the runs that had to be
-        written to make room (none, mostly).
-        """
+        """Takes consecutive frames of these sizes, which nobody changes any more; yields runs written to make room."""
         needed = self._used + len(data) + 2 * ENTRY_DTYPE.itemsize * (sum(map(len, self._entries)) + len(sizes))
         if self._blocks and needed > self._run_bytes:
             yield self.finish()

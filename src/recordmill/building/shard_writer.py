@@ -76,9 +76,7 @@ class WrittenShard:
 
 @dataclass(frozen=True)
 class UnsyncedShard:
-    """A shard that is written but perhaps not on disk yet;
-    files: its files' temporary names and their own, the shard last. direct_file: what still writes it.
-    """
+    """A shard perhaps not on disk yet. files: temporary and own names, the shard last. direct_file: its writer."""
 
     shard: WrittenShard
     files: tuple[tuple[Path, Path], ...]

@@ -93,9 +93,7 @@ class BucketHistogram:
         return replace(self, points=points, counts=np.maximum(counts, 0.0))
 
     def with_widths(self, least: float) -> BucketHistogram:
-        """Returns the histogram of whole numbers, each as wide as `least`, so that none is a point and buckets that
-        share an edge share that number.
-        """
+        """Returns whole numbers' buckets, each as wide as `least`: none is a point, and a shared edge is one number."""
         points = np.array(list(self.points.items()), np.float64).reshape(-1, 2)
         edges = np.concatenate([self.edges, points[:, :1].repeat(2, 1)]) + np.array([-least / 2, least / 2])
         order = np.argsort(edges[:, 0], kind="stable")

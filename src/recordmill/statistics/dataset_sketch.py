@@ -95,9 +95,7 @@ class FeatureSketch:
             self._pending.append(self._pending_numbers)
 
     def add(self, flat: Flat, keys: U64, rows: Int64s | None, sums: PixelSums | None = None) -> None:
-        """Counts these rows of the feature's column, or all; keys: [records] of the column; sums: [records, SUMS] of
-        their pixels, if they are known.
-        """
+        """Counts these rows of the column, or all. keys: [records]; sums: [records, SUMS] of their pixels, if known."""
         count = flat.rows if rows is None else len(rows)
         if flat.valid is not None:
             rows = np.flatnonzero(flat.valid) if rows is None else rows[flat.valid[rows] != 0]

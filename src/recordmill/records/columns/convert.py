@@ -363,9 +363,7 @@ def as_list(column: pa.Array, feature: Feature) -> tuple[pa.Array, Feature]:
 
 
 def build_steps(flat: pa.Array, counts: Int64s, present: Bools, out: Feature) -> pa.Array:
-    """Returns the column of `out`: flat holds the values of the rows that are there, counts [rows] how many items each
-    has along a variable dimension.
-    """
+    """Returns the column of `out`: flat, the values of the rows that are there; counts: [rows] items of each."""
     flat = flat.cast(value_type(out))
     if not out.ragged_rank:
         if not present.all():

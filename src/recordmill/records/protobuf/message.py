@@ -152,9 +152,7 @@ def _has_too_many(record: bytes) -> bool:
 
 
 def _count_fields(data: bytes, at: int, stop: int, depth: int) -> int:
-    """Counts the fields that lie `depth` messages deep, up to a little more than _MOST_ENTRIES. Groups are looked into
-    as if their fields stood around them.
-    """
+    """Counts fields `depth` messages deep, up to a little above _MOST_ENTRIES; groups' fields as if around them."""
     found = 0
     while at < stop and found <= _MOST_ENTRIES:
         found += not depth

@@ -168,9 +168,7 @@ def _parts(stream: Stream, search: _Search, batch_bytes: int) -> Iterator[FrameB
 
 
 class _Search:
-    """State of the search for frames in a stream: how far it is, and the gap that is open there, if there is one. If
-    not lenient, the first fault is raised.
-    """
+    """State of a search for frames: how far it is, and its open gap; if not lenient, the first fault is raised."""
 
     def __init__(
         self, source: str, max_record_bytes: int, check: bool, compression: str, *, lenient: bool = False
