@@ -56,7 +56,7 @@ def sent_plan(plan: BuildPlan, beam_args: Sequence[str]) -> SentPlan:
     if any("multi_processing" in arg for arg in beam_args):
         job_folder = SharedFolder(os.path.dirname(plan.folder), RunFolder.attach(plan.folder).id)
         make_folder(job_folder.run(SHARED), exist_ok=True)
-        return job_folder.broadcast(plan)
+        return job_folder.share("plan", plan)
     return plan.reference()
 
 

@@ -211,7 +211,8 @@ def _run(
                 plan = with_transform(plan, settings, progress, place)
                 if plan.expect is not None:
                     plan = replace(plan, expect=plan.expect.fitted(plan.schema, plan.splits))
-                progress.begin("read", _rows(plan))
+                assert plan.source is not None
+                progress.begin("read", table_rows(plan.source.units))
                 try:
                     run_build(plan, settings, progress, place, detach=detach)
                 except EngineError as error:
@@ -354,8 +355,7 @@ def run_build(
 
 def _place(plan: BuildPlan, requests: int | None = None) -> SharedFolder:
     """Where the build has its files on an engine. requests: to stores, that each worker has under way at most."""
-    out = plan.store or os.path.dirname(plan.folder)
-    return SharedFolder(out, RunFolder.attach(plan.folder).id, StoreSettings(requests))
+    return SharedFolder(plan.out, RunFolder.attach(plan.folder).id, StoreSettings(requests))
 
 
 def _with_data_in_out(plan: BuildPlan, place: SharedFolder | None) -> BuildPlan:
@@ -381,11 +381,6 @@ def _check_column(source: Source, keyword: str, column: str | None) -> None:
         raise UsageError(
             f"{option(keyword, column)}: it holds {source.schema[column].describe()}; name a column of single values"
         )
-
-
-def _rows(plan: BuildPlan) -> int | None:
-    assert plan.source is not None
-    return table_rows(plan.source.units)
 
 
 def _result(out: str, manifest: Manifest, plan: BuildPlan, seconds: float) -> BuildResult:

@@ -145,9 +145,7 @@ def _kind_options(whole: Any, given: Mapping[str, Any]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON has it; a path, such as that of a label file, as its last name,
-    since manifests name nothing absolute.
-    """
+    """Returns the value as JSON has it; of a path its last name, since manifests name nothing absolute."""
     if is_dataclass(value) and not isinstance(value, type):
         return _plain(asdict(value))
     if isinstance(value, Mapping):

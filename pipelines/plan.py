@@ -91,9 +91,7 @@ def _whole_records(source: Any) -> list[str] | None:
 
 
 def _data_sets(listing: Listing) -> tuple[str, str] | None:
-    """(kind, why) of INPUTs that all are folders of data sets, ours or those of TensorFlow Datasets, whose lists and
-    indices of JSON and NumPy are no data.
-    """
+    """Returns (kind, why) of INPUTs that all are data sets' folders, whose JSON and NumPy files are no data."""
     if not all(root.folder for root in listing.roots):
         return None
     described, held = set[int](), set[int]()
@@ -141,9 +139,7 @@ def _plan(kind: Kind, listing: Listing, options: Any, common: PlanOptions) -> So
 
 
 def _tables(kind: str, listing: Listing, split_from: str) -> tuple[FileTable, tuple[str, ...]]:
-    """The files of a kind that holds many records a file, with the splits that folders and names say,
-    and what is worth noting.
-    """
+    """Returns the files of a kind of many records a file, with the splits that folders and names say, and notes."""
     kept = filter_kind(listing, kind)
     layout = read_layout(kept.files, kept.roots, split_from=split_from, class_from=NO_LAYOUT)
     return kept.files.with_splits(layout.splits), (*kept.notes, *layout.notes)

@@ -213,8 +213,7 @@ def _fit_in_parts(
     """
     from recordmill.transforms.beam_types import Create
     from recordmill.transforms.build_stages import ElementNumbers
-    from recordmill.transforms.tft.analysis import temporary
-    from recordmill.transforms.tft.worker_analysis import AnalyzeGroups, FitAnalyses, fetch_analyses
+    from recordmill.transforms.tft.analysis import AnalyzeGroups, FitAnalyses, find_analyses, temporary
 
     def construct_parts(pipeline: Any) -> None:
         step = AnalyzeGroups(shared, fit.split, fit.inputs, function)
@@ -230,7 +229,7 @@ def _fit_in_parts(
     with _told(fit):
         shared = share_plan(plan, job_folder)
         run_pipeline(construct_parts, settings.runner, settings.beam_args, job_folder.run(), progress, kind="fit")
-        found = fetch_analyses(job_folder, os.path.join(plan.folder, "found"))
+        found = find_analyses(job_folder)
         if not found:
             raise DataError(f"the transform can't be fitted on split {fit.split!r}: there is no record in it")
         run_pipeline(construct, None, (), plan.folder, progress)
@@ -255,9 +254,7 @@ def _told(fit: Fit) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_warnings() -> Iterator[None]:
-    """tf.Transform's log warns of tables and names that it makes itself, and that nobody can make otherwise. The log's
-    level is set again by others while a job runs.
-    """
+    """Silences warnings of what tf.Transform makes itself, by a filter, since others set the log's level anew."""
     log = logging.getLogger("absl")
 
     def is_error(record: logging.LogRecord) -> bool:

@@ -98,7 +98,7 @@ def from_arrow_field(field: pa.Field) -> Feature:
     known = (field.metadata or {}).get(METADATA_KEY)
     if known is not None:
         feature = _described(field, known)
-        if _same_layout(arrow_type(feature), field.type):
+        if _layout(arrow_type(feature)) == _layout(field.type):
             return feature
     shape: list[int | None] = []
     inner = field.type
@@ -196,16 +196,11 @@ def _dtype(name: str, inner: pa.DataType) -> str:
     raise DataError(f"column {name!r} has type {inner}, which no feature can hold; cast or drop it first")
 
 
-def _same_layout(ours: pa.DataType, theirs: pa.DataType) -> bool:
-    """Equal but for 32- against 64-bit offsets, variable lists in place of fixed ones (nullable tensors), and seconds,
-    which Parquet keeps as milliseconds.
+def _layout(arrow: pa.DataType) -> str:
+    """Returns what is equal but for 32- against 64-bit offsets, variable lists in place of fixed ones (nullable
+    tensors), and seconds, which Parquet keeps as milliseconds.
     """
-    return _flatten(ours) == _flatten(theirs)
-
-
-def _flatten(arrow: pa.DataType) -> str:
-    text = str(arrow).replace("large_", "").replace("timestamp[s", "timestamp[ms")
     depth = 0
     while pa.types.is_nested(arrow):
         arrow, depth = arrow.value_type, depth + 1
-    return f"{depth} {str(arrow).replace('large_', '').replace('timestamp[s', 'timestamp[ms') if depth else text}"
+    return f"{depth} {str(arrow).replace('large_', '').replace('timestamp[s', 'timestamp[ms')}"

@@ -128,12 +128,13 @@ def croissant_json(
     }
     if about.citation:
         info["citeAs"] = about.citation
+    message = "bytes" if schema.message == PAYLOAD else f"tf.train.{schema.message}"
     info["distribution"] = [
         {
             "@type": "cr:FileSet",
             "@id": _SHARDS,
             "name": _SHARDS,
-            "description": f"TFRecord files whose records are {_messages(schema)}",
+            "description": f"TFRecord files whose records are {message}",
             "encodingFormat": "application/x-tfrecord",
             "includes": list(patterns.values()),
         }
@@ -149,10 +150,6 @@ def _license(text: str) -> Any:
     if _SPDX.fullmatch(text):
         return f"https://spdx.org/licenses/{text}.html"
     return {"@type": "sc:CreativeWork", "name": text}
-
-
-def _messages(schema: Schema) -> str:
-    return "bytes" if schema.message == PAYLOAD else f"tf.train.{schema.message}"
 
 
 def _splits(patterns: Mapping[str, str]) -> dict[str, Any]:

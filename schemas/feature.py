@@ -140,9 +140,7 @@ class Feature:
 
     @property
     def inner_size(self) -> int:
-        """The number of values in one item of the innermost variable dimension (of the whole feature if none
-        varies).
-        """
+        """The number of values in one item of the innermost variable dimension, or in all where none varies."""
         size = 1
         for dimension in self.inner_shape:
             size *= dimension
@@ -163,9 +161,7 @@ class Feature:
 
     @property
     def raw(self) -> bool:
-        """Stored as little-endian bytes: float64 always, uint8 and uint64 as fixed tensors (float_list would round
-        them).
-        """
+        """Stored as little-endian bytes: float64, and fixed tensors of uint8 and uint64 (a list would round those)."""
         return self.dtype == "float64" or (
             self.dtype in ("uint8", "uint64") and bool(self.shape) and not self.ragged_rank
         )

@@ -73,11 +73,6 @@ def check_supported(proto: Any) -> None:
             raise DataError(f"sparse features inside {struct.name!r} are not supported")
 
 
-def is_required(entry: Any) -> bool:
-    """Returns whether every record has the entry."""
-    return bool(entry.presence.min_fraction == 1.0)
-
-
 def entry_dtype(entry: Any, proto: Any | None) -> str:
     """The dtype by type and domain.
 
@@ -125,9 +120,7 @@ def entry_shape(entry: Any, *, per_step: bool) -> tuple[int | None, ...]:
 
 
 def dense_shapes(proto: Any) -> dict[str, tuple[int | None, ...]]:
-    """Column to shape, from the dense tensor representations of the default group (tf.Transform writes them for
-    features with defaults).
-    """
+    """Returns column to shape of the default group's dense tensors, as tf.Transform writes them beside defaults."""
     if "" not in proto.tensor_representation_group:
         return {}
     dense = (
@@ -264,7 +257,8 @@ def _features(
         classes = tuple(json.loads(tags["classes"])) if "classes" in tags else None
         constants = tuple((key, float(number)) for key, number in dict(json.loads(tags.get("found", "{}"))).items())
         dtype = tags.get("dtype", plain_dtype)
-        feature = Feature(name, dtype, shape, is_required(entry), classes, per_step, constants)
+        required = bool(entry.presence.min_fraction == 1.0)
+        feature = Feature(name, dtype, shape, required, classes, per_step, constants)
         _check_entries(feature, entry, names)
         yield feature
 

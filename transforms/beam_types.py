@@ -8,7 +8,7 @@ elements.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from recordmill.base.errors import UsageError
 
@@ -52,9 +52,6 @@ if TYPE_CHECKING:
 
         def finish_bundle(self) -> Iterable[object]: ...
 
-    class CombineFn:
-        """A monoid: zero, add, merge, finish."""
-
     def Create(elements: Iterable[object], /) -> PTransform: ...
 
     def Impulse() -> PTransform: ...
@@ -65,11 +62,9 @@ if TYPE_CHECKING:
 
     def ParDo(function: DoFn, /, *sides: object) -> PTransform: ...
 
-    def CombineGlobally(function: CombineFn, /) -> PTransform: ...
+    def CombineGlobally(function: Callable[[Iterable[Any]], object], /) -> PTransform: ...
 
     def Flatten() -> PTransform: ...
-
-    def GroupByKey() -> PTransform: ...
 
     def Reshuffle() -> PTransform: ...
 
@@ -103,13 +98,11 @@ if TYPE_CHECKING:
 else:
     from apache_beam import (
         BatchElements,
-        CombineFn,
         CombineGlobally,
         Create,
         DoFn,
         FlatMap,
         Flatten,
-        GroupByKey,
         Impulse,
         Map,
         ParDo,

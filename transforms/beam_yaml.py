@@ -6,7 +6,7 @@ typed fields. Rows in, a data set out (`WriteToShards`), and data sets or other 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -52,26 +52,13 @@ class WriteToShards(PTransform):
 
     def expand(self, rows: PCollection) -> PCollection:  # Row -> Row(out, records, rejected)
         schema = schema_of_collection(row_fields(rows))
-        write = WriteShards(
-            self.out,
-            schema,
-            splits=self.splits,
-            split_by=self.split_by,
-            key=self.key,
-            seed=self.seed,
-            shard_size=self.shard_bytes,
-            num_shards=self.num_shards,
-            compression=self.compression,
-            max_rejects=self.max_rejects,
-            overwrite=self.overwrite,
-            name=self.name,
-        )
+        given = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("out", "shard_bytes")}
         names = schema.names
         manifest: PCollection = (
             rows
             | "Dicts" >> Map(lambda row: {name: _plain(getattr(row, name)) for name in names})
             | "Batches" >> BatchDicts()
-            | "Write" >> write
+            | "Write" >> WriteShards(self.out, schema, shard_size=self.shard_bytes, **given)
         )
         summary = row_type([("out", str), ("records", int), ("rejected", int)])
         return manifest | "Tell" >> Map(_summary_row, self.out).with_output_types(summary)

@@ -15,7 +15,7 @@ from recordmill.base.threads import thread_map
 from recordmill.building.run_file import Histogram
 from recordmill.building.workers.runs import Account, Runs, ingest_group
 from recordmill.building.workers.shards import FinalShard, ShardAttempt, finish, gap_of, give_final_name, make_shard
-from recordmill.building.workers.shared_files import Broadcast, SharedPlan
+from recordmill.building.workers.shared_files import Shared, SharedPlan
 from recordmill.building.workers.survey import Merge, Survey, merge_runs, plan_merges, survey, with_merged
 from recordmill.shards.manifest import Manifest
 from recordmill.transforms import beam_types
@@ -68,23 +68,12 @@ class IngestGroup(beam_types.DoFn):
             yield beam_types.TaggedOutput(HISTOGRAMS, beam_types.windowed(self._total))
 
 
-class _AddHistograms(beam_types.CombineFn):
-    """The histograms' monoid; the zero needs the plan's shape, so None stands for it."""
-
-    def create_accumulator(self) -> Histogram | None:
-        return None
-
-    def add_input(self, total: Histogram | None, one: Histogram) -> Histogram:
-        return one if total is None else total + one
-
-    def merge_accumulators(self, totals: Iterable[Histogram | None]) -> Histogram | None:
-        result = None
-        for total in totals:
-            result = total if result is None else result if total is None else result + total
-        return result
-
-    def extract_output(self, total: Histogram | None) -> Histogram | None:
-        return total
+def add_histograms(some: Iterable[Histogram | None]) -> Histogram | None:
+    """Adds histograms up; the zero needs the plan's shape, so None stands for it."""
+    total = None
+    for one in some:
+        total = one if total is None else total if one is None else total + one
+    return total
 
 
 def survey_all(histogram: Histogram | None, accounts: Iterable[Account], plan: SharedPlan) -> Survey:
@@ -166,11 +155,11 @@ class ShardStages(beam_types.PTransform):
     local: bool = False
 
     def expand(self, ingested: Any) -> beam_types.PCollection:  # {ACCOUNTS: Account, HISTOGRAMS: Histogram} -> Manifest
-        plan = self.plan if isinstance(self.plan, Broadcast) else beam_types.AsSingleton(self.plan)
+        plan = self.plan if isinstance(self.plan, Shared) else beam_types.AsSingleton(self.plan)
         # One histogram a bundle, one in all: it fixes every cut. What is cut, and of which runs, is a file in OUT.
         surveyed = (
             ingested[HISTOGRAMS]
-            | "AddHistograms" >> beam_types.CombineGlobally(_AddHistograms())
+            | "AddHistograms" >> beam_types.CombineGlobally(add_histograms)
             | "Survey" >> beam_types.Map(survey_all, beam_types.AsIter(ingested[ACCOUNTS]), plan)
         )
         # Of more runs than a shard is to be merged from: a level between. Mostly no element.

@@ -19,17 +19,8 @@ from recordmill.exporting.worker_jobs import FinishedJob, SharedRun, list_finish
 from recordmill.schemas.feature import Schema
 from recordmill.storage.files import input_path, is_remote
 from recordmill.storage.folders import exists
-from recordmill.transforms.beam_types import (
-    AsIter,
-    AsSingleton,
-    Create,
-    FlatMap,
-    Map,
-    PCollection,
-    PTransform,
-    Reshuffle,
-    typed,
-)
+from recordmill.transforms import beam_types
+from recordmill.transforms.beam_types import Create, FlatMap, Map, PCollection, PTransform, Reshuffle
 from recordmill.transforms.build_stages import count
 
 
@@ -81,13 +72,13 @@ class ReadJobs(PTransform):
             | "Account" >> Reshuffle()  # from here on the engine knows which attempt counts
         )
         # One element, also of no jobs: with it the list is made once, when all of it is there.
-        return packs.pipeline | "Once" >> Create([None]) | "List" >> Map(list_all, AsIter(made), self.run)
+        return packs.pipeline | "Once" >> Create([None]) | "List" >> Map(list_all, beam_types.AsIter(made), self.run)
 
 
 PART_BYTES = 64 << 20  # 64 MiB of uncompressed shards: what one worker reads before another may take over
 
 
-@typed(takes=None, gives=pa.RecordBatch)
+@beam_types.typed(takes=None, gives=pa.RecordBatch)
 @dataclass
 class ReadShards(PTransform):
     """Reads the records of `inputs` as RecordBatches, one column a feature; in no order, as PCollections are.
@@ -115,7 +106,7 @@ class ReadShards(PTransform):
     def expand(self, pipeline: Any) -> PCollection:  # Pipeline -> RecordBatch
         plan: PCollection = pipeline | "Inputs" >> Create([self]) | "Plan" >> Map(plan_inputs) | "Keep" >> Reshuffle()
         parts = plan | "Parts" >> FlatMap(piece_packs) | "Spread" >> Reshuffle()
-        return parts | "Read" >> FlatMap(read_part, AsSingleton(plan)).with_output_types(pa.RecordBatch)
+        return parts | "Read" >> FlatMap(read_part, beam_types.AsSingleton(plan)).with_output_types(pa.RecordBatch)
 
 
 def _from_anywhere(given: str) -> str:

@@ -62,9 +62,7 @@ def _remove_failed() -> None:
 
 @dataclass
 class BatchDicts(beam_types.PTransform):
-    """A PCollection of dicts (feature name to value, missing ones absent or None) to RecordBatches of up to batch_rows
-    rows.
-    """
+    """Turns dicts of feature names to values, absent or None where missing, into RecordBatches of batch_rows."""
 
     batch_rows: int = 4096
 
@@ -226,9 +224,7 @@ class WriteShards(beam_types.PTransform):
 
 
 def start_run(graph: str, options: WriteShards) -> SharedPlan:
-    """Begins a build of its own, however often it is asked for; what nobody goes on with is removed when its lease is
-    over.
-    """
+    """Begins a build of its own each time; what nobody goes on with is removed when its lease is over."""
     run = uuid.uuid4().hex[:12]
     remote = is_remote(options.out)
     base = check_out(options.out, options.overwrite)

@@ -44,9 +44,7 @@ _POM = re.compile(r"META-INF/maven/org\.apache\.beam/beam-runners-(flink|spark)-
 
 @dataclass(frozen=True)
 class ClusterFinding:
-    """One thing that was looked at. what: `slots`. told: how it is. remedy: what to change; "" where it is as it
-    should.
-    """
+    """One thing that was looked at. what: `slots`. detail: how it is. remedy: what to change; "" where it is right."""
 
     what: str
     detail: str

@@ -19,16 +19,7 @@ from recordmill.pipelines.remote.submission import Submission, pipeline_options,
 from recordmill.shards.run import RunFolder, check_out
 from recordmill.shards.store_run import StoreRun
 from recordmill.sources.registry import DATA_EXTENSIONS
-from recordmill.storage.files import (
-    Stat,
-    atomic_write,
-    bound_requests,
-    is_remote,
-    output_path,
-    put_object,
-    remove_objects,
-    write_all,
-)
+from recordmill.storage.files import Stat, bound_requests, is_remote, output_path, put_bytes, remove_objects
 from recordmill.storage.folders import join, remove_file
 from recordmill.storage.listing import list_inputs
 
@@ -154,8 +145,7 @@ def _remedy_for_silence(options: Any) -> str:
     config = portable.environment_config
     return {
         "EXTERNAL": f"is a worker pool at {config} beside each TaskManager, with the environment's bin first in "
-        "its PATH? "
-        "Its own output says why a worker did not start",
+        "its PATH? Its own output says why a worker did not start",
         "PROCESS": f"is the command of {config} on every TaskManager's host, and does it run there?",
         "LOOPBACK": "LOOPBACK needs the engine on this machine",
     }.get(str(portable.environment_type), "can the TaskManagers' hosts start the container (docker, the image)?")
@@ -166,11 +156,7 @@ def put_token(folder: str, text: str) -> str:
     if not folder:
         return ""
     token = join(folder, _TOKEN)
-    if is_remote(folder):
-        put_object(token, text.encode())
-    else:
-        with atomic_write(token) as file:
-            write_all(file, text.encode())
+    put_bytes(token, text.encode())
     return token
 
 
@@ -180,16 +166,6 @@ def take_away(token: str) -> None:
         remove_objects(token.rpartition("/")[0], [_TOKEN])
     elif token:
         remove_file(token, missing_ok=True)
-
-
-def check_given(runner: str | None) -> str:
-    """The runner; UsageError if there is none to look at."""
-    if runner is None:
-        raise UsageError(
-            f"{option('runner')} is needed: which engine to look at, for example --runner=FlinkRunner "
-            "--flink_master=HOST:8081"
-        )
-    return runner
 
 
 def doctor(
@@ -209,7 +185,9 @@ def doctor(
     Raises:
         UsageError: no runner is given.
     """
-    runner = check_given(runner)
+    if runner is None:
+        engine = "--runner=FlinkRunner --flink_master=HOST:8081"
+        raise UsageError(f"{option('runner')} is needed: which engine to look at, for example {engine}")
     bound_requests(storage_requests)
     found = check_cluster(runner, pipeline_options(runner, beam_args))
     seen, listed = _inputs(inputs)

@@ -128,9 +128,7 @@ def _state(run: str, note: JobNote | None, here: str) -> RunState:
 
 
 def _asked(note: JobNote) -> tuple[str, str]:
-    """(RUNNING, ENDED or UNKNOWN_STATE, what the engine says). Only Flink can be asked: others have no interface that
-    outlives the process which submitted the job.
-    """
+    """Returns (RUNNING, ENDED or UNKNOWN_STATE, what the engine says): Flink alone can be asked afterwards."""
     flink = Flink.of_master(note.url) if note.url.startswith("http") else None
     if flink is not None:
         with contextlib.suppress(EngineGone):

@@ -227,16 +227,12 @@ class _Engine:
         if self._loopback:
             raise UsageError(
                 f"{option('detach', True)}: the workers are threads of this process (LOOPBACK); give "
-                "--environment_type=PROCESS, "
-                "EXTERNAL "
-                "or DOCKER"
+                "--environment_type=PROCESS, EXTERNAL or DOCKER"
             )
         if not self._stays:
             raise UsageError(
                 f"{option('detach', True)}: the job server would end with this process; give "
-                "--flink_submit_uber_jar, which needs "
-                "none, or "
-                "--job_endpoint of one that stays"
+                "--flink_submit_uber_jar, which needs none, or --job_endpoint of one that stays"
             )
 
     def note(self) -> None:
@@ -353,14 +349,12 @@ class _Engine:
         except (EngineGone, TimeoutError, OSError) as error:
             raise MayBeRunning(
                 f"{why}, but the job {self._job.name} may go on ({error}): what it writes was left alone; "
-                "`recordmill status "
-                "OUT` says what became of it, and the next build removes it when it has ended"
+                "`recordmill status OUT` says what became of it, and the next build removes it when it has ended"
             ) from None
         except KeyboardInterrupt:
             raise MayBeRunning(
                 f"{why} twice: the job {self._job.name} may go on; what it writes was left alone; `recordmill "
-                "status OUT` "
-                "says what became of it"
+                "status OUT` says what became of it"
             ) from None
 
     def _cancel(self) -> None:
@@ -378,9 +372,7 @@ class _Engine:
         return self._handed_over and self._stays
 
     def _cancel_on_flink(self, flink: Flink) -> None:
-        """A job that is still on its way there, from a job server of our own, is stopped with that server; one from a
-        server that stays is waited for.
-        """
+        """Stops a job on its way from a job server of our own with that, and waits for one from a server that stays."""
         if not self.id:
             self._stop_server()
             self.id = self._coming(flink)

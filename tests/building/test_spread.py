@@ -24,7 +24,7 @@ from recordmill.building.reconcile import AccountsError
 from recordmill.building.workers import survey as surveys
 from recordmill.building.workers.runs import slices
 from recordmill.building.workers.shards import finish, make_shard
-from recordmill.building.workers.shared_files import NotSharedError, SharedFolder, _loaded, _unpickled
+from recordmill.building.workers.shared_files import NotSharedError, SharedFolder, _loaded
 from recordmill.building.workers.shared_files import begin_build as start
 from recordmill.pipelines.build import make_plan
 from recordmill.pipelines.build_options import make_options
@@ -172,8 +172,8 @@ def test_what_a_worker_hides_is_told_and_nothing_is_committed(
             store.client.delete(f"{out.partition('bucket/')[2]}/{key}")
 
     if what == "plan":
-        hide(steps.plan.arrays.name)
-        _unpickled.cache_clear()
+        hide(steps.plan.name)
+        _loaded.cache_clear()
         with pytest.raises(NotSharedError, match=r"can't be seen on the worker .*: all workers must share"):
             steps.ingest(0)
         return
@@ -210,8 +210,8 @@ def test_what_has_another_size_or_sum_is_not_committed(source: str, out: str, tm
 
 def test_a_plan_or_list_that_was_replaced_is_not_read(source: str, out: str, tmp_path: Path) -> None:
     steps = begin(source, out, tmp_path)
-    put_bytes(steps.job_folder.run("shared", steps.plan.arrays.name), b"cos\nsystem\n(S'false'\ntR.")
-    _unpickled.cache_clear()
+    put_bytes(steps.job_folder.run("shared", steps.plan.name), b"cos\nsystem\n(S'false'\ntR.")
+    _loaded.cache_clear()
     with pytest.raises(DataError, match="is not what this build has written there"):
         steps.ingest(0)
     found = begin(source, f"{out}-2", tmp_path).survey()
@@ -244,7 +244,7 @@ def test_a_class_that_a_worker_does_not_have_is_told_of(out: str, monkeypatch: p
     place = SharedFolder(out, "0" * 12)
     if not place.is_remote:
         Path(place.run("shared")).mkdir(parents=True)
-    shared = place.broadcast(OfAScript())
+    shared = place.share("plan", OfAScript())
     monkeypatch.delitem(globals(), "OfAScript")
     with pytest.raises(RecordmillError, match=r"'OfAScript'.* must stand in a module that is installed there"):
         shared.load()
@@ -314,7 +314,7 @@ def test_the_plan_of_workers_has_the_files_and_units_of_one_process(source: str,
         assert far.files.column(name).to_pylist() == given.files.column(name).to_pylist()
     assert (list(far.units), list(far.plan_rejects)) == (list(given.units), list(given.plan_rejects))
     assert list(shared.load().groups) == list(plan.groups)
-    assert {name.rpartition(".")[2] for name in files_below(join(out, f"_run-{folder.id}", "shared"))} == {"npz"}
+    assert list(files_below(join(out, f"_run-{folder.id}", "shared"))) == [shared.name]
     check_same(out, Steps(shared, Progress()).all(), one)
     folder.release()
 

@@ -47,12 +47,9 @@ def loaded_after(code: str, *, blocked: tuple[str, ...] = ()) -> set[str]:
 
 
 def import_all(folder: str) -> str:
-    """All modules but those for PyTorch and tf.data, which the others import when they are asked for."""
-    names = [
-        dotted(path)
-        for path in all_modules(folder)
-        if path.parent not in (folder_of("reader.torch"), folder_of("reader.tensorflow"))
-    ]
+    """All modules but those for PyTorch, tf.data and tf.Transform, which others import when they are asked for."""
+    left_out = [folder_of(room) for room in ("reader.torch", "reader.tensorflow", "transforms.tft")]
+    names = [dotted(path) for path in all_modules(folder) if path.parent not in left_out]
     return "import " + ", ".join(names)
 
 

@@ -17,7 +17,7 @@ import pytest
 import recordmill
 from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.progress import Progress
-from recordmill.building.workers.shared_files import NotSharedError, SharedFolder, _unpickled
+from recordmill.building.workers.shared_files import NotSharedError, SharedFolder, _loaded
 from recordmill.exporting.job import OutputAccount
 from recordmill.exporting.plan import plan_read
 from recordmill.exporting.resume import Finished, fingerprint
@@ -85,7 +85,7 @@ def steps(inputs: Path, out: Path, **options: Any) -> Iterator[Steps]:
     try:
         plan = plan_read(str(inputs), settings.plan, threads=1)
         run = begin_read(SharedFolder(str(out), folder.id), ReadRun(plan, plan.jobs, settings.plan.to, 1, 1))
-        _unpickled.cache_clear()
+        _loaded.cache_clear()
         yield Steps(run, folder)
     finally:
         folder.close()
@@ -129,8 +129,8 @@ def test_what_is_hidden_is_told_and_nothing_gets_its_name(damaged: Path, tmp_pat
         if what in ("plan", "folder"):
             run = read.run
             if what == "plan":
-                Path(run.job_folder.run("shared", run.arrays.name)).unlink()
-                _unpickled.cache_clear()
+                Path(run.job_folder.run("shared", run.name)).unlink()
+                _loaded.cache_clear()
             else:
                 run.load()
                 run = replace(run, job_folder=replace(run.job_folder, id="000000000000"))
@@ -185,7 +185,7 @@ def test_what_an_earlier_attempt_has_left_is_taken_and_what_is_gone_is_made_agai
     place = SharedFolder(out if remote else str(folder.out), folder.id)
 
     def attempt(kept: Sequence[FinishedJob | None] = ()) -> tuple[SharedRun, list[FinishedJob]]:
-        _unpickled.cache_clear()
+        _loaded.cache_clear()
         run = begin_read(place, ReadRun(plan, plan.jobs, "parquet", 1, 1, noted=True, finished=kept))
         return run, [make_job(run, number, Progress()) for number in range(len(plan.jobs))]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import pickle
 import tracemalloc
 from collections import Counter
 from fractions import Fraction
@@ -25,7 +27,7 @@ from recordmill.statistics.value_sketch import ValueSketch, hash_numbers, hash_t
 INTS = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-600, 600), max_size=60)
 # bytes of memory: of a sketch without values, and of each text and number that one keeps
 SKETCH_MEMORY, SKETCH_TEXT_MEMORY, SKETCH_NUMBER_MEMORY = 5_000, 800, 120
-SKETCH_FILE, SKETCH_TEXT_FILE = 2_000, 240  # the same of the arrays of `to_arrays`, for features that are texts
+SKETCH_FILE, SKETCH_TEXT_FILE = 2_000, 240  # the same of what workers share, for features that are texts
 FLOATS = st.lists(st.floats(width=64), max_size=60)
 SCHEMA = Schema(
     (
@@ -80,7 +82,7 @@ def test_a_deviation_is_a_number_where_the_variance_is_none() -> None:
 @given(st.lists(st.floats(width=32), max_size=60))
 def test_sums_of_singles_are_those_of_the_same_doubles(values: list[float]) -> None:
     single, double = number_sketch(values, np.float32), number_sketch(values, np.float64)
-    assert str(single.to_fields()) == str(double.to_fields())
+    assert str(vars(single)) == str(vars(double))
 
 
 def test_sums_of_very_many_large_singles_are_exact() -> None:
@@ -115,9 +117,12 @@ def test_unsigned_integers_above_the_signed_ones_and_bytes_are_counted() -> None
     assert (sketch.total, sketch.least, sketch.most, sketch.finite) == (sum(values), 0, 2**64 - 1, 5)
     pixels = np.random.default_rng(0).integers(0, 256, 3000).astype(np.uint8)
     same = number_sketch(pixels, np.int64)
-    assert number_sketch(pixels, np.uint8).to_fields().keys() == same.to_fields().keys()
-    for name, value in number_sketch(pixels, np.uint8).to_fields().items():
-        assert np.array_equal(value, same.to_fields()[name])
+    assert_same_numbers(number_sketch(pixels, np.uint8), same)
+
+
+def assert_same_numbers(one: NumberSketch, other: NumberSketch) -> None:
+    for name, value in vars(one).items():
+        assert np.array_equal(value, getattr(other, name)), name
 
 
 def rank_error(values: Any, share: float, found: float) -> float:
@@ -220,9 +225,8 @@ def test_bins_do_not_depend_on_the_cut_nor_on_when_bits_were_dropped(values: lis
     both = number_sketch(values[at:], np.float64, bins)
     both.add(np.array(values[:at]))
     other.merge(one)
-    for name, value in whole.to_fields().items():
-        assert np.array_equal(value, both.to_fields()[name])
-        assert np.array_equal(value, other.to_fields()[name])
+    assert_same_numbers(whole, both)
+    assert_same_numbers(whole, other)
 
 
 @given(INTS)
@@ -309,8 +313,20 @@ def sketch_of(batch: pa.RecordBatch, rows: Any, keys: Any, splits: Any) -> Datas
 
 
 def assert_equal(one: DatasetSketch, other: DatasetSketch) -> None:
-    for name, array in one.to_arrays().items():
-        assert np.array_equal(array, other.to_arrays()[name]), name
+    assert one.records == other.records
+    for mine, others in zip(itertools.chain(*one.features), itertools.chain(*other.features), strict=True):
+        assert (mine.present, mine.missing) == (others.present, others.missing)
+        for name in ("lengths", "numbers", "sizes"):
+            assert (getattr(mine, name) is None) == (getattr(others, name) is None)
+            if getattr(mine, name) is not None:
+                assert_same_numbers(getattr(mine, name), getattr(others, name))
+        for name in ("values", "sample") if mine.is_text else ("values",) if mine.values is not None else ():
+            (hashes, counts), (other_hashes, other_counts) = (getattr(some, name).smallest() for some in (mine, others))
+            assert np.array_equal(hashes, other_hashes)
+            assert np.array_equal(counts, other_counts)
+            assert getattr(mine, name).is_whole == getattr(others, name).is_whole
+            assert not mine.is_text or mine.texts(name) == others.texts(name)
+        assert mine.pixels is None or mine.pixels.total() == others.pixels.total()  # type: ignore[union-attr]
 
 
 @pytest.fixture(scope="module")
@@ -331,12 +347,12 @@ def test_sketches_of_parts_add_up_in_any_order_to_the_same_bytes(
     assert whole.records == [int(np.sum(splits == 0)), int(np.sum(splits == 1))]
     order = np.random.default_rng(6).permutation(len(keys))
     one, two, three = (sketch_of(batch, rows, keys, splits) for rows in np.array_split(order, 3))
-    again = [DatasetSketch.from_arrays(each.to_arrays()) for each in (one, two, three)]
+    again = [pickle.loads(pickle.dumps(each)) for each in (one, two, three)]  # as workers share them
     two.merge(one)
     three.merge(two)
     again[1].merge(again[2])
     again[0].merge(again[1])
-    for other in (three, again[0], DatasetSketch.from_arrays(whole.to_arrays())):
+    for other in (three, again[0], pickle.loads(pickle.dumps(whole))):
         assert_equal(whole, other)
 
 
@@ -512,7 +528,7 @@ def test_a_sketch_lies_in_as_many_bytes_as_is_said() -> None:
         batch = pa.RecordBatch.from_arrays([_column("words", chunk, 2000)] * 3, names=schema.names)
         sketch.add(batch, np.arange(2000 * chunk, 2000 * (chunk + 1)).astype(np.uint64))
     promised = 3 * (SKETCH_FILE + most_values(3, True) * SKETCH_TEXT_FILE)
-    assert promised / 2 < sum(array.nbytes for array in sketch.to_arrays().values()) <= promised
+    assert promised / 2 < len(pickle.dumps(sketch)) <= promised
 
 
 @pytest.mark.parametrize("most", [1, 17, 24, 40, 100])

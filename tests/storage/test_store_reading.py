@@ -235,7 +235,7 @@ def test_a_list_goes_on_behind_its_last_whole_page(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(client, "time", types.SimpleNamespace(sleep=lambda _: None))
     monkeypatch.setattr(client, "client", lambda address: Pages())
-    assert [about["path"] for about in client.pages(Address("s3://b", "x"))] == keys
+    assert [about["path"] for _, about in client.pages(Address("s3://b", "x"))] == keys
     assert asked == ["", "x/2", "x/5"]
 
 

@@ -10,6 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
+import tensorflow_transform as tft
+from tensorflow_transform import analyzer_nodes, analyzers
+
 from recordmill.preprocessing.declaration import (
     NO_BUCKET,
     NOT_FINITE,
@@ -34,8 +39,6 @@ class DeclaredFunction:
 
 
 def _make(tensor: Any, column: DeclaredColumn, number: int) -> Any:
-    import tensorflow as tf
-
     for place, step in enumerate(column.steps):
         tensor = _STEPS[step.name](tensor, step, _Found(number, column.name, place))
     dtype = {"float32": tf.float32, "int64": tf.int64}.get(column.value.dtype, tf.string)
@@ -57,8 +60,6 @@ class _Found:
 
     def mark(self, result: str, tensor: Any) -> Any:
         """Returns the same tensor, by an operation that names it."""
-        import tensorflow as tf
-
         return tf.identity(tensor, name=f"fitted_{self.number}_{result}")
 
     @property
@@ -70,8 +71,6 @@ class _Found:
 
 def _each(tensor: Any, function: Callable[[Any], Any]) -> Any:
     """The function on the values of any kind of tensor."""
-    import tensorflow as tf
-
     if isinstance(tensor, tf.SparseTensor):
         return tf.SparseTensor(tensor.indices, function(tensor.values), tensor.dense_shape)
     if isinstance(tensor, tf.RaggedTensor):
@@ -85,18 +84,11 @@ def _values(tensor: Any) -> Any:
 
 
 def _numbers(tensor: Any) -> Any:
-    import tensorflow as tf
-
     return _each(tensor, lambda values: tf.cast(values, tf.float64))
 
 
 def _finite(tensor: Any, results: _Found) -> Any:
-    """Returns [n] the values by which anything is fitted: one NaN would make every mean and extreme NaN. How many
-    others there are is marked.
-    """
-    import tensorflow as tf
-    import tensorflow_transform as tft
-
+    """Returns [n] the finite values, by which anything is fitted, and marks how many others there are."""
     values = tf.reshape(_values(tensor), [-1])
     if not values.dtype.is_floating:
         return values
@@ -106,26 +98,18 @@ def _finite(tensor: Any, results: _Found) -> Any:
 
 
 def _zscore(tensor: Any, _: TransformStep, results: _Found) -> Any:
-    import tensorflow as tf
-    import tensorflow_transform as tft
-
     numbers, fitted = _numbers(tensor), tf.cast(_finite(tensor, results), tf.float64)
     mean, variance = results.mark("mean", tft.mean(fitted)), results.mark("variance", tft.var(fitted))
     return _each(numbers, lambda values: tf.math.divide_no_nan(values - mean, tf.sqrt(variance)))
 
 
 def _minmax(tensor: Any, _: TransformStep, results: _Found) -> Any:
-    import tensorflow as tf
-    import tensorflow_transform as tft
-
     numbers, fitted = _numbers(tensor), tf.cast(_finite(tensor, results), tf.float64)
     least, most = results.mark("min", tft.min(fitted)), results.mark("max", tft.max(fitted))
     return _each(numbers, lambda values: tf.math.divide_no_nan(values - least, most - least))
 
 
 def _bucketize(tensor: Any, step: TransformStep, results: _Found) -> Any:
-    import tensorflow as tf
-
     numbers = _numbers(tensor)
     fitted = tf.cast(_finite(tensor, results), tf.float64)
     boundaries = results.mark("boundaries", _quantiles(fitted, step.argument))
@@ -142,10 +126,6 @@ def _quantiles(values: Any, count: int) -> Any:
     """Returns [1, count - 1] as `tft.quantiles` finds them, but in float64, as its sketches hold them: rounded to
     float32 they would not tell large numbers apart.
     """
-    import numpy as np
-    import tensorflow as tf
-    from tensorflow_transform import analyzer_nodes, analyzers
-
     with tf.compat.v1.name_scope(None, "quantiles"):  # by which tf.Transform tells analysers apart
         combiner = analyzers.QuantilesCombiner(count, min(1.0 / count, 0.01), np.float64, output_shape=[1, count - 1])
         (boundaries,) = analyzers.apply_cacheable_combine_operation(combiner, values)
@@ -153,9 +133,6 @@ def _quantiles(values: Any, count: int) -> Any:
 
 
 def _vocabulary(tensor: Any, step: TransformStep, results: _Found) -> Any:
-    import tensorflow as tf
-    import tensorflow_transform as tft
-
     if tensor.dtype == tf.string:  # words that tf.Transform leaves out, since a vocabulary has one in each line
         words = tf.reshape(_values(tensor), [-1])
         results.mark(UNLISTED, tft.sum(tf.cast(tf.strings.regex_full_match(words, r"^$|\C*[\n\r]\C*"), tf.int64)))
@@ -169,22 +146,15 @@ def _vocabulary(tensor: Any, step: TransformStep, results: _Found) -> Any:
 
 
 def _hash(tensor: Any, step: TransformStep, _: _Found) -> Any:
-    import tensorflow as tf
-    import tensorflow_transform as tft
-
     text = tensor if tensor.dtype == tf.string else _each(tensor, tf.strings.as_string)
     return tft.hash_strings(text, step.argument)
 
 
 def _log1p(tensor: Any, _: TransformStep, __: _Found) -> Any:
-    import tensorflow as tf
-
     return _each(_numbers(tensor), tf.math.log1p)
 
 
 def _clip(tensor: Any, step: TransformStep, _: _Found) -> Any:
-    import tensorflow as tf
-
     def clip(values: Any) -> Any:
         low, high = step.argument
         if values.dtype.is_integer:
@@ -198,14 +168,10 @@ def _clip(tensor: Any, step: TransformStep, _: _Found) -> Any:
 
 
 def _one_hot(tensor: Any, step: TransformStep, _: _Found) -> Any:
-    import tensorflow as tf
-
     return tf.one_hot(tensor, step.argument, dtype=tf.float32)
 
 
 def _tokenize(tensor: Any, step: TransformStep, _: _Found) -> Any:
-    import tensorflow as tf
-
     if isinstance(tensor, tf.SparseTensor):
         tensor = _filled(tensor, "")
     if step.argument["lower"]:
@@ -214,9 +180,6 @@ def _tokenize(tensor: Any, step: TransformStep, _: _Found) -> Any:
 
 
 def _impute(tensor: Any, step: TransformStep, results: _Found) -> Any:
-    import tensorflow as tf
-    import tensorflow_transform as tft
-
     filling = step.argument
     if tensor.dtype != tf.string and (filling == "mean" or (tensor.dtype.is_integer and not is_whole_number(filling))):
         tensor = _numbers(tensor)
@@ -227,9 +190,6 @@ def _impute(tensor: Any, step: TransformStep, results: _Found) -> Any:
 
 def _filled(tensor: Any, filling: Any) -> Any:
     """Returns [rows] of a SparseTensor with at most one value a row."""
-    import tensorflow as tf
-    import tensorflow_transform as tft
-
     if tf.is_tensor(filling):
         default = tf.cast(filling, tensor.dtype)
     else:  # a whole number may be written as 1e15
@@ -238,8 +198,6 @@ def _filled(tensor: Any, filling: Any) -> Any:
 
 
 def _image(tensor: Any, step: TransformStep, _: _Found) -> Any:
-    import tensorflow as tf
-
     height, width = step.argument["resize"]
     channels, scale = step.argument["channels"], step.argument["scale"]
 

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import tensorflow as tf
+
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.storage.folders import is_file, why_no_file
@@ -50,9 +52,7 @@ def load_function(given: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
 
 
 def own_line(error: BaseException, path: str) -> str:
-    """The error with the last line of the user's file that it came through: nothing of a feature's values is known when
-    a function is traced.
-    """
+    """Returns the error with the last line of the user's file that it came through; no value is known there."""
     path = os.path.abspath(path)
     lines = [frame for frame in traceback.extract_tb(error.__traceback__) if os.path.abspath(frame.filename) == path]
     if isinstance(error, SyntaxError) and os.path.abspath(error.filename or "") == path:
@@ -102,8 +102,6 @@ class GuardedFunction:
         return name
 
     def _output(self, name: str, tensor: Any) -> Any:
-        import tensorflow as tf
-
         if not isinstance(tensor, tf.Tensor | tf.SparseTensor | tf.RaggedTensor):
             raise UsageError(f"transform: {self._place}: output {name!r} is {_kind(tensor)}, not a tensor")
         if tensor.dtype in (tf.string, tf.int64, tf.float32):

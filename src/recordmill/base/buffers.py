@@ -30,9 +30,7 @@ _idle: dict[int, pa.Buffer] = {}  # by address; single operations on it need no 
 
 
 def room(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """An uninitialised, writable, C-contiguous array,
-    which goes back to the pool when nothing refers to it any more.
-    """
+    """Returns an uninitialised, writable, C-contiguous array, which goes back to the pool after its last reference."""
     kind = np.dtype(dtype)
     size = (shape if isinstance(shape, int) else math.prod(shape)) * kind.itemsize
     if size < _POOL_BYTES:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from recordmill.base.option_names import without_passwords
 
@@ -30,11 +31,7 @@ class DataError(RecordmillError, ValueError):
         self.reason, self.source, self.place = reason, source, place
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _data_error, (self.reason, self.source, self.place)
-
-
-def _data_error(reason: str, source: str, place: str) -> DataError:
-    return DataError(reason, source=source, place=place)
+        return partial(DataError, source=self.source, place=self.place), (self.reason,)
 
 
 class UsageError(RecordmillError, ValueError):

@@ -24,9 +24,7 @@ class LruLimit:
         os.register_at_fork(after_in_child=self.begin_child)
 
     def begin_child(self) -> None:
-        """Makes the limit usable in a forked process, where the lock's holder of the other process never gives it
-        back.
-        """
+        """Makes the limit usable in a forked process, to which the other one's holder never gives the lock back."""
         self._lock = threading.Lock()
 
     def has_room(self) -> bool:

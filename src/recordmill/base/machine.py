@@ -16,9 +16,7 @@ _CGROUP = Path("/sys/fs/cgroup/cpu.max")  # of cgroup v2, as containers see thei
 
 @functools.cache
 def core_count() -> int:
-    """The processors of the machine that this process may run on, or what a container's quota leaves of them; at
-    least 1.
-    """
+    """Returns how many processors the process may run on, or what a container's quota leaves of them; 1 or more."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _quota(_CGROUP)
     return count if quota is None else max(1, min(count, quota))
@@ -47,7 +45,8 @@ def limit_reached(error: Exception) -> SystemLimit | None:
         return SystemLimit.MEMORY
     if "can't start new thread" in str(error):
         return SystemLimit.THREADS
-    if "failed to map segment" in str(error) or (_is_of_loading(error) and _is_space_limited()):
+    is_space_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+    if "failed to map segment" in str(error) or (is_space_limited and _is_of_loading(error)):
         return SystemLimit.LIBRARY
     return None
 
@@ -57,7 +56,3 @@ def _is_of_loading(error: Exception) -> bool:
     if isinstance(error, AttributeError):
         return str(error).startswith("module ")
     return isinstance(error, ImportError | SystemError) and not isinstance(error, ModuleNotFoundError)
-
-
-def _is_space_limited() -> bool:
-    return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY

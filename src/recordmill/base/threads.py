@@ -48,9 +48,7 @@ def _close_all() -> None:
 
 
 def both(one: Callable[[], _Item], other: Callable[[], _Result]) -> tuple[_Item, _Result]:
-    """Returns the results of two calls that wait, each on a thread; the first one's error is raised before the
-    other's.
-    """
+    """Returns the results of two calls that wait, each on a thread; the first one's error is raised first."""
     with ThreadPoolExecutor(1, thread_name_prefix="recordmill") as pool:
         later = pool.submit(other)
         return one(), later.result()
@@ -157,9 +155,7 @@ _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def interrupted_later() -> Iterator[None]:
-    """Delays a signal that stops the process until the context has ended, in the main thread; a second signal is not
-    delayed.
-    """
+    """Delays a first signal that stops the process until the context has ended, in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -10,9 +10,7 @@ from recordmill.base.buffers import Bytes
 
 
 def find_bad_utf8(data: Bytes) -> int:
-    """The place of the first byte that begins no UTF-8 character (RFC 3629: no surrogates, nothing overlong); -1 if all
-    do.
-    """
+    """Returns where the first byte stands that begins no UTF-8 (RFC 3629: no surrogates, nothing overlong), or -1."""
     return native.find_bad_utf8(data)
 
 

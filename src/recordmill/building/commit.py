@@ -144,9 +144,7 @@ def tidy(out: str | Path, manifest: Manifest, generation: int, temporary_in: Pat
 
 
 def _write_derived(out: str, manifest: Manifest, generation: int, temporary_in: Path | None) -> None:
-    """Writes manifest.json and what else follows from the manifest, each atomically, and removes what followed from an
-    earlier one.
-    """
+    """Writes what follows from the manifest, each file atomically, and removes what followed from an earlier one."""
     files = derived_files(out, manifest, generation)
     _remove_files(out, [name for name in names_in(out) if is_derived(name) and name not in files])
     if is_remote(out):

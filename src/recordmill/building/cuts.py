@@ -170,9 +170,7 @@ def cut_shards(histogram: Histogram, options: ShardOptions, names: Sequence[str]
 
 
 def record_edges(total: int, num_shards: int, name: str) -> list[int]:
-    """[num_shards + 1] the rank at which each shard of a split of so many records begins, and the last one ends;
-    UsageError if there are fewer records.
-    """
+    """Returns [num_shards + 1] the ranks at which shards begin and the last one ends; UsageError: too few records."""
     if num_shards > total:
         raise UsageError(
             f"{option('num_shards', num_shards)}: split {name!r} has only {total} records; ask for at most as many "

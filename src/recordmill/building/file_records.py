@@ -131,13 +131,13 @@ def _rows(file_batch: FileBatch, chunk: Chunk, done: int) -> npt.NDArray[np.int6
 
 
 class FileAccounts:
-    """Adds up stripes as they are read."""
+    """Adds up stripes as they are read. lost: how many files of each split are rejects."""
 
     def __init__(self, plan: BuildPlan, progress: Progress) -> None:
         self._plan, self._progress = plan, progress
         self._rejects: list[tuple[int, Reject]] = []  # ordinal of the file, and why: files come by their keys
         self._rejected = Rejected.zero()
-        self._lost: Counter[int] = Counter()  # by split
+        self.lost: Counter[int] = Counter()
         self._read, self._records, self._bytes, self._sum = 0, 0, 0, 0
         self._counts: Counter[str] = Counter()
 
@@ -153,7 +153,7 @@ class FileAccounts:
             self._rejects += ready.rejects
             found = [reject for _, reject in ready.rejects]
             self._rejected += Rejected(Counter(reject.reason for reject in found), tuple(found))
-            self._lost[ready.file_batch.split] += len(found)
+            self.lost[ready.file_batch.split] += len(found)
             if self._plan.most_rejects is not None:
                 self._rejected.check_so_far(self._plan.most_rejects)
         for frames, keys in ready.pieces:
@@ -163,10 +163,6 @@ class FileAccounts:
             self._progress.advance(len(frames))
             yield ready.file_batch.split, frames, keys
         self._progress.advance(0, len(ready.rejects))
-
-    def rejects_by_split(self) -> Counter[int]:
-        """How many files of each split are rejects."""
-        return self._lost
 
     def ingested(self) -> Ingested:
         """The accounts as any other build has them; the rejects are listed in the order of their files."""
@@ -219,7 +215,7 @@ class SequentialShards:
                 if self._at != (split, number):
                     yield from self._finish()
                     name = ShardName(self._plan.splits[split], number, MOST_SHARDS, "none")
-                    self._open = self._begin(name, split, number)
+                    self._open = OpenShard(Path(self._plan.folder, "data"), name, split, number, self._past_cache)
                     self._at = (split, number)
                 assert self._open is not None
                 begin, end = int(frames.starts[first]), int(frames.starts[last - 1] + frames.lengths[last - 1])
@@ -241,9 +237,6 @@ class SequentialShards:
         if edges is None:
             return np.asarray(begins // self._plan.shards.shard_bytes)
         return np.searchsorted(edges, begins, side="right") - 1
-
-    def _begin(self, name: ShardName, split: int, number: int) -> OpenShard:
-        return OpenShard(Path(self._plan.folder, "data"), name, split, number, self._past_cache)
 
     def _finish(self) -> Iterator[UnsyncedShard]:
         if self._open is not None:
@@ -293,7 +286,7 @@ def write_file_records(
         written = _synced(plan, shards.write(pieces))
         shards.check()
     if plan.shards.num_shards is not None:
-        for split, lost in accounts.rejects_by_split().items():
+        for split, lost in accounts.lost.items():
             mine = [shard for shard in written if shard.shard.split == split]
             written = [shard for shard in written if shard.shard.split != split]
             written += _cut_anew(plan, split, files[split] - lost, mine, progress)

@@ -55,9 +55,7 @@ class Ingested:
 
 @dataclass(frozen=True)
 class KeyedChunk:
-    """Records on their way into a run. file, position, keys, splits: [rows], as in `Chunk` and from
-    `Ordering.assign`. pixels: as in `Chunk`.
-    """
+    """Records on their way into a run. keys, splits: [rows], as of `Ordering.assign`; the others as in `Chunk`."""
 
     records: pa.RecordBatch | Payloads
     file: npt.NDArray[np.uint32]
@@ -96,7 +94,9 @@ def ingest(
         counts.update(chunk.counts)
         count += records.rows + rejected
         if records.rows:
-            runs += _add(writer, records, encode_chunk(plan, records))
+            frames, places = encode_chunk(plan, records), (records.keys, records.splits, records.file, records.position)
+            runs += writer.add(frames.data, frames.lengths + FRAME_BYTES, frames.crcs, *places)
+            del frames
             counts.update(count_values(plan, sketches, records))
         progress.advance(records.rows, rejected)
         large = _is_large(chunk)
@@ -137,9 +137,7 @@ def assign_keys(plan: BuildPlan, chunk: Chunk) -> KeyedChunk:
 
 
 def deciding_columns(plan: BuildPlan, chunk: Chunk) -> pa.RecordBatch | None:
-    """The columns that decide keys and splits, or more; None where none does and the records are not parsed. A record
-    that can't be parsed lacks all of them.
-    """
+    """Returns columns that decide keys and splits, among others, null where a record can't be parsed; None: none do."""
     if isinstance(chunk.records, pa.RecordBatch):
         return chunk.records
     if not plan.order.columns:
@@ -171,9 +169,7 @@ def transform(plan: BuildPlan, placed: KeyedChunk) -> tuple[KeyedChunk, tuple[Re
 
 
 def parsed(plan: BuildPlan, placed: KeyedChunk) -> tuple[KeyedChunk, tuple[Reject, ...]]:
-    """The records as a RecordBatch, also where the source gave payloads; those that can't be parsed, or would take more
-    memory than there is, are rejects.
-    """
+    """Returns the records as a RecordBatch, and as rejects those that can't be parsed, or not in this memory."""
     payloads = placed.records
     if isinstance(payloads, pa.RecordBatch):
         return placed, ()
@@ -246,9 +242,7 @@ def sketches_of(plan: BuildPlan) -> SketchPool | None:
 
 
 def count_values(plan: BuildPlan, sketches: SketchPool | None, placed: KeyedChunk) -> Mapping[str, int]:
-    """Count these records, if that is wanted; of payloads those that can be parsed. Gives, for the user to know, how
-    many are left out, by the reason.
-    """
+    """Counts these records, if wanted, of payloads those that parse; returns how many are left out, by the reason."""
     if sketches is None:
         return {}
     payloads = placed.records
@@ -269,13 +263,6 @@ def _is_large(chunk: Chunk) -> bool:
     """
     records = chunk.records
     return (records.nbytes if isinstance(records, pa.RecordBatch) else records.data.nbytes) > len(chunk.file) << 20
-
-
-def _add(writer: RunWriter, records: KeyedChunk, frames: Frames) -> list[RunFile]:
-    sizes = frames.lengths + FRAME_BYTES
-    return list(
-        writer.add(frames.data, sizes, frames.crcs, records.keys, records.splits, records.file, records.position)
-    )
 
 
 def _source(plan: BuildPlan) -> Source:

@@ -82,9 +82,7 @@ class Sorted:
         return np.take(self._entries, self._order[first:last])
 
     def frames(self, first: int, last: int) -> Iterator[tuple[Bytes, U64]]:
-        """The frames of records [first, last) of the order, contiguous, in pieces that are valid until the next, and
-        their keys.
-        """
+        """Yields contiguous frames of records [first, last) of the order, valid until the next ones, and their keys."""
         ends = np.cumsum(self.sizes[first:last])
         at, given = 0, 0
         while at < len(ends):

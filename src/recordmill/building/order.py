@@ -172,9 +172,7 @@ class Ordering:
     def assign(
         self, batch: pa.RecordBatch | None, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]
     ) -> tuple[U64, npt.NDArray[np.uint16]]:
-        """(keys [n], ordinals into names [n]) of the records;
-        batch is looked at only for the columns that options name.
-        """
+        """Returns (keys [n], ordinals into names [n]); batch is looked at for the columns that options name only."""
         if self._first_row is not None:
             keys = (self._first_row[file] + position).astype(np.uint64)
             self._check_room(file, position)
@@ -302,9 +300,7 @@ def split_thresholds(options: OrderOptions) -> U64:
 
 
 def file_identity(file: InputFile) -> tuple[bytes, bytes]:
-    """What a source is called in hashes: the ordinal of its root and its name under it,
-    so that moving the inputs changes nothing.
-    """
+    """Returns what a source is called in hashes: the ordinal of its root and its name there, wherever that lies."""
     return file.root.to_bytes(4, "little"), file.name.encode("utf-8", "surrogateescape")
 
 
@@ -339,11 +335,6 @@ def key_bytes(column: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.i
     return np.ascontiguousarray(numbers.reshape(-1, 8)[valid]).reshape(-1), offsets
 
 
-def _place_bits(files: int) -> int:
-    """So many bits of a key count the records of each of so many files."""
-    return min(40, 63 - files.bit_length())
-
-
 def _first_rows(source: Source) -> npt.NDArray[np.int64]:
     """[files + 1] the number of records before each file; where the plan did not count, files get 2^40 places each, or
     as many fewer as there must be for all of them.
@@ -352,6 +343,6 @@ def _first_rows(source: Source) -> npt.NDArray[np.int64]:
     for unit in source.units:
         files = unit.last_file - unit.first_file
         if unit.rows is None or (files > 1 and unit.rows != files):
-            return np.arange(len(source.files) + 1, dtype=np.int64) << _place_bits(len(source.files))
+            return np.arange(len(counts) + 1, dtype=np.int64) << min(40, 63 - len(counts).bit_length())
         counts[unit.first_file : unit.last_file] += unit.rows // files
     return np.concatenate([[0], np.cumsum(counts)])

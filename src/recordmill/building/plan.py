@@ -38,23 +38,17 @@ LEAST_ARENA_BYTES = 8 << 20  # 8 MiB: below that runs become so many that mergin
 
 
 def arena_bytes(memory_bytes: int, threads: int) -> int:
-    """What one run holds: an eighth of the memory shared by the threads: parsing, encoding, sorting and what
-    allocators keep take the rest.
-    """
+    """Returns what one run holds: an eighth of the memory, shared by the threads, beside parsing and sorting."""
     return max(memory_bytes // (8 * threads), LEAST_ARENA_BYTES)
 
 
 def scan_cache_bytes(memory_bytes: int) -> int:
-    """What a plan has read of files of records, and may keep until one process uses it: a quarter of what reading and
-    merging leave.
-    """
+    """Returns what a plan may keep of files of records that it has read: a quarter of what reading leaves."""
     return max(memory_bytes - _WORKING_BYTES, 0) // 4
 
 
 def parsed_bytes(memory_bytes: int) -> int:
-    """What of the records that a plan has parsed may wait in memory: a small part, since others wait in files at next
-    to no cost.
-    """
+    """Returns what of the records that a plan has parsed may wait in memory, as others wait in files at little cost."""
     return max(memory_bytes - _WORKING_BYTES, 0) // 32
 
 

@@ -47,9 +47,7 @@ _JSON = json.JSONEncoder(ensure_ascii=False)
 
 
 class AccountsError(RecordmillError):
-    """Records were lost, doubled or changed on the way; nothing was committed.
-    This is a bug or a broken disk, never the data.
-    """
+    """Records were lost, doubled or changed on the way, by a bug or a broken disk; nothing was committed."""
 
 
 def conclude(
@@ -204,9 +202,7 @@ def _about_statistics(statistics: DatasetStatistics | None) -> dict[str, Any]:
 
 
 def reconcile(read: int, rejected: int, ingested: Sequence[Ingested], shards: Sequence[WrittenShard]) -> None:
-    """Raises AccountsError unless read = written + rejected,
-    and runs and shards hold the same records by count and sum.
-    """
+    """Raises AccountsError unless read = written + rejected, and runs and shards hold the same by count and sum."""
     in_runs = sum(run.records for one in ingested for run in one.runs)
     in_shards = sum(shard.info.records for shard in shards)
     if not read == in_shards + rejected == in_runs + rejected:
@@ -254,9 +250,7 @@ def _number(plan: BuildPlan, shards: Sequence[WrittenShard], folder: Path) -> di
 
 
 def _rename_shard(folder: Path, old: ShardName, index: int, of: int) -> ShardName:
-    """The shard itself last: where it is gone already, by an attempt that was repeated,
-    the names beside it may be another shard's.
-    """
+    """Renames the shard last: where a repeated attempt did it before, names beside it may be another shard's."""
     new = replace(old, index=index, of=of)
     if new != old and exists(folder / str(old)):
         for before, after in ((old.index_name, new.index_name), (old.members_name, new.members_name)):
@@ -327,9 +321,7 @@ def _run(plan: BuildPlan, run: str) -> dict[str, Any]:
 
 
 def build_fingerprint(plan: BuildPlan, outcome: Outcome) -> str:
-    """Returns the digest of all that must be equal for two builds to be equal; the shards' sums stand for what the
-    inputs hold.
-    """
+    """Returns the digest of what two equal builds have alike; the shards' sums stand for what the inputs hold."""
     sums = [shard.sum for split in outcome.parts.values() for shard in split]
     inputs = [outcome.inputs["files"], outcome.inputs["bytes"]]
     document = {"format": 1, "options": plan.deciding, "schema": to_pbtxt(plan.schema), "inputs": inputs, "sums": sums}

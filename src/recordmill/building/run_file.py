@@ -39,9 +39,7 @@ _ROW = 16  # bytes: of the index, for a bucket
 
 @dataclass(frozen=True)
 class Histogram:
-    """Records and framed bytes per (split, key bucket), as int64 [splits, buckets]; a monoid under `+`. Bucket b holds
-    keys [b, b + 1) * width.
-    """
+    """Records and framed bytes, int64 [splits, buckets]; a monoid. Bucket b holds keys [b, b + 1) * width."""
 
     records: npt.NDArray[np.int64]
     bytes: npt.NDArray[np.int64]
@@ -112,9 +110,7 @@ class KeyBuckets:
 
     @classmethod
     def plan(cls, splits: int, span: int, shards: int) -> KeyBuckets:
-        """About 16 buckets a shard: what straddles a cut, and is read twice, is then a sixteenth of a shard; footers
-        stay below 1 MiB.
-        """
+        """Returns about 16 buckets a shard, of which those at its cuts are read twice; footers stay below 1 MiB."""
         count = min(max(1 << (16 * shards - 1).bit_length(), 1 << 10), 1 << 16)
         return cls(splits, count, max(-(-span // count), 1))
 
@@ -196,10 +192,8 @@ class RunWriter:
         file: npt.NDArray[np.uint32],
         position: npt.NDArray[np.int64],
     ) -> Iterator[RunFile]:
-        """Take consecutive frames of these sizes, which nobody changes from here on; gives the runs that had to be
-        written to make room (none, mostly).
-        """
-        needed = self._used + len(data) + 2 * ENTRY_DTYPE.itemsize * (self._count + len(sizes))
+        """Takes consecutive frames of these sizes, which nobody changes any more; yields runs written to make room."""
+        needed = self._used + len(data) + 2 * ENTRY_DTYPE.itemsize * (sum(map(len, self._entries)) + len(sizes))
         if self._blocks and needed > self._run_bytes:
             yield self.finish()
         entries = np.empty(len(sizes), ENTRY_DTYPE)
@@ -209,10 +203,6 @@ class RunWriter:
         self._entries.append(entries)
         self._splits.append(splits)
         self._sum = add_sums(self._sum, record_sum(keys, crcs))
-
-    @property
-    def _count(self) -> int:
-        return sum(map(len, self._entries))
 
     @property
     def empty(self) -> bool:

@@ -67,9 +67,7 @@ class ShardOutput:
 
 @dataclass(frozen=True)
 class WrittenShard:
-    """A shard that lies under its name in the run's data folder. split: its split's ordinal;
-    it may be empty, see `cuts`.
-    """
+    """A shard under its name in the run's data folder, which may be empty (`cuts`). split: its split's ordinal."""
 
     split: int
     index: int
@@ -78,9 +76,7 @@ class WrittenShard:
 
 @dataclass(frozen=True)
 class UnsyncedShard:
-    """A shard that is written but perhaps not on disk yet;
-    files: its files' temporary names and their own, the shard last. direct_file: what still writes it.
-    """
+    """A shard perhaps not on disk yet. files: temporary and own names, the shard last. direct_file: its writer."""
 
     shard: WrittenShard
     files: tuple[tuple[Path, Path], ...]
@@ -96,9 +92,7 @@ class UnsyncedShard:
         return self.files[0][0]
 
     def settle(self, durable: bool = True) -> WrittenShard:
-        """Give the files their names; durable: when the disk has them, which what is only put into a store need not
-        wait for.
-        """
+        """Gives the files their names; durable: when the disk has them, for which a put into a store need not wait."""
         return (self.sync() if durable else self).take_names()
 
     def sync(self) -> UnsyncedShard:

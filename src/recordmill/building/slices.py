@@ -25,9 +25,7 @@ Offsets = npt.NDArray[np.void]
 
 @dataclass(frozen=True)
 class RunSlice:
-    """Consecutive records of one run that a shard needs: frames from frames_at on in its file, entries from entries_at
-    on.
-    """
+    """Consecutive records of a run that a shard needs: its frames and entries begin there in the run's file."""
 
     path: str
     records: int
@@ -93,9 +91,7 @@ def skipped(found: Offsets, by: str) -> int:
 def shard_slices(
     runs: Sequence[RunFile], cuts: Cuts, most: int, memory_bytes: int
 ) -> Iterator[tuple[ShardRange, list[RunSlice]]]:
-    """All shards, and the slices that they need, for at most so many shards together; the offsets that are held take
-    memory_bytes.
-    """
+    """Yields all shards, at most so many together, and their slices; the offsets held take memory_bytes."""
     at_once = max(memory_bytes // (2 * OFFSETS_DTYPE.itemsize * max(len(runs), 1)), 1)
     groups = cuts.groups(most)
     for at in range(0, len(groups) - 1, at_once):

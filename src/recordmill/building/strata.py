@@ -151,9 +151,7 @@ class GroupCuts:
 
 
 def begins_of_groups(rows: Rows, wanted: Int64s) -> GroupCuts:
-    """The cuts from all groups, GROUP_DTYPE; each at the edge of a group that is nearest to where it is due, of two as
-    near ones at the first.
-    """
+    """Returns the cuts of all groups, GROUP_DTYPE, each at the edge nearest to where it is due, of two the first."""
     _, classes = np.unique(rows["hash"], return_counts=True)
     rows = rows[np.lexsort((rows["hash"], rows["stratum"]))]
     ends = np.cumsum(rows["records"])

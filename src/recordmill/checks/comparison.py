@@ -93,18 +93,14 @@ class BucketHistogram:
         return replace(self, points=points, counts=np.maximum(counts, 0.0))
 
     def with_widths(self, least: float) -> BucketHistogram:
-        """Returns the histogram of whole numbers, each as wide as `least`, so that none is a point and buckets that
-        share an edge share that number.
-        """
+        """Returns whole numbers' buckets, each as wide as `least`: none is a point, and a shared edge is one number."""
         points = np.array(list(self.points.items()), np.float64).reshape(-1, 2)
         edges = np.concatenate([self.edges, points[:, :1].repeat(2, 1)]) + np.array([-least / 2, least / 2])
         order = np.argsort(edges[:, 0], kind="stable")
         return replace(self, edges=edges[order], counts=np.concatenate([self.counts, points[:, 1]])[order], points={})
 
     def spread(self, edges: _Floats) -> _Floats:
-        """Returns the counts between each edge and the next one, [edges - 1], as if each bucket's values were spread
-        evenly.
-        """
+        """Returns the counts between each edge and the next, [edges - 1], with buckets' values spread evenly."""
         scale = 2.0**-2 if len(edges) and np.abs(edges).max() > _LARGE else 1.0  # so that no difference is infinite
         edges = edges * scale
         low, high = self.edges[:, :1] * scale, self.edges[:, 1:] * scale
@@ -219,7 +215,7 @@ def _inverse_sum(counts: tuple[float, float]) -> float:
 DRIFT, SKEW = "drift", "skew"
 _CATEGORIES = 100  # distinct integers that are compared one by one; a label's always are
 _GROUPS = 10  # of about as many numbers each, where all are listed
-_FINE = 0.02  # the error of quantiles' ranks, with which they are compared
+_FINE = 0.02  # the error of quantiles' ranks, with which they are compared; else equal widths say more
 
 _REMEDIES = {
     DRIFT: "look at both by `recordmill stats`; train anew, mend the source, or allow it in the rules (drift)",
@@ -377,7 +373,7 @@ class _Pair:
             divergence, groups = grouped_divergence(self.one.top_values, self.other.top_values, _GROUPS)
             yield from self._divergence(limit, "values", divergence, groups, more)
             return
-        are_fine = all(_has_fine_quantiles(each) for each in (self.one, self.other))
+        are_fine = all((each.quantile_error or 0) <= _FINE for each in (self.one, self.other))
         of_quantiles = are_fine if kind is None else kind == QUANTILE_BUCKETS
         one, other = (_histogram(each, of_quantiles) for each in (self.one, self.other))
         if kind is None and of_quantiles:
@@ -431,11 +427,6 @@ def _is_category(one: FeatureStatistics, is_label: bool) -> bool:
     if one.type == "STRING":
         return True
     return one.lists_all_values and (is_label or (one.distinct or 0) <= _CATEGORIES)
-
-
-def _has_fine_quantiles(one: FeatureStatistics) -> bool:
-    """Returns whether quantiles are known well enough; else histograms of equal widths say more."""
-    return (one.quantile_error or 0) <= _FINE
 
 
 def _size(one: FeatureStatistics) -> float:

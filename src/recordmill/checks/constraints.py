@@ -195,7 +195,8 @@ def _balance(one: FeatureStatistics, label: Feature, split: str, rules: ClassRul
         ):
             if threshold is not None and (figure < threshold if is_low else figure > threshold):
                 bound = f"{what}, {'below' if is_low else 'above'} {shown(threshold)}"
-                yield Violation("classes", bound, remedy, label.name, split, _json_number(figure), threshold)
+                shown_figure = figure if math.isfinite(figure) else "inf"
+                yield Violation("classes", bound, remedy, label.name, split, shown_figure, threshold)
 
 
 def _estimate(one: FeatureStatistics, share: float) -> Interval:
@@ -216,14 +217,10 @@ def _distinct_interval(one: FeatureStatistics) -> Interval:
 
 def _sql_value(feature: Feature, reduce_list: str) -> str:
     """Returns the SQL of the feature's value or, where a record has several, of the one that reduce_list gives."""
-    value, depth = _sql_name(feature.name), feature.ragged_rank + bool(feature.inner_shape)
+    value, depth = '"' + feature.name.replace('"', '""') + '"', feature.ragged_rank + bool(feature.inner_shape)
     for _ in range(depth - 1):
         value = f"flatten({value})"
     return f"{reduce_list}({value})" if depth else value
-
-
-def _sql_name(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _shown(figure: float) -> str:
@@ -232,10 +229,6 @@ def _shown(figure: float) -> str:
 
 def _plain(figure: float) -> str:
     return f"{figure:g}"
-
-
-def _json_number(figure: float) -> float | str:
-    return "inf" if figure == float("inf") else figure
 
 
 def _is_within(figure: float, bounds: Bounds) -> bool:
@@ -291,15 +284,11 @@ def check_expectations(statistics: DatasetStatistics, schema: Schema, rules: Rul
     Raises:
         ExpectationError: Something is not as expected, or can't be judged; it names each feature, figure and threshold.
     """
-    violations = list(_violations(statistics, schema, rules))
+    violations = list(constraints(statistics, schema, rules))
+    if rules.skew is not None or any(own.skew is not None for own in rules.features.values()):
+        violations += skew(statistics, schema, rules)
     if violations:
         more = f"\n... and {len(violations) - _SHOWN} more" if len(violations) > _SHOWN else ""
         count = "1 expectation is" if len(violations) == 1 else f"{len(violations)} expectations are"
         lines = "\n".join(map(str, violations[:_SHOWN]))
         raise ExpectationError(f"{count} not met; nothing was committed:\n{lines}{more}")
-
-
-def _violations(statistics: DatasetStatistics, schema: Schema, rules: Rules) -> Iterator[Violation]:
-    yield from constraints(statistics, schema, rules)
-    if rules.skew is not None or any(own.skew is not None for own in rules.features.values()):
-        yield from skew(statistics, schema, rules)

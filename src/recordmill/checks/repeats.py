@@ -25,9 +25,7 @@ _FOUND_AT_ONCE = 1 << 16  # pairs of one array
 
 
 def near_pairs(hashes: U64) -> Iterator[tuple[Int64s, Int64s]]:
-    """Yields each pair of rows of hashes, [n, 4] words, that differ in at most NEAR_BITS bits, once, as (smaller,
-    larger) numbers, some at a time.
-    """
+    """Yields (smaller, larger) numbers of rows of hashes, [n, 4] words, at most NEAR_BITS bits apart, some at once."""
     hashes, search = np.ascontiguousarray(hashes), native.PairSearch(most_bits=NEAR_BITS)
     one, other = np.empty(_FOUND_AT_ONCE, np.int64), np.empty(_FOUND_AT_ONCE, np.int64)
     while search.row < len(hashes):

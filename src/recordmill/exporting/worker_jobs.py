@@ -25,8 +25,8 @@ from recordmill.base.threads import thread_map
 from recordmill.building.workers.shared_files import (
     ATTEMPTS_FOLDER,
     SHARED,
-    Broadcast,
     NotSharedError,
+    Shared,
     SharedFolder,
     scratch,
 )
@@ -113,7 +113,7 @@ class ReadRun:
         return find_output(self.to)
 
 
-SharedRun = Broadcast[ReadRun]
+SharedRun = Shared[ReadRun]
 
 
 def begin_read(job_folder: SharedFolder, run: ReadRun) -> SharedRun:
@@ -127,7 +127,7 @@ def begin_read(job_folder: SharedFolder, run: ReadRun) -> SharedRun:
     if any(run.finished):
         finished = TextTable.of(run.finished, _finished_text, partial(_finished_of, run.jobs, run.output))
     plan = replace(run.plan, files=files, jobs=(), wholes=())
-    return job_folder.broadcast(replace(run, plan=plan, finished=finished, results=results))
+    return job_folder.share("read", replace(run, plan=plan, finished=finished, results=results))
 
 
 def _finished_text(job: FinishedJob | None) -> str:

@@ -17,28 +17,11 @@ from recordmill.base.option_names import did_you_mean, nearest
 from recordmill.base.option_names import option as option_text
 from recordmill.options.build import APPLY, BUILD
 from recordmill.options.option import CHARACTER, NAMES, REPEATED, Option, Options, is_local
-from recordmill.options.read import (
-    BENCH,
-    CHECK_OPTIONS,
-    CLEAN,
-    DOCTOR,
-    HEAD,
-    INSPECT,
-    OPEN,
-    READ,
-    REPORT_OPTIONS,
-    STATS,
-    STATUS,
-    VERIFY,
-)
+from recordmill.options.read import READ_COMMANDS
 from recordmill.records.writers.outputs import serving
 
-COMMANDS: Mapping[str, Options] = {
-    "build": BUILD, "transform": APPLY, "read": READ, "head": HEAD, "inspect": INSPECT, "stats": STATS,
-    "check": CHECK_OPTIONS, "report": REPORT_OPTIONS, "bench": BENCH, "verify": VERIFY, "doctor": DOCTOR,
-    "status": STATUS, "clean": CLEAN,
-}  # fmt: skip
-CALLS: Mapping[str, Options] = {**COMMANDS, "open": OPEN}  # what Python has, too
+CALLS: Mapping[str, Options] = {"build": BUILD, "transform": APPLY, **READ_COMMANDS}  # what Python has, too
+COMMANDS: Mapping[str, Options] = {name: options for name, options in CALLS.items() if name != "open"}
 
 
 def keywords_of(command: str) -> tuple[Option, ...]:

@@ -3,7 +3,7 @@
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
@@ -332,15 +332,17 @@ class CleanKeywords(TypedDict, total=False):
     json: Annotated[option.JsonOption, {"group": "the work"}]
 
 
-READ: option.Options = option.declared_options(_ReadOut, ReadKeywords, _ReadShell)
-OPEN: option.Options = option.declared_options(OpenKeywords)
-HEAD: option.Options = option.declared_options(HeadKeywords)
-INSPECT: option.Options = option.declared_options(InspectKeywords)
-STATS: option.Options = option.declared_options(StatsKeywords)
-CHECK_OPTIONS: option.Options = option.declared_options(CheckKeywords)
-REPORT_OPTIONS: option.Options = option.declared_options(ReportKeywords)
-BENCH: option.Options = option.declared_options(BenchKeywords)
-VERIFY: option.Options = option.declared_options(VerifyKeywords)
-DOCTOR: option.Options = option.declared_options(DoctorKeywords)
-STATUS: option.Options = option.declared_options(StatusKeywords)
-CLEAN: option.Options = option.declared_options(CleanKeywords)
+READ_COMMANDS: Mapping[str, option.Options] = {  # and `open`
+    "read": option.declared_options(_ReadOut, ReadKeywords, _ReadShell),
+    "head": option.declared_options(HeadKeywords),
+    "inspect": option.declared_options(InspectKeywords),
+    "stats": option.declared_options(StatsKeywords),
+    "check": option.declared_options(CheckKeywords),
+    "report": option.declared_options(ReportKeywords),
+    "bench": option.declared_options(BenchKeywords),
+    "verify": option.declared_options(VerifyKeywords),
+    "doctor": option.declared_options(DoctorKeywords),
+    "status": option.declared_options(StatusKeywords),
+    "clean": option.declared_options(CleanKeywords),
+    "open": option.declared_options(OpenKeywords),
+}

@@ -237,8 +237,8 @@ def _as_float(value: StepValue, _: Any) -> StepValue:
     return replace(value, dtype="float32", size=None)
 
 
-def _as_index(size: int | None) -> Callable[[StepValue], StepValue]:
-    return lambda value: replace(value, dtype="int64", size=size)
+def _as_index(value: StepValue, size: int | None) -> StepValue:
+    return replace(value, dtype="int64", size=size)
 
 
 def _imputed(value: StepValue, filling: Any) -> StepValue:
@@ -279,26 +279,21 @@ def _made_image(value: StepValue, argument: Any) -> StepValue:
 
 
 def _made_words(value: StepValue, argument: Any) -> StepValue:
-    if value.dtype == "float32":
-        raise ValueError("it takes text or whole numbers, not float32; bucketize makes those of it")
     top = argument["top_k"]
-    return _as_index(None if top is None else top + argument["oov_buckets"])(value)
+    return _made_hash(value, None if top is None else top + argument["oov_buckets"])
 
 
-def _made_hash(value: StepValue, count: int) -> StepValue:
+def _made_hash(value: StepValue, count: int | None) -> StepValue:
     if value.dtype == "float32":
         raise ValueError("it takes text or whole numbers, not float32; bucketize makes those of it")
-    return _as_index(count)(value)
+    return _as_index(value, count)
 
 
 _KINDS: dict[str, _Kind] = {
     "zscore": _Kind((NUMBER_VALUE,), _nothing, _as_float, "zscore"),
     "minmax": _Kind((NUMBER_VALUE,), _nothing, _as_float, "minmax"),
     "bucketize": _Kind(
-        (NUMBER_VALUE,),
-        lambda n: _count(n, 2, _MOST_BUCKETS),
-        lambda value, n: _as_index(n)(value),
-        "bucketize: 10, the number of buckets",
+        (NUMBER_VALUE,), lambda n: _count(n, 2, _MOST_BUCKETS), _as_index, "bucketize: 10, the number of buckets"
     ),
     "vocabulary": _Kind(
         (TEXT_VALUE, BYTES_VALUE, NUMBER_VALUE),

@@ -102,9 +102,7 @@ class TransformGraph:
         return results
 
     def _constant(self, op: Any) -> Any:
-        """Returns what an analyser computed, as it is or 0 - it, as tf.Transform computes a minimum; None: anything
-        else.
-        """
+        """Returns what an analyser computed, or 0 - it (a minimum of tf.Transform's); None: anything else."""
         if op.name in self._captured:
             return self._captured[op.name].numpy()
         if op.type == "Const":

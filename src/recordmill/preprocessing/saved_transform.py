@@ -26,7 +26,7 @@ from recordmill.schemas.tfmd import from_pbtxt
 
 MOST_REFUSED = 1000  # rows of one batch that are looked for one by one; more are no accident of the data
 _NODE = re.compile(r"\{\{(?:function_)?node ([^}]+)\}\}")
-_loading = threading.Lock()
+_loading, _load = threading.Lock(), functools.lru_cache(maxsize=4)(load_graph)
 
 
 @dataclass(frozen=True)
@@ -186,11 +186,6 @@ def load_transform(folder: str) -> Any:
     """The saved graph, once in each process."""
     with _loading:
         return _load(folder)
-
-
-@functools.lru_cache(maxsize=4)
-def _load(folder: str) -> Any:
-    return load_graph(folder)
 
 
 def _reason(error: Any) -> str:

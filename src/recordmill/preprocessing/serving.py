@@ -147,9 +147,7 @@ def _dtype(feature: Feature) -> str:
 
 
 def _inputs(keras: Any, feature: Feature, taken: Set[str]) -> dict[str, Any]:
-    """Returns inputs by name in the records. Keras wants words for names, and each once: `taken` holds the names in
-    use.
-    """
+    """Returns inputs by name in the records, under words that Keras takes and that are none of those taken."""
     word = re.sub(r"\W", "_", feature.name)
     numbered = (f"{word}_{number}" for number in itertools.count(2))
     plain = next(name for name in itertools.chain([word], numbered) if taken.isdisjoint((name, f"{name}_valid")))
@@ -178,7 +176,7 @@ def _padded(tf: Any, feature: Feature, inputs: Mapping[str, Any], rows: Any) -> 
         return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
     shape = [-1, *feature.inner_shape]
     values = (
-        tf.zeros([rows, *feature.inner_shape], dtype) if given is None else tf.reshape(_cast(tf, given, dtype), shape)
+        tf.zeros([rows, *feature.inner_shape], dtype) if given is None else tf.reshape(tf.cast(given, dtype), shape)
     )
     if layout(feature) == DENSE:
         return tf.concat([values, tf.repeat(values[:1], more, axis=0)], 0)
@@ -196,10 +194,6 @@ def _more(tf: Any, values: Any, splits: Any, more: Any) -> tuple[Any, Any]:
     extra = -count % PAD_ROWS
     ends = count + tf.minimum(tf.range(1, more + 1, dtype=tf.int64), extra)
     return tf.concat([values, tf.repeat(values[:1], extra)], 0), tf.concat([splits, ends], 0)
-
-
-def _cast(tf: Any, given: Any, dtype: Any) -> Any:
-    return given if given.dtype == dtype else tf.cast(given, dtype)
 
 
 def _passed(tf: Any, raw: Feature, name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,15 +216,13 @@ def _finished(tf: Any, feature: Feature, output: Any, rows: Any) -> dict[str, An
         return {feature.name: _typed(tf, feature, output[:rows])}
     place = output.indices[:, :1]
     size = output.dense_shape[:1]
-    values = tf.scatter_nd(place, output.values, size) if output.dtype != tf.string else _texts(tf, place, output, size)
+    if output.dtype == tf.string:
+        values = tf.tensor_scatter_nd_update(tf.fill(size, ""), place, output.values)
+    else:
+        values = tf.scatter_nd(place, output.values, size)
     valid = tf.scatter_nd(place, tf.ones_like(place[:, 0], tf.int32), size) > 0
     return {feature.name: _typed(tf, feature, values[:rows]), feature.name + VALID_MASK: valid[:rows]}
 
 
-def _texts(tf: Any, place: Any, output: Any, size: Any) -> Any:
-    return tf.tensor_scatter_nd_update(tf.fill(size, ""), place, output.values)
-
-
 def _typed(tf: Any, feature: Feature, output: Any) -> Any:
-    dtype = tf.string if feature.dtype in ("string", "bytes") else tf.as_dtype(_dtype(feature))
-    return output if output.dtype == dtype else tf.cast(output, dtype)
+    return tf.cast(output, tf.string if feature.dtype in ("string", "bytes") else tf.as_dtype(_dtype(feature)))

@@ -120,9 +120,7 @@ def flat_values(column: pa.Array, feature: Feature) -> TensorValues:
 
 
 def tensors(batch: pa.RecordBatch, schema: Schema) -> dict[str, Any]:
-    """The batch as the graph takes it, padded. What it has no column of, so that nothing may be made of it, is empty:
-    zeros or "" where the tensor is dense.
-    """
+    """Returns the batch as the graph takes it, padded; a feature without a column is empty, or zeros or "" if dense."""
     there = {*batch.schema.names}
     columns = {f.name: batch.column(f.name) if f.name in there else _absent(f, batch.num_rows) for f in schema}
     return {f.name: _tensor(flat_values(columns[f.name], f), f) for f in schema}

@@ -22,7 +22,6 @@ from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.siphash import U64
 from recordmill.records.example.flat_arrays import Flat, to_flat
 from recordmill.records.images.pixels import PixelSums
-from recordmill.schemas.arrow import from_arrow, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.statistics import value_sketch
 from recordmill.statistics.number_sketch import NumberSketch
@@ -42,25 +41,7 @@ _MOST_PENDING = MOST_KEPT  # values of a feature that wait for one pass
 
 _NO_PIXELS: Mapping[str, PixelSums] = {}
 
-_NUMBERS = pa.struct([
-    ("zeros", pa.int64()), ("nans", pa.int64()), ("plus_infinities", pa.int64()), ("minus_infinities", pa.int64()),
-    ("least", pa.string()), ("most", pa.string()), ("total", pa.string()), ("squares", pa.string()),
-    ("cap", pa.int64()), ("levels", pa.list_(pa.uint8())), ("keys", pa.list_(pa.uint64())),
-    ("counts", pa.list_(pa.int64())),
-])  # fmt: skip
-_VALUES = pa.struct([
-    ("hashes", pa.list_(pa.uint64())), ("counts", pa.list_(pa.int64())), ("is_whole", pa.bool_()),
-    ("texts", pa.list_(pa.binary())),
-])  # fmt: skip
-_PIXELS = pa.struct([
-    ("whole", pa.list_(pa.string())), ("hashes", pa.list_(pa.uint64())), ("counts", pa.list_(pa.int64())),
-    ("sums", pa.list_(pa.int64())),
-])  # fmt: skip
-_PARTS: Mapping[str, pa.DataType] = {
-    "lengths": _NUMBERS, "numbers": _NUMBERS, "sizes": _NUMBERS, "values": _VALUES, "sample": _VALUES,
-    "pixels": _PIXELS,
-}  # fmt: skip
-_ROW = pa.schema([("present", pa.int64()), ("missing", pa.int64()), *_PARTS.items()])
+_PARTS = ("lengths", "numbers", "sizes", "values", "sample", "pixels")  # of a FeatureSketch
 
 
 def most_values(columns: int, are_texts: bool) -> int:
@@ -114,9 +95,7 @@ class FeatureSketch:
             self._pending.append(self._pending_numbers)
 
     def add(self, flat: Flat, keys: U64, rows: Int64s | None, sums: PixelSums | None = None) -> None:
-        """Counts these rows of the feature's column, or all; keys: [records] of the column; sums: [records, SUMS] of
-        their pixels, if they are known.
-        """
+        """Counts these rows of the column, or all. keys: [records]; sums: [records, SUMS] of their pixels, if known."""
         count = flat.rows if rows is None else len(rows)
         if flat.valid is not None:
             rows = np.flatnonzero(flat.valid) if rows is None else rows[flat.valid[rows] != 0]
@@ -192,34 +171,11 @@ class FeatureSketch:
                 self._texts[name].merge(other._texts[name])
                 self._texts[name].keep(sketch.smallest()[0])
 
-    def to_fields(self) -> dict[str, Any]:
-        """Returns all counts, as `_ROW` has them."""
-        fields: dict[str, Any] = {"present": self.present, "missing": self.missing}
-        for name in _PARTS:
-            sketch = getattr(self, name)
-            if isinstance(sketch, NumberSketch | PixelSketch):
-                fields[name] = sketch.to_fields()
-            elif isinstance(sketch, value_sketch.ValueSketch):
-                hashes, counts = sketch.smallest()
-                texts = self._texts[name].keep(hashes).to_pylist() if self.is_text else None
-                fields[name] = {"hashes": hashes, "counts": counts, "is_whole": sketch.is_whole, "texts": texts}
-        return fields
-
-    def set_fields(self, fields: Mapping[str, Any]) -> None:
-        """Counts what `to_fields` gave, as Arrow gives it back."""
-        self.present, self.missing = fields["present"].as_py(), fields["missing"].as_py()
-        for name in _PARTS:
-            sketch, known = getattr(self, name), fields[name]
-            if isinstance(sketch, NumberSketch):
-                arrays = {each: known[each].values.to_numpy() for each in ("levels", "keys", "counts")}
-                sketch.set_fields({each: arrays[each] if each in arrays else known[each].as_py() for each in known})
-            elif isinstance(sketch, PixelSketch):
-                sketch.set_fields({each: known[each].as_py() for each in known})
-            elif isinstance(sketch, value_sketch.ValueSketch):
-                hashes, counts = (known[each].values.to_numpy() for each in ("hashes", "counts"))
-                sketch.set_smallest(hashes, counts, known["is_whole"].as_py())
-                if self.is_text:
-                    self._texts[name].put_texts(hashes, known["texts"].values.cast(pa.large_binary()))
+    def __getstate__(self) -> dict[str, Any]:
+        self.flush()
+        for name, texts in self._texts.items() if self.is_text else ():
+            texts.keep(getattr(self, name).smallest()[0])
+        return self.__dict__
 
 
 class DatasetSketch:
@@ -295,31 +251,6 @@ class DatasetSketch:
     def _flat(self) -> list[FeatureSketch]:
         """Returns all sketches, by split and feature."""
         return [feature for features in self.features for feature in features]
-
-    def to_arrays(self) -> Mapping[str, npt.NDArray[Any]]:
-        """Returns all counts; equal for equal counts."""
-        rows = [feature.to_fields() for feature in self._flat()]
-        table = pa.RecordBatch.from_pylist(rows, _ROW)
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, _ROW) as writer:
-            writer.write_batch(table)
-        return {
-            "schema": np.frombuffer(to_arrow(self.schema).serialize(), np.uint8),
-            "splits": np.array(self.splits, np.str_),
-            "records": np.array(self.records, np.int64),
-            "features": np.frombuffer(sink.getvalue(), np.uint8),
-        }
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], place: object = None) -> DatasetSketch:
-        """Makes a sketch of the arrays that `to_arrays` gave."""
-        schema = from_arrow(pa.ipc.read_schema(pa.py_buffer(arrays["schema"].tobytes())))
-        sketch = cls(schema, arrays["splits"].tolist())
-        sketch.records = arrays["records"].tolist()
-        (batch,) = pa.ipc.open_stream(pa.py_buffer(arrays["features"].tobytes()))
-        for number, feature in enumerate(sketch._flat()):
-            feature.set_fields({name: batch.column(name)[number] for name in _ROW.names})
-        return sketch
 
 
 class SketchPool:

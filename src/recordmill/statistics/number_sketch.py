@@ -10,7 +10,7 @@ other sizes leave those that are close together apart.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -204,34 +204,6 @@ class NumberSketch:
         """The largest share of the values by which the rank of a quantile may differ: 0 while each bin is one value."""
         coarse = self.counts[self._dropped() > 0]
         return float(coarse.max()) / self.finite if len(coarse) else 0.0
-
-    def to_fields(self) -> dict[str, Any]:
-        """Returns all counts."""
-        return {
-            "zeros": self.zeros,
-            "nans": self.nans,
-            "plus_infinities": self.plus_infinities,
-            "minus_infinities": self.minus_infinities,
-            "least": None if self.least is None else str(self.least) if self.is_int else float(self.least).hex(),
-            "most": None if self.most is None else str(self.most) if self.is_int else float(self.most).hex(),
-            "total": hex(self.total),
-            "squares": hex(self.squares),
-            "cap": self.cap,
-            "levels": np.empty(0, np.uint8) if self.levels is None else self.levels,
-            "keys": self.keys,
-            "counts": self.counts,
-        }
-
-    def set_fields(self, fields: Mapping[str, Any]) -> None:
-        """Counts what `to_fields` gave."""
-        self.zeros, self.nans = fields["zeros"], fields["nans"]
-        self.plus_infinities, self.minus_infinities = fields["plus_infinities"], fields["minus_infinities"]
-        read = int if self.is_int else float.fromhex
-        self.least = None if fields["least"] is None else read(fields["least"])
-        self.most = None if fields["most"] is None else read(fields["most"])
-        self.total, self.squares = int(fields["total"], 16), int(fields["squares"], 16)
-        self.cap, self.keys, self.counts = fields["cap"], fields["keys"], fields["counts"]
-        self.levels = fields["levels"].copy() if len(fields["levels"]) else None
 
 
 def _keys(values: npt.NDArray[np.float64]) -> U64:

@@ -7,7 +7,6 @@ sketches add up to that of all images. Sums are exact integers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -151,40 +150,19 @@ class PixelSketch:
                 self._put(one, image)
         self._decode(self.waiting_bytes)
 
-    def _sample(self) -> Iterator[tuple[int, _Image]]:
-        """Yields the sample by hash, decoded."""
+    def __getstate__(self) -> dict[str, Any]:
         self._decode(0)
-        for one in sorted(self._images):
-            yield one, self._images[one]
+        return self.__dict__
 
     def total(self) -> PixelTotal | None:
         """Returns the sums of all images that were decoded; None of none."""
         if self._whole[0]:
             return PixelTotal.of(self._whole[0], True, self._whole[1:])
-        known = [image for _, image in self._sample() if image.sums[0]]
+        self._decode(0)
+        known = [image for image in self._images.values() if image.sums[0]]
         images = sum(image.count for image in known)
         totals = [sum(image.count * int(image.sums[at]) for image in known) for at in range(SUMS)]
         return PixelTotal.of(images, False, totals) if images else None
-
-    def to_fields(self) -> dict[str, Any]:
-        """Returns all counts."""
-        sample = list(self._sample())
-        return {
-            "whole": [hex(total) for total in self._whole],
-            "hashes": [one for one, _ in sample],
-            "counts": [image.count for _, image in sample],
-            "sums": np.concatenate([np.empty(0, np.int64), *(image.sums for _, image in sample)]),
-        }
-
-    def set_fields(self, fields: Mapping[str, Any]) -> None:
-        """Counts what `to_fields` gave."""
-        self._whole = [int(total, 16) for total in fields["whole"]]
-        sums = np.asarray(fields["sums"], np.int64).reshape(-1, SUMS)
-        hashes = np.asarray(fields["hashes"], np.uint64)
-        if len(hashes):
-            self._keep(hashes)
-        for one, count, own in zip(hashes.tolist(), fields["counts"], sums, strict=True):
-            self._images[one] = _Image(int(count), own)
 
 
 def _size(image: _Image) -> int:

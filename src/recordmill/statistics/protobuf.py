@@ -84,10 +84,6 @@ def _put_common(proto: Any, common: Any, feature: FeatureSketch) -> None:
         _put_quantiles(proto.custom_stats.add(name="lengths").histogram, feature.lengths, _LENGTH_BUCKETS)
 
 
-def _ranked_texts(values: ValueSketch, is_label: bool) -> int | None:
-    return None if is_label else max(values.most // _RANKED, _TOP_VALUES)
-
-
 def _put_numbers(proto: Any, feature: FeatureSketch, numbers: NumberSketch, is_label: bool) -> None:
     stats = proto.num_stats
     _put_common(proto, stats.common_stats, feature)
@@ -126,7 +122,7 @@ def _of_numbers(values: ValueSketch, are_ints: bool) -> Iterator[tuple[str, int]
 def _put_texts(proto: Any, feature: FeatureSketch, is_label: bool) -> None:
     assert feature.sizes is not None
     assert feature.values is not None
-    ranked = _ranked_texts(feature.values, is_label)
+    ranked = None if is_label else max(feature.values.most // _RANKED, _TOP_VALUES)
     stats, top = proto.string_stats, [(_shown(text), count) for text, count in _top_texts(feature)[:ranked]]
     _put_common(proto, stats.common_stats, feature)
     stats.unique = feature.values.distinct()

@@ -123,6 +123,16 @@ class ValueSketch:
         self.threshold = _ALL if is_whole else int(hashes[-1])
         self._fill(hashes, counts, np.full(len(hashes), -1, np.int32))
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return ValueSketch.of, (self.most, *self.smallest(), self.is_whole)
+
+    @classmethod
+    def of(cls, most: int, hashes: U64, counts: Int64s, is_whole: bool) -> ValueSketch:
+        """Makes a sketch of what `smallest` gave."""
+        sketch = cls(most)
+        sketch.set_smallest(hashes, counts, is_whole)
+        return sketch
+
     def most_frequent(self) -> Iterator[tuple[int, int]]:
         """Yields (hash, count), the most frequent first; of equally frequent ones that of least hash."""
         hashes, counts = self.smallest()
@@ -232,11 +242,12 @@ class PendingNumbers:
             some, self._size = self._room[: self._size], 0
             self._count(some)
 
+    def __reduce__(self) -> tuple[object, ...]:  # of those that don't wait: `FeatureSketch` has flushed them
+        return PendingNumbers, (self._most, self._count)
+
 
 class PendingTexts:
-    """Collects up to `most` texts: their hashes, the keys of their records, their sizes, and the first bytes that
-    `ValueTexts` has.
-    """
+    """Collects up to `most` texts: hashes, keys of their records, sizes, and the first bytes as of `ValueTexts`."""
 
     def __init__(self, most: int, count: CountTexts) -> None:
         self._most, self._count, self._size = most, count, 0
@@ -273,3 +284,6 @@ class PendingTexts:
             size, self._size = self._size, 0
             hashes, keys, sizes, places = self._numbers
             self._count(hashes[:size], keys[:size], sizes[:size], self._data, places[:size], places[1 : size + 1])
+
+    def __reduce__(self) -> tuple[object, ...]:  # as of PendingNumbers
+        return PendingTexts, (self._most, self._count)

@@ -98,8 +98,6 @@ class _RangeFile(SizedFile):
 
 def range_file(path: str) -> pa.NativeFile:
     """The file, to be read here and there."""
-    return _of_store(path) if is_remote(path) or is_member(path) else pa.OSFile(path, "rb")
-
-
-def _of_store(path: str) -> pa.NativeFile:
-    return pa.PythonFile(_RangeFile(storage_of(path).open(path)), mode="r")
+    if is_remote(path) or is_member(path):
+        return pa.PythonFile(_RangeFile(storage_of(path).open(path)), mode="r")
+    return pa.OSFile(path, "rb")

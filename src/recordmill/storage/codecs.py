@@ -43,9 +43,7 @@ class Algorithm(ABC):
 
 
 class MemberAlgorithm(Algorithm):
-    """Also one that shards are packed with: members, each of which is read without the others, and which one after the
-    other are a file of that codec.
-    """
+    """Also packs shards: members, each read without the others, that one after the other are a file of the codec."""
 
     @abstractmethod
     def pack(self, data: bytes | memoryview | Bytes, level: int) -> bytes:

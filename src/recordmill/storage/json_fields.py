@@ -186,9 +186,7 @@ def show(value: Any) -> str:
     """A wrong value as a message shows it: in ASCII, and not all of it."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 200:
         return f"a number of {value.bit_length()} bits"
-    text = "null" if value is None else ascii(value) if not isinstance(value, dict | list) else f"a {_kind(value)}"
+    if isinstance(value, dict | list):
+        return "a list" if isinstance(value, list) else "a JSON object"
+    text = "null" if value is None else ascii(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-
-
-def _kind(value: Any) -> str:
-    return "list" if isinstance(value, list) else "JSON object"

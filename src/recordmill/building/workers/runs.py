@@ -6,14 +6,12 @@ job_folder.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.base.errors import DataError
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
 from recordmill.building.cuts import CUT_DTYPE, Cuts, ShardRange
@@ -38,7 +36,6 @@ from recordmill.storage.files import create_file, read_ranges, write_all
 RUN_DTYPE = np.dtype([("name", "S64"), ("records", "<i8"), ("bytes", "<i8"), ("first", "<i8"), ("last", "<i8")])
 Runs = npt.NDArray[np.void]
 REQUESTS = 32  # that one worker has under way: each waits, and none computes
-_NAME = re.compile(r"[0-9a-f]{12}-(run|level)-[0-9a-f]{32}", re.ASCII)
 
 
 def no_runs() -> Runs:
@@ -52,20 +49,9 @@ def hand_over_run(job_folder: SharedFolder, run: RunFile) -> Runs:
     return np.array([(name.encode(), run.records, run.frames_bytes, run.first, run.last)], RUN_DTYPE)
 
 
-def path_of(job_folder: SharedFolder, run: np.void) -> str:
-    """Where the run lies; DataError for a name that none has."""
-    name = bytes(run["name"]).decode("ascii", "replace")
-    if _NAME.fullmatch(name) is None:
-        raise DataError(f"{name!r} is the name of no run", source="list of runs")
-    return job_folder.run(RUNS, name)
-
-
 def listed(job_folder: SharedFolder, runs: Runs) -> list[RunFile]:
     """The runs of a list, to be read."""
-    return [
-        RunFile(path_of(job_folder, run), *(int(run[name]) for name in ("records", "bytes", "first", "last")))
-        for run in runs
-    ]
+    return [RunFile(job_folder.run(RUNS, name.decode()), *numbers) for name, *numbers in runs.tolist()]
 
 
 def requests_of(job_folder: SharedFolder) -> int:

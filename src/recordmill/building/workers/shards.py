@@ -128,7 +128,8 @@ def finish(plan: SharedPlan, survey: Survey, placed: Iterable[FinalShard]) -> Ma
     """
     job_folder, run = plan.job_folder, plan.job_folder.attach()
     if (done := run.committed()) is not None:
-        _tidy_again(plan, done)
+        with contextlib.suppress(NotSharedError):  # the plan is gone where nothing was left undone
+            tidy(job_folder.out, done, plan.load().base + 1)
         return done
     shards = sorted(placed, key=lambda one: (one.split, one.index))
     _reconcile(survey, shards)
@@ -183,10 +184,3 @@ def _size(path: str) -> int | None:
         return stat(path).size_bytes
     except FileNotFoundError:
         return None
-
-
-def _tidy_again(plan: SharedPlan, manifest: Manifest) -> None:
-    """What an attempt may have left undone that has committed; the plan is gone where none has."""
-    with contextlib.suppress(NotSharedError):
-        known = plan.load()
-        tidy(plan.job_folder.out, manifest, known.base + 1)

@@ -1,7 +1,6 @@
 """The files of a build by many workers, all of them below OUT, and how it begins. What passes between workers is a
-`Shared`: the name of such a file, with its digest. No file there holds code: they are NumPy arrays and JSON. What is
-neither, the plan with a Source that may be a user's own, is a `Broadcast`: its tables of files and units lie in one
-file, and Beam carries the rest to workers in the graph, as it does the functions that they call.
+`Shared`: the name of such a file, with the digest without which it is not unpickled. Beam carries these to workers in
+the graph, as it does the functions that they call.
 
 `OUT/_run-<id>/` holds what the build alone needs: `shared/` (lists), `runs/`, `made/` (shards under names of
 the attempt that made them), `rejects/`, and on a disk `data/` until the last step. `OUT/data-<id>/` holds what the
@@ -12,20 +11,16 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import io
 import json
 import os
 import pickle
 import socket
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, Generic, TypeVar
 
 from recordmill.base.errors import DataError, RecordmillError, Reject
 from recordmill.base.option_names import option
@@ -54,7 +49,6 @@ PARTS = (SHARED, RUNS, ATTEMPTS_FOLDER, REJECTS_FOLDER)
 _SCRATCH = ("runs", "rejects", "data", f"data/{INDEX_FOLDER}")
 
 _Value = TypeVar("_Value")
-_ArrayValue = TypeVar("_ArrayValue", bound="SharedArrays")
 
 
 class NotSharedError(RecordmillError):
@@ -96,16 +90,9 @@ class SharedFolder:
         return folders.join(self.out, f"{RUN_PREFIX}{self.id}", *names)
 
     def data(self, *names: str) -> str:
-        """A path among what the manifest will name: on a disk in the build's own folder, until the last step has given
-        that its name.
-        """
+        """Returns a path among what the manifest will name: on a disk in the build's folder until the last step."""
         final = folders.join(self.out, self.folder)
         return folders.join(final if self.is_remote or folders.is_folder(final) else self.run(DATA), *names)
-
-    def make_folders(self) -> None:
-        """Those that a disk needs, in the build's own folder, which is there."""
-        for path in (*(self.run(name) for name in PARTS), self.run(DATA), self.run(DATA, INDEX_FOLDER)):
-            folders.make_folder(path, exist_ok=True)
 
     def attach(self) -> Run:
         """The run that has its files here; holding and closing it is its driver's."""
@@ -117,129 +104,57 @@ class SharedFolder:
         hand_over(path, target)
         return target
 
-    def share(self, what: str, value: _ArrayValue) -> Shared[_ArrayValue]:
-        """Keep the value where every worker can load it. what: for people who look into the folder."""
-        file = io.BytesIO()
-        np.savez(file, **dict(value.to_arrays()))  # type: ignore[arg-type]
-        data = file.getvalue()
-        name = f"{what}-{uuid.uuid4().hex[:12]}.npz"
+    def share(self, what: str, value: _Value) -> Shared[_Value]:
+        """Keeps the value where every worker can load it. what: for people who look into the folder."""
+        data = pickle.dumps(value, 5)
+        name = f"{what}-{uuid.uuid4().hex[:12]}.bin"
         put_bytes(self.run(SHARED, name), data)
-        return Shared(self, name, hashlib.sha256(data).hexdigest(), type(value))
-
-    def broadcast(self, value: _Value) -> Broadcast[_Value]:
-        """Puts the arrays of the value where every worker can load them; the rest of it travels in the graph."""
-        buffers = list[pickle.PickleBuffer]()
-        data = pickle.dumps(value, 5, buffer_callback=buffers.append)
-        return Broadcast(self, data, self.share("arrays", _Buffers([np.frombuffer(one, np.uint8) for one in buffers])))
-
-
-class SharedArrays(Protocol):
-    """What can be shared: a value that NumPy arrays say, none of them of Python's objects."""
-
-    def to_arrays(self) -> Mapping[str, npt.NDArray[Any]]: ...
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], job_folder: SharedFolder) -> Any:
-        """What `to_arrays` gave, in that job_folder."""
+        return Shared(self, name, hashlib.sha256(data).hexdigest())
 
 
 @dataclass(frozen=True)
-class _Buffers:
-    """Memory of arrays, each as bytes."""
-
-    arrays: Sequence[npt.NDArray[np.uint8]]
-
-    def to_arrays(self) -> Mapping[str, npt.NDArray[Any]]:
-        return {str(at): one for at, one in enumerate(self.arrays)}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], job_folder: SharedFolder) -> _Buffers:
-        return cls([arrays[str(at)] for at in range(len(arrays))])
-
-
-@dataclass(frozen=True)
-class Broadcast(Generic[_Value]):
-    """A value that every worker loads.
-
-    Attributes:
-        job_folder: Where its arrays lie.
-        data: The value without them, pickled.
-        arrays: The memory of each of them.
-    """
+class Shared(Generic[_Value]):
+    """A value that lies in the build's folder; what travels is this. Nothing is unpickled that has another digest."""
 
     job_folder: SharedFolder
-    data: bytes = field(repr=False)
-    arrays: Shared[_Buffers]
+    name: str
+    sha256: str
 
     def load(self) -> _Value:
-        """The value, loaded once in each process.
+        """Returns the value, loaded once in each process.
 
         Raises:
             NotSharedError: It is not there.
             RecordmillError: This worker lacks the module of a class of the user's own.
         """
-        value: _Value = _unpickled(self)
+        value: _Value = _loaded(self)
         return value
 
-
-@functools.lru_cache(maxsize=8)
-def _unpickled(value: Broadcast[Any]) -> Any:
-    arrays = value.arrays.read().arrays
-    try:
-        return pickle.loads(value.data, buffers=arrays)
-    except (AttributeError, ModuleNotFoundError) as error:
-        raise RecordmillError(
-            f"the worker on {socket.gethostname()} can't load what was planned ({error}): a class of your own, as of a "
-            "Source, must stand in a module that is installed there, not in the script that is run"
-        ) from error
-
-
-@dataclass(frozen=True)
-class Shared(Generic[_ArrayValue]):
-    """A value that lies in the build's folder; what travels is this. Nothing is loaded that has another digest."""
-
-    job_folder: SharedFolder
-    name: str
-    sha256: str
-    kind: type[_ArrayValue]
-
-    def load(self) -> _ArrayValue:
-        """The value, loaded once in each process.
-
-        Raises:
-            NotSharedError: it is not there.
-        """
-        value: _ArrayValue = _loaded(self)
-        return value
-
-    def read(self) -> _ArrayValue:
-        """The value, read anew, for what is used once: few of those that are loaded are kept.
-
-        Raises:
-            NotSharedError: it is not there.
-        """
-        value: _ArrayValue = _read(self)
+    def read(self) -> _Value:
+        """Reads the value anew, as `load` does, for what is used once: few of those that are loaded are kept."""
+        path = self.job_folder.run(SHARED, self.name)
+        try:
+            data = read_range(path)
+        except FileNotFoundError:
+            raise NotSharedError(path, self.job_folder.out) from None
+        if hashlib.sha256(data).hexdigest() != self.sha256:
+            raise DataError("is not what this build has written there", source=path)
+        try:
+            value: _Value = pickle.loads(data)
+        except (AttributeError, ModuleNotFoundError) as error:
+            raise RecordmillError(
+                f"the worker on {socket.gethostname()} can't load what was planned ({error}): a class of your own, as "
+                "of a Source, must stand in a module that is installed there, not in the script that is run"
+            ) from error
         return value
 
 
 @functools.lru_cache(maxsize=8)
 def _loaded(shared: Shared[Any]) -> Any:
-    return _read(shared)
+    return shared.read()
 
 
-def _read(shared: Shared[Any]) -> Any:
-    path = shared.job_folder.run(SHARED, shared.name)
-    try:
-        data = read_range(path).tobytes()
-    except FileNotFoundError:
-        raise NotSharedError(path, shared.job_folder.out) from None
-    if hashlib.sha256(data).hexdigest() != shared.sha256:
-        raise DataError("is not what this build has written there", source=path)
-    with np.lib.npyio.NpzFile(io.BytesIO(data), allow_pickle=False) as arrays:
-        return shared.kind.from_arrays(arrays, shared.job_folder)
-
-
-SharedPlan = Broadcast[BuildPlan]
+SharedPlan = Shared[BuildPlan]
 SentPlan = PlanReference | SharedPlan  # to stages of this process, or of others
 
 
@@ -260,17 +175,13 @@ def begin_build(plan: BuildPlan, job_folder: SharedFolder) -> SharedPlan:
 
 def share_plan(plan: BuildPlan, job_folder: SharedFolder) -> SharedPlan:
     """Puts the plan where workers load it."""
-    if not job_folder.is_remote:
-        job_folder.make_folders()
+    for name in () if job_folder.is_remote else (*PARTS, DATA, f"{DATA}/{INDEX_FOLDER}"):
+        folders.make_folder(job_folder.run(name), exist_ok=True)
     source = plan.source
     if is_dataclass(source) and "files" in {one.name for one in fields(source)}:  # else a user's own
-        rejects = TextTable.of(source.plan_rejects, _reject_text, _reject_of)
+        rejects = TextTable.of(source.plan_rejects, lambda reject: json.dumps(astuple(reject)), _reject_of)
         source = replace(source, files=source.files.for_other_hosts(), plan_rejects=rejects)
-    return job_folder.broadcast(plan.moved(folder=job_folder.run(), source=source))
-
-
-def _reject_text(reject: Reject) -> str:
-    return json.dumps(astuple(reject))
+    return job_folder.share("plan", plan.moved(folder=job_folder.run(), source=source))
 
 
 def _reject_of(text: str) -> Reject:

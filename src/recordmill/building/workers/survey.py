@@ -11,10 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from recordmill.base.progress import Progress
 from recordmill.building.cuts import Cuts, cut_shards, with_splitters
@@ -46,20 +44,6 @@ class ShardLayout:
     cuts: Cuts
     runs: Runs
     buckets: int
-
-    def to_arrays(self) -> Mapping[str, npt.NDArray[Any]]:
-        """What it is, for `Shared`."""
-        return {
-            "cuts": self.cuts.table,
-            "by": np.array(self.cuts.by),
-            "runs": self.runs,
-            "buckets": np.array(self.buckets),
-        }
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], job_folder: SharedFolder) -> ShardLayout:
-        """What `to_arrays` gave."""
-        return cls(Cuts(arrays["cuts"], str(arrays["by"])), arrays["runs"], int(arrays["buckets"]))
 
 
 @dataclass(frozen=True)

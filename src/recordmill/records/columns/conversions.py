@@ -79,9 +79,7 @@ class Decoding:
     def decode_lenient(
         self, data: Bytes, starts: Int64s, lengths: Int64s
     ) -> tuple[pa.RecordBatch, Int64s, list[BadRecord]]:  # fmt: skip
-        """Decodes, without an error for bad records; returns (the batch of the good ones, their rows, the bad ones in
-        order).
-        """
+        """Decodes as `decode` does; returns (the batch of the good records, their rows, the bad ones in order)."""
         batch, good, bad = decode_lenient(data, starts, lengths, self.stored)
         if not self.steps:
             return batch, good, bad
@@ -129,9 +127,7 @@ def typed(text: str) -> tuple[str, str, str, str | None] | None:
 
 
 def raw_step(text: str) -> DecodeRaw:
-    """Raises:
-    UsageError: it is not written as it must be.
-    """
+    """Parses `FEATURE=DTYPE[SHAPE]`; UsageError where it is not written so."""
     match = typed(text)
     if match is None or match[2] not in ITEM_BYTES:
         raise UsageError(
@@ -142,9 +138,7 @@ def raw_step(text: str) -> DecodeRaw:
 
 
 def reshape_step(text: str) -> Reshape:
-    """Raises:
-    UsageError: it is not written as it must be.
-    """
+    """Parses `FEATURE=[SHAPE]`; UsageError where it is not written so."""
     match = _SHAPED.fullmatch(text)
     if match is None:
         raise UsageError(f"{option('reshape', text)}: FEATURE=[SHAPE], as in boxes=[-1,4]")
@@ -172,8 +166,6 @@ def shape_of(text: str, given: str, anywhere: bool = False) -> tuple[int | None,
 
 
 def check_once(names: Sequence[str | None], what: str) -> None:
-    """Raises:
-    UsageError: a feature is named twice.
-    """
+    """Raises UsageError where a feature is named twice."""
     if twice := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"feature {twice[0]!r} is to be {what} twice")

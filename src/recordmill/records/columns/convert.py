@@ -97,9 +97,7 @@ def convert_column(steps: Sequence[ConversionStep], batch: pa.RecordBatch, schem
 
 @dataclass(frozen=True)
 class DecodeRaw:
-    """Bytes that are the memory of an array, row-major:
-    dtype one of ITEM_BYTES, shape with None for a first dimension that varies.
-    """
+    """Bytes that are an array's memory, row-major: dtype of ITEM_BYTES; None: a first dimension that varies."""
 
     feature: str
     dtype: str
@@ -277,9 +275,7 @@ class Reshape:
 
 @dataclass(frozen=True)
 class Pad:
-    """A list of any length to one of `length` items, filled up with value;
-    a longer one is a bad record or, with cut, loses its end.
-    """
+    """Fills a list up to `length` items; a longer one is a bad record or, with cut, loses its end."""
 
     feature: str
     length: int
@@ -290,8 +286,7 @@ class Pad:
         if feature.ragged_rank > 1:
             raise UsageError(
                 f"{option('pad_or_cut' if self.cut else 'pad', feature.name)}: it is {feature.describe()}, lists of "
-                "lists, "
-                "which have no one length"
+                "lists, which have no one length"
             )
         self._fill(feature)
         return replace(feature, shape=(self.length, *feature.shape[1:]), per_step=False)
@@ -358,9 +353,7 @@ def _as_ragged(feature: Feature) -> Feature:
 
 
 def as_list(column: pa.Array, feature: Feature) -> tuple[pa.Array, Feature]:
-    """Returns a feature of a fixed shape as a list along its first dimension, a scalar as a list of one; a variable
-    list as it is.
-    """
+    """Returns a column of a fixed shape as lists along its first dimension (a scalar: of one), lists as they are."""
     out, present = _as_ragged(feature), _present(column)
     if out == feature:
         return column, feature
@@ -370,9 +363,7 @@ def as_list(column: pa.Array, feature: Feature) -> tuple[pa.Array, Feature]:
 
 
 def build_steps(flat: pa.Array, counts: Int64s, present: Bools, out: Feature) -> pa.Array:
-    """Returns the column of `out`: flat holds the values of the rows that are there, counts [rows] how many items each
-    has along a variable dimension.
-    """
+    """Returns the column of `out`: flat, the values of the rows that are there; counts: [rows] items of each."""
     flat = flat.cast(value_type(out))
     if not out.ragged_rank:
         if not present.all():

@@ -45,9 +45,7 @@ _OTHER_WORK_BYTES = 12
 
 @dataclass(frozen=True)
 class DecodeImages:
-    """height, width: of the output, None where each image keeps its own. resize: bring every image to that size;
-    without, another size is a fault.
-    """
+    """height, width: of the output, None: each image's own. resize: to that size, else another one is a fault."""
 
     feature: str
     height: int | None

@@ -52,9 +52,7 @@ def numpy_dtype(feature: Feature) -> np.dtype[Any]:
 
 
 def take_apart(column: pa.Array | pa.ChunkedArray, feature: Feature) -> Parts:
-    """Returns the flat arrays of a column of the feature's Arrow type (or one with 32-bit offsets, or a variable list
-    for a nullable tensor).
-    """
+    """Returns the flat arrays of a column of the feature's Arrow type, 32-bit offsets and variable lists included."""
     array = _one_array(column)
     valid = None if feature.required else _valid(array)
     splits: list[Int64s] = []

@@ -163,9 +163,7 @@ def located_size(column: AssembledColumn) -> tuple[int, int]:
 
 
 def assemble(layout: ColumnLayout, columns: Sequence[AssembledColumn]) -> pa.Array:
-    """The Arrow array of a feature from the columns of its storages; what does not fit is noted in the first column's
-    bad.
-    """
+    """Returns a feature's array of the columns of its storages; what does not fit is noted in the first one's bad."""
     column = columns[0]
     if layout.step is not None:
         return _steps(layout.step, column)
@@ -244,9 +242,7 @@ def _steps(step: ColumnLayout, column: AssembledColumn) -> pa.Array:
 
 
 def _values(layout: ColumnLayout, column: AssembledColumn, length: int | None) -> tuple[pa.Array, RowSplits]:
-    """The flat values and their splits; with a length, that many per row, zeros for a null (which is marked if the
-    feature is a scalar).
-    """
+    """Returns flat values and splits; with a length so many per row, zeros for a null (marked in a scalar's)."""
     if layout.raw:
         return _raw(layout, column, length)
     if column.mode == native.ONE_BYTES:

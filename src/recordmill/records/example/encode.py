@@ -103,9 +103,7 @@ def _head(key: bytes, kind: str, data_bytes: int) -> bytes:
 
 
 def _padded(heads: Sequence[bytes]) -> npt.NDArray[np.uint8]:
-    """Byte strings one after the other, each with the same room,
-    so that copying whole chunks reads nobody else's memory.
-    """
+    """Returns byte strings with the same room each, so that copying whole chunks stays within their memory."""
     room = (max(map(len, heads)) // _CHUNK_BYTES + 1) * _CHUNK_BYTES
     return np.frombuffer(b"".join(head.ljust(room, b"\0") for head in heads), np.uint8)
 

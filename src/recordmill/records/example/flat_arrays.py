@@ -123,9 +123,7 @@ class _Walk:
         return Flat(storage, self.rows, np.diff(self._levels[level + 1][1]), self.valid, splits)
 
     def _enter_list(self) -> Int64s:
-        """Go into a variable list; gives its splits, which begin at 0 (only the part in use is looked at, whatever it
-        is a slice of).
-        """
+        """Goes into a variable list, of which the part in use alone is looked at; gives its splits, from 0 on."""
         offsets = _offsets(self.items)
         first, last = int(offsets[0]), int(offsets[-1])
         if first != 0:
@@ -148,9 +146,7 @@ class _Walk:
         return np.arange(self.rows + 1, dtype=np.int64) * self.per_row if self.splits is None else self.splits
 
     def _first_valid_owner(self, items: Int64s) -> tuple[int, int] | None:
-        """Returns (row, item) of the first of these items whose row is not null; what a null row holds is nobody's
-        business.
-        """
+        """Returns (row, item) of the first of these items that is of no null row, whose items may be anything."""
         owners = (
             items // max(self.per_row, 1)
             if self.splits is None

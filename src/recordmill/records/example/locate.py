@@ -125,9 +125,7 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class BadRecord:
-    """A record that can't be decoded: its row in the call,
-    the feature it fails on ("" if it is no Example at all), and the reason.
-    """
+    """A record that can't be decoded: its row in the call, the feature ("": it is no Example) and the reason."""
 
     row: int
     feature: str

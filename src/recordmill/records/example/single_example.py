@@ -106,15 +106,11 @@ def parse_example(data: bytes, schema: Schema | None = None) -> dict[str, Any]:
         form = plain_form(data, EXAMPLE_PARTS)
         if form is None:
             raise DataError(reason_of(UNUSUAL))
-        return _parse_plain(form.data)
+        entries = example_class().FromString(form.data).features.feature
+        return {name: _values_of(entries[name]) for name in sorted(entries)}
     array = np.frombuffer(data, np.uint8)
     batch = decode(array, np.zeros(1, np.int64), np.array([len(array)], np.int64), schema)
-    return {feature.name: _value(batch.column(i), feature) for i, feature in enumerate(schema)}
-
-
-def _parse_plain(record: bytes) -> dict[str, Any]:
-    entries = example_class().FromString(record).features.feature
-    return {name: _values_of(entries[name]) for name in sorted(entries)}
+    return {feature.name: _unpack(batch.column(i)[0], feature, feature.shape) for i, feature in enumerate(schema)}
 
 
 def _values_of(feature: Any) -> npt.NDArray[Any] | list[bytes] | None:
@@ -125,11 +121,6 @@ def _values_of(feature: Any) -> npt.NDArray[Any] | list[bytes] | None:
     return (
         list(values) if kind == LIST_NAMES[BYTES] else np.array(values, "<f4" if kind == LIST_NAMES[FLOAT] else "<i8")
     )
-
-
-def _value(column: pa.Array, feature: Feature) -> Any:
-    """The one value of a column of one row."""
-    return _unpack(column[0], feature, feature.shape) if column[0].is_valid else None
 
 
 def _unpack(scalar: pa.Scalar, feature: Feature, shape: tuple[int | None, ...]) -> Any:

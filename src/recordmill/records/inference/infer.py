@@ -221,8 +221,7 @@ class Inference:
             more = f" (and {len(conflicts) - 1} more features)" if len(conflicts) > 1 else ""
             raise DataError(
                 f"no schema fits all records: {conflicts[0]}{more}; a schema ({option('schema', 'FILE')}) says which "
-                "is "
-                "meant, and the other records are bad ones"
+                "is meant, and the other records are bad ones"
             )
         counted = {self.feature_name(*key): counts for key, counts in self.features.items()}
         nested = {} if self.sequences else _nested(counted)
@@ -261,9 +260,7 @@ def _where(place: FeatureLocation) -> str:
 
 
 def _nested(counted: Mapping[str, FeatureCounts]) -> dict[str, list[str]]:
-    """Names of nested lists and their parts, the values first, where all parts stand in the same number of records and
-    the lengths add up.
-    """
+    """Returns names of nested lists to their parts, values first, where records and lengths of all parts agree."""
     found = {}
     for key, flat in counted.items():
         name, slash, part = key.rpartition("/")
@@ -365,9 +362,7 @@ def _misnamed(data: Bytes, start: int, length: int, place: FeatureLocation) -> s
 def _count(
     data: Bytes, starts: Int64s, lengths: Int64s, first_record: int, table: Int64s, counts: npt.NDArray[Any]
 ) -> tuple[npt.NDArray[np.uint8], Int64s] | None:
-    """(status, parts) of each record (see native.count_names), None if the names are too many. Unusual ones are counted
-    in their plain form.
-    """
+    """Returns (status, parts) as native.count_names, of unusual records in plain form; None: too many names."""
     status, parts = np.full(len(starts), locate.UNREAD, np.uint8), np.zeros(len(starts), np.int64)
     left = native.count_names(data, starts, lengths, first_record, table, counts, status, parts)
     for message in (EXAMPLE_PARTS, SEQUENCE_PARTS):

@@ -134,7 +134,10 @@ def plain_form(record: bytes, parts: int) -> PlainForm | None:
         message = _messages()[parts - 1].FromString(record)
     except DecodeError:
         return None
-    entries = len(message.features.feature) if parts == EXAMPLE_PARTS else _entries(message)
+    if parts == EXAMPLE_PARTS:
+        entries = len(message.features.feature)
+    else:
+        entries = len(message.context.feature) + len(message.feature_lists.feature_list)
     for _, part in message.ListFields():
         part.DiscardUnknownFields()
     with_unknown = message.ByteSize()  # an UnknownFieldSet would take 25 times the bytes of the record
@@ -149,9 +152,7 @@ def _has_too_many(record: bytes) -> bool:
 
 
 def _count_fields(data: bytes, at: int, stop: int, depth: int) -> int:
-    """Counts the fields that lie `depth` messages deep, up to a little more than _MOST_ENTRIES. Groups are looked into
-    as if their fields stood around them.
-    """
+    """Counts fields `depth` messages deep, up to a little above _MOST_ENTRIES; groups' fields as if around them."""
     found = 0
     while at < stop and found <= _MOST_ENTRIES:
         found += not depth
@@ -177,10 +178,6 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 128:
             break
     return value, at
-
-
-def _entries(message: Any) -> int:
-    return len(message.context.feature) + len(message.feature_lists.feature_list)
 
 
 def join_records(records: Sequence[bytes]) -> tuple[Bytes, Int64s, Int64s]:

@@ -127,20 +127,6 @@ def _is_header(head: bytes) -> bool:
         return False
 
 
-def dtype_name(number: int) -> str:
-    """The dtype of the proto's number.
-
-    Raises:
-        DataError: strings, complex numbers, quantized types.
-    """
-    try:
-        return TENSOR_DTYPES[number]
-    except KeyError:
-        raise DataError(
-            f"a tensor of {_OTHERS.get(number, f'DataType {number}')}, which can't be a column of numbers"
-        ) from None
-
-
 def first_header(payload: bytes) -> tuple[str, tuple[int, ...]]:
     """The dtype and the shape of one TensorProto.
 
@@ -150,7 +136,10 @@ def first_header(payload: bytes) -> tuple[str, tuple[int, ...]]:
     found = read_headers(np.frombuffer(payload, np.uint8), np.array([0, len(payload)], np.int64))
     if found.status[0] == BROKEN:
         raise DataError("no TensorProto")
-    return dtype_name(int(found.dtype[0])), tuple(found.dims[0, : found.rank[0]].tolist())
+    if (number := int(found.dtype[0])) not in TENSOR_DTYPES:  # strings, complex numbers, quantized types
+        what = _OTHERS.get(number, f"DataType {number}")
+        raise DataError(f"a tensor of {what}, which can't be a column of numbers")
+    return TENSOR_DTYPES[number], tuple(found.dims[0, : found.rank[0]].tolist())
 
 
 def typed_values(payload: bytes, dtype: str, size: int) -> bytes:

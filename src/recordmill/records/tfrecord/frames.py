@@ -76,9 +76,7 @@ def try_scan(
     final: bool,
     check: bool = True,
 ) -> tuple[Frames, int, DataError | None]:
-    """Scans as `scan` does, but returns the fault after the last good frame as a value, so that the good ones are not
-    lost.
-    """
+    """Scans as `scan` does, but returns the fault after the last good frame, so that these are not lost."""
     data = np.ascontiguousarray(data)
     scan = native.FrameScan(max_record_bytes=max_record_bytes, final=final, check=check, code=native.MORE)
     parts: list[tuple[Int64s, Int64s, npt.NDArray[np.uint32]]] = []

@@ -19,17 +19,13 @@ MEMBER_BYTES = 1 << 20
 
 
 class MemberCutter:
-    """Contiguous frames in, of any number at a time;
-    runs of whole frames of at most member_bytes out, or of one larger frame.
-    """
+    """Cuts contiguous frames into runs of whole frames of at most member_bytes, or of one larger frame."""
 
     def __init__(self, member_bytes: int = MEMBER_BYTES) -> None:
         self._member_bytes, self._held, self._held_bytes = member_bytes, [np.empty(0, np.uint8)], 0
 
     def add(self, frames: Frames) -> Iterator[Bytes]:
-        """Yields the members that are complete now: those after which another frame has come that they have no room
-        for.
-        """
+        """Yields the members that are complete: those that have no room for a frame that has come."""
         if len(frames) == 0:
             return
         first, last = int(frames.starts[0]), int(frames.starts[-1] + frames.lengths[-1]) + FRAME_BYTES
@@ -84,7 +80,5 @@ class MemberWriter:
 
     @property
     def table(self) -> tuple[Int64s, Int64s]:
-        """int64 [members] each: the first byte of every member in the file,
-        and the first byte that it holds of the uncompressed shard.
-        """
+        """The first byte of each member in the file, and in the uncompressed shard; int64 [members] each."""
         return np.array(self._compressed[:-1], np.int64), np.array(self._uncompressed[:-1], np.int64)

@@ -51,9 +51,7 @@ class Gap:
 
 
 def frame_bytes(rest: Bytes) -> int:
-    """Returns the bytes of the frame that begins with rest, or of its header while not even that is there; the header
-    has been checked.
-    """
+    """Returns the bytes of the frame, whose header was checked, that rest begins with; of a header at least."""
     if len(rest) < HEADER_BYTES:
         return HEADER_BYTES
     return int.from_bytes(rest[:8].tobytes(), "little") + FRAME_BYTES
@@ -76,17 +74,13 @@ def resume_after_damage(
 
 
 def with_skipped(reason: str, kind: str, size_bytes: int) -> str:
-    """Returns the reason of a gap, and how many bytes it took to find the next frame, unless the damaged one's end is
-    known.
-    """
+    """Returns the reason of a gap, with the bytes to the next frame unless the damaged one's end is known."""
     return f"{reason}; skipped {size_bytes} bytes" if kind != DATA_GAP and size_bytes > 0 else reason
 
 
 @dataclass(frozen=True)
 class FrameBatch(Frames):
-    """Consecutive frames of a file: the number of the first record, and the byte offset of data[0],
-    in the uncompressed file.
-    """
+    """Consecutive frames of a file: the first record's number and data[0]'s offset, uncompressed."""
 
     first_record: int
     first_offset: int
@@ -174,9 +168,7 @@ def _parts(stream: Stream, search: _Search, batch_bytes: int) -> Iterator[FrameB
 
 
 class _Search:
-    """State of the search for frames in a stream: how far it is, and the gap that is open there, if there is one. If
-    not lenient, the first fault is raised.
-    """
+    """State of a search for frames: how far it is, and its open gap; if not lenient, the first fault is raised."""
 
     def __init__(
         self, source: str, max_record_bytes: int, check: bool, compression: str, *, lenient: bool = False

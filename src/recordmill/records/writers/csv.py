@@ -16,7 +16,7 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.records.writers.outputs import OutputWriter, WriterSettings
 from recordmill.schemas.arrow import value_type
-from recordmill.schemas.feature import Feature, Schema
+from recordmill.schemas.feature import Schema
 from recordmill.storage.files import create_file
 
 
@@ -27,7 +27,7 @@ class CsvWriter(OutputWriter):
         check_csv(schema)
         self.rows = 0
         self._file = create_file(path)
-        self._arrow = pa.schema([(feature.name, _csv_type(feature)) for feature in schema])
+        self._arrow = pa.schema([(f.name, pa.float32() if f.dtype == "float16" else value_type(f)) for f in schema])
         self._writer = pyarrow.csv.CSVWriter(self._file, self._arrow)
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -78,7 +78,3 @@ def _beyond_years(column: pa.Array) -> int | None:
     times = column.cast(pa.int64())
     beyond = pc.or_(pc.less(times, first), pc.greater_equal(times, end))
     return int(pc.index(beyond, True).as_py()) if pc.any(beyond).as_py() else None
-
-
-def _csv_type(feature: Feature) -> pa.DataType:
-    return pa.float32() if feature.dtype == "float16" else value_type(feature)

@@ -78,9 +78,7 @@ def says_split(said: str, split: str) -> bool:
 
 
 def _split_folder(folders: list[str], split: str) -> int | None:
-    """Returns which folder says the split, as `sources.common.layout` finds it: the outermost, and whole names before
-    words in names.
-    """
+    """Returns which folder says the split as `sources.common.layout` does: whole names first, then the outermost."""
     for says in (lambda part: SPLIT_WORDS.get(part.lower(), part if part == split else None), split_of):
         for at, part in enumerate(folders):
             if (found := says(part)) is not None:
@@ -114,9 +112,7 @@ def another_name(name: str, number: int, attempt: int) -> str | None:
 
 
 def extension_of(head: bytes, is_text: bool) -> str:
-    """Returns the extension for content whose first HEAD_BYTES bytes these are: that of the image it is, `txt` for
-    text, else `bin`.
-    """
+    """Returns the extension for content that begins so: that of its kind of image, `txt` for text, else `bin`."""
     image = sniff_image(head[:IMAGE_HEAD_BYTES])
     return _IMAGES[image] if image is not None else "txt" if is_text else "bin"
 

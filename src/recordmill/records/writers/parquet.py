@@ -145,9 +145,7 @@ def open_parquet(path: Path, schema: Schema, settings: WriterSettings) -> Parque
 def parquet_column_bytes(
     batches: Sequence[pa.RecordBatch], schema: Schema, own: ParquetWriteOptions | None
 ) -> list[int]:
-    """Returns the bytes that each column takes once it is encoded and compressed: the batches are written to memory for
-    it.
-    """
+    """Returns the bytes of each column encoded and compressed, for which the batches are written to memory."""
     sink = pa.BufferOutputStream()
     writer = ParquetWriter(sink, schema, own)
     for batch in batches:

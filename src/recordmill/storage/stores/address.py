@@ -52,6 +52,13 @@ class Address(NamedTuple):
         key = key.strip("/")
         return cls(f"{scheme}://{bucket}", unquote(key) if scheme in WEB else key)
 
+    @classmethod
+    def of(cls, uri: str) -> Address:
+        """The address that a URI is, which `input_path` or `output_path` gave."""
+        address = cls.parse(uri)
+        assert address is not None, uri
+        return address
+
 
 def local_path(path: str | os.PathLike[str]) -> str:
     """The path as text; UsageError for an empty one, and for a URI, since only local files are served. Every path that

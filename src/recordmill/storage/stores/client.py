@@ -15,12 +15,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from recordmill.base.errors import UsageError
 from recordmill.storage.stores.address import HADOOP, Address
 from recordmill.storage.stores.hadoop import Hadoop, HadoopError
 from recordmill.storage.stores.protocol import Answer, Connection, ObjectInfo
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
 
 LIST_PAGE_OBJECTS = 1000  # objects that a store lists in an answer
 DEFAULT_REQUESTS = 64  # by default
@@ -46,69 +49,50 @@ _Result = TypeVar("_Result")
 
 
 class Bucket:
-    """See `Connection`; store: obstore's."""
+    """See `Connection`; store: obstore's, whose methods it calls."""
 
     most_named_bytes: int | None = 5 << 30  # 5 GiB: what stores copy by one request
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
     def head(self, key: str) -> ObjectInfo:
-        import obstore
-
-        return obstore.head(self._store, key)
+        return self._store.head(key)
 
     def try_range(self, key: str) -> None:
-        import obstore
-
-        obstore.get_range(self._store, key, start=0, end=1)
+        self._store.get_range(key, start=0, end=1)
 
     def get(self, key: str, span: tuple[int, int] | None = None) -> Answer:
-        import obstore
-
-        return obstore.get(self._store, key, options=None if span is None else {"range": span})
+        return self._store.get(key, options=None if span is None else {"range": span})
 
     def pages(self, key: str, after: str = "") -> Iterator[Sequence[ObjectInfo]]:
-        import obstore
-
-        return obstore.list(self._store, key or None, offset=after or None, chunk_size=LIST_PAGE_OBJECTS)
+        return self._store.list(key or None, offset=after or None, chunk_size=LIST_PAGE_OBJECTS)
 
     def names(self, key: str) -> list[str]:
-        import obstore
-
-        found = obstore.list_with_delimiter(self._store, key or None)
+        found = self._store.list_with_delimiter(key or None)
         return [*found["common_prefixes"], *(about["path"] for about in found["objects"])]
 
     def put(self, key: str, data: bytes) -> None:
-        import obstore
-
-        obstore.put(self._store, key, data, use_multipart=False)
+        self._store.put(key, data, use_multipart=False)
 
     def create(self, key: str, data: bytes) -> bool:
-        import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         try:
-            obstore.put(self._store, key, data, mode="create", use_multipart=False)
+            self._store.put(key, data, mode="create", use_multipart=False)
         except (AlreadyExistsError, PreconditionError):
             return False
         return True
 
     def upload(self, key: str, data: str | Iterator[bytes], part_bytes: int, at_once: int) -> None:
-        import obstore
-
         source = Path(data) if isinstance(data, str) else data
-        obstore.put(self._store, key, source, chunk_size=part_bytes, max_concurrency=at_once)
+        self._store.put(key, source, chunk_size=part_bytes, max_concurrency=at_once)
 
     def delete(self, keys: Sequence[str], root: str) -> None:
-        import obstore
-
-        obstore.delete(self._store, list(keys))
+        self._store.delete(list(keys))
 
     def name(self, key: str, new: str) -> None:
-        import obstore
-
-        obstore.copy(self._store, key, new)
+        self._store.copy(key, new)
 
 
 class Limit:
@@ -170,11 +154,9 @@ def ask(address: Address, request: Callable[[Connection], _Result]) -> _Result:
         raise store_error(error, address) from None  # its own text may hold what was sent
 
 
-def pages(address: Address) -> Iterator[ObjectInfo]:
-    """What the store says of each object below the address, asked for page by page; a page that does not come whole is
-    asked for again.
-    """
-    last = ""
+def pages(address: Address) -> Iterator[tuple[str, ObjectInfo]]:
+    """Yields (name there, what the store says) of objects below the address; a page that fails is asked for anew."""
+    last, prefix = "", f"{address.key}/" if address.key else ""
     found: Iterator[Sequence[ObjectInfo]] | None = None
 
     def next_page(client: Connection) -> Sequence[ObjectInfo] | None:
@@ -188,7 +170,9 @@ def pages(address: Address) -> Iterator[ObjectInfo]:
             raise
 
     while page := ask_for_list(address, next_page):
-        yield from page
+        for about in page:
+            if about["path"].startswith(prefix):
+                yield about["path"][len(prefix) :], about
         last = page[-1]["path"]
 
 

@@ -105,7 +105,7 @@ class ObjectStorage:
             sum(about.size_bytes for about in store_settings.files.values()) <= store_settings.most_bytes * 0.8
         )  # and their headers
         for path, about in store_settings.files.items() if store_settings.folder else ():
-            address = _address(path)
+            address = Address.of(path)
             self._caches[address.uri] = cache, fits
             self.requests.suppose(address, about)
 
@@ -125,19 +125,19 @@ class ObjectStorage:
         return self._blocks.within(memory_bytes // 8)
 
     def stat(self, path: str) -> Stat:
-        address = _address(path)
+        address = Address.of(path)
         _check_named(address)
         return self.requests.stat(address)
 
     def last_seen(self, path: str) -> Stat:
-        return self.requests.last_seen(_address(path)) or self.stat(path)
+        return self.requests.last_seen(Address.of(path)) or self.stat(path)
 
     def open(self, path: str) -> ObjectReader:
-        return ObjectReader(self, _address(path))
+        return ObjectReader(self, Address.of(path))
 
     def whole(self, path: str, most_bytes: int) -> bytes:
         """The object as it is now, by one request where it is small; DataError if it has more bytes than that."""
-        address = _address(path)
+        address = Address.of(path)
         _check_named(address)
 
         def read(client: Connection) -> tuple[int, bytes]:
@@ -175,7 +175,7 @@ class ObjectStorage:
 
     def is_file(self, path: str) -> bool:
         try:
-            return bool(_address(path).key) and self.stat(path) is not None
+            return bool(Address.of(path).key) and self.stat(path) is not None
         except FileNotFoundError:
             return False
 
@@ -186,30 +186,27 @@ class ObjectStorage:
             return False
 
     def names(self, folder: str) -> list[str]:
-        address = _address(folder)
+        address = Address.of(folder)
         _check_listable(address)
         keys = names(address)
         return sorted({key.rstrip("/").rpartition("/")[2] for key in keys if key.strip("/") != address.key})
 
     def below(self, folder: str) -> Iterator[tuple[str, Stat]]:
         """(name relative to the folder, state) of all objects below it, as the store lists them, a page at a time."""
-        address = _address(folder)
+        address = Address.of(folder)
         _check_listable(address)
-        prefix = f"{address.key}/" if address.key else ""
-        for about in pages(address):
-            if (name := about["path"][len(prefix) :]) and about["path"].startswith(prefix):
+        for name, about in pages(address):
+            if name:
                 yield name, self.requests.see(Address(address.root, about["path"]), about)
 
     @property
     def most_expected(self) -> int:
-        """How many objects may be asked for before they are read: as many as there may be requests, and as half of the
-        blocks that are kept.
-        """
+        """The number of objects to ask for ahead: as many as there may be requests, and as half of the blocks kept."""
         return min(REQUEST_LIMIT.most, max(self._blocks.most_bytes // (2 * STORE_BLOCK_BYTES), 1))
 
     def expect(self, path: str, about: Stat) -> None:
         """The object is about to be read from its start: have it asked for."""
-        address = _address(path)
+        address = Address.of(path)
         if about.size_bytes:
             self._begin(address, about, 0)
 
@@ -219,7 +216,7 @@ class ObjectStorage:
 
         Raises, then: OSError, and ReplacedError where the object has another content.
         """
-        address = _address(path)
+        address = Address.of(path)
         if self.is_cached(address):
             return lambda: self._filled(address, about, into, start)
         return self.requests.begin(address, about, [(start, into)])
@@ -236,7 +233,7 @@ class ObjectStorage:
         Raises:
             DataError: The object ends before that.
         """
-        address = _address(path)
+        address = Address.of(path)
         runs: list[tuple[int, int, list[tuple[int, Bytes]]]] = []  # (start, stop, ranges)
         for start, into in sorted((one for one in ranges if len(one[1])), key=lambda one: one[0]):
             stop = start + len(into)
@@ -278,9 +275,7 @@ class ObjectStorage:
                     self._begin(address, about, ahead)
             key = (_key(address, about), number)
             block = self._blocks.get(key, partial(self._block, address, about, number))
-            at = number * STORE_BLOCK_BYTES
-            low, high = max(start, at), min(stop, at + len(block))
-            into[low - start : high - start] = block[low - at : high - at]
+            _place(block, number, into, start)
 
     def is_cached(self, address: Address, whole: bool = False) -> bool:
         """Whether the object's blocks are kept on a disk; whole: and all of those that are read with it fit there."""
@@ -288,26 +283,18 @@ class ObjectStorage:
         return cache is not None and (cache[1] or not whole)
 
     def read_cached(self, address: Address, about: Stat, into: Bytes, start: int) -> None:
-        """Fill the array, all of which the object has, by blocks of which some are on a disk; the others are asked for
-        at once.
-        """
-        stop = start + len(into)
-
-        def place(number: int, block: Bytes) -> None:
-            at = number * STORE_BLOCK_BYTES
-            low, high = max(start, at), min(stop, at + len(block))
-            into[low - start : high - start] = block[low - at : high - at]
+        """Fills the array, within the object, by blocks of which some are on a disk; others are asked for at once."""
 
         def fetch(number: int) -> None:
-            place(number, self._fetched(address, about, number))
+            _place(self._fetched(address, about, number), number, into, start)
 
         waiting = []
-        for number in range(start // STORE_BLOCK_BYTES, -(-stop // STORE_BLOCK_BYTES)):
+        for number in range(start // STORE_BLOCK_BYTES, -(-(start + len(into)) // STORE_BLOCK_BYTES)):
             block = self._from_disk(address, about, number)
             if block is None:
                 waiting.append(self.requests.submit(fetch, number))
             else:
-                place(number, block)
+                _place(block, number, into, start)
         wait_for(waiting)
 
     def _begin(self, address: Address, about: Stat, number: int) -> None:
@@ -335,10 +322,11 @@ class ObjectStorage:
         return block
 
 
-def _address(path: str) -> Address:
-    address = Address.parse(path)
-    assert address is not None, path
-    return address
+def _place(block: Bytes, number: int, into: Bytes, start: int) -> None:
+    """Copies what of the block of that number lies in the object from `start` on as far as the array goes."""
+    at = number * STORE_BLOCK_BYTES
+    low, high = max(start, at), min(start + len(into), at + len(block))
+    into[low - start : high - start] = block[low - at : high - at]
 
 
 def _key(address: Address, about: Stat) -> tuple[str, Stat]:

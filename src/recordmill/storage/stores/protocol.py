@@ -57,9 +57,7 @@ class FileStorage(Protocol):
         """The file, to be read."""
 
     def map(self, path: str) -> Bytes:
-        """The whole file as a read-only array that takes no memory of the process's own; an empty one for an empty
-        file.
-        """
+        """Maps the whole file: a read-only array that takes no memory of the process's own, empty of an empty file."""
 
     def exists(self, path: str) -> bool:
         """Whether something is there: a file or a folder."""
@@ -108,9 +106,7 @@ class Connection(Protocol):
         """The object, or its bytes [start, stop)."""
 
     def pages(self, key: str, after: str = "") -> Iterator[Sequence[ObjectInfo]]:
-        """All objects below that name, some at a time; others whose names begin so may be among them. after: those
-        behind that key alone, in the store's order.
-        """
+        """Yields all objects below that name, and others that begin so, some at a time; after: only what follows it."""
 
     def names(self, key: str) -> list[str]:
         """Keys of what is in the folder: objects and folders, which may end in a slash."""

@@ -42,13 +42,13 @@ def put_objects(root: str, objects: Mapping[str, bytes]) -> None:
 
 def put_object(uri: str, data: bytes) -> None:
     """Make or replace a small object."""
-    address = _address(uri)
+    address = Address.of(uri)
     ask(address, lambda client: client.put(address.key, data))
 
 
 def upload(path: str, uri: str, size_bytes: int) -> None:
     """Make an object of a file of this machine."""
-    address, part_bytes = _address(uri), max(UPLOAD_PART_BYTES, -(-size_bytes // MOST_PARTS))
+    address, part_bytes = Address.of(uri), max(UPLOAD_PART_BYTES, -(-size_bytes // MOST_PARTS))
     with REQUEST_LIMIT.slots(min(AT_ONCE, -(-size_bytes // part_bytes) or 1)) as at_once:
         ask(address, lambda client: client.upload(address.key, path, part_bytes, at_once))
 
@@ -93,15 +93,12 @@ def copy_object(source: str, target: str, size_bytes: int) -> None:
     Raises:
         OSError: it is larger than what stores copy by one request.
     """
-    old, new = Address.parse(source), Address.parse(target)
-    assert old is not None
-    assert new is not None
+    old, new = Address.of(source), Address.of(target)
     assert old.root == new.root, (source, target)
     most = client(new).most_named_bytes
     if most is None or size_bytes <= most:
         ask(new, lambda client: client.name(old.key, new.key))
         return
-
     what = f"of {size_bytes:,} bytes is more than stores copy ({most:,}): make smaller shards"
     raise OSError(errno.EFBIG, what, target)
 
@@ -112,7 +109,7 @@ def put_object_if_absent(uri: str, data: bytes) -> bool:
     Raises:
         OSError: the put failed, or its result can't be known; nothing may be concluded from it.
     """
-    address = _address(uri)
+    address = Address.of(uri)
     connection = client(address)
     try:
         with REQUEST_LIMIT.slots():
@@ -126,10 +123,8 @@ def put_object_if_absent(uri: str, data: bytes) -> bool:
 
 
 def keeps_what_is_there(uri: str, data: bytes) -> bool:
-    """Whether the store heeds the condition of such a put: asked by one for an object that is there, of its own
-    content.
-    """
-    address = _address(uri)
+    """Returns whether the store heeds the condition of such a put; asked by one for an object of its own there."""
+    address = Address.of(uri)
     return not ask(address, lambda client: client.create(address.key, data))
 
 
@@ -141,10 +136,8 @@ def _content(address: Address) -> bytes | None:
 
 
 def remove_objects(root: str, keys: Sequence[str]) -> None:
-    """Remove objects below a folder by their names there, in that order, many by one request where the store does that;
-    those that are gone already are no error.
-    """
-    address = _address(root)
+    """Removes objects below a folder by their names, in that order; those that are gone already are no error."""
+    address = Address.of(root)
 
     def delete(paths: Sequence[str]) -> None:
         ask(address, lambda client: client.delete(paths, address.key))
@@ -162,14 +155,5 @@ def remove_objects(root: str, keys: Sequence[str]) -> None:
 
 def listed_objects(folder: str) -> Iterator[Listed]:
     """The objects below a folder, as the store has them now."""
-    address = _address(folder)
-    prefix = f"{address.key}/" if address.key else ""
-    for about in pages(address):
-        if about["path"].startswith(prefix):
-            yield Listed(about["path"][len(prefix) :], about["size"], about["last_modified"].timestamp())
-
-
-def _address(uri: str) -> Address:
-    address = Address.parse(uri)
-    assert address is not None, uri
-    return address
+    for name, about in pages(Address.of(folder)):
+        yield Listed(name, about["size"], about["last_modified"].timestamp())
