@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from recordmill.base.errors import UsageError
+from recordmill.exporting.publish import begin_publication
 from recordmill.shards.dead_runs import clean_dead, machine, temporary_run_name
 from recordmill.shards.run import RunFolder
 
@@ -60,19 +62,16 @@ def test_a_link_in_a_dead_run_goes_and_what_it_links_to_stays(victim: Path, out:
     assert whole(victim)
 
 
-def test_a_read_s_intent_names_no_other_folder(victim: Path, out: Path) -> None:
-    from recordmill.exporting.publish import begin_publication
-
+def test_the_summary_of_a_dead_read_names_no_other_folder(victim: Path, out: Path) -> None:
     for names in (["../victim"], ["rejects/../../victim"], [str(victim)]):
-        run = dead_run(out)
-        (run / "commit.json").write_text(json.dumps({"names": names}))
-        (run / "read.json").write_text(json.dumps({"fingerprint": "0" * 64}))
-        (run / "accounts").mkdir()
-        (run / "accounts" / "a.json").write_text("{}")
-        begin_publication(out, False).close()
-        assert whole(victim)
-        assert run.exists()  # a read could go on in it
-        shutil.rmtree(run)
+        for name in ("data/_read.json", "replaced.json"):
+            run = dead_run(out)
+            (run / "data" / "_read.json").write_text('{"files": []}')
+            (run / name).write_text(json.dumps({"files": names}))
+            with pytest.raises(UsageError, match="not what a read writes"):
+                begin_publication(out, False)
+            assert whole(victim)
+            shutil.rmtree(run)
 
 
 def test_a_start_that_was_killed_leaves_nothing_for_good(out: Path) -> None:

@@ -22,12 +22,12 @@ from typing import Annotated, Any, TypedDict
 
 from recordmill.base.errors import DataError
 from recordmill.exporting.job import JobAccount, OutputAccount, output_name, rejects_name
-from recordmill.exporting.plan import Job, ReadPlan, sizes_of
+from recordmill.exporting.plan import RESULT_REJECTS, Job, ReadPlan, sizes_of
 from recordmill.shards.dead_runs import READ_NOTE_NAME
 from recordmill.shards.pieces import PieceTable
 from recordmill.shards.run import RunFolder
 from recordmill.storage.files import atomic_write, stat, sync_file, write_all
-from recordmill.storage.folders import inode, is_folder, make_folder, names_if_there, paths_in, remove
+from recordmill.storage.folders import inode, is_folder, make_folder, names_if_there, paths_in, remove, rename
 from recordmill.storage.json_fields import Count, convert, load_as, matches, parse, read_bounded
 from recordmill.storage.walk import RUN_PREFIX
 
@@ -175,6 +175,8 @@ def go_on(folder: RunFolder, plan: ReadPlan, *, engine: bool = False) -> tuple[R
     if taken is None:
         return folder, Finished.begin(folder.path, mark)
     try:
+        if is_folder(taken.data / RESULT_REJECTS):  # it was killed when its result was complete
+            rename(taken.data / RESULT_REJECTS, taken.rejects)
         finished = Finished(taken.path / ACCOUNTS_FOLDER) if engine else _checked(taken, plan)
     except BaseException:
         taken.release()  # what is finished there stays

@@ -18,8 +18,7 @@ from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.threads import both
 from recordmill.exporting.job import FINISHED, Keeping, OutputAccount, Publication
-from recordmill.exporting.plan import ReadPlan, read_peak_bytes
-from recordmill.exporting.publish import RESULT_REJECTS
+from recordmill.exporting.plan import RESULT_REJECTS, ReadPlan, read_peak_bytes
 from recordmill.exporting.resume import Finished, is_resumable
 from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.shards.dead_runs import READ_NOTE_NAME

@@ -24,7 +24,7 @@ from recordmill.shards.manifest import Manifest, generations, load
 from recordmill.storage.folders import exists, has_name, is_link, names_in, paths_in, remove, remove_empty
 from recordmill.storage.json_fields import convert, parse, read_bounded, show
 from recordmill.storage.locks import LockFile, locked
-from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX
+from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX, SUMMARY_NAME
 
 LEASE_SEC = 900  # a run that was not heard of for 15 minutes is dead
 LOCK_NAME = "lock"
@@ -111,8 +111,16 @@ def other_host(run: Path) -> str:
 
 
 def run_folders(out: Path) -> list[Path]:
-    """The folders of runs in OUT, also of those that were killed when they began."""
-    return [*paths_in(out, f".{RUN_PREFIX}*"), *paths_in(out, f"{RUN_PREFIX}*")]
+    """The folders of runs in OUT, also of those that were killed when they began; not of reads that only lack their
+    last step, which the next read takes.
+    """
+    found = [*paths_in(out, f".{RUN_PREFIX}*"), *paths_in(out, f"{RUN_PREFIX}*")]
+    return [path for path in found if not is_placing(path)]
+
+
+def is_placing(run: Path) -> bool:
+    """Returns True if the run holds a whole result of a read, which is to be moved into OUT, and OUT holds none."""
+    return exists(run / "data" / SUMMARY_NAME) and not exists(run.parent / SUMMARY_NAME)
 
 
 def clean_dead(out: Path, keep: Callable[[Path], bool] | None = None) -> list[str]:

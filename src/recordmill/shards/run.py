@@ -178,7 +178,7 @@ class RunFolder(Run):
 
     def __init__(self, out: Path, identifier: str, lock: LockFile | None, made: Sequence[Path] = ()) -> None:
         super().__init__(out, identifier)
-        self._lock, self._made = lock, made
+        self._lock, self.made = lock, made
         self._kept_alive = contextlib.ExitStack()
 
     @classmethod
@@ -383,13 +383,13 @@ class RunFolder(Run):
                     dead_runs.remove_run(self.path)
             self._unlock()
         with contextlib.suppress(OSError):
-            for made in self._made:
+            for made in self.made:
                 remove_empty(made)
 
     def release(self) -> None:
         """Let go of the folder and leave it there, as a dead one."""
         self._unlock()
-        self._made = ()
+        self.made = ()
 
     def _unlock(self) -> None:
         self._kept_alive.close()
