@@ -311,7 +311,7 @@ def run_jobs(
             output=plan.options.output,
             threads=threads,
             progress=progress,
-            keeping=publication.keeping,
+            keep=publication.keep,
         )
         if finished is not None:
             finished.save(plan, job, folder.data, account)

@@ -11,7 +11,7 @@ import pytest
 
 from recordmill.base.errors import UsageError
 from recordmill.exporting.publish import begin_publication
-from recordmill.shards.dead_runs import clean_dead, machine, temporary_run_name
+from recordmill.shards.dead_runs import clean_dead, machine
 from recordmill.shards.run import RunFolder
 
 
@@ -75,15 +75,16 @@ def test_the_summary_of_a_dead_read_names_no_other_folder(victim: Path, out: Pat
 
 
 def test_a_start_that_was_killed_leaves_nothing_for_good(out: Path) -> None:
-    """Between its mkdir and its lock, and with the lock but before its name."""
-    (out / temporary_run_name("a")).mkdir()
-    dead_run(out, temporary_run_name("b"))
-    (out / (unsigned := temporary_run_name("d"))).mkdir()
-    (out / unsigned / "lock").touch()
-    elsewhere = ".".join([*temporary_run_name("c").split(".")[:-2], "00000000", "tmp"])
-    (out / elsewhere).mkdir()
+    """Behind its mkdir, and before its lock says whose it is."""
+    (out / "_run-a").mkdir()
+    (out / "_run-b").mkdir()
+    (out / "_run-b" / "lock").touch()
+    (out / "_run-mine").mkdir()
+    (out / "_run-mine" / "thesis.tex").touch()
     RunFolder.create(out).close()
-    assert os.listdir(out) == [elsewhere]  # another machine's may be alive
+    assert sorted(os.listdir(out)) == ["_run-b", "_run-mine"]  # another machine's may be alive
+    os.utime(out / "_run-b" / "lock", (1, 1))
+    assert clean_dead(out) == ["_run-b"]
 
 
 def test_several_processes_hold_a_run_and_the_last_one_removes_it(out: Path) -> None:

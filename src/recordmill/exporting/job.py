@@ -71,26 +71,15 @@ class JobAccount:
         return OutputAccount(*names, self.read, self.written, rejected, self.filtered, tuple(self.notes))
 
 
-@dataclass(frozen=True)
-class Keeping:
-    """What becomes of outputs. is_durable: they are to outlast a loss of power. finished: is told of each one, its path
-    and its name, when it is whole.
-    """
-
-    is_durable: bool = True
-    finished: Callable[[Path, str], None] = lambda path, name: None
-
-
-FINISHED = Keeping()
+def _nothing(path: Path, name: str) -> None:
+    pass
 
 
 class Publication(Protocol):
     """Where the outputs of a read go, and the one step that makes them its result."""
 
-    @property
-    def keeping(self) -> Keeping:
-        """What becomes of those that are made on this machine."""
-        return FINISHED
+    def keep(self, path: Path, name: str) -> None:
+        """Is told of each output that this machine has made, when it is whole."""
 
     @property
     def is_complete(self) -> bool:
@@ -175,7 +164,7 @@ def run_job(
     output: Output,
     threads: int,
     progress: Progress,
-    keeping: Keeping = FINISHED,
+    keep: Callable[[Path, str], None] = _nothing,
 ) -> OutputAccount:
     """Read the job's records and write its output into data, its rejects into a file of their own.
 
@@ -200,7 +189,7 @@ def run_job(
 
     name = output_name(job, output)
     try:
-        writer = write_output(data / name, good(), output, plan, job.split, attempt, keeping)
+        writer = write_output(data / name, good(), output, plan, job.split, attempt, keep)
     finally:
         rejected = reject_writer.close()
     if rejected.files:
@@ -222,7 +211,7 @@ def write_output(
     plan: ReadPlan,
     split: str,
     attempt: str,
-    keeping: Keeping = FINISHED,
+    keep: Callable[[Path, str], None] = _nothing,
 ) -> OutputWriter:
     """Write all batches to path, under another name until it is whole; gives the writer, which is closed."""
     temporary = path.with_name(f".{path.name}.{attempt}.tmp")
@@ -232,7 +221,7 @@ def write_output(
         for batch in batches:
             writer.write(batch)
         writer.close()
-        if keeping.is_durable and not output.is_durable:
+        if not output.is_durable:
             for written in paths_in(temporary) if is_folder(temporary) else [temporary]:
                 sync_file(written)
     except BaseException:
@@ -242,7 +231,7 @@ def write_output(
     if is_folder(path):
         remove_tree(path)
     rename(temporary, path)
-    keeping.finished(path, path.name)
+    keep(path, path.name)
     return writer
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.threads import both
-from recordmill.exporting.job import FINISHED, Keeping, OutputAccount, Publication
+from recordmill.exporting.job import OutputAccount, Publication
 from recordmill.exporting.plan import RESULT_REJECTS, ReadPlan, read_peak_bytes
 from recordmill.exporting.resume import Finished, is_resumable
 from recordmill.records.columns.decode_images import DecodeImages
@@ -56,27 +56,21 @@ class Uploads:
         self.finished = finished
         self._there: dict[str, int] = {}  # objects that an earlier process of this read has put, and their sizes
         self._under_way: dict[str, Future[None]] = {}
-        self._may_be_there, self._files = finished is not None, dict[str, str]()
 
     def __enter__(self) -> Uploads:
         if self.finished is not None:
             self._there = self._left_there({account.output for account in self.finished.kept.values()})
-        self._own = ThreadPoolExecutor(1, thread_name_prefix="recordmill-run")
-        self._begun: Future[Any] = self._own.submit(self.run.__enter__)
-        self._tidied = self._own.submit(self.run.remove_dead)
+        self.run.__enter__()
         self._pool = ThreadPoolExecutor(max(self._at_once, 1), thread_name_prefix="recordmill-upload")
         return self
 
     def put(self, path: Path, name: str) -> None:
         """Starts to upload the output of that name, which is whole, from that path while others are made."""
         if self._at_once and is_file(path):
-            self._may_be_there = True
             key = f"{self.data}/{name}"
-            self._under_way[key] = self._pool.submit(self._put, str(path), f"{self.out}/{key}")
-
-    def _put(self, path: str, uri: str) -> None:
-        self._begun.result()  # the lease is there before any object
-        upload(path, uri, stat(path).size_bytes)
+            self._under_way[key] = self._pool.submit(
+                lambda: upload(str(path), f"{self.out}/{key}", stat(str(path)).size_bytes)
+            )
 
     def _left_there(self, outputs: Set[str]) -> dict[str, int]:
         """The objects of outputs that are kept, with their sizes; all others that an earlier process of this read has
@@ -95,19 +89,16 @@ class Uploads:
             OSError: a request failed, several times. RecordmillError: an object is not there, or not as long as its
                 file.
         """
-        self._begun.result()
-        self._may_be_there = True
         folder, data = self.folder, self.data
         names = [name for name in names_in(folder.data) if not name.startswith(".")]
         found = [name for name in names_in(folder.rejects) if not name.startswith(".")]
         made = {name: path for name, path in files_below(folder.data).items() if not name.startswith(".")}
         rejects = [f"{RESULT_REJECTS}/{folder.id}.{name}" for name in found]
-        self._files = {f"{data}/{name}": path for name, path in made.items()}
-        self._files |= {key: str(folder.rejects / name) for key, name in zip(rejects, found, strict=True)}
-        left = {key: path for key, path in self._files.items() if not self._is_put(key, path)}
-        upload_all(self.out, left, self._memory_bytes)
-        self._tidied.result()
-        check_uploaded(self.out, self._files)
+        files = {f"{data}/{name}": path for name, path in made.items()}
+        files |= {key: str(folder.rejects / name) for key, name in zip(rejects, found, strict=True)}
+        left = {key: path for key, path in files.items() if not self._is_put(key, path)}
+        both(lambda: upload_all(self.out, left, self._memory_bytes), self.run.remove_dead)
+        check_uploaded(self.out, files)
         return [f"{data}/{name}" for name in names], rejects
 
     def _is_put(self, key: str, path: str) -> bool:
@@ -128,12 +119,8 @@ class Uploads:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._pool.shutdown(cancel_futures=True)
-        self._tidied.cancel()
-        self._own.shutdown()
-        if self._begun.exception() is None:
-            if self._may_be_there:
-                self.run.discard()
-            self.run.__exit__(kind, error, trace)
+        self.run.discard()
+        self.run.__exit__(kind, error, trace)
 
 
 def uploads_of(
@@ -193,11 +180,9 @@ class StorePublication(Publication):
     base: int
     uploads: Uploads | None = None
 
-    @property
-    def keeping(self) -> Keeping:
-        if self.uploads is None:
-            return FINISHED
-        return Keeping(is_durable=self.uploads.finished is not None, finished=self.uploads.put)
+    def keep(self, path: Path, name: str) -> None:
+        if self.uploads is not None:
+            self.uploads.put(path, name)
 
     @property
     def is_complete(self) -> bool:

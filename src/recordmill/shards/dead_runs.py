@@ -10,7 +10,6 @@ LEASE_SEC is dead.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import socket
 import time
@@ -63,10 +62,9 @@ def claim(path: Path) -> DeadRun | None:
         return None
     try:
         lock = LockFile.open(path / LOCK_NAME)
-    except FileNotFoundError:  # none to judge by: what a removal leaves last, or a start that was killed
+    except FileNotFoundError:  # what a start makes first, and a removal leaves last
         with contextlib.suppress(OSError):
-            if _is_made_here(path.name) or not (path.name.startswith(".") or names_in(path)):
-                return DeadRun(path, None)
+            return None if names_in(path) else DeadRun(path, None)
         return None
     except OSError:
         _log.warning("%s is no folder of a run; it was left alone", path)
@@ -82,12 +80,8 @@ def _is_dead(path: Path, lock: LockFile) -> bool:
     owner = _owner(lock)
     # Where it doesn't tell, or after a restart, the lock only excludes those who would claim the folder as well.
     lock.take()
-    if not owner and _is_made_here(path.name):  # a start that was killed before it wrote whose it is
-        return True
-    is_leased = exists(path / JOB_NAME) or (owner.get("leased") is True and owner.get("boot") == machine()["boot"])
-    if _is_of_here(owner) and not is_leased:
-        return True
-    return time.time() - lock.changed > LEASE_SEC
+    is_leased = owner.get("leased") is True or exists(path / JOB_NAME)
+    return (_is_of_here(owner) and not is_leased) or time.time() - lock.changed > LEASE_SEC
 
 
 def _owner(lock: LockFile) -> Mapping[str, Any]:
@@ -111,11 +105,8 @@ def other_host(run: Path) -> str:
 
 
 def run_folders(out: Path) -> list[Path]:
-    """The folders of runs in OUT, also of those that were killed when they began; not of reads that only lack their
-    last step, which the next read takes.
-    """
-    found = [*paths_in(out, f".{RUN_PREFIX}*"), *paths_in(out, f"{RUN_PREFIX}*")]
-    return [path for path in found if not is_placing(path)]
+    """The folders of runs in OUT, but of reads that only lack their last step, which the next read takes."""
+    return [path for path in paths_in(out, f"{RUN_PREFIX}*") if not is_placing(path)]
 
 
 def is_placing(run: Path) -> bool:
@@ -202,20 +193,6 @@ def remove_run(path: Path) -> None:
         for name in sorted(names_in(path), key=lambda name: last.get(name, 1)):
             remove(path / name)
         remove_empty(path)
-
-
-def temporary_run_name(identifier: str) -> str:
-    """The name of a run's folder while it is made, which says on which machine: a start there finds it again."""
-    return f".{RUN_PREFIX}{identifier}.{_machine_tag()}.tmp"
-
-
-def _is_made_here(name: str) -> bool:
-    """Whether a folder without a lock is what a start on this machine left: starts and cleaners exclude each other."""
-    return name.startswith(f".{RUN_PREFIX}") and name.endswith(f".{_machine_tag()}.tmp")
-
-
-def _machine_tag() -> str:
-    return hashlib.sha256(machine()["host"].encode("utf-8", "surrogateescape")).hexdigest()[:8]
 
 
 def machine() -> dict[str, str]:

@@ -9,16 +9,14 @@ and nothing needs to be undone before a commit is repeated.
 A lease is a file of the run's folder that is written anew, or on a disk gets a new time, every RENEW_SEC by whoever
 works for the run, its driver or its workers. What follows where it isn't, `dead_runs` says.
 
-A run on a disk is created locked, so that a later one can prove it dead and clean it. The lock is `flock` on a file
-that names host and boot, and is the lease; the kernel drops it with its process. Whoever works with the run holds it
-shared: several processes may, where an engine starts a step more than once. The last to let go removes the folder, by
-descriptor.
+On a disk the lease is also a lock, `flock` on a file that names host and boot, which the kernel drops with its process:
+so a later run can prove it dead at once. Whoever works with the run holds it shared: several processes may, where an
+engine starts a step more than once. The last to let go removes the folder.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import logging
 import os
@@ -45,7 +43,6 @@ from recordmill.storage.folders import (
     make_folder,
     names_if_there,
     paths_in,
-    remove,
     remove_empty,
     rename,
 )
@@ -54,7 +51,6 @@ from recordmill.storage.walk import DATA_PREFIX, MANIFESTS, RUN_PREFIX
 
 RENEW_SEC = 30  # a run is dead after LEASE_SEC
 _PARTS = ("data", "runs", "rejects", "spool")
-_JOINING = 20  # attempts at a folder that others remove at the same time
 
 _log = logging.getLogger(__name__)
 _renewed: dict[tuple[str, str], float] = {}  # (OUT, id) of a run: when this process renewed its lease last
@@ -176,9 +172,10 @@ class RunFolder(Run):
 
     out: Path
 
-    def __init__(self, out: Path, identifier: str, lock: LockFile | None, made: Sequence[Path] = ()) -> None:
+    def __init__(self, out: Path, identifier: str, made: Sequence[Path] = ()) -> None:
         super().__init__(out, identifier)
-        self._lock, self.made = lock, made
+        self._lock: LockFile | None = None
+        self.made = made  # OUT, and the folders above it, as far as this run has made them
         self._kept_alive = contextlib.ExitStack()
 
     @classmethod
@@ -204,10 +201,13 @@ class RunFolder(Run):
             UsageError: OUT can't be made, is not a folder, or can't be written to.
         """
         path = Path(out)
-        folder = cls(path, identifier or uuid.uuid4().hex[:12], None, _make_out(path))
+        folder = cls(path, identifier or uuid.uuid4().hex[:12], _make_out(path))
         try:
             dead_runs.clean_dead(path, keep)
-            folder._hold(index, leased)
+            with locked(path):  # under which nobody takes a folder without a lock for dead
+                folder._hold(create=True, leased=leased)
+                for name in (*_PARTS, "data/index") if index else _PARTS:
+                    make_folder(folder.path / name, exist_ok=True)
             folder._kept_alive.enter_context(folder.alive())
         except OSError as error:
             folder.close()
@@ -217,44 +217,25 @@ class RunFolder(Run):
             raise
         return folder
 
-    def _hold(self, index: bool, leased: bool) -> None:
-        for _ in range(_JOINING):
-            if self._make(index, leased) or self._join():
-                return
-        raise OSError(errno.EBUSY, "others keep removing the run's folder")
-
-    def _make(self, index: bool, leased: bool) -> bool:
-        """Makes the folder under another name, locks it, and only then gives it its own, so that nobody finds it
-        unlocked; False if the run has one.
-        """
-        making = self.out / dead_runs.temporary_run_name(self.id)
-        with locked(self.out):  # under which others may take an unlocked one for dead
-            remove(making)  # of a start that was killed
+    def _hold(self, *, create: bool = False, leased: bool = False) -> bool:
+        """Holds the run's folder, which it makes if need be, together with others; False if there is none."""
+        path = self.path / dead_runs.LOCK_NAME
+        while True:
             try:
-                for name in (*_PARTS, "data/index") if index else _PARTS:
-                    make_folder(making / name, parents=True)
-                self._lock = LockFile.create(making / dead_runs.LOCK_NAME)
-                self._lock.share()
-                self._own(self._lock, leased)
-                rename(making, self.path)
-            except BaseException as error:
-                self._unlock()
-                remove(making)
-                if isinstance(error, OSError) and error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
-                    return False
-                raise
-        return True
-
-    def _join(self) -> bool:
-        """Holds the folder that the run has; False if it is gone meanwhile."""
-        with contextlib.suppress(FileNotFoundError):
-            lock = LockFile.open(self.path / dead_runs.LOCK_NAME)
+                if create:
+                    make_folder(self.path, exist_ok=True)
+                lock = LockFile.open(path, create=create)
+            except FileNotFoundError:
+                if create:  # others have just removed it
+                    continue
+                return False
             lock.share()
-            if lock.is_at(self.path / dead_runs.LOCK_NAME):
+            if lock.is_at(path):
                 self._lock = lock
+                if not lock.read(1):
+                    self._own(lock, leased)
                 return True
             lock.close()
-        return False
 
     @staticmethod
     def _own(lock: LockFile, leased: bool = False) -> None:
@@ -268,7 +249,8 @@ class RunFolder(Run):
         """
         if (dead := dead_runs.claim(path)) is None or dead.lock is None:
             return None
-        folder = cls(path.parent, path.name.removeprefix(RUN_PREFIX), dead.lock)
+        folder = cls.attach(path)
+        folder._lock = dead.lock
         folder._own(dead.lock)
         folder._kept_alive.enter_context(folder.alive())
         return folder
@@ -276,14 +258,14 @@ class RunFolder(Run):
     @classmethod
     def join(cls, path: Path) -> RunFolder | None:
         """Holds the folder of a run that other processes of it hold, too; None if it is gone."""
-        folder = cls(path.parent, path.name.removeprefix(RUN_PREFIX), None)
-        return folder if folder._join() else None
+        folder = cls.attach(path)
+        return folder if folder._hold() else None
 
     @classmethod
     def attach(cls, path: str | os.PathLike[str]) -> RunFolder:
         """The folder of a run that another process or another part of this one holds; closing it is theirs."""
         folder = Path(path)
-        return cls(folder.parent, folder.name.removeprefix(RUN_PREFIX), None)
+        return cls(folder.parent, folder.name.removeprefix(RUN_PREFIX))
 
     @property
     def path(self) -> Path:
@@ -332,15 +314,7 @@ class RunFolder(Run):
         sync_folder(self.out)
 
     def commit(self, name: str, data: bytes, is_whole: Callable[[], bool] = lambda: True) -> bool:
-        """See `Run.commit`. It stands, too, where the disk failed behind that, as at the last sync. Nobody can take the
-        run for dead meanwhile; False where somebody has.
-        """
-        held = None
-        with contextlib.suppress(OSError):  # a worker may see OUT by a mount that knows no locks
-            if self._lock is None:
-                held = self.join(self.path)
-            if held is None and not (self._lock is not None and self.is_owned):
-                return False
+        """See `Run.commit`. It stands, too, where the disk failed behind that, as at the last sync."""
         path = self.out / name
         try:
             make_folder(path.parent, exist_ok=True)
@@ -351,9 +325,6 @@ class RunFolder(Run):
                 self.has_committed = read_range(str(path)).tobytes() == data
             if not self.has_committed:
                 raise
-        finally:
-            if held is not None:
-                held.release()
         return self.has_committed
 
     def discard(self) -> bool:
@@ -442,8 +413,4 @@ def check_out(out: str | os.PathLike[str], overwrite: bool) -> int:
 
 
 def _is_ours(name: str) -> bool:
-    return (
-        name in (MANIFESTS, "rejects")
-        or is_derived(name)
-        or name.startswith((RUN_PREFIX, f".{RUN_PREFIX}", DATA_PREFIX))
-    )
+    return name in (MANIFESTS, "rejects") or is_derived(name) or name.startswith((RUN_PREFIX, DATA_PREFIX))

@@ -2,10 +2,8 @@
 whose lease has run out, and which results reads committed; and `clean`, which is for any OUT.
 
 Where nothing was put into the run's folder for LEASE_SEC, by the store's own clock, the run is dead: its objects, which
-nothing committed names, may be removed. Who removes them first puts a tombstone there, and looks then whether the run
-has committed; who commits looks behind that whether there is one: so of a put that took longer than a lease, and a
-removal, at least one knows of the other. The tombstone goes last, so that a removal that is stopped is taken up by the
-next.
+nothing committed names, may be removed, its lease last, so that the next takes up a removal that is stopped. Who
+commits looks before that whether its lease is there, and behind that whether all is that it names.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from typing import Annotated, TypedDict
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
-from recordmill.base.threads import both, thread_map
+from recordmill.base.threads import thread_map
 from recordmill.shards.dead_runs import (
     LEASE_SEC,
     claimed,
@@ -47,13 +45,13 @@ from recordmill.storage.files import (
     put_object,
     remove_objects,
 )
-from recordmill.storage.folders import files_below, is_folder, join, names_if_there, paths_in, private_folder
+from recordmill.storage.folders import exists, files_below, is_folder, join, names_if_there, paths_in, private_folder
 from recordmill.storage.json_fields import load_as, matches
 from recordmill.storage.walk import DATA_PREFIX, RESULTS, RUN_PREFIX
 
 __all__ = ["LEASE_SEC", "StoreRun", "clean", "results", "run_at", "work_folder"]
 
-LEASE, TOMBSTONE = "lease.json", "removed.json"
+LEASE = "lease.json"
 _AT_ONCE = 4  # requests that say what there is
 _REMOVED, _REMOVED_AT_ONCE = 1_000, 32  # objects that are removed one after the other, while others do so with others
 _NUMBER = re.compile(r"([0-9]{8})\.json")
@@ -153,26 +151,18 @@ class StoreRun(Run):
     @property
     def is_owned(self) -> bool:
         """Whether nobody has taken this run for dead."""
-        names = {item.name for item in listed_objects(f"{self.out}/{self.folder_name}")}
-        return LEASE in names and TOMBSTONE not in names
+        return exists(f"{self.out}/{self._lease}")
 
     def commit(self, name: str, data: bytes, is_whole: Callable[[], bool]) -> bool:
         """See `Run.commit`. Where it can't be known, nothing is removed, and the lease is left to run out."""
         self._is_open = True
-        committed = put_if_absent(f"{self.out}/{name}", data)
-        if committed and not self._stands(is_whole):
-            remove_objects(self.out, [name])
-            committed = False
-        self._is_open, self.has_committed = False, committed
-        return committed
-
-    def _stands(self, is_whole: Callable[[], bool]) -> bool:
-        """Whether what was put names what is there, and stays there."""
-        folder = f"{self.out}/{self.folder_name}"
+        committed = stands = put_if_absent(f"{self.out}/{name}", data)
         with contextlib.suppress(OSError):  # it was put, all the same
-            whole, left = both(is_whole, lambda: [item.name for item in listed_objects(folder)])
-            return whole and TOMBSTONE not in left
-        return True
+            stands = committed and is_whole()
+        if committed and not stands:
+            remove_objects(self.out, [name])
+        self._is_open, self.has_committed = False, stands
+        return stands
 
     def release(self) -> None:
         """Leave all as it is, as a dead run leaves it."""
@@ -218,13 +208,9 @@ class StoreRun(Run):
 
     def remove(self, dead: Mapping[str, Sequence[str]]) -> None:
         """Remove what `left_by_dead` has found, but what was committed since."""
-        stones = [f"{name}/{TOMBSTONE}" for name in dead]
-        for _ in thread_map(lambda stone: put_object(f"{self.out}/{stone}", b"{}"), stones, _AT_ONCE):
-            pass
         kept = self._committed_by_all()
         for name, left in dead.items():
-            own = (one for one in left if data_of(name) not in kept or one.startswith(f"{name}/"))
-            _remove(self.out, [*(one for one in own if one not in stones), f"{name}/{TOMBSTONE}"])
+            _remove(self.out, [one for one in left if data_of(name) not in kept or one.startswith(f"{name}/")])
 
     def _committed_by_all(self) -> set[str]:
         """The folders of data that something committed names."""
@@ -240,11 +226,9 @@ class StoreRun(Run):
                 runs.setdefault(name, []).append(item.name)
                 seen[name] = max(seen.get(name, item.changed_sec), item.changed_sec)
         now = seen.pop(self.folder_name, 0.0)  # unless somebody took this one for dead: then nothing can be told
-        silent = {name: now - changed for name, changed in seen.items()}
-        buried = {name for name in silent if f"{name}/{TOMBSTONE}" in runs[name]}
-        dead = {name for name in silent if silent[name] > LEASE_SEC} | buried
+        dead = {name for name, changed in seen.items() if now - changed > LEASE_SEC}
         kept = self._committed_by_all() if dead else set()
-        return {name: [*self._of(name, kept), *runs[name]] for name in sorted(dead)}
+        return {name: [*self._of(name, kept), *_lease_last(runs[name])] for name in sorted(dead)}
 
     def _of(self, name: str, kept: set[str]) -> list[str]:
         return [] if data_of(name) in kept else objects_of(self.out, data_of(name))
@@ -252,7 +236,7 @@ class StoreRun(Run):
 
 def run_at(out: str, identifier: str) -> Run:
     """A run that another process or another part of this one holds, at an OUT of a disk or a store."""
-    return StoreRun(out, identifier) if is_remote(out) else RunFolder(Path(out), identifier, None)
+    return StoreRun(out, identifier) if is_remote(out) else RunFolder(Path(out), identifier)
 
 
 def _remove(out: str, left: Sequence[str]) -> None:

@@ -20,14 +20,9 @@ class LockFile:
         self._descriptor = descriptor
 
     @classmethod
-    def create(cls, path: Path) -> LockFile:
-        """Makes a new one; FileExistsError if the name is taken."""
-        return cls(os.open(path, _OPEN | os.O_CREAT | os.O_EXCL, 0o666))
-
-    @classmethod
-    def open(cls, path: Path) -> LockFile:
-        """Opens one that is there; nothing waits for a pipe. OSError if it is a link."""
-        return cls(os.open(path, _OPEN | os.O_NONBLOCK))
+    def open(cls, path: Path, *, create: bool = False) -> LockFile:
+        """Opens it, or makes it; nothing waits for a pipe. OSError if it is a link."""
+        return cls(os.open(path, _OPEN | os.O_NONBLOCK | (os.O_CREAT if create else 0), 0o666))
 
     def share(self) -> None:
         """Holds it together with others, as soon as nobody holds it alone."""
