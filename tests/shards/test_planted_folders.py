@@ -87,33 +87,17 @@ def test_a_start_that_was_killed_leaves_nothing_for_good(out: Path) -> None:
     assert clean_dead(out) == ["_run-b"]
 
 
-def test_several_processes_hold_a_run_and_the_last_one_removes_it(out: Path) -> None:
-    first = RunFolder.create(out, "abc")
-    (first.data / "shard").write_bytes(b"x")
-    second = RunFolder.create(out, "abc")
-    third = RunFolder.join(first.path)
-    assert third is not None
-    for holder in (second, first):
-        holder.close()
-        assert (third.data / "shard").read_bytes() == b"x"
-        assert clean_dead(out) == []
-        assert RunFolder.take_over(third.path) is None
-    third.close()
-    assert os.listdir(out) == []
-    assert RunFolder.join(first.path) is None
-
-
 def test_a_lease_holds_a_run_between_two_processes(out: Path) -> None:
-    folder = RunFolder.create(out, "abc", leased=True)
+    folder = RunFolder.create(out, leased=True)
     path = folder.path
     folder.release()
     assert clean_dead(out) == []
     os.utime(path / "lock", (1, 1))
-    assert clean_dead(out) == ["_run-abc"]
+    assert clean_dead(out) == [path.name]
 
 
 def test_a_folder_of_its_name_that_another_made_is_not_removed(out: Path) -> None:
-    folder = RunFolder.create(out, "abc")
+    folder = RunFolder.create(out)
     folder.path.rename(out / "moved")
     (folder.path / "data").mkdir(parents=True)
     folder.close()

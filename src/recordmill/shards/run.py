@@ -10,8 +10,7 @@ A lease is a file of the run's folder that is written anew, or on a disk gets a 
 works for the run, its driver or its workers. What follows where it isn't, `dead_runs` says.
 
 On a disk the lease is also a lock, `flock` on a file that names host and boot, which the kernel drops with its process:
-so a later run can prove it dead at once. Whoever works with the run holds it shared: several processes may, where an
-engine starts a step more than once. The last to let go removes the folder.
+so a later run can prove it dead at once.
 """
 
 from __future__ import annotations
@@ -182,17 +181,14 @@ class RunFolder(Run):
     def create(
         cls,
         out: str | os.PathLike[str],
-        identifier: str | None = None,
         keep: Callable[[Path], bool] | None = None,
         index: bool = True,
         leased: bool = False,
     ) -> RunFolder:
-        """Make OUT if need be and the locked folder in it, after dead ones were cleaned; where the run has one already,
-        hold that.
+        """Make OUT if need be and the locked folder in it, after dead ones were cleaned.
 
         Args:
             out: The folder.
-            identifier: A name for the run, where repeated attempts must not make several; by default a new one.
             keep: Which dead folders are left alone.
             index: Whether data is to have the folder that indexes of shards stand in.
             leased: Whether the run may go on while no process of this machine holds it.
@@ -201,13 +197,14 @@ class RunFolder(Run):
             UsageError: OUT can't be made, is not a folder, or can't be written to.
         """
         path = Path(out)
-        folder = cls(path, identifier or uuid.uuid4().hex[:12], _make_out(path))
+        folder = cls(path, uuid.uuid4().hex[:12], _make_out(path))
         try:
             dead_runs.clean_dead(path, keep)
             with locked(path):  # under which nobody takes a folder without a lock for dead
-                folder._hold(create=True, leased=leased)
+                make_folder(folder.path)
+                folder._own(LockFile.open(folder.path / dead_runs.LOCK_NAME, create=True), leased)
                 for name in (*_PARTS, "data/index") if index else _PARTS:
-                    make_folder(folder.path / name, exist_ok=True)
+                    make_folder(folder.path / name)
             folder._kept_alive.enter_context(folder.alive())
         except OSError as error:
             folder.close()
@@ -217,29 +214,10 @@ class RunFolder(Run):
             raise
         return folder
 
-    def _hold(self, *, create: bool = False, leased: bool = False) -> bool:
-        """Holds the run's folder, which it makes if need be, together with others; False if there is none."""
-        path = self.path / dead_runs.LOCK_NAME
-        while True:
-            try:
-                if create:
-                    make_folder(self.path, exist_ok=True)
-                lock = LockFile.open(path, create=create)
-            except FileNotFoundError:
-                if create:  # others have just removed it
-                    continue
-                return False
-            lock.share()
-            if lock.is_at(path):
-                self._lock = lock
-                if not lock.read(1):
-                    self._own(lock, leased)
-                return True
-            lock.close()
-
-    @staticmethod
-    def _own(lock: LockFile, leased: bool = False) -> None:
-        """Writes into the lock whose it is, over what stood there, in one step."""
+    def _own(self, lock: LockFile, leased: bool = False) -> None:
+        """Holds the lock, and writes into it whose it is, over what stood there, in one step."""
+        self._lock = lock
+        lock.take(wait=True)  # for who only looks
         lock.write(json.dumps({**dead_runs.machine(), "pid": os.getpid(), "leased": leased}).encode())
 
     @classmethod
@@ -250,16 +228,9 @@ class RunFolder(Run):
         if (dead := dead_runs.claim(path)) is None or dead.lock is None:
             return None
         folder = cls.attach(path)
-        folder._lock = dead.lock
         folder._own(dead.lock)
         folder._kept_alive.enter_context(folder.alive())
         return folder
-
-    @classmethod
-    def join(cls, path: Path) -> RunFolder | None:
-        """Holds the folder of a run that other processes of it hold, too; None if it is gone."""
-        folder = cls.attach(path)
-        return folder if folder._hold() else None
 
     @classmethod
     def attach(cls, path: str | os.PathLike[str]) -> RunFolder:
@@ -339,7 +310,7 @@ class RunFolder(Run):
 
     def close(self) -> None:
         """Remove the folder, shards that were not committed, and OUT and the folders above it as far as this run made
-        them and they stayed empty; nothing if it was released, or if others hold it, too. Whoever stops it meanwhile is
+        them and they stayed empty; nothing if it was released. Whoever stops it meanwhile is
         heard behind that.
         """
         with interrupted_later():
@@ -348,9 +319,7 @@ class RunFolder(Run):
     def _remove_all(self) -> None:
         if self._lock is not None:
             with contextlib.suppress(OSError, DataError):
-                is_mine = self._lock.is_at(self.path / dead_runs.LOCK_NAME)
-                self._lock.take()
-                if is_mine and self.discard():
+                if self._lock.is_at(self.path / dead_runs.LOCK_NAME) and self.discard():
                     dead_runs.remove_run(self.path)
             self._unlock()
         with contextlib.suppress(OSError):
