@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,13 +19,13 @@ from typing import Annotated, Any, TypedDict
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.threads import interrupted_later
-from recordmill.exporting.job import OutputAccount, Publication
+from recordmill.exporting.job import OutputAccount, Publication, summary_text
 from recordmill.exporting.plan import RESULT_REJECTS
 from recordmill.exporting.resume import is_resumable
 from recordmill.shards.dead_runs import claimed, is_placing, remove_run
 from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run import RunFolder
-from recordmill.storage.files import atomic_write, local_path, sync_file, sync_folder, write_all
+from recordmill.storage.files import local_path, put_bytes, sync_file, sync_folder
 from recordmill.storage.folders import (
     exchange,
     exists,
@@ -107,31 +106,26 @@ class OnDisk(Publication):
     def publish(
         self, summary: Mapping[str, Any], results: Sequence[OutputAccount]
     ) -> tuple[Path | str, tuple[Path | str, ...]]:
-        names = _publish(self.folder, summary, self.overwrite)
-        return self.folder.out, tuple(self.folder.out / name for name in names if name.startswith(f"{RESULT_REJECTS}/"))
-
-
-def _publish(folder: RunFolder, summary: Mapping[str, Any], overwrite: bool) -> list[str]:
-    """Publish everything in the run's data folder; gives the names, which the summary lists as `files`."""
-    out = folder.out
-    with locked(out), interrupted_later():
-        _finish(out)
-        old = _files_of(out / SUMMARY_NAME)
-        if old is not None and not overwrite:
-            raise RecordmillError(
-                f"{out}: another read wrote its result there while this one ran; nothing of this one was kept"
-            )
-        names = _complete(folder, summary)
-        own = {SUMMARY_NAME, folder.folder_name, *(name.split("/")[0] for name in old or ())}
-        is_replaceable = (old is not None or folder.made) and own.issuperset(names_in(out))
-        if not (is_replaceable and _exchange(folder)):
-            try:
-                _place(folder)
-            except RecordmillError:
-                folder.release()  # the next read goes on with it
-                raise
-        folder.has_committed = True
-    return names
+        folder, out = self.folder, self.folder.out
+        with locked(out), interrupted_later():
+            _finish(out)
+            old = _files_of(out / SUMMARY_NAME)
+            if old is not None and not self.overwrite:
+                raise RecordmillError(
+                    f"{out}: another read wrote its result there while this one ran; nothing of this one was kept"
+                )
+            names = _complete(folder, summary)
+            own = {SUMMARY_NAME, folder.folder_name, *(name.split("/")[0] for name in old or ())}
+            is_replaceable = (old is not None or folder.made) and own.issuperset(names_in(out))
+            if not (is_replaceable and _exchange(folder)):
+                try:
+                    _place(folder)
+                except BaseException:
+                    if is_placing(folder.path):
+                        folder.release()  # the next read goes on with it
+                    raise
+            folder.has_committed = True
+        return out, tuple(out / name for name in names if name.startswith(f"{RESULT_REJECTS}/"))
 
 
 def _complete(folder: RunFolder, summary: Mapping[str, Any]) -> list[str]:
@@ -146,9 +140,7 @@ def _complete(folder: RunFolder, summary: Mapping[str, Any]) -> list[str]:
         sync_folder(folder.rejects)
         rename(folder.rejects, data / RESULT_REJECTS)
         names += [f"{RESULT_REJECTS}/{name}" for name in rejects]
-    document = {"format": "recordmill read", "version": 1, **summary, "files": names}
-    with atomic_write(data / SUMMARY_NAME) as file:
-        write_all(file, (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
+    put_bytes(str(data / SUMMARY_NAME), summary_text({**summary, "files": names}))
     return names
 
 
@@ -233,8 +225,8 @@ def _finish(out: Path) -> None:
                 _remove_exchanged(path, run.name)
     with claimed(run for run in paths_in(out, f"{RUN_PREFIX}*") if is_placing(run)) as dead:
         for run in dead:
-            _place(RunFolder.attach(run.path))
-            remove_run(run.path)
+            _place(RunFolder.attach(run))
+            remove_run(run)
 
 
 def _files_of(summary: Path) -> list[str] | None:

@@ -5,19 +5,17 @@ folders when all are; and then `_reads/<generation>.json` is put if no other rea
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.threads import both
-from recordmill.exporting.job import OutputAccount, Publication
+from recordmill.exporting.job import OutputAccount, Publication, summary_text
 from recordmill.exporting.plan import RESULT_REJECTS, ReadPlan, read_peak_bytes
 from recordmill.exporting.resume import Finished, is_resumable
 from recordmill.records.columns.decode_images import DecodeImages
@@ -115,12 +113,10 @@ class Uploads:
             return True
         return False
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._pool.shutdown(cancel_futures=True)
         self.run.discard()
-        self.run.__exit__(kind, error, trace)
+        self.run.__exit__(*error)
 
 
 def uploads_of(
@@ -193,7 +189,7 @@ class StorePublication(Publication):
     ) -> tuple[Path | str, tuple[Path | str, ...]]:
         run, out, data, number = self.run, self.run.out, self.run.data_name, self.base + 1
         outputs, rejects = self._put(results)
-        text = _text({**summary, "folder": data, "files": [*outputs, *rejects]})
+        text = summary_text({**summary, "folder": data, "files": [*outputs, *rejects]})
 
         def is_whole() -> bool:
             there = {item.name.partition("/")[0] for item in listed_objects(join(out, data))}
@@ -203,7 +199,7 @@ class StorePublication(Publication):
             raise RecordmillError(
                 f"{out}: {run.obstacle('read', self.base, result_numbers)}; nothing of this one was kept"
             )
-        _tidy(self.folder, out, {number: data}, text)
+        _tidy(self.folder, out, number, text)
         return join(out, data), tuple(join(out, name) for name in rejects)
 
     def _put(self, results: Sequence[OutputAccount]) -> tuple[list[str], list[str]]:
@@ -214,18 +210,13 @@ class StorePublication(Publication):
         return [f"{self.run.data_name}/{result.output}" for result in results], rejects
 
 
-def _text(summary: Mapping[str, Any]) -> bytes:
-    document = {"format": "recordmill read", "version": 1, **summary}
-    return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
-
-
-def _tidy(folder: RunFolder, out: str, own: Mapping[int, str], text: bytes) -> None:
-    """What follows a commit and can't undo it. own: its generation to its folder."""
+def _tidy(folder: RunFolder, out: str, own: int, text: bytes) -> None:
+    """What follows a commit and can't undo it. own: its generation."""
     try:
         with contextlib.suppress(OSError):
             remove_file(folder.path / READ_NOTE_NAME, missing_ok=True)  # nothing is left to go on with
-        there = results(out, own)
-        if [max(there, default=0)] == [*own]:  # else a later one does it
+        there = results(out)
+        if max(there, default=0) == own:  # else a later one does it
             _finish(out, there, text)
     except (OSError, RecordmillError) as error:
         _log.warning("%s: the result is complete, but tidying up after it failed (%s)", out, error)

@@ -15,7 +15,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from recordmill.base.errors import DataError
 from recordmill.shards.grammar import is_data_folder
@@ -34,44 +34,20 @@ _OWNER_BYTES = 4096
 _log = logging.getLogger(__name__)
 
 
-class DeadRun(NamedTuple):
-    """The folder of a dead run, locked until `close` so that nobody else takes it.
-
-    Attributes:
-        path: The folder.
-        lock: Its lock; None where there is none left.
-    """
-
-    path: Path
-    lock: LockFile | None
-
-    @property
-    def name(self) -> str:
-        """The name of its folder."""
-        return self.path.name
-
-    def close(self) -> None:
-        """Lets go of the lock."""
-        if self.lock is not None:
-            self.lock.close()
-
-
-def claim(path: Path) -> DeadRun | None:
-    """Locks the folder of a run, if that is provably dead and nobody else claims it; else None."""
+def claim(path: Path) -> LockFile | None:
+    """The lock of the folder of a run, which is held then, if the run is provably dead and nobody else claims it."""
     if is_link(path):
         return None
     try:
         lock = LockFile.open(path / LOCK_NAME)
-    except FileNotFoundError:  # what a start makes first, and a removal leaves last
-        with contextlib.suppress(OSError):
-            return None if names_in(path) else DeadRun(path, None)
+    except FileNotFoundError:
         return None
     except OSError:
         _log.warning("%s is no folder of a run; it was left alone", path)
         return None
     with contextlib.suppress(OSError, DataError):
         if _is_dead(path, lock) and lock.is_at(path / LOCK_NAME):
-            return DeadRun(path, lock)
+            return lock
     lock.close()
     return None
 
@@ -129,7 +105,10 @@ def clean_dead(out: Path, keep: Callable[[Path], bool] | None = None) -> list[st
         kept = committed_data(out) if dead else set()
         for run in dead:
             if data_of(run.name) in kept or remove_data(out, data_of(run.name)):
-                remove_run(run.path)
+                remove_run(run)
+        for path in folders:
+            with contextlib.suppress(OSError):  # what a start makes first, and a removal leaves last
+                remove_empty(path)
         return [run.name for run in dead]
 
 
@@ -139,14 +118,14 @@ def data_of(name: str) -> str:
 
 
 @contextlib.contextmanager
-def claimed(folders: Iterable[Path]) -> Iterator[list[DeadRun]]:
+def claimed(folders: Iterable[Path]) -> Iterator[list[Path]]:
     """Those of the run folders whose process is provably dead, locked meanwhile, so that nobody else takes them."""
     with contextlib.ExitStack() as held:
         dead = []
         for path in folders:
-            if (run := claim(path)) is not None:
-                held.callback(run.close)
-                dead.append(run)
+            if (lock := claim(path)) is not None:
+                held.callback(lock.close)
+                dead.append(path)
         yield dead
 
 

@@ -62,17 +62,9 @@ class Run(ABC):
 
     def __init__(self, out: str | Path, identifier: str) -> None:
         self.out, self.id = out, identifier
+        self.folder_name = f"{RUN_PREFIX}{identifier}"  # below OUT, what only the run needs
+        self.data_name = f"{DATA_PREFIX}{identifier}"  # and what a manifest is to name
         self._manifest: Manifest | None = None
-
-    @property
-    def folder_name(self) -> str:
-        """The name below OUT of what only the run needs."""
-        return f"{RUN_PREFIX}{self.id}"
-
-    @property
-    def data_name(self) -> str:
-        """The name below OUT of what a manifest is to name."""
-        return f"{DATA_PREFIX}{self.id}"
 
     def committed(self) -> Manifest | None:
         """The manifest that this very run has put: engines repeat the last step as any other."""
@@ -175,6 +167,8 @@ class RunFolder(Run):
         super().__init__(out, identifier)
         self._lock: LockFile | None = None
         self.made = made  # OUT, and the folders above it, as far as this run has made them
+        self.path = out / self.folder_name
+        self.runs, self.rejects, self.spool = (self.path / name for name in ("runs", "rejects", "spool"))
         self._kept_alive = contextlib.ExitStack()
 
     @classmethod
@@ -225,10 +219,10 @@ class RunFolder(Run):
         """The folder of a dead run with all that is in it, from now on this process's own; None if its run is alive, or
         someone else was first.
         """
-        if (dead := dead_runs.claim(path)) is None or dead.lock is None:
+        if (lock := dead_runs.claim(path)) is None:
             return None
         folder = cls.attach(path)
-        folder._own(dead.lock)
+        folder._own(lock)
         folder._kept_alive.enter_context(folder.alive())
         return folder
 
@@ -239,26 +233,10 @@ class RunFolder(Run):
         return cls(folder.parent, folder.name.removeprefix(RUN_PREFIX))
 
     @property
-    def path(self) -> Path:
-        return self.out / self.folder_name
-
-    @property
     def data(self) -> Path:
         """Where shards are: in the run's own folder until `publish_data_folder`."""
         final = self.out / self.data_name
         return final if is_folder(final) and not is_link(final) else self.path / "data"
-
-    @property
-    def runs(self) -> Path:
-        return self.path / "runs"
-
-    @property
-    def rejects(self) -> Path:
-        return self.path / "rejects"
-
-    @property
-    def spool(self) -> Path:
-        return self.path / "spool"
 
     def _sign(self) -> None:
         with (

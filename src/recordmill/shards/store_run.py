@@ -17,7 +17,6 @@ import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, TypedDict
 
 from recordmill.base.errors import DataError, UsageError
@@ -52,7 +51,6 @@ from recordmill.storage.walk import DATA_PREFIX, RESULTS, RUN_PREFIX
 __all__ = ["LEASE_SEC", "StoreRun", "clean", "results", "run_at", "work_folder"]
 
 LEASE = "lease.json"
-_AT_ONCE = 4  # requests that say what there is
 _REMOVED, _REMOVED_AT_ONCE = 1_000, 32  # objects that are removed one after the other, while others do so with others
 _NUMBER = re.compile(r"([0-9]{8})\.json")
 
@@ -73,25 +71,17 @@ def result_name(generation: int) -> str:
     return f"{RESULTS}/{generation:08d}.json"
 
 
-def results(out: str, known: Mapping[int, str] | None = None) -> dict[int, str]:
-    """Number of each result of a read that OUT holds to its folder there, ascending; the last one is the result. known:
-    what is known of them, so that it need not be asked.
+def results(out: str) -> dict[int, str]:
+    """Number of each result of a read that OUT holds to its folder there, ascending; the last one is the result.
 
     Raises:
         DataError: one of them is none that a read writes.
     """
-
-    def folder_of(number: int) -> str:
-        if known and number in known:
-            return known[number]
+    found = {}
+    for number in result_numbers(out):
         with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-            folder: str = load_as(_Result, join(out, result_name(number)))["folder"]
-            return folder
-        return ""
-
-    numbers = result_numbers(out)
-    found = zip(numbers, thread_map(folder_of, numbers, _AT_ONCE), strict=True)
-    return {number: folder for number, folder in found if folder}
+            found[number] = load_as(_Result, join(out, result_name(number)))["folder"]
+    return found
 
 
 def result_numbers(out: str) -> list[int]:
@@ -107,19 +97,13 @@ class StoreRun(Run):
 
     def __init__(self, out: str, identifier: str) -> None:
         super().__init__(out, identifier)
+        self._lease = f"{self.folder_name}/{LEASE}"
+        self._signature = json.dumps({"host": machine()["host"], "leased": True}).encode()
         self._is_open = False  # whether it is unknown if the run has committed
         self._held = contextlib.ExitStack()
 
-    @property
-    def _lease(self) -> str:
-        return f"{self.folder_name}/{LEASE}"
-
     def _sign(self) -> None:
         put_object(f"{self.out}/{self._lease}", self._signature)
-
-    @property
-    def _signature(self) -> bytes:
-        return json.dumps({"host": machine()["host"], "leased": True}).encode()
 
     def __enter__(self) -> StoreRun:
         """UsageError if the store is none in which one of two runs alone can commit."""
@@ -136,9 +120,7 @@ class StoreRun(Run):
             self._held = held.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._held.close()
         self._forget()
         if self._is_open:  # who finds the lease expired knows by then
@@ -173,15 +155,13 @@ class StoreRun(Run):
         that was not heard; what can't be is left to the next run, which finds the lease.
         """
         try:
-            if not (self._is_open or self.has_committed or self._is_named()):
+            named = self._is_open or self.has_committed or self.committed() is not None
+            if not (named or self.data_name in results(self.out).values()):
                 _remove(self.out, objects_of(self.out, self.data_name))
         except (OSError, DataError) as error:
             _log.warning("%s: what the run left can't be removed: %s", self.out, error)
             self._is_open = True
         return not self._is_open
-
-    def _is_named(self) -> bool:
-        return self.committed() is not None or self.data_name in results(self.out).values()
 
     def clear(self) -> None:
         """Remove the run's own objects, its lease last. Workers that were given up may still put others: what they
