@@ -112,3 +112,8 @@ def test_what_a_run_has_placed_goes_with_it_when_it_is_dead(out: Path) -> None:
     assert os.listdir(out / folder.data_name) == ["index"]
     assert clean_dead(out) == [folder.path.name]
     assert os.listdir(out) == []
+    folder = RunFolder.create(out)
+    folder.publish_data_folder()
+    folder.release()
+    begin_publication(out, False).close()
+    assert os.listdir(out) == []

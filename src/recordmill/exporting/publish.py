@@ -22,7 +22,7 @@ from recordmill.base.threads import interrupted_later
 from recordmill.exporting.job import OutputAccount, Publication, summary_text
 from recordmill.exporting.plan import RESULT_REJECTS
 from recordmill.exporting.resume import is_resumable
-from recordmill.shards.dead_runs import claimed, is_placing, remove_run
+from recordmill.shards.dead_runs import claimed, clean_dead, is_placing, remove_run
 from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run import RunFolder
 from recordmill.storage.files import local_path, put_bytes, sync_file, sync_folder
@@ -79,17 +79,15 @@ def begin_publication(out: str | os.PathLike[str], overwrite: bool) -> RunFolder
     if is_folder(path):
         if is_data_set(path):
             raise UsageError(f"{path} holds a data set of recordmill; name another folder for {option('out')}")
-        with contextlib.suppress(PermissionError), locked(path):
-            _finish(path)
-        if _files_of(path / SUMMARY_NAME) is not None and not overwrite:
+        with contextlib.suppress(PermissionError):
+            with locked(path):
+                _finish(path)
+            clean_dead(path, is_resumable)
+        if _files_of(path / SUMMARY_NAME) is None:
+            _check_empty(path)
+        elif not overwrite:
             raise UsageError(f"{path} already holds the result of a read; {option('overwrite', True)} replaces it")
-    folder = RunFolder.create(path, keep=is_resumable, index=False)
-    try:
-        _check_empty(path)
-    except BaseException:
-        folder.close()
-        raise
-    return folder
+    return RunFolder.create(path, keep=is_resumable, index=False)
 
 
 @dataclass(frozen=True)
@@ -240,12 +238,10 @@ def _files_of(summary: Path) -> list[str] | None:
 
 
 def _check_empty(out: Path) -> None:
-    if exists(out / SUMMARY_NAME):
-        return
     strange = [
         name
         for name in names_in(out)
-        if not name.startswith((RUN_PREFIX, ".")) and not (name == "rejects" and not names_in(out / name))
+        if not name.startswith((RUN_PREFIX, ".")) and not (name == RESULT_REJECTS and not names_in(out / name))
     ]
     if strange:
         raise UsageError(

@@ -41,11 +41,10 @@ _AT_ONCE = 8  # outputs that are put while others are made
 
 
 class Uploads:
-    """A context that holds a run in OUT from the first output on, and removes what was put where that was not
-    committed.
+    """A context that holds a run in OUT, and removes what was put where that was not committed.
 
-    folder: of the run, on this machine. at_once: how many outputs
-    are put while others are made; 0: none. finished: what earlier processes of this read have.
+    folder: of the run, on this machine. at_once: how many outputs are put while others are made; 0: none. finished:
+    what earlier processes of this read have.
     """
 
     def __init__(self, folder: RunFolder, out: str, finished: Finished | None, memory_bytes: int, at_once: int) -> None:
