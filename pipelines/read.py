@@ -25,7 +25,7 @@ from recordmill.exporting.estimate import ReadEstimate, estimate
 from recordmill.exporting.job import Accounts, OutputAccount, Publication, run_job
 from recordmill.exporting.plan import Job, ReadPlan, find_inputs, plan_read, read_peak_bytes, shared_out
 from recordmill.exporting.publish import OnDisk, begin_publication
-from recordmill.exporting.resume import Finished, count_finished, go_on, may_go_on, save_finished
+from recordmill.exporting.resume import Finished, count_finished, go_on, may_go_on
 from recordmill.exporting.store_publish import StorePublication, begin_in_store, uploads_of
 from recordmill.options.commands import refuse_unserved, with_keywords
 from recordmill.options.option import is_local
@@ -311,7 +311,7 @@ def run_jobs(
             output=plan.options.output,
             threads=threads,
             progress=progress,
-            keeping=publication.keeping,
+            keep=publication.keep,
         )
         if finished is not None:
             finished.save(plan, job, folder.data, account)
@@ -331,7 +331,8 @@ def _made(job_folder: SharedFolder | None) -> str:
 
 def _ended(error: BaseException, folder: RunFolder, out: str, job_folder: SharedFolder | None) -> BaseException:
     """The error that ends a read: with what it keeps, or with the job_folder, which a write does not say."""
-    if count := save_finished(folder, _made(job_folder)):
+    if count := count_finished(folder, _made(job_folder)):
+        folder.release()
         return _stopped(error, folder, count)
     if not isinstance(error, OSError) or error.filename is not None or not error.strerror:
         return error

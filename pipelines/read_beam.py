@@ -21,7 +21,7 @@ from recordmill.building.workers.shared_files import SharedFolder
 from recordmill.exporting.job import OutputAccount, output_name, write_output
 from recordmill.exporting.plan import Job, ReadPlan, shared_out, split_jobs
 from recordmill.exporting.resume import Finished
-from recordmill.exporting.worker_jobs import FinishedJob, ReadRun, begin_read, copy_to_final_names, find_finished, take
+from recordmill.exporting.worker_jobs import FinishedJob, ReadRun, begin_read, find_finished, take
 from recordmill.options.option import is_local
 from recordmill.pipelines.beam_run import run_pipeline
 from recordmill.records.writers.outputs import Output, find_output
@@ -29,7 +29,7 @@ from recordmill.shards.catalog import ShardFile
 from recordmill.shards.rejects import Rejected
 from recordmill.shards.run import RunFolder
 from recordmill.storage.files import is_remote, map_file
-from recordmill.storage.folders import remove_file
+from recordmill.storage.folders import join, remove_file
 
 if TYPE_CHECKING:
     from recordmill.pipelines.read_options import ReadSettings
@@ -77,8 +77,8 @@ def run_on_beam(
 
     run_pipeline(construct, settings.runner, settings.beam_args, shared.job_folder.run(), progress, kind="read")
     if lies_in_store(plan, job_folder):
-        return copy_to_final_names(shared)
-    results = take(shared, folder.runs if parts else folder.data, folder.rejects)
+        return take(shared, job_folder.data(), join(job_folder.out, f"rejects/{job_folder.id}."))
+    results = take(shared, str(folder.runs if parts else folder.data), f"{folder.rejects}/")
     return [_join(plan, job, folder, results) for job in plan.jobs] if parts else results
 
 

@@ -24,7 +24,6 @@ UNITS = {"file_size": 20_000, "threads": 2}  # some 14 outputs of about this siz
 CHILD = """
 import json, os, sys
 from recordmill.exporting import job, publish, resume
-from recordmill.shards import run
 from recordmill.shards import cutting
 cutting.PIECE_BYTES = 5_000
 when, count = sys.argv[1].split(":")
@@ -44,11 +43,10 @@ if when == "account":
 elif when == "made":
     from recordmill.exporting import worker_jobs as jobs
     kill_behind(jobs, "put_bytes")
-elif when == "commit":
-    if left:
-        kill_behind(os, "rename", lambda path, to: "_run-" in str(path) and "_run-" not in str(to))
-    else:
-        run.put_if_absent = lambda *args: os.kill(os.getpid(), 9)
+elif when in ("commit", "place"):
+    if when == "place":  # as where folders can't be exchanged
+        publish.exchange = lambda *_: False
+    kill_behind(publish, "rename")
 elif when == "size":
     import resource
     resource.setrlimit(resource.RLIMIT_FSIZE, (left, left))

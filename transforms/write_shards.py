@@ -225,10 +225,10 @@ class WriteShards(beam_types.PTransform):
 
 def start_run(graph: str, options: WriteShards) -> SharedPlan:
     """Begins a build of its own each time; what nobody goes on with is removed when its lease is over."""
-    run = uuid.uuid4().hex[:12]
     remote = is_remote(options.out)
     base = check_out(options.out, options.overwrite)
-    folder = None if remote else RunFolder.create(options.out, run, leased=True)
+    folder = None if remote else RunFolder.create(options.out, leased=True)
+    run = uuid.uuid4().hex[:12] if folder is None else folder.id
     job_folder = SharedFolder(options.out, run)
     with _lock:
         if graph in _composed:

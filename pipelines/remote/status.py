@@ -17,7 +17,6 @@ from recordmill.pipelines.remote.flink import EngineGone, Flink, JobNote, read_n
 from recordmill.pipelines.remote.job_error import sentence
 from recordmill.shards.dead_runs import JOB_NAME, LEASE_SEC, claimed, other_host
 from recordmill.shards.manifest import generations, load
-from recordmill.shards.store_run import TOMBSTONE
 from recordmill.storage.files import bound_requests, is_remote, listed_objects, output_path
 from recordmill.storage.folders import is_folder, join, paths_in
 from recordmill.storage.walk import RUN_PREFIX
@@ -111,8 +110,6 @@ def _in_store(out: str) -> list[RunState]:
 
 def _heard_of(put: Mapping[str, float]) -> str:
     """What a run's objects tell: by this machine's clock, since to hear the store's own something must be put there."""
-    if TOMBSTONE in put:
-        return GONE
     silent_sec = max(time.time() - max(put.values()), 0.0)
     if silent_sec <= LEASE_SEC:
         return f"at work: heard of {show_duration(silent_sec)} ago"

@@ -142,24 +142,6 @@ def test_a_commit_that_is_repeated_gives_what_it_gave(tmp_path: Path) -> None:
     assert load(tmp_path) == manifest
 
 
-def test_nobody_takes_a_run_for_dead_while_it_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = RunFolder.create(tmp_path)
-    worker = RunFolder.attach(driver.path)
-    driver.release()
-    put, cleaned = run.put_if_absent, []
-
-    def meanwhile(*args: Any) -> bool:
-        cleaned.append(clean_dead(tmp_path))
-        return put(*args)
-
-    monkeypatch.setattr(run, "put_if_absent", meanwhile)
-    manifest = publish(worker, b"x", 0)
-    assert cleaned == [[]]
-    assert shard(tmp_path, load(tmp_path)) == b"x"
-    assert clean_dead(tmp_path) == [worker.path.name]
-    assert shard(tmp_path, manifest) == b"x"
-
-
 def test_a_worker_whose_run_was_taken_for_dead_commits_nothing(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path)
     late = RunFolder.attach(folder.path)
@@ -427,7 +409,7 @@ def test_whose_lock_tells_and_whose_silence(tmp_path: Path, caplog: pytest.LogCa
         "_run-elsewhere": elsewhere,
         "_run-long-silent": elsewhere,
         "_run-restarted-container": {**owner, "host": "another name"},
-        "_run-before-a-reboot": {**owner, "boot": "before", "leased": True},
+        "_run-before-a-reboot": {**owner, "boot": "before"},
         "_run-unlocked": None,
     }.items():
         (tmp_path / name / "data").mkdir(parents=True)

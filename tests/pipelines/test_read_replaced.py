@@ -5,6 +5,7 @@ exchange two folders, what stops it is undone.
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from killed_read import tree
 from made_data_set import mixed_rows, write_data_set
 
 import recordmill
-from recordmill.base.errors import RecordmillError
+from recordmill.base.errors import RecordmillError, UsageError
 from recordmill.exporting import publish
 
 
@@ -28,43 +29,55 @@ def sets(tmp_path: Path) -> tuple[Path, Path]:
     )
 
 
-def stop_at(monkeypatch: pytest.MonkeyPatch, number: int, error: BaseException) -> None:
-    """Let the number-th rename fail."""
-    inner, left = os.rename, [number]
+@pytest.mark.parametrize("able", [True, False])
+def test_an_error_at_any_rename_leaves_the_old_result_or_the_next_read_completes_the_new_one(
+    sets: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, able: bool
+) -> None:
+    to, rename, seen, left = tmp_path / "to", os.rename, set(), [0]
+    recordmill.read(sets[1], tmp_path / "whole")
 
-    def rename(*args: Any, **named: Any) -> None:
+    def fail(*args: Any) -> None:
         left[0] -= 1
         if left[0] == 0:
-            raise error
-        inner(*args, **named)
+            raise OSError(errno.EIO, "Input/output error")
+        rename(*args)
 
-    monkeypatch.setattr(os, "rename", rename)
-
-
-@pytest.mark.parametrize("able", [True, False])
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.EIO, "Input/output error")])
-def test_a_stop_at_any_rename_leaves_the_old_result(
-    sets: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, able: bool, error: BaseException
-) -> None:
-    to = tmp_path / "to"
-    recordmill.read(sets[0], to)
-    old = tree(to)
     if not able:
         monkeypatch.setattr(publish, "exchange", lambda *args: False)
-    for number in range(1, 50):
+    for number in itertools.count(1):
+        recordmill.read(sets[0], to, overwrite=True)
+        kept, left[0] = tree(to), number
         with monkeypatch.context() as patched:
-            stop_at(patched, number, error)
+            patched.setattr(os, "rename", fail)
             try:
                 recordmill.read(sets[1], to, overwrite=True)
-            except (KeyboardInterrupt, OSError, RecordmillError):
-                assert tree(to) == old, number
-                assert not list(tmp_path.glob(".to.*")), number
+            except (OSError, RecordmillError) as error:
+                if "brings it there" in str(error):
+                    assert not (to / "_read.json").exists()
+                    assert recordmill.clean(to, remove=True) == {}
+                    kept = tree(tmp_path / "whole")
             else:
-                break
-    assert number > 2
-    recordmill.read(sets[1], tmp_path / "whole")
+                kept = tree(tmp_path / "whole")
+        if left[0] > 0:
+            break
+        with pytest.raises(UsageError, match="already holds the result of a read"):
+            recordmill.read(sets[0], to)
+        assert tree(to) == kept, number
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "old", "to", "whole"]
+        seen.add(len(kept))
+    assert seen == {2, 3}
     assert tree(to) == tree(tmp_path / "whole")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "old", "to", "whole"]
+
+
+def test_a_file_of_others_is_not_replaced(sets: tuple[Path, Path], tmp_path: Path) -> None:
+    to = tmp_path / "to"
+    recordmill.read(sets[0], to)
+    (to / "train").mkdir()
+    (to / "train" / "mine.txt").write_text("mine")
+    before = tree(to)
+    with pytest.raises(OSError, match="is in the way, and not of the old result; move it"):
+        recordmill.read(sets[1], to, to="npy", overwrite=True)
+    assert tree(to) == before
 
 
 def test_what_is_not_the_result_s_own_stays(sets: tuple[Path, Path], tmp_path: Path) -> None:

@@ -95,26 +95,34 @@ def test_killed_again_and_again(inputs: dict[str, Any], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("to", "renamed"),
-    [("parquet", 14)]
+    ("to", "when"),
+    [("parquet", "place:14")]
     + [
         pytest.param(*case, marks=pytest.mark.sweep)
-        for case in (("parquet", 0), ("npy", 3), ("parquet", 1), ("npy", 1), ("npz", 1))
+        for case in (
+            ("parquet", "commit:1"),
+            ("parquet", "commit:2"),
+            ("npy", "place:3"),
+            ("npy", "place:4"),
+            ("npz", "place:7"),
+        )
     ],
 )
-def test_a_commit_that_was_killed_is_undone_and_done_again(
-    inputs: dict[str, Any], tmp_path: Path, to: str, renamed: int
+def test_a_commit_that_was_killed_is_done_again_or_completed(
+    inputs: dict[str, Any], tmp_path: Path, to: str, when: str
 ) -> None:
-    out = tmp_path / "out"
+    out, progress = tmp_path / "out", Progress()
     options = {"to": to, "max_rejects": 20}
-    assert killed(f"commit:{renamed}", inputs["damaged"], out, **options).returncode == -signal.SIGKILL
-    assert len(list(out.iterdir())) > 1
-    progress = Progress()
-    result = read(inputs["damaged"], out, progress=progress, **UNITS, **options)
-    assert progress.records == 0
+    assert killed(when, inputs["damaged"], out, **options).returncode == -signal.SIGKILL
     whole = undisturbed(inputs["damaged"], out, **options)
-    assert result.rejected == whole.rejected == 12
+    if when == "commit:1":
+        assert read(inputs["damaged"], out, progress=progress, **UNITS, **options).rejected == whole.rejected == 12
+    else:
+        with pytest.raises(UsageError, match="already holds the result of a read"):
+            read(inputs["damaged"], out, progress=progress, **UNITS, **options)
+    assert progress.records == 0
     assert tree(out) == tree(tmp_path / "whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["out", "whole"]
 
 
 @pytest.mark.sweep
@@ -232,7 +240,7 @@ def test_with_a_runner_it_is_another_read(inputs: dict[str, Any], tmp_path: Path
     [
         ("made:4", "damaged", {"to": "parquet", "max_rejects": 20}),
         ("made:4", "plain", {"to": "npy"}),  # of which workers write parts
-        ("commit:3", "damaged", {"to": "arrow", "max_rejects": 20}),
+        ("commit:1", "damaged", {"to": "arrow", "max_rejects": 20}),
     ],
 )
 def test_a_killed_read_with_a_runner_goes_on(
@@ -261,7 +269,7 @@ def test_a_killed_read_with_a_runner_goes_on(
     finished, of = map(int, said.removeprefix("going on from an earlier read: ").split()[:3:2])
     assert finished == count
     assert len(made) == len(set(made)) == of - count
-    assert (made == []) == (when == "commit:3")
+    assert (made == []) == (when == "commit:1")
     whole = undisturbed(inputs[name], out, **{**options, "runner": None})
     assert (result.read, result.rejected, result.records) == (whole.read, whole.rejected, whole.records)
     assert tree(out) == tree(tmp_path / "whole")

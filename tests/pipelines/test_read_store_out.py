@@ -232,7 +232,7 @@ def test_an_engine_s_read_that_is_stopped_keeps_its_finished_outputs(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("recordmill.pipelines.read_beam.copy_to_final_names", stop)
+        patched.setattr("recordmill.pipelines.read_beam.take", stop)
         with pytest.raises(KeyboardInterrupt, match="finished outputs are kept: the same command goes on from there"):
             recordmill.read(source, out, **options)
     left = store.objects(out)
@@ -245,7 +245,7 @@ def test_an_engine_s_read_that_is_stopped_keeps_its_finished_outputs(
     assert f"going on from an earlier read: {count} of {count} outputs were finished" in again.notes
     assert not [name for name in store.objects(out) if name.startswith("_run-")]
     with monkeypatch.context() as patched:
-        patched.setattr("recordmill.pipelines.read_beam.copy_to_final_names", lambda *_: 1 / 0)
+        patched.setattr("recordmill.pipelines.read_beam.take", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):  # of any other error nothing is kept
             recordmill.read(source, f"{out}-failed", **options)
     assert store.objects(f"{out}-failed") == {}

@@ -26,7 +26,6 @@ from recordmill.exporting.worker_jobs import (
     ReadRun,
     SharedRun,
     begin_read,
-    copy_to_final_names,
     find_finished,
     list_finished,
     make_job,
@@ -67,7 +66,7 @@ class Steps:
         return [make_job(self.run, number, Progress()) for number in range(len(self.run.load().jobs))]
 
     def take(self) -> list[OutputAccount]:
-        return take(self.run, self.folder.data, self.folder.rejects)
+        return take(self.run, str(self.folder.data), f"{self.folder.rejects}/")
 
     def written(self) -> dict[str, bytes]:
         found = files_below(str(self.folder.data))
@@ -201,7 +200,7 @@ def test_what_an_earlier_attempt_has_left_is_taken_and_what_is_gone_is_made_agai
     again = [one.number for one, before in zip(second, first, strict=True) if one.output != before.output]
     assert again == [0]
     list_finished(run, second)
-    results = copy_to_final_names(run) if remote else take(run, folder.data, folder.rejects)
+    results = take(run, place.data() if remote else str(folder.data), f"{out if remote else folder.path}/rejects/")
     assert sum(one.rejected.total for one in results) == 1
     assert sum(one.read for one in results) == 400
     folder.close()

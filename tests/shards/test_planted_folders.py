@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from recordmill.shards.dead_runs import clean_dead, machine, temporary_run_name
+from recordmill.base.errors import UsageError
+from recordmill.exporting.publish import begin_publication
+from recordmill.shards.dead_runs import clean_dead, machine
 from recordmill.shards.run import RunFolder
 
 
@@ -60,60 +62,42 @@ def test_a_link_in_a_dead_run_goes_and_what_it_links_to_stays(victim: Path, out:
     assert whole(victim)
 
 
-def test_a_read_s_intent_names_no_other_folder(victim: Path, out: Path) -> None:
-    from recordmill.exporting.publish import begin_publication
-
+def test_the_summary_of_a_dead_read_names_no_other_folder(victim: Path, out: Path) -> None:
     for names in (["../victim"], ["rejects/../../victim"], [str(victim)]):
-        run = dead_run(out)
-        (run / "commit.json").write_text(json.dumps({"names": names}))
-        (run / "read.json").write_text(json.dumps({"fingerprint": "0" * 64}))
-        (run / "accounts").mkdir()
-        (run / "accounts" / "a.json").write_text("{}")
-        begin_publication(out, False).close()
-        assert whole(victim)
-        assert run.exists()  # a read could go on in it
-        shutil.rmtree(run)
+        for name in ("data/_read.json", "replaced.json"):
+            run = dead_run(out)
+            (run / "data" / "_read.json").write_text('{"files": []}')
+            (run / name).write_text(json.dumps({"files": names}))
+            with pytest.raises(UsageError, match="not what a read writes"):
+                begin_publication(out, False)
+            assert whole(victim)
+            shutil.rmtree(run)
 
 
 def test_a_start_that_was_killed_leaves_nothing_for_good(out: Path) -> None:
-    """Between its mkdir and its lock, and with the lock but before its name."""
-    (out / temporary_run_name("a")).mkdir()
-    dead_run(out, temporary_run_name("b"))
-    (out / (unsigned := temporary_run_name("d"))).mkdir()
-    (out / unsigned / "lock").touch()
-    elsewhere = ".".join([*temporary_run_name("c").split(".")[:-2], "00000000", "tmp"])
-    (out / elsewhere).mkdir()
+    """Behind its mkdir, and before its lock says whose it is."""
+    (out / "_run-a").mkdir()
+    (out / "_run-b").mkdir()
+    (out / "_run-b" / "lock").touch()
+    (out / "_run-mine").mkdir()
+    (out / "_run-mine" / "thesis.tex").touch()
     RunFolder.create(out).close()
-    assert os.listdir(out) == [elsewhere]  # another machine's may be alive
-
-
-def test_several_processes_hold_a_run_and_the_last_one_removes_it(out: Path) -> None:
-    first = RunFolder.create(out, "abc")
-    (first.data / "shard").write_bytes(b"x")
-    second = RunFolder.create(out, "abc")
-    third = RunFolder.join(first.path)
-    assert third is not None
-    for holder in (second, first):
-        holder.close()
-        assert (third.data / "shard").read_bytes() == b"x"
-        assert clean_dead(out) == []
-        assert RunFolder.take_over(third.path) is None
-    third.close()
-    assert os.listdir(out) == []
-    assert RunFolder.join(first.path) is None
+    assert sorted(os.listdir(out)) == ["_run-b", "_run-mine"]  # another machine's may be alive
+    os.utime(out / "_run-b" / "lock", (1, 1))
+    assert clean_dead(out) == ["_run-b"]
 
 
 def test_a_lease_holds_a_run_between_two_processes(out: Path) -> None:
-    folder = RunFolder.create(out, "abc", leased=True)
+    folder = RunFolder.create(out, leased=True)
     path = folder.path
     folder.release()
     assert clean_dead(out) == []
     os.utime(path / "lock", (1, 1))
-    assert clean_dead(out) == ["_run-abc"]
+    assert clean_dead(out) == [path.name]
 
 
 def test_a_folder_of_its_name_that_another_made_is_not_removed(out: Path) -> None:
-    folder = RunFolder.create(out, "abc")
+    folder = RunFolder.create(out)
     folder.path.rename(out / "moved")
     (folder.path / "data").mkdir(parents=True)
     folder.close()
@@ -127,4 +111,9 @@ def test_what_a_run_has_placed_goes_with_it_when_it_is_dead(out: Path) -> None:
     folder.release()
     assert os.listdir(out / folder.data_name) == ["index"]
     assert clean_dead(out) == [folder.path.name]
+    assert os.listdir(out) == []
+    folder = RunFolder.create(out)
+    folder.publish_data_folder()
+    folder.release()
+    begin_publication(out, False).close()
     assert os.listdir(out) == []

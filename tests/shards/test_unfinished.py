@@ -19,8 +19,9 @@ from store_server import Store
 
 import recordmill
 from recordmill.__main__ import main
-from recordmill.base.errors import UsageError
+from recordmill.base.errors import RecordmillError, UsageError
 from recordmill.building import commit as building_commit
+from recordmill.exporting import publish
 from recordmill.shards.run import RunFolder
 from recordmill.shards.store_run import StoreRun
 from recordmill.storage.folders import files_below, join
@@ -215,14 +216,25 @@ def test_a_build_that_has_committed_and_was_killed_then_is_a_data_set(tmp_path: 
     assert len(recordmill.open(tmp_path / "out")) == len(recordmill.open(str(built.shards[0]))) == 300
 
 
-def test_a_read_that_is_half_published(stopped: Stopped, tmp_path: Path) -> None:
+def test_a_read_that_is_half_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recordmill.build(ROWS, tmp_path / "set", splits="train=0.5,test=0.5")
-    out = tmp_path / "out"
-    with stopped.at(RunFolder, "commit", lambda: recordmill.read(tmp_path / "set", out)):
-        assert len(list(out.glob("*.parquet"))) == 2
-        with pytest.raises(UsageError, match="not a data set"):
-            recordmill.build(out, tmp_path / "new")
-    recordmill.read(tmp_path / "set", out)
+    out, rename = tmp_path / "out", publish.rename
+    out.mkdir()
+
+    def fail(old: Path, new: Path) -> None:
+        if new == out / "_read.json":
+            raise OSError(5, "Input/output error")
+        rename(old, new)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(publish, "rename", fail)
+        with pytest.raises(RecordmillError, match="not yet in its place: the next read"):
+            recordmill.read(tmp_path / "set", out)
+    assert len(list(out.glob("*.parquet"))) == 2
+    with pytest.raises(UsageError, match="not a data set"):
+        recordmill.build(out, tmp_path / "new")
+    with pytest.raises(UsageError, match="already holds the result of a read"):
+        recordmill.read(tmp_path / "set", out)
     assert recordmill.build(out, tmp_path / "new").read == 300
 
 
@@ -254,5 +266,3 @@ def test_status_says_for_how_long_a_store_has_heard_nothing_of_a_run(
     monkeypatch.setattr("time.time", lambda: now() + 3 * 3600)
     assert state() == "not heard of for 3.0 h: `recordmill clean` tells whether it is dead"
     assert store.objects(out) == before
-    store.put(f"{key}removed.json", b"{}")
-    assert state() == "dead"

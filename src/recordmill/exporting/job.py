@@ -6,10 +6,11 @@ whole; a second attempt at the same job replaces it with the same bytes.
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,17 +42,6 @@ class OutputAccount:
     filtered: int = 0
     notes: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """All but the names, which the job says."""
-        return {
-            "read": self.read,
-            "written": self.written,
-            "filtered": self.filtered,
-            "counts": dict(self.rejected.counts),
-            "first": [asdict(reject) for reject in self.rejected.first],
-            "notes": self.notes,
-        }
-
 
 @dataclass(frozen=True)
 class JobAccount:
@@ -64,6 +54,14 @@ class JobAccount:
     first: Sequence[Reject]
     notes: Sequence[str]
 
+    @classmethod
+    def said(cls, account: OutputAccount) -> JobAccount:
+        """What is to be written of an account."""
+        rejected = account.rejected
+        return cls(
+            account.read, account.written, account.filtered, dict(rejected.counts), rejected.first, account.notes
+        )
+
     def of(self, job: Job, output: Output) -> OutputAccount:
         """The account of that job."""
         rejected = Rejected(Counter(self.counts), tuple(self.first))
@@ -71,26 +69,12 @@ class JobAccount:
         return OutputAccount(*names, self.read, self.written, rejected, self.filtered, tuple(self.notes))
 
 
-@dataclass(frozen=True)
-class Keeping:
-    """What becomes of outputs. is_durable: they are to outlast a loss of power. finished: is told of each one, its path
-    and its name, when it is whole.
-    """
-
-    is_durable: bool = True
-    finished: Callable[[Path, str], None] = lambda path, name: None
-
-
-FINISHED = Keeping()
-
-
 class Publication(Protocol):
     """Where the outputs of a read go, and the one step that makes them its result."""
 
-    @property
-    def keeping(self) -> Keeping:
-        """What becomes of those that are made on this machine."""
-        return FINISHED
+    def keep(self, path: Path, name: str) -> None:
+        """Is told of each output that this machine has made, when it is whole."""
+        return
 
     @property
     def is_complete(self) -> bool:
@@ -156,6 +140,12 @@ class Accounts:
         }
 
 
+def summary_text(summary: Mapping[str, Any]) -> bytes:
+    """The file that says what a result consists of."""
+    document = {"format": "recordmill read", "version": 1, **summary}
+    return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+
+
 def output_name(job: Job, output: Output) -> str:
     """The name of the job's output: a file, or the folder of a split."""
     return output.file_name(job.split if output.per_split else job.name)
@@ -175,7 +165,7 @@ def run_job(
     output: Output,
     threads: int,
     progress: Progress,
-    keeping: Keeping = FINISHED,
+    keep: Callable[[Path, str], None] | None = None,
 ) -> OutputAccount:
     """Read the job's records and write its output into data, its rejects into a file of their own.
 
@@ -200,7 +190,7 @@ def run_job(
 
     name = output_name(job, output)
     try:
-        writer = write_output(data / name, good(), output, plan, job.split, attempt, keeping)
+        writer = write_output(data / name, good(), output, plan, job.split, attempt, keep)
     finally:
         rejected = reject_writer.close()
     if rejected.files:
@@ -222,7 +212,7 @@ def write_output(
     plan: ReadPlan,
     split: str,
     attempt: str,
-    keeping: Keeping = FINISHED,
+    keep: Callable[[Path, str], None] | None = None,
 ) -> OutputWriter:
     """Write all batches to path, under another name until it is whole; gives the writer, which is closed."""
     temporary = path.with_name(f".{path.name}.{attempt}.tmp")
@@ -232,7 +222,7 @@ def write_output(
         for batch in batches:
             writer.write(batch)
         writer.close()
-        if keeping.is_durable and not output.is_durable:
+        if not output.is_durable:
             for written in paths_in(temporary) if is_folder(temporary) else [temporary]:
                 sync_file(written)
     except BaseException:
@@ -242,7 +232,8 @@ def write_output(
     if is_folder(path):
         remove_tree(path)
     rename(temporary, path)
-    keeping.finished(path, path.name)
+    if keep is not None:
+        keep(path, path.name)
     return writer
 
 

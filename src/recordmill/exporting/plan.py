@@ -41,7 +41,8 @@ _STREAM_RATIO = (
     4  # a compressed file is taken to inflate so many times, which only decides how many share an output file
 )
 _WHOLE = PIECE_BYTES * 2**40  # no piece is larger
-OWN_NAMES = (SUMMARY_NAME, "rejects")  # in the folder of a result: no split's own folder can be called so
+RESULT_REJECTS = "rejects"
+OWN_NAMES = (SUMMARY_NAME, RESULT_REJECTS)  # in the folder of a result: no split's own folder can be called so
 # 512 MiB of uncompressed shards per file: few files, and enough of them for many cores
 FILE_BYTES = 512 << 20
 _BASE_BYTES = 128 << 20  # the row group that is held and the one being written

@@ -1,14 +1,16 @@
-"""The commit of a read: finished outputs in `DIR/_run-<id>/data` become DIR's, with `_read.json` as the last of them; a
-result is replaced by another in one step, in which a new folder takes the name of DIR while DIR takes its own.
+"""The commit of a read: what it has made becomes the result in DIR, and `_read.json`, the last of it, says so.
+
+The result is made whole, and durable, in `DIR/_run-<id>/data`; that folder and DIR then exchange their names, in one
+step. Where that can't be (DIR is a mount point, holds files of others, or was there and held no result), the old
+summary is set aside, the old files are removed, and the new ones renamed, the new summary last: the next read into DIR
+finishes what was stopped.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,18 +18,18 @@ from typing import Annotated, Any, TypedDict
 
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option
-from recordmill.exporting.job import OutputAccount, Publication
+from recordmill.base.threads import interrupted_later
+from recordmill.exporting.job import OutputAccount, Publication, summary_text
+from recordmill.exporting.plan import RESULT_REJECTS
 from recordmill.exporting.resume import is_resumable
-from recordmill.shards.dead_runs import READ_NOTE_NAME, claimed, remove_run
+from recordmill.shards.dead_runs import claimed, clean_dead, is_placing, remove_run
 from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run import RunFolder
-from recordmill.storage.files import atomic_write, local_path, sync_file, sync_folder, write_all
+from recordmill.storage.files import local_path, put_bytes, sync_file, sync_folder
 from recordmill.storage.folders import (
     exchange,
     exists,
     has_name,
-    inode,
-    is_file,
     is_folder,
     is_link,
     make_folder,
@@ -43,102 +45,11 @@ from recordmill.storage.json_fields import Check, load_as
 from recordmill.storage.locks import locked
 from recordmill.storage.walk import RUN_PREFIX, SUMMARY_NAME
 
-RESULT_REJECTS = "rejects"
-_UNABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EXDEV, errno.ENAMETOOLONG, errno.EBUSY)
+_OLD = "replaced.json"  # in the run folder: the summary of a result whose files are being removed
 
 
 class _Summary(TypedDict):
     files: Sequence[_OutputName]
-
-
-class _Intent(TypedDict):
-    names: Sequence[_OutputName]
-    old: Sequence[_OutputName]
-
-
-def replace_result(folder: RunFolder, old: Sequence[str], rejects: bool, summary: bytes) -> bool:
-    """Replaces the old result by what the run made; False if that can't be done in one step here, and nothing is
-    changed then.
-
-    Raises:
-        OSError: as the operating system says it; nothing was changed.
-    """
-    real = Path(real_path(folder.out))
-    new, made = real.with_name(f".{real.name}.{folder.id}.new"), inode(folder.data)
-    if set(names_in(real)) - ({name.split("/")[0] for name in old} | {SUMMARY_NAME, folder.path.name}):
-        return False
-    with locked(folder.data):  # it is DIR's lock from the exchange on
-        try:
-            if not (done := _exchange(folder, new, real, rejects, summary)):
-                _put_back(folder, new)
-        except BaseException as error:
-            done = inode(real) == made
-            if not done:
-                _put_back(folder, new)
-            if not done or isinstance(error, KeyboardInterrupt):
-                folder.has_committed = done
-                raise
-        if done:
-            folder.has_committed = True
-            with contextlib.suppress(OSError):
-                sync_folder(real.parent)
-                _remove_old(new, real, old, folder.folder_name)
-        return done
-
-
-def _exchange(folder: RunFolder, new: Path, out: Path, rejects: bool, summary: bytes) -> bool:
-    if rejects:
-        rename(folder.rejects, folder.data / RESULT_REJECTS)
-    with atomic_write(folder.data / SUMMARY_NAME) as file:
-        write_all(file, summary)
-    take_mode_of(folder.data, out)
-    try:
-        rename(folder.data, new)
-    except OSError as error:
-        if error.errno not in _UNABLE:
-            raise
-        return False
-    return exchange(new, out)
-
-
-def _put_back(folder: RunFolder, new: Path) -> None:
-    """Puts the new result where it was in the run's folder."""
-    if is_folder(new) and not exists(folder.data):
-        rename(new, folder.data)
-    remove(folder.data / SUMMARY_NAME)
-    if is_folder(folder.data / RESULT_REJECTS) and not exists(folder.rejects):
-        rename(folder.data / RESULT_REJECTS, folder.rejects)
-
-
-def _remove_old(before: Path, out: Path, old: Sequence[str], run_name: str) -> None:
-    """Removes the old result from its folder, and that, in which what others put meanwhile goes into DIR; the run's
-    folder last, by which a later read knows it.
-    """
-    for name in (*old, SUMMARY_NAME):
-        remove(before / name)
-    with contextlib.suppress(OSError):
-        remove_empty(before / RESULT_REJECTS)
-    for path in paths_in(before):
-        if path.name != run_name and not has_name(out / path.name):
-            rename(path, out / path.name)
-    remove_run(before / run_name)
-    remove_empty(before)
-
-
-def mend(out: Path) -> None:
-    """Finishes or undoes the replacements of reads that died. The caller holds DIR's lock, and DIR is there."""
-    real = Path(real_path(out))
-    ours = re.compile(re.escape(f".{real.name}.") + r"([0-9a-f]{12})\.new")
-    for path in paths_in(real.parent):
-        if (match := ours.fullmatch(path.name)) is None or is_link(path) or not is_folder(path):
-            continue
-        run = RunFolder.attach(out / f"{RUN_PREFIX}{match[1]}")
-        with contextlib.suppress(OSError, DataError), locked(path, wait=False):
-            if is_folder(run.path) and not exists(run.data):
-                _put_back(run, path)
-            elif has_name(path / run.folder_name) or not names_in(path):  # else nothing says that it is a read's
-                old = load_as(_Summary, path / SUMMARY_NAME)["files"] if exists(path / SUMMARY_NAME) else ()
-                _remove_old(path, real, old, run.folder_name)
 
 
 def is_output(name: str) -> bool:
@@ -158,12 +69,8 @@ def is_output(name: str) -> bool:
 _OutputName = Annotated[str, Check(is_output, "the name of what a read writes")]
 
 
-_INTENT = "commit.json"  # in the run folder: the names in DIR that a commit adds, and those that it sets aside
-_ASIDE = "replaced"
-
-
 def begin_publication(out: str | os.PathLike[str], overwrite: bool) -> RunFolder:
-    """A run folder in DIR, after what dead runs left was cleaned, except for reads that may go on.
+    """A run folder in DIR, after what dead runs left was finished or cleaned, except for reads that may go on.
 
     Raises:
         UsageError: DIR holds a data set, an earlier result (without overwrite), or anything else.
@@ -173,25 +80,14 @@ def begin_publication(out: str | os.PathLike[str], overwrite: bool) -> RunFolder
         if is_data_set(path):
             raise UsageError(f"{path} holds a data set of recordmill; name another folder for {option('out')}")
         with contextlib.suppress(PermissionError):
-            _mend(path)
-        if _published(path) is not None and not overwrite:
+            with locked(path):
+                _finish(path)
+            clean_dead(path, is_resumable)
+        if _files_of(path / SUMMARY_NAME) is None:
+            _check_empty(path)
+        elif not overwrite:
             raise UsageError(f"{path} already holds the result of a read; {option('overwrite', True)} replaces it")
-    folder = RunFolder.create(path, keep=is_resumable, index=False)
-    try:
-        _check_empty(path)
-    except BaseException:
-        folder.close()
-        raise
-    return folder
-
-
-def _mend(out: Path) -> None:
-    """Undo, or finish, what the commits of reads that died had begun."""
-    with locked(out):
-        mend(out)
-        with claimed(run for run in paths_in(out, f"{RUN_PREFIX}*") if is_file(run / _INTENT)) as dead:
-            for run in dead:
-                _undo(RunFolder.attach(run.path))
+    return RunFolder.create(path, keep=is_resumable, index=False)
 
 
 @dataclass(frozen=True)
@@ -208,124 +104,144 @@ class OnDisk(Publication):
     def publish(
         self, summary: Mapping[str, Any], results: Sequence[OutputAccount]
     ) -> tuple[Path | str, tuple[Path | str, ...]]:
-        names = _publish(self.folder, summary, self.overwrite)
-        return self.folder.out, tuple(self.folder.out / name for name in names if name.startswith(f"{RESULT_REJECTS}/"))
+        folder, out = self.folder, self.folder.out
+        with locked(out), interrupted_later():
+            _finish(out)
+            old = _files_of(out / SUMMARY_NAME)
+            if old is not None and not self.overwrite:
+                raise RecordmillError(
+                    f"{out}: another read wrote its result there while this one ran; nothing of this one was kept"
+                )
+            names = _complete(folder, summary)
+            own = {SUMMARY_NAME, folder.folder_name, *(name.split("/")[0] for name in old or ())}
+            is_replaceable = (old is not None or folder.made) and own.issuperset(names_in(out))
+            if not (is_replaceable and _exchange(folder)):
+                try:
+                    _place(folder)
+                except BaseException:
+                    if is_placing(folder.path):
+                        folder.release()  # the next read goes on with it
+                    raise
+            folder.has_committed = True
+        return out, tuple(out / name for name in names if name.startswith(f"{RESULT_REJECTS}/"))
 
 
-def _publish(folder: RunFolder, summary: Mapping[str, Any], overwrite: bool) -> list[str]:
-    """Publish everything in the run's data folder; gives the names, which the summary lists as `files`."""
-    out = folder.out
-    with locked(out):
-        old = _published(out)
-        if old is not None and not overwrite:
-            raise RecordmillError(
-                f"{out}: another read wrote its result there while this one ran; nothing of this one was kept"
-            )
-        names = names_in(folder.data)
-        rejects = [name for name in names_in(folder.rejects) if not name.startswith(".")]
+def _complete(folder: RunFolder, summary: Mapping[str, Any]) -> list[str]:
+    """Makes the data folder of the run a whole and durable result; gives the names that it consists of."""
+    data, names = folder.data, names_in(folder.data)
+    for name in names:
+        if is_folder(data / name):
+            sync_folder(data / name)
+    if rejects := [name for name in names_in(folder.rejects) if not name.startswith(".")]:
+        for name in rejects:
+            sync_file(folder.rejects / name)
+        sync_folder(folder.rejects)
+        rename(folder.rejects, data / RESULT_REJECTS)
         names += [f"{RESULT_REJECTS}/{name}" for name in rejects]
-        _sync(folder, names)
-        text = json.dumps(
-            {"format": "recordmill read", "version": 1, **summary, "files": names}, indent=1, ensure_ascii=False
-        )
-        data = (text + "\n").encode("utf-8", "backslashreplace")
-        if old is None or not replace_result(folder, old, bool(rejects), data):
-            try:
-                _place(folder, names, old, data)
-            except BaseException:
-                _undo(folder)
-                raise
-        with contextlib.suppress(OSError):
-            remove(folder.path / READ_NOTE_NAME)  # nothing is left to go on with
+    put_bytes(str(data / SUMMARY_NAME), summary_text({**summary, "files": names}))
     return names
 
 
-def _sync(folder: RunFolder, names: Sequence[str]) -> None:
-    """Make files, then names durable: the summary that says they are there comes after them."""
-    for name in names:
-        home = _home(folder, name)
-        if is_folder(home):
-            sync_folder(home)
-        elif name.startswith(f"{RESULT_REJECTS}/"):
-            sync_file(home)
-    sync_folder(folder.rejects)
-    sync_folder(folder.data)
-
-
-def _place(folder: RunFolder, names: Sequence[str], old: Sequence[str] | None, summary: bytes) -> None:
-    """Set the old result aside, which removing the run folder removes, and rename the new outputs into DIR."""
-    out, aside = folder.out, folder.path / _ASIDE
-    make_folder(aside, exist_ok=True)
-    with atomic_write(folder.path / _INTENT) as file:
-        write_all(file, json.dumps({"names": names, "old": old or []}).encode())
-    if old is not None:
-        rename(out / SUMMARY_NAME, aside / SUMMARY_NAME)
-    for number, name in enumerate(old or ()):
-        with contextlib.suppress(FileNotFoundError):  # somebody has removed it already
-            rename(out / name, aside / str(number))
-    if any(name.startswith(f"{RESULT_REJECTS}/") for name in names):
-        make_folder(out / RESULT_REJECTS, exist_ok=True)
-    elif old:
-        with contextlib.suppress(OSError):
-            remove_empty(out / RESULT_REJECTS)
-    for name in names:
-        rename(_home(folder, name), out / name)
-    if is_folder(out / RESULT_REJECTS):
-        sync_folder(out / RESULT_REJECTS)
-    sync_folder(out)
-    if not folder.commit(SUMMARY_NAME, summary):
-        raise RecordmillError(f"{out}: another read wrote its result there while this one ran")
-
-
-def _undo(folder: RunFolder) -> None:
-    """Put back what `_place` had done, unless it had come to its end; DIR's summary is the first thing that it takes
-    away and the last that it puts there.
-    """
-    out, intent = folder.out, folder.path / _INTENT
-    with contextlib.suppress(FileNotFoundError, DataError):
-        known = load_as(_Intent, intent)
-        names, old = known["names"], known["old"]
-        aside = folder.path / _ASIDE
-        if not exists(out / SUMMARY_NAME):
-            for name in names:
-                if not exists(_home(folder, name)) and exists(out / name):
-                    rename(out / name, _home(folder, name))
-            for number, name in enumerate(old):
-                if has_name(aside / str(number)):
-                    make_folder((out / name).parent, exist_ok=True)
-                    rename(aside / str(number), out / name)
-            if exists(aside / SUMMARY_NAME):
-                rename(aside / SUMMARY_NAME, out / SUMMARY_NAME)
-            else:
-                with contextlib.suppress(OSError):
-                    remove_empty(out / RESULT_REJECTS)
-            remove(intent)
-
-
-def _published(out: Path) -> list[str] | None:
-    """The names that the result in DIR consists of; None if there is none."""
+def _exchange(folder: RunFolder) -> bool:
+    """Exchanges DIR and the new result, and removes the old one; False where that can't be, and nothing has changed."""
+    real, data = Path(real_path(folder.out)), folder.data
+    new = real.with_name(f".{real.name}.{folder.id}.new")
     try:
-        return list(load_as(_Summary, out / SUMMARY_NAME)["files"])
+        take_mode_of(data, real)
+        rename(data, new)
+    except OSError:
+        return False
+    if not exchange(new, real):
+        rename(new, data)
+        return False
+    folder.has_committed = True
+    with contextlib.suppress(OSError):
+        sync_folder(real.parent)
+        _remove_exchanged(new, folder.folder_name)
+    return True
+
+
+def _remove_exchanged(folder: Path, run_name: str) -> None:
+    """Removes the old result, and the run, from what was DIR; what anybody else has put there stays."""
+    _remove_result(folder, folder / SUMMARY_NAME)
+    remove_run(folder / run_name)
+    remove_empty(folder)
+
+
+def _remove_result(folder: Path, summary: Path) -> None:
+    for name in _files_of(summary) or ():
+        remove(folder / name)
+    with contextlib.suppress(OSError):
+        remove_empty(folder / RESULT_REJECTS)
+    remove(summary)
+
+
+def _place(folder: RunFolder) -> None:
+    """Moves a whole result into DIR, name by name, in place of the one there; goes on where an earlier call stopped.
+
+    Raises:
+        OSError: It can't, and nothing has changed. RecordmillError: It can't now, and DIR holds no result until then.
+    """
+    out, data, old = folder.out, folder.data, folder.path / _OLD
+    names = [name for name in _files_of(data / SUMMARY_NAME) or () if has_name(data / name)]
+    replaced = _files_of(out / SUMMARY_NAME) or _files_of(old) or ()
+    for name in names:
+        if has_name(path := out / name) and name not in replaced:
+            raise FileExistsError(errno.EEXIST, "is in the way, and not of the old result; move it", str(path))
+    with contextlib.suppress(FileNotFoundError):
+        rename(out / SUMMARY_NAME, old)
+    try:
+        sync_folder(out)
+        _remove_result(out, old)  # not twice: what is new may have the same names
+        sync_folder(folder.path)
+        for name in names:
+            make_folder((out / name).parent, exist_ok=True)
+            rename(data / name, out / name)
+        if is_folder(out / RESULT_REJECTS):
+            sync_folder(out / RESULT_REJECTS)
+        sync_folder(out)
+        rename(data / SUMMARY_NAME, out / SUMMARY_NAME)
+        sync_folder(out)
+    except OSError as error:
+        raise RecordmillError(
+            f"{error.filename or out}: {error.strerror}; the result is complete, but not yet in its place: the next "
+            f"read with {option('out', out)} brings it there"
+        ) from error
+
+
+def _finish(out: Path) -> None:
+    """Finishes the replacements of reads that died, or takes them back. The caller holds DIR's lock."""
+    real = Path(real_path(out))
+    for path in paths_in(real.parent, f".*.{'[0-9a-f]' * 12}.new"):
+        if path.name[1:-17] != real.name or is_link(path):
+            continue
+        run = out / f"{RUN_PREFIX}{path.name[-16:-4]}"
+        with contextlib.suppress(OSError, UsageError), locked(path, wait=False):
+            if is_folder(run) and not exists(run / "data"):  # it was not exchanged
+                rename(path, run / "data")
+            else:
+                _remove_exchanged(path, run.name)
+    with claimed(run for run in paths_in(out, f"{RUN_PREFIX}*") if is_placing(run)) as dead:
+        for run in dead:
+            _place(RunFolder.attach(run))
+            remove_run(run)
+
+
+def _files_of(summary: Path) -> list[str] | None:
+    """The names that a result consists of, by its summary; None if there is none."""
+    try:
+        return list(load_as(_Summary, summary)["files"])
     except FileNotFoundError:
         return None
     except DataError as error:
         raise UsageError(f"{error}: not what a read writes; remove it, or name another folder") from None
 
 
-def _home(folder: RunFolder, name: str) -> Path:
-    """Where an output or a file of rejects is before the commit."""
-    if name.startswith(f"{RESULT_REJECTS}/"):
-        return folder.rejects / name.removeprefix(f"{RESULT_REJECTS}/")
-    return folder.data / name
-
-
 def _check_empty(out: Path) -> None:
-    if exists(out / SUMMARY_NAME):
-        return
     strange = [
         name
         for name in names_in(out)
-        if not name.startswith((RUN_PREFIX, ".")) and not (name == "rejects" and not names_in(out / name))
+        if not name.startswith((RUN_PREFIX, ".")) and not (name == RESULT_REJECTS and not names_in(out / name))
     ]
     if strange:
         raise UsageError(

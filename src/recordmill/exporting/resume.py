@@ -15,25 +15,25 @@ import hashlib
 import json
 import pickle
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from recordmill.base.errors import DataError
 from recordmill.exporting.job import JobAccount, OutputAccount, output_name, rejects_name
-from recordmill.exporting.plan import Job, ReadPlan, sizes_of
+from recordmill.exporting.plan import RESULT_REJECTS, Job, ReadPlan, sizes_of
 from recordmill.shards.dead_runs import READ_NOTE_NAME
 from recordmill.shards.pieces import PieceTable
 from recordmill.shards.run import RunFolder
-from recordmill.storage.files import atomic_write, stat, sync_file, write_all
-from recordmill.storage.folders import inode, is_folder, make_folder, names_if_there, paths_in, remove
+from recordmill.storage.files import put_bytes, stat, sync_file
+from recordmill.storage.folders import inode, is_folder, make_folder, names_if_there, paths_in, remove, rename
 from recordmill.storage.json_fields import Count, convert, load_as, matches, parse, read_bounded
 from recordmill.storage.walk import RUN_PREFIX
 
 ACCOUNTS_FOLDER = "accounts"  # in the run folder: a file for each finished output
 ACCOUNT_SUFFIX = ".account.json"  # of those that workers of an engine leave beside their files
-_VERSION = 5  # of the accounts, and of how a read cuts its work: others are not gone on from
+_VERSION = 6  # of the accounts, and of how a read cuts its work: others are not gone on from
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Finished:
     by_workers: Sequence[Any] = ()  # MadeJob | None
 
     @property
-    def accounts(self) -> list[OutputAccount]:
+    def accounts(self) -> list[OutputAccount | JobAccount]:
         """All that an earlier process has left."""
         return [*self.kept.values(), *(made.account for made in self.by_workers if made is not None)]
 
@@ -55,8 +55,8 @@ class Finished:
     def begin(cls, run: Path, fingerprint: str) -> Finished:
         """Say in a new run folder which read it is."""
         make_folder(run / ACCOUNTS_FOLDER)
-        with atomic_write(run / READ_NOTE_NAME) as file:
-            write_all(file, json.dumps({"format": "recordmill read at work", "fingerprint": fingerprint}).encode())
+        note = {"format": "recordmill read at work", "fingerprint": fingerprint}
+        put_bytes(str(run / READ_NOTE_NAME), json.dumps(note).encode())
         return cls(run / ACCOUNTS_FOLDER)
 
     def save(self, plan: ReadPlan, job: Job, data: Path, account: OutputAccount) -> None:
@@ -68,12 +68,11 @@ class Finished:
         for path in account.rejected.files:
             sync_file(path)
         said = {
-            **account.to_json(),
+            **asdict(JobAccount.said(account)),
             "identity": read_identity(data / account.output),
             "reject_bytes": sum(stat(path).size_bytes for path in account.rejected.files),
         }
-        with atomic_write(self.path / account_name(job)) as file:
-            write_all(file, json.dumps(said).encode())
+        put_bytes(str(self.path / account_name(job)), json.dumps(said).encode())
 
 
 def inputs_stand(plan: ReadPlan, job: Job) -> bool:
@@ -175,6 +174,8 @@ def go_on(folder: RunFolder, plan: ReadPlan, *, engine: bool = False) -> tuple[R
     if taken is None:
         return folder, Finished.begin(folder.path, mark)
     try:
+        if is_folder(taken.data / RESULT_REJECTS):  # it was killed when its result was complete
+            rename(taken.data / RESULT_REJECTS, taken.rejects)
         finished = Finished(taken.path / ACCOUNTS_FOLDER) if engine else _checked(taken, plan)
     except BaseException:
         taken.release()  # what is finished there stays
@@ -191,16 +192,6 @@ def count_finished(folder: RunFolder, made: str = "") -> int:
         return 0
     far = [name for name in names_if_there(made) if name.endswith(ACCOUNT_SUFFIX)] if made else []
     return len(accounts_in(folder.path)) + len(far)
-
-
-def save_finished(folder: RunFolder, made: str = "") -> int:
-    """Leave the run folder of a read that ends early where it is, if it has finished something;
-    gives how many outputs that is. made: as of `count_finished`.
-    """
-    count = count_finished(folder, made)
-    if count:
-        folder.release()
-    return count
 
 
 def _take(out: Path, mark: str | None) -> RunFolder | None:

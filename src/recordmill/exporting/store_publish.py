@@ -5,21 +5,18 @@ folders when all are; and then `_reads/<generation>.json` is put if no other rea
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.threads import both
-from recordmill.exporting.job import FINISHED, Keeping, OutputAccount, Publication
-from recordmill.exporting.plan import ReadPlan, read_peak_bytes
-from recordmill.exporting.publish import RESULT_REJECTS
+from recordmill.exporting.job import OutputAccount, Publication, summary_text
+from recordmill.exporting.plan import RESULT_REJECTS, ReadPlan, read_peak_bytes
 from recordmill.exporting.resume import Finished, is_resumable
 from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.shards.dead_runs import READ_NOTE_NAME
@@ -44,11 +41,10 @@ _AT_ONCE = 8  # outputs that are put while others are made
 
 
 class Uploads:
-    """A context that holds a run in OUT from the first output on, and removes what was put where that was not
-    committed.
+    """A context that holds a run in OUT, and removes what was put where that was not committed.
 
-    folder: of the run, on this machine. at_once: how many outputs
-    are put while others are made; 0: none. finished: what earlier processes of this read have.
+    folder: of the run, on this machine. at_once: how many outputs are put while others are made; 0: none. finished:
+    what earlier processes of this read have.
     """
 
     def __init__(self, folder: RunFolder, out: str, finished: Finished | None, memory_bytes: int, at_once: int) -> None:
@@ -57,27 +53,21 @@ class Uploads:
         self.finished = finished
         self._there: dict[str, int] = {}  # objects that an earlier process of this read has put, and their sizes
         self._under_way: dict[str, Future[None]] = {}
-        self._may_be_there, self._files = finished is not None, dict[str, str]()
 
     def __enter__(self) -> Uploads:
         if self.finished is not None:
             self._there = self._left_there({account.output for account in self.finished.kept.values()})
-        self._own = ThreadPoolExecutor(1, thread_name_prefix="recordmill-run")
-        self._begun: Future[Any] = self._own.submit(self.run.__enter__)
-        self._tidied = self._own.submit(self.run.remove_dead)
+        self.run.__enter__()
         self._pool = ThreadPoolExecutor(max(self._at_once, 1), thread_name_prefix="recordmill-upload")
         return self
 
     def put(self, path: Path, name: str) -> None:
         """Starts to upload the output of that name, which is whole, from that path while others are made."""
         if self._at_once and is_file(path):
-            self._may_be_there = True
             key = f"{self.data}/{name}"
-            self._under_way[key] = self._pool.submit(self._put, str(path), f"{self.out}/{key}")
-
-    def _put(self, path: str, uri: str) -> None:
-        self._begun.result()  # the lease is there before any object
-        upload(path, uri, stat(path).size_bytes)
+            self._under_way[key] = self._pool.submit(
+                lambda: upload(str(path), f"{self.out}/{key}", stat(str(path)).size_bytes)
+            )
 
     def _left_there(self, outputs: Set[str]) -> dict[str, int]:
         """The objects of outputs that are kept, with their sizes; all others that an earlier process of this read has
@@ -96,19 +86,16 @@ class Uploads:
             OSError: a request failed, several times. RecordmillError: an object is not there, or not as long as its
                 file.
         """
-        self._begun.result()
-        self._may_be_there = True
         folder, data = self.folder, self.data
         names = [name for name in names_in(folder.data) if not name.startswith(".")]
         found = [name for name in names_in(folder.rejects) if not name.startswith(".")]
         made = {name: path for name, path in files_below(folder.data).items() if not name.startswith(".")}
         rejects = [f"{RESULT_REJECTS}/{folder.id}.{name}" for name in found]
-        self._files = {f"{data}/{name}": path for name, path in made.items()}
-        self._files |= {key: str(folder.rejects / name) for key, name in zip(rejects, found, strict=True)}
-        left = {key: path for key, path in self._files.items() if not self._is_put(key, path)}
-        upload_all(self.out, left, self._memory_bytes)
-        self._tidied.result()
-        check_uploaded(self.out, self._files)
+        files = {f"{data}/{name}": path for name, path in made.items()}
+        files |= {key: str(folder.rejects / name) for key, name in zip(rejects, found, strict=True)}
+        left = {key: path for key, path in files.items() if not self._is_put(key, path)}
+        both(lambda: upload_all(self.out, left, self._memory_bytes), self.run.remove_dead)
+        check_uploaded(self.out, files)
         return [f"{data}/{name}" for name in names], rejects
 
     def _is_put(self, key: str, path: str) -> bool:
@@ -125,16 +112,10 @@ class Uploads:
             return True
         return False
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._pool.shutdown(cancel_futures=True)
-        self._tidied.cancel()
-        self._own.shutdown()
-        if self._begun.exception() is None:
-            if self._may_be_there:
-                self.run.discard()
-            self.run.__exit__(kind, error, trace)
+        self.run.discard()
+        self.run.__exit__(*error)
 
 
 def uploads_of(
@@ -194,11 +175,9 @@ class StorePublication(Publication):
     base: int
     uploads: Uploads | None = None
 
-    @property
-    def keeping(self) -> Keeping:
-        if self.uploads is None:
-            return FINISHED
-        return Keeping(is_durable=self.uploads.finished is not None, finished=self.uploads.put)
+    def keep(self, path: Path, name: str) -> None:
+        if self.uploads is not None:
+            self.uploads.put(path, name)
 
     @property
     def is_complete(self) -> bool:
@@ -209,7 +188,7 @@ class StorePublication(Publication):
     ) -> tuple[Path | str, tuple[Path | str, ...]]:
         run, out, data, number = self.run, self.run.out, self.run.data_name, self.base + 1
         outputs, rejects = self._put(results)
-        text = _text({**summary, "folder": data, "files": [*outputs, *rejects]})
+        text = summary_text({**summary, "folder": data, "files": [*outputs, *rejects]})
 
         def is_whole() -> bool:
             there = {item.name.partition("/")[0] for item in listed_objects(join(out, data))}
@@ -219,7 +198,7 @@ class StorePublication(Publication):
             raise RecordmillError(
                 f"{out}: {run.obstacle('read', self.base, result_numbers)}; nothing of this one was kept"
             )
-        _tidy(self.folder, out, {number: data}, text)
+        _tidy(self.folder, out, number, text)
         return join(out, data), tuple(join(out, name) for name in rejects)
 
     def _put(self, results: Sequence[OutputAccount]) -> tuple[list[str], list[str]]:
@@ -230,18 +209,13 @@ class StorePublication(Publication):
         return [f"{self.run.data_name}/{result.output}" for result in results], rejects
 
 
-def _text(summary: Mapping[str, Any]) -> bytes:
-    document = {"format": "recordmill read", "version": 1, **summary}
-    return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
-
-
-def _tidy(folder: RunFolder, out: str, own: Mapping[int, str], text: bytes) -> None:
-    """What follows a commit and can't undo it. own: its generation to its folder."""
+def _tidy(folder: RunFolder, out: str, own: int, text: bytes) -> None:
+    """What follows a commit and can't undo it. own: its generation."""
     try:
         with contextlib.suppress(OSError):
             remove_file(folder.path / READ_NOTE_NAME, missing_ok=True)  # nothing is left to go on with
-        there = results(out, own)
-        if [max(there, default=0)] == [*own]:  # else a later one does it
+        there = results(out)
+        if max(there, default=0) == own:  # else a later one does it
             _finish(out, there, text)
     except (OSError, RecordmillError) as error:
         _log.warning("%s: the result is complete, but tidying up after it failed (%s)", out, error)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,13 +30,13 @@ from recordmill.building.workers.shared_files import (
     SharedFolder,
     scratch,
 )
-from recordmill.exporting.job import JobAccount, OutputAccount, rejects_name, run_job
+from recordmill.exporting.job import JobAccount, OutputAccount, output_name, rejects_name, run_job
 from recordmill.exporting.plan import Job, ReadPlan
 from recordmill.exporting.resume import ACCOUNT_SUFFIX, inputs_stand, remove_unfinished
 from recordmill.records.writers.outputs import Output, find_output
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.run import RunFolder
-from recordmill.storage.files import give_name, put_bytes, put_if_absent, read_range, stat
+from recordmill.storage.files import give_name, is_remote, put_bytes, put_if_absent, read_range, stat
 from recordmill.storage.folders import exists, fetch_file, join, make_folder, names_if_there, rename
 from recordmill.storage.json_fields import Count, convert, matches, parse, read_bounded
 from recordmill.storage.lazy_table import TextTable
@@ -57,38 +57,23 @@ class AttemptFile:
 class FinishedJob:
     """What an attempt at a job came to. rejects: the file that lists them."""
 
-    number: int
+    number: Count
     output: AttemptFile
     rejects: AttemptFile | None
-    account: OutputAccount
+    account: JobAccount
 
     @property
     def files(self) -> tuple[AttemptFile, ...]:
         """All that it has written."""
         return (self.output,) if self.rejects is None else (self.output, self.rejects)
 
-    def to_json(self) -> dict[str, Any]:
-        """For files; names of jobs are not in it."""
-        rejects = None if self.rejects is None else asdict(self.rejects)
-        return {
-            "number": self.number, "output": asdict(self.output), "rejects": rejects, **self.account.to_json()
-        }  # fmt: skip
-
     @classmethod
-    def from_json(cls, value: Any, source: str, jobs: Sequence[Job], output: Output) -> FinishedJob:
+    def from_json(cls, value: Any, source: str, jobs: Sequence[Job]) -> FinishedJob:
         """Raises DataError for what no read writes."""
-        known = convert(_Attempt, value, source)
-        if known.number >= len(jobs):
-            raise DataError(f"is {known.number}, not from 0 to {len(jobs) - 1}", source=source, place="number")
-        account = convert(JobAccount, value, source).of(jobs[known.number], output)
-        return cls(known.number, known.output, known.rejects, account)
-
-
-@dataclass(frozen=True)
-class _Attempt:
-    number: Count
-    output: AttemptFile
-    rejects: AttemptFile | None
+        made: FinishedJob = convert(cls, value, source)
+        if made.number >= len(jobs):
+            raise DataError(f"is {made.number}, not from 0 to {len(jobs) - 1}", source=source, place="number")
+        return made
 
 
 @dataclass(frozen=True)
@@ -125,18 +110,18 @@ def begin_read(job_folder: SharedFolder, run: ReadRun) -> SharedRun:
     files = TextTable.of(run.plan.files, ShardFile.to_json, partial(ShardFile.from_json, store_settings=settings))
     finished: Sequence[FinishedJob | None] = ()
     if any(run.finished):
-        finished = TextTable.of(run.finished, _finished_text, partial(_finished_of, run.jobs, run.output))
+        finished = TextTable.of(run.finished, _finished_text, partial(_finished_of, run.jobs))
     plan = replace(run.plan, files=files, jobs=(), wholes=())
     return job_folder.share("read", replace(run, plan=plan, finished=finished, results=results))
 
 
 def _finished_text(job: FinishedJob | None) -> str:
-    return json.dumps(None if job is None else job.to_json())
+    return json.dumps(None if job is None else asdict(job))
 
 
-def _finished_of(jobs: Sequence[Job], output: Output, text: str) -> FinishedJob | None:
+def _finished_of(jobs: Sequence[Job], text: str) -> FinishedJob | None:
     known = json.loads(text)
-    return None if known is None else FinishedJob.from_json(known, "finished", jobs, output)
+    return None if known is None else FinishedJob.from_json(known, "finished", jobs)
 
 
 def find_finished(
@@ -151,20 +136,20 @@ def find_finished(
     def load(name: str) -> FinishedJob | None:
         with contextlib.suppress(OSError, DataError):
             path = join(folder, name)
-            return FinishedJob.from_json(parse(read_bounded(path), path), path, jobs, output)
+            return FinishedJob.from_json(parse(read_bounded(path), path), path, jobs)
         return None
 
     found: list[FinishedJob | None] = [None] * len(jobs)
     for made in thread_map(load, sorted(names), _LOOKS):
         if made is not None:
             found[made.number] = made
-            _put_back(job_folder, run, jobs[made.number], made)
+            _put_back(job_folder, run, jobs[made.number], output, made)
     remove_unfinished(run)
     return found
 
 
-def _put_back(job_folder: SharedFolder, run: RunFolder, job: Job, made: FinishedJob) -> None:
-    homes = [(made.output, home / made.account.output) for home in (run.data, run.runs)]
+def _put_back(job_folder: SharedFolder, run: RunFolder, job: Job, output: Output, made: FinishedJob) -> None:
+    homes = [(made.output, home / output_name(job, output)) for home in (run.data, run.runs)]
     homes += [(made.rejects, run.rejects / rejects_name(job))] if made.rejects is not None else []
     for file, home in [] if job_folder.is_remote else homes:
         if exists(home) and not exists(job_folder.run(ATTEMPTS_FOLDER, file.name)):
@@ -188,11 +173,10 @@ def make_job(run: SharedRun, number: int, progress: Progress) -> FinishedJob:
         account = run_job(known.plan, job, data, rejects, output=known.output, threads=known.threads, progress=progress)
         output = _hand_over(job_folder, data / account.output)
         listed = [_hand_over(job_folder, Path(path)) for path in account.rejected.files]
-    account = replace(account, rejected=replace(account.rejected, files=()))
-    made = FinishedJob(number, output, listed[0] if listed else None, account)
+    made = FinishedJob(number, output, listed[0] if listed else None, JobAccount.said(account))
     if known.noted and inputs_stand(known.plan, job):
         path = job_folder.run(ATTEMPTS_FOLDER, f"{output.name}{ACCOUNT_SUFFIX}")
-        put_bytes(path, json.dumps(made.to_json()).encode())
+        put_bytes(path, json.dumps(asdict(made)).encode())
     return made
 
 
@@ -206,7 +190,7 @@ def list_finished(run: SharedRun, made: Iterable[FinishedJob]) -> int:
 
     May be called again, and by several at once: each list names whole files, and the first one stays.
     """
-    listed = [one.to_json() for one in sorted(made, key=lambda one: one.number)]
+    listed = [asdict(one) for one in sorted(made, key=lambda one: one.number)]
     path = run.job_folder.run(SHARED, run.load().results)
     try:
         put_if_absent(path, json.dumps(listed).encode())
@@ -215,9 +199,9 @@ def list_finished(run: SharedRun, made: Iterable[FinishedJob]) -> int:
     return len(listed)
 
 
-def take(run: SharedRun, data: Path, rejects: Path) -> list[OutputAccount]:
-    """The results of all jobs, whose outputs then lie in `data`, and their rejects in `rejects`, under their own names:
-    on this machine, whither those in a store are fetched.
+def take(run: SharedRun, data: str, rejects: str) -> list[OutputAccount]:
+    """The results of all jobs, whose outputs then lie in `data`, and their rejects where the names begin with
+    `rejects`: of this machine, whither those in a store are fetched, or of the store, by copies within it.
 
     Raises:
         NotSharedError: what a worker says that it has written is not there. RecordmillError: it is there with another
@@ -226,25 +210,23 @@ def take(run: SharedRun, data: Path, rejects: Path) -> list[OutputAccount]:
     known, job_folder = run.load(), run.job_folder
 
     def move(file: AttemptFile, target: str) -> None:
-        (fetch_file if job_folder.is_remote else rename)(job_folder.run(ATTEMPTS_FOLDER, file.name), target)
+        path = job_folder.run(ATTEMPTS_FOLDER, file.name)
+        if is_remote(path) and not is_remote(target):
+            fetch_file(path, target)
+        else:
+            give_name(path, target, file.size_bytes)
 
-    def named(one: FinishedJob) -> OutputAccount:
-        return _named(one, known, str(data), f"{rejects}/", move)
+    def named(made: FinishedJob) -> OutputAccount:
+        job = known.jobs[made.number]
+        account = made.account.of(job, known.output)
+        move(made.output, f"{data}/{account.output}")
+        if made.rejects is None:
+            return account
+        path = f"{rejects}{rejects_name(job)}"
+        move(made.rejects, path)
+        return replace(account, rejected=replace(account.rejected, files=(path,)))
 
     return list(thread_map(named, _all_made(run), _LOOKS if job_folder.is_remote else 1))
-
-
-def copy_to_final_names(run: SharedRun) -> list[OutputAccount]:
-    """As `take`, where OUT is in a store: outputs get their names below OUT/data-<id>/, by copies within the store."""
-    known, job_folder = run.load(), run.job_folder
-
-    def give(file: AttemptFile, target: str) -> None:
-        give_name(job_folder.run(ATTEMPTS_FOLDER, file.name), target, file.size_bytes)
-
-    def named(one: FinishedJob) -> OutputAccount:
-        return _named(one, known, job_folder.data(), join(job_folder.out, f"rejects/{job_folder.id}."), give)
-
-    return list(thread_map(named, _all_made(run), _LOOKS))
 
 
 def _all_made(run: SharedRun) -> list[FinishedJob]:
@@ -261,19 +243,6 @@ def _all_made(run: SharedRun) -> list[FinishedJob]:
             raise NotSharedError(f"{path} ({len(missing)} of {len(wanted)} files)", job_folder.out, "this machine,")
         raise RecordmillError(f"{path}: {there} bytes, where {file.size_bytes} were written; nothing was kept")
     return made
-
-
-def _named(
-    made: FinishedJob, run: ReadRun, data: str, rejects: str, move: Callable[[AttemptFile, str], None]
-) -> OutputAccount:
-    """rejects: what their names begin with."""
-    account = made.account
-    move(made.output, f"{data}/{account.output}")
-    if made.rejects is None:
-        return account
-    path = f"{rejects}{rejects_name(run.jobs[made.number])}"
-    move(made.rejects, path)
-    return replace(account, rejected=replace(account.rejected, files=(path,)))
 
 
 def _missing(job_folder: SharedFolder, wanted: Sequence[AttemptFile]) -> list[tuple[AttemptFile, int | None]]:
@@ -299,6 +268,6 @@ def _listed(job_folder: SharedFolder, run: ReadRun) -> list[FinishedJob]:
     except DataError:
         listed = None
     try:
-        return [FinishedJob.from_json(one, path, run.jobs, run.output) for one in listed]
+        return [FinishedJob.from_json(one, path, run.jobs) for one in listed]
     except (TypeError, DataError):
         raise DataError("is not what this read has written there", source=path) from None

@@ -10,13 +10,12 @@ LEASE_SEC is dead.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from recordmill.base.errors import DataError
 from recordmill.shards.grammar import is_data_folder
@@ -24,7 +23,7 @@ from recordmill.shards.manifest import Manifest, generations, load
 from recordmill.storage.folders import exists, has_name, is_link, names_in, paths_in, remove, remove_empty
 from recordmill.storage.json_fields import convert, parse, read_bounded, show
 from recordmill.storage.locks import LockFile, locked
-from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX
+from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX, SUMMARY_NAME
 
 LEASE_SEC = 900  # a run that was not heard of for 15 minutes is dead
 LOCK_NAME = "lock"
@@ -35,45 +34,20 @@ _OWNER_BYTES = 4096
 _log = logging.getLogger(__name__)
 
 
-class DeadRun(NamedTuple):
-    """The folder of a dead run, locked until `close` so that nobody else takes it.
-
-    Attributes:
-        path: The folder.
-        lock: Its lock; None where there is none left.
-    """
-
-    path: Path
-    lock: LockFile | None
-
-    @property
-    def name(self) -> str:
-        """The name of its folder."""
-        return self.path.name
-
-    def close(self) -> None:
-        """Lets go of the lock."""
-        if self.lock is not None:
-            self.lock.close()
-
-
-def claim(path: Path) -> DeadRun | None:
-    """Locks the folder of a run, if that is provably dead and nobody else claims it; else None."""
+def claim(path: Path) -> LockFile | None:
+    """The lock of the folder of a run, which is held then, if the run is provably dead and nobody else claims it."""
     if is_link(path):
         return None
     try:
         lock = LockFile.open(path / LOCK_NAME)
-    except FileNotFoundError:  # none to judge by: what a removal leaves last, or a start that was killed
-        with contextlib.suppress(OSError):
-            if _is_made_here(path.name) or not (path.name.startswith(".") or names_in(path)):
-                return DeadRun(path, None)
+    except FileNotFoundError:
         return None
     except OSError:
         _log.warning("%s is no folder of a run; it was left alone", path)
         return None
     with contextlib.suppress(OSError, DataError):
         if _is_dead(path, lock) and lock.is_at(path / LOCK_NAME):
-            return DeadRun(path, lock)
+            return lock
     lock.close()
     return None
 
@@ -82,12 +56,8 @@ def _is_dead(path: Path, lock: LockFile) -> bool:
     owner = _owner(lock)
     # Where it doesn't tell, or after a restart, the lock only excludes those who would claim the folder as well.
     lock.take()
-    if not owner and _is_made_here(path.name):  # a start that was killed before it wrote whose it is
-        return True
-    is_leased = exists(path / JOB_NAME) or (owner.get("leased") is True and owner.get("boot") == machine()["boot"])
-    if _is_of_here(owner) and not is_leased:
-        return True
-    return time.time() - lock.changed > LEASE_SEC
+    is_leased = owner.get("leased") is True or exists(path / JOB_NAME)
+    return (_is_of_here(owner) and not is_leased) or time.time() - lock.changed > LEASE_SEC
 
 
 def _owner(lock: LockFile) -> Mapping[str, Any]:
@@ -111,8 +81,13 @@ def other_host(run: Path) -> str:
 
 
 def run_folders(out: Path) -> list[Path]:
-    """The folders of runs in OUT, also of those that were killed when they began."""
-    return [*paths_in(out, f".{RUN_PREFIX}*"), *paths_in(out, f"{RUN_PREFIX}*")]
+    """The folders of runs in OUT, but of reads that only lack their last step, which the next read takes."""
+    return [path for path in paths_in(out, f"{RUN_PREFIX}*") if not is_placing(path)]
+
+
+def is_placing(run: Path) -> bool:
+    """Returns True if the run holds a whole result of a read, which is to be moved into OUT, and OUT holds none."""
+    return exists(run / "data" / SUMMARY_NAME) and not exists(run.parent / SUMMARY_NAME)
 
 
 def clean_dead(out: Path, keep: Callable[[Path], bool] | None = None) -> list[str]:
@@ -130,7 +105,10 @@ def clean_dead(out: Path, keep: Callable[[Path], bool] | None = None) -> list[st
         kept = committed_data(out) if dead else set()
         for run in dead:
             if data_of(run.name) in kept or remove_data(out, data_of(run.name)):
-                remove_run(run.path)
+                remove_run(run)
+        for path in folders:
+            with contextlib.suppress(OSError):  # what a start makes first, and a removal leaves last
+                remove_empty(path)
         return [run.name for run in dead]
 
 
@@ -140,14 +118,14 @@ def data_of(name: str) -> str:
 
 
 @contextlib.contextmanager
-def claimed(folders: Iterable[Path]) -> Iterator[list[DeadRun]]:
+def claimed(folders: Iterable[Path]) -> Iterator[list[Path]]:
     """Those of the run folders whose process is provably dead, locked meanwhile, so that nobody else takes them."""
     with contextlib.ExitStack() as held:
         dead = []
         for path in folders:
-            if (run := claim(path)) is not None:
-                held.callback(run.close)
-                dead.append(run)
+            if (lock := claim(path)) is not None:
+                held.callback(lock.close)
+                dead.append(path)
         yield dead
 
 
@@ -194,20 +172,6 @@ def remove_run(path: Path) -> None:
         for name in sorted(names_in(path), key=lambda name: last.get(name, 1)):
             remove(path / name)
         remove_empty(path)
-
-
-def temporary_run_name(identifier: str) -> str:
-    """The name of a run's folder while it is made, which says on which machine: a start there finds it again."""
-    return f".{RUN_PREFIX}{identifier}.{_machine_tag()}.tmp"
-
-
-def _is_made_here(name: str) -> bool:
-    """Whether a folder without a lock is what a start on this machine left: starts and cleaners exclude each other."""
-    return name.startswith(f".{RUN_PREFIX}") and name.endswith(f".{_machine_tag()}.tmp")
-
-
-def _machine_tag() -> str:
-    return hashlib.sha256(machine()["host"].encode("utf-8", "surrogateescape")).hexdigest()[:8]
 
 
 def machine() -> dict[str, str]:

@@ -9,16 +9,13 @@ and nothing needs to be undone before a commit is repeated.
 A lease is a file of the run's folder that is written anew, or on a disk gets a new time, every RENEW_SEC by whoever
 works for the run, its driver or its workers. What follows where it isn't, `dead_runs` says.
 
-A run on a disk is created locked, so that a later one can prove it dead and clean it. The lock is `flock` on a file
-that names host and boot, and is the lease; the kernel drops it with its process. Whoever works with the run holds it
-shared: several processes may, where an engine starts a step more than once. The last to let go removes the folder, by
-descriptor.
+On a disk the lease is also a lock, `flock` on a file that names host and boot, which the kernel drops with its process:
+so a later run can prove it dead at once.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import logging
 import os
@@ -45,7 +42,6 @@ from recordmill.storage.folders import (
     make_folder,
     names_if_there,
     paths_in,
-    remove,
     remove_empty,
     rename,
 )
@@ -54,7 +50,6 @@ from recordmill.storage.walk import DATA_PREFIX, MANIFESTS, RUN_PREFIX
 
 RENEW_SEC = 30  # a run is dead after LEASE_SEC
 _PARTS = ("data", "runs", "rejects", "spool")
-_JOINING = 20  # attempts at a folder that others remove at the same time
 
 _log = logging.getLogger(__name__)
 _renewed: dict[tuple[str, str], float] = {}  # (OUT, id) of a run: when this process renewed its lease last
@@ -67,17 +62,9 @@ class Run(ABC):
 
     def __init__(self, out: str | Path, identifier: str) -> None:
         self.out, self.id = out, identifier
+        self.folder_name = f"{RUN_PREFIX}{identifier}"  # below OUT, what only the run needs
+        self.data_name = f"{DATA_PREFIX}{identifier}"  # and what a manifest is to name
         self._manifest: Manifest | None = None
-
-    @property
-    def folder_name(self) -> str:
-        """The name below OUT of what only the run needs."""
-        return f"{RUN_PREFIX}{self.id}"
-
-    @property
-    def data_name(self) -> str:
-        """The name below OUT of what a manifest is to name."""
-        return f"{DATA_PREFIX}{self.id}"
 
     def committed(self) -> Manifest | None:
         """The manifest that this very run has put: engines repeat the last step as any other."""
@@ -176,26 +163,26 @@ class RunFolder(Run):
 
     out: Path
 
-    def __init__(self, out: Path, identifier: str, lock: LockFile | None, made: Sequence[Path] = ()) -> None:
+    def __init__(self, out: Path, identifier: str, made: Sequence[Path] = ()) -> None:
         super().__init__(out, identifier)
-        self._lock, self._made = lock, made
+        self._lock: LockFile | None = None
+        self.made = made  # OUT, and the folders above it, as far as this run has made them
+        self.path = out / self.folder_name
+        self.runs, self.rejects, self.spool = (self.path / name for name in ("runs", "rejects", "spool"))
         self._kept_alive = contextlib.ExitStack()
 
     @classmethod
     def create(
         cls,
         out: str | os.PathLike[str],
-        identifier: str | None = None,
         keep: Callable[[Path], bool] | None = None,
         index: bool = True,
         leased: bool = False,
     ) -> RunFolder:
-        """Make OUT if need be and the locked folder in it, after dead ones were cleaned; where the run has one already,
-        hold that.
+        """Make OUT if need be and the locked folder in it, after dead ones were cleaned.
 
         Args:
             out: The folder.
-            identifier: A name for the run, where repeated attempts must not make several; by default a new one.
             keep: Which dead folders are left alone.
             index: Whether data is to have the folder that indexes of shards stand in.
             leased: Whether the run may go on while no process of this machine holds it.
@@ -204,10 +191,14 @@ class RunFolder(Run):
             UsageError: OUT can't be made, is not a folder, or can't be written to.
         """
         path = Path(out)
-        folder = cls(path, identifier or uuid.uuid4().hex[:12], None, _make_out(path))
+        folder = cls(path, uuid.uuid4().hex[:12], _make_out(path))
         try:
             dead_runs.clean_dead(path, keep)
-            folder._hold(index, leased)
+            with locked(path):  # under which nobody takes a folder without a lock for dead
+                make_folder(folder.path)
+                folder._own(LockFile.open(folder.path / dead_runs.LOCK_NAME, create=True), leased)
+                for name in (*_PARTS, "data/index") if index else _PARTS:
+                    make_folder(folder.path / name)
             folder._kept_alive.enter_context(folder.alive())
         except OSError as error:
             folder.close()
@@ -217,48 +208,10 @@ class RunFolder(Run):
             raise
         return folder
 
-    def _hold(self, index: bool, leased: bool) -> None:
-        for _ in range(_JOINING):
-            if self._make(index, leased) or self._join():
-                return
-        raise OSError(errno.EBUSY, "others keep removing the run's folder")
-
-    def _make(self, index: bool, leased: bool) -> bool:
-        """Makes the folder under another name, locks it, and only then gives it its own, so that nobody finds it
-        unlocked; False if the run has one.
-        """
-        making = self.out / dead_runs.temporary_run_name(self.id)
-        with locked(self.out):  # under which others may take an unlocked one for dead
-            remove(making)  # of a start that was killed
-            try:
-                for name in (*_PARTS, "data/index") if index else _PARTS:
-                    make_folder(making / name, parents=True)
-                self._lock = LockFile.create(making / dead_runs.LOCK_NAME)
-                self._lock.share()
-                self._own(self._lock, leased)
-                rename(making, self.path)
-            except BaseException as error:
-                self._unlock()
-                remove(making)
-                if isinstance(error, OSError) and error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
-                    return False
-                raise
-        return True
-
-    def _join(self) -> bool:
-        """Holds the folder that the run has; False if it is gone meanwhile."""
-        with contextlib.suppress(FileNotFoundError):
-            lock = LockFile.open(self.path / dead_runs.LOCK_NAME)
-            lock.share()
-            if lock.is_at(self.path / dead_runs.LOCK_NAME):
-                self._lock = lock
-                return True
-            lock.close()
-        return False
-
-    @staticmethod
-    def _own(lock: LockFile, leased: bool = False) -> None:
-        """Writes into the lock whose it is, over what stood there, in one step."""
+    def _own(self, lock: LockFile, leased: bool = False) -> None:
+        """Holds the lock, and writes into it whose it is, over what stood there, in one step."""
+        self._lock = lock
+        lock.take(wait=True)  # for who only looks
         lock.write(json.dumps({**dead_runs.machine(), "pid": os.getpid(), "leased": leased}).encode())
 
     @classmethod
@@ -266,46 +219,24 @@ class RunFolder(Run):
         """The folder of a dead run with all that is in it, from now on this process's own; None if its run is alive, or
         someone else was first.
         """
-        if (dead := dead_runs.claim(path)) is None or dead.lock is None:
+        if (lock := dead_runs.claim(path)) is None:
             return None
-        folder = cls(path.parent, path.name.removeprefix(RUN_PREFIX), dead.lock)
-        folder._own(dead.lock)
+        folder = cls.attach(path)
+        folder._own(lock)
         folder._kept_alive.enter_context(folder.alive())
         return folder
-
-    @classmethod
-    def join(cls, path: Path) -> RunFolder | None:
-        """Holds the folder of a run that other processes of it hold, too; None if it is gone."""
-        folder = cls(path.parent, path.name.removeprefix(RUN_PREFIX), None)
-        return folder if folder._join() else None
 
     @classmethod
     def attach(cls, path: str | os.PathLike[str]) -> RunFolder:
         """The folder of a run that another process or another part of this one holds; closing it is theirs."""
         folder = Path(path)
-        return cls(folder.parent, folder.name.removeprefix(RUN_PREFIX), None)
-
-    @property
-    def path(self) -> Path:
-        return self.out / self.folder_name
+        return cls(folder.parent, folder.name.removeprefix(RUN_PREFIX))
 
     @property
     def data(self) -> Path:
         """Where shards are: in the run's own folder until `publish_data_folder`."""
         final = self.out / self.data_name
         return final if is_folder(final) and not is_link(final) else self.path / "data"
-
-    @property
-    def runs(self) -> Path:
-        return self.path / "runs"
-
-    @property
-    def rejects(self) -> Path:
-        return self.path / "rejects"
-
-    @property
-    def spool(self) -> Path:
-        return self.path / "spool"
 
     def _sign(self) -> None:
         with (
@@ -332,15 +263,7 @@ class RunFolder(Run):
         sync_folder(self.out)
 
     def commit(self, name: str, data: bytes, is_whole: Callable[[], bool] = lambda: True) -> bool:
-        """See `Run.commit`. It stands, too, where the disk failed behind that, as at the last sync. Nobody can take the
-        run for dead meanwhile; False where somebody has.
-        """
-        held = None
-        with contextlib.suppress(OSError):  # a worker may see OUT by a mount that knows no locks
-            if self._lock is None:
-                held = self.join(self.path)
-            if held is None and not (self._lock is not None and self.is_owned):
-                return False
+        """See `Run.commit`. It stands, too, where the disk failed behind that, as at the last sync."""
         path = self.out / name
         try:
             make_folder(path.parent, exist_ok=True)
@@ -351,9 +274,6 @@ class RunFolder(Run):
                 self.has_committed = read_range(str(path)).tobytes() == data
             if not self.has_committed:
                 raise
-        finally:
-            if held is not None:
-                held.release()
         return self.has_committed
 
     def discard(self) -> bool:
@@ -368,7 +288,7 @@ class RunFolder(Run):
 
     def close(self) -> None:
         """Remove the folder, shards that were not committed, and OUT and the folders above it as far as this run made
-        them and they stayed empty; nothing if it was released, or if others hold it, too. Whoever stops it meanwhile is
+        them and they stayed empty; nothing if it was released. Whoever stops it meanwhile is
         heard behind that.
         """
         with interrupted_later():
@@ -377,19 +297,17 @@ class RunFolder(Run):
     def _remove_all(self) -> None:
         if self._lock is not None:
             with contextlib.suppress(OSError, DataError):
-                is_mine = self._lock.is_at(self.path / dead_runs.LOCK_NAME)
-                self._lock.take()
-                if is_mine and self.discard():
+                if self._lock.is_at(self.path / dead_runs.LOCK_NAME) and self.discard():
                     dead_runs.remove_run(self.path)
             self._unlock()
         with contextlib.suppress(OSError):
-            for made in self._made:
+            for made in self.made:
                 remove_empty(made)
 
     def release(self) -> None:
         """Let go of the folder and leave it there, as a dead one."""
         self._unlock()
-        self._made = ()
+        self.made = ()
 
     def _unlock(self) -> None:
         self._kept_alive.close()
@@ -442,8 +360,4 @@ def check_out(out: str | os.PathLike[str], overwrite: bool) -> int:
 
 
 def _is_ours(name: str) -> bool:
-    return (
-        name in (MANIFESTS, "rejects")
-        or is_derived(name)
-        or name.startswith((RUN_PREFIX, f".{RUN_PREFIX}", DATA_PREFIX))
-    )
+    return name in (MANIFESTS, "rejects") or is_derived(name) or name.startswith((RUN_PREFIX, DATA_PREFIX))

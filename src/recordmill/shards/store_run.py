@@ -2,10 +2,8 @@
 whose lease has run out, and which results reads committed; and `clean`, which is for any OUT.
 
 Where nothing was put into the run's folder for LEASE_SEC, by the store's own clock, the run is dead: its objects, which
-nothing committed names, may be removed. Who removes them first puts a tombstone there, and looks then whether the run
-has committed; who commits looks behind that whether there is one: so of a put that took longer than a lease, and a
-removal, at least one knows of the other. The tombstone goes last, so that a removal that is stopped is taken up by the
-next.
+nothing committed names, may be removed, its lease last, so that the next takes up a removal that is stopped. Who
+commits looks before that whether its lease is there, and behind that whether all is that it names.
 """
 
 from __future__ import annotations
@@ -19,12 +17,11 @@ import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, TypedDict
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
-from recordmill.base.threads import both, thread_map
+from recordmill.base.threads import thread_map
 from recordmill.shards.dead_runs import (
     LEASE_SEC,
     claimed,
@@ -47,14 +44,13 @@ from recordmill.storage.files import (
     put_object,
     remove_objects,
 )
-from recordmill.storage.folders import files_below, is_folder, join, names_if_there, paths_in, private_folder
+from recordmill.storage.folders import exists, files_below, is_folder, join, names_if_there, paths_in, private_folder
 from recordmill.storage.json_fields import load_as, matches
 from recordmill.storage.walk import DATA_PREFIX, RESULTS, RUN_PREFIX
 
 __all__ = ["LEASE_SEC", "StoreRun", "clean", "results", "run_at", "work_folder"]
 
-LEASE, TOMBSTONE = "lease.json", "removed.json"
-_AT_ONCE = 4  # requests that say what there is
+LEASE = "lease.json"
 _REMOVED, _REMOVED_AT_ONCE = 1_000, 32  # objects that are removed one after the other, while others do so with others
 _NUMBER = re.compile(r"([0-9]{8})\.json")
 
@@ -75,25 +71,17 @@ def result_name(generation: int) -> str:
     return f"{RESULTS}/{generation:08d}.json"
 
 
-def results(out: str, known: Mapping[int, str] | None = None) -> dict[int, str]:
-    """Number of each result of a read that OUT holds to its folder there, ascending; the last one is the result. known:
-    what is known of them, so that it need not be asked.
+def results(out: str) -> dict[int, str]:
+    """Number of each result of a read that OUT holds to its folder there, ascending; the last one is the result.
 
     Raises:
         DataError: one of them is none that a read writes.
     """
-
-    def folder_of(number: int) -> str:
-        if known and number in known:
-            return known[number]
+    found = {}
+    for number in result_numbers(out):
         with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-            folder: str = load_as(_Result, join(out, result_name(number)))["folder"]
-            return folder
-        return ""
-
-    numbers = result_numbers(out)
-    found = zip(numbers, thread_map(folder_of, numbers, _AT_ONCE), strict=True)
-    return {number: folder for number, folder in found if folder}
+            found[number] = load_as(_Result, join(out, result_name(number)))["folder"]
+    return found
 
 
 def result_numbers(out: str) -> list[int]:
@@ -109,19 +97,13 @@ class StoreRun(Run):
 
     def __init__(self, out: str, identifier: str) -> None:
         super().__init__(out, identifier)
+        self._lease = f"{self.folder_name}/{LEASE}"
+        self._signature = json.dumps({"host": machine()["host"], "leased": True}).encode()
         self._is_open = False  # whether it is unknown if the run has committed
         self._held = contextlib.ExitStack()
 
-    @property
-    def _lease(self) -> str:
-        return f"{self.folder_name}/{LEASE}"
-
     def _sign(self) -> None:
         put_object(f"{self.out}/{self._lease}", self._signature)
-
-    @property
-    def _signature(self) -> bytes:
-        return json.dumps({"host": machine()["host"], "leased": True}).encode()
 
     def __enter__(self) -> StoreRun:
         """UsageError if the store is none in which one of two runs alone can commit."""
@@ -138,9 +120,7 @@ class StoreRun(Run):
             self._held = held.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._held.close()
         self._forget()
         if self._is_open:  # who finds the lease expired knows by then
@@ -153,26 +133,18 @@ class StoreRun(Run):
     @property
     def is_owned(self) -> bool:
         """Whether nobody has taken this run for dead."""
-        names = {item.name for item in listed_objects(f"{self.out}/{self.folder_name}")}
-        return LEASE in names and TOMBSTONE not in names
+        return exists(f"{self.out}/{self._lease}")
 
     def commit(self, name: str, data: bytes, is_whole: Callable[[], bool]) -> bool:
         """See `Run.commit`. Where it can't be known, nothing is removed, and the lease is left to run out."""
         self._is_open = True
-        committed = put_if_absent(f"{self.out}/{name}", data)
-        if committed and not self._stands(is_whole):
-            remove_objects(self.out, [name])
-            committed = False
-        self._is_open, self.has_committed = False, committed
-        return committed
-
-    def _stands(self, is_whole: Callable[[], bool]) -> bool:
-        """Whether what was put names what is there, and stays there."""
-        folder = f"{self.out}/{self.folder_name}"
+        committed = stands = put_if_absent(f"{self.out}/{name}", data)
         with contextlib.suppress(OSError):  # it was put, all the same
-            whole, left = both(is_whole, lambda: [item.name for item in listed_objects(folder)])
-            return whole and TOMBSTONE not in left
-        return True
+            stands = committed and is_whole()
+        if committed and not stands:
+            remove_objects(self.out, [name])
+        self._is_open, self.has_committed = False, stands
+        return stands
 
     def release(self) -> None:
         """Leave all as it is, as a dead run leaves it."""
@@ -183,15 +155,13 @@ class StoreRun(Run):
         that was not heard; what can't be is left to the next run, which finds the lease.
         """
         try:
-            if not (self._is_open or self.has_committed or self._is_named()):
+            named = self._is_open or self.has_committed or self.committed() is not None
+            if not (named or self.data_name in results(self.out).values()):
                 _remove(self.out, objects_of(self.out, self.data_name))
         except (OSError, DataError) as error:
             _log.warning("%s: what the run left can't be removed: %s", self.out, error)
             self._is_open = True
         return not self._is_open
-
-    def _is_named(self) -> bool:
-        return self.committed() is not None or self.data_name in results(self.out).values()
 
     def clear(self) -> None:
         """Remove the run's own objects, its lease last. Workers that were given up may still put others: what they
@@ -218,13 +188,9 @@ class StoreRun(Run):
 
     def remove(self, dead: Mapping[str, Sequence[str]]) -> None:
         """Remove what `left_by_dead` has found, but what was committed since."""
-        stones = [f"{name}/{TOMBSTONE}" for name in dead]
-        for _ in thread_map(lambda stone: put_object(f"{self.out}/{stone}", b"{}"), stones, _AT_ONCE):
-            pass
         kept = self._committed_by_all()
         for name, left in dead.items():
-            own = (one for one in left if data_of(name) not in kept or one.startswith(f"{name}/"))
-            _remove(self.out, [*(one for one in own if one not in stones), f"{name}/{TOMBSTONE}"])
+            _remove(self.out, [one for one in left if data_of(name) not in kept or one.startswith(f"{name}/")])
 
     def _committed_by_all(self) -> set[str]:
         """The folders of data that something committed names."""
@@ -240,11 +206,9 @@ class StoreRun(Run):
                 runs.setdefault(name, []).append(item.name)
                 seen[name] = max(seen.get(name, item.changed_sec), item.changed_sec)
         now = seen.pop(self.folder_name, 0.0)  # unless somebody took this one for dead: then nothing can be told
-        silent = {name: now - changed for name, changed in seen.items()}
-        buried = {name for name in silent if f"{name}/{TOMBSTONE}" in runs[name]}
-        dead = {name for name in silent if silent[name] > LEASE_SEC} | buried
+        dead = {name for name, changed in seen.items() if now - changed > LEASE_SEC}
         kept = self._committed_by_all() if dead else set()
-        return {name: [*self._of(name, kept), *runs[name]] for name in sorted(dead)}
+        return {name: [*self._of(name, kept), *_lease_last(runs[name])] for name in sorted(dead)}
 
     def _of(self, name: str, kept: set[str]) -> list[str]:
         return [] if data_of(name) in kept else objects_of(self.out, data_of(name))
@@ -252,7 +216,7 @@ class StoreRun(Run):
 
 def run_at(out: str, identifier: str) -> Run:
     """A run that another process or another part of this one holds, at an OUT of a disk or a store."""
-    return StoreRun(out, identifier) if is_remote(out) else RunFolder(Path(out), identifier, None)
+    return StoreRun(out, identifier) if is_remote(out) else RunFolder(Path(out), identifier)
 
 
 def _remove(out: str, left: Sequence[str]) -> None:

@@ -10,8 +10,8 @@ import errno
 import fcntl
 import os
 import re
-import tempfile
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -39,10 +39,9 @@ def atomic_write(path: str | Path, temporary_in: Path | None = None) -> Iterator
     which it has another name until then, and where a kill leaves it; None: its own.
     """
     path = Path(path)
-    descriptor, temporary = tempfile.mkstemp(dir=temporary_in or path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    temporary = (temporary_in or path.parent) / f".{path.name}.{uuid.uuid4().hex[:8]}.tmp"
     try:
-        os.fchmod(descriptor, 0o666 & ~_umask())
-        with os.fdopen(descriptor, "wb", buffering=0) as file:
+        with create_file(temporary) as file:
             yield file
             _fsync(file.fileno(), path)
         os.replace(temporary, path)
@@ -180,14 +179,12 @@ def create_if_absent(path: Path, data: bytes, temporary_in: Path | None = None) 
     without hard links (FAT, some network and FUSE mounts) get a rename under a lock, which excludes the processes of
     one host.
     """
-    descriptor, temporary = tempfile.mkstemp(dir=temporary_in or path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    temporary = (temporary_in or path.parent) / f".{path.name}.{uuid.uuid4().hex[:8]}.tmp"
     try:
-        os.fchmod(descriptor, 0o666 & ~_umask())
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
+        with create_file(temporary) as file:
+            write_all(file, data)
             _fsync(file.fileno(), path)
-        if not _link_if_absent(temporary, path):
+        if not _link_if_absent(str(temporary), path):
             return False
     finally:
         with contextlib.suppress(FileNotFoundError):
@@ -257,12 +254,3 @@ def _fsync(descriptor: int, path: str | Path) -> None:
         os.fsync(descriptor)
     except OSError as error:  # which does not say of what
         raise OSError(error.errno, error.strerror, os.fspath(path)) from None
-
-
-def _umask() -> int:
-    # Reading the mask needs setting it, which is not safe from threads; /proc tells it without.
-    try:
-        with open("/proc/self/status") as status:
-            return int(next(line for line in status if line.startswith("Umask:")).split()[1], 8)
-    except (OSError, StopIteration):
-        return 0o022

@@ -22,8 +22,6 @@ from recordmill.storage.files import below, create_file, is_remote, output_path,
 
 Pathlike = str | os.PathLike[str]
 _EXCHANGE, _CWD = 2, -100  # RENAME_EXCHANGE of <linux/fs.h>, AT_FDCWD of <fcntl.h>
-# how systems say that they can't, not that it failed: no such call, another file system, a mount point
-_UNABLE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EXDEV, errno.EBUSY, errno.EPERM, errno.EACCES)
 _COPIED_BYTES = 8 << 20  # 8 MiB: what is held of a file that is copied
 
 
@@ -210,20 +208,11 @@ def take_mode_of(folder: Pathlike, other: Pathlike) -> None:
 
 
 def exchange(one: Pathlike, other: Pathlike) -> bool:
-    """Exchanges two names in one step (renameat2, RENAME_EXCHANGE); False where the system can't, and nothing has
+    """Exchanges two names in one step (renameat2, RENAME_EXCHANGE); False where that can't be, and nothing has
     happened then.
-
-    Raises:
-        OSError: Anything else.
     """
-    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if renameat2 is None:
-        return False
-    if renameat2(_CWD, os.fsencode(one), _CWD, os.fsencode(other), _EXCHANGE) == 0:
-        return True
-    if (code := ctypes.get_errno()) in _UNABLE:
-        return False
-    raise OSError(code, os.strerror(code), os.fspath(one))
+    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
+    return renameat2 is not None and renameat2(_CWD, os.fsencode(one), _CWD, os.fsencode(other), _EXCHANGE) == 0
 
 
 def copy_tree(

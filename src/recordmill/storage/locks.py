@@ -20,22 +20,13 @@ class LockFile:
         self._descriptor = descriptor
 
     @classmethod
-    def create(cls, path: Path) -> LockFile:
-        """Makes a new one; FileExistsError if the name is taken."""
-        return cls(os.open(path, _OPEN | os.O_CREAT | os.O_EXCL, 0o666))
+    def open(cls, path: Path, *, create: bool = False) -> LockFile:
+        """Opens it, or makes it; nothing waits for a pipe. OSError if it is a link."""
+        return cls(os.open(path, _OPEN | os.O_NONBLOCK | (os.O_CREAT if create else 0), 0o666))
 
-    @classmethod
-    def open(cls, path: Path) -> LockFile:
-        """Opens one that is there; nothing waits for a pipe. OSError if it is a link."""
-        return cls(os.open(path, _OPEN | os.O_NONBLOCK))
-
-    def share(self) -> None:
-        """Holds it together with others, as soon as nobody holds it alone."""
-        fcntl.flock(self._descriptor, fcntl.LOCK_SH)
-
-    def take(self) -> None:
-        """Holds it alone; BlockingIOError if others hold it."""
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    def take(self, *, wait: bool = False) -> None:
+        """Holds it alone; BlockingIOError if another holds it, and is not to be waited for."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
     def read(self, most_bytes: int) -> bytes:
         """Returns what it says."""
