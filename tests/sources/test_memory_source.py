@@ -176,7 +176,7 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     ([{"a": [1]}, {"a": ["x"]}], DataError, r"memory: row 1: 'a' is \['x'\]"),
     ([{"a": object()}], DataError, "memory: row 0: 'a' is <object object"),
     ([{"a": np.zeros(2)}, {"a": np.zeros((2, 2))}], DataError,
-     r"'a' holds arrays of float64 of rank 1 \(row 0\) and float64 of rank 2 \(row 1\)"),
+     r"'a' holds arrays of float64 of rank 1 in row 0 and float64 of rank 2 in row 1"),
     ([{1: 2}], DataError, "column names are text, but one is 1"),
     ([{"a": decimal.Decimal("1.5")}], DataError,
      r"decimal128\(2, 1\), which no feature can hold; .* declare what it shall be: --dtype a=string"),
