@@ -87,10 +87,6 @@ class _Array:
     member: str
 
     @property
-    def rows(self) -> int:
-        return self.shape[0]
-
-    @property
     def row_bytes(self) -> int:
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
@@ -103,19 +99,20 @@ class _Array:
         stem = f"{self.name}." if self.member else ""
         return [self.name] if self.dtype.names is None else [stem + field for field in self.dtype.names]
 
-    def columns(self, rows: _Rows) -> list[tuple[pa.Field, pa.Array]]:
-        """Returns the features of these rows, the array itself or each of its fields; DataError if there can't be."""
-        parts = [rows] if rows.dtype.names is None else [rows[name] for name in rows.dtype.names]
-        for part in (part for part in parts if part.dtype.kind == "U"):  # NumPy makes invalid `str` of others
-            points = np.ascontiguousarray(part).view(np.dtype("u4").newbyteorder(part.dtype.byteorder))
-            if points.size and points.max() > sys.maxunicode:
-                raise self.error("a value is damaged: text with a character beyond Unicode")
+    def columns(self, rows: _Rows | None = None) -> list[tuple[pa.Field, pa.Array]]:
+        """Returns the features of these rows, or of one of zeros; DataError if there can't be."""
         try:
+            rows = np.zeros((1, *self.shape[1:]), self.dtype) if rows is None else rows
+            parts = [rows] if rows.dtype.names is None else [rows[name] for name in rows.dtype.names]
+            for part in (part for part in parts if part.dtype.kind == "U"):  # NumPy makes invalid `str` of others
+                points = np.ascontiguousarray(part).view(np.dtype("u4").newbyteorder(part.dtype.byteorder))
+                if points.size and points.max() > sys.maxunicode:
+                    raise ValueError("text with a character beyond Unicode")
             return list(map(column_of_tensors, self.features, parts))
         except DataError as error:
             raise self.error(error.reason) from None
-        except (pa.ArrowException, ValueError) as error:
-            raise self.error(f"a value is damaged: {error}") from None
+        except (pa.ArrowException, ValueError, OverflowError) as error:
+            raise self.error(f"is damaged: {error}") from None
 
     def reader(self, stack: ExitStack) -> Callable[[int, int], _Rows]:
         """Returns what reads rows [first, stop), of a compressed array one after the other, while the stack is open."""
@@ -131,7 +128,7 @@ class _Array:
         size = self.dtype.itemsize
         step, ranges = (size, self.row_bytes // size) if self.fortran else (self.row_bytes, 1)
         found, start = room((ranges, (stop - first) * step), np.uint8), (self.start or 0) + self.head + first * step
-        read_ranges(self.file.path, [(start + at * self.rows * step, into) for at, into in enumerate(found)])
+        read_ranges(self.file.path, [(start + at * self.shape[0] * step, into) for at, into in enumerate(found)])
         shape = (stop - first, *self.shape[1:])
         return found.view(self.dtype).reshape(shape[::-1]).T if self.fortran else found.view(self.dtype).reshape(shape)
 
@@ -153,7 +150,7 @@ class _Array:
             raise self.error("is a single value, and a record is a row of an array's first dimension")
         if min(self.shape) < 0 or not self.dtype.itemsize or self.dtype.subdtype:
             raise self.error(f"damaged: no array has shape {self.shape} and dtype {self.dtype}")
-        if (needed := self.head + self.rows * self.row_bytes) != self.size:
+        if (needed := self.head + self.shape[0] * self.row_bytes) != self.size:
             how = "is cut off" if needed > self.size else "holds more than an array; save each to a file of its own"
             raise self.error(f"{how}: it has {self.size:,} bytes, and its header says {needed:,}")
         if self.fortran and (self.start is None or self.row_bytes > _MOST_RANGES * self.dtype.itemsize):
@@ -187,7 +184,7 @@ class NumpySource:
                 check_unchanged(file.path, file.stat, file.name)
             found = {(at, one.member): one for at, file in files.items() for one in _open(file)}
             arrays = [replace(found[one["file"], one["member"]], name=one["feature"]) for one in wanted]
-            row, stop = (unit.start, unit.stop) if unit.stop or not arrays else (0, arrays[0].rows)
+            row, stop = (unit.start, unit.stop) if unit.stop or not arrays else (0, arrays[0].shape[0])
             for batch in _batches(arrays, row, stop, self.batch_bytes):
                 yield conform_chunk(batch, self.schema, self.named, ordinal, self.files[ordinal].name, row)
                 row += batch.num_rows
@@ -221,7 +218,7 @@ def plan_numpy(listing: Listing, options: NumpyOptions, common: PlanOptions) -> 
         raise DataError("there are no rows", source=given[0].name)
     batch_bytes = batch_bytes_within(common)
     labels = ([one for one in arrays if common.label in one.features] for arrays in each)
-    batches = (batch for some in labels if some for batch in _batches(some, 0, some[0].rows, batch_bytes))
+    batches = (batch for some in labels if some for batch in _batches(some, 0, some[0].shape[0], batch_bytes))
     schema, more, named = finish_parts(unifier, batches, common, "the arrays")
     for file in given:
         check_unchanged(file.path, file.stat, file.name)
@@ -255,7 +252,7 @@ def _tables(
             continue
         for split, some in by_split.items():
             said = file.split if options.split_from == NO_LAYOUT else split
-            counts[str(said)] += some[0].rows
+            counts[str(said)] += some[0].shape[0]
             part = replace(file, name=f"{file.name}!/{split}", split=said)
             tables.append((part, [(len(tables), replace(one, name=_split_name(one.name)[1])) for one in some]))
     for group in groups.values():
@@ -276,13 +273,13 @@ def _unify(tables: Sequence[Sequence[_Array]], common: PlanOptions) -> Unifier:
     unifier, first, first_name = Unifier(declared_columns(common)), set[str](), ""
     for arrays in filter(None, tables):
         one, name, take = arrays[0], arrays[0].file.name, f"{option('columns')} names those to take"
-        for other in (other for other in arrays if other.rows != one.rows):
-            rows = f"{other.name!r} has {other.rows:,} rows, and {one.name!r} {one.rows:,}: a record is one of each"
-            raise DataError(f"{rows}; {take}", source=other.file.name)
+        for other in (other for other in arrays if other.shape[0] != one.shape[0]):
+            what = f"{other.name!r} has {other.shape[0]:,} rows, and {one.name!r} {one.shape[0]:,}"
+            raise DataError(f"{what}: a record is one of each; {take}", source=other.file.name)
         row_bytes = sum(one.row_bytes for one in arrays)
-        if row_bytes > (most := common.most_line_bytes(row_bytes)) or (one.rows and not row_bytes):
+        if row_bytes > (most := common.most_line_bytes(row_bytes)) or (one.shape[0] and not row_bytes):
             raise one.error(f"a row has {row_bytes:,} bytes, and may have from 1 to {most:,}: see {option('memory')}")
-        fields = [field for one in arrays for field, _ in one.columns(np.zeros((1, *one.shape[1:]), one.dtype))]
+        fields = [field for one in arrays for field, _ in one.columns()]
         names = [field.name for field in fields]
         check_names(names, name)
         check_feature_count(len(names), common.memory_bytes, name)
@@ -290,7 +287,7 @@ def _unify(tables: Sequence[Sequence[_Array]], common: PlanOptions) -> Unifier:
         if differ := sorted(first.symmetric_difference(names)):
             what = f"has no {differ[0]!r}, but" if differ[0] in first else f"has {differ[0]!r}, unlike"
             raise DataError(f"{what} {first_name}; {take}, or {_TOGETHER}", source=name)
-        if one.rows:  # times may be NaT, which is null
+        if one.shape[0]:  # times may be NaT, which is null
             nulls = {field.name: -1 if "timestamp" in str(field.type) else 0 for field in fields}
             unifier.add(pa.schema(fields), name, nulls)
     return unifier
@@ -298,7 +295,7 @@ def _unify(tables: Sequence[Sequence[_Array]], common: PlanOptions) -> Unifier:
 
 def _units(ordinal: int, arrays: Sequence[_Array]) -> Iterator[Unit]:
     """Yields parts of about UNIT_BYTES of the rows, or all of them where some are compressed."""
-    rows, row_bytes = arrays[0].rows if arrays else 0, sum(one.row_bytes for one in arrays)
+    rows, row_bytes = arrays[0].shape[0] if arrays else 0, sum(one.row_bytes for one in arrays)
     if rows * row_bytes <= UNIT_BYTES or any(one.start is None for one in arrays):
         yield Unit(ordinal, ordinal + 1, rows=rows, size_bytes=rows * row_bytes)
         return

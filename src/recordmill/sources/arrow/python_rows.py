@@ -258,8 +258,9 @@ def column_of_tensors(
     rows, shape = len(dense), tuple(dense.shape[1:])
     if dtype == "bfloat16":
         dense = dense.astype(np.float32)
-    if dense.dtype.kind == "M" and np.datetime_data(dense.dtype)[0] in _WHOLE_SECONDS:
-        dense = dense.astype("datetime64[s]")  # of which Arrow has no type
+    if dense.dtype.kind == "M":  # Arrow has fewer units than NumPy, and takes multiples of one for the unit
+        unit = np.datetime_data(dense.dtype)[0]
+        dense = dense.astype(f"datetime64[{'s' if unit in _WHOLE_SECONDS else unit}]", copy=False)
     flat = np.ascontiguousarray(dense.reshape(-1)).astype(dense.dtype.newbyteorder("="), copy=False)
     values = pa.array(flat.tolist() if dense.dtype.kind in "OSU" else flat)
     if not shape:
