@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -55,6 +56,12 @@ def row_groups(folder: Path) -> None:
     pq.write_table(table, folder / "a.parquet", row_group_size=700)
 
 
+def arrays(folder: Path) -> None:
+    x, y = np.arange(40_000, dtype=np.float32).reshape(4_000, 10), np.arange(4_000)
+    np.savez(folder / "a.npz", x_train=x, y_train=y, x_test=x[:70], y_test=y[:70])
+    np.savez_compressed(folder / "b.npz", x=x, y=y)
+
+
 def records(folder: Path) -> None:
     row_groups(folder)
     recordmill.build(folder / "a.parquet", folder / "built", num_shards=2, compression="gzip")
@@ -71,6 +78,7 @@ BUILDS: dict[str, tuple[Callable[[Path], None], str, list[str]]] = {
     "pairs": (pairs, "images", ["--pair=images,masks", "--max-rejects=9"]),
     "lines": (lines_of_text, "text", ["--text-mode=lines"]),
     "parquet": (row_groups, "parquet", ["--shard-size=20KB"]),
+    "numpy": (arrays, "numpy", ["--label=y"]),
     "tfrecord": (records, "tfrecord", []),
 }
 

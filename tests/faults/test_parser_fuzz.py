@@ -40,6 +40,7 @@ from recordmill.shards.index import INDEX_DTYPE, MEMBERS_DTYPE, map_table
 from recordmill.shards.loading.schema_hints import read_hint
 from recordmill.shards.manifest import Manifest, Part, ShardInfo
 from recordmill.shards.rejects import Rejected
+from recordmill.sources.arrow.numpy_files import NumpyOptions, plan_numpy
 from recordmill.sources.arrow.parquet import ParquetOptions, plan_parquet
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.csv.dialect import CsvOptions
@@ -104,6 +105,12 @@ def parquet_file(*fields: pa.Field) -> bytes:
     return file.getvalue()
 
 
+def npz_file(save: Callable[..., None]) -> bytes:
+    file = io.BytesIO()
+    save(file, x=np.arange(6.0).reshape(3, 2), y=np.array(["a", "é", ""]), n=7)
+    return file.getvalue()
+
+
 FIELDS = tuple(to_arrow(SCHEMA))
 SEEDS: dict[str, Sequence[bytes]] = {
     "image": [data for data, _ in samples().values()],
@@ -127,6 +134,7 @@ SEEDS: dict[str, Sequence[bytes]] = {
         parquet_file(*FIELDS),
         parquet_file(pa.field("a", pa.string()), pa.field("b", pa.list_(pa.float32())), pa.field("c", pa.int64())),
     ],
+    "numpy": [npz_file(np.savez), npz_file(np.savez_compressed), table(MEMBERS_DTYPE)],
     "parquet field": [value for field in FIELDS for value in (field.metadata or {}).values()],
     "jsonl": [b'{"a": 1, "b": [1.5, -2e3], "c": {"d": null, "e": "\\u00e9\\ud83d\\ude00"}}\n{"a": 2, "b": []}\n'],
 }
@@ -141,6 +149,7 @@ TOKENS = {
     "note": _JSON,
     "value": [b"\x08", b"\x12", b"\x22", b"\xff" * 9, b"\xff" * 9 + b"\x01", b"\x7f"],
     "frames": [b"\xff" * 8, bytes(12), bytes(16)],
+    "numpy": [b"\x93NUMPY", b"PK\1\2", b"PK\3\4", b"'|O'", b"(1000000000000,)", b"(-1,)", b"True", b"\xff" * 4],
     "parquet": [b"PAR1", b"\x15\xff\xff\xff\xff\x0f", b"\x00" * 4, b"\xff" * 8, b"ARROW:schema", b"recordmill"],
     "saved model": [b"\x0a", b"\x12\x7f", b"\xff" * 9 + b"\x01", b"Unknown", b"../x", b"\x08\x05"],
     "parquet field": [*_JSON, b'"shape": [-1]', b'"dtype": 1', b'"classes": [1]'],
@@ -182,6 +191,11 @@ def parse_parquet(path: str) -> object:
     return [chunk.rows for unit in source.units for chunk in source.read(unit)]
 
 
+def parse_numpy(path: str) -> object:
+    source = plan_numpy(list_inputs([path]), NumpyOptions(), PlanOptions(memory_bytes=MEMORY))
+    return [chunk.rows for unit in source.units for chunk in source.read(unit)]
+
+
 def parse_parquet_field(data: bytes) -> object:
     described = [field.with_metadata(dict.fromkeys(field.metadata or {}, data)) for field in FIELDS]
     return in_file(parquet_file(*described), "a.parquet", parse_parquet)
@@ -202,6 +216,7 @@ PARSERS: dict[str, Callable[[bytes], object]] = {
     "value": lambda data: Contents.of(pa.array([data], pa.binary())),
     "frames": parse_frames,
     "parquet": lambda data: in_file(data, "a.parquet", parse_parquet),
+    "numpy": lambda data: in_file(data, "a.npz", parse_numpy),
     "parquet field": parse_parquet_field,
     "csv": lambda data: in_file(data, "a.csv", parse_csv),
     "jsonl": lambda data: in_file(data, "a.jsonl", parse_jsonl),

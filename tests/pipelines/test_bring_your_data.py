@@ -54,6 +54,9 @@ def lay_out(folder: Path) -> None:
     about = {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}, "image": {"_type": "Image"}}
     table = pa.table({"label": [0, 1], "image": [{"bytes": png, "path": "a.png"}] * 2})
     Path("data").mkdir()
+    Path("arrays").mkdir()
+    np.save("arrays/X.npy", np.zeros((3, 2)))
+    np.save("arrays/y.npy", np.array(["a", "b", "a"]))
     pq.write_table(
         table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": about}})}), "data/a.parquet"
     )

@@ -54,6 +54,11 @@ def parquet(folder: Path) -> None:
     pq.write_table(pa.table(rows()), folder / "a.parquet", row_group_size=70)
 
 
+def arrays(folder: Path) -> None:
+    table = rows()
+    np.savez(folder / "a.npz", id=table["id"], label=np.array([label or "" for label in table["label"]]))
+
+
 def texts(folder: Path) -> None:
     for number, label in zip(*list(rows().values())[:2], strict=True):
         (folder / str(label)).mkdir(exist_ok=True)
@@ -74,6 +79,7 @@ def tfrecords(folder: Path) -> None:
 
 KINDS: dict[str, Callable[[Path], None]] = {
     "csv": csv, "jsonl": jsonl, "parquet": parquet, "text": texts, "images": images, "tfrecord": tfrecords,
+    "numpy": arrays,
 }  # fmt: skip
 
 

@@ -40,6 +40,7 @@ def test_a_dict_of_arrays(tmp_path: Path) -> None:
         "half": np.arange(7, dtype=np.float16),
         "name": np.array(list("abcdefg")),
         "when": np.arange(7).astype("datetime64[ms]"),
+        "steps": np.arange(7).astype("datetime64[25s]"),
         "big": np.arange(7, dtype=">i4"),
         "words": ["u", None, "w", "x", "y", "z", "ü"],
         "lists": [[1], [], None, [2, 3], [4], [5], [6]],
@@ -47,7 +48,8 @@ def test_a_dict_of_arrays(tmp_path: Path) -> None:
     source = plan(columns, tmp_path)
     assert features(source) == {
         "image": "uint8 [4, 3]!", "x": "float64!", "y": "int16!", "flag": "bool!", "half": "float16!",
-        "name": "string!", "when": "timestamp[ms]!", "big": "int32!", "words": "string", "lists": "int64 [?]",
+        "name": "string!", "when": "timestamp[ms]!",
+        "steps": "timestamp[s]!", "big": "int32!", "words": "string", "lists": "int64 [?]",
     }  # fmt: skip
     rows, rejects = read_all(source)
     assert rejects == []
@@ -58,7 +60,7 @@ def test_a_dict_of_arrays(tmp_path: Path) -> None:
             columns[name][at].item() if isinstance(columns[name], np.ndarray) else columns[name][at]
             for name in ("x", "y", "flag", "half", "name", "big", "words", "lists")
         ]
-        assert row["when"] == columns["when"][at].item()
+        assert [row[name] for name in ("when", "steps")] == [columns[name][at].item() for name in ("when", "steps")]
 
 
 def test_bfloat16_arrays(tmp_path: Path) -> None:
@@ -176,7 +178,7 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     ([{"a": [1]}, {"a": ["x"]}], DataError, r"memory: row 1: 'a' is \['x'\]"),
     ([{"a": object()}], DataError, "memory: row 0: 'a' is <object object"),
     ([{"a": np.zeros(2)}, {"a": np.zeros((2, 2))}], DataError,
-     r"'a' holds arrays of float64 of rank 1 \(row 0\) and float64 of rank 2 \(row 1\)"),
+     r"'a' holds arrays of float64 of rank 1 in row 0 and float64 of rank 2 in row 1"),
     ([{1: 2}], DataError, "column names are text, but one is 1"),
     ([{"a": decimal.Decimal("1.5")}], DataError,
      r"decimal128\(2, 1\), which no feature can hold; .* declare what it shall be: --dtype a=string"),

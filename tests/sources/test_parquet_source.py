@@ -152,7 +152,7 @@ def test_several_files(tmp_path: Path) -> None:
     ):
         plan(one, two, options=ParquetOptions(differing_columns="strict"))
     assert features(plan(one, two, options=ParquetOptions(columns=("c", "a")))) == {"a": "int32!", "c": "float64"}
-    with pytest.raises(UsageError, match="no file has a column 'z'; their columns are a, b, c"):
+    with pytest.raises(UsageError, match="--columns: no column 'z'; there are a, b, c"):
         plan(one, two, options=ParquetOptions(columns=("z",)))
     text = write(tmp_path / "4.parquet", {"a": ["x"]})
     with pytest.raises(

@@ -40,7 +40,7 @@ STORES = (s3_server, azure_server)
 @pytest.fixture(scope="module")
 def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("in")
-    for name in ("tables", "lines", "notes", "photos/cat", "photos/dog", "rows", "records"):
+    for name in ("tables", "lines", "notes", "photos/cat", "photos/dog", "rows", "records", "arrays"):
         (folder / name).mkdir(parents=True)
     for part in range(3):
         rows = range(part * 1000, part * 1000 + 1000)
@@ -49,6 +49,12 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "lines" / f"l{part}.jsonl").write_text(lines)
         (folder / "notes" / f"n{part}.txt").write_text("".join(f"line {i}\n" for i in rows))
         table = pa.table({"x": list(rows), "y": [i / 2 for i in rows]})
+        save = np.savez if part else np.savez_compressed
+        save(
+            folder / "arrays" / f"n{part}.npz",
+            x=np.arange(3000).reshape(-1, 3),
+            f=np.ones((1000, 2), order="F" if part else "C"),
+        )
         pq.write_table(table, folder / "rows" / f"r{part}.parquet", row_group_size=300)
     for at in range(6):
         (folder / "photos" / ("cat", "dog")[at % 2] / f"p{at}#%+.jpg").write_bytes(encoded("JPEG", quality=60 + at))
@@ -69,7 +75,9 @@ def shards(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in out.rglob("*.tfrecord")}
 
 
-@pytest.mark.parametrize("given", ["tables", "tables/*.csv", "lines", "notes/**", "photos", "rows", "records", "set"])
+@pytest.mark.parametrize(
+    "given", ["tables", "tables/*.csv", "lines", "notes/**", "photos", "rows", "records", "arrays", "set"]
+)
 def test_a_build_from_a_store_gives_the_bytes_of_one_from_a_disk(
     remote: str, disk: Path, tmp_path: Path, given: str
 ) -> None:

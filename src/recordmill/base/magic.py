@@ -65,9 +65,7 @@ _FORMATS = (
     FileFormat("Mach-O", b"\xcf\xfa\xed\xfe", "a program (Mach-O)"),
     FileFormat("Java or Mach-O", b"\xca\xfe\xba\xbe", "a program (Java or Mach-O)"),
     FileFormat("HDF5", b"\x89HDF\r\n\x1a\n", "an HDF5 file; in Python give its arrays to recordmill.build"),
-    FileFormat(
-        "npy", b"\x93NUMPY", "a NumPy array; in Python: recordmill.build({'x': numpy.load(FILE, mmap_mode='r')}, OUT)"
-    ),
+    FileFormat("npy", b"\x93NUMPY", "a NumPy array; use `build numpy`"),
     FileFormat("Avro", b"Obj\x01", "an Avro file; convert it to Parquet"),
     FileFormat("ORC", b"ORC", "an ORC file; convert it to Parquet"),
     FileFormat("xz", b"\xfd7zXZ\0", "xz; decompress it first, or use gzip, bzip2 or zstd"),

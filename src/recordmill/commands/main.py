@@ -21,7 +21,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 _COMMANDS = {
-    "build": "raw images, text, CSV, JSONL, Parquet or TFRecords to shuffled TFRecord shards",
+    "build": "raw images, text, CSV, JSONL, Parquet, NumPy or TFRecords to shuffled TFRecord shards",
     "transform": "new data to shards by the transform of a data set",
     "read": "a data set, or any TFRecord files, to Parquet, NumPy, Arrow or plain files",
     "head": "print the first records readably",

@@ -304,9 +304,9 @@ class BuildKeywords(TypedDict, total=False):
     columns: Annotated[
         ColumnsOption,
         {
-            "help": "only these columns, or of JSON the members of each line's object",
-            "group": "CSV, JSONL and Parquet",
-            "kinds": ("csv", "jsonl", "parquet"),
+            "help": "only these columns, members of JSON objects, or arrays",
+            "group": "CSV, JSONL, Parquet and NumPy",
+            "kinds": ("csv", "jsonl", "parquet", "numpy"),
             "common": False,
         },
     ]

@@ -105,6 +105,14 @@ KINDS = (
         partitioned=True,
     ),
     Kind(
+        "numpy",
+        ("npy", "npz"),
+        "sources.common.content:tell_numpy",
+        "sources.arrow.numpy_files:NumpyOptions",
+        "sources.arrow.numpy_files:plan_numpy",
+        tables=False,
+    ),
+    Kind(
         "tfrecord",
         ("tfrecord", "tfrecords", "tfr"),
         "sources.common.content:tell_tfrecord",

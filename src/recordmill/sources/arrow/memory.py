@@ -19,8 +19,8 @@ from recordmill.base.errors import DataError, Reject
 from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.sources.arrow.python_rows import batches_of
 from recordmill.sources.common.contract import UNIT_BYTES, Chunk, PlanOptions, Unit, packed
-from recordmill.sources.values.conform import conform
-from recordmill.sources.values.flatten import flatten, nest_tensors
+from recordmill.sources.values.conform import conform_chunk
+from recordmill.sources.values.flatten import flatten
 from recordmill.sources.values.overrides import Unifier, declared_columns, finish_parts
 from recordmill.storage.arrow_files import BatchWriter, open_batches
 from recordmill.storage.file_table import FileTable, InputFile
@@ -49,23 +49,13 @@ class MemorySource:
         """Yields the unit's batches, each as one chunk."""
         row = unit.first_row
         for batch in self._batches(unit.start, unit.stop):
-            fitted = conform(nest_tensors(flatten(batch), self.schema), self.schema, self.named)
-            rejects = tuple(
-                Reject(MEMORY_NAME, f"row {row + at}", reason, message) for at, reason, message in fitted.bad
-            )
-            yield Chunk(fitted.batch, np.zeros(len(fitted.good), np.uint32), fitted.good + row, rejects)
+            yield conform_chunk(batch, self.schema, self.named, 0, MEMORY_NAME, row)
             row += batch.num_rows
 
     def _batches(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
-        at = start
-        while at < stop:
+        for at in range(start, stop):
             segment = bisect_right(self.first_batches, at) - 1
-            reader = open_batches(self.segments[segment])
-            for local in range(
-                at - self.first_batches[segment], min(stop - self.first_batches[segment], reader.num_record_batches)
-            ):
-                yield reader.get_batch(local)
-                at += 1
+            yield open_batches(self.segments[segment]).get_batch(at - self.first_batches[segment])
 
 
 class _Spool:

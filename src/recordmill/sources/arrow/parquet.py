@@ -19,9 +19,9 @@ from recordmill.base.option_names import option, there_are
 from recordmill.base.threads import thread_map
 from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_ROWS, UNIT_BYTES, Chunk, PlanOptions, Unit, packed
-from recordmill.sources.values.conform import conform
-from recordmill.sources.values.flatten import check_names, class_labels, flatten, flatten_schema, nest_tensors
-from recordmill.sources.values.overrides import Unifier, declared_columns, finish_parts
+from recordmill.sources.values.conform import conform_chunk
+from recordmill.sources.values.flatten import check_names, class_labels, flatten, flatten_schema
+from recordmill.sources.values.overrides import Unifier, check_columns, declared_columns, finish_parts
 from recordmill.storage.arrow_files import SizedFile, range_file
 from recordmill.storage.file_table import FileTable, InputFile, coded
 from recordmill.storage.files import check_unchanged, is_remote
@@ -83,10 +83,7 @@ class ParquetSource:
         columns = self.files.take((ordinal,), (COLUMNS,))[COLUMNS][0].as_py()
         data = range_file(file.path)
         for part in _batches(file, data, columns, range(unit.start, unit.stop), self.batch_bytes):
-            fitted = conform(nest_tensors(flatten(part), self.schema), self.schema, self.named)
-            rejects = tuple(Reject(file.name, f"row {row + at}", reason, message) for at, reason, message in fitted.bad)
-            files = np.full(len(fitted.good), ordinal, np.uint32)
-            yield Chunk(fitted.batch, files, fitted.good + row, rejects)
+            yield conform_chunk(part, self.schema, self.named, ordinal, file.name, row)
             row += part.num_rows
         check_unchanged(file.path, file.stat, file.name)
 
@@ -104,7 +101,8 @@ def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: Pl
     chosen = {names: number for number, names in enumerate(chosen)}
     numbers = np.array([chosen[footer.columns] for footer in footers], np.uint32)
     columns = coded(numbers, pa.array([list(names) for names in chosen], pa.list_(pa.string())))
-    _check_select(options, [footer.names for footer in footers], common.may_lack)
+    known = dict.fromkeys(name for footer in footers for name in footer.names)
+    check_columns([name for name in options.columns or () if name not in common.may_lack], known)
     unifier = Unifier(declared_columns(common))
     for file, footer in zip(files, footers, strict=True):
         if options.differing_columns == SAME_COLUMNS:
@@ -119,10 +117,10 @@ def plan_parquet(files: Sequence[InputFile], options: ParquetOptions, common: Pl
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
     files = files.with_column(COLUMNS, columns)
-    return ParquetSource(schema, files, units, notes, named=named, batch_bytes=_batch_bytes(common))
+    return ParquetSource(schema, files, units, notes, named=named, batch_bytes=batch_bytes_within(common))
 
 
-def _batch_bytes(common: PlanOptions) -> int:
+def batch_bytes_within(common: PlanOptions) -> int:
     """Returns the bytes of a batch: batches are the smaller, the less memory each thread has."""
     return min(BATCH_BYTES, max(common.memory_bytes // (_BATCH_SHARE * common.threads), _LEAST_BATCH_BYTES))
 
@@ -240,13 +238,6 @@ def _chosen(
     return tuple(name for name in options.columns if name in names)
 
 
-def _check_select(options: ParquetOptions, names: Sequence[Sequence[str]], may_lack: frozenset[str]) -> None:
-    known = list(dict.fromkeys(name for some in names for name in some))
-    for name in options.columns or ():
-        if name not in known and name not in may_lack:
-            raise UsageError(f"no file has a column {name!r}; their columns are {', '.join(known)}")
-
-
 def _check_same(file: InputFile, schema: pa.Schema, first: InputFile, wanted: pa.Schema) -> None:
     if [(f.name, f.type) for f in schema] != [(f.name, f.type) for f in wanted]:
         differ = next(
@@ -287,7 +278,7 @@ def _labels(files: FileTable, footers: Sequence[_Footer], common: PlanOptions) -
         tops = [name for name in footer.columns if label == name or (label or "").startswith(f"{name}.")]
         if tops:
             data, groups = range_file(file.path), range(len(footer.groups))
-            yield from map(flatten, _batches(file, data, tops, groups, _batch_bytes(common)))
+            yield from map(flatten, _batches(file, data, tops, groups, batch_bytes_within(common)))
 
 
 # Footers may contradict themselves. pyarrow's accessors (`FileMetaData.row_group(i).column(j)`, and `.statistics` of

@@ -84,7 +84,8 @@ def column_of_objects(name: str, values: Sequence[Any], first: int = 0) -> tuple
     if any(issubclass(kind, np.ndarray) for kind in kinds):
         return _tensors(name, values, first)
     if len({_family(kind) for kind in kinds}) > 1:
-        raise DataError(f"{name!r} is {_first_of_each(values, first)}; give it one type", source="memory")
+        found = _first_of_each((None if value is None else type(value).__name__ for value in values), first)
+        raise DataError(f"{name!r} is {found}; give it one type", source="memory")
     try:
         column = _scalars(values) if any(issubclass(kind, np.generic) for kind in kinds) else _objects(values)
     except (
@@ -216,9 +217,8 @@ def _tensors(name: str, values: Sequence[Any], first: int) -> tuple[pa.Field, pa
     arrays = [None if value is None else np.asarray(value) for value in values]
     there = [array for array in arrays if array is not None]
     if len({_dtype_family(array.dtype) for array in there}) > 1 or len({array.ndim for array in there}) > 1:
-        raise DataError(
-            f"{name!r} holds arrays of {_array_kinds(arrays, first)}; give it one dtype and rank", source="memory"
-        )
+        found = _first_of_each((one if one is None else f"{one.dtype} of rank {one.ndim}" for one in arrays), first)
+        raise DataError(f"{name!r} holds arrays of {found}; give it one dtype and rank", source="memory")
     dtype = np.result_type(*{array.dtype for array in there})
     shapes = {array.shape for array in there}
     if there[0].ndim == 0:
@@ -258,8 +258,9 @@ def column_of_tensors(
     rows, shape = len(dense), tuple(dense.shape[1:])
     if dtype == "bfloat16":
         dense = dense.astype(np.float32)
-    if dense.dtype.kind == "M" and np.datetime_data(dense.dtype)[0] in _WHOLE_SECONDS:
-        dense = dense.astype("datetime64[s]")  # of which Arrow has no type
+    if dense.dtype.kind == "M":  # Arrow has fewer units than NumPy, and takes multiples of one for the unit
+        unit = np.datetime_data(dense.dtype)[0]
+        dense = dense.astype(f"datetime64[{'s' if unit in _WHOLE_SECONDS else unit}]", copy=False)
     flat = np.ascontiguousarray(dense.reshape(-1)).astype(dense.dtype.newbyteorder("="), copy=False)
     values = pa.array(flat.tolist() if dense.dtype.kind in "OSU" else flat)
     if not shape:
@@ -302,20 +303,12 @@ def _with_leaf(kind: pa.DataType, leaf: pa.DataType) -> pa.DataType:
     return pa.list_(_with_leaf(kind.value_type, leaf)) if pa.types.is_list(kind) else leaf
 
 
-def _first_of_each(values: Sequence[Any], first: int) -> str:
-    seen: dict[str, str] = {}
-    for row, value in enumerate(values, first):
-        if value is not None:
-            seen.setdefault(_family(type(value)), f"{type(value).__name__} in row {row}")
-    return " and ".join(seen.values())
-
-
-def _array_kinds(arrays: Sequence[Any], first: int) -> str:
-    seen: dict[str, str] = {}
-    for row, array in enumerate(arrays, first):
-        if array is not None:
-            seen.setdefault(f"{array.dtype} of rank {array.ndim}", f"row {row}")
-    return " and ".join(f"{kind} ({where})" for kind, where in seen.items())
+def _first_of_each(kinds: Iterable[str | None], first: int) -> str:
+    seen: dict[str, int] = {}
+    for row, kind in enumerate(kinds, first):
+        if kind is not None:
+            seen.setdefault(kind, row)
+    return " and ".join(f"{kind} in row {row}" for kind, row in seen.items())
 
 
 def _explained(name: str, values: Sequence[Any], first: int, error: Exception) -> DataError:

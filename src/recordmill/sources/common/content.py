@@ -38,7 +38,7 @@ HEAD_BYTES = 64 << 10  # 64 KiB: some hundred rows of a table, one readahead of 
 _WITHOUT_DATA = """
 md markdown rst html htm xml xsd yaml yml toml ini cfg conf tex bib svg pbtxt prototxt pdf
 py ipynb sh js ts css c h cc cpp java go rs r rb sql lock sha256 sha1 md5
-log mat npy npz pkl pickle h5 hdf5 zip tar tgz 7z rar
+log mat pkl pickle h5 hdf5 zip tar tgz 7z rar
 """
 NO_DATA_EXTENSIONS = frozenset(_WITHOUT_DATA.split())
 _PAPER_NAMES = """
@@ -171,6 +171,13 @@ def tell_image(sample: ContentSample) -> str:
 def tell_parquet(sample: ContentSample) -> str:
     """Recognises Parquet by the first four bytes."""
     return "a Parquet file" if sample.head[:4] == b"PAR1" else ""
+
+
+def tell_numpy(sample: ContentSample) -> str:
+    """Recognises a `.npy` by its first bytes, and a `.npz` by those of a ZIP archive and its name."""
+    if sample.head.startswith(b"\x93NUMPY"):
+        return "a NumPy array"
+    return "a .npz of NumPy" if sample.hint == "numpy" and sample.head.startswith(b"PK") else ""
 
 
 def tell_tfrecord(sample: ContentSample) -> str:

@@ -89,7 +89,7 @@ class Source(Protocol):
 
     @property
     def kind(self) -> str:
-        """images, csv, jsonl, text, parquet, tfrecord or memory."""
+        """images, csv, jsonl, text, parquet, numpy, tfrecord or memory."""
 
     @property
     def schema(self) -> Schema:

@@ -17,11 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.buffers import Bools
-from recordmill.base.errors import DataError
+from recordmill.base.errors import DataError, Reject
 from recordmill.base.option_names import option
 from recordmill.schemas.arrow import arrow_type, classes_in_metadata, to_arrow
 from recordmill.schemas.feature import Feature, Schema
+from recordmill.sources.common.contract import Chunk
 from recordmill.sources.values.casting import EXAMPLE_LIMIT, INT64_MAX, Cast, is_text_type, plain
+from recordmill.sources.values.flatten import flatten, nest_tensors
 from recordmill.sources.values.labels import fit_values, show_classes
 
 ConformedRows = npt.NDArray[np.int64]
@@ -76,6 +78,13 @@ def conform(batch: pa.RecordBatch, schema: Schema, named: str | None = None) -> 
         keep[list(found)] = False
         bad.extend((int(good[row]), reason, message) for row, (reason, message) in found.items())
         batch, good = batch.filter(pa.array(keep)), good[keep]
+
+
+def conform_chunk(batch: pa.RecordBatch, schema: Schema, named: str | None, file: int, name: str, row: int) -> Chunk:
+    """Returns consecutive rows of a file, of which that is the first one's number, as `conform` has them."""
+    fitted = conform(nest_tensors(flatten(batch), schema), schema, named)
+    rejects = tuple(Reject(name, f"row {row + at}", reason, message) for at, reason, message in fitted.bad)
+    return Chunk(fitted.batch, np.full(len(fitted.good), file, np.uint32), fitted.good + row, rejects)
 
 
 def with_classes(column: pa.Array, feature: Feature) -> pa.Array:
