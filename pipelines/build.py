@@ -23,7 +23,7 @@ from recordmill.base.threads import thread_map
 from recordmill.building.ingest import assign_keys, count_values, read_unit
 from recordmill.building.order import Ordering, split_names
 from recordmill.building.plan import BuildPlan, group_units
-from recordmill.building.reconcile import planned_rejects
+from recordmill.building.reconcile import built_before, planned_rejects
 from recordmill.building.run_file import KeyBuckets
 from recordmill.building.strata_count import check_stratum, count_strata
 from recordmill.building.workers.shared_files import SharedFolder, begin_build
@@ -78,7 +78,7 @@ class BuildResult:
 
     out: its folder, as text where it is in a store, and so its files. kind: of the inputs. records: split to number of
     records. read, rejected: records read = written + rejected. shards: paths of all shards. notes: what the plan found
-    worth saying. seconds: wall time. manifest: all of it.
+    worth saying. seconds: wall time. manifest: all of it. unchanged: it was there already (`if_changed`).
     """
 
     out: Path | str
@@ -92,6 +92,7 @@ class BuildResult:
     notes: tuple[str, ...]
     seconds: float
     manifest: Manifest
+    unchanged: bool = False
 
     def __repr__(self) -> str:
         splits = ", ".join(f"{name} {count:,}" for name, count in self.records.items())
@@ -121,6 +122,7 @@ class BuildResult:
             "label": self.schema.label,
             "notes": list(self.notes),
             "seconds": round(self.seconds, 3),
+            "unchanged": self.unchanged,
         }
 
 
@@ -165,7 +167,7 @@ def build(
     with completion_notice(out) as checks:
         built = _run(source, out, settings, progress or Progress(), quiet, checks)
         assert built is not None
-        return _result(out, *built, time.monotonic() - started)
+        return _result(out, *built, seconds=time.monotonic() - started)
 
 
 @with_keywords("build")
@@ -182,6 +184,8 @@ def submit(
     settings = make_options(out, **options)
     if is_local(settings.runner):
         raise UsageError(f"{option('detach', True)} needs an engine: give {option('runner')}")
+    if settings.if_changed:
+        raise UsageError(f"{option('detach', True)} and {option('if_changed', True)} exclude each other")
     _run(source, out, settings, Progress(), quiet, [], detach=True)
     return Submitted(out, tuple(found for found in status(out).runs if found.state != "ended"))
 
@@ -195,11 +199,13 @@ def _run(
     checks: list[Callable[[], bool]],
     *,
     detach: bool = False,
-) -> tuple[Manifest, BuildPlan] | None:
-    """Plan, run and commit; None where the job was handed over. checks: get what says whether the run has committed."""
+) -> tuple[Manifest, BuildPlan, bool] | None:
+    """Plan, run and commit, and whether there was nothing to do; None where the job was handed over. checks: get what
+    says whether the run has committed.
+    """
     bound_requests(settings.storage_requests)
     check_runner(settings.runner, settings.beam_args)
-    base = check_out(out, settings.overwrite)
+    base = check_out(out, settings.overwrite or settings.if_changed)
     path = work_folder(out) if is_remote(out) else Path(out)  # where on this machine the run works
     with blocks_within(settings.memory_bytes), Display(progress, quiet):
         folder = RunFolder.create(path, leased=not is_local(settings.runner))
@@ -210,6 +216,8 @@ def _run(
                 with run:  # what the store refuses, it refuses now, and not when all is done
                     pass
             plan = make_plan(source, folder, out, base, settings)
+            if settings.if_changed and (before := built_before(plan)) is not None:
+                return before, plan, True
             _look_first(plan, settings, progress)
             plan = count_strata(plan, progress)
             place = None if is_local(settings.runner) else _place(plan, settings.storage_requests)
@@ -245,7 +253,7 @@ def _run(
             raise
         finally:
             folder.close()
-    return manifest, plan
+    return manifest, plan, False
 
 
 def _prepared(path: Path, out: str, error: OSError) -> str:
@@ -395,7 +403,7 @@ def _rows(plan: BuildPlan) -> int | None:
     return table_rows(plan.source.units)
 
 
-def _result(out: str, manifest: Manifest, plan: BuildPlan, seconds: float) -> BuildResult:
+def _result(out: str, manifest: Manifest, plan: BuildPlan, unchanged: bool, *, seconds: float) -> BuildResult:
     part, schema = manifest.parts[-1], from_pbtxt(manifest.schema)
 
     def path(*names: str) -> Path | str:
@@ -413,6 +421,7 @@ def _result(out: str, manifest: Manifest, plan: BuildPlan, seconds: float) -> Bu
         notes=(*manifest.statistics.get("notes", ()), *tfds_note(schema)),
         seconds=seconds,
         manifest=manifest,
+        unchanged=unchanged,
     )
 
 
