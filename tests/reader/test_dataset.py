@@ -137,8 +137,10 @@ def test_any_records_in_any_order(out: Path) -> None:
         open(out, "train")[[0, 300]]
     with pytest.raises(TypeError, match=r"ds\.filter\(mask\)"):
         open(out, "train")[[True, False]]
-    with pytest.raises(TypeError, match="addressed"):
+    with pytest.raises(UsageError, match="no feature '5' is read"):
         open(out, "train")[["5"]]
+    with pytest.raises(TypeError, match="addressed"):
+        open(out, "train")[["id", 5]]
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -139,16 +139,20 @@ class Dataset(Scanner, Trainable, Described):
     @overload
     def __getitem__(self, at: str) -> Array | Ragged | Strings: ...
     @overload
+    def __getitem__(self, at: list[str]) -> Dataset: ...
+    @overload
     def __getitem__(self, at: slice | Sequence[int] | npt.NDArray[Any]) -> pa.Table: ...
-    def __getitem__(self, at: Any) -> dict[str, Any] | pa.Table | Array | Ragged | Strings:
+    def __getitem__(self, at: Any) -> dict[str, Any] | pa.Table | Array | Ragged | Strings | Dataset:
         """`ds[17]`: one record as a dict; `ds[5:9]`, `ds[[3, 1, 8]]`: a pyarrow.Table of these records in that order;
-        `ds["name"]`: that column as an array.
+        `ds["name"]`: that column as an array; `ds[["a", "b"]]`: `ds.select(["a", "b"])`.
 
         In the dict a scalar is a Python or NumPy scalar, `str` or `bytes`; a tensor or a list is an array; what is
         missing is None.
         """
         if isinstance(at, str):
             return self.select([at]).to_numpy()[at]
+        if isinstance(at, list) and at and all(isinstance(name, str) for name in at):
+            return self.select(at)
         if isinstance(at, slice):
             start, stop, step = at.indices(len(self))
             return self.to_table(start, stop) if step == 1 else self.take(np.arange(start, stop, step))
