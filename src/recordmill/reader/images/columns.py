@@ -108,7 +108,7 @@ class ImageDecoder:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def decode(self, rows: StepRows, schema: Schema) -> tuple[dict[str, Array], list[tuple[int, str]]]:
-        """Returns (by feature [rows, height, width, channels], (row, why) of the images that can't be decoded, by
+        """Returns (by feature [rows, *shape], (row, why) of the images that can't be decoded, by
         row).
         """
         pixels: dict[str, Array] = {}
@@ -128,7 +128,7 @@ class ImageDecoder:
                     bad += work.decode(some)
         for done in waiting:
             bad += done.result()
-        return pixels, sorted(bad)
+        return {name: self.images[name].given(array) for name, array in pixels.items()}, sorted(bad)
 
     def _work(self, feature: Feature, column: pa.Array, rows: StepRows, key: int) -> _Work:
         wanted = self.images[feature.name]
@@ -251,7 +251,7 @@ class ResizedImages:
             raise UsageError(
                 f"decode_images: {feature.name!r} is {feature.describe()}; only a single bytes value is an image"
             )
-        return replace(feature, dtype=self.wanted.numpy_dtype.name, shape=self.wanted.shape)
+        return replace(feature, dtype=self.wanted.numpy_dtype.name, shape=self.wanted.given_shape)
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
         if isinstance(self.wanted.crop, RandomCrop):
@@ -274,4 +274,4 @@ class ResizedImages:
                 faults.append((row, error.message))
                 good[row] = False
         counts = np.zeros(int(good.sum()), np.int64)
-        return build_steps(pa.array(pixels[:done].reshape(-1)), counts, present[good], out), faults
+        return build_steps(pa.array(self.wanted.given(pixels[:done]).reshape(-1)), counts, present[good], out), faults

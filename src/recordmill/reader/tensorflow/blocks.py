@@ -37,7 +37,7 @@ Tensors = dict[str, Any]
 def decoded_schema(schema: Schema, images: Mapping[str, Images], defaults: Mapping[str, Any]) -> Schema:
     """The schema of what blocks hold: images are tensors, which only lack where nothing stands for them."""
     features = tuple(
-        Feature(f.name, images[f.name].numpy_dtype.name, images[f.name].shape, f.required or f.name in defaults)
+        Feature(f.name, images[f.name].numpy_dtype.name, images[f.name].given_shape, f.required or f.name in defaults)
         if f.name in images
         else f
         for f in schema
