@@ -21,7 +21,7 @@ import torch
 
 from recordmill.reader.batches.collate import VALID, Batch
 from recordmill.reader.batches.plan import StepChunk, StepPlan
-from recordmill.reader.batches.source import BatchSource, Refill, count_cut, image_step
+from recordmill.reader.batches.source import BatchSource, Refill, count_cut, image_step, unfailed
 from recordmill.reader.images.columns import ImageDecoder
 from recordmill.reader.options.collation import Collation, OneHot
 from recordmill.reader.prefetch.prefetcher import step_records
@@ -61,7 +61,8 @@ def fill_missing(columns: Batch, schema: Schema, collations: Mapping[str, Collat
 def to_tensors(step: Batch, source: BatchSource) -> Any:
     """A step's columns as they are given: a dict by feature name, or `(x, y)`, `(x, y, weights)`."""
     wide = {feature.name for feature in source.schema if feature.dtype == "bfloat16"}
-    return source.collator.assemble({name: _converted(value, name in wide) for name, value in step.items()})
+    made = source.collator.assemble({name: _converted(value, name in wide) for name, value in step.items()})
+    return source.mapped(made)
 
 
 def _fill_missing(name: str, column: Array | Ragged | Strings, feature: Feature | None) -> Batch:
@@ -107,11 +108,13 @@ def tensor_batches(
         yield from _refilled(source, plan, refill, workers, skip_below)
         return
     cut: dict[str, int] = {}
-    chunks = source.chunks(plan, lambda chunk: (_steps(source, chunk), chunk.ends, chunk.cut), workers=workers)
-    for steps, ends, more in chunks:
-        count_cut(more, cut)
-        for step, end in zip(steps, ends or repeat(None), strict=False):
-            yield to_tensors(step, source), end
+
+    def finish(chunk: StepChunk) -> tuple[list[Any], StepChunk]:
+        return [to_tensors(step, source) for step in _steps(source, chunk)], chunk
+
+    for steps, chunk in source.chunks(plan, finish, workers=workers):
+        count_cut(chunk.cut, cut)
+        yield from zip(steps, chunk.ends or repeat(None), strict=False)
 
 
 def _refilled(
@@ -135,7 +138,7 @@ def tensor_records(source: BatchSource, numbers: list[int]) -> Any:
     decoded = image_step(source.dataset, source.schema, decoder, "error")
     rows = step_records(source.dataset, np.asarray(numbers, np.int64), source.schema)
     (step,) = _steps(source, decoded(StepChunk(rows)))
-    return to_tensors(step, source)
+    return unfailed(to_tensors(step, source), 0)
 
 
 def _steps(source: BatchSource, chunk: StepChunk) -> list[Batch]:
