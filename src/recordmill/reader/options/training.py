@@ -376,10 +376,12 @@ def with_options(*groups: type) -> Callable[[_F], _F]:
     def decorate(method: _F) -> _F:
         shown = inspect.signature(method)
         own = [each for each in shown.parameters.values() if each.kind != inspect.Parameter.VAR_KEYWORD]
+        names = {each.name for each in own}
         more = [
             inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=one.type)
             for group in groups
             for one in dataclasses.fields(group)
+            if one.name not in names
         ]
         method.__signature__ = shown.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
         meanings = (inspect.cleandoc(group.__doc__ or "").partition("Raises:")[0].rstrip() for group in groups)
