@@ -19,7 +19,7 @@ from recordmill.base.threads import closed_at_exit
 from recordmill.reader.batches.collate import Batch, Collator, padded_row_bytes
 from recordmill.reader.batches.plan import StepChunk, StepPlan, plan_steps
 from recordmill.reader.images.columns import ImageDecoder, images_by_feature
-from recordmill.reader.options.collation import Bucketed, Packed, refuse_packed_images
+from recordmill.reader.options.collation import Bucketed, Packed
 from recordmill.reader.options.images import Images
 from recordmill.reader.options.training import BATCH_SIZE, Training
 from recordmill.reader.prefetch.prefetcher import Fetcher, StepRows, record_location
@@ -186,9 +186,9 @@ class BatchSource:
         defaults = options.graph.defaults
         collator = Collator.of(options.form, dataset.schema, options.order.pad_remainder, defaults)
         images = images_by_feature(dataset, wanted)
-        if images:
-            refuse_packed_images(collator.collations)
         gathered = [name for name, how in collator.collations.items() if isinstance(how, Bucketed | Packed)]
+        if images and gathered and isinstance(collator.collations[gathered[0]], Packed):
+            raise UsageError(f"decode_images has no meaning where {gathered[0]!r} is packed: leave one of them out")
         if options.memory.on_bad == "skip" and gathered:
             raise UsageError(
                 f'on_bad="skip" fills batches up with the records that come next, and {gathered[0]!r} as '

@@ -230,16 +230,6 @@ def refuse_gathered(collations: Mapping[str, Collation]) -> None:
         )
 
 
-def refuse_packed_images(collations: Mapping[str, Collation]) -> None:
-    """Refuses packed rows with images that are to be decoded.
-
-    Raises:
-        UsageError: images are to be decoded, and come as a list for each packed row.
-    """
-    if packed := [name for name, collation in collations.items() if isinstance(collation, Packed)]:
-        raise UsageError(f"decode_images has no meaning where {packed[0]!r} is packed: leave one of them out")
-
-
 def fill_of(value: Any, dtype: np.dtype[Any]) -> Any:
     """The value as one of the dtype; 0 is the zero of each, also of timestamps.
 

@@ -12,7 +12,7 @@ A consumer may change them: no two tensors share memory. The types are the schem
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ import torch
 
 from recordmill.reader.batches.collate import VALID, Batch
 from recordmill.reader.batches.plan import StepChunk, StepPlan
-from recordmill.reader.batches.source import BatchSource, Refill, count_cut, image_step, unfailed
+from recordmill.reader.batches.source import BatchSource, count_cut, image_step, unfailed
 from recordmill.reader.images.columns import ImageDecoder
 from recordmill.reader.options.collation import Collation, OneHot
 from recordmill.reader.prefetch.prefetcher import step_records
@@ -104,27 +104,18 @@ def tensor_batches(
         workers: how many share memory.
         skip_below: where bad records are skipped, those of the positions below it are left out.
     """
-    if (refill := source.refill(plan)) is not None:
-        yield from _refilled(source, plan, refill, workers, skip_below)
-        return
-    cut: dict[str, int] = {}
+    refill, cut = source.refill(plan), dict[str, int]()
 
     def finish(chunk: StepChunk) -> tuple[list[Any], StepChunk]:
         return [to_tensors(step, source) for step in _steps(source, chunk)], chunk
 
-    for steps, chunk in source.chunks(plan, finish, workers=workers):
+    for steps, chunk in source.chunks(plan, finish, refill, workers=workers, skip_below=skip_below):
         count_cut(chunk.cut, cut)
-        yield from zip(steps, chunk.ends or repeat(None), strict=False)
-
-
-def _refilled(
-    source: BatchSource, plan: StepPlan, refill: Refill, workers: int, skip_below: int
-) -> Iterator[tuple[Any, BatchPlace]]:
-    for chunk in source.chunks(plan, lambda chunk: chunk, refill, workers=workers, skip_below=skip_below):
-        assert chunk.rows.positions is not None
-        ends = chunk.rows.positions[chunk.rows.edges[1:] - 1] + 1
-        for step, end in zip(_steps(source, chunk), ends.tolist(), strict=True):
-            yield to_tensors(step, source), (chunk.rows.step_range.epoch, end)
+        ends: Iterable[BatchPlace] = chunk.ends or repeat(None)
+        if refill is not None and chunk.rows.positions is not None:
+            positions = chunk.rows.positions[chunk.rows.edges[1:] - 1] + 1
+            ends = zip(repeat(chunk.rows.step_range.epoch), positions.tolist(), strict=False)
+        yield from zip(steps, ends, strict=False)
 
 
 def tensor_records(source: BatchSource, numbers: list[int]) -> Any:
