@@ -21,6 +21,7 @@ from recordmill.base.progress import Progress
 from recordmill.base.sizes import show_count, show_size
 from recordmill.building.order import Ordering, split_names
 from recordmill.building.plan import BuildPlan, group_units
+from recordmill.building.reconcile import built_before
 from recordmill.building.run_file import KeyBuckets
 from recordmill.building.strata_count import check_stratum, count_strata
 from recordmill.building.workers.shared_files import SharedFolder, begin_build
@@ -71,7 +72,7 @@ class BuildResult:
 
     out: its folder, as text where it is in a store, and so its files. kind: of the inputs. records: split to number of
     records. read, rejected: records read = written + rejected. shards: paths of all shards. notes: what the plan found
-    worth saying. seconds: wall time. manifest: all of it.
+    worth saying. seconds: wall time. manifest: all of it. unchanged: it was there already (`if_changed`).
     """
 
     out: Path | str
@@ -85,6 +86,7 @@ class BuildResult:
     notes: tuple[str, ...]
     seconds: float
     manifest: Manifest
+    unchanged: bool = False
 
     def __repr__(self) -> str:
         splits = ", ".join(f"{name} {count:,}" for name, count in self.records.items())
@@ -114,6 +116,7 @@ class BuildResult:
             "label": self.schema.label,
             "notes": list(self.notes),
             "seconds": round(self.seconds, 3),
+            "unchanged": self.unchanged,
         }
 
 
@@ -158,7 +161,7 @@ def build(
     with completion_notice(out) as checks:
         built = _run(source, out, settings, progress or Progress(), quiet, checks)
         assert built is not None
-        return _result(out, *built, time.monotonic() - started)
+        return _result(out, *built, seconds=time.monotonic() - started)
 
 
 @with_keywords("build")
@@ -175,6 +178,8 @@ def submit(
     settings = make_options(out, **options)
     if is_local(settings.runner):
         raise UsageError(f"{option('detach', True)} needs an engine: give {option('runner')}")
+    if settings.if_changed:
+        raise UsageError(f"{option('detach', True)} and {option('if_changed', True)} exclude each other")
     _run(source, out, settings, Progress(), quiet, [], detach=True)
     return Submitted(out, tuple(found for found in status(out).runs if found.state != "ended"))
 
@@ -188,11 +193,13 @@ def _run(
     checks: list[Callable[[], bool]],
     *,
     detach: bool = False,
-) -> tuple[Manifest, BuildPlan] | None:
-    """Plan, run and commit; None where the job was handed over. checks: get what says whether the run has committed."""
+) -> tuple[Manifest, BuildPlan, bool] | None:
+    """Plan, run and commit, and whether there was nothing to do; None where the job was handed over. checks: get what
+    says whether the run has committed.
+    """
     bound_requests(settings.storage_requests)
     check_runner(settings.runner, settings.beam_args)
-    base = check_out(out, settings.overwrite)
+    base = check_out(out, settings.overwrite or settings.if_changed)
     path = work_folder(out) if is_remote(out) else Path(out)  # where on this machine the run works
     with blocks_within(settings.memory_bytes), Display(progress, quiet):
         folder = RunFolder.create(path, leased=not is_local(settings.runner))
@@ -203,6 +210,8 @@ def _run(
                 with run:  # what the store refuses, it refuses now, and not when all is done
                     pass
             plan = make_plan(source, folder, out, base, settings)
+            if settings.if_changed and (before := built_before(plan)) is not None:
+                return before, plan, True
             _look_first(plan, settings, progress)
             plan = count_strata(plan, progress)
             place = None if is_local(settings.runner) else _place(plan, settings.storage_requests)
@@ -239,7 +248,7 @@ def _run(
             raise
         finally:
             folder.close()
-    return manifest, plan
+    return manifest, plan, False
 
 
 def _prepared(path: Path, out: str, error: OSError) -> str:
@@ -383,7 +392,7 @@ def _check_column(source: Source, keyword: str, column: str | None) -> None:
         )
 
 
-def _result(out: str, manifest: Manifest, plan: BuildPlan, seconds: float) -> BuildResult:
+def _result(out: str, manifest: Manifest, plan: BuildPlan, unchanged: bool, *, seconds: float) -> BuildResult:
     part, schema = manifest.parts[-1], from_pbtxt(manifest.schema)
 
     def path(*names: str) -> Path | str:
@@ -401,4 +410,5 @@ def _result(out: str, manifest: Manifest, plan: BuildPlan, seconds: float) -> Bu
         notes=(*manifest.statistics.get("notes", ()), *tfds_note(schema)),
         seconds=seconds,
         manifest=manifest,
+        unchanged=unchanged,
     )

@@ -29,7 +29,7 @@ from recordmill.storage.folders import exists
 
 LEAST_MEMORY_BYTES = 128 << 20  # 128 MiB: two threads' batches, runs and pieces; less can't be kept
 _AS_GIVEN = (  # what `BuildOptions` takes as it is
-    "kind", "label", "compression", "overwrite", "runner", "preflight", "follow_links", "keep_raw",
+    "kind", "label", "compression", "overwrite", "if_changed", "runner", "preflight", "follow_links", "keep_raw",
     "storage_requests", "expect",
 )  # fmt: skip
 _THREAD_BYTES = 32 << 20  # 32 MiB: the least that one thread needs for a run's arena, a batch and what becomes of it
@@ -55,6 +55,7 @@ class BuildOptions:
     compression: str
     name: str
     overwrite: bool
+    if_changed: bool
     budget: RejectBudget
     threads: int
     memory_bytes: int

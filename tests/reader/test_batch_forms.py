@@ -12,8 +12,8 @@ import pytest
 from made_data_set import mixed_rows, write_data_set
 from PIL import Image
 
-from recordmill.base.errors import DataError, UsageError
-from recordmill.reader import Padded
+from recordmill.base.errors import DataError, RecordmillError, UsageError
+from recordmill.reader import OneHot, Padded
 from recordmill.reader.dataset import Dataset, open
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
@@ -28,16 +28,18 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 @pytest.mark.parametrize(
-    ("how", "length"), [("padded", 3), (Padded(2, value=-1), 2), (Padded(multiple=8), 8), (Padded(5), 5)]
+    ("how", "length"),
+    [("padded", 3), (Padded(2, value=-1, lengths=True), 2), (Padded(multiple=8, lengths=True), 8), (Padded(5), 5)],
 )
-def test_lists_are_padded_and_their_true_lengths_told(ds: Dataset, how: Any, length: int) -> None:
+def test_lists_are_padded_and_their_true_lengths_told_on_request(ds: Dataset, how: Any, length: int) -> None:
     fill = how.value if isinstance(how, Padded) else 0
     at = 0
     for batch in ds.batches(20, shuffle=False, collate={"tokens": how}):
         rows = TOKENS[at : at + 20]
         at += 20
         assert batch["tokens"].tolist() == [(row + [fill] * length)[:length] for row in rows]
-        assert batch["tokens/length"].tolist() == [len(row) for row in rows]
+        told = isinstance(how, Padded) and how.lengths
+        assert batch.get("tokens/length", np.array([])).tolist() == [len(row) for row in rows if told]
 
 
 def test_lists_of_one_length_are_dense(ds: Dataset) -> None:
@@ -59,9 +61,66 @@ def test_labels_and_weights_stand_beside_the_rest(ds: Dataset) -> None:
         list(ds.batches(8, label="maybe"))
 
 
+def test_numbers_are_one_matrix(ds: Dataset) -> None:
+    x, y, weights = next(
+        ds.batches(ROWS, shuffle=False, label=True, weights="exact", matrix=["maybe", "matrix", "flag", "id"])
+    )
+    columns = ds.to_numpy()
+    flag = [np.nan if value is None else value for value in columns["flag"].tolist()]  # type: ignore[union-attr]
+    parts = [columns["maybe"].filled(np.nan), columns["matrix"].reshape(ROWS, 6), flag, columns["id"]]  # type: ignore[union-attr]
+    assert x.dtype == np.float32
+    assert np.array_equal(x, np.column_stack(parts).astype(np.float32), equal_nan=True)
+    assert (y.tolist(), weights.tolist()) == (columns["label"].tolist(), columns["exact"].tolist())  # type: ignore[union-attr]
+    batch = next(ds.batches(8, matrix=("id", "label"), ids=True, pad_remainder=True))
+    assert sorted(batch) == ["mask", "matrix", "record/index", "record/shard"]
+
+
+def test_one_way_is_that_of_all_lists(ds: Dataset) -> None:
+    each: dict[str, Any] = dict.fromkeys(["tokens", "words", "nested", "boxes"], Padded(3))
+    one, other = (next(ds.batches(20, shuffle=False, collate=how)) for how in (Padded(3), each))
+    assert sorted(one) == sorted(ds.columns)
+    assert all(np.array_equal(one[name], other[name]) for name in ("tokens", "words", "boxes"))
+    x, _ = next(ds[["tokens", "label"]].batches(20, label=True, collate="padded"))
+    assert x.shape == (20, 3)
+
+
+def test_a_function_is_applied_to_batches(ds: Dataset) -> None:
+    """The order, the length and the state are those of batches without it; an error comes where its batch would."""
+
+    def tens(batch: dict[str, Any]) -> Any:
+        if 33 in batch["id"]:
+            raise StopIteration("no 33")
+        return batch["id"] * 10
+
+    plain = [batch["id"] for batch in ds.batches(4, seed=5)]
+    at = next(at for at, batch in enumerate(plain) if 33 in batch)
+    run = ds.batches(4, seed=5, map=tens)
+    assert len(run) == len(plain)
+    found = [next(run).tolist() for _ in range(at)]
+    assert found == [(batch * 10).tolist() for batch in plain[:at]]
+    with pytest.raises(RecordmillError, match=f"map: batch {at} of this iteration: StopIteration: no 33") as error:
+        next(run)
+    assert isinstance(error.value.__cause__, StopIteration)
+    again = ds.batches(4, seed=5, state=run.state(), map=lambda batch: batch["id"])
+    assert [batch.tolist() for batch in again] == [batch.tolist() for batch in plain[at:]]
+    x, y = next(ds.batches(4, seed=5, label=True, map=lambda pair: (sorted(pair[0]), pair[1])))
+    assert "label" not in x
+    assert len(y) == 4
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        ({"collate": OneHot(3)}, "'tokens' is int32 .*: one_hot takes a whole number"),
+        ({"matrix": "id"}, "matrix is a list of features, not 'id'"),
+        ({"matrix": ["id", "nope"]}, "no feature 'nope' is read"),
+        ({"matrix": ["id", "tokens"]}, "matrix: 'tokens' is int32 .*, and no number"),
+        ({"matrix": ["id", "when"]}, "matrix: 'when' is timestamp"),
+        ({"matrix": ["id", "label"], "label": True}, "'label' is named twice"),
+        ({"matrix": ["id"], "label": "matrix"}, "matrix gives 'matrix' beside the features"),
+        ({"matrix": ["id"], "collate": {"tokens": "padded"}}, "'tokens' is no feature that is read"),
+        ({"matrix": ["id"], "collate": "padded"}, "no list is read"),
+        ({"map": "double"}, "map is a function of a batch"),
         ({"label": "nope"}, "label 'nope' is no feature that is read"),
         ({"weights": "exact"}, "weights go with a label"),
         ({"collate": {"id": "padded"}}, "'id' is no list that is read; there are tokens, words, nested, boxes"),

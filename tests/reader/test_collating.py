@@ -58,7 +58,7 @@ def ids(batches: Any) -> list[list[int]]:
 
 
 MODES = [False, "window", "global"]
-BUCKETED: dict[str, Any] = {"collate": {"tokens": Bucketed((8, 16, 32), steps=5)}}
+BUCKETED: dict[str, Any] = {"collate": {"tokens": Bucketed((8, 16, 32), steps=5, lengths=True)}}
 
 
 @pytest.mark.parametrize("mode", MODES)

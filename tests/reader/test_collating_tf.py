@@ -21,10 +21,10 @@ tf = pytest.importorskip("tensorflow")
 
 ROWS = 203
 ANY_WAY: dict[str, Any] = {
-    "padded": {"tokens": "padded", "words": "padded", "nested": "padded", "boxes": Padded(multiple=4)},
+    "padded": {"tokens": "padded", "words": "padded", "nested": "padded", "boxes": Padded(multiple=4, lengths=True)},
     "of one length": {
         "tokens": Padded(2, value=-1),
-        "words": Padded(3, value="-"),
+        "words": Padded(3, value="-", lengths=True),
         "nested": Padded(2),
         "boxes": Padded(5, value=0.5),
     },
@@ -96,7 +96,8 @@ def test_shapes_are_known_where_they_are_the_same(ds: Dataset) -> None:
     def shapes(**options: Any) -> Any:
         return {name: spec.shape.as_list() for name, spec in ds.to_tf(8, label=False, **options).element_spec.items()}
 
-    fixed = shapes(drop_remainder=True, collate={"tokens": Padded(7), "label": "one_hot", "boxes": "padded"})
+    tokens = Padded(7, lengths=True)
+    fixed = shapes(drop_remainder=True, collate={"tokens": tokens, "label": "one_hot", "boxes": "padded"})
     assert fixed["tokens"] == [8, 7]
     assert fixed["tokens/length"] == [8]
     assert fixed["label"] == [8, 3]
@@ -108,7 +109,7 @@ def test_shapes_are_known_where_they_are_the_same(ds: Dataset) -> None:
 @pytest.mark.filterwarnings("ignore:feature")
 def test_labels_and_weights_go_beside_the_rest(ds: Dataset) -> None:
     few = Dataset(ds.catalog, ds.full_schema, ["tokens", "exact", "label"])
-    collate: dict[str, Any] = {"tokens": Padded(3), "label": "one_hot"}
+    collate: dict[str, Any] = {"tokens": Padded(3, lengths=True), "label": "one_hot"}
     x, y, weights = next(iter(few.to_tf(8, shuffle=False, weights="exact", collate=collate, label=True)))
     mine, labels, ours = next(few.batches(8, shuffle=False, label="label", weights="exact", collate=collate))
     same(x, mine)
@@ -116,6 +117,23 @@ def test_labels_and_weights_go_beside_the_rest(ds: Dataset) -> None:
     assert weights.numpy().tolist() == ours.tolist()
     with pytest.raises(UsageError, match="weights go with a label"):
         few.to_tf(8, label=False, weights="exact")
+
+
+def test_numbers_are_one_matrix_and_batches_are_mapped_as_by_batches(ds: Dataset) -> None:
+    options: dict[str, Any] = {"seed": 3, "matrix": ["exact", "maybe", "small", "matrix", "flag"], "label": True}
+    doubled: dict[str, Any] = {**options, "map": lambda batch: {"twice": batch[0] * 2, "y": batch[1]}}
+    ours, theirs = list(ds.batches(16, **doubled)), ds.to_tf(16, **doubled)
+    assert int(theirs.cardinality()) == len(ours) == 13
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine["twice"].shape[1] == 13
+        assert np.array_equal(mine["twice"], other["twice"].numpy(), equal_nan=True)
+        assert np.array_equal(mine["y"], other["y"].numpy())
+    filled, _ = next(iter(ds.to_tf(ROWS, **options, defaults={"maybe": -1, "flag": True})))
+    known, _ = next(ds.batches(ROWS, **options))
+    assert np.array_equal(filled[:, 1], np.nan_to_num(known[:, 1], nan=-1))
+    assert np.array_equal(filled[:, -1], np.nan_to_num(known[:, -1], nan=1))
+    for x, _ in ds.to_tf(None, **options, map=lambda record: (-record[0], record[1])).take(1):
+        assert x.shape == (13,)
 
 
 @pytest.mark.sweep

@@ -9,6 +9,7 @@ import pickle
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,13 @@ def test_data_frames_hold_all_records(out: Path, package: str) -> None:
     assert list(frame.columns) == ["id", "maybe", "name"]
     assert frame["id"].to_list() == TRAIN["id"].to_pylist()
     assert frame["name"].to_list() == TRAIN["name"].to_pylist()
+    assert getattr(open(out, "train"), f"to_{package}")()["label"].to_list() == TRAIN["label"].to_pylist()
+    named = getattr(open(out, "train"), f"to_{package}")(class_names=True)
+    assert named["label"].to_list() == [("cat", "dog", "fish")[i] for i in TRAIN["label"].to_pylist()]
+    fewer = replace(MIXED, features=(*MIXED.features[:-1], replace(MIXED["label"], classes=("cat", "dog"))))
+    wrong = open(str(out / FOLDER / "train-*"), schema=fewer, columns=["label"])
+    with pytest.raises(DataError, match="'label' has numbers that none of its classes has"):
+        getattr(wrong, f"to_{package}")(class_names=True)
 
 
 def test_tables_are_what_went_in(out: Path) -> None:
@@ -137,8 +145,10 @@ def test_any_records_in_any_order(out: Path) -> None:
         open(out, "train")[[0, 300]]
     with pytest.raises(TypeError, match=r"ds\.filter\(mask\)"):
         open(out, "train")[[True, False]]
-    with pytest.raises(TypeError, match="addressed"):
+    with pytest.raises(UsageError, match="no feature '5' is read"):
         open(out, "train")[["5"]]
+    with pytest.raises(TypeError, match="addressed"):
+        open(out, "train")[["id", 5]]
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -65,6 +65,18 @@ def by_tensorflow(image: bytes, channels: int = 3) -> np.ndarray:
     return tf.io.decode_png(image, channels).numpy()  # type: ignore[no-any-return]
 
 
+def test_channels_come_first_where_asked(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    ds = image_set(tmp_path, photographs())
+    last, _ = of_all_faces(ds, Images(24, 32, scale=1 / 255))
+    first = Images(24, 32, scale=1 / 255, channels_first=True)
+    opened = open(tmp_path / "out", decode_images=first)
+    assert opened.schema["image"].shape == (3, 24, 32)
+    for found in (*of_all_faces(ds, first), np.asarray(opened["image"])):
+        assert found.flags.c_contiguous
+        assert np.array_equal(np.moveaxis(found, 1, 3)[4:], last[4:])
+
+
 @pytest.mark.parametrize("channels", [1, 3, 4])
 @pytest.mark.parametrize("antialias", [False, True])
 def test_pixels_are_those_of_tensorflow_by_every_face(ds: Dataset, channels: int, antialias: bool) -> None:

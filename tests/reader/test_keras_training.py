@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -125,6 +126,36 @@ def test_a_table_with_missing_values(tmp_path: Path) -> None:
     joined = keras.layers.Concatenate()([inputs["a"], inputs["b"], keras.ops.cast(inputs["b/valid"], "float32")])
     model = keras.Model(inputs, keras.layers.Dense(2, "softmax")(keras.layers.Dense(16, "relu")(joined)))
     assert accuracy(model, ds, 8) > 0.9
+
+
+def test_a_matrix_and_padded_sequences_are_fitted_at_once(tmp_path: Path) -> None:
+    """Steps are known, nothing is mapped, and Keras warns of nothing."""
+    schema = Schema(
+        (
+            Feature("a", "float32", (), True),
+            Feature("b", "int64", (2,), True),
+            Feature("name", "string", (), True),
+            Feature("words", "int64", (None,), True),
+            Feature("label", "int64", (), True),
+        ),
+        "label",
+    )
+    a = np.random.default_rng(1).normal(size=ROWS)
+    words = [[1 + (value > 0)] * (1 + i % 4) for i, value in enumerate(a)]
+    columns = {"a": a, "b": [[i % 7, 0] for i in range(ROWS)], "name": ["x"] * ROWS, "words": words, "label": a > 0}
+    ds = made(tmp_path / "out", schema, {name: [*values] for name, values in columns.items()})
+    dense = keras.Sequential([keras.layers.Normalization(), keras.layers.Dense(1, "sigmoid")])
+    dense.layers[0].adapt(next(ds.batches(ROWS, matrix=["a", "b"]))["matrix"])
+    lstm = keras.Sequential([keras.layers.Embedding(3, 4), keras.layers.LSTM(4), keras.layers.Dense(1, "sigmoid")])
+    table = ds.to_keras(32, matrix=["a", "b"])
+    for model, batches in ((dense, table), (lstm, ds[["words", "label"]].to_keras(32, collate="padded"))):
+        model.compile(keras.optimizers.Adam(0.05), "binary_crossentropy", metrics=["accuracy"])
+        assert int(batches.cardinality()) == -(-ROWS // 32)
+        with warnings.catch_warnings(record=True) as warned:
+            history = model.fit(batches, epochs=3, verbose=0)
+        assert not [one for one in warned if "keras" in one.filename or "shuffle" in str(one.message)]
+        assert history.history["accuracy"][-1] > 0.9
+        assert model.optimizer.iterations.numpy() == 3 * -(-ROWS // 32)
 
 
 @pytest.mark.sweep

@@ -302,7 +302,7 @@ def test_without_end(ds: Dataset) -> None:
         (lambda ds: ds.batches(1, shuffle=False, epochs=-1), "epochs"),
         (lambda ds: ds.batches(64, shuffle=False, epochs=2.5), "epochs is a whole number, not 2.5"),
         (lambda ds: ds.batches(64, shuffle=False, num_hosts=2.0), "num_hosts is a whole number"),
-        (lambda ds: ds.batches(64, shuffle=False, collate=["tokens"]), "collate is a way by feature name"),
+        (lambda ds: ds.batches(64, shuffle=False, collate=["tokens"]), "collate is a way, or one by feature name"),
         (lambda ds: ds.select([]).batches(64, shuffle=False), "no feature is read"),
     ],
 )

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from made_data_set import FOLDER, MIXED, mixed_rows, windows, write_data_set
 
-from recordmill.base.errors import DataError, UsageError
+from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.reader.dataset import Dataset, open
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: `.ci/torch` runs it")
@@ -43,6 +43,24 @@ def ids(batches: Any) -> list[list[int]]:
 
 def loader(batches: Any, workers: int = 0, **options: Any) -> Any:
     return DataLoader(batches, batch_size=None, num_workers=workers, **options)
+
+
+def tripled(batch: dict[str, Any]) -> Any:
+    if 17 in batch["id"]:
+        raise KeyError("seventeen")
+    return batch["id"] * 3
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_function_is_applied_to_batches_and_its_error_names_the_batch(ds: Dataset, workers: int) -> None:
+    run = loader(ds.filter(np.arange(18, ROWS)).to_torch(BATCH, seed=2, map=tripled), workers)
+    plain = ids(ds.filter(np.arange(18, ROWS)).batches(BATCH, seed=2))
+    assert [batch.tolist() for batch in run] == [[3 * i for i in batch] for batch in plain]
+    at = next(at for at, batch in enumerate(ids(ds.batches(BATCH, seed=2))) if 17 in batch)
+    found = iter(loader(ds.to_torch(BATCH, seed=2, map=tripled), workers))
+    assert len(list(islice(found, at))) == at
+    with pytest.raises(RecordmillError, match=f"map: batch {at} of this iteration: KeyError: 'seventeen'"):
+        next(found)
 
 
 def test_every_feature_has_its_dtype_and_values(out: Path) -> None:
@@ -91,11 +109,13 @@ def test_a_batch_has_the_form_that_is_asked_for(out: Path) -> None:
     assert weights.dtype == torch.float64
     x, y = next(iter(open(out, columns=["matrix", "label"]).to_torch(8, shuffle=False, label="label")))
     assert x.shape == (8, 2, 3)
-    padded = next(
-        iter(open(out, columns=["tokens"]).to_torch(8, shuffle=False, collate={"tokens": Padded(5, value=-1)}))
-    )
+    how = Padded(5, value=-1, lengths=True)
+    padded = next(iter(open(out, columns=["tokens"]).to_torch(8, shuffle=False, collate=how)))
     assert padded["tokens"].shape == (8, 5)
     assert padded["tokens/length"].tolist() == [0, 1, 2, 0, 0, 1, 2, 3]
+    x, y = next(iter(open(out).to_torch(8, shuffle=False, label=True, matrix=["maybe", "small"])))
+    assert x[:, 0].nan_to_num(-1).tolist() == [-1 if i % 3 == 0 else i / 4 for i in range(8)]
+    assert (x.dtype, x.shape, y.tolist()) == (torch.float32, (8, 5), [i % 3 for i in range(8)])
     nested = next(iter(open(out, columns=["tokens"]).to_torch(8, shuffle=False)))["tokens"].to_nested()
     assert [len(row) for row in nested.unbind()] == [0, 1, 2, 0, 0, 1, 2, 3]
     x.add_(1)  # a consumer may write into what it gets

@@ -79,8 +79,10 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "training.md"
 
 
 def test_the_block_of_the_page_runs(tmp_path: Path) -> None:
-    schema = Schema((Feature("words", "int64", (None,), True), Feature("y", "int64", (), True)), "y")
-    columns = {"words": [list(range(i % 9)) for i in range(300)], "y": np.arange(300) % 2}
+    schema = Schema(
+        (*(Feature(name, "int64", (), True) for name in "ny"), Feature("words", "int64", (None,), True)), "y"
+    )
+    columns = {"n": range(300), "words": [list(range(i % 9)) for i in range(300)], "y": np.arange(300) % 2}
     table = table_of(columns, schema)
     ds = recordmill.open(write_data_set(tmp_path / "out", {"train": table}, schema))
     (block,) = re.findall(r"(?ms)^```py\n(.*?)^```$", PAGE.read_text(encoding="utf-8"))

@@ -82,6 +82,19 @@ WAYS = [
 ]  # fmt: skip
 
 
+def test_a_list_of_names_is_a_view(ds: Dataset) -> None:
+    view = ds[["label", "id"]]
+    assert (view.columns, list(view.features)) == (["label", "id"], ["label", "id"])
+    assert view.to_table().equals(ds.select(["label", "id"]).to_table())
+    assert ds.features["label"].classes == ("cat", "dog", "fish")
+    assert ("id" in ds[["id"]], "label" in ds[["id"]], len(view)) == (True, False, ROWS)
+    with pytest.raises(UsageError, match="no feature 'nope' is read"):
+        ds[["id", "nope"]]
+    duckdb, pandas = pytest.importorskip("duckdb"), pytest.importorskip("pandas")
+    assert duckdb.sql("select count(*), sum(id) from view").fetchall() == [(ROWS, ROWS * (ROWS - 1) // 2)]
+    assert pandas.DataFrame.from_arrow(view)["id"].tolist() == list(range(ROWS))
+
+
 @pytest.mark.parametrize("how", WAYS)
 def test_every_output_has_the_records_that_are_kept(ds: Dataset, tmp_path: Path, how: str) -> None:
     view, ids = chosen(ds)[how]

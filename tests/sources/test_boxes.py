@@ -237,7 +237,7 @@ def test_boxes_move_with_the_part_of_the_image_that_is_kept(wanted: Any, scenes:
     ds = recordmill.open(scenes)
     options = {
         "decode_images": recordmill.Images(120, 90, **wanted), "seed": 5, "shuffle": False, "epochs": 2,
-        "collate": dict.fromkeys((name for name in ds.columns if "/object/" in name), "padded"),
+        "collate": {name: recordmill.Padded(lengths=True) for name in ds.columns if "/object/" in name},
     }  # fmt: skip
     (mine, again), (theirs, _) = ds.batches(12, **options), ds.to_tf(12, **options)
     edges = np.stack([mine[f"image/object/bbox/{edge}"] for edge in ("xmin", "xmax", "ymin", "ymax")], 2)

@@ -4,19 +4,20 @@ and only if they agree is it committed.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import platform
 import time
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from recordmill.base.errors import RecordmillError
+from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.option_names import option
 from recordmill.base.threads import both
 from recordmill.building.commit import commit, publish_files, upload_files
@@ -26,9 +27,19 @@ from recordmill.building.shard_writer import WrittenShard
 from recordmill.checks.constraints import check_expectations
 from recordmill.schemas.splits import SPLIT_WORDS
 from recordmill.schemas.tfmd import to_pbtxt
+from recordmill.shards.catalog import find
 from recordmill.shards.grammar import ShardName
 from recordmill.shards.index import add_sums
-from recordmill.shards.manifest import INDEX_FOLDER, INPUTS_NAME, STATISTICS_NAME, Manifest, Part, ShardInfo, shard_name
+from recordmill.shards.manifest import (
+    INDEX_FOLDER,
+    INPUTS_NAME,
+    STATISTICS_NAME,
+    Manifest,
+    Part,
+    ShardInfo,
+    load,
+    shard_name,
+)
 from recordmill.shards.rejects import Rejected, RejectWriter
 from recordmill.shards.run import RunFolder
 from recordmill.shards.store_run import StoreRun, run_at
@@ -37,8 +48,8 @@ from recordmill.sources.common.contract import IMAGE_FEATURES
 from recordmill.statistics.dataset_sketch import DatasetSketch
 from recordmill.statistics.dataset_statistics import DatasetStatistics, FeatureStatistics
 from recordmill.storage.digest import Digest
-from recordmill.storage.file_table import InputFile
-from recordmill.storage.files import atomic_write, put_bytes, write_all
+from recordmill.storage.file_table import FileTable, InputFile
+from recordmill.storage.files import atomic_write, put_bytes, read_blocks, write_all
 from recordmill.storage.folders import exists, is_file, join, paths_in, remove_file, rename
 
 _SUMMARISED = 4096  # features of all splits, of which a manifest has a summary: 0.7 MiB of text
@@ -295,16 +306,49 @@ def write_inputs(plan: BuildPlan, folder: Path) -> dict[str, Any]:
     """
     if plan.source is None:
         return {"files": 0, "bytes": 0}
+    with atomic_write(folder / INPUTS_NAME) as list_file:
+        for lines in _input_lines(plan.source.files):
+            write_all(list_file, lines)
+    return {"files": len(plan.source.files), "bytes": plan.source.files.size_bytes, "list": INPUTS_NAME}
 
+
+def _input_lines(files: FileTable) -> Iterator[bytes]:
     def line(file: InputFile) -> bytes:
         about = {"root": file.root, "name": file.name, "bytes": file.stat.size_bytes}
         about |= {"etag": file.stat.etag} if file.stat.etag else {"mtime_ns": file.stat.mtime_ns}
         return _JSON.encode(about).encode("utf-8", "surrogateescape") + b"\n"
 
-    with atomic_write(folder / INPUTS_NAME) as list_file:
-        for first in range(0, len(plan.source.files), _LISTED_AT_ONCE):
-            write_all(list_file, b"".join(map(line, plan.source.files[first : first + _LISTED_AT_ONCE])))
-    return {"files": len(plan.source.files), "bytes": plan.source.files.size_bytes, "list": INPUTS_NAME}
+    for first in range(0, len(files), _LISTED_AT_ONCE):
+        yield b"".join(map(line, files[first : first + _LISTED_AT_ONCE]))
+
+
+def built_before(plan: BuildPlan) -> Manifest | None:
+    """Returns the data set that OUT holds, if its files are there and it was built with the same options from the same
+    inputs, by their names, sizes and times (or etags).
+    """
+    if not plan.base or plan.source is None:
+        return None
+    manifest = load(plan.out, plan.base)
+    part = manifest.parts[-1]
+    same = (
+        (manifest.options, manifest.schema) == (json.loads(json.dumps(plan.deciding)), to_pbtxt(plan.schema))
+        and (part.kind, "file" in manifest.statistics) == (plan.source.kind, plan.statistics)
+        and manifest.description.get("said") == asdict(plan.about)
+        and part.records_rejected <= (plan.budget.most(part.records_read) or 0)
+    )
+    with contextlib.suppress(DataError, FileNotFoundError):  # a file of it is missing
+        held = read_blocks(join(plan.out, part.folder, INPUTS_NAME), 1 << 20)
+        if same and _digest(held) == _digest(_input_lines(plan.source.files)):
+            find(plan.out)  # its shards are there
+            return manifest
+    return None
+
+
+def _digest(blocks: Iterable[Any]) -> str:
+    digest = Digest()
+    for block in blocks:
+        digest.update(block)
+    return digest.text()
 
 
 def _run(plan: BuildPlan, run: str) -> dict[str, Any]:

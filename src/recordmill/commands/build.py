@@ -127,6 +127,8 @@ def build_summary(result: Any) -> list[str]:
     lines = [f"note: {in_flags(note)}" for note in result.notes]
     read, written = show_count(result.read, "record"), result.read - result.rejected
     accounts = f"{read} read, {written:,} written, {result.rejected:,} rejected"
+    if result.unchanged:
+        return [f"{result.out}: already built from the same inputs and options: {result.kind}, {accounts}"]
     lines.append(f"{result.out}: {result.kind}, {accounts}, in {result.seconds:.1f} s")
     for split, count in result.records.items():
         shards = show_count(result.manifest.shard_counts[split], "shard")

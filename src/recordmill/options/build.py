@@ -73,6 +73,14 @@ class BuildKeywords(TypedDict, total=False):
         OverwriteOption,
         {"help": "replace the data set that OUT holds; readers of the old one can finish", "group": "records"},
     ]
+    if_changed: Annotated[
+        bool,
+        _records(
+            "do nothing if OUT was built from the same inputs (by name, size and time) and options, else replace it",
+            False,
+            excludes=tuple((name, None) for name in ("transform", "transform_from", "labels", "boxes", "expect")),
+        ),
+    ]
     schema: Annotated[
         SchemaOption,
         {"help": "a schema.pbtxt (TensorFlow Metadata); else types are inferred over all data", "group": "records"},
@@ -375,5 +383,5 @@ class _Applied(TypedDict, total=False):
 
 BUILD: Options = declared_options(_BuildOut, BuildKeywords, _BuildShell)
 DESCRIPTION_NAMES = tuple(option.name for option in BUILD if option.group == "description")
-_FIT = ("transform", "transform_from", "fit_on", "keep_raw")
+_FIT = ("transform", "transform_from", "fit_on", "keep_raw", "if_changed")
 APPLY: Options = (*declared_options(_Applied), *(option for option in BUILD if option.name not in _FIT))

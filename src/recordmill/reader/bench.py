@@ -118,13 +118,6 @@ def prepare(consumer: str) -> None:
             import_module(_NEEDS[consumer])
 
 
-def _iterated(dataset: Dataset, consumer: str, options: Mapping[str, Any]) -> Iterator[Any]:
-    """The batches of one epoch."""
-    more = {"label": False} if consumer == "tf" else {}  # whose schema's label might have to be there
-    batches: Iterator[Any] = iter(getattr(dataset, BENCH_OUTPUTS[consumer])(**options, **more))
-    return batches
-
-
 def measure(
     dataset: Dataset, seconds: float, *, consumer: str = "numpy", opened: float = 0.0, **options: Any
 ) -> Measured:
@@ -147,7 +140,7 @@ def measure(
     framed = sum(file.framed_bytes for file in dataset.files)
     with measuring() as clock:
         begun = time.perf_counter()
-        batches = _iterated(dataset, consumer, options)
+        batches: Iterator[Any] = iter(getattr(dataset, BENCH_OUTPUTS[consumer])(**options))
         records = count = 0
         first = waited = 0.0
         while time.perf_counter() - begun < seconds:

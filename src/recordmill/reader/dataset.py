@@ -139,16 +139,20 @@ class Dataset(Scanner, Trainable, Described):
     @overload
     def __getitem__(self, at: str) -> Array | Ragged | Strings: ...
     @overload
+    def __getitem__(self, at: list[str]) -> Dataset: ...
+    @overload
     def __getitem__(self, at: slice | Sequence[int] | npt.NDArray[Any]) -> pa.Table: ...
-    def __getitem__(self, at: Any) -> dict[str, Any] | pa.Table | Array | Ragged | Strings:
+    def __getitem__(self, at: Any) -> dict[str, Any] | pa.Table | Array | Ragged | Strings | Dataset:
         """`ds[17]`: one record as a dict; `ds[5:9]`, `ds[[3, 1, 8]]`: a pyarrow.Table of these records in that order;
-        `ds["name"]`: that column as an array.
+        `ds["name"]`: that column as an array; `ds[["a", "b"]]`: `ds.select(["a", "b"])`.
 
         In the dict a scalar is a Python or NumPy scalar, `str` or `bytes`; a tensor or a list is an array; what is
         missing is None.
         """
         if isinstance(at, str):
             return self.select([at]).to_numpy()[at]
+        if isinstance(at, list) and at and all(isinstance(name, str) for name in at):
+            return self.select(at)
         if isinstance(at, slice):
             start, stop, step = at.indices(len(self))
             return self.to_table(start, stop) if step == 1 else self.take(np.arange(start, stop, step))
@@ -230,13 +234,26 @@ class Dataset(Scanner, Trainable, Described):
 
         return self._in_one_pass(in_memory) if memmap_dir is None else memory_mapped(self, memmap_dir)
 
-    def to_pandas(self) -> Any:
-        """All records as a pandas.DataFrame."""
-        return self.to_table().to_pandas()
+    def to_pandas(self, *, class_names: bool = False) -> Any:
+        """Returns all records as a pandas.DataFrame. class_names: classes are categories, by name and not by number."""
+        return (self._with_class_names() if class_names else self.to_table()).to_pandas()
 
-    def to_polars(self) -> Any:
-        """All records as a polars.DataFrame."""
-        return import_module("polars").DataFrame(self)
+    def to_polars(self, *, class_names: bool = False) -> Any:
+        """Returns all records as a polars.DataFrame, likewise."""
+        return import_module("polars").DataFrame(self._with_class_names() if class_names else self)
+
+    def _with_class_names(self) -> pa.Table:
+        table = self.to_table()
+        for at, feature in enumerate(self.schema):
+            if feature.classes is not None and not feature.shape:
+                column, names = table.column(at), pa.array(feature.classes, pa.string())
+                kind = pa.dictionary(column.type, names.type)
+                try:
+                    chunks = [pa.DictionaryArray.from_arrays(chunk, names) for chunk in column.chunks]
+                except IndexError:
+                    raise DataError(f"feature {feature.name!r} has numbers that none of its classes has") from None
+                table = table.set_column(at, feature.name, pa.chunked_array(chunks, kind))
+        return table
 
     def to_npy(self, folder: str | os.PathLike[str]) -> Columns:
         """The columns as `.npy` files in a new or empty folder, given memory-mapped: `to_numpy(memmap_dir=folder)`."""

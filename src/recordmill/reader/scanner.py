@@ -40,7 +40,7 @@ from recordmill.records.columns.predicate import Predicate
 from recordmill.records.inference.confirm import SchemaGuess
 from recordmill.records.inference.infer import Inference
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.feature import Schema
+from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.access import FileAccess, file_accesses, lenient_files
 from recordmill.shards.catalog import Catalog
 from recordmill.shards.loading.batches import Load, decode_load
@@ -248,6 +248,11 @@ class Scanner:
     def columns(self) -> list[str]:
         """The names of the features that are read."""
         return list(self.schema.names)
+
+    @property
+    def features(self) -> dict[str, Feature]:
+        """The features that are read, by name."""
+        return {feature.name: feature for feature in self.schema}
 
     def __contains__(self, name: object) -> bool:
         """Whether a feature of that name is read."""

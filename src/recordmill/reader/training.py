@@ -1,9 +1,10 @@
-"""Mixin of a data set for training: `batches`, `to_tf`, `to_torch`. Keywords in, outputs out; TensorFlow and PyTorch
-are imported when they are asked for.
+"""Mixin of a data set for training: `batches`, `to_tf`, `to_keras`, `to_torch`. Keywords in, outputs out; TensorFlow
+and PyTorch are imported when they are asked for.
 """
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,23 @@ class Trainable:
             self, Training.of(batch_size, options, TENSORFLOW)
         )
         return made
+
+    @with_options(*TENSORFLOW)
+    def to_keras(
+        self: Fetchable, batch_size: int = BATCH_SIZE, *, label: str | bool = True, **options: Any
+    ) -> tf.data.Dataset:
+        """Returns what `to_tf` gives, with the schema's label, for Keras 3 with any backend.
+
+        Its warning that `fit(shuffle=True)`, the default there, has no effect on such data is not shown any more.
+
+        Args:
+            batch_size: rows of a batch.
+
+        Raises:
+            MissingExtraError: TensorFlow is not installed. UsageError: an option does not fit the data.
+        """
+        warnings.filterwarnings("ignore", "`shuffle=True` was passed, but will be ignored since the data `x` was prov")
+        return Trainable.to_tf(self, batch_size, label=label, **options)
 
     @with_options(*TRAINING)
     def to_torch(self: Fetchable, batch_size: int = BATCH_SIZE, **options: Unpack[TrainingKeywords]) -> TorchBatches:

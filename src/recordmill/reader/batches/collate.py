@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from recordmill.reader.options.collation import Bucketed, Collation, OneHot, Pac
 from recordmill.reader.options.training import Form
 from recordmill.reader.prefetch.prefetcher import StepRows
 from recordmill.reader.prefetch.protocols import Fetchable
-from recordmill.records.columns.numpy_arrays import is_bytes, numpy_dtype, to_numpy
+from recordmill.records.columns.numpy_arrays import is_bytes, numpy_dtype, take_apart, to_numpy
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.schemas.feature import Feature, Schema
 
@@ -81,7 +81,7 @@ def extra_names(name: str, collation: Collation) -> tuple[str, ...]:
     """Returns the names of the columns that a collation gives beside the feature itself."""
     if isinstance(collation, Packed):
         return (name + SEGMENT, name + POSITION)
-    return (name + LENGTH_FEATURE,) if isinstance(collation, Padded | Bucketed) else ()
+    return (name + LENGTH_FEATURE,) if isinstance(collation, Padded | Bucketed) and collation.lengths else ()
 
 
 def split_column(name: str, column: Any, chunk: StepChunk, collation: Collation | None) -> dict[str, list[Any]]:
@@ -93,7 +93,7 @@ def split_column(name: str, column: Any, chunk: StepChunk, collation: Collation 
     if isinstance(collation, Padded | Bucketed):
         lengths = column.lengths
         padded = padded_steps(column, edges, step_lengths(lengths, chunk, collation), collation.value)
-        return {name: padded, name + LENGTH_FEATURE: _parts(lengths, edges)}
+        return {name: padded, **{extra: _parts(lengths, edges) for extra in extra_names(name, collation)}}
     if isinstance(collation, OneHot):
         column = one_hot(name, column, collation)
     elif collation == "dense":
@@ -195,6 +195,7 @@ def padded_row_bytes(dataset: Fetchable, collations: Mapping[str, Collation]) ->
     return total
 
 
+MATRIX = "matrix"  # [rows, numbers] of several features
 MASK = "mask"  # [rows] bool: which rows count, where batches are filled up
 SHARD_COLUMN, INDEX = (
     "record/shard",
@@ -209,10 +210,14 @@ class ExtraColumns:
     Attributes:
         mask: whether batches are filled up.
         ids: whether the places of the records are wanted.
+        matrix: the features that one column is made of, instead of them.
+        defaults: by feature, what stands in it for one that is missing.
     """
 
     mask: bool = False
     ids: bool = False
+    matrix: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def features(self) -> tuple[Feature, ...]:
@@ -222,34 +227,56 @@ class ExtraColumns:
 
     def schema(self, schema: Schema) -> Schema:
         """The schema with them."""
-        return replace(schema, features=(*schema, *self.features))
+        width = sum(schema[name].inner_size for name in self.matrix)
+        matrix = (Feature(MATRIX, "float32", (width,), True),) if self.matrix else ()
+        rest = (feature for feature in schema if feature.name not in self.matrix)
+        label = None if schema.label in self.matrix else schema.label
+        return replace(schema, features=(*matrix, *rest, *self.features), label=label)
 
     def check(self, schema: Schema) -> None:
         """Checks the names of the columns.
 
         Raises:
-            UsageError: a feature of the records is called as one of them, or there is nothing to give.
+            UsageError: a feature of the records is called as one of them, there is nothing to give, or a feature of the
+                matrix is no number.
         """
+        for feature in (schema[name] for name in self.matrix):
+            if is_bytes(feature) or feature.ragged_rank or feature.timestamp:
+                raise UsageError(f"matrix: {feature.name!r} is {feature.describe()}, and no number or tensor of them")
         if not schema.names and not self.features:
             raise UsageError("batches would have nothing in them, since no feature is read: select some")
-        for name, option in ((MASK, "pad_remainder"), (SHARD_COLUMN, "ids"), (INDEX, "ids")):
-            if name in schema and any(feature.name == name for feature in self.features):
+        given = [*(feature.name for feature in self.features), *[MATRIX] * bool(self.matrix)]
+        for name, option in ((MASK, "pad_remainder"), (SHARD_COLUMN, "ids"), (INDEX, "ids"), (MATRIX, "matrix")):
+            if name in given and name in schema and name not in self.matrix:
                 raise UsageError(f"{option} gives {name!r} beside the features, and one is called so: leave it out")
 
-    def added(self, rows: StepRows, ends: Int64s) -> StepRows:
-        """Returns the rows with these columns after their own. `ends` has the number of records up to and with each
-        file.
+    def added(self, rows: StepRows, schema: Schema, ends: Int64s) -> StepRows:
+        """Returns the rows, which are of this schema, with these columns. `ends` has the number of records up to and
+        with each file.
         """
-        if not self.features:
+        if not self.features and not self.matrix:
             return rows
-        columns = list(rows.batch.columns)
+        by_name = dict(zip(schema.names, rows.batch.columns, strict=True))
+        matrix = [_matrix([by_name.pop(name) for name in self.matrix], schema, self)] if self.matrix else []
+        columns = [*matrix, *by_name.values()]
         if self.ids:
             files = np.searchsorted(ends, rows.numbers, "right")
             columns += [pa.array(files), pa.array(rows.numbers - np.concatenate([[0], ends])[files])]
         if self.mask:
             columns.append(pa.array(rows.mask))
-        names = [*rows.batch.schema.names, *(feature.name for feature in self.features)]
-        return replace(rows, batch=pa.RecordBatch.from_arrays(columns, names=names))
+        return replace(rows, batch=pa.RecordBatch.from_arrays(columns, names=self.schema(schema).names))
+
+
+def _matrix(columns: list[pa.Array], schema: Schema, extras: ExtraColumns) -> pa.Array:
+    """Returns columns of numbers side by side, as one of float32 tensors."""
+    parts = []
+    for name, column in zip(extras.matrix, columns, strict=True):
+        taken = take_apart(column, schema[name])
+        parts.append(taken.values.reshape(len(column), schema[name].inner_size).astype(np.float32))
+        if taken.valid is not None:
+            parts[-1][~taken.valid] = extras.defaults.get(name, np.nan)
+    joined = np.concatenate(parts, axis=1)
+    return pa.FixedSizeListArray.from_arrays(pa.array(joined.reshape(-1)), joined.shape[1])
 
 
 @dataclass(frozen=True)
@@ -269,8 +296,8 @@ class Collator:
     extras: ExtraColumns
 
     @classmethod
-    def of(cls, form: Form, schema: Schema, mask: bool) -> Collator:
-        """mask: whether batches are filled up.
+    def of(cls, form: Form, schema: Schema, mask: bool, defaults: Mapping[str, Any] | None = None) -> Collator:
+        """mask: whether batches are filled up. defaults: what stands for a missing feature.
 
         Raises:
             UsageError: a name or a collation that the schema does not have, or that a feature of it does not take.
@@ -278,7 +305,7 @@ class Collator:
         collations = collations_of(form.collate or {}, schema)
         if form.label is True and schema.label is None:
             raise UsageError("label=True is the schema's label, and this one has none: give a feature's name")
-        label = (schema.label if form.label is True else form.label) or None
+        label = form.label_of(schema)
         for option, wanted in (("label", label), ("weights", form.weights)):
             if wanted is not None and wanted not in schema:
                 raise UsageError(f"{option} {wanted!r} is no feature that is read; there are {', '.join(schema.names)}")
@@ -286,7 +313,7 @@ class Collator:
             for made in extra_names(name, how):
                 if made in schema:
                     raise UsageError(f"collate: {name!r} as {how} gives {made!r}, and a feature is called so")
-        extras = ExtraColumns(mask, form.ids)
+        extras = ExtraColumns(mask, form.ids, tuple(form.matrix or ()), defaults or {})
         extras.check(schema)
         return cls(collations, label, form.weights, extras)
 
@@ -316,7 +343,7 @@ class Collator:
 
     def columns(self, chunk: StepChunk, schema: Schema, dataset: Fetchable) -> Batch:
         """The columns by name, as `records.columns.numpy_arrays` gives them, images decoded, and the extra ones."""
-        rows, images = self.extras.added(chunk.rows, dataset.ends), chunk.images
+        rows, images = self.extras.added(chunk.rows, schema, dataset.ends), chunk.images
         return {
             feature.name: images[feature.name] if feature.name in images else to_numpy(column, feature)
             for feature, column in zip(self.extras.schema(schema), rows.batch.columns, strict=True)

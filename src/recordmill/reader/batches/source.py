@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base.buffers import let_go
-from recordmill.base.errors import DataError, UsageError
+from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.threads import closed_at_exit
 from recordmill.reader.batches.collate import Batch, Collator, padded_row_bytes
 from recordmill.reader.batches.plan import StepChunk, StepPlan, plan_steps
 from recordmill.reader.images.columns import ImageDecoder, images_by_feature
-from recordmill.reader.options.collation import Bucketed, Packed, refuse_packed_images
+from recordmill.reader.options.collation import Bucketed, Packed
 from recordmill.reader.options.images import Images
 from recordmill.reader.options.training import BATCH_SIZE, Training
 from recordmill.reader.prefetch.prefetcher import Fetcher, StepRows, record_location
@@ -181,11 +181,15 @@ class BatchSource:
             dataset = dataset.lenient
         if dataset.images:
             dataset, wanted = dataset.encoded, dataset.images if wanted is None else wanted
-        collator = Collator.of(options.form, dataset.schema, options.order.pad_remainder)
+        if options.form.matrix is not None:
+            beside = (options.form.label_of(dataset.schema), options.form.weights)
+            dataset = dataset.select([*options.form.matrix, *filter(None, beside)])
+        defaults = options.graph.defaults
+        collator = Collator.of(options.form, dataset.schema, options.order.pad_remainder, defaults)
         images = images_by_feature(dataset, wanted)
-        if images:
-            refuse_packed_images(collator.collations)
         gathered = [name for name, how in collator.collations.items() if isinstance(how, Bucketed | Packed)]
+        if images and gathered and isinstance(collator.collations[gathered[0]], Packed):
+            raise UsageError(f"decode_images has no meaning where {gathered[0]!r} is packed: leave one of them out")
         if options.memory.on_bad == "skip" and gathered:
             raise UsageError(
                 f'on_bad="skip" fills batches up with the records that come next, and {gathered[0]!r} as '
@@ -258,9 +262,36 @@ class BatchSource:
         with timed("collate"):
             return self.collator.steps(self.columns(chunk), chunk)
 
+    def mapped(self, batch: Any) -> Any:
+        """Returns what `map` makes of a batch, or that it failed."""
+        function = self.options.form.map
+        try:
+            return batch if function is None else function(batch)
+        except Exception as error:
+            return _Failed(error)
+
     def columns(self, chunk: StepChunk) -> Batch:
         """Columns by name of the whole chunk."""
         return self.collator.columns(chunk, self.schema, self.dataset)
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """What stands for a batch that `map` failed for, until it is asked for."""
+
+    error: Exception
+
+
+def unfailed(batch: Any, number: int) -> Any:
+    """Returns the batch.
+
+    Raises:
+        RecordmillError: `map` failed for it.
+    """
+    if isinstance(batch, _Failed):
+        error = batch.error
+        raise RecordmillError(f"map: batch {number} of this iteration: {type(error).__name__}: {error}") from error
+    return batch
 
 
 class Batches(Iterator[Any]):
@@ -281,8 +312,9 @@ class Batches(Iterator[Any]):
         self._batches = _generate(source, self._plan, self._refill, self.cut)
 
     def __next__(self) -> Any:
-        batch, self._place = next(self._batches)
-        self._step += 1
+        batch, place = next(self._batches)
+        batch = unfailed(batch, self._step)
+        self._step, self._place = self._step + 1, place
         return batch
 
     def __len__(self) -> int:
@@ -336,7 +368,7 @@ def _generate(
     """Yields each batch, and where the next one stands if its number does not say it."""
 
     def finish(chunk: StepChunk) -> tuple[list[Any], StepChunk]:
-        return [source.collator.assemble(step) for step in source.steps(chunk)], chunk
+        return [source.mapped(source.collator.assemble(step)) for step in source.steps(chunk)], chunk
 
     for batches, chunk in source.chunks(plan, finish, refill):
         count_cut(chunk.cut, cut)

@@ -109,8 +109,8 @@ class ImageDecoder:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def decode(self, rows: StepRows, schema: Schema) -> tuple[dict[str, Array], pa.RecordBatch, list[tuple[int, str]]]:
-        """Returns (by feature [rows, height, width, channels], the rows with boxes that fit them, (row, why) of the
-        images that can't be decoded, by row).
+        """Returns (by feature [rows, *shape], the rows with boxes that fit them, (row, why) of the images that can't be
+        decoded, by row).
         """
         pixels: dict[str, Array] = {}
         bad: list[tuple[int, str]] = []
@@ -133,7 +133,7 @@ class ImageDecoder:
         for done in waiting:
             bad += done.result()
         batch = rows.batch if moving is None else move_boxes(rows.batch, moving.kept)
-        return pixels, batch, sorted(bad)
+        return {name: self.images[name].given(array) for name, array in pixels.items()}, batch, sorted(bad)
 
     def _work(self, feature: Feature, column: pa.Array, rows: StepRows, key: int) -> _Work:
         wanted = self.images[feature.name]
@@ -265,7 +265,7 @@ class ResizedImages:
             raise UsageError(
                 f"decode_images: {feature.name!r} is {feature.describe()}; only a single bytes value is an image"
             )
-        return replace(feature, dtype=self.wanted.numpy_dtype.name, shape=self.wanted.shape)
+        return replace(feature, dtype=self.wanted.numpy_dtype.name, shape=self.wanted.given_shape)
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
         is_random = isinstance(self.wanted.crop, RandomCrop) or self.wanted.flip
@@ -290,4 +290,4 @@ class ResizedImages:
                 faults.append((row, error.message))
                 good[row] = False
         counts = np.zeros(int(good.sum()), np.int64)
-        return build_steps(pa.array(pixels[:done].reshape(-1)), counts, present[good], out), faults
+        return build_steps(pa.array(self.wanted.given(pixels[:done]).reshape(-1)), counts, present[good], out), faults

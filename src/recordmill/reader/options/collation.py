@@ -2,8 +2,8 @@
 
 "ragged"    a list as it is (`Ragged`), the default
 "dense"     an array [rows, items, ...]; a row of another length than the others is an error
-Padded      an array [rows, length, ...], filled up, and `name/length` [rows]: how many items each row really has, also
-            where it was cut; "padded" is Padded()
+Padded      an array [rows, length, ...], filled up; with `lengths=True` also `name/length` [rows]: how many items each
+            row really has, also where it was cut; "padded" is Padded()
 Bucketed    as Padded, and rows of about the same length come together; "bucketed" is Bucketed()
 Packed      the lists of several records one after the other in a row of a fixed length
 OneHot      an integer as float32 [rows, depth]; "one_hot" is OneHot()
@@ -30,7 +30,7 @@ _STEPS = 64  # of which the records are sorted by length together: 16,384 record
 @dataclass(frozen=True)
 class Padded:
     """length: of every batch; longer rows are cut to it. None: the batch's longest row, rounded up to a multiple.
-    value: what fills up.
+    value: what fills up. lengths: gives `name/length`, too.
 
     Raises:
         UsageError: a number is below 1, or both are given.
@@ -39,6 +39,7 @@ class Padded:
     length: int | None = None
     multiple: int = 1
     value: Any = 0
+    lengths: bool = False
 
     def __post_init__(self) -> None:
         if self.multiple < 1 or (self.length is not None and self.length < 1):
@@ -60,6 +61,7 @@ class Bucketed:
         length: longer rows are cut to it.
         value: what fills up.
         steps: how many are sorted together.
+        lengths: gives `name/length`, too.
 
     Raises:
         UsageError: boundaries are none, or a number is below 1.
@@ -70,6 +72,7 @@ class Bucketed:
     length: int | None = None
     value: Any = 0
     steps: int = _STEPS
+    lengths: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.boundaries, str):
@@ -135,14 +138,18 @@ _NAMED: Mapping[str, Collation] = {
 _SAID = '"ragged", "dense", "padded", "bucketed", "one_hot", Padded(...), Bucketed(...), Packed(length) or OneHot(...)'
 
 
-def collations_of(collate: Mapping[str, Collate], schema: Schema) -> dict[str, Collation]:
-    """The way of each feature that is not given as it is.
+def collations_of(collate: Mapping[str, Collate] | Collate, schema: Schema) -> dict[str, Collation]:
+    """The way of each feature that is not given as it is. One way alone is that of all lists.
 
     Raises:
         UsageError: a name or a way that the schema does not have, or ways that exclude each other.
     """
+    if isinstance(collate, str | Padded | Bucketed | Packed | OneHot):
+        collate = {feature.name: collate for feature in schema if feature.ragged_rank}
+        if not collate:
+            raise UsageError("collate: no list is read; {name: way} says it of other features")
     if not isinstance(collate, Mapping):
-        raise UsageError(f"collate is a way by feature name, {{name: {_SAID}}}, not {collate!r}")
+        raise UsageError(f"collate is a way, or one by feature name, {{name: {_SAID}}}, not {collate!r}")
     collations: dict[str, Collation] = {}
     for name, given in collate.items():
         if name not in schema:
@@ -221,16 +228,6 @@ def refuse_gathered(collations: Mapping[str, Collation]) -> None:
             f"{gathered[0]!r} as {collations[gathered[0]]} gathers the records of several steps, and records by number "
             "have none: pad it to a length, or use to_torch()"
         )
-
-
-def refuse_packed_images(collations: Mapping[str, Collation]) -> None:
-    """Refuses packed rows with images that are to be decoded.
-
-    Raises:
-        UsageError: images are to be decoded, and come as a list for each packed row.
-    """
-    if packed := [name for name, collation in collations.items() if isinstance(collation, Packed)]:
-        raise UsageError(f"decode_images has no meaning where {packed[0]!r} is packed: leave one of them out")
 
 
 def fill_of(value: Any, dtype: np.dtype[Any]) -> Any:

@@ -63,6 +63,7 @@ class Images:
         scale: pixels become `(pixel * scale - mean) / std`.
         mean: a number, or one per channel.
         std: a number, or one per channel.
+        channels_first: gives [channels, height, width], as PyTorch takes images.
         dtype: "uint8" (rounded), "float32" or "float16"; None: "uint8", or "float32" where pixels are scaled.
         mask: pixels are numbers, as of classes: [height, width, 1] of the values that are stored (palette indices, up
             to 16 bits with dtype="int32"), resized to the nearest one as `tf.image.resize(method="nearest")` does.
@@ -84,6 +85,7 @@ class Images:
     std: PerChannel | None = None
     dtype: Dtype | None = None
     mask: bool = False
+    channels_first: bool = False
 
     def __post_init__(self) -> None:
         if self.mask:
@@ -127,6 +129,15 @@ class Images:
     @property
     def shape(self) -> tuple[int, int, int]:
         return self.height, self.width, self.channels
+
+    @property
+    def given_shape(self) -> tuple[int, int, int]:
+        """Returns the shape that it is given in."""
+        return (self.channels, self.height, self.width) if self.channels_first else self.shape
+
+    def given(self, pixels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Returns images [..., height, width, channels] in that shape."""
+        return np.ascontiguousarray(np.moveaxis(pixels, -1, -3)) if self.channels_first else pixels
 
     @property
     def row_bytes(self) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict, TypeVar
 
@@ -21,6 +21,7 @@ from recordmill.reader.options.collation import Collate
 from recordmill.reader.options.images import Images, ImageTarget, Spec, image_targets
 from recordmill.reader.sampling.sampler import Mode, mode_of
 from recordmill.reader.sampling.schedule import check_state
+from recordmill.schemas.feature import Schema
 
 BATCH_SIZE = 256
 WINDOW_BYTES = 64 << 20  # 64 MiB: hundreds of thousands of small records are mixed, and a disk still reads stretches
@@ -36,8 +37,10 @@ class FormKeywords(TypedDict, total=False):
 
     label: str | bool
     weights: str | None
-    collate: Mapping[str, Collate] | None
+    collate: Mapping[str, Collate] | Collate | None
+    matrix: Sequence[str] | None
     ids: bool
+    map: Callable[[Any], Any] | None
     decode_images: Spec | None
     channels: int
     antialias: bool
@@ -145,10 +148,15 @@ class Form:
         label: the feature that is y in `(x, y)`; True: the schema's label; False: none, a batch is a dict by feature
             name. x is the column itself where it is the only one left. A record without a label is an error.
         weights: the feature that is w in `(x, y, w)`, likewise.
-        collate: feature to "ragged" (lists as they are, the default), "dense", "padded" or `Padded(...)`, "bucketed" or
-            `Bucketed(...)`, `Packed(length)`; of whole numbers "one_hot" or `OneHot(depth)`.
+        collate: of all lists, or by feature: "ragged" (lists as they are, the default), "dense", "padded" or
+            `Padded(...)`, "bucketed" or `Bucketed(...)`, `Packed(length)`; of whole numbers "one_hot" or
+            `OneHot(depth)`.
+        matrix: these features, numbers and tensors of them, as one float32 [rows, numbers], in this order: the only
+            input beside label and weights, `"matrix"` in a dict. What is missing is NaN, or as `defaults` says.
         ids: each batch has `"record/shard"` and `"record/index"` beside its columns: which of `ds.files` a row's record
             is in, and its number there.
+        map: a function of a batch, as it would be given, whose result is given instead; it runs in the reader's
+            threads, in `to_tf` as a graph of TensorFlow. What it raises is told with the batch's number.
 
     Raises:
         UsageError: a value that is none of the option's.
@@ -156,12 +164,22 @@ class Form:
 
     label: str | bool = False
     weights: str | None = None
-    collate: Mapping[str, Collate] | None = None
+    collate: Mapping[str, Collate] | Collate | None = None
+    matrix: Sequence[str] | None = None
     ids: bool = False
+    map: Callable[[Any], Any] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.label, str | bool):
             raise UsageError(f"label is a feature's name, True for the schema's label, or False, not {self.label!r}")
+        if self.matrix is not None and (isinstance(self.matrix, str) or not len(self.matrix)):
+            raise UsageError(f"matrix is a list of features, not {self.matrix!r}")
+        if self.map is not None and not callable(self.map):
+            raise UsageError(f"map is a function of a batch, not {self.map!r}")
+
+    def label_of(self, schema: Schema) -> str | None:
+        """Returns the name of the label."""
+        return (schema.label if self.label is True else self.label) or None
 
 
 @dataclass(frozen=True)
@@ -358,10 +376,12 @@ def with_options(*groups: type) -> Callable[[_F], _F]:
     def decorate(method: _F) -> _F:
         shown = inspect.signature(method)
         own = [each for each in shown.parameters.values() if each.kind != inspect.Parameter.VAR_KEYWORD]
+        names = {each.name for each in own}
         more = [
             inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=one.type)
             for group in groups
             for one in dataclasses.fields(group)
+            if one.name not in names
         ]
         method.__signature__ = shown.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
         meanings = (inspect.cleandoc(group.__doc__ or "").partition("Raises:")[0].rstrip() for group in groups)

@@ -37,7 +37,7 @@ Tensors = dict[str, Any]
 def decoded_schema(schema: Schema, images: Mapping[str, Images], defaults: Mapping[str, Any]) -> Schema:
     """The schema of what blocks hold: images are tensors, which only lack where nothing stands for them."""
     features = tuple(
-        Feature(f.name, images[f.name].numpy_dtype.name, images[f.name].shape, f.required or f.name in defaults)
+        Feature(f.name, images[f.name].numpy_dtype.name, images[f.name].given_shape, f.required or f.name in defaults)
         if f.name in images
         else f
         for f in schema
@@ -194,7 +194,8 @@ def _padded(one: BlockColumn, column: Ragged, chunk: StepChunk) -> Arrays:
 def _step_lengths(one: BlockColumn, lengths: Int64s, chunk: StepChunk) -> Arrays:
     """ "length": the items of each row; "steps": what each step is padded to."""
     if isinstance(one.collation, Padded | Bucketed):
-        return {"length": lengths, "steps": collate.step_lengths(lengths, chunk, one.collation)}
+        steps = {"steps": collate.step_lengths(lengths, chunk, one.collation)}
+        return {**steps, "length": lengths} if one.collation.lengths else steps
     collate.check_dense(one.feature.name, lengths, chunk.rows.edges)
     return {"steps": lengths[chunk.rows.edges[:-1]]}
 
@@ -216,7 +217,7 @@ def block_spec(columns: list[BlockColumn]) -> Arrays:
             for what in ("segment", "position"):
                 spec[one.key(what)] = tf.TensorSpec([None, one.collation.length], tf.int32)
         elif one.collation is not None and not isinstance(one.collation, OneHot):
-            names += ["steps"] + ["starts"] * one.padded + ["length"] * (one.collation != "dense")
+            names += ["steps"] + ["starts"] * one.padded + ["length"] * getattr(one.collation, "lengths", False)
         spec |= {one.key(name): tf.TensorSpec([None], tf.int64) for name in names}
         if one.has_valid:
             spec[one.key("valid")] = tf.TensorSpec([None], tf.bool)
@@ -271,7 +272,7 @@ def prepared_steps(
         return tf.data.Dataset.from_tensor_slices({**sliced, _NUMBER: tf.range(steps)}).map(step)
 
     prepared = blocks.map(prepare, num_parallel_calls=_AHEAD, deterministic=True).prefetch(_AHEAD)
-    slices = unconverted(lambda *block: tf.data.Dataset.from_tensor_slices(_one(block)))
+    slices = unconverted(lambda *block: tf.data.Dataset.from_tensor_slices(one_element(block)))
     return prepared.flat_map(cut if apart else slices)
 
 
@@ -291,9 +292,9 @@ def _free_iterators() -> None:
             vars(one).clear()
 
 
-def _one(block: tuple[Any, ...]) -> Any:
-    """Returns what `prepare` gave: `flat_map` gives the parts of a tuple by themselves."""
-    return block if len(block) > 1 else block[0]
+def one_element(parts: tuple[Any, ...]) -> Any:
+    """Returns the element of a data set whose parts `map` and `flat_map` give by themselves, if it is a tuple."""
+    return parts if len(parts) > 1 else parts[0]
 
 
 def _whole(block: Tensors, apart: list[BlockColumn], defaults: Mapping[str, Any]) -> dict[str, Tensors]:

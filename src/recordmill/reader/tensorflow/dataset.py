@@ -16,7 +16,7 @@ from recordmill.base.errors import UsageError
 from recordmill.base.option_names import there_are
 from recordmill.reader.batches.plan import StepChunk, StepPlan
 from recordmill.reader.batches.source import BatchSource
-from recordmill.reader.options.collation import Collate, OneHot, Padded
+from recordmill.reader.options.collation import Collation, OneHot, Padded
 from recordmill.reader.options.training import BATCH_SIZE, Training
 from recordmill.reader.prefetch.protocols import Fetchable, timed
 from recordmill.reader.tensorflow.blocks import (
@@ -25,6 +25,7 @@ from recordmill.reader.tensorflow.blocks import (
     block_spec,
     decoded_schema,
     free_iterators_at_exit,
+    one_element,
     prepared_steps,
     step_blocks,
 )
@@ -42,9 +43,9 @@ def tf_dataset(dataset: Fetchable, options: Training) -> tf.data.Dataset:
     """
     defaults = options.graph.defaults or {}
     _check_defaults(dataset.schema, defaults)
-    if options.batch_size is None:
-        _check_single(options.form.collate or {})
     source = BatchSource.of(dataset, options)
+    if options.batch_size is None:
+        _check_single(source.collator.collations)
     _check_label(source, defaults)
     own = {name: defaults[name] for name in source.images if name in defaults}
     return _fed(replace(source, schema=_without(source.schema, defaults), defaults=own), defaults)
@@ -67,6 +68,8 @@ def _fed(source: BatchSource, defaults: Mapping[str, Any]) -> tf.data.Dataset:
     batches = prepared_steps(fed, columns, others, same, source.collator.assemble)
     if rows is None:
         batches = batches.unbatch()
+    if (function := source.options.form.map) is not None:
+        batches = batches.map(lambda *batch: function(one_element(batch)), tf.data.AUTOTUNE, deterministic=True)
     if (length := _length(source, begin)) is not None:
         batches = batches.apply(tf.data.experimental.assert_cardinality(length))
     return batches if order.num_hosts is None else _shared(batches, order.num_hosts)
@@ -105,7 +108,7 @@ def _blocks(source: BatchSource, plan: StepPlan, columns: list[BlockColumn]) -> 
 
     def blocks(chunk: StepChunk) -> list[dict[str, Any]]:
         with timed("collate"):
-            rows = source.collator.extras.added(chunk.rows, source.dataset.ends)
+            rows = source.collator.extras.added(chunk.rows, source.schema, source.dataset.ends)
             return step_blocks(replace(chunk, rows=rows), columns)
 
     yield from chain.from_iterable(source.chunks(plan, blocks, source.refill(plan)))
@@ -116,11 +119,10 @@ def _without(schema: Schema, defaults: Mapping[str, Any]) -> Schema:
     return replace(schema, features=tuple(replace(f, required=f.required and f.name not in defaults) for f in schema))
 
 
-def _check_single(collate: Mapping[str, Collate]) -> None:
+def _check_single(collations: Mapping[str, Collation]) -> None:
     """Refuse, for single records, what a batch decides."""
-    for name, how in collate.items():
-        fixed = isinstance(how, OneHot) or (isinstance(how, Padded) and how.length is not None)
-        if how not in ("ragged", "one_hot") and not fixed:
+    for name, how in collations.items():
+        if not isinstance(how, OneHot) and not (isinstance(how, Padded) and how.length is not None):
             raise UsageError(
                 f"batch_size=None gives single records, and {name!r} is collated as the batch has it: give "
                 "Padded(length)"

@@ -32,7 +32,7 @@ import torch.utils.data
 
 from recordmill.base.errors import UsageError
 from recordmill.reader.batches.plan import StepPlan
-from recordmill.reader.batches.source import BatchSource
+from recordmill.reader.batches.source import BatchSource, unfailed
 from recordmill.reader.sampling.schedule import Schedule, State, check_state
 from recordmill.reader.torch.tensors import BatchPlace, RaggedRows, tensor_batches, tensor_records
 
@@ -256,7 +256,8 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
     def _batches(self, run: WorkerPosition) -> Generator[tuple[Any, BatchPlace], None, None]:
         if not run.over:
             self._source.dataset.threads = max(self._threads // run.workers, 1)  # of this worker's own copy
-            yield from tensor_batches(self._source, run.plan, run.workers, run.had)
+            for number, (batch, place) in enumerate(tensor_batches(self._source, run.plan, run.workers, run.had)):
+                yield unfailed(batch, number * run.workers + run.worker), place
 
     def _iteration(self, number: int) -> StepPlan:
         """The steps of all workers."""

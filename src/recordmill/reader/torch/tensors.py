@@ -12,7 +12,7 @@ A consumer may change them: no two tensors share memory. The types are the schem
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ import torch
 
 from recordmill.reader.batches.collate import VALID, Batch
 from recordmill.reader.batches.plan import StepChunk, StepPlan
-from recordmill.reader.batches.source import BatchSource, Refill, count_cut, image_step
+from recordmill.reader.batches.source import BatchSource, count_cut, image_step, unfailed
 from recordmill.reader.images.columns import ImageDecoder
 from recordmill.reader.options.collation import Collation, OneHot
 from recordmill.reader.prefetch.prefetcher import step_records
@@ -61,7 +61,8 @@ def fill_missing(columns: Batch, schema: Schema, collations: Mapping[str, Collat
 def to_tensors(step: Batch, source: BatchSource) -> Any:
     """A step's columns as they are given: a dict by feature name, or `(x, y)`, `(x, y, weights)`."""
     wide = {feature.name for feature in source.schema if feature.dtype == "bfloat16"}
-    return source.collator.assemble({name: _converted(value, name in wide) for name, value in step.items()})
+    made = source.collator.assemble({name: _converted(value, name in wide) for name, value in step.items()})
+    return source.mapped(made)
 
 
 def _fill_missing(name: str, column: Array | Ragged | Strings, feature: Feature | None) -> Batch:
@@ -103,25 +104,18 @@ def tensor_batches(
         workers: how many share memory.
         skip_below: where bad records are skipped, those of the positions below it are left out.
     """
-    if (refill := source.refill(plan)) is not None:
-        yield from _refilled(source, plan, refill, workers, skip_below)
-        return
-    cut: dict[str, int] = {}
-    chunks = source.chunks(plan, lambda chunk: (_steps(source, chunk), chunk.ends, chunk.cut), workers=workers)
-    for steps, ends, more in chunks:
-        count_cut(more, cut)
-        for step, end in zip(steps, ends or repeat(None), strict=False):
-            yield to_tensors(step, source), end
+    refill, cut = source.refill(plan), dict[str, int]()
 
+    def finish(chunk: StepChunk) -> tuple[list[Any], StepChunk]:
+        return [to_tensors(step, source) for step in _steps(source, chunk)], chunk
 
-def _refilled(
-    source: BatchSource, plan: StepPlan, refill: Refill, workers: int, skip_below: int
-) -> Iterator[tuple[Any, BatchPlace]]:
-    for chunk in source.chunks(plan, lambda chunk: chunk, refill, workers=workers, skip_below=skip_below):
-        assert chunk.rows.positions is not None
-        ends = chunk.rows.positions[chunk.rows.edges[1:] - 1] + 1
-        for step, end in zip(_steps(source, chunk), ends.tolist(), strict=True):
-            yield to_tensors(step, source), (chunk.rows.step_range.epoch, end)
+    for steps, chunk in source.chunks(plan, finish, refill, workers=workers, skip_below=skip_below):
+        count_cut(chunk.cut, cut)
+        ends: Iterable[BatchPlace] = chunk.ends or repeat(None)
+        if refill is not None and chunk.rows.positions is not None:
+            positions = chunk.rows.positions[chunk.rows.edges[1:] - 1] + 1
+            ends = zip(repeat(chunk.rows.step_range.epoch), positions.tolist(), strict=False)
+        yield from zip(steps, ends, strict=False)
 
 
 def tensor_records(source: BatchSource, numbers: list[int]) -> Any:
@@ -135,7 +129,7 @@ def tensor_records(source: BatchSource, numbers: list[int]) -> Any:
     decoded = image_step(source.dataset, source.schema, decoder, "error")
     rows = step_records(source.dataset, np.asarray(numbers, np.int64), source.schema)
     (step,) = _steps(source, decoded(StepChunk(rows)))
-    return to_tensors(step, source)
+    return unfailed(to_tensors(step, source), 0)
 
 
 def _steps(source: BatchSource, chunk: StepChunk) -> list[Batch]:

@@ -1,0 +1,77 @@
+"""`build --if-changed`: nothing is done where the data set was built from the same inputs with the same options."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit import run_python, tree
+
+import recordmill
+from recordmill.base.errors import UsageError
+
+pytest.importorskip("apache_beam", reason="building needs Apache Beam")
+
+
+def test_it_builds_what_differs_and_nothing_else(tmp_path: Path) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    (source / "a.csv").write_text("x,y\n1,2\n3,4\nbad\n")
+    (source / "b.csv").write_text("x,y\n5,6\n")
+
+    def built(**options: Any) -> bool:
+        """Whether a build with these options, and a second one, does anything."""
+        options = {"max_rejects": 1, "if_changed": True, **options}
+        results = [recordmill.build(source, out, **options)]
+        before = tree(out)
+        results.append(recordmill.build(source, out, **options))
+        assert tree(out) == before
+        first, again = results
+        assert (again.unchanged, again.records, again.shards) == (True, first.records, first.shards)
+        return not first.unchanged
+
+    assert built()
+    assert not built(threads=1, memory="256MiB")  # which decide no byte
+    others: list[dict[str, Any]] = [{"seed": 3}, {}, {"label": "y"}, {"dtypes": {"x": "float64"}}, {"stats": False}]
+    for options in (*others, {"license": "MIT"}):
+        assert built(**options), options
+    assert built()
+    with pytest.raises(recordmill.RecordmillError, match="reject"):
+        recordmill.build(source, out, if_changed=True, max_rejects=0)
+    os.utime(source / "b.csv", ns=(1, 1))
+    assert built()
+    (source / "c.csv").write_text("x,y\n7,8\n")
+    assert built()
+    (source / "c.csv").unlink()
+    assert built()
+    Path(recordmill.open(out).files[0].file.path).unlink()
+    assert built()
+    assert len(recordmill.open(out)) == 3
+    with pytest.raises(UsageError, match="already holds a data set"):
+        recordmill.build(source, out, max_rejects=1)
+
+
+def test_the_command_says_so(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("x\n1\n")
+    words = ("-m", "recordmill", "build", tmp_path / "in.csv", "--out", tmp_path / "out", "--if-changed")
+    assert "already built" not in run_python(*words).stderr
+    again = run_python(*words)
+    assert again.stderr.splitlines()[-1].endswith(
+        "already built from the same inputs and options: csv, 1 record read, 1 written, 0 rejected"
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "said"),
+    [
+        ({"x": [1]}, {}, "if_changed=True is not for data in memory"),
+        ("in.csv", {"expect": {}}, "if_changed=True and expect"),
+        ("in.csv", {"transform": {}}, "if_changed=True and transform"),
+        ("in.csv", {"labels": "labels.csv"}, "if_changed=True and labels"),
+    ],
+)
+def test_what_can_not_be_compared_is_refused(tmp_path: Path, data: Any, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        recordmill.build(data, tmp_path / "out", if_changed=True, **options)
