@@ -211,9 +211,7 @@ _LIMITS = {  # by what there was not enough of
 
 
 def _strays(unknown: Sequence[str]) -> list[str]:
-    """Those that can't be Beam's `--flag`, `--flag=value`, or `--flag value`. A stray word may be an INPUT, which must
-    not be lost.
-    """
+    """Returns the words that are no Beam flag or its value; a stray word may be an INPUT, which must not be lost."""
     return [
         word
         for before, word in zip(["", *unknown], unknown, strict=False)
@@ -222,9 +220,7 @@ def _strays(unknown: Sequence[str]) -> list[str]:
 
 
 def _open_standard_streams() -> None:
-    """Open what the caller has closed (`2>&-`):
-    else a data file would get the number of stderr, and its messages with it.
-    """
+    """Opens what the caller has closed (`2>&-`): else a data file would get the number of stderr and its messages."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)

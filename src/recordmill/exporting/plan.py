@@ -474,9 +474,7 @@ def _check_folders(splits: Sequence[str], to: str) -> None:
 
 
 def default_threads(threads: int, memory_bytes: int) -> int:
-    """How many threads may decode at once: the number asked for (0: the cores),
-    less where memory would not hold their pieces.
-    """
+    """Returns how many threads may decode at once: as asked (0: one a core), or as memory holds their pieces."""
     asked = threads or core_count()
     fit = (memory_bytes - _BASE_BYTES) // _THREAD_BYTES
     if fit < 1:

@@ -230,9 +230,7 @@ def _costs(plan: ReadPlan, kept: SelectedRecords) -> tuple[SelectedRecords, Int6
 
 
 def _takes(plan: ReadPlan, result: Int64s, work: Int64s, item_bytes: int = 1) -> Int64s:
-    """The bytes that images, or tensors, take at most: while they are decoded, beside those that were, or while they
-    are written.
-    """
+    """Returns the most bytes that images or tensors take while they are decoded, kept or written."""
     decoding = work + 2 * result
     takes: Int64s = np.maximum(decoding, result + result // item_bytes * plan.options.output.value_bytes)
     return takes

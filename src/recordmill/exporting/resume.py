@@ -150,9 +150,7 @@ def fingerprint(plan: ReadPlan, engine: bool = False) -> str:
 
 
 def is_resumable(run: Path) -> bool:
-    """Whether a run folder is that of a read that may have finished something; what workers have in a store, only that
-    says.
-    """
+    """Returns True if a run folder is of a read that may have finished something, on this machine or in a store."""
     return read_fingerprint(run) is not None
 
 

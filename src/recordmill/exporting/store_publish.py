@@ -99,9 +99,7 @@ class Uploads:
         return [f"{data}/{name}" for name in names], rejects
 
     def _is_put(self, key: str, path: str) -> bool:
-        """Whether the object is there: put by an earlier process, or while others were made; where that failed, it is
-        put anew.
-        """
+        """Returns True if the object is there; one whose upload failed is put anew."""
         if self._there.get(key) == stat(path).size_bytes:
             return True
         future = self._under_way.get(key)

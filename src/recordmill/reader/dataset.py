@@ -201,9 +201,7 @@ class Dataset(Scanner, Trainable, Described):
         return reader.__arrow_c_stream__(requested_schema)
 
     def __getitems__(self, records: Sequence[int]) -> list[dict[str, Any]]:
-        """The records of these numbers as dicts, read together: what loaders ask for a batch, that take single records
-        otherwise.
-        """
+        """Returns the records of these numbers as dicts, read together, as loaders of PyTorch ask for a batch."""
         batches = self.take(records).combine_chunks().to_batches()
         return [row for batch in batches for row in rows_of(batch, self.schema)]
 
@@ -214,9 +212,7 @@ class Dataset(Scanner, Trainable, Described):
         return self._in_one_pass(lambda ds: ds._table(ds.record_batches()))
 
     def to_batches(self, batch_rows: int | None = None) -> Iterator[pa.RecordBatch]:
-        """The records in order as Arrow batches of batch_rows rows, the last one shorter; None: as they come, about 8
-        MiB each.
-        """
+        """Yields the records in order in batches of batch_rows rows; None: as they come, about 8 MiB each."""
         from recordmill.reader.arrays import rebatch
 
         batches = self.record_batches()

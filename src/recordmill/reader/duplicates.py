@@ -144,9 +144,7 @@ _SAID = {
 
 
 class _Wanted(NamedTuple):
-    """Comparison that the rules ask for: of whole records, or of a feature's values. `check` is its name in the
-    rules.
-    """
+    """Comparison that the rules ask for, of records or of a feature's values. check: its name in the rules."""
 
     check: str
     feature: str | None = None

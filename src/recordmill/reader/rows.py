@@ -42,9 +42,7 @@ Plan = dict[str, tuple[str, Callable[[Any], Sequence[Any]], Callable[[Sequence[A
 
 
 def make_record_plan(schema: Schema) -> Plan | None:
-    """Feature to (list, its values of an entry, reader of these) for schemas whose features have one entry each; None
-    for others.
-    """
+    """Returns feature to (list, its values, their reader) if each feature has one entry; else None."""
     if schema.message != EXAMPLE or any(
         feature.ragged_rank > 1 or feature.dtype in ("float16", "bfloat16") for feature in schema
     ):

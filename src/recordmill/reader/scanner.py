@@ -99,9 +99,7 @@ class Scanner:
 
     @cached_property
     def inference(self) -> Inference | None:
-        """Returns what was counted in the records, or in a sample of them, to know their schema; None where it was
-        known.
-        """
+        """Returns what was counted in the records, or a sample, to know their schema; None where it was known."""
         return (
             infer_files(self.catalog.files, threads=self.threads, sample=self.infer_from, lenient=self._is_lenient)
             if self._given_schema is None
@@ -165,9 +163,7 @@ class Scanner:
 
     @cached_property
     def lenient(self) -> Self:
-        """Returns the same records and, where files of others are damaged, one that can't be read for each damaged
-        place.
-        """
+        """Returns the same records and, in damaged files of others, one that can't be read for each damaged place."""
         if self._is_lenient or self.catalog.manifest is not None:
             return self
         other = type(self)(
@@ -337,9 +333,7 @@ class Scanner:
         piece_bytes: int = PIECE_BYTES,
         piece_records: int | None = None,
     ) -> Iterator[Load]:
-        """The pieces of work that give records [start, stop) of all, in order; `decode` makes batches of each by
-        itself.
-        """
+        """Returns the pieces of work that give records [start, stop), in order; `decode` makes batches of each."""
         stop = self._total if stop is None else min(stop, self._total)
         return range_loads(self.files, self.ends, start, stop, piece_bytes, piece_records)
 
@@ -379,9 +373,7 @@ class Scanner:
         return count is None or bool(np.diff(self.view.subset.below(np.array([first, first + count])))[0])
 
     def _reach(self, start: int, stop: int | None) -> tuple[int, int]:
-        """Returns between which of all records the kept ones with these numbers lie; between them are no others of
-        them.
-        """
+        """Returns the range of all records in which the kept ones with these numbers lie."""
         first, behind, _ = slice(start, stop).indices(len(self))
         if first >= behind:
             return (0, 0)
@@ -391,9 +383,7 @@ class Scanner:
         return low, high + 1
 
     def spans(self) -> Iterator[tuple[int, int, bool]]:
-        """Yields (first of all records, the one after the last, whether it can be read from anywhere) of each file
-        that has records.
-        """
+        """Yields (first record, the one after the last, whether it can be read from anywhere) of each file."""
         return spans_of(self.files, self.ends)
 
     def _table(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:

@@ -56,9 +56,7 @@ def head_loads(files: Sequence[FileAccess], records: int) -> Iterator[Load]:
 
 
 def spans_of(files: Sequence[FileAccess], ends: Int64s) -> Iterator[tuple[int, int, bool]]:
-    """Yields (first of all records, the one after the last, whether it can be read from anywhere) of each file that
-    has records.
-    """
+    """Yields (first record, the one after the last, whether it can be read from anywhere) of each file."""
     start = 0
     for file, end in zip(files, ends.tolist(), strict=True):
         if end > start:

@@ -288,9 +288,7 @@ class Selection:
         return RecordSubset(np.concatenate(kept), total)
 
     def _kept(self, load: Load) -> list[npt.NDArray[np.bool_]]:
-        """Returns which records of a load are kept, batch by batch; damaged ones are, so that whoever reads them
-        reports them.
-        """
+        """Returns which records of a load are kept, by batch; damaged ones are, so that reading them reports them."""
         if load.block is not None and load.block.fault:
             return [np.ones(1, np.bool_)]
         return [self._keep(batch, load) for batch in decode_load(load, self.needed)]
@@ -329,9 +327,7 @@ def _place(numbers: npt.NDArray[np.int64], row: int) -> str:
 def first_rows(
     records: int, loads: Iterable[Load], decode: Callable[[Load], list[pa.RecordBatch]], threads: int
 ) -> list[pa.RecordBatch]:
-    """The first records of what these loads give; no more loads are begun than that takes, and as many as there are
-    threads.
-    """
+    """Returns the first records of these loads; no more are begun than that takes, and one a thread."""
     found = []
     for batches in thread_map(decode, loads, threads):
         for batch in batches:

@@ -95,9 +95,7 @@ class FileAccess:
 
     @property
     def content(self) -> str:
-        """What tells the content from others: by manifest, or by lengths and CRCs of all records, found as `records`
-        is.
-        """
+        """Digest of the content: of the manifest, or of the lengths and CRCs of all records."""
         if self.file.info is not None:
             return self.file.info.digest
         return f"{(self._found_offsets if self.seekable else self._count).content:016x}"
@@ -165,9 +163,7 @@ class FileAccess:
 
     @property
     def _far_index(self) -> FarIndex | None:
-        """Where the index is in a store, and too large to be read whole for the little that is asked of it, unless it
-        can stay mapped.
-        """
+        """Returns where the index is, if it is in a store and too large to be read whole for a few records."""
         info, path = self.file.info, self.file.index
         if info is None or path is None or not is_remote(path) or self._index.value is not None:
             return None

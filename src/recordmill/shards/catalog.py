@@ -331,9 +331,7 @@ def split_of_shard(name: str) -> str:
 
 
 def sniff_compression(path: str) -> str | None:
-    """The compression of a TFRecord file, known by a first record header whose CRC is right;
-    None for any other file.
-    """
+    """Returns the compression of a TFRecord file, known by its first record header; None for any other file."""
     head = read_range(path, 0, COMPRESSED_HEAD_BYTES)
     compression = detect_tfrecord(head.tobytes())
     if not find_codec(compression).is_plain:

@@ -64,9 +64,7 @@ def cut(
 def cut_files(
     files: Iterable[tuple[int, ShardFile]], piece_bytes: int | None = None, *, lenient: bool = False
 ) -> Iterator[Piece]:
-    """The pieces of these files (ordinal, file) in order, as `cut` gives them; of those in a store several are looked
-    at at once.
-    """
+    """Yields the pieces of these files in order, as `cut` gives them; several in a store are looked at at once."""
     found = list(files)
     return _cut_all(
         found,
@@ -76,9 +74,7 @@ def cut_files(
 
 
 def pieces_of(files: Sequence[ShardFile], found: Iterable[Piece | Span], *, lenient: bool = False) -> Iterator[Piece]:
-    """The same in order, spans cut into pieces by the indices of their shards; of those in a store several are looked
-    at at once.
-    """
+    """Yields the same for spans, cut by their shards' indices; several in a store are looked at at once."""
 
     def pieces(one: Piece | Span) -> Iterable[Piece]:
         if isinstance(one, Piece):

@@ -319,9 +319,7 @@ def load(out: str | os.PathLike[str], generation: int | None = None) -> Manifest
 
 
 def load_newest(out: str | os.PathLike[str], known: Sequence[int] = ()) -> tuple[int, Manifest]:
-    """(generation, data set) that OUT holds now; builds may replace it meanwhile. known: the generations that it held
-    just before.
-    """
+    """Returns (generation, data set) that OUT holds now. known: the generations it held just before."""
     while numbers := known or generations(out):
         known = ()
         with contextlib.suppress(FileNotFoundError):  # two commits since it was listed

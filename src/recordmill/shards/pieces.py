@@ -220,9 +220,7 @@ def _whole(data: Bytes, file: ShardFile, piece: Piece, stop: int) -> Bytes:
 
 
 def _members_of(file: ShardFile, members: Index, start: int, stop: int) -> tuple[list[int], list[int]]:
-    """Where the members that hold uncompressed bytes [start, stop) begin and the last one ends: in the file, and
-    uncompressed.
-    """
+    """Returns the bounds of the members that hold uncompressed bytes [start, stop): in the file, and uncompressed."""
     assert file.info is not None
     first = int(np.searchsorted(members["uncompressed"], start, "right")) - 1
     last = int(np.searchsorted(members["uncompressed"], stop, "left"))

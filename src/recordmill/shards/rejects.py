@@ -77,9 +77,7 @@ class RejectBudget:
 
 
 class TooManyRejects(RecordmillError):
-    """More records can't be used than the budget allows; nothing was committed.
-    rejects: the first of them; counts: all, by reason.
-    """
+    """More records are rejected than the budget allows. rejects: the first of them; counts: all, by reason."""
 
     def __init__(self, message: str, rejects: Sequence[Reject], counts: Counter[str]) -> None:
         super().__init__(message)
@@ -92,9 +90,7 @@ class TooManyRejects(RecordmillError):
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """What was rejected somewhere: counts by reason, the first few, and the files that hold all of them;
-    a monoid under `+`.
-    """
+    """Rejects of a part: counts by reason, the first few, and the files of all; parts add up by `+`."""
 
     counts: Counter[str]
     first: tuple[Reject, ...] = ()
@@ -112,9 +108,7 @@ class Rejected:
         return sum(self.counts.values())
 
     def check(self, budget: RejectBudget, read: int) -> None:
-        """Raises TooManyRejects if they are more than the budget allows;
-        the message shows the first ones and the option.
-        """
+        """Raises TooManyRejects if they are more than the budget allows; shows the first ones and the option."""
         if budget.allows(self.total, read):
             return
         allow = (
@@ -129,9 +123,7 @@ class Rejected:
         raise TooManyRejects(f"{what}{self._shown()}{allow}", self.first, self.counts)
 
     def check_so_far(self, most: int, others: int = 0) -> None:
-        """Raises TooManyRejects if these, with so many others, are so many more than allowed that the job need not go
-        on.
-        """
+        """Raises TooManyRejects if these, with so many others, are so many that the job need not go on."""
         if self.total + others > most + COUNTED_ON:
             beside = ", and of other files" if others else ""
             what = (
@@ -168,9 +160,7 @@ class Rejected:
 
 
 class _Tally:
-    """What the writers of one job in this process have rejected so far. A repeated piece of work takes the place of its
-    first attempt.
-    """
+    """Rejects of one job in this process so far; a repeated part takes the place of its first attempt."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -111,9 +111,7 @@ class Run(ABC):
         _renewed.pop((os.fspath(self.out), self.id), None)
 
     def may_commit(self, base: int, numbers_of: Callable[[str], Sequence[int]]) -> bool:
-        """Whether generation `base` is still the newest that OUT holds by `numbers_of`, and nobody has taken this run
-        for dead.
-        """
+        """Returns True if generation `base` is still the newest of OUT, and nobody has taken this run for dead."""
         numbers, is_owned = both(lambda: numbers_of(os.fspath(self.out)), lambda: self.is_owned)
         return max(numbers, default=0) == base and is_owned
 

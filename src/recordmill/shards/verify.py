@@ -51,9 +51,7 @@ _COMMIT_SEC = 0.3  # more than a commit takes behind the rename of its data
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: in which file, where in it ("" for the file as a whole), and what.
-    mended: it was put right.
-    """
+    """A fault: its file, its place there ("": all of it), and what. mended: it was put right."""
 
     file: str
     place: str

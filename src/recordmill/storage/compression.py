@@ -43,9 +43,7 @@ class Stream:
     error: DataError | None = None
 
     def fill(self, into: Bytes) -> int:
-        """Write the next bytes; gives how many: fewer than asked only at the end,
-        which is a true one if `error` is None.
-        """
+        """Writes the next bytes; gives how many: fewer only at the end, which is a true one if `error` is None."""
         raise NotImplementedError
 
     def close(self) -> None:

@@ -65,9 +65,7 @@ class Zlib(Algorithm):
     """RFC 1950: one stream, as TensorFlow's `ZLIB`."""
 
     def is_head(self, head: bytes) -> bool:
-        """The header is two bytes with a checksum of five bits, which plain text can have by chance; so a part must
-        inflate, too.
-        """
+        """Tells deflate by its two-byte header, which plain text can have by chance, and by inflating a part."""
         if len(head) < 6 or head[0] & 0x0F != 8 or head[0] > 0x78 or (head[0] << 8 | head[1]) % 31:
             return False
         try:

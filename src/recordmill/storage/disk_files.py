@@ -65,9 +65,7 @@ def remove_abandoned(path: str | Path) -> None:
 
 
 def create_file(path: str | Path) -> BinaryIO:
-    """A new file to write to, unbuffered; FileExistsError if the name is taken.
-    `sync_file` it before a rename that counts.
-    """
+    """Opens a new file to write, unbuffered; FileExistsError if it is there. Sync it before it is renamed."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     return os.fdopen(descriptor, "w+b", buffering=0)
 

@@ -241,9 +241,7 @@ def read_ranges(path: str, ranges: Sequence[tuple[int, Bytes]]) -> None:
 
 
 def read_blocks(path: str, block_bytes: int, start: int = 0, stop: int | None = None) -> Iterator[Bytes]:
-    """The file from start to stop (None: its end), in arrays of block_bytes, the last one shorter;
-    each is the caller's own.
-    """
+    """Yields the file from start to stop (None: its end) in new arrays of block_bytes, the last one shorter."""
     with _opened(path) as reader:
         while True:
             size = block_bytes if stop is None else min(block_bytes, stop - start)

@@ -127,9 +127,7 @@ def files_below(folder: Pathlike) -> dict[str, str]:
 
 
 def fetch_tree(source: Pathlike, target: Pathlike) -> None:
-    """Copy all files below a folder, in a store, too, into a folder of this machine; DataError for a name that would
-    lead out of that.
-    """
+    """Copies all files below a folder, or in a store, to a folder here; DataError for a name that leads out."""
     for name, path in files_below(source).items():
         parts = name.split("/")
         if {"", ".", ".."} & {*parts}:
@@ -172,9 +170,7 @@ def private_folder(name: str) -> str:
 
 
 def rename(old: Pathlike, new: Pathlike) -> None:
-    """Give a file or a folder another name, in one step; a file that has the name is replaced, and so is an empty
-    folder by a folder.
-    """
+    """Renames a file or folder in one step; replaces a file, and a folder that is empty."""
     os.rename(old, new)
 
 
@@ -208,9 +204,7 @@ def take_mode_of(folder: Pathlike, other: Pathlike) -> None:
 
 
 def exchange(one: Pathlike, other: Pathlike) -> bool:
-    """Exchanges two names in one step (renameat2, RENAME_EXCHANGE); False where that can't be, and nothing has
-    happened then.
-    """
+    """Exchanges two names in one step (renameat2, RENAME_EXCHANGE); False if that can't be, and nothing changed."""
     renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
     return renameat2 is not None and renameat2(_CWD, os.fsencode(one), _CWD, os.fsencode(other), _EXCHANGE) == 0
 

@@ -28,9 +28,7 @@ _BLOCK_BYTES = 1 << 20  # of a list of names
 
 @dataclass(frozen=True)
 class Root:
-    """One INPUT. given: as typed. path: the real folder to which its names are relative.
-    folder: the INPUT is itself a folder.
-    """
+    """One INPUT. given: as typed. path: its names are relative to it. folder: it is itself a folder."""
 
     given: str
     path: str
@@ -262,9 +260,7 @@ def _single(path: str) -> tuple[str, walk.FileEntry]:
 
 
 def _split_glob(path: str) -> tuple[str, str]:
-    """The folder in front of the first wildcard, and the pattern below it;
-    a folder that exists by its own name is no pattern.
-    """
+    """Returns the folder before the first wildcard and the pattern below; an existing folder is no pattern."""
     parts = path.split("/")
     first = next(
         (at for at, part in enumerate(parts) if walk.has_magic(part) and not is_folder("/".join(parts[: at + 1]))),

@@ -251,9 +251,7 @@ class ExtraColumns:
                 raise UsageError(f"{option} gives {name!r} beside the features, and one is called so: leave it out")
 
     def added(self, rows: StepRows, schema: Schema, ends: Int64s) -> StepRows:
-        """Returns the rows, which are of this schema, with these columns. `ends` has the number of records up to and
-        with each file.
-        """
+        """Returns the rows of this schema with these columns. ends: the records up to and with each file."""
         if not self.features and not self.matrix:
             return rows
         by_name = dict(zip(schema.names, rows.batch.columns, strict=True))

@@ -72,9 +72,7 @@ class Buckets:
     how: Bucketed
 
     def sorted(self, rows: StepRows, schedule: Schedule, steps: Int64s) -> tuple[StepRows, Int64s]:
-        """The rows of these steps of a group in the order in which they are given, and [steps] the length that each
-        step is padded to.
-        """
+        """Returns the rows of these steps of a group in the order given, and [steps] the length each is padded to."""
         lengths = lengths_of(rows.batch.column(self.at))
         if self.how.length is not None:
             lengths = np.minimum(lengths, self.how.length)
@@ -156,9 +154,7 @@ class Packs:
         return place[: ends[-1] if len(ends) else 0], ends
 
     def own_records(self, place: Int64s, steps: Int64s) -> tuple[Int64s, Int64s]:
-        """Returns (this host's records of these steps in the order of their rows, [len(steps) * own + 1] where those
-        of each row begin).
-        """
+        """Returns (this host's records of these steps in row order, [rows + 1] where those of each row begin)."""
         step, row = np.divmod(place, self.rows)
         mine = np.flatnonzero((row >= self.first) & (row < self.first + self.own) & np.isin(step, steps))
         at = np.searchsorted(steps, step[mine]) * self.own + row[mine] - self.first
@@ -184,9 +180,7 @@ def packed_rows(records: Ragged, bins: Int64s) -> Ragged:
 
 
 def segments(records: Ragged, bins: Int64s, length: int) -> tuple[Int32s, Int32s]:
-    """Returns ([rows, length] which of its row's records each item is of, from 1; its position in that record); 0
-    after the last.
-    """
+    """Returns ([rows, length] the record of each item in its row, from 1; its place there); 0 after the last."""
     rows, splits = len(bins) - 1, records.row_splits
     numbers, positions = np.zeros((rows, length), np.int32), np.zeros((rows, length), np.int32)
     sizes = np.diff(splits[bins[0] : bins[-1] + 1])

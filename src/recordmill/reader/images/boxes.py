@@ -1,6 +1,4 @@
-"""Moves the boxes of objects, under the names of TensorFlow's Object Detection API, with the part of the image that is
-kept.
-"""
+"""Moves the boxes of objects, as the Object Detection API names them, with the part of the image that is kept."""
 
 from __future__ import annotations
 

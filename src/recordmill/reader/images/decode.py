@@ -257,9 +257,7 @@ def _nearest(have: int, want: int) -> Int64s:
 
 @functools.lru_cache(_REMEMBERED)
 def _taps(have: int, want: int, channels: int) -> tuple[Places, Places, Floats]:
-    """Returns (lower, upper, weight of the upper) source index of each number wanted, in float32 as TensorFlow
-    reckons.
-    """
+    """Returns (lower, upper, weight of the upper) source index of each number wanted, in float32 as TensorFlow."""
     at = (np.arange(want, dtype=np.float32) + np.float32(0.5)) * (np.float32(have) / np.float32(want)) - np.float32(0.5)
     floor = np.floor(at)
     lower, upper = np.maximum(floor.astype(np.int64), 0), np.minimum(np.ceil(at).astype(np.int64), have - 1)

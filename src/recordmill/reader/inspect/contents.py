@@ -92,9 +92,7 @@ class Contents:
         return {"looked_at": self.looked_at, "kinds": dict(self.kinds), "heights": self.heights, "widths": self.widths}
 
     def describe(self) -> str:
-        """Returns `JPEG 187 to 500 x 271 to 500`, `text 3, binary 5 of 8 looked at`; empty where there is nothing to
-        say.
-        """
+        """Returns `JPEG 187 to 500 x 271 to 500`, `text 3, binary 5 of 8 looked at`; empty if there is nothing."""
         kinds = sorted(self.kinds.items(), key=lambda item: -item[1])
         if not kinds or [kind for kind, _ in kinds] == [BINARY_TEXT]:
             return ""
@@ -206,9 +204,7 @@ def _list_class() -> type[Any]:
 
 
 def _plausible(value: bytes) -> tuple[str, ...]:
-    """The dtypes that the value may be an array of, the most telling ones first: floats neither tiny nor huge, small
-    integers, bytes.
-    """
+    """Returns the dtypes the value may have, the surest first: plausible floats, small integers, bytes."""
     found = []
     for dtype in ("float64", "float32", "int64", "int32"):
         size = ITEM_BYTES[dtype]

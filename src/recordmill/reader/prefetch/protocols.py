@@ -137,9 +137,7 @@ class Counted(Protocol):
     """Statistics that were counted before, which a `Fetchable` may offer."""
 
     def stored_lengths(self, feature: str) -> tuple[Int64s, npt.NDArray[np.float64]] | None:
-        """Returns ([n] lengths of the feature's lists, [n] how many records have about each); None where nothing
-        says.
-        """
+        """Returns ([n] lengths of the feature's lists, [n] how many have about each); None if unknown."""
 
 
 @dataclass(frozen=True)
@@ -166,9 +164,7 @@ class Readable(Fetchable, Protocol):
     catalog: Catalog
 
     def spans(self) -> Iterator[tuple[int, int, bool]]:
-        """Yields (first of all records, the one after the last, whether it can be read from anywhere) of each file
-        that has records.
-        """
+        """Yields (first record, the one after the last, whether it can be read from anywhere) of each file."""
 
     def loads(
         self,

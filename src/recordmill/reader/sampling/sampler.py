@@ -236,9 +236,7 @@ class Sampler:
         return np.full(len(positions), epoch, np.int64)
 
     def window_of(self, epoch: int, position: int) -> tuple[int, int]:
-        """Returns the first and the last position of the window that has this one; in other modes than "window" that
-        is the whole epoch.
-        """
+        """Returns the first and last position of its window; in modes without windows those of the epoch."""
         if self.mode != "window":
             return 0, self.records
         windows = self._pieces(epoch, key_of(self.fingerprint, self.mode, self.seed, epoch)).windows

@@ -176,9 +176,7 @@ Portion = tuple[FileAccess, Int64s, Int64s]  # offsets and lengths of records, a
 
 
 def are_scattered(numbers: Int64s) -> bool:
-    """Whether ascending numbers are mostly alone,
-    so that to read them one by one is less than to read the stretches in which they lie.
-    """
+    """Returns True if ascending numbers are mostly alone, so that reading each by itself is less work."""
     return len(numbers) > 1 and int(np.count_nonzero(np.diff(numbers) > 1)) > len(numbers) // 2
 
 

@@ -24,9 +24,7 @@ _TEXT = re.compile(r"(\d+) ?(files?)?")
 
 @dataclass(frozen=True)
 class Sample:
-    """size: how many records of all files together, or, with whole_files, how many whole files,
-    evenly spaced among them.
-    """
+    """Sample. size: records of all files, or with whole_files so many files, evenly spaced."""
 
     size: int
     whole_files: bool = False

@@ -158,9 +158,7 @@ def _supervised(path: str) -> str | None:
 
 
 def refine(schema: Schema, inference: Inference, hint: Hint) -> tuple[Schema, list[str]]:
-    """The inferred schema with what the hint knows better and the records do not contradict;
-    notes say what was used.
-    """
+    """Returns the inferred schema with what the hint knows better and no record contradicts, and notes."""
     if schema.message == PAYLOAD:
         return schema, [f"not used: {hint.path}; the records are no Examples"]
     against = contradicted(schema, inference, hint)

@@ -333,9 +333,7 @@ def null_counts(about: pq.FileMetaData, columns: Collection[int]) -> dict[int, i
 
 
 class _Compact:
-    """Structs as pyarrow has just written them: dicts of values by the number of the field. Texts and float64 are left
-    out.
-    """
+    """Reads structs that pyarrow has written as {field number: value}; texts and float64 are left out."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self._data, self._at = data, at

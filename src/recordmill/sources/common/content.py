@@ -153,9 +153,7 @@ def _ask(sample: ContentSample, *, textual: bool) -> Content | None:
 
 
 def _foreign(head: bytes) -> Content | None:
-    """Returns the format, if it is one that holds no records; what is packed may be data, which its kind then refuses
-    by name.
-    """
+    """Returns the format if it holds no records; what is compressed may be data, which its kind refuses by name."""
     found = sniff_format(head)
     if found is None or not found.about or found.name == "xz":
         return None
@@ -207,9 +205,7 @@ def _decode(head: bytes, *, whole: bool) -> str | None:
 
 
 def tell_jsonl(sample: ContentSample) -> str:
-    """Recognises JSON lines by two objects on lines of their own, or by the name where what is there does not speak
-    against it.
-    """
+    """Recognises JSON lines by two objects on lines of their own, or by the name if nothing speaks against it."""
     text = sample.text or ""
     if text.lstrip()[:1] == "{":
         objects = _json_objects(text, whole=sample.whole)
@@ -244,9 +240,7 @@ def _no_table(sample: ContentSample) -> str:
 
 
 def _json_objects(text: str, *, whole: bool) -> int:
-    """Returns how many of the first lines are JSON objects; 0 if any isn't, -1 if not one line is complete in the
-    sample.
-    """
+    """Returns how many first lines are JSON objects; 0 if any isn't, -1 if no line is complete."""
     lines = text.split("\n")
     complete = [line for line in (lines if whole else lines[:-1]) if line.strip()][:20]
     for line in complete:
@@ -262,9 +256,7 @@ def _json_objects(text: str, *, whole: bool) -> int:
 
 
 def _table(text: str, *, whole: bool, sure: bool) -> tuple[int, str]:
-    """Returns (fields a row, delimiter) if nine rows in ten have the same number of them, at least two; (0, "")
-    otherwise.
-    """
+    """Returns (fields a row, delimiter) if nine rows in ten have the same number, at least two; else (0, "")."""
     lines = text.splitlines(keepends=True)[:200]
     if not whole and len(lines) > 1 and len(lines) < 200:
         del lines[-1]

@@ -104,25 +104,19 @@ class Source(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes for the user: ignored files by extension, nulls per column, values that lose digits, renamed
-        extensions.
-        """
+        """Notes for the user: files that are ignored, nulls per column, values that lose digits."""
 
     @property
     def plan_rejects(self) -> Sequence[Reject]:
         """Rejects of the plan (a label row without a file, a file without a label row)."""
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
-        """Yields the unit's records in chunks of about BATCH_BYTES and at most BATCH_ROWS; a chunk without rows may
-        carry rejects.
-        """
+        """Yields the unit's records in chunks of about BATCH_BYTES, at most BATCH_ROWS; one may have rejects alone."""
 
 
 @runtime_checkable
 class FileRecords(Protocol):
-    """Optional part of a Source: each of its files is one record, at position 0, or one reject, and that they can be
-    read in any order.
-    """
+    """Source of which each file is one record, at position 0, or one reject, and can be read in any order."""
 
     @property
     def is_record_per_file(self) -> bool: ...
@@ -169,9 +163,7 @@ class PlanOptions:
     columns: tuple[str, ...] | None = None
 
     def most_line_bytes(self, allowed: int) -> int:
-        """Returns how long a line, or a row, may be: as long as is allowed, and no longer than there is memory for what
-        becomes of it.
-        """
+        """Returns how long a line or row may be: as allowed, and as there is memory for what becomes of it."""
         return min(allowed, self.memory_bytes // _LINE_SHARE)
 
     def room_for_parsed(self) -> ScanCache[CachedPiece]:

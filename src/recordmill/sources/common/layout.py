@@ -84,9 +84,7 @@ def read_layout(
 
 
 def partitions(files: FileTable) -> dict[str, pa.DictionaryArray]:
-    """Returns the values of folders that are called `NAME=VALUE` for each file, by name, as Hive, Spark and Arrow write
-    tables.
-    """
+    """Returns the values of folders called `NAME=VALUE` for each file, by name, as Hive and Spark write tables."""
     folders = _Folders.of(files)
     found: dict[str, dict[FolderKey, str | None]] = {}
     for key in folders.keys:

@@ -190,9 +190,7 @@ class LineStarts:
 
     @classmethod
     def of_each(cls, files: Sequence[InputFile]) -> Callable[[int], LineStarts]:
-        """Returns a function that gives those of a file by its ordinal; a few are cached, for ranges that come in
-        order.
-        """
+        """Returns a function that gives those of a file by its ordinal; a few are cached."""
         return functools.lru_cache(maxsize=_FILES)(lambda ordinal: cls(files[ordinal]))
 
     def at(self, place: int) -> int:

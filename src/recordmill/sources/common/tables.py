@@ -53,9 +53,7 @@ class UnitTable(Table[Unit]):
 
 
 def batch_of(files: FileTable, ordinals: Sequence[int], most_bytes: int) -> tuple[Sequence[InputFile], int]:
-    """Returns (of the files of these ordinals the first that together have no more bytes, or the first one; their
-    bytes).
-    """
+    """Returns (the first of these files that have no more bytes together, at least one; their bytes)."""
     some = files.some(ordinals)
     ends = list(accumulate(file.stat.size_bytes for file in some))
     count = max(bisect_right(ends, most_bytes), 1)

@@ -1,6 +1,4 @@
-"""Reads the head of a CSV file: compression, encoding, delimiter, quote, the columns' names, and where the first row of
-data starts.
-"""
+"""Reads the head of a CSV file: compression, encoding, delimiter, quote, names, and where the data starts."""
 
 from __future__ import annotations
 
@@ -300,9 +298,7 @@ class _Reader:
         return at, 1 + self._options.skip_lines
 
     def _first_row(self, start: int, line: int, cut: sniff_dialect.DialectCut) -> tuple[TokenizedRows, Bytes]:
-        """Returns the first row, or the bad one that stands there. Where it is no header, what it holds is not asked
-        here.
-        """
+        """Returns the first row, or the bad one there; what it holds is not asked unless it is a header."""
         dialect = Dialect.of(self._options, cut.delimiter, cut.quote)
         lenient = dialect.lenient_quotes or self._options.header is False
         tokenizer = Tokenizer(replace(dialect, lenient_quotes=lenient), MAX_FEATURES, 1, ragged=True)

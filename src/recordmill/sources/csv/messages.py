@@ -1,6 +1,4 @@
-"""Explains why a row of a CSV file is rejected: the reason by which it is counted, and the message that names column,
-value and remedy.
-"""
+"""Explains why a row of a CSV file is rejected: the reason, and the message with column, value and remedy."""
 
 from __future__ import annotations
 

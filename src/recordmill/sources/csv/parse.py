@@ -308,9 +308,7 @@ class RowKeeper:
         self._wanted: Mapping[int, Feature] = {}
 
     def wanted(self) -> Mapping[int, Feature]:
-        """Returns, by place, the columns of numbers and times whose values will be asked for, if they stay what they
-        are.
-        """
+        """Returns, by place, the columns of numbers and times whose values will be wanted if they stay so."""
         if not self._keeper.goes_on:
             return {}
         schema = self._schema or self._expects({})

@@ -294,9 +294,7 @@ class _RangeScan:
         self._lines = line - 1
 
     def _tokenize_until_stop(self, begin: int) -> int:
-        """Looks at the rows that start in the range, one after the other; gives where the next one starts, in bytes of
-        the file.
-        """
+        """Looks at the rows that start in the range; returns the byte of the file where the next one starts."""
         tokenizer, at, line, skipping = self._scan.tokenizer(self._columns), begin, 1, False
         self._keeper.give_up()
         while at < self._size or skipping:

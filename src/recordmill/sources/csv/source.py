@@ -181,9 +181,7 @@ def _place(line: int, row: int) -> str:
 
 
 def _chunk(ordinal: int, file: InputFile, first: int, line: int, piece: CachedPiece) -> Chunk:
-    """Returns the chunk of a piece of one file, whose first row has that position; line: of those before its count
-    begins.
-    """
+    """Returns the chunk of a piece whose first row has that position; line: of those before its count begins."""
     rejects = tuple(rejected(one, file, _place(line + one.line, first + one.ordinal)) for one in piece.rejects)
     position = piece.positions(first)
     return Chunk(piece.batch, np.full(len(position), ordinal, np.uint32), position, rejects)

@@ -320,9 +320,7 @@ def _account(
 def _align(
     columns: Mapping[str, pa.Array], owner: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
 ) -> tuple[dict[str, pa.Array], npt.NDArray[np.int64] | None]:
-    """Returns a row per file: scalars if no file has two rows, else lists; and the files whose lists would need a null
-    in them.
-    """
+    """Returns a row per file, scalars if none has two rows, else lists; and the files whose list has a null."""
     order = np.argsort(owner, kind="stable")[int((owner < 0).sum()) :]  # rows with a file, by file, in the rows' order
     if len(counts) == 0 or counts.max() <= 1:
         index = np.full(len(counts), -1, np.int64)

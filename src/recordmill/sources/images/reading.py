@@ -113,9 +113,7 @@ def conform_side(files: FileTable, schema: Schema) -> tuple[FileTable, list[Reje
 
 
 def _batches(files: FileTable, schema: Schema) -> list[tuple[pa.RecordBatch, list[str]]]:
-    """Returns the values that are to fit, with the features' names: of columns that are dictionary-encoded by
-    themselves.
-    """
+    """Returns the values to fit with the features' names; a dictionary-encoded column stands alone."""
     there = [name for name in schema.names if name in feature_names(files)]
     encoded = [name for name in there if files.is_coded(FEATURES + name)]
     own = [name for name in there if name not in encoded]
@@ -325,9 +323,7 @@ class _Batch:
         )
 
     def _own(self, name: str) -> pa.Array:
-        """Returns a column that comes from the file itself; null for a feature that nothing gives (a schema may name
-        one).
-        """
+        """Returns a column that comes from the file; null for a feature of a schema that nothing gives."""
         own = OBJECT_NAMES.get(name, name)
         if own == "image":
             return self._images.column(self._rows)

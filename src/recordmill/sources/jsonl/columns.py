@@ -160,9 +160,7 @@ def build_columns(tape: Tape, leaves: list[Leaf]) -> tuple[pa.RecordBatch, list[
 
 
 def _column(tape: Tape, leaf: Leaf) -> tuple[pa.Array, TapeEntries]:
-    """Walk from the record to the leaf: slots say where
-    in the column (or in the innermost list's values) each entry stands.
-    """
+    """Walks from the record to the leaf: slots say where in the column, or the innermost list, each entry is."""
     wraps: list[Callable[[pa.Array], pa.Array]] = []
     wrong: list[TapeEntries] = []
     size = tape.rows

@@ -57,9 +57,7 @@ _WRONG = (  # why a line is no record, by the native library's numbers
 
 
 def mark_unreadable(block: LineBlock) -> Mapping[int, tuple[int, int]]:
-    """Returns, by start of line that is not UTF-8, (place of the first bad byte, that byte); the scanner then passes
-    over these lines.
-    """
+    """Returns, by start of line that is no UTF-8, (place of the first bad byte, that byte), and marks the line."""
     if is_utf8(block.data):
         return {}
     starts, places = bad_lines(block.data)
@@ -167,9 +165,7 @@ class RecordLayout:
         return CachedPiece(pa.RecordBatch.from_pylist([], to_arrow(self.schema)), np.empty(0, np.int64), (reject,), 1)
 
     def finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns a batch of another layout that agrees with this one, with the features and classes that all of the
-        data tells.
-        """
+        """Returns a batch of another layout that agrees, with the features and classes that all data tells."""
         there = dict(zip(batch.schema.names, batch.columns, strict=True))
         columns = [_finished(there.get(feature.name), feature, batch.num_rows) for feature in self.schema]
         return pa.RecordBatch.from_arrays(columns, schema=to_arrow(self.schema))

@@ -223,9 +223,7 @@ def form_of(kind: int) -> str:
 
 
 def _forms_of(seen: ValueCounts) -> dict[str, tuple[JsonPlace, int]]:
-    """Returns the forms that values have, each with the place of the first one and how many there are, in the places'
-    order.
-    """
+    """Returns the forms of the values, each with the place of its first one and their number, by place."""
     found = {}
     for form, kinds in _FORMS.items():
         if places := [place for kind in kinds if (place := seen.first[kind]) is not None]:

@@ -28,9 +28,7 @@ _MOST_TEXT_BYTES = (1 << 31) - 1  # what the 32 bits of a text's start can say
 
 
 class Cast(NamedTuple):
-    """values: of the feature's value type, anything where bad; bad: None if all fit;
-    lost: how many floats were rounded.
-    """
+    """Values of the feature's type, anything where bad. bad: None if all fit; lost: how many were rounded."""
 
     values: pa.Array
     bad: Bools | None = None

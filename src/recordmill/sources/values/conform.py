@@ -88,9 +88,7 @@ def conform_chunk(batch: pa.RecordBatch, schema: Schema, named: str | None, file
 
 
 def with_classes(column: pa.Array, feature: Feature) -> pa.Array:
-    """Returns a column that was read before the classes of the label were known, whose texts they are; others as they
-    are.
-    """
+    """Returns a column with its classes, if it was read as their texts before these were known."""
     inner = column.type
     while pa.types.is_nested(inner):
         inner = inner.value_type

@@ -165,9 +165,7 @@ class Unifier:
             return Feature(field.name, "string", _list_shape(field.type), not field.nullable)
 
     def _join_empty(self, one: Feature, other: Feature, where: str, has_values: bool) -> Feature:
-        """Returns one of them has nothing but nulls or empty lists: these go with any value, and with lists at least as
-        deep.
-        """
+        """Returns whether one has only nulls or empty lists, which go with any value and lists as deep."""
         typed, untyped = (other, one) if has_values else (one, other)
         if one.name in self._known or has_values:
             if len(untyped.shape) > len(typed.shape):

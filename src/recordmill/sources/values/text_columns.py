@@ -49,9 +49,7 @@ def _round_bfloat16(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]
 
 
 def inexact(numbers: npt.NDArray[Any], dtype: str) -> Bools:
-    """Returns where an integer has no equal in that float dtype: more significant bits than the mantissa, or beyond the
-    range.
-    """
+    """Returns where an integer has no equal in that float dtype: too many significant bits, or too large."""
     if numbers.dtype.kind == "u":
         magnitude = numbers.astype(np.uint64)
     else:
