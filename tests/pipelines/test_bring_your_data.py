@@ -49,6 +49,7 @@ def lay_out(folder: Path) -> None:
         for path in Path("photos").rglob("*.png"):
             archive.write(path, path.relative_to("photos"))
     put("all.csv", "x,split\n1,train\n2,test\n3,train\n")
+    put("germany.csv", "price;day\n0,5;31.12.2024\n1,25;1.1.2025\n")
     put("table/year=2024/part.csv", "x,y\n1,2\n3,4\n")
     put("rows.jsonl", '{"a": {"b": [1, 2]}}\n{"a": {"b": []}}\n')
     about = {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}, "image": {"_type": "Image"}}

@@ -297,6 +297,17 @@ class BuildKeywords(TypedDict, total=False):
     names: Annotated[
         str | Sequence[str] | None, _csv("the columns' names, in place of the header's", metavar="A,B,...", common=True)
     ]
+    parse: Annotated[
+        str | Sequence[str],
+        _csv(
+            'spelled in other ways: decimal(",", thousands="."), percent, currency, date("%d.%m.%Y"), '
+            'datetime("%d.%m.%Y %H:%M")',
+            (),
+            default_text="none",
+            form=REPEATED,
+            metavar="COLUMN=SPELLING",
+        ),
+    ]
     comment: Annotated[str | None, _csv("lines that start with it are skipped", form=CHARACTER, metavar="C")]
     skip_lines: Annotated[int, _csv("lines to skip at the start of each file", 0)]
     trim: Annotated[bool, _csv("drop blanks around fields", False)]

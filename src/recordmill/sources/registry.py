@@ -73,7 +73,7 @@ KINDS = (
         ("csv", "tsv", "psv", "tab"),
         "sources.common.content:tell_csv",
         "sources.csv.dialect:CsvOptions",
-        "sources.csv.source:plan_csv",
+        "sources.csv.spelling:plan_spelled",
         textual=True,
         partitioned=True,
     ),

@@ -45,6 +45,7 @@ class CsvOptions:
         differing_columns: `union`: files may lack columns (null there) and have them in any order; `strict`: all have
             the same ones in the same order.
         columns: Only these, by the files' own names; None is all.
+        parse: Columns that are spelled in another way, `price=decimal(",")`: see `sources.csv.spelling`.
         trim: Blanks and tabs around a field are dropped, before quotes too. Off: they are part of the value.
         max_row_bytes: A longer row is a reject, and reading goes on at its next line: it bounds what a quote that is
             never closed takes in.
@@ -63,6 +64,7 @@ class CsvOptions:
     skip_lines: int = 0
     differing_columns: str = UNION
     columns: tuple[str, ...] | None = None
+    parse: tuple[str, ...] = ()
     trim: bool = False
     max_row_bytes: int = MOST_RECORD_BYTES
 
@@ -91,6 +93,7 @@ class CsvOptions:
             raise UsageError(f"{option('max_row_bytes', self.max_row_bytes)}: it lies between 1 and {_MOST_ROW_BYTES}")
         _check_names(self.names)
         object.__setattr__(self, "encoding", check_encoding(self.encoding))
+        object.__setattr__(self, "parse", (self.parse,) if isinstance(self.parse, str) else tuple(self.parse))
 
 
 def _check_character(name: str, value: str) -> None:

@@ -55,6 +55,7 @@ from recordmill.sources.csv.schema import (
 )
 from recordmill.sources.csv.sniff_header import FirstRows, agree_on_header
 from recordmill.sources.values.conform import with_classes
+from recordmill.sources.values.overrides import check_columns
 from recordmill.sources.values.text_columns import NullTokens
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Stat, ahead, check_unchanged, read_blocks, read_range
@@ -241,6 +242,7 @@ def _plan(
     dialect = same_dialect(files, heads, options)
     header = agree_on_header(firsts.rows, options.names, _used_names(common))
     names = column_names(files, heads, options.differing_columns)
+    check_columns((item.partition("=")[0] for item in options.parse), names, "parse")
     check_feature_count(len(names), common.memory_bytes, files[0].name if len(files) == 1 else "")
     label = common.label if common.schema is None else None
     cache = common.room_for_parsed()

@@ -280,10 +280,10 @@ def apply_dtypes(schema: Schema, dtypes: Mapping[str, str]) -> Schema:
     return replace(schema, features=tuple(_override(f, dtypes[f.name]) if f.name in dtypes else f for f in schema))
 
 
-def check_columns(wanted: Iterable[str], known: Collection[str]) -> None:
-    """Raises UsageError if one of the columns that are wanted is not there."""
+def check_columns(wanted: Iterable[str], known: Collection[str], keyword: str = "columns") -> None:
+    """Raises UsageError if one of the columns that an option wants is not there."""
     if absent := [name for name in wanted if name not in known]:
-        raise UsageError(f"{option('columns')}: no column {absent[0]!r}; {there_are(absent[0], known)}")
+        raise UsageError(f"{option(keyword)}: no column {absent[0]!r}; {there_are(absent[0], known)}")
 
 
 def _override(feature: Feature, text: str) -> Feature:

@@ -1,0 +1,216 @@
+"""Reads numbers and times that CSV columns spell in other ways, as `--parse` declares, and notes columns that are text
+because of such spellings alone.
+
+A declared column is read as text, and its values become float64 or timestamp[s], from which its dtype is cast; one that
+is not spelled so is a reject. No value is changed without the option.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recordmill.base.errors import Reject, UsageError
+from recordmill.base.option_names import option
+from recordmill.schemas.feature import Schema
+from recordmill.sources.common.contract import Chunk, PlanOptions, Unit
+from recordmill.sources.csv.dialect import CsvOptions
+from recordmill.sources.csv.source import CsvSource, plan_csv
+from recordmill.sources.values.conform import conform, quoted_value
+from recordmill.storage.file_table import FileTable, InputFile
+
+_SYMBOLS = "$€£¥₹"
+_AROUND = {  # what stands before and after the digits
+    "decimal": ("", ""),
+    "percent": ("", r"\s?%"),
+    "currency": (rf"(?:[{_SYMBOLS}]\s?|[A-Z]{{3}}\s)?", rf"(?:\s?[{_SYMBOLS}]|\s[A-Z]{{3}})?"),
+}
+_TIMES = ("date", "datetime")
+_HELP = """give COLUMN=decimal(","), percent, currency, date("%d.%m.%Y") or datetime("%d.%m.%Y %H:%M")"""
+_TOLD = """decimal(",");decimal(",", thousands=".");decimal(".", thousands=",");percent;percent(",");currency
+currency(",", thousands=".");date("%d.%m.%Y");date("%d/%m/%Y");date("%m/%d/%Y");date("%d-%m-%Y");date("%Y/%m/%d")
+date("%d.%m.%y");date("%d/%m/%y");date("%m/%d/%y");datetime("%d.%m.%Y %H:%M");datetime("%d/%m/%Y %H:%M")
+datetime("%m/%d/%Y %H:%M")""".replace("\n", ";").split(";")
+_MOST_NOTES = 10
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How the values of a column are spelled. text: as it was given. point, thousands: of numbers. form: of times, as
+    strptime has it.
+    """
+
+    text: str
+    kind: str
+    point: str = "."
+    thousands: str = ""
+    form: str = ""
+
+    @property
+    def dtype(self) -> str:
+        return "timestamp[s]" if self.form else "float64"
+
+    @classmethod
+    def of(cls, text: str) -> Spelling:
+        """Parses `decimal(',', thousands='.')` and the like.
+
+        Raises:
+            UsageError: It is none.
+        """
+        try:
+            call = ast.parse(text.strip(), mode="eval").body
+            call = call if isinstance(call, ast.Call) else ast.Call(call, [], [])
+            kind, args = ast.unparse(call.func), [ast.literal_eval(arg) for arg in call.args]
+            named = {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
+            if kind in _TIMES:
+                (form,) = args
+                pc.strptime(pa.array(["x"]), format=form, unit="s", error_is_null=True)
+                found = cls(text, kind, form=form, **named)
+            else:
+                default = {"thousands": ","} if kind == "currency" and not args else {}
+                found = cls(text, kind, **dict(zip(("point", "thousands"), args, strict=False)), **{**default, **named})
+                if kind not in _AROUND or len(found.point) != 1 or len(found.thousands) > 1 or len(args) > 2:
+                    raise ValueError(text)
+        except (SyntaxError, TypeError, ValueError, pa.ArrowException):
+            raise UsageError(f"{option('parse', text)}: {_HELP}") from None
+        return found
+
+    def read(self, values: pa.Array) -> pa.Array:
+        """Returns float64 or timestamp[s], null where a value is not spelled so."""
+        values = pc.cast(values, pa.string())
+        if self.form:
+            found = pc.strptime(values, format=self.form, unit="s", error_is_null=True)
+            same = pc.equal(_unpadded(pc.strftime(found, format=self.form)), _unpadded(values))  # 30.02. is none
+            return pc.if_else(pc.fill_null(same, False), found, pa.scalar(None, found.type))
+        before, after = _AROUND[self.kind]
+        point, thousands = re.escape(self.point), re.escape(self.thousands)
+        whole = rf"\d{{1,3}}(?:{thousands}\d{{3}})+|\d+" if thousands else r"\d+"
+        pattern = rf"^(?P<sign>[+-]?){before}(?P<whole>{whole})(?:{point}(?P<rest>\d+))?{after}$"
+        sign, whole, rest = (pc.struct_field(pc.extract_regex(values, pattern), at) for at in range(3))
+        whole = pc.replace_substring(whole, self.thousands, "") if thousands else whole
+        text = pc.binary_join_element_wise(pc.replace_substring(sign, "+", ""), whole, ".", rest, "0", "")
+        numbers = pc.cast(text, pa.float64())
+        return pc.divide(numbers, 100.0) if self.kind == "percent" else numbers
+
+
+def _unpadded(texts: pa.Array) -> pa.Array:
+    return pc.utf8_lower(pc.replace_substring_regex(texts, r"\b0(\d)\b", r"\1"))
+
+
+@dataclass(frozen=True)
+class SpelledSource:
+    """A CsvSource whose columns of other spellings are read as what they stand for. own: it, without its tables."""
+
+    schema: Schema
+    files: FileTable
+    units: Sequence[Unit]
+    own: CsvSource
+    spellings: Mapping[str, Spelling]
+    notes: tuple[str, ...] = ()
+    plan_rejects: tuple[Reject, ...] = ()
+    kind: str = "csv"
+
+    def read(self, unit: Unit) -> Iterator[Chunk]:
+        """Yields the rows of the unit that are spelled as declared; the others are rejects."""
+        yield from map(self._spelled, self._reader.read(unit))
+
+    def locate(self, file: int, positions: Sequence[int]) -> list[str]:
+        """Returns where people find these records: see RecordLocator."""
+        return self._reader.locate(file, positions)
+
+    @functools.cached_property
+    def _reader(self) -> CsvSource:
+        return replace(self.own, files=self.files, units=self.units)
+
+    def _spelled(self, chunk: Chunk) -> Chunk:
+        batch, bad = chunk.records, dict[int, tuple[str, str]]()
+        assert isinstance(batch, pa.RecordBatch)
+        names = self.own.schema.names
+        columns = dict(zip(names, batch.columns, strict=True))
+        for name in [name for name in self.spellings if name in names]:
+            given, found = columns[name], self.spellings[name].read(columns[name])
+            for row in np.flatnonzero(pc.and_(pc.is_valid(given), pc.is_null(found))).tolist():
+                message = f"{name}: {quoted_value(given[row].as_py())} is no {self.spellings[name].text}"
+                bad.setdefault(row, ("type", message))
+            columns[name] = found
+        keep = np.setdiff1d(np.arange(chunk.rows), list(bad))
+        fitted = conform(pa.RecordBatch.from_arrays(list(columns.values()), names).take(pa.array(keep)), self.schema)
+        bad.update((int(keep[at]), (reason, message)) for at, reason, message in fitted.bad)
+        rows, rejects = keep[fitted.good], list(chunk.rejects)
+        for at, why in sorted(bad.items()):
+            file = int(chunk.file[at])
+            (place,) = self.locate(file, [int(chunk.position[at])])
+            rejects.append(Reject(self.files[file].name, place, *why))
+        return replace(
+            chunk, records=fitted.batch, file=chunk.file[rows], position=chunk.position[rows], rejects=tuple(rejects)
+        )
+
+
+def plan_spelled(files: Sequence[InputFile], options: CsvOptions, common: PlanOptions) -> CsvSource | SpelledSource:
+    """Plans CSV files, with columns of other spellings if the options declare some.
+
+    Raises:
+        DataError, UsageError: As `plan_csv`; a spelling is unknown, or of the label.
+    """
+    chosen = options.columns
+    spellings = {name: one for name, one in parse_spellings(options.parse).items() if chosen is None or name in chosen}
+    if not spellings:
+        source = plan_csv(files, options, common)
+        return replace(source, notes=(*source.notes, *_spelling_notes(source, common)))
+    if common.label in spellings:
+        raise UsageError(f"{option('parse')}: {common.label!r} is the label")
+    texts = dict.fromkeys(spellings, "string")
+    as_text = None if common.schema is None else _with_dtypes(common.schema, texts)
+    own = plan_csv(files, options, replace(common, dtypes={**common.dtypes, **texts}, schema=as_text))
+    given = {} if common.schema is None else {feature.name: feature.dtype for feature in common.schema}
+    dtypes = {name: common.dtypes.get(name, given.get(name, one.dtype)) for name, one in spellings.items()}
+    bare = replace(own, files=own.files.filter(np.zeros(len(own.files), np.bool_)), units=(), notes=())
+    return SpelledSource(_with_dtypes(own.schema, dtypes), own.files, own.units, bare, spellings, own.notes)
+
+
+def parse_spellings(items: Sequence[str]) -> dict[str, Spelling]:
+    """Returns the spelling of each column of `price=decimal(',')` items.
+
+    Raises:
+        UsageError: An item is none.
+    """
+    each = [re.fullmatch(r"(.+?)=([a-z]+(?:\(.*\))?)", item, re.DOTALL) for item in items]
+    if wrong := [item for item, match in zip(items, each, strict=True) if match is None]:
+        raise UsageError(f"{option('parse', wrong[0])}: {_HELP}")
+    return {match[1]: Spelling.of(match[2]) for match in each if match is not None}
+
+
+def _with_dtypes(schema: Schema, dtypes: Mapping[str, str]) -> Schema:
+    return replace(schema, features=tuple(replace(f, dtype=dtypes.get(f.name, f.dtype)) for f in schema))
+
+
+def _spelling_notes(source: CsvSource, common: PlanOptions) -> Iterator[str]:
+    """Yields notes on columns of text whose first values all have one of the usual spellings."""
+    names = [f.name for f in source.schema if f.dtype == "string" and f.name not in common.dtypes]
+    if common.schema is not None or not names or not source.units:
+        return
+    chunk = next(source.read(source.units[0]), None)
+    if chunk is None or not isinstance(chunk.records, pa.RecordBatch):
+        return
+    for name in names[:_MOST_NOTES]:
+        values, found = chunk.records.column(name).drop_null(), dict[str, pa.Array]()
+        if not len(values) or pc.all(pc.match_substring_regex(values, r"^[+-]?\d+$")).as_py():
+            continue
+        for text, spelling in ((text, Spelling.of(text)) for text in _TOLD):
+            is_money = not {*_SYMBOLS}.isdisjoint(values[0].as_py())
+            if (is_money or spelling.kind != "currency") and not spelling.read(values[:1]).null_count:
+                column = spelling.read(values)
+                if not column.null_count and not any(column.equals(other) for other in found.values()):
+                    found[text] = column
+        if found:
+            said = " or ".join(option("parse", [f"{name}={text}"]) for text in found)
+            how = f"{said} reads them" if len(found) == 1 else f"they are ambiguous: say {said}"
+            shown = quoted_value(values[0].as_py())
+            yield f"column {name!r}: the first {len(values):,} values are text such as {shown}; {how}"

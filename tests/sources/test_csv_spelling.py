@@ -1,0 +1,161 @@
+"""`--parse`: numbers and times that CSV columns spell in other ways, against Python's own reading of them."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from source_reading import features, input_files, read_all, values
+
+import recordmill
+from recordmill.base.errors import UsageError
+from recordmill.options.commands import in_flags
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.shards.rejects import TooManyRejects
+from recordmill.sources.common.contract import PlanOptions
+from recordmill.sources.csv.dialect import CsvOptions
+from recordmill.sources.csv.spelling import Spelling, plan_spelled
+
+BAD = None
+
+
+def day(*parts: int) -> datetime.datetime:
+    return datetime.datetime(*parts)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("spelling", "cases"),
+    [
+        ('decimal(",")', {"0,5": 0.5, "-3": -3.0, "+4,25": 4.25, "1.5": BAD, "1,2,3": BAD, "": BAD, ",5": BAD}),
+        ('decimal(",", thousands=".")', {"4.138,51": 4138.51, "1.234": 1234.0, "12.34": BAD, "1234,5": 1234.5}),
+        ('decimal(".", ",")', {"1,234,567.5": 1234567.5, "1,23": BAD, "12,345": 12345.0}),
+        ("decimal", {"1.5": 1.5, "1,5": BAD, "1e5": BAD, "nan": BAD}),
+        ("percent", {"35%": 0.35, "-3.5 %": -0.035, "35": BAD, "35%%": BAD}),
+        ('percent(",")', {"3,5%": 0.035, "3.5%": BAD}),
+        (
+            "currency",
+            {
+                "$1,472.50": 1472.5,
+                "-$3": -3.0,
+                "1,472.50 €": 1472.5,
+                "USD 5": 5.0,
+                "$1,47": BAD,
+                "$": BAD,
+                "BLR340": BAD,
+                " 1": BAD,
+            },
+        ),
+        ('currency(",", thousands=".")', {"1.472,50 EUR": 1472.5, "€3": 3.0, "1,472.50": BAD}),
+        (
+            'date("%d.%m.%Y")',
+            {"31.12.2024": day(2024, 12, 31), "1.2.2024": day(2024, 2, 1), "30.02.2024": BAD, "1.2.24": BAD},
+        ),
+        ('date("%d.%m.%Y")', {"31.12.2024 ": BAD, "2024-12-31": BAD, "29.02.2024": day(2024, 2, 29)}),
+        ('date("%d %b %Y")', {"05 Mar 2024": day(2024, 3, 5), "31 Apr 2024": BAD}),
+        ('datetime("%d.%m.%Y %H:%M")', {"1.2.2024 09:05": day(2024, 2, 1, 9, 5), "1.2.2024 25:00": BAD}),
+    ],
+)
+def test_a_spelling_has_one_value(spelling: str, cases: dict[str, Any]) -> None:
+    assert Spelling.of(spelling).read(pa.array(list(cases), pa.large_string())).to_pylist() == list(cases.values())
+
+
+@given(st.floats(-1e12, 1e12), st.integers(0, 6))
+def test_numbers_are_those_of_python(number: float, digits: int) -> None:
+    text = f"{number:,.{digits}f}"
+    german = text.translate(str.maketrans(",.", ".,"))
+    expected = float(text.replace(",", ""))
+    for spelling, shown in (('decimal(".", ",")', text), ('decimal(",", thousands=".")', german)):
+        assert Spelling.of(spelling).read(pa.array([shown])).to_pylist() == [expected]
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        "price", "price=", "=percent", "price=foo", 'price=decimal("ab")', "price=decimal(1)", "price=date",
+        "price=__import__('os')", "price=decimal(',', x=1)", "price=decimal(open('x'))", "price=date(5)",
+    ],
+)  # fmt: skip
+def test_what_is_no_spelling(item: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("price,b\n1,2\n")
+    with pytest.raises(UsageError, match=r"--parse .*give COLUMN=decimal"):
+        plan_spelled(input_files(tmp_path / "a.csv"), CsvOptions(parse=(item,)), PlanOptions())
+
+
+TABLE = "price;share;day;us;n;zip\n0,5;35%;31.12.2024;12/08/2024;1,234;x1\n;4%;1.2.2024;01/02/2024;2,500;x2\n"
+
+
+def plan(folder: Path, *parse: str, **common: Any) -> Any:
+    (folder / "a.csv").write_text(TABLE)
+    return plan_spelled(input_files(folder / "a.csv"), CsvOptions(parse=parse), PlanOptions(**common))
+
+
+def test_columns_are_read_as_declared(tmp_path: Path) -> None:
+    every = ('price=decimal(",")', "share=percent", 'day=date("%d.%m.%Y")', 'n=decimal(".", thousands=",")')
+    source = plan(tmp_path, *every, dtypes={"n": "int16", "price": "float32"})
+    assert features(source) == {
+        "price": "float32", "share": "float64!", "day": "timestamp[s]!", "us": "string!", "n": "int16!",
+        "zip": "string!",
+    }  # fmt: skip
+    rows, rejects = read_all(source)
+    assert not rejects
+    assert values(rows)[1] == {
+        "price": None, "share": 0.04, "day": day(2024, 2, 1), "us": "01/02/2024", "n": 2500, "zip": "x2"
+    }  # fmt: skip
+    schema = Schema((Feature("n", "int64"), Feature("price", "float64")))
+    assert values(read_all(plan(tmp_path, *every[:1], every[3], schema=schema))[0])[0] == {"n": 1234, "price": 0.5}
+    with pytest.raises(UsageError, match="--parse: no column 'q'; there are price, share"):
+        plan(tmp_path, "q=percent")
+    with pytest.raises(UsageError, match="--parse: 'share' is the label"):
+        plan(tmp_path, "share=percent", label="share")
+
+
+def test_other_values_are_rejects_with_line_and_column(tmp_path: Path) -> None:
+    source = plan(tmp_path, 'price=decimal(",")', 'us=date("%d/%m/%Y")', "zip=percent", dtypes={"price": "int8"})
+    rows, rejects = read_all(source)
+    assert not rows
+    assert [in_flags(str(reject)) for reject in rejects] == [
+        "a.csv: line 2, row 0: zip: 'x1' is no percent", "a.csv: line 3, row 1: zip: 'x2' is no percent"
+    ]  # fmt: skip
+    (reject,) = read_all(plan(tmp_path, 'price=decimal(",")', dtypes={"price": "int8"}))[1]
+    assert in_flags(str(reject)).startswith("a.csv: line 2, row 0: price: 0.5 does not fit int8")
+
+
+def test_notes_name_the_option(tmp_path: Path) -> None:
+    notes = [in_flags(note) for note in plan(tmp_path).notes if "such as" in note]
+    text = "column {!r}: the first {} values are text such as {!r}; {}"
+    assert notes == [
+        text.format("price", 1, "0,5", """--parse 'price=decimal(",")' reads them"""),
+        text.format("share", 2, "35%", "--parse share=percent reads them"),
+        text.format("day", 2, "31.12.2024", """--parse 'day=date("%d.%m.%Y")' reads them"""),
+        text.format("us", 2, "12/08/2024", "they are ambiguous: say --parse 'us=date(\"%d/%m/%Y\")' or "
+                    "--parse 'us=date(\"%m/%d/%Y\")'"),
+        text.format("n", 2, "1,234", """they are ambiguous: say --parse 'n=decimal(",")' or """
+                    """--parse 'n=decimal(".", thousands=",")'"""),
+    ]  # fmt: skip
+    assert not [
+        note
+        for note in plan(tmp_path, dtypes=dict.fromkeys(features(plan(tmp_path)), "string")).notes
+        if "such as" in note
+    ]
+
+
+def test_a_build_has_the_same_bytes_however_it_runs(tmp_path: Path) -> None:
+    for part in range(3):
+        folder = tmp_path / "in" / f"year={part}"
+        folder.mkdir(parents=True)
+        (folder / "a.csv").write_text("id;x\n" + "".join(f"{n};{n},{part}\n" for n in range(part, 3000)))
+    shards = []
+    for more in ({}, {"threads": 1}, {"runner": "DirectRunner"}):
+        out = tmp_path / f"out{len(shards)}"
+        result = recordmill.build(tmp_path / "in", out, parse='x=decimal(",")', name="same", **more)  # type: ignore[arg-type]
+        shards.append([path.read_bytes() for path in result.shards])
+    assert shards[1:] == shards[:1] * 2
+    ds = recordmill.open(tmp_path / "out0").to_numpy()
+    assert (ds["x"] * 10 == ds["id"] * 10 + ds["year"]).all()
+    with pytest.raises(TooManyRejects, match="x: '0,0' is no percent"):
+        recordmill.build(tmp_path / "in", tmp_path / "no", parse=["x=percent"])
