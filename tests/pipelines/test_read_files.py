@@ -498,7 +498,7 @@ def test_what_is_replaced_is_removed_when_the_new_result_stands(tmp_path: Path) 
     (to / "train" / "b.jpg").unlink()  # by somebody else
     source = f"""
 import os, recordmill.exporting.publish as replacing, recordmill.pipelines.read as module
-replacing._remove_old = lambda *args: os.kill(os.getpid(), 9)
+replacing._remove_result = lambda *args: os.kill(os.getpid(), 9)
 module.read({str(out)!r}, {str(to)!r}, to="files", name_feature="", overwrite=True)
 """
     assert subprocess.run([sys.executable, "-c", source], check=False).returncode == -signal.SIGKILL

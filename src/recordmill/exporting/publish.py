@@ -157,13 +157,16 @@ def _exchange(folder: RunFolder) -> bool:
     folder.has_committed = True
     with contextlib.suppress(OSError):
         sync_folder(real.parent)
-        _remove_exchanged(new, folder.folder_name)
+        _remove_exchanged(new, real, folder.folder_name)
     return True
 
 
-def _remove_exchanged(folder: Path, run_name: str) -> None:
-    """Removes the old result, and the run, from what was DIR; what anybody else has put there stays."""
+def _remove_exchanged(folder: Path, out: Path, run_name: str) -> None:
+    """Removes the old result, and the run, from what was DIR; what others have put there meanwhile goes into DIR."""
     _remove_result(folder, folder / SUMMARY_NAME)
+    for path in paths_in(folder) if has_name(folder / run_name) else ():
+        if path.name != run_name and not has_name(out / path.name):
+            rename(path, out / path.name)
     remove_run(folder / run_name)
     remove_empty(folder)
 
@@ -220,7 +223,7 @@ def _finish(out: Path) -> None:
             if is_folder(run) and not exists(run / "data"):  # it was not exchanged
                 rename(path, run / "data")
             else:
-                _remove_exchanged(path, run.name)
+                _remove_exchanged(path, real, run.name)
     with claimed(run for run in paths_in(out, f"{RUN_PREFIX}*") if is_placing(run)) as dead:
         for run in dead:
             _place(RunFolder.attach(run))
