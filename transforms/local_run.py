@@ -74,8 +74,8 @@ def run_locally(construct: Callable[[Pipeline], None], beam_args: Sequence[str],
         # The pipeline runs in a thread of its own: this one stays free to receive Ctrl-C, which the runner's threads
         # would not. It is waited for by an event: a join that Ctrl-C interrupts takes the thread for ended (CPython
         # before 3.13), and it goes on writing.
-        threading.Thread(target=work, name="recordmill-pipeline", daemon=True).start()
         try:
+            threading.Thread(target=work, name="recordmill-pipeline", daemon=True).start()
             while not ended.wait(0.2):
                 pass
         except BaseException:
