@@ -93,7 +93,7 @@ class Display:
 
 
 def describe_progress(progress: Progress) -> str:
-    """`reading 120,000 of 1,000,000 (12 %), 410,000 records/s, 3 rejects, 2 s left`."""
+    """`reading 120,000 of 1,000,000 (12 %), 410,000 records/s, 3 rejected, 2 s left`."""
     if progress.elsewhere:
         return progress.elsewhere
     elapsed = max(time.monotonic() - progress.stage_started, 1e-6)
@@ -103,7 +103,7 @@ def describe_progress(progress: Progress) -> str:
         parts[0] += f" of {progress.total:,} ({100 * progress.records // progress.total} %)"
     parts.append(f"{rate:,.0f} records/s")
     if progress.rejects:
-        parts.append(f"{progress.rejects:,} rejects")
+        parts.append(f"{progress.rejects:,} rejected")
     if progress.total and rate > 0 and progress.records < progress.total:
         parts.append(f"{show_duration(max((progress.total - progress.records) / rate, 1))} left")
     stage = _STAGES.get(progress.stage, progress.stage)

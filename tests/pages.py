@@ -4,11 +4,14 @@ so that a test can say whether the page tells the truth.
 ```python blocks run one after the other in one namespace: as a whole, or, where they are written with >>>, statement by
 statement with what each prints. ```console blocks run the lines that begin with `$ `; recordmill's own commands run in
 this process, unless they are piped into others.
+
+    python tests/pages.py README.md        says where README does not tell the truth, without pytest
 """
 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import doctest
 import io
 import os
@@ -17,12 +20,19 @@ import shlex
 import subprocess
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 from recordmill.__main__ import main
 
 _BLOCK = re.compile(r"(?ms)^```(python|console)\n(.*?)^```$")
 _SECONDS = re.compile(r"in \d+\.\d s\b")
+
+
+def write_rides(folder: Path) -> None:
+    """README's `rides.csv`."""
+    rides = (f"{n % 60 + 3},{('UA', 'B6', 'EV')[n % 4 % 3]}\n" for n in range(1000))
+    (folder / "rides.csv").write_text("fare,carrier\n" + "".join(rides))
 
 
 def replay(text: str) -> str:
@@ -93,3 +103,9 @@ def _run(command: str) -> str:
     # on a slow machine progress is said
     errors = [line for line in said.getvalue().splitlines(keepends=True) if not line.startswith("reading ")]
     return printed.getvalue() + "".join(errors)
+
+
+if __name__ == "__main__":
+    write_rides(Path.cwd())
+    page = Path(sys.argv[1]).read_text(encoding="utf-8")
+    sys.exit("".join(difflib.unified_diff(page.splitlines(True), replay(page).splitlines(True), "page", "now")) or None)

@@ -155,7 +155,7 @@ def test_read_writes_and_says_so(out: Path, tmp_path: Path, capsys: pytest.Captu
     assert error.startswith(f"recordmill: error: {shard}: record 0, byte 0: CRC of the data")
     code, _, said = run(capsys, "read", out, "--out", tmp_path / "x", "--max-rejects", "5%")
     assert code == 0
-    assert "1 records rejected (1 crc)" in said
+    assert "1 rejected (1 crc), listed in " in said
 
 
 @pytest.mark.parametrize("command", ["head", "inspect", "verify", "read"])
@@ -204,7 +204,7 @@ def test_what_a_killed_build_left_is_listed_and_removed(tmp_path: Path, capsys: 
     assert main(["clean", str(out)]) == 0
     heard = capsys.readouterr()
     assert heard.out.splitlines() == [str(dead / "data" / "shard"), str(dead / "lock")]
-    assert heard.err == "1 dead run, 2 files: left there; --remove removes them\n"
+    assert heard.err == "1 killed run, 2 files: left there; --remove removes them\n"
     assert main(["clean", str(out), "--remove", "--json"]) == 0
     assert list(json.loads(capsys.readouterr().out)["left"][str(out)]) == [dead.name]
     assert sorted(out.rglob("*")) == before

@@ -74,6 +74,22 @@ def test_the_library_was_built_from_the_header() -> None:
     assert names <= vars(native).keys(), "pip install -e ."
 
 
+# A release has one version and one list of dependencies
+
+
+def test_the_recipe_and_the_citation_are_those_of_the_package() -> None:
+    yaml = pytest.importorskip("yaml", reason="the recipe is YAML")
+    package = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    recipe = yaml.safe_load((ROOT / ".ci" / "conda" / "recipe.yaml").read_text(encoding="utf-8"))
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    (version,) = re.findall(r'(?m)^version = "(.+)"$', package)
+    assert recipe["context"]["version"] == citation["version"] == version
+    (block,) = re.findall(r"(?ms)^dependencies = \[\n(.*?)^\]$", package)
+    (python,) = re.findall(r'(?m)^requires-python = "(.+?)"', package)
+    wanted = {f"python{python}"} | {one.lower() for one in re.findall(r'(?m)^  "(.+?)"', block)}
+    assert {one.replace(" ", "").replace("python-isal", "isal") for one in recipe["requirements"]["run"]} == wanted
+
+
 # Each promise of docs/promises.md names files that hold tests
 
 

@@ -128,10 +128,8 @@ def run_clean(args: argparse.Namespace) -> int:
     count = sum(len(left) for of_out in found.values() for left in of_out.values())
     dead = sum(map(len, found.values()))
     verdict = "removed" if removed else "left there; --remove removes them" if count else "nothing to remove"
-    print(
-        f"{dead} dead run{'s' if dead != 1 else ''}, {count:,} file{'s' if count != 1 else ''}: {verdict}",
-        file=sys.stderr,
-    )
+    runs = f"{dead} killed run{'s' if dead != 1 else ''}"
+    print(f"{runs}, {count:,} file{'s' if count != 1 else ''}: {verdict}", file=sys.stderr)
     return 0
 
 

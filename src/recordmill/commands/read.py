@@ -131,7 +131,7 @@ def read_summary(result: Any) -> list[str]:
         lines.append(f"{result.filtered:,} records filtered out")
     if result.rejected:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(result.reject_reasons.items()))
-        lines.append(f"{result.rejected:,} records rejected ({reasons}); see {result.out}/rejects")
+        lines.append(f"{result.rejected:,} rejected ({reasons}), listed in {result.out}/rejects")
     return lines
 
 
