@@ -87,7 +87,7 @@ def record_lines(table: pa.Table, schema: Schema, first: int = 0) -> Iterator[st
     for row in range(table.num_rows):
         yield f"record {first + row}"
         for feature in schema:
-            value = table.column(feature.name).slice(row, 1).combine_chunks()
+            value = next(chunk for chunk in table.column(feature.name).slice(row, 1).chunks if len(chunk))
             yield f"  {feature.name:<{width}}  {show_value(value, feature)}"
 
 
