@@ -113,6 +113,7 @@ def test_a_folder_of_such_a_name_that_no_read_made_is_left_alone(sets: tuple[Pat
     planted = tmp_path / ".to.0123456789ab.new"
     planted.mkdir()
     (planted / "thesis.tex").write_text("mine")
+    (planted / "_read.json").write_text('{"files": ["thesis.tex"]}')
     (tmp_path / ".to.0123456789ac.new").symlink_to(sets[0])
     recordmill.read(sets[0], tmp_path / "to")
     recordmill.read(sets[1], tmp_path / "to", overwrite=True)

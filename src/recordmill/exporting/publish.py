@@ -38,6 +38,7 @@ from recordmill.storage.folders import (
     real_path,
     remove,
     remove_empty,
+    remove_tree,
     rename,
     take_mode_of,
 )
@@ -152,7 +153,11 @@ def _exchange(folder: RunFolder) -> bool:
     except OSError:
         return False
     if not exchange(new, real):
-        rename(new, data)
+        try:
+            rename(new, data)
+        except OSError:  # the run, by which a later read would know it, ends here
+            remove_tree(new, ignore_errors=True)
+            raise
         return False
     folder.has_committed = True
     with contextlib.suppress(OSError):
@@ -162,12 +167,15 @@ def _exchange(folder: RunFolder) -> bool:
 
 
 def _remove_exchanged(folder: Path, out: Path, run_name: str) -> None:
-    """Removes the old result, and the run, from what was DIR; what others have put there meanwhile goes into DIR."""
-    _remove_result(folder, folder / SUMMARY_NAME)
-    for path in paths_in(folder) if has_name(folder / run_name) else ():
-        if path.name != run_name and not has_name(out / path.name):
-            rename(path, out / path.name)
-    remove_run(folder / run_name)
+    """Removes the old result, and the run, from what was DIR; what others have put there meanwhile goes into DIR. A
+    folder without the run is none that a read has exchanged, and is removed only if it is empty.
+    """
+    if has_name(folder / run_name):
+        _remove_result(folder, folder / SUMMARY_NAME)
+        for path in paths_in(folder):
+            if path.name != run_name and not has_name(out / path.name):
+                rename(path, out / path.name)
+        remove_run(folder / run_name)
     remove_empty(folder)
 
 
