@@ -81,4 +81,5 @@ def test_it_refuses_what_the_build_refuses(tmp_path: Path) -> None:
     recordmill.build(tmp_path / "a.csv", tmp_path / "out")
     assert run(["build", str(tmp_path / "a.csv"), "--out", str(tmp_path / "out"), "--dry-run"]) == 2
     assert run(["build", str(tmp_path / "a.csv"), "--out", str(tmp_path / "out"), "--dry-run", "--overwrite"]) == 0
+    assert run(["build", str(tmp_path / "a.csv"), "--out", str(tmp_path / "out"), "--dry-run", "--if-changed"]) == 0
     assert run(["build", str(tmp_path / "none.csv"), "--dry-run"]) == 2

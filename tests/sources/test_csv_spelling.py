@@ -19,6 +19,7 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.rejects import TooManyRejects
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.csv.dialect import CsvOptions
+from recordmill.sources.csv.source import CsvSource
 from recordmill.sources.csv.spelling import Spelling, plan_spelled
 
 BAD = None
@@ -123,6 +124,25 @@ def test_other_values_are_rejects_with_line_and_column(tmp_path: Path) -> None:
     ]  # fmt: skip
     (reject,) = read_all(plan(tmp_path, 'price=decimal(",")', dtypes={"price": "int8"}))[1]
     assert in_flags(str(reject)).startswith("a.csv: line 2, row 0: price: 0.5 does not fit int8")
+
+
+def test_the_rejects_of_a_file_are_located_by_one_look_at_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, locate = list[int](), CsvSource.locate
+
+    def counted(source: CsvSource, file: int, positions: Any) -> list[str]:
+        calls.append(file)
+        return locate(source, file, positions)
+
+    monkeypatch.setattr(CsvSource, "locate", counted)
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.csv").write_text("x,y\n" + "1,z\n" * 500)
+    files = input_files(tmp_path / "a.csv", tmp_path / "b.csv")
+    source = plan_spelled(files, CsvOptions(parse=("y=percent",)), PlanOptions())
+    rejects = [reject for unit in source.units for chunk in source.read(unit) for reject in chunk.rejects]
+    assert [(reject.source, reject.place) for reject in rejects] == [
+        (f"{name}.csv", f"line {row + 2}, row {row}") for name in ("a", "b") for row in range(500)
+    ]
+    assert calls == [0, 1]
 
 
 def test_notes_name_the_option(tmp_path: Path) -> None:

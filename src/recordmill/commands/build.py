@@ -78,7 +78,7 @@ def _preview(args: argparse.Namespace) -> int:
     kind, given_inputs = _kind(args.inputs)
     options = given(args)
     if args.out is not None:
-        check_out(output_path(args.out), options.get("overwrite", False))
+        check_out(output_path(args.out), bool(options.get("overwrite") or options.get("if_changed")))
     found = preview(given_inputs, kind=kind, beam_args=tuple(args.beam_args), **options)
     if args.json:
         print(json.dumps(report_in_flags(found.to_json(), "notes")))

@@ -12,6 +12,7 @@ import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
@@ -144,10 +145,12 @@ class SpelledSource:
         fitted = conform(pa.RecordBatch.from_arrays(list(columns.values()), names).take(pa.array(keep)), self.schema)
         bad.update((int(keep[at]), (reason, message)) for at, reason, message in fitted.bad)
         rows, rejects = keep[fitted.good], list(chunk.rejects)
-        for at, why in sorted(bad.items()):
-            file = int(chunk.file[at])
-            (place,) = self.locate(file, [int(chunk.position[at])])
-            rejects.append(Reject(self.files[file].name, place, *why))
+        for file, some in groupby(
+            sorted(bad), key=lambda row: int(chunk.file[row])
+        ):  # all of a file are located at once
+            of_file, name = list(some), self.files[file].name
+            places = self.locate(file, chunk.position[of_file].tolist())
+            rejects += [Reject(name, place, *bad[row]) for place, row in zip(places, of_file, strict=True)]
         return replace(
             chunk, records=fitted.batch, file=chunk.file[rows], position=chunk.position[rows], rejects=tuple(rejects)
         )

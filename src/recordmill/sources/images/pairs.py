@@ -70,13 +70,17 @@ def _place(file: InputFile, folders: Sequence[str]) -> tuple[int, str]:
     raise UsageError(f"{file.name} stands in none of the folders of {option('pair', ','.join(folders))}: leave it out")
 
 
-def with_partners(files: FileTable, partners: FileTable) -> FileTable:
-    """Returns the images, followed by the files that go with those that are left."""
+def with_partners(files: FileTable, partners: FileTable | None) -> FileTable:
+    """Returns the images, followed by the files that go with those that are left, if any do."""
+    if partners is None:
+        return files
     kept = files.column(PARTNER).to_numpy()
     return files.with_column(PARTNER, pa.array(np.arange(len(kept)) + len(files))).followed_by(partners.at(kept))
 
 
-def pair_sizes(files: FileTable, partners: FileTable) -> npt.NDArray[np.int64]:
-    """[images] the bytes of each together with those of its partner."""
+def record_sizes(files: FileTable, partners: FileTable | None) -> npt.NDArray[np.int64]:
+    """[images] the bytes of each, together with those of its partner."""
+    if partners is None:
+        return files.sizes
     sizes: npt.NDArray[np.int64] = files.sizes + partners.sizes[files.column(PARTNER).to_numpy()]
     return sizes

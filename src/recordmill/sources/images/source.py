@@ -39,7 +39,7 @@ from recordmill.sources.common.contract import BATCH_BYTES, Chunk, PlanOptions, 
 from recordmill.sources.common.layout import known_classes, without_unlabelled_files
 from recordmill.sources.images.boxes import CLIP, KEEP, LABEL, REJECT_BOXES, BoxRule, box_columns, object_features
 from recordmill.sources.images.labels_file import LabelRequest, label_columns
-from recordmill.sources.images.pairs import pair_feature, pair_sizes, split_pairs, with_partners
+from recordmill.sources.images.pairs import pair_feature, record_sizes, split_pairs, with_partners
 from recordmill.sources.images.reading import (
     DECODED_SHARE,
     by_folders,
@@ -210,9 +210,7 @@ def plan_images(
     if options.pair is not None:
         files, partners, rejects = split_pairs(files, options.pair, [*IMAGE_FEATURE_NAMES, "label", "class_name"])
         own_features = (*OWN_FEATURES[:1], pair_feature(options.pair), *OWN_FEATURES[1:])
-    files, large = _bounded(
-        files, files.sizes if partners is None else pair_sizes(files, partners), common.memory_bytes
-    )
+    files, large = _bounded(files, record_sizes(files, partners), common.memory_bytes)
     rejects += large
     files, folder_layout, left = without_unlabelled_files(
         files,
@@ -267,11 +265,9 @@ def plan_images(
     files, bad, lost = conform_side(files, side)
     notes += [*left, *folder_layout.notes, *more, *lost]
     notes = [*listing.notes, *notes]
-    sizes = files.sizes if partners is None else pair_sizes(files, partners)
-    units = packed_files(sizes.tolist(), IMAGE_UNIT_BYTES, IMAGE_UNIT_FILES)
-    files = files if partners is None else with_partners(files, partners)
+    units = packed_files(record_sizes(files, partners).tolist(), IMAGE_UNIT_BYTES, IMAGE_UNIT_FILES)
     return ImageSource(
-        *(schema, files, units, options, tuple(notes), (*rejects, *bad)),
+        *(schema, with_partners(files, partners), units, options, tuple(notes), (*rejects, *bad)),
         memory_bytes=common.memory_bytes,
         statistics=common.statistics,
         boxes=boxes,
