@@ -1,13 +1,15 @@
 // Three ways to a CRC, all with the same answer: folding by carry-less multiplication for long runs of bytes, the CRC
-// instruction for short ones, a table where the processor has neither. x86 processors are asked when the library runs.
+// instruction for short ones, a table where the processor has neither. The processor is asked when the library runs.
 #include "frames.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
 #define RM_INSTRUCTION __attribute__((target("sse4.2,crc32")))
 #define RM_FOLDING __attribute__((target("sse4.2,crc32,avx512f,vpclmulqdq")))
-#elif defined(__ARM_FEATURE_CRC32)
-#include <arm_acle.h>
+#elif defined(__aarch64__)
+#if defined(__linux__)
+#include <sys/auxv.h>
+#endif
 #define RM_INSTRUCTION
 #endif
 
@@ -16,7 +18,7 @@ namespace {
 
 // What the processor can do, asked of it directly: __builtin_cpu_supports needs a run-time library that zig lacks.
 struct Cpu {
-  bool sse42 = false;       // SSE4.2 with CRC32, POPCNT and PCLMULQDQ
+  bool crc = false;         // the CRC instruction; on x86 SSE4.2, POPCNT and PCLMULQDQ, too
   bool v3 = false;          // x86-64-v3: AVX2, BMI1, BMI2, FMA
   bool vpclmulqdq = false;  // carry-less multiplication of 512 bits
 };
@@ -27,14 +29,18 @@ Cpu detect_cpu() {
   const auto bit = [](uint32_t word, int number) { return ((word >> number) & 1) != 0; };
   uint32_t eax, ebx, ecx, edx;
   if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx)) return cpu;
-  cpu.sse42 = bit(ecx, 20) && bit(ecx, 23) && bit(ecx, 1);
+  cpu.crc = bit(ecx, 20) && bit(ecx, 23) && bit(ecx, 1);
   const bool fma = bit(ecx, 12);
   uint32_t states = 0;  // XCR0: which registers the operating system saves
   if (bit(ecx, 27)) __asm__("xgetbv" : "=a"(states), "=d"(edx) : "c"(0));
   if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return cpu;
   const bool avx = (states & 6) == 6, avx512 = (states & 0xe6) == 0xe6;
-  cpu.v3 = cpu.sse42 && avx && fma && bit(ebx, 5) && bit(ebx, 3) && bit(ebx, 8);
+  cpu.v3 = cpu.crc && avx && fma && bit(ebx, 5) && bit(ebx, 3) && bit(ebx, 8);
   cpu.vpclmulqdq = cpu.v3 && avx512 && bit(ebx, 16) && bit(ecx, 10);
+#elif defined(__aarch64__) && defined(__linux__)
+  cpu.crc = (getauxval(AT_HWCAP) & 1 << 7) != 0;  // HWCAP_CRC32
+#elif defined(__aarch64__)
+  cpu.crc = true;
 #endif
   return cpu;
 }
@@ -80,10 +86,18 @@ RM_INSTRUCTION RM_INLINE uint32_t step32(uint32_t crc, uint32_t word) { return _
 RM_INSTRUCTION RM_INLINE uint32_t step16(uint32_t crc, uint16_t word) { return _mm_crc32_u16(crc, word); }
 RM_INSTRUCTION RM_INLINE uint32_t step8(uint32_t crc, uint8_t byte) { return _mm_crc32_u8(crc, byte); }
 #else
-RM_INLINE uint64_t step64(uint64_t crc, uint64_t word) { return __crc32cd(static_cast<uint32_t>(crc), word); }
-RM_INLINE uint32_t step32(uint32_t crc, uint32_t word) { return __crc32cw(crc, word); }
-RM_INLINE uint32_t step16(uint32_t crc, uint16_t word) { return __crc32ch(crc, word); }
-RM_INLINE uint32_t step8(uint32_t crc, uint8_t byte) { return __crc32cb(crc, byte); }
+// By name: compilers give the intrinsics to code for newer processors alone.
+#define RM_STEP(name, letter, wide, Word)                                                                    \
+  RM_INLINE uint32_t name(uint64_t crc, Word word) {                                                         \
+    uint32_t next;                                                                                           \
+    __asm__(".arch_extension crc\n\tcrc32c" letter " %w0, %w1, %" wide "2" : "=r"(next) : "r"(crc), "r"(word)); \
+    return next;                                                                                             \
+  }
+RM_STEP(step64, "x", "x", uint64_t)
+RM_STEP(step32, "w", "w", uint32_t)
+RM_STEP(step16, "h", "w", uint16_t)
+RM_STEP(step8, "b", "w", uint8_t)
+#undef RM_STEP
 #endif
 
 // The instruction takes three cycles and one can begin in each: three streams at once, while there are three of
@@ -156,18 +170,14 @@ RM_FOLDING uint32_t by_folding(uint32_t crc, const uint8_t *data, int64_t size) 
 
 // The best way that this processor has.
 RM_INLINE int best_way() {
-#if defined(__x86_64__)
   static int known = -1;  // threads that ask at once write the same
-  if (RM_UNLIKELY(known < 0)) {
+  int way = __atomic_load_n(&known, __ATOMIC_RELAXED);
+  if (RM_UNLIKELY(way < 0)) {
     const Cpu cpu = detect_cpu();
-    known = cpu.vpclmulqdq ? CRC_FOLDING : cpu.sse42 ? CRC_INSTRUCTION : CRC_TABLE;
+    way = cpu.vpclmulqdq ? CRC_FOLDING : cpu.crc ? CRC_INSTRUCTION : CRC_TABLE;
+    __atomic_store_n(&known, way, __ATOMIC_RELAXED);
   }
-  return known;
-#elif defined(RM_INSTRUCTION)
-  return CRC_INSTRUCTION;
-#else
-  return CRC_TABLE;
-#endif
+  return way;
 }
 
 uint32_t crc_by(int way, uint32_t crc, const uint8_t *data, int64_t size) {
