@@ -78,7 +78,7 @@ class ReadJobs(PTransform):
 PART_BYTES = 64 << 20  # 64 MiB of uncompressed shards: what one worker reads before another may take over
 
 
-@beam_types.typed(takes=None, gives=pa.RecordBatch)
+@beam_types.type_hinted(takes=None, gives=pa.RecordBatch)
 @dataclass
 class ReadShards(PTransform):
     """Reads the records of `inputs` as RecordBatches, one column a feature; in no order, as PCollections are.

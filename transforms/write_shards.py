@@ -124,7 +124,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(text or data or pa.types.is_binary_view(kind) or pa.types.is_null(kind))
 
 
-@beam_types.typed(takes=pa.RecordBatch, gives=Manifest)
+@beam_types.type_hinted(takes=pa.RecordBatch, gives=Manifest)
 class WriteShards(beam_types.PTransform):
     """Writes RecordBatches with the schema's columns as a data set at `out`; gives its one Manifest.
 

@@ -83,10 +83,7 @@ class FitTransform(PTransform):
 
 def read_split(packs: PCollection, plan: shared_files.SentPlan, split: str, inputs: Schema) -> PCollection:
     """The records of `split_batches`, of packs of group numbers."""
-    batches: PCollection = packs | "Read" >> FlatMap(split_batches, plan, split, inputs).with_output_types(
-        pa.RecordBatch
-    )
-    return batches
+    return packs | "Read" >> FlatMap(split_batches, plan, split, inputs).with_output_types(pa.RecordBatch)
 
 
 def adapter(inputs: Schema) -> Any:
@@ -97,8 +94,7 @@ def adapter(inputs: Schema) -> Any:
 def publish(pipeline: Pipeline, target: str, model: PCollection, metadata: Any) -> PCollection:
     """Writes the result of an analysis to the folder of the saved transform."""
     put = Map(publish_transform, AsSingleton(model), AsSingleton(metadata.deferred_metadata), metadata.asset_map)
-    published: PCollection = pipeline | "Once" >> Create([target]) | "Publish" >> put
-    return published
+    return pipeline | "Once" >> Create([target]) | "Publish" >> put
 
 
 def publish_transform(target: str, model: str, metadata: Any, asset_map: dict[str, str]) -> str:
