@@ -23,7 +23,7 @@ from recordmill.base.sizes import MOST_ROWS, whole_number_of
 from recordmill.base.threads import thread_map
 from recordmill.reader.options.images import Images
 from recordmill.reader.sampling.sampler import RecordSubset
-from recordmill.reader.take import head_loads, range_loads, spans_of
+from recordmill.reader.take import head_loads, range_loads
 from recordmill.reader.view import (
     Condition,
     Selection,
@@ -68,7 +68,7 @@ _MADE_ANEW = ("_plan", "_selection", "_decoding", "encoded", "lenient")  # by ea
 
 
 class Scanner:
-    """Records in a fixed order; what the faces of the reader ask for (`reader.prefetch.protocols.Readable`)."""
+    """Records in a fixed order; what the faces of the reader ask for (`reader.prefetch.protocols.Fetchable`)."""
 
     mixed = None  # it is one data set
     _guess: SchemaGuess | None = None
@@ -381,10 +381,6 @@ class Scanner:
             return first, behind
         low, high = self.matching.at(np.array([first, behind - 1])).tolist()
         return low, high + 1
-
-    def spans(self) -> Iterator[tuple[int, int, bool]]:
-        """Yields (first record, the one after the last, whether it can be read from anywhere) of each file."""
-        return spans_of(self.files, self.ends)
 
     def _table(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
         return pa.Table.from_batches(batches, to_arrow(self.schema))

@@ -55,15 +55,6 @@ def head_loads(files: Sequence[FileAccess], records: int) -> Iterator[Load]:
             return
 
 
-def spans_of(files: Sequence[FileAccess], ends: Int64s) -> Iterator[tuple[int, int, bool]]:
-    """Yields (first record, the one after the last, whether it can be read from anywhere) of each file."""
-    start = 0
-    for file, end in zip(files, ends.tolist(), strict=True):
-        if end > start:
-            yield start, end, file.seekable
-        start = end
-
-
 def record_numbers(records: Sequence[int] | npt.NDArray[Any], total: int) -> Int64s:
     """The numbers in [0, total) that are meant; negative ones count from the end.
 

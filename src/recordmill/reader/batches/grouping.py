@@ -13,10 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -46,13 +44,8 @@ def quantiles(columns: Iterable[pa.Array], buckets: int) -> tuple[int, ...]:
             counts[length] = counts.get(length, 0) + count
     if not counts:
         return (1,)
-    return weighted_quantiles(np.array([*counts]), np.array([*counts.values()]), buckets)
-
-
-def weighted_quantiles(lengths: Int64s, counts: npt.NDArray[Any], buckets: int) -> tuple[int, ...]:
-    """Returns the quantiles of lengths, each of which occurs `counts` times."""
-    order = np.argsort(lengths, kind="stable")
-    lengths, behind = lengths[order], np.cumsum(counts[order])
+    lengths = np.array(sorted(counts))
+    behind = np.cumsum([counts[length] for length in lengths.tolist()])
     wanted = behind[-1] * (np.arange(1, buckets + 1) / buckets - 1e-12)
     return tuple(np.unique(np.maximum(lengths[np.searchsorted(behind, wanted)], 1)).tolist())
 

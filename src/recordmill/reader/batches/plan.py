@@ -17,13 +17,12 @@ import pyarrow as pa
 
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import UsageError
-from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
-from recordmill.reader.batches.grouping import Buckets, Packs, quantiles, weighted_quantiles
-from recordmill.reader.options.collation import OF_STATISTICS, Bucketed, Collation, Packed
+from recordmill.reader.batches.grouping import Buckets, Packs, quantiles
+from recordmill.reader.options.collation import Bucketed, Collation, Packed
 from recordmill.reader.options.training import Order
 from recordmill.reader.prefetch.prefetcher import Fetcher, StepRows
-from recordmill.reader.prefetch.protocols import Counted, Fetchable
+from recordmill.reader.prefetch.protocols import Fetchable
 from recordmill.reader.sampling.sampler import EpochLayout, Extent, MixtureSampler, Sampler
 from recordmill.reader.sampling.schedule import End, Schedule, State, Steps
 from recordmill.records.columns.ragged import Array
@@ -249,16 +248,6 @@ def _packs(names: Sequence[str], batch_size: int, order: Order, packed: Mapping[
 
 def _with_boundaries(dataset: Fetchable, buckets: Buckets) -> Buckets:
     how = buckets.how
-    if how.boundaries == OF_STATISTICS:
-        counted = dataset.stored_lengths(buckets.name) if isinstance(dataset, Counted) else None
-        if counted is None:
-            raise UsageError(
-                f'Bucketed("{OF_STATISTICS}"): no statistics say how long the lists of {buckets.name!r} are: the data '
-                f"set was built without ({option('stats', False)}) or is of others, records were chosen or features "
-                "renamed, or the lists have lists. Without boundaries one pass over the feature finds them, or give "
-                "them: Bucketed((32, 64, 128))"
-            )
-        return replace(buckets, how=replace(how, boundaries=weighted_quantiles(*counted, how.buckets)))
     if how.boundaries is not None:
         return buckets
     alone = dataset.select([buckets.name])
