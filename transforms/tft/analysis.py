@@ -61,12 +61,8 @@ def split_batches(
 
 @dataclass
 class FitTransform(PTransform):
-    """Turns packs of group numbers into the folder that then holds the saved transform.
-
-    Attributes:
-        split: whose records are analysed.
-        inputs: the features that the function gets.
-        target: the folder that is to hold it; whoever finds it there already leaves it.
+    """Turns packs of group numbers into the folder that then holds the saved transform. split: whose records are
+    analysed; inputs: the features that the function gets; target: the folder; whoever finds it there already leaves it.
     """
 
     plan: shared_files.SentPlan
@@ -193,12 +189,7 @@ def list_analyses(_: None, made: Iterable[tuple[int, str]], plan: shared_files.S
 
 
 def find_analyses(job_folder: shared_files.SharedFolder) -> list[dict[str, list[str]]]:
-    """Reads what the workers found.
-
-    Raises:
-        NotSharedError: A file is not there.
-        DataError: One is not what a worker wrote.
-    """
+    """Reads what the workers found. NotSharedError: a file is not there; DataError: one is not what a worker wrote."""
 
     def load(*names: str) -> Any:
         path = job_folder.run(*names)
@@ -218,13 +209,8 @@ def find_analyses(job_folder: shared_files.SharedFolder) -> list[dict[str, list[
 
 @dataclass
 class FitAnalyses(PTransform):
-    """Fits the saved transform from what workers found, into the folder that `FitTransform` makes.
-
-    Records are read again for analysers that need the result of others, or that tf.Transform keeps nothing of. The
-    other fields are as in `FitTransform`.
-
-    Attributes:
-        analyses: as `find_analyses` gives them.
+    """Fits the saved transform from what workers found (`find_analyses`), into the folder that `FitTransform` makes.
+    Records are read again for analysers that need the result of others, or that tf.Transform keeps nothing of.
     """
 
     plan: shared_files.SentPlan

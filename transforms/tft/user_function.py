@@ -23,11 +23,7 @@ FUNCTION = "preprocessing_fn"
 
 
 def load_function(given: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """The function of `FILE.py[:NAME]`.
-
-    Raises:
-        UsageError: there is no such file or function, or the module fails; it shows the module's own line.
-    """
+    """Returns the function of `FILE.py[:NAME]`; UsageError, with the module's own line where that fails."""
     path, _, name = given.partition(".py:")
     path, name = (path + ".py", name) if name else (given, FUNCTION)
     if not is_file(path):

@@ -80,12 +80,8 @@ class FeatureRules:
 
 @dataclass(frozen=True)
 class ClassRules:
-    """Expectations of the label's classes, in each split.
-
-    Attributes:
-        min_share: The least share of each class.
-        max_ratio: The largest ratio of the most frequent class to the least frequent one.
-        min_records: The fewest records of each class.
+    """Expectations of the label's classes, in each split: the least share and the fewest records of each class, and the
+    largest ratio of the most frequent class to the least frequent one.
     """
 
     min_share: float | None = None
@@ -146,10 +142,8 @@ class Rules:
         return self.features.get(name, FeatureRules())
 
     def fitted(self, schema: Schema, splits: tuple[str, ...] | None = None) -> Rules:
-        """Returns the rules for a data set of this schema and these splits, with classes by their numbers.
-
-        Raises:
-            UsageError: a feature, class or split is not there, or holds what a rule can't be of.
+        """Returns the rules for a data set of this schema and these splits, with classes by their numbers; UsageError
+        where a feature, class or split is not there, or holds what a rule can't be of.
         """
         features = {
             name: _fitted(rules, _feature(schema, name, self.source), self.source)
@@ -171,11 +165,8 @@ class Rules:
 
 
 def read_rules(given: Mapping[str, Any] | str | os.PathLike[str], keyword: str = "against") -> Rules:
-    """Returns the rules of a YAML file, or of what such a file would hold. keyword: of the option that names it.
-
-    Raises:
-        UsageError: it can't be read, or a key or a value can't be; it says which and what to write.
-            MissingExtraError: PyYAML is not installed.
+    """Returns the rules of a YAML file, which the option `keyword` names, or of what such a file would hold; UsageError
+    says which key or value can't be and what to write.
     """
     source = "rules"
     if not isinstance(given, Mapping):

@@ -46,11 +46,7 @@ def in_memory(dataset: Scanner) -> dict[str, Array | Ragged | Strings]:
 
 
 def memory_mapped(dataset: Scanner, folder: str | os.PathLike[str]) -> dict[str, Array | Ragged | Strings]:
-    """The columns written to the folder and memory-mapped from it.
-
-    Raises:
-        UsageError: the folder holds columns already.
-    """
+    """Writes the columns to the folder and memory-maps them; UsageError where it holds columns already."""
     if is_remote(input_path(folder)):
         raise UsageError(
             f"{os.fspath(folder)}: columns are given memory-mapped, from files of this machine: name a local folder; "
@@ -76,11 +72,8 @@ def memory_mapped(dataset: Scanner, folder: str | os.PathLike[str]) -> dict[str,
 def parquet_file(
     dataset: Scanner, path: str | os.PathLike[str], compression: str = "zstd", overwrite: bool = False
 ) -> Path | str:
-    """The records written to one Parquet file, which has its name when it is whole. What goes to a store is prepared in
+    """Writes the records to one Parquet file, which has its name when it is whole. What goes to a store is prepared in
     a folder among the temporary files.
-
-    Raises:
-        UsageError: something of that name is there, or there is no such compression.
     """
     place = file_to_write(path, overwrite)
     options = ParquetWriteOptions(compression=compression)

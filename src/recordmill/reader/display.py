@@ -28,12 +28,7 @@ _IMAGES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"RIFF", b"II*\x00", b"M
 
 @dataclass(frozen=True)
 class DatasetDisplay:
-    """Display of a data set.
-
-    Attributes:
-        headline: what it is and how many records it has.
-        schema: what is read, None as long as nobody knows.
-    """
+    """Display of a data set: what it is and how many records it has, and the schema, None as long as nobody knows it."""
 
     headline: str
     schema: Schema | None
@@ -53,13 +48,8 @@ class DatasetDisplay:
 
 
 def headline(catalog: Catalog, records: int | None, subset: int | None, conditions: Sequence[str]) -> str:
-    """Returns the first line of a display.
-
-    Args:
-        catalog: the files.
-        records: of all files.
-        subset: those of them for which the conditions hold; None: not known yet.
-        conditions: in words.
+    """Returns the first line of a display: of `records` in all files, or those of which the conditions, in words, hold
+    (subset; None: not known yet).
     """
     name = catalog.manifest.name if catalog.manifest else _files(len(catalog.files))
     rows = f"{records:,} records" if records is not None else f"{catalog.size_bytes:,} bytes"

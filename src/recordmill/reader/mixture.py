@@ -167,10 +167,8 @@ class Mixture(Trainable):
 
 
 def _common_schema(schemas: Sequence[Schema]) -> Schema:
-    """The features that all of them have, of which one may be missing if it may be in any.
-
-    Raises:
-        UsageError: they differ.
+    """Returns the features that all of them have, of which one may be missing if it may be in any; UsageError: they
+    differ.
     """
     first = schemas[0]
     for other in schemas[1:]:

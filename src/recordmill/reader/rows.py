@@ -51,14 +51,8 @@ def make_record_plan(schema: Schema) -> Plan | None:
 
 
 def parse_record(data: bytes, plan: Plan, schema: Schema, *, whole: bool) -> dict[str, Any] | None:
-    """Returns the record as `Dataset` gives it, or None if the decoder has to look at it.
-
-    Args:
-        data: the payload.
-        plan: of the features that are read.
-        schema: the features.
-        whole: the schema is all that the records hold, so another feature has to be looked at; otherwise others are
-            skipped unread.
+    """Returns the record as `Dataset` gives it, or None if the decoder has to look at it. whole: the schema is all that
+    the records hold, so another feature has to be looked at; otherwise others are skipped unread.
     """
     if len(data) > _MOST_BYTES:
         return None
@@ -137,15 +131,7 @@ def _raw(feature: Feature) -> Callable[[Sequence[Any]], Any]:
 
 
 def read_row(file: FileAccess, record: int, decoding: Decoding, plan: Plan | None, *, whole: bool) -> dict[str, Any]:
-    """Reads one record of a file.
-
-    Args:
-        plan: the quick way, where there is one.
-        whole: the schema is all that the records hold.
-
-    Raises:
-        DataError: it is damaged, or does not fit the schema.
-    """
+    """Reads one record of a file, by the plan where there is one; whole: the schema is all that the records hold."""
     frame = file.frame(record)
     if plan is not None:
         values = parse_record(frame.payload(0).tobytes(), plan, decoding.stored, whole=whole)

@@ -53,11 +53,7 @@ if TYPE_CHECKING:
 
 
 def confirm_batches(load: Load, guess: SchemaGuess, decoding: Decoding) -> list[pa.RecordBatch]:
-    """The records of a load as `decoding` makes columns of them.
-
-    Raises:
-        Unconfirmed: a record is not what was guessed. DataError: one is damaged, or can't be converted.
-    """
+    """Returns the records of a load as `decoding` makes columns of them; Unconfirmed where one is not what was guessed."""
     batches = (selected(batch, decoding.stored) for batch in confirm_load(load, guess))
     return [decoding.converted(batch, load.file.path, "record {}".format) for batch in batches]
 

@@ -22,10 +22,8 @@ from recordmill.shards.pieces import PIECE_BYTES, Piece
 def range_loads(
     files: Sequence[FileAccess], ends: Int64s, start: int, stop: int, piece_bytes: int, piece_records: int | None
 ) -> Iterator[Load]:
-    """The pieces of work that give records [start, stop).
-
-    Args:
-        ends: int64 [files], the number of records up to and with each file.
+    """Yields the pieces of work that give records [start, stop). ends: int64 [files], the records up to and with each
+    file.
     """
     for number in range(int(np.searchsorted(ends, start, "right")), len(files)):
         begin = int(ends[number - 1]) if number else 0
@@ -56,10 +54,8 @@ def head_loads(files: Sequence[FileAccess], records: int) -> Iterator[Load]:
 
 
 def record_numbers(records: Sequence[int] | npt.NDArray[Any], total: int) -> Int64s:
-    """The numbers in [0, total) that are meant; negative ones count from the end.
-
-    Raises:
-        TypeError: these are no numbers. IndexError: there are not so many records.
+    """Returns the numbers in [0, total) that are meant, negative ones from the end; TypeError for no numbers,
+    IndexError beyond.
     """
     wanted = np.asarray(records)
     if wanted.dtype == np.bool_ and wanted.ndim == 1 and wanted.size:

@@ -123,11 +123,7 @@ class Trainable:
 
 
 def _extra(method: str, package: str, module: str) -> Any:
-    """A module of `reader` that needs this package.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+    """Imports a module of `reader` that needs this package; MissingExtraError where that is not installed."""
     try:
         import_module(package)
         return import_module(f"recordmill.reader.{module}")

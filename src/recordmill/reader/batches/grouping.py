@@ -52,13 +52,7 @@ def quantiles(columns: Iterable[pa.Array], buckets: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Buckets:
-    """Buckets of one feature.
-
-    Attributes:
-        name: the feature.
-        at: its column.
-        how: the collation, with its boundaries.
-    """
+    """Buckets of one feature: its name, its column, and the collation with its boundaries."""
 
     name: str
     at: int
@@ -130,10 +124,7 @@ class Packs:
 
     def fit(self, batch: pa.RecordBatch, final: bool) -> tuple[Int64s, Int64s]:
         """Returns ([n] the row of each record that has a place, counted over all steps; [steps] the records up to and
-        with each step).
-
-        Args:
-            final: the last step is one, too, if it has records.
+        with each step). final: the last step is one, too, if it has records.
         """
         lengths = np.stack([lengths_of(batch.column(at)) for at in self.columns])
         # An empty list takes a place as well, so that a step has an end.

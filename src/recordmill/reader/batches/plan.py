@@ -75,11 +75,7 @@ class StepPlan:
 
     @property
     def remaining(self) -> int | None:
-        """Returns how many steps are left; None without end.
-
-        Raises:
-            TypeError: they are packed.
-        """
+        """Returns how many steps are left; None without end. TypeError: they are packed."""
         if self.packs is not None:
             raise TypeError("how many packed batches there are is known when they are packed: they have no number")
         left = self.schedule.remaining
@@ -121,10 +117,8 @@ class StepPlan:
         return replace(self, schedule=self.schedule.after(ahead), every=takers)
 
     def at(self, state: Mapping[str, Any]) -> StepPlan:
-        """Returns the plan from a state on.
-
-        Raises:
-            UsageError: it is a state of something else, or in the middle of steps that were gathered otherwise.
+        """Returns the plan from a state on; UsageError where it is one of something else, or in the middle of steps
+        that were gathered otherwise.
         """
         schedule = self.schedule.at(state)
         group = state.get(_GROUP)
@@ -217,11 +211,7 @@ def _packed_chunk(
 
 
 def plan_steps(dataset: Fetchable, batch_size: int, order: Order, collations: Mapping[str, Collation]) -> StepPlan:
-    """The steps of this host, without end, from where `order` says; `StepPlan.iteration` ends them.
-
-    Raises:
-        UsageError: an option does not fit, with another or with the data, or a state is one of something else.
-    """
+    """Returns the steps of this host, without end, from where `order` says; `StepPlan.iteration` ends them."""
     names = dataset.schema.names
     packed = {name: how for name, how in collations.items() if isinstance(how, Packed)}
     bucketed = [Buckets(name, names.index(name), how) for name, how in collations.items() if isinstance(how, Bucketed)]
@@ -271,14 +261,7 @@ def _check_group(group: Any, wanted: Mapping[str, Any], at: Schedule) -> None:
 
 
 def make_schedule(dataset: Fetchable, batch_size: int, order: Order, *, whole_steps: bool = False) -> Schedule:
-    """The steps of this host, without end.
-
-    Args:
-        whole_steps: a host reads the records of all.
-
-    Raises:
-        UsageError: an option does not fit the data.
-    """
+    """Returns the steps of this host, without end; whole_steps: a host reads the records of all."""
     hosts, host = order.hosts
     Steps(0, batch_size, "drop", hosts, host)  # refused before a file is counted
     if order.mode == "global" and (streamed := [file.file for file in dataset.files if not file.seekable]):

@@ -23,10 +23,8 @@ def has_boxes(names: Sequence[str]) -> bool:
 
 
 def check_boxes(names: Sequence[str], images: Mapping[str, Images]) -> None:
-    """Checks that the boxes among features of these names can be moved with the images that are cropped or flipped.
-
-    Raises:
-        UsageError: They can't.
+    """Raises UsageError where the boxes among features of these names can't be moved with the images that are cropped
+    or flipped.
     """
     changed = [name for name, one in images.items() if one.crop or one.flip]
     if not changed or not has_boxes(names):

@@ -32,11 +32,8 @@ _SNIFFED = 16  # records looked at to tell which features are images
 
 
 def images_by_feature(dataset: Fetchable, wanted: ImageTarget | None) -> dict[str, Images]:
-    """Returns the images that are wanted by feature. Where no name is given, these are the bytes features that are
-    images in the first records.
-
-    Raises:
-        UsageError: there is none, or a named feature is none that is read.
+    """Returns the images that are wanted by feature; UsageError where there is none. Where no name is given, these are
+    the bytes features that are images in the first records.
     """
     if wanted is None:
         return {}
@@ -149,11 +146,8 @@ class ImageDecoder:
 
 @dataclass(frozen=True)
 class _Work:
-    """One image column.
-
-    Attributes:
-        default: of rows that are not valid.
-        kept: [rows, 5] the part of each image that is kept, as `move_boxes` takes it.
+    """One image column. default: of rows that are not valid; kept: [rows, 5] the part of each image that is kept, as
+    `move_boxes` takes it.
     """
 
     name: str
@@ -216,9 +210,6 @@ def _box_and_shrink(image: Encoded, wanted: Images, key: int, number: int) -> tu
 def decode_part(data: Pixels, wanted: Images) -> Pixels:
     """Decodes one encoded image [bytes] as uint8 [height, width, channels], as much of it as is kept, which is no
     random part.
-
-    Raises:
-        BadImage: it can't be decoded.
     """
     image = Encoded(data, wanted)
     box, by = _box_and_shrink(image, wanted, 0, 0)
@@ -227,11 +218,7 @@ def decode_part(data: Pixels, wanted: Images) -> Pixels:
 
 
 def decode_image(data: Pixels, wanted: Images) -> Array:
-    """Decodes one encoded image [bytes] as what is wanted of it, which is no random crop.
-
-    Raises:
-        BadImage: it can't be decoded.
-    """
+    """Decodes one encoded image [bytes] as what is wanted of it, which is no random crop."""
     out: Array = np.empty(wanted.shape, wanted.numpy_dtype)
     _decode_into(Encoded(data, wanted), wanted, 0, 0, Budget(1), out)
     return out

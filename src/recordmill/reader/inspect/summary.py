@@ -197,11 +197,7 @@ class FeatureStats:
 
     @classmethod
     def of(cls, column: pa.Array, feature: Feature, first: FeatureLocation = ("", 0)) -> FeatureStats:
-        """The statistics of one batch's column.
-
-        Args:
-            first: the place of its first row.
-        """
+        """Returns the statistics of one batch's column; first: the place of its first row."""
         lengths = _range(pc.list_value_length(column)) if feature.ragged_rank else None
         values = column
         while pa.types.is_nested(values.type):
@@ -337,15 +333,9 @@ class Summary:
 
 
 def summarise(dataset: Dataset, *, lenient: bool = False, progress: Callable[[int], None] | None = None) -> Summary:
-    """Looks at every record, or, if the data set was opened with a sample, at these.
-
-    Features whose kinds differ are left out of the schema and reported, so that one can see the others.
-
-    Args:
-        lenient: count damaged records and go on; all records are looked at then.
-
-    Raises:
-        DataError: a record is damaged, unless lenient; it names file, record and offset.
+    """Looks at every record, or, if the data set was opened with a sample, at these. Features whose kinds differ are
+    left out of the schema and reported, so that one can see the others. lenient: count damaged records and go on; all
+    records are looked at then.
     """
     catalog, sample, schema, conflicts = dataset.catalog, dataset.infer_from, *_schema(dataset)
     splits: dict[str, dict[str, int]] = {split: {"records": 0, "shards": 0, "bytes": 0} for split in catalog.splits}

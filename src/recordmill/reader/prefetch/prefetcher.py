@@ -144,11 +144,9 @@ class Streams:
         self._asked: set[tuple[int, int]] = set()  # those of the last call
 
     def hold(self, numbers: Int64s, passes: Int64s) -> StreamedBlocks:
-        """Blocks with all records of these numbers that lie in streamed files.
-
-        Args:
-            passes: which pass over all records each number is of: the end of one and the begin of the next are read
-                by two streams, and not held with all between.
+        """Returns blocks with all records of these numbers that lie in streamed files. passes: which pass over all
+        records each number is of: the end of one and the begin of the next are read by two streams, and not held with
+        all between.
         """
         held: dict[int, dict[int, FrameBlock]] = {}
         asked = set()
@@ -207,12 +205,8 @@ class _Stream:
 
 @dataclass(frozen=True)
 class ReadRecords:
-    """Records that were read.
-
-    Attributes:
-        batch: the records that could be read.
-        good_rows: [their rows] which of the numbers they are.
-        bad: (row, reason) of the others.
+    """Records that were read: the batch of those that could be, which of the numbers they are, and (row, reason) of the
+    others.
     """
 
     batch: pa.RecordBatch
@@ -223,10 +217,8 @@ class ReadRecords:
 def decode_or_skip(
     files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, streamed: StreamedBlocks, decoding: Decoding
 ) -> ReadRecords:  # fmt: skip
-    """Decodes the records of these numbers, in their order, and names those that can't be.
-
-    Raises:
-        DataError: a file is no longer what it was, or nothing of it can be read.
+    """Decodes the records of these numbers, in their order, and names those that can't be; DataError where a file is no
+    longer what it was.
     """
     rows, bad = np.arange(len(numbers), dtype=np.int64), []
     try:
@@ -324,10 +316,8 @@ class Fetcher:
     skip_below: int = 0
 
     def fetch(self, finish: Callable[[StepRows], _Result]) -> Iterator[_Result]:
-        """Yields finish(rows) of all groups of steps, in order; it runs in the threads.
-
-        Raises:
-            DataError: a record is damaged, or does not fit the schema; it names file, record and offset.
+        """Yields finish(rows) of all groups of steps, in order; it runs in the threads. DataError names file, record
+        and offset.
         """
         row_bytes = self._row_bytes()
         weight = row_bytes * self.schedule.steps.batch_size
@@ -413,10 +403,8 @@ class Fetcher:
 
 
 def step_records(dataset: Fetchable, numbers: Int64s, schema: Schema) -> StepRows:
-    """The records of these numbers, negative ones from the end, in this order, as one step.
-
-    Raises:
-        IndexError: there is no such record. DataError: a record is damaged, or does not fit the schema.
+    """Returns the records of these numbers, negative ones from the end, in this order, as one step; IndexError: there
+    is no such record.
     """
     total = len(dataset)
     if len(outside := numbers[(numbers < -total) | (numbers >= total)]):
@@ -429,13 +417,8 @@ def step_records(dataset: Fetchable, numbers: Int64s, schema: Schema) -> StepRow
 
 
 def decode_records(dataset: Fetchable, numbers: Int64s, streamed: StreamedBlocks, stored: Decoding) -> pa.RecordBatch:
-    """The columns of the records with these numbers among all, in this order.
-
-    Args:
-        stored: as the records name them.
-
-    Raises:
-        DataError: a record is damaged, or does not fit the schema; it names file, record and offset.
+    """Returns the columns of the records with these numbers among all, in this order, named as in the records.
+    DataError names file, record and offset.
     """
     files, ends = dataset.files, dataset.ends
     try:
@@ -450,10 +433,8 @@ def decode_records(dataset: Fetchable, numbers: Int64s, streamed: StreamedBlocks
 def raise_bad_record(
     files: list[FileAccess], ends: Int64s, numbers: Int64s, streamed: StreamedBlocks, stored: Decoding
 ) -> None:
-    """Reads again what could not be read together, record by record, for the error that names the place.
-
-    Raises:
-        DataError: of the first record in the files that is damaged or does not fit.
+    """Reads again what could not be read together, record by record, and raises the DataError of the first one that is
+    bad.
     """
     for number in np.unique(numbers).tolist():
         at = int(np.searchsorted(ends, number, "right"))

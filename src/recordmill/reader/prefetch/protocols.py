@@ -129,12 +129,7 @@ class Fetchable(Protocol):
 
 @dataclass(frozen=True)
 class Mixed:
-    """Parts of a mixture.
-
-    Attributes:
-        datasets: whose files follow each other.
-        records: of an epoch of all of them.
-    """
+    """Parts of a mixture: data sets whose files follow each other, and the records of an epoch of all of them."""
 
     datasets: tuple[Fetchable, ...]
     proportions: Proportions

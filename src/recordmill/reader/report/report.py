@@ -64,11 +64,8 @@ class Report:
 
 
 def make_report(dataset: Dataset, progress: Callable[[int], None] | None = None) -> Report:
-    """The page. Statistics are those of the build; where there are none, all records are read for them. Sample records,
-    images and sizes are of at most 1,000 records, the same ones for the same data set.
-
-    Raises:
-        DataError: a record is damaged.
+    """Returns the page. Statistics are those of the build; where there are none, all records are read for them. Sample
+    records, images and sizes are of at most 1,000 records, the same ones for the same data set.
     """
     statistics = stored_statistics(dataset)
     if statistics is None:

@@ -47,12 +47,7 @@ def decoded_schema(schema: Schema, images: Mapping[str, Images], defaults: Mappi
 
 @dataclass(frozen=True)
 class BlockColumn:
-    """A feature as it goes over.
-
-    Attributes:
-        at: its number.
-        binned: it is a list per packed row.
-    """
+    """A feature as it goes over, and its number; binned: it is a list per packed row."""
 
     at: int
     feature: Feature
@@ -105,11 +100,8 @@ def block_columns(schema: Schema, collations: Mapping[str, Collation]) -> list[B
 
 
 def step_blocks(chunk: StepChunk, columns: list[BlockColumn]) -> list[Arrays]:
-    """The flat arrays of each feature. Steps of a block have equally many rows, so a shorter last one is a block of its
-    own.
-
-    Raises:
-        DataError: a list that should be dense is not, or a number is no class.
+    """Returns the flat arrays of each feature. Steps of a block have equally many rows, so a shorter last one is a
+    block of its own.
     """
     return [_block(part, columns) for part in _of_one_size(chunk)]
 

@@ -342,11 +342,7 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
 
 
 class _Reading(Iterator[Any]):
-    """The batches of a run, which is told of each of them.
-
-    Args:
-        skip: bad records are.
-    """
+    """The batches of a run, which is told of each of them. skip: bad records are."""
 
     def __init__(self, run: WorkerPosition, batches: Generator[tuple[Any, BatchPlace], None, None], skip: bool) -> None:
         self._run, self._batches, self._skip = run, batches, skip

@@ -114,13 +114,8 @@ class DecodeImages:
 def stored_pixels(
     data: Pixels, header: ImageHeader, channels: int, shrink: int = 1, resize: tuple[int, int] | None = None
 ) -> Pixels:
-    """Returns the image whose container is whole as uint8 [height, width, channels].
-
-    shrink: 1, or for a JPEG 2, 4 or 8: decode it by so much smaller (rounded up). resize: to (width, height), with
-    antialiasing.
-
-    Raises:
-        BadImage: it can't be decoded.
+    """Returns the image whose container is whole as uint8 [height, width, channels], or raises BadImage. shrink: 1, or
+    for a JPEG 2, 4 or 8: decode it by so much smaller (rounded up). resize: to (width, height), with antialiasing.
     """
     from PIL import Image
 
@@ -141,9 +136,7 @@ def stored_pixels(
 
 def stored_values(data: Pixels, header: ImageHeader) -> npt.NDArray[np.int32]:
     """Returns the numbers of a mask whose container is whole, [height, width, 1]: palette indices, or the gray values.
-
-    Raises:
-        BadImage: it can't be decoded, or has colours.
+    BadImage: it can't be decoded, or has colours.
     """
     try:
         with open_image(data.data, header.format) as opened:

@@ -178,11 +178,7 @@ def _unstring(array: pa.Array) -> tuple[Array, Int64s]:
 
 
 def gather_columns(batches: Iterable[pa.RecordBatch], schema: Schema, rows: int) -> dict[str, Array | Ragged | Strings]:
-    """Returns the columns of all batches, which have that many rows together.
-
-    Raises:
-        ValueError: They have another number of rows.
-    """
+    """Returns the columns of all batches, which have that many rows together; ValueError where they have not."""
     columns = {feature.name: _Column(feature, rows) for feature in schema}
     at = 0
     for batch in batches:

@@ -47,14 +47,8 @@ class Frames:
 
 
 def frame(data: Bytes, offsets: Int64s) -> Frames:
-    """Frames payloads contiguously, in order: record i is data[offsets[i] : offsets[i + 1]].
-
-    Args:
-        data: uint8 [bytes], C-contiguous.
-        offsets: int64 [n + 1], ascending, within data.
-
-    Raises:
-        ValueError: the offsets are not that.
+    """Frames payloads contiguously, in order: record i is data[offsets[i] : offsets[i + 1]]; ValueError unless the
+    offsets ascend within data.
     """
     offsets = np.ascontiguousarray(offsets, np.int64)
     if len(offsets) == 0 or offsets[0] < 0 or offsets[-1] > len(data) or bool((offsets[1:] < offsets[:-1]).any()):
@@ -270,10 +264,8 @@ def hop(
 
 
 def frame_end(path: str, start: int) -> int:
-    """Returns where the frame ends that `hop` has found to begin there.
-
-    Raises:
-        DataError: the file has become shorter, or another one, since.
+    """Returns where the frame ends that `hop` has found to begin there; DataError where the file has become another one
+    since.
     """
     header = np.empty(1, np.int64)
     read_ranges(path, [(start, header.view(np.uint8))])
