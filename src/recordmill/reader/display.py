@@ -28,7 +28,7 @@ _IMAGES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"RIFF", b"II*\x00", b"M
 
 @dataclass(frozen=True)
 class DatasetDisplay:
-    """Display of a data set: what it is and how many records it has, and the schema, None as long as nobody knows it."""
+    """Display of a data set: what it is and how many records it has, and the schema, None while it is unknown."""
 
     headline: str
     schema: Schema | None

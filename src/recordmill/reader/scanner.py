@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 def confirm_batches(load: Load, guess: SchemaGuess, decoding: Decoding) -> list[pa.RecordBatch]:
-    """Returns the records of a load as `decoding` makes columns of them; Unconfirmed where one is not what was guessed."""
+    """Returns the records of a load as `decoding` makes columns of them; Unconfirmed: one is not what was guessed."""
     batches = (selected(batch, decoding.stored) for batch in confirm_load(load, guess))
     return [decoding.converted(batch, load.file.path, "record {}".format) for batch in batches]
 
@@ -317,9 +317,8 @@ class Scanner:
     def head(self, records: int = 5) -> pa.Table:
         """The first records as a pyarrow.Table."""
         records = min(whole_number_of(records, "records", 0), MOST_ROWS)
-        if not self.view.filters:
-            return self._table(first_rows(records, head_loads(self.files, records), self.decode, self.threads))
-        return self._table(first_rows(records, head_loads(self.files, 2**62), self.decode, self.threads))
+        loads = head_loads(self.files, 2**62 if self.view.filters else records)
+        return self._table(first_rows(records, loads, self.decode, self.threads))
 
     def loads(
         self,

@@ -12,7 +12,7 @@ all rows of a step are packed together, and each host keeps its own: it reads th
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -66,15 +66,7 @@ class Buckets:
         whole = self._order(self._bucket(lengths), rows, schedule)
         cut = [whole[rows.edges[step] : rows.edges[step + 1]] for step in steps.tolist()]
         longest = np.array([int(lengths[step].max(initial=0)) for step in cut], np.int64)
-        order = np.concatenate(cut)
-        moved = replace(
-            rows,
-            edges=np.cumsum([0, *map(len, cut)]),
-            batch=rows.batch.take(pa.array(order)),
-            numbers=rows.numbers[order],
-            mask=None if rows.mask is None else rows.mask[order],
-        )
-        return moved, self._padded(longest)
+        return rows.chosen(np.concatenate(cut), np.cumsum([0, *map(len, cut)])), self._padded(longest)
 
     def _bucket(self, lengths: Int64s) -> Int64s:
         assert self.how.boundaries is not None

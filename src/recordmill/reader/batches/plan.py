@@ -53,6 +53,11 @@ class StepChunk:
     cut: Mapping[str, int] = field(default_factory=dict)
     images: Mapping[str, Array] = field(default_factory=dict)
 
+    def chosen(self, rows: slice | Int64s, edges: Int64s) -> StepChunk:
+        """Returns some of the rows, as the steps that begin at these edges, without what says more of its steps."""
+        images = {name: array[rows] for name, array in self.images.items()}
+        return StepChunk(self.rows.chosen(rows, edges), images=images)
+
 
 @dataclass(frozen=True)
 class StepPlan:
@@ -205,9 +210,9 @@ def _packed_chunk(
 ) -> StepChunk:
     """Returns these steps of those that the records were packed into."""
     order, bins = packs.own_records(place, steps)
-    batch, cut = packs.cut(rows.batch.take(pa.array(order)))
-    edges = np.arange(len(steps) + 1) * packs.own
-    return StepChunk(replace(rows, batch=batch, numbers=rows.numbers[order], edges=edges), None, bins, ends, cut)
+    own = rows.chosen(order, np.arange(len(steps) + 1) * packs.own)
+    batch, cut = packs.cut(own.batch)
+    return StepChunk(replace(own, batch=batch), None, bins, ends, cut)
 
 
 def plan_steps(dataset: Fetchable, batch_size: int, order: Order, collations: Mapping[str, Collation]) -> StepPlan:

@@ -21,7 +21,7 @@ from recordmill.reader.prefetch.prefetcher import StepRows
 from recordmill.reader.prefetch.protocols import Fetchable
 from recordmill.reader.sampling.sampler import key_of
 from recordmill.records.columns.convert import Faults, build_steps
-from recordmill.records.columns.decode_images import MAX_DECODED_PIXELS, Pixels, looks_like_image
+from recordmill.records.columns.decode_images import MAX_DECODED_PIXELS, Pixels, each_image, looks_like_image
 from recordmill.records.columns.numpy_arrays import take_apart
 from recordmill.records.columns.ragged import Array
 from recordmill.records.images.check import check_each
@@ -262,19 +262,15 @@ class ResizedImages:
                 f"decode_images: {feature.name!r} is {why} which only batches, to_tf and to_torch do: open it with "
                 f"{'a central crop' if is_random and not self.has_boxes else 'no crop'}, or without this feature"
             )
-        out = self.output(feature)
-        parts = take_apart(column, replace(feature, required=True))
-        present = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
-        splits = parts.splits[0]
-        pixels = np.empty((int(present.sum()), *self.wanted.shape), self.wanted.numpy_dtype)
-        faults, good = [], np.ones(len(column), np.bool_)
-        done = 0
-        for row in np.flatnonzero(present).tolist():
+        pixels = np.empty((len(column) - column.null_count, *self.wanted.shape), self.wanted.numpy_dtype)
+        present, faults, done = [], [], 0
+        for row, data in each_image(column, feature):
             try:
-                pixels[done] = decode_image(parts.values[splits[row] : splits[row + 1]], self.wanted)
-                done += 1
+                if data is not None:
+                    pixels[done] = decode_image(data, self.wanted)
+                    done += 1
+                present.append(data is not None)
             except BadImage as error:
                 faults.append((row, error.message))
-                good[row] = False
-        counts = np.zeros(int(good.sum()), np.int64)
-        return build_steps(pa.array(self.wanted.given(pixels[:done]).reshape(-1)), counts, present[good], out), faults
+        flat, counts = pa.array(self.wanted.given(pixels[:done]).reshape(-1)), np.zeros(len(present), np.int64)
+        return build_steps(flat, counts, np.array(present, np.bool_), self.output(feature)), faults

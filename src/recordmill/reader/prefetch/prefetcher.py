@@ -284,6 +284,16 @@ class StepRows:
     positions: Int64s | None = None
     bad: tuple[tuple[int, str], ...] = ()
 
+    def chosen(self, rows: slice | Int64s, edges: Int64s) -> StepRows:
+        """Returns some of the rows, as the steps that begin at these edges."""
+        if isinstance(rows, slice):
+            batch = self.batch.slice(rows.start, rows.stop - rows.start)
+        else:
+            batch = self.batch.take(pa.array(rows))
+        mask = None if self.mask is None else self.mask[rows]
+        positions = None if self.positions is None else self.positions[rows]
+        return replace(self, batch=batch, edges=edges, numbers=self.numbers[rows], mask=mask, positions=positions)
+
 
 @dataclass(frozen=True)
 class _Work:

@@ -19,6 +19,7 @@ import pyarrow as pa
 from recordmill.base.buffers import Int64s
 from recordmill.base.siphash import U64
 from recordmill.base.threads import thread_map
+from recordmill.checks.repeats import near_pairs
 from recordmill.reader.images.columns import decode_part
 from recordmill.reader.images.decode import Encoded
 from recordmill.reader.options.images import Images
@@ -37,7 +38,6 @@ _SIDE = 96  # pixels
 THUMBNAILS = 240  # of all features together
 _OF_A_CLASS = 8
 _QUALITY = 70
-_ROWS = 64  # hashes that are compared with all others at once
 
 
 @dataclass(frozen=True)
@@ -137,14 +137,8 @@ def make_thumbnail(encoded: bytes, record: int = 0, label: str = "") -> Thumbnai
 
 def _twins(images: Sequence[Thumbnail]) -> Iterator[tuple[int, int]]:
     """Yields (record, other record) of images that look alike, each pair once."""
-    if not images:
-        return
-    hashes, greys = np.stack([one.hash for one in images]), np.stack([one.grey for one in images])
-    for first in range(0, len(images), _ROWS):
-        near = similarity.distances(hashes[first : first + _ROWS, None], hashes[None]) <= similarity.NEAR_BITS
-        ones, others = np.nonzero(near)
-        ones += first
-        ones, others = ones[ones < others], others[ones < others]
+    hashes, greys = np.array([one.hash for one in images]), np.array([one.grey for one in images])
+    for ones, others in near_pairs(hashes):
         alike = similarity.correlations(greys[ones], greys[others]) >= similarity.NEAR_CORRELATION
         for one, other in zip(ones[alike].tolist(), others[alike].tolist(), strict=True):
             yield images[one].record, images[other].record

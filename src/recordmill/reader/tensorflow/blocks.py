@@ -113,10 +113,8 @@ def _of_one_size(chunk: StepChunk) -> list[StepChunk]:
         return [chunk]
     cut = int(edges[-2])
     lengths = (None, None) if chunk.lengths is None else (chunk.lengths[:-1], chunk.lengths[-1:])
-    first = replace(chunk.rows, batch=chunk.rows.batch.slice(0, cut), edges=edges[:-1])
-    last = replace(chunk.rows, batch=chunk.rows.batch.slice(cut), edges=edges[-2:] - cut)
-    images = [{name: array[part] for name, array in chunk.images.items()} for part in (slice(cut), slice(cut, None))]
-    return [StepChunk(first, lengths[0], images=images[0]), StepChunk(last, lengths[1], images=images[1])]
+    first, last = chunk.chosen(slice(0, cut), edges[:-1]), chunk.chosen(slice(cut, int(edges[-1])), edges[-2:] - cut)
+    return [replace(part, lengths=own) for part, own in zip((first, last), lengths, strict=True)]
 
 
 def _block(chunk: StepChunk, columns: list[BlockColumn]) -> Arrays:

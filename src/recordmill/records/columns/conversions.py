@@ -85,7 +85,7 @@ Specs = Sequence[str] | str | None
 
 
 def listed_names(specs: Specs | Mapping[str, str] | Mapping[str, str | Sequence[int]], keyword: str) -> Sequence[str]:
-    """Returns one text for each feature; a mapping says the same as `FEATURE=...`. UsageError: one of them is no text."""
+    """Returns one text for each feature; a mapping says the same as `FEATURE=...`. UsageError: one is no text."""
     if isinstance(specs, str):
         return [specs]
     if isinstance(specs, Mapping):

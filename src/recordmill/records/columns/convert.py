@@ -61,7 +61,7 @@ class Converted:
 
 
 def output_schema(steps: Sequence[ConversionStep], schema: Schema) -> Schema:
-    """Returns the schema after these steps; UsageError where a feature is not there, or is nothing that the step takes."""
+    """Returns the schema after these steps; UsageError: a feature is not there, or the step does not take it."""
     for step in steps:
         if step.feature not in schema:
             raise UsageError(f"no feature {step.feature!r} to convert; {there_are(step.feature, schema.names)}")
