@@ -20,7 +20,7 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from recordmill.base.option_names import option
 from recordmill.base.sizes import percent
-from recordmill.checks.rules import QUANTILE_BUCKETS, Rules, Threshold, Thresholds
+from recordmill.checks.rules import Rules, Threshold, Thresholds
 from recordmill.checks.violations import Violation, value_name
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.splits import TRAIN
@@ -291,7 +291,7 @@ def _compare(
         elif one.type == "BYTES":
             yield from pair.sizes(distance or limits.jensen_shannon)
         else:
-            yield from pair.numbers(distance or limits.jensen_shannon, rules.histogram)
+            yield from pair.numbers(distance or limits.jensen_shannon)
 
 
 class _Pair:
@@ -365,18 +365,17 @@ class _Pair:
             )
             yield self.violation(what, share, most)
 
-    def numbers(self, limit: Threshold | None, kind: str | None) -> Iterator[Violation]:
-        """Compares the distributions of numbers by histograms of this kind (`Rules.histogram`)."""
+    def numbers(self, limit: Threshold | None) -> Iterator[Violation]:
+        """Compares the distributions of numbers."""
         means = [each.mean for each in (self.one, self.other)]
         more = "" if None in means else f" (mean {means[0]:.5g}, there {means[1]:.5g})"
-        if kind is None and self.are_listed:
+        if self.are_listed:
             divergence, groups = grouped_divergence(self.one.top_values, self.other.top_values, _GROUPS)
             yield from self._divergence(limit, "values", divergence, groups, more)
             return
         are_fine = all((each.quantile_error or 0) <= _FINE for each in (self.one, self.other))
-        of_quantiles = are_fine if kind is None else kind == QUANTILE_BUCKETS
-        one, other = (_histogram(each, of_quantiles) for each in (self.one, self.other))
-        if kind is None and of_quantiles:
+        one, other = (_histogram(each, are_fine) for each in (self.one, self.other))
+        if are_fine:
             one, other = one.bounded(), other.bounded()
         yield from self._histograms(limit, "values", one, other, more)
 

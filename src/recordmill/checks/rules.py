@@ -18,7 +18,6 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.storage.yaml_file import check_nesting, read_yaml
 
 Bounds = tuple[float | None, float | None]  # least and most; None: any
-QUANTILE_BUCKETS, EQUAL_BUCKETS = "quantiles", "standard"  # of the histograms that are compared
 _OF_NUMBERS = ("min", "max", "mean", "zeros", "nan")
 _TRUTH_VALUES = {"true": "1", "false": "0", "1": "1", "0": "0"}
 
@@ -122,7 +121,6 @@ class Rules:
         splits: Split to the bounds of its share of all records.
         drift: Thresholds against another data set.
         skew: Thresholds against the split `train`.
-        histogram: QUANTILE_BUCKETS or EQUAL_BUCKETS; None: which fits.
         source: What messages call them.
     """
 
@@ -134,7 +132,6 @@ class Rules:
     skew: Thresholds | None = None
     leakage: Repeats = field(default_factory=Repeats)
     duplicates: Repeats = field(default_factory=Repeats)
-    histogram: str | None = None
     source: str = "rules"
 
     def of(self, name: str) -> FeatureRules:
@@ -328,12 +325,6 @@ def _values(given: Any) -> tuple[str, ...]:
     return tuple(map(_value, given))
 
 
-def _choice(value: Any) -> str:
-    if value not in (QUANTILE_BUCKETS, EQUAL_BUCKETS):
-        raise ValueError(f"{_shown(value)} is none of {QUANTILE_BUCKETS}, {EQUAL_BUCKETS}")
-    return str(value)
-
-
 _FEATURE: Mapping[str, _Check] = {
     "present": _share, "min": _finite, "max": _finite, "mean": _pair(_finite), "zeros": _share, "nan": _share,
     "distinct": _pair(_positive), "values": _values, "other_values": _share,
@@ -375,5 +366,4 @@ _RULES: Mapping[str, _Check] = {
     "skew": _limits,
     "leakage": _repeats,
     "duplicates": _repeats,
-    "histogram": _choice,
 }

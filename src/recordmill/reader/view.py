@@ -75,8 +75,7 @@ class View:
         """Returns how these features of the records become what is shown. `images` has their names in the records."""
         steps = [step for step in self.steps if step.feature in stored]
         if images:
-            from recordmill.reader.images.boxes import has_boxes
-            from recordmill.reader.images.columns import ResizedImages
+            from recordmill.reader.images.columns import ResizedImages, has_boxes
 
             boxes = has_boxes(stored.names)
             steps += [ResizedImages(name, images[name], boxes) for name in images if name in stored]

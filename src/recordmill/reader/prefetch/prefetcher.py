@@ -296,12 +296,6 @@ class StepRows:
 
 
 @dataclass(frozen=True)
-class _Work:
-    step_range: StepRange
-    streamed: StreamedBlocks
-
-
-@dataclass(frozen=True)
 class Fetcher:
     """Fetcher of the records of a schedule's steps.
 
@@ -334,10 +328,10 @@ class Fetcher:
         files, records = self.dataset.files, sum(self.dataset.file_records)
         is_large = sum(file.framed_bytes for file in files) + records * INDEX_DTYPE.itemsize > self.memory_bytes
         return thread_map(
-            lambda work: finish(self._rows(work, is_large)),
+            lambda work: finish(self._rows(*work, is_large)),
             self._work(row_bytes),
             self.dataset.threads,
-            weight=lambda work: weight * work.step_range.steps,
+            weight=lambda work: weight * work[0].steps,
             room=self.memory_bytes,
         )
 
@@ -363,7 +357,7 @@ class Fetcher:
         most = goal // step_bytes if dear else min(goal // step_bytes, _RANGE_STEPS)
         return self.schedule.step_ranges(max(most, 1), by_windows=dear, every=self.every)
 
-    def _work(self, row_bytes: int) -> Iterator[_Work]:
+    def _work(self, row_bytes: int) -> Iterator[tuple[StepRange, StreamedBlocks]]:
         streams = Streams(self.dataset.files, self.dataset.ends)
         only_seekable = all(file.seekable for file in self.dataset.files)
         for step_range in self._step_ranges(row_bytes):
@@ -371,45 +365,36 @@ class Fetcher:
                 streamed: StreamedBlocks = {}
                 if not only_seekable:
                     streamed = streams.hold(self._numbers(step_range), self.schedule.passes(step_range))
-            yield _Work(step_range, streamed)
+            yield step_range, streamed
 
     def _numbers(self, step_range: StepRange) -> Int64s:
         """Returns [rows] the numbers among all records."""
         numbers = self.schedule.numbers(step_range)
         return numbers if self.dataset.matching is None else self.dataset.matching.at(numbers)
 
-    def _rows(self, work: _Work, is_large: bool) -> StepRows:
+    def _rows(self, step_range: StepRange, streamed: StreamedBlocks, is_large: bool) -> StepRows:
         try:
-            return (self._rows_or_skip if self.skip_bad else self._all_rows)(work, self._numbers(work.step_range))
+            if self.skip_bad:
+                return self._rows_or_skip(step_range, streamed)
+            numbers, steps = self._numbers(step_range), self.schedule.steps
+            edges = np.minimum(np.arange(step_range.steps + 1) * steps.batch_size, len(numbers))
+            mask = self.schedule.mask(step_range) if steps.end == "pad" else None
+            batch = decode_records(self.dataset, numbers, streamed, self.dataset.stored(self.schema))
+            return StepRows(step_range, batch, edges, numbers, mask)
         finally:
             if is_large:
                 unmap_pages()
 
-    def _all_rows(self, work: _Work, numbers: Int64s) -> StepRows:
-        steps = self.schedule.steps
-        edges = np.minimum(np.arange(work.step_range.steps + 1) * steps.batch_size, len(numbers))
-        mask = self.schedule.mask(work.step_range) if steps.end == "pad" else None
-        return StepRows(work.step_range, self._decoded(numbers, work.streamed), edges, numbers, mask)
-
-    def _rows_or_skip(self, work: _Work, numbers: Int64s) -> StepRows:
-        positions = self.schedule.steps.positions(work.step_range)
-        if work.step_range.epoch == self.schedule.epoch:
+    def _rows_or_skip(self, step_range: StepRange, streamed: StreamedBlocks) -> StepRows:
+        numbers, positions = self._numbers(step_range), self.schedule.steps.positions(step_range)
+        if step_range.epoch == self.schedule.epoch:
             left = positions >= self.skip_below
             numbers, positions = numbers[left], positions[left]
-        read = decode_or_skip(self.dataset.files, self.dataset.ends, numbers, work.streamed, self._stored)
+        stored = self.dataset.stored(self.schema)
+        read = decode_or_skip(self.dataset.files, self.dataset.ends, numbers, streamed, stored)
         edges = np.array([0, len(read.good_rows)], np.int64)
         bad = tuple((int(numbers[row]), reason) for row, reason in read.bad)
-        return StepRows(
-            work.step_range, read.batch, edges, numbers[read.good_rows], None, positions[read.good_rows], bad
-        )
-
-    @property
-    def _stored(self) -> Decoding:
-        """Returns the decoded features, as the records name them."""
-        return self.dataset.stored(self.schema)
-
-    def _decoded(self, numbers: Int64s, streamed: StreamedBlocks) -> pa.RecordBatch:
-        return decode_records(self.dataset, numbers, streamed, self._stored)
+        return StepRows(step_range, read.batch, edges, numbers[read.good_rows], None, positions[read.good_rows], bad)
 
 
 def step_records(dataset: Fetchable, numbers: Int64s, schema: Schema) -> StepRows:
