@@ -212,19 +212,6 @@ def _check_together(collations: Mapping[str, Collation]) -> None:
         )
 
 
-def refuse_gathered(collations: Mapping[str, Collation]) -> None:
-    """Refuses collations that gather records of several steps, where records are wanted by number.
-
-    Raises:
-        UsageError: records are wanted by number, and come in steps that are made of many.
-    """
-    if gathered := [name for name, collation in collations.items() if isinstance(collation, Bucketed | Packed)]:
-        raise UsageError(
-            f"{gathered[0]!r} as {collations[gathered[0]]} gathers the records of several steps, and records by number "
-            "have none: pad it to a length, or use to_torch()"
-        )
-
-
 def fill_of(value: Any, dtype: np.dtype[Any]) -> Any:
     """The value as one of the dtype; 0 is the zero of each, also of timestamps.
 

@@ -121,18 +121,6 @@ def _scatter_checked(file: FileAccess, data: Bytes, starts: Int64s, sizes: Int64
     file.file.check_as_read()
 
 
-def blocks_with(files: Sequence[FileAccess], ends: Int64s, numbers: Int64s) -> StreamedBlocks:
-    """Returns the blocks of streamed files that hold records of these numbers."""
-    held: dict[int, Sequence[FrameBlock]] = {}
-    ascending = np.sort(numbers)
-    for at, first, own in by_file(ends, ascending):
-        if not files[at].seekable:
-            records = ascending[own] - first
-            found = files[at].blocks(int(records[0]), int(records[-1]) + 1)
-            held[at] = [block for block in found if (part := _within(block, records)).start < part.stop]
-    return held
-
-
 class Streams:
     """The blocks of streamed files that hold the records asked for; asked in the order of a schedule, each file is read
     once an epoch. Not to be shared between threads.
@@ -395,20 +383,6 @@ class Fetcher:
         edges = np.array([0, len(read.good_rows)], np.int64)
         bad = tuple((int(numbers[row]), reason) for row, reason in read.bad)
         return StepRows(step_range, read.batch, edges, numbers[read.good_rows], None, positions[read.good_rows], bad)
-
-
-def step_records(dataset: Fetchable, numbers: Int64s, schema: Schema) -> StepRows:
-    """Returns the records of these numbers, negative ones from the end, in this order, as one step; IndexError: there
-    is no such record.
-    """
-    total = len(dataset)
-    if len(outside := numbers[(numbers < -total) | (numbers >= total)]):
-        raise IndexError(f"record {outside[0]} of {total}")
-    numbers = numbers % max(total, 1)
-    numbers = numbers if dataset.matching is None else dataset.matching.at(numbers)
-    streamed = blocks_with(dataset.files, dataset.ends, numbers)
-    batch = decode_records(dataset, numbers, streamed, dataset.stored(schema))
-    return StepRows(StepRange(0, 0, 1), batch, np.array([0, len(numbers)], np.int64), numbers, None)
 
 
 def decode_records(dataset: Fetchable, numbers: Int64s, streamed: StreamedBlocks, stored: Decoding) -> pa.RecordBatch:
