@@ -116,10 +116,8 @@ def _kind(value: Any) -> str:
 
 
 def send_by_value(function: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Makes Beam's pickler carry the function's module as it is, since workers have no such module.
-
-    Raises:
-        UsageError: it holds something that can't be pickled; it names what.
+    """Makes Beam's pickler carry the function's module as it is, since workers have no such module; UsageError names
+    what can't be pickled.
     """
     from apache_beam.internal import cloudpickle_pickler, pickler
     from apache_beam.internal.cloudpickle import cloudpickle

@@ -301,15 +301,9 @@ def check_boxes(names: Sequence[str], images: Mapping[str, Images]) -> None:
 
 
 def move_boxes(batch: pa.RecordBatch, kept: Array) -> pa.RecordBatch:
-    """Returns the records with the boxes as shares of the part that is kept, clipped to it. Objects of which nothing is
-    left are dropped from all lists of `image/object/`.
-
-    Args:
-        batch: Records with `image/object/bbox/*` as lists.
-        kept: [records, 5] left, top, width and height of the part as shares of the image; 1 where it is flipped.
-
-    Raises:
-        UsageError: A feature of `image/object/` does not have a value for each box.
+    """Returns the records with the boxes, lists in `image/object/bbox/`, as shares of the part that is kept, clipped to
+    it. Objects of which nothing is left are dropped from all lists of `image/object/`, which must have a value for each
+    box. kept: [records, 5] left, top, width and height of the part as shares of the image; 1 where it is flipped.
     """
     columns = list(batch.columns)
     at = {name: place for place, name in enumerate(batch.schema.names) if name.startswith(_OBJECT)}

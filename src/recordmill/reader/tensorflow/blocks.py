@@ -230,8 +230,6 @@ def prepared_steps(
     What takes time is done for a whole block, ahead and in threads of its own; a step is views of that.
 
     Args:
-        blocks: the blocks.
-        columns: of a block.
         defaults: feature name to what fills records that lack it.
         batch_size: rows of every step, where all have as many; None: where the last may be shorter.
         assemble: a step's tensors by feature name to the batch.
