@@ -1,6 +1,4 @@
-"""A whole `Dataset` in other forms: NumPy columns in memory or as `.npy` files that are memory-mapped, one Parquet
-file, Arrow batches of one size.
-"""
+"""A whole `Dataset` as `.npy` files that are memory-mapped, as one Parquet file, or in Arrow batches of one size."""
 
 from __future__ import annotations
 
@@ -13,7 +11,6 @@ import pyarrow as pa
 
 from recordmill.base.errors import UsageError
 from recordmill.reader.scanner import Scanner
-from recordmill.records.columns.numpy_arrays import gather_columns
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.writers.npy import COLUMNS_NAME, NpyWriter, open_columns
 from recordmill.records.writers.parquet import ParquetWriteOptions, ParquetWriter
@@ -38,11 +35,6 @@ def rebatch(batches: Iterable[pa.RecordBatch], batch_rows: int) -> Iterator[pa.R
             rows += batch.num_rows
     if held:
         yield pa.concat_batches(held)
-
-
-def in_memory(dataset: Scanner) -> dict[str, Array | Ragged | Strings]:
-    """The columns as arrays; the peak is the result and a few pieces."""
-    return gather_columns(dataset.record_batches(), dataset.schema, len(dataset))
 
 
 def memory_mapped(dataset: Scanner, folder: str | os.PathLike[str]) -> dict[str, Array | Ragged | Strings]:

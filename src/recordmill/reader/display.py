@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,25 +25,18 @@ _ITEMS = 6  # numbers of an array
 _IMAGES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"RIFF", b"II*\x00", b"MM\x00*")
 
 
-@dataclass(frozen=True)
-class DatasetDisplay:
-    """Display of a data set: what it is and how many records it has, and the schema, None while it is unknown."""
+def display_text(headline: str, schema: Schema | None) -> str:
+    """Returns the text of `repr`: what a data set is, and what is read of it; None as long as nobody knows."""
+    if schema is None:
+        return f"<{headline}; {_LATER}>"
+    return "\n".join([f"<{headline}", *(f"  {name}: {about}" for name, about in feature_lines(schema))]) + ">"
 
-    headline: str
-    schema: Schema | None
 
-    def text(self) -> str:
-        """Returns the text of `repr`."""
-        if self.schema is None:
-            return f"<{self.headline}; {_LATER}>"
-        lines = [f"  {name}: {about}" for name, about in feature_lines(self.schema)]
-        return "\n".join([f"<{self.headline}", *lines]) + ">"
-
-    def html(self) -> str:
-        """Returns the same with the features as a table, for notebooks."""
-        if self.schema is None:
-            return html.section(self.headline, lines=[_LATER])
-        return html.section(self.headline, html.table(["feature", "holds"], feature_lines(self.schema)))
+def display_html(headline: str, schema: Schema | None) -> str:
+    """Returns the same with the features as a table, for notebooks."""
+    if schema is None:
+        return html.section(headline, lines=[_LATER])
+    return html.section(headline, html.table(["feature", "holds"], feature_lines(schema)))
 
 
 def headline(catalog: Catalog, records: int | None, subset: int | None, conditions: Sequence[str]) -> str:
