@@ -17,13 +17,13 @@ import pyarrow as pa
 from recordmill.base import native
 from recordmill.base.buffers import Int64s, again
 from recordmill.base.errors import DataError, UsageError
-from recordmill.reader.batches.grouping import lengths_of, packed_rows, segments
+from recordmill.reader.batches.grouping import packed_rows, segments
 from recordmill.reader.batches.plan import StepChunk
 from recordmill.reader.options.collation import Bucketed, Collation, OneHot, Packed, Padded, collations_of, fill_of
 from recordmill.reader.options.training import Form
 from recordmill.reader.prefetch.prefetcher import StepRows
 from recordmill.reader.prefetch.protocols import Fetchable
-from recordmill.records.columns.numpy_arrays import is_bytes, numpy_dtype, take_apart, to_numpy
+from recordmill.records.columns.numpy_arrays import is_bytes, lengths_of, numpy_dtype, take_apart, to_numpy
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.schemas.feature import Feature, Schema
 

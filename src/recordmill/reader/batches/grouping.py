@@ -24,13 +24,8 @@ from recordmill.reader.options.collation import Bucketed
 from recordmill.reader.prefetch.prefetcher import StepRows
 from recordmill.reader.sampling.sampler import key_of, permuted
 from recordmill.reader.sampling.schedule import Schedule
+from recordmill.records.columns.numpy_arrays import lengths_of
 from recordmill.records.columns.ragged import Ragged
-
-
-def lengths_of(column: pa.Array) -> Int64s:
-    """Returns [rows] how many items each row of a list column has; a missing one has none."""
-    found: Int64s = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    return found
 
 
 def quantiles(columns: Iterable[pa.Array], buckets: int) -> tuple[int, ...]:

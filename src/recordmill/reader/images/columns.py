@@ -21,7 +21,7 @@ from recordmill.reader.prefetch.protocols import Fetchable
 from recordmill.reader.sampling.sampler import key_of
 from recordmill.records.columns.convert import Faults, build_steps
 from recordmill.records.columns.decode_images import MAX_DECODED_PIXELS, Pixels, each_image, looks_like_image
-from recordmill.records.columns.numpy_arrays import take_apart
+from recordmill.records.columns.numpy_arrays import lengths_of, take_apart
 from recordmill.records.columns.ragged import Array
 from recordmill.records.images.check import check_each
 from recordmill.records.images.header import BadImage
@@ -311,7 +311,7 @@ def move_boxes(batch: pa.RecordBatch, kept: Array) -> pa.RecordBatch:
         return batch
     if single := next((name for name, place in at.items() if not _is_list(columns[place].type)), None):
         raise UsageError(f"decode_images: {single!r} is no list of values a box: leave it out, or the crop and flip")
-    lengths = _lengths(columns[at[_EDGES[0]]])
+    lengths = lengths_of(columns[at[_EDGES[0]]])
     left, top, width, height, is_flipped = np.repeat(kept, lengths, axis=0).T
     found = [columns[at[name]].flatten().to_numpy(zero_copy_only=False) for name in _EDGES]
     inside = np.ones(len(left), np.bool_)
@@ -324,7 +324,7 @@ def move_boxes(batch: pa.RecordBatch, kept: Array) -> pa.RecordBatch:
     ends = np.concatenate([[0], np.cumsum(inside)])[np.concatenate([[0], np.cumsum(lengths)])]
     for name, place in at.items():
         column = columns[place]
-        if not np.array_equal(_lengths(column), lengths):
+        if not np.array_equal(lengths_of(column), lengths):
             raise UsageError(f"decode_images: {name!r} has not one value a box: leave it out, or the crop and flip")
         items = column.flatten()
         if name in moved:
@@ -337,8 +337,3 @@ def move_boxes(batch: pa.RecordBatch, kept: Array) -> pa.RecordBatch:
 
 def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
-
-
-def _lengths(column: pa.Array) -> Array:
-    """Returns [records] the values of each list, 0 where there is none."""
-    return np.asarray(column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False), np.int64)
