@@ -44,10 +44,7 @@ class ElementNumbers(beam_types.PTransform):
     count: int
 
     def expand(self, pipeline: Any) -> beam_types.PCollection:  # -> int
-        spread: beam_types.PCollection = (
-            pipeline | beam_types.Impulse() | beam_types.FlatMap(numbers_below, self.count) | beam_types.Reshuffle()
-        )
-        return spread
+        return pipeline | beam_types.Impulse() | beam_types.FlatMap(numbers_below, self.count) | beam_types.Reshuffle()
 
 
 class IngestGroup(beam_types.DoFn):
@@ -142,13 +139,8 @@ def release(manifest: Manifest, plan: SharedPlan) -> Manifest:
 @dataclass
 class ShardStages(beam_types.PTransform):
     """Turns accounts of sorted runs in OUT, and where their keys lie, into a committed data set: gives its one
-    Manifest.
-
-    Expands a mapping of ACCOUNTS and HISTOGRAMS, as IngestGroup's outputs are.
-
-    Attributes:
-        plan: the SharedPlan, or a PCollection with it.
-        local: shards are one element, and made on threads of one process.
+    Manifest. Expands a mapping of ACCOUNTS and HISTOGRAMS, as IngestGroup's outputs are. local: shards are one element,
+    and made on threads of one process.
     """
 
     plan: SharedPlan | beam_types.PCollection
@@ -182,17 +174,12 @@ class ShardStages(beam_types.PTransform):
         placed = made | "PlaceShards" >> beam_types.FlatMap(name_shard, beam_types.AsIter(gaps), plan)
         # One element, also of no records: with it the last step runs once, when what it looks at is there.
         manifest = listed | "Finish" >> beam_types.Map(finish_build_stage, beam_types.AsIter(placed), plan)
-        released: beam_types.PCollection = manifest | "Release" >> beam_types.Map(release, plan)
-        return released
+        return manifest | "Release" >> beam_types.Map(release, plan)
 
 
 @dataclass
 class BuildStages(beam_types.PTransform):
-    """Numbers of a plan's groups to a committed data set.
-
-    Attributes:
-        plan: as it travels.
-    """
+    """Turns numbers of a plan's groups into a committed data set."""
 
     plan: SharedPlan
 
@@ -200,8 +187,7 @@ class BuildStages(beam_types.PTransform):
         ingested: Any = groups | "Ingest" >> beam_types.ParDo(IngestGroup(), self.plan).with_outputs(
             HISTOGRAMS, main=ACCOUNTS
         )
-        manifest: beam_types.PCollection = of_both(ingested) | "Shard" >> ShardStages(self.plan)
-        return manifest
+        return of_both(ingested) | "Shard" >> ShardStages(self.plan)
 
 
 def of_both(ingested: Any) -> Any:

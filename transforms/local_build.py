@@ -32,11 +32,7 @@ _OFFSETS = 64  # of the memory: the share of the offsets of slices of some shard
 
 @dataclass
 class LocalBuild(PTransform):
-    """Turns an impulse into a committed data set; gives the one Manifest. Each further transform takes Beam some 10 ms.
-
-    Attributes:
-        plan: for this process, or for those of a runner that has some.
-    """
+    """Turns an impulse into a committed data set; gives the one Manifest. Each further transform takes Beam 10 ms."""
 
     plan: SentPlan
 

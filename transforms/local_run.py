@@ -38,15 +38,9 @@ def own_run() -> Iterator[None]:
 
 
 def run_locally(construct: Callable[[Pipeline], None], beam_args: Sequence[str], name: str, progress: Progress) -> None:
-    """The pipeline that `construct(pipeline)` makes, to its end in this process.
-
-    Args:
-        name: by which its threads find `progress`.
-
-    Raises:
-        KeyboardInterrupt: the user stopped it; every thread has ended by then, but those that code holds which can't be
-            interrupted: what they find when it ends is that they are to stop.
-        Exception: what a stage raised, itself.
+    """Runs the pipeline that `construct(pipeline)` makes to its end in this process, whose threads find `progress` by
+    `name`; raises what a stage raised, itself. After KeyboardInterrupt every thread has ended, but those that code
+    holds which can't be interrupted: what they find when it ends is that they are to stop.
     """
     with no_log_of_beam():
         import apache_beam as beam

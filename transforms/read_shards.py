@@ -57,11 +57,7 @@ def list_all(_: None, made: Iterable[FinishedJob], run: SharedRun) -> int:
 
 @dataclass
 class ReadJobs(PTransform):
-    """Packs of job numbers, spread over the workers, to files of a run: a PCollection with their number.
-
-    Attributes:
-        run: as it lies in the run's folder.
-    """
+    """Turns packs of job numbers, spread over the workers, into files of a run: a PCollection with their number."""
 
     run: SharedRun
 
@@ -78,7 +74,7 @@ class ReadJobs(PTransform):
 PART_BYTES = 64 << 20  # 64 MiB of uncompressed shards: what one worker reads before another may take over
 
 
-@beam_types.typed(takes=None, gives=pa.RecordBatch)
+@beam_types.type_hinted(takes=None, gives=pa.RecordBatch)
 @dataclass
 class ReadShards(PTransform):
     """Reads the records of `inputs` as RecordBatches, one column a feature; in no order, as PCollections are.

@@ -86,11 +86,8 @@ def _marked_batches(rows: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatc
 
 
 def check_batch(batch: pa.RecordBatch, schema: Schema) -> None:
-    """Refuses a batch of other columns than the schema's, or of numbers and times where it has text: a caller's own
-    schema is not one that was declared over what is in files.
-
-    Raises:
-        DataError: a column is one too many, is missing, or is no text.
+    """Raises DataError for a batch of other columns than the schema's, or of numbers and times where it has text: a
+    caller's own schema is not one that was declared over what is in files.
     """
     names = batch.schema.names
     if more := [name for name in names if name not in schema]:
@@ -124,7 +121,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(text or data or pa.types.is_binary_view(kind) or pa.types.is_null(kind))
 
 
-@beam_types.typed(takes=pa.RecordBatch, gives=Manifest)
+@beam_types.type_hinted(takes=pa.RecordBatch, gives=Manifest)
 class WriteShards(beam_types.PTransform):
     """Writes RecordBatches with the schema's columns as a data set at `out`; gives its one Manifest.
 

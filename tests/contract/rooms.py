@@ -53,14 +53,13 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "reader.batches": "base reader.images reader.options reader.prefetch reader.sampling records.columns schemas "
     "shards",
     "reader.tensorflow": "base reader.batches reader.options reader.prefetch records.columns schemas",
-    "reader.torch": "base reader.batches reader.images reader.options reader.prefetch reader.sampling "
-    "records.columns schemas",
+    "reader.torch": "base reader.batches reader.options reader.prefetch reader.sampling records.columns schemas",
     "reader": "base checks reader.batches reader.images reader.options reader.prefetch reader.sampling "
     "reader.torch records.columns records.example records.images records.inference records.protobuf records.tfrecord "
     "records.writers schemas shards shards.loading statistics storage",
     "reader.inspect": "base reader records.columns records.images records.inference records.protobuf schemas shards "
     "shards.loading statistics storage",
-    "reader.report": "base options reader reader.images reader.options reader.sampling records.columns records.example "
+    "reader.report": "base checks options reader reader.images reader.options reader.sampling records.example "
     "records.images schemas shards sources statistics storage",
     "transforms": "base building building.workers exporting records.example records.tfrecord schemas shards "
     "sources.arrow sources.values statistics storage",

@@ -16,14 +16,13 @@ import recordmill
 from recordmill.base.errors import UsageError
 from recordmill.reader.mixture import Mixture
 from recordmill.reader.options import training
-from recordmill.reader.options.training import FORM, TENSORFLOW, TRAINING, Training
+from recordmill.reader.options.training import TENSORFLOW, TRAINING, Training
 from recordmill.reader.sampling.schedule import StepRange, Steps
 
 METHODS: dict[str, tuple[Any, tuple[type, ...]]] = {
     "batches": (training.TrainingKeywords, TRAINING),
     "to_torch": (training.TrainingKeywords, TRAINING),
     "to_tf": (training.TensorFlowKeywords, TENSORFLOW),
-    "to_torch_map": (training.FormKeywords, FORM),
 }
 
 
@@ -40,8 +39,7 @@ def test_signatures_keywords_and_groups_are_the_same(owner: type, method: str) -
     }
     assert typed == {name: one.type for name, one in declared.items()}
     shown = inspect.signature(getattr(owner, method)).parameters
-    own = {"self"} if method == "to_torch_map" else {"self", "batch_size"}
-    assert set(shown) - set(declared) == own
+    assert set(shown) - set(declared) == {"self", "batch_size"}
     for name, one in declared.items():
         assert (shown[name].default, shown[name].annotation) == (one.default, one.type)
         assert shown[name].kind == inspect.Parameter.KEYWORD_ONLY

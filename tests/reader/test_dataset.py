@@ -23,7 +23,7 @@ from kit import run_python
 from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.reader import rows
+from recordmill.reader import take
 from recordmill.reader.dataset import Dataset, open
 from recordmill.records.columns.ragged import Ragged
 from recordmill.records.protobuf.message import example_class
@@ -56,7 +56,7 @@ def test_protobuf_is_not_handed_large_records(tmp_path: Path, monkeypatch: pytes
     table = pa.table({"id": [1, 2], "name": ["a", "b" * (1 << 20)]})
     out = write_data_set(tmp_path / "out", {"train": table}, schema)
     ds, asked = open(out), list[int]()
-    monkeypatch.setattr(rows, "example_class", lambda: asked.append(1) or example_class())
+    monkeypatch.setattr(take, "example_class", lambda: asked.append(1) or example_class())
     assert [ds[0], ds[1]] == [{"id": 1, "name": "a"}, {"id": 2, "name": "b" * (1 << 20)}]
     assert len(asked) == 1
 

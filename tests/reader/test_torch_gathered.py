@@ -175,8 +175,6 @@ def test_what_can_not_be_is_refused(ds: Dataset) -> None:
             ds.to_torch(8, **way).state_after(3)
     with pytest.raises(UsageError, match="num_hosts"):
         ds.to_torch(8, num_hosts=2, host_index=0, **SKIP)
-    with pytest.raises(UsageError, match="records by number have none"):
-        ds.to_torch_map(**PACKED)
     with pytest.raises(UsageError, match='on_bad is "error" or "skip"'):
         ds.to_torch(8, on_bad="ignore")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="gathers them otherwise"):

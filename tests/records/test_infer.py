@@ -82,12 +82,12 @@ def test_schema_and_counts() -> None:
     assert found.schema() == SCHEMA
     assert (found.records, found.examples, found.sequences, found.others) == (3, 3, 0, 0)
     image, text, listed, one, some = (found.features[name, False] for name in ("image", "text", "list", "one", "some"))
-    assert (image.images, image.texts, image.least_bytes, image.most_bytes) == ({"JPEG": 2, "PNG": 1}, 0, 24, 28)
+    assert (image.texts, image.least_bytes, image.most_bytes) == (0, 24, 28)
     assert (text.texts, text.least_bytes, text.most_bytes) == (3, 0, 7)
-    assert (listed.empty, listed.least_values, listed.most_values, listed.values) == (1, 0, 2, 3)
+    assert (listed.least_values, listed.most_values, listed.values) == (0, 2, 3)
     assert (listed.fewest_at, listed.most_at) == (("file", 101), ("file", 100))
     assert (one.least_int, one.most_int, one.sum_int, one.length) == (-5, 300, 295, 1)
-    assert (some.records, some.present, some.kindless) == (2, 1, 1)
+    assert (some.records, some.present) == (2, 1)
     assert some.first == {"int64": ("file", 100)}
 
 
@@ -99,7 +99,6 @@ def test_the_schema_decodes_its_records() -> None:
 @pytest.mark.parametrize("name", OTHERS)
 def test_image_formats(name: str) -> None:
     found = inferred(of([{"x": (BYTES, [OTHERS[name]])}]))
-    assert found.features["x", False].images == {name: 1}
     assert found.schema()["x"].dtype == "bytes"
 
 
@@ -168,7 +167,6 @@ def test_sequence_examples() -> None:
         ),
         message=SEQUENCE_EXAMPLE,
     )
-    assert (found.features["words", True].least_steps, found.features["words", True].most_steps) == (2, 2)
     assert decode(*buffer(records), found.schema()).to_pylist()[0] == {
         "ints": [[1], [2, 3]],
         "length": 2,
@@ -298,11 +296,8 @@ def test_real_files(shared_data: Path) -> None:
             assert {f"{kind}_list": count for kind, count in counts.kinds.items()} == {
                 k: n for k, n in truth["kinds"].items() if k.endswith("_list")
             }
-            if not counts.kindless:
+            if counts.present == counts.records:
                 assert [counts.least_values, counts.most_values] == truth["len"], (about["path"], name)
-            assert sum(counts.images.values()) == sum(
-                truth["magic"].get(one, 0) for one in ("jpeg", "png", "gif", "bmp", "webp", "tiff")
-            )
             features += 1
     assert features > 500
 

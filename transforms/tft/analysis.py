@@ -83,10 +83,7 @@ class FitTransform(PTransform):
 
 def read_split(packs: PCollection, plan: shared_files.SentPlan, split: str, inputs: Schema) -> PCollection:
     """The records of `split_batches`, of packs of group numbers."""
-    batches: PCollection = packs | "Read" >> FlatMap(split_batches, plan, split, inputs).with_output_types(
-        pa.RecordBatch
-    )
-    return batches
+    return packs | "Read" >> FlatMap(split_batches, plan, split, inputs).with_output_types(pa.RecordBatch)
 
 
 def adapter(inputs: Schema) -> Any:
@@ -97,8 +94,7 @@ def adapter(inputs: Schema) -> Any:
 def publish(pipeline: Pipeline, target: str, model: PCollection, metadata: Any) -> PCollection:
     """Writes the result of an analysis to the folder of the saved transform."""
     put = Map(publish_transform, AsSingleton(model), AsSingleton(metadata.deferred_metadata), metadata.asset_map)
-    published: PCollection = pipeline | "Once" >> Create([target]) | "Publish" >> put
-    return published
+    return pipeline | "Once" >> Create([target]) | "Publish" >> put
 
 
 def publish_transform(target: str, model: str, metadata: Any, asset_map: dict[str, str]) -> str:
@@ -197,12 +193,7 @@ def list_analyses(_: None, made: Iterable[tuple[int, str]], plan: shared_files.S
 
 
 def find_analyses(job_folder: shared_files.SharedFolder) -> list[dict[str, list[str]]]:
-    """Reads what the workers found.
-
-    Raises:
-        NotSharedError: A file is not there.
-        DataError: One is not what a worker wrote.
-    """
+    """Reads what the workers found. NotSharedError: a file is not there; DataError: one is not what a worker wrote."""
 
     def load(*names: str) -> Any:
         path = job_folder.run(*names)
@@ -222,13 +213,8 @@ def find_analyses(job_folder: shared_files.SharedFolder) -> list[dict[str, list[
 
 @dataclass
 class FitAnalyses(PTransform):
-    """Fits the saved transform from what workers found, into the folder that `FitTransform` makes.
-
-    Records are read again for analysers that need the result of others, or that tf.Transform keeps nothing of. The
-    other fields are as in `FitTransform`.
-
-    Attributes:
-        analyses: as `find_analyses` gives them.
+    """Fits the saved transform from what workers found (`find_analyses`), into the folder that `FitTransform` makes.
+    Records are read again for analysers that need the result of others, or that tf.Transform keeps nothing of.
     """
 
     plan: shared_files.SentPlan

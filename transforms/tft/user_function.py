@@ -23,11 +23,7 @@ FUNCTION = "preprocessing_fn"
 
 
 def load_function(given: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """The function of `FILE.py[:NAME]`.
-
-    Raises:
-        UsageError: there is no such file or function, or the module fails; it shows the module's own line.
-    """
+    """Returns the function of `FILE.py[:NAME]`; UsageError, with the module's own line where that fails."""
     path, _, name = given.partition(".py:")
     path, name = (path + ".py", name) if name else (given, FUNCTION)
     if not is_file(path):
@@ -120,10 +116,8 @@ def _kind(value: Any) -> str:
 
 
 def send_by_value(function: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Makes Beam's pickler carry the function's module as it is, since workers have no such module.
-
-    Raises:
-        UsageError: it holds something that can't be pickled; it names what.
+    """Makes Beam's pickler carry the function's module as it is, since workers have no such module; UsageError names
+    what can't be pickled.
     """
     from apache_beam.internal import cloudpickle_pickler, pickler
     from apache_beam.internal.cloudpickle import cloudpickle

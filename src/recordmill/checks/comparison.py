@@ -20,7 +20,7 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from recordmill.base.option_names import option
 from recordmill.base.sizes import percent
-from recordmill.checks.rules import QUANTILE_BUCKETS, Rules, Threshold, Thresholds
+from recordmill.checks.rules import Rules, Threshold, Thresholds
 from recordmill.checks.violations import Violation, value_name
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.splits import TRAIN
@@ -126,15 +126,9 @@ def jensen_shannon(one: BucketHistogram, other: BucketHistogram) -> float | None
 
 
 def grouped_divergence(one: Mapping[str, float], other: Mapping[str, float], groups: int) -> tuple[float, int]:
-    """Compares numbers of which all are listed.
-
-    Args:
-        one: Number, as text, to how often it occurs.
-        other: The same of the other sample.
-        groups: Into how many groups of about as many values each the numbers of both are cut, in their order.
-
-    Returns:
-        The Jensen-Shannon divergence in bits of what the samples have in each group, and how many groups there are.
+    """Returns the Jensen-Shannon divergence in bits of two samples of numbers that are all listed, as texts with how
+    often each occurs, and how many groups there are: the numbers of both are cut, in their order, into so many groups
+    of about as many values each.
     """
     values = sorted({*one, *other}, key=float)
     counts = np.array([[each.get(value, 0.0) for value in values] for each in (one, other)], np.float64)
@@ -159,16 +153,9 @@ def l_infinity(
     totals: tuple[float, float],
     unlisted: tuple[float, float] = (0.0, 0.0),
 ) -> tuple[str, float] | None:
-    """Finds the value whose shares differ most.
-
-    Args:
-        one: Value to how often it occurs, of the values that are listed.
-        other: The same of the other sample.
-        totals: How many values each sample has, listed or not.
-        unlisted: The most that the share of a value can be that each doesn't list.
-
-    Returns:
-        The value, and by how much its shares differ at least. None: no value is listed.
+    """Returns the value, of those listed with how often each occurs, whose shares differ most, and by how much at
+    least; None: none is listed. totals: how many values each sample has; unlisted: the most that the share of a value
+    can be that it doesn't list.
     """
 
     def gap(value: str) -> float:
@@ -226,15 +213,8 @@ _REMEDIES = {
 def drift(
     statistics: DatasetStatistics, other: DatasetStatistics, schema: Schema, rules: Rules, name: str
 ) -> Iterator[Violation]:
-    """Compares each split with that of another data set.
-
-    Args:
-        statistics: The statistics of the data set.
-        other: Those of the other one. A split is compared with the split of the same name or, where there is none,
-            with the one for training.
-        schema: The schema of the data set.
-        rules: The thresholds.
-        name: The name of the other data set in messages.
+    """Compares each split with that of the same name in another data set, which messages call by that name, or, where
+    there is none, with its split for training.
     """
     for split in statistics if other else ():
         base = split if split in other else _for_training(other)
@@ -291,7 +271,7 @@ def _compare(
         elif one.type == "BYTES":
             yield from pair.sizes(distance or limits.jensen_shannon)
         else:
-            yield from pair.numbers(distance or limits.jensen_shannon, rules.histogram)
+            yield from pair.numbers(distance or limits.jensen_shannon)
 
 
 class _Pair:
@@ -365,18 +345,17 @@ class _Pair:
             )
             yield self.violation(what, share, most)
 
-    def numbers(self, limit: Threshold | None, kind: str | None) -> Iterator[Violation]:
-        """Compares the distributions of numbers by histograms of this kind (`Rules.histogram`)."""
+    def numbers(self, limit: Threshold | None) -> Iterator[Violation]:
+        """Compares the distributions of numbers."""
         means = [each.mean for each in (self.one, self.other)]
         more = "" if None in means else f" (mean {means[0]:.5g}, there {means[1]:.5g})"
-        if kind is None and self.are_listed:
+        if self.are_listed:
             divergence, groups = grouped_divergence(self.one.top_values, self.other.top_values, _GROUPS)
             yield from self._divergence(limit, "values", divergence, groups, more)
             return
         are_fine = all((each.quantile_error or 0) <= _FINE for each in (self.one, self.other))
-        of_quantiles = are_fine if kind is None else kind == QUANTILE_BUCKETS
-        one, other = (_histogram(each, of_quantiles) for each in (self.one, self.other))
-        if kind is None and of_quantiles:
+        one, other = (_histogram(each, are_fine) for each in (self.one, self.other))
+        if are_fine:
             one, other = one.bounded(), other.bounded()
         yield from self._histograms(limit, "values", one, other, more)
 

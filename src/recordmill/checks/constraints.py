@@ -258,10 +258,8 @@ class ExpectationError(RecordmillError):
 
 
 def read_expectations(given: Mapping[str, Any] | str | os.PathLike[str]) -> Rules:
-    """Reads the rules of `--expect`, all of which are about statistics.
-
-    Raises:
-        UsageError: as `read_rules` does, or records would have to be read for a rule, or another data set.
+    """Reads the rules of `--expect`; UsageError where records or another data set would have to be read for one of
+    them.
     """
     rules = read_rules(given, "expect")
     for name in ("leakage", "duplicates"):
@@ -279,10 +277,8 @@ def read_expectations(given: Mapping[str, Any] | str | os.PathLike[str]) -> Rule
 
 
 def check_expectations(statistics: DatasetStatistics, schema: Schema, rules: Rules) -> None:
-    """Compares what a build has counted with its rules, which are fitted to the schema.
-
-    Raises:
-        ExpectationError: Something is not as expected, or can't be judged; it names each feature, figure and threshold.
+    """Raises ExpectationError, which names each feature, figure and threshold, where what a build has counted breaks
+    its rules or they can't be judged.
     """
     violations = list(constraints(statistics, schema, rules))
     if rules.skew is not None or any(own.skew is not None for own in rules.features.values()):

@@ -18,7 +18,6 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.storage.yaml_file import check_nesting, read_yaml
 
 Bounds = tuple[float | None, float | None]  # least and most; None: any
-QUANTILE_BUCKETS, EQUAL_BUCKETS = "quantiles", "standard"  # of the histograms that are compared
 _OF_NUMBERS = ("min", "max", "mean", "zeros", "nan")
 _TRUTH_VALUES = {"true": "1", "false": "0", "1": "1", "0": "0"}
 
@@ -80,12 +79,8 @@ class FeatureRules:
 
 @dataclass(frozen=True)
 class ClassRules:
-    """Expectations of the label's classes, in each split.
-
-    Attributes:
-        min_share: The least share of each class.
-        max_ratio: The largest ratio of the most frequent class to the least frequent one.
-        min_records: The fewest records of each class.
+    """Expectations of the label's classes, in each split: the least share and the fewest records of each class, and the
+    largest ratio of the most frequent class to the least frequent one.
     """
 
     min_share: float | None = None
@@ -126,7 +121,6 @@ class Rules:
         splits: Split to the bounds of its share of all records.
         drift: Thresholds against another data set.
         skew: Thresholds against the split `train`.
-        histogram: QUANTILE_BUCKETS or EQUAL_BUCKETS; None: which fits.
         source: What messages call them.
     """
 
@@ -138,7 +132,6 @@ class Rules:
     skew: Thresholds | None = None
     leakage: Repeats = field(default_factory=Repeats)
     duplicates: Repeats = field(default_factory=Repeats)
-    histogram: str | None = None
     source: str = "rules"
 
     def of(self, name: str) -> FeatureRules:
@@ -146,10 +139,8 @@ class Rules:
         return self.features.get(name, FeatureRules())
 
     def fitted(self, schema: Schema, splits: tuple[str, ...] | None = None) -> Rules:
-        """Returns the rules for a data set of this schema and these splits, with classes by their numbers.
-
-        Raises:
-            UsageError: a feature, class or split is not there, or holds what a rule can't be of.
+        """Returns the rules for a data set of this schema and these splits, with classes by their numbers; UsageError
+        where a feature, class or split is not there, or holds what a rule can't be of.
         """
         features = {
             name: _fitted(rules, _feature(schema, name, self.source), self.source)
@@ -171,11 +162,8 @@ class Rules:
 
 
 def read_rules(given: Mapping[str, Any] | str | os.PathLike[str], keyword: str = "against") -> Rules:
-    """Returns the rules of a YAML file, or of what such a file would hold. keyword: of the option that names it.
-
-    Raises:
-        UsageError: it can't be read, or a key or a value can't be; it says which and what to write.
-            MissingExtraError: PyYAML is not installed.
+    """Returns the rules of a YAML file, which the option `keyword` names, or of what such a file would hold; UsageError
+    says which key or value can't be and what to write.
     """
     source = "rules"
     if not isinstance(given, Mapping):
@@ -337,12 +325,6 @@ def _values(given: Any) -> tuple[str, ...]:
     return tuple(map(_value, given))
 
 
-def _choice(value: Any) -> str:
-    if value not in (QUANTILE_BUCKETS, EQUAL_BUCKETS):
-        raise ValueError(f"{_shown(value)} is none of {QUANTILE_BUCKETS}, {EQUAL_BUCKETS}")
-    return str(value)
-
-
 _FEATURE: Mapping[str, _Check] = {
     "present": _share, "min": _finite, "max": _finite, "mean": _pair(_finite), "zeros": _share, "nan": _share,
     "distinct": _pair(_positive), "values": _values, "other_values": _share,
@@ -384,5 +366,4 @@ _RULES: Mapping[str, _Check] = {
     "skew": _limits,
     "leakage": _repeats,
     "duplicates": _repeats,
-    "histogram": _choice,
 }

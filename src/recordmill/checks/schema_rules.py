@@ -22,12 +22,8 @@ _NO_LIMITS = Thresholds(None, None, None, None)
 
 def schema_rules(text: str, names: Collection[str], source: str) -> Rules:
     """Returns the rules of the schema's text, which `schemas.tfmd.from_pbtxt` has read before, for features of these
-    names.
-
-    A feature without a comparator is not compared, as TensorFlow Data Validation has it.
-
-    Raises:
-        UsageError: a threshold is no share.
+    names; UsageError for a threshold that is no share. A feature without a comparator is not compared, as TensorFlow
+    Data Validation has it.
     """
     proto = text_format.Parse(text, schema_pb2.Schema())
     domains = {domain.name: tuple(domain.value) for domain in proto.string_domain}

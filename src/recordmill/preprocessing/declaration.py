@@ -62,11 +62,7 @@ class StepValue:
 
 @dataclass(frozen=True)
 class TransformStep:
-    """A step as declared.
-
-    Attributes:
-        argument: plain, and complete: what was left out stands there with its default.
-    """
+    """A step as declared; its argument is plain, and complete: what was left out stands there with its default."""
 
     name: str
     argument: Any = None
@@ -90,12 +86,7 @@ class _Kind:
 
 
 def check_step(value: StepValue, name: str, argument: Any) -> tuple[TransformStep, StepValue]:
-    """The complete step and what it makes of the value.
-
-    Raises:
-        ValueError: there is no such step, the argument can't be, or the value is none that the step takes; it says
-            what there is.
-    """
+    """Returns the complete step and what it makes of the value; ValueError says what there is where it can't be."""
     if name not in _KINDS:
         raise ValueError(f"there is no such step; {there_are(name, [*_KINDS, *PLACES])}")
     kind = _KINDS[name]
@@ -316,12 +307,7 @@ TRANSFORM_STEPS = tuple(_KINDS)
 
 @dataclass(frozen=True)
 class DeclaredColumn:
-    """One output that is made.
-
-    Attributes:
-        source: the raw feature.
-        value: what comes out.
-    """
+    """One output that is made: its name, the raw feature, and what comes out."""
 
     name: str
     source: str
@@ -331,12 +317,7 @@ class DeclaredColumn:
 
 @dataclass(frozen=True)
 class Declaration:
-    """Declared transform.
-
-    Attributes:
-        columns: the features that it makes.
-        copied: (output name, raw name) of features that stay as they are.
-    """
+    """Declared transform: the features that it makes, and (output name, raw name) of those that stay as they are."""
 
     columns: tuple[DeclaredColumn, ...]
     copied: tuple[tuple[str, str], ...]
@@ -348,20 +329,13 @@ class Declaration:
 
 
 def read_declaration(path: str | os.PathLike[str]) -> Mapping[str, Any]:
-    """Reads the declaration of a YAML file.
-
-    Raises:
-        UsageError: it can't be read, or holds no mapping.
-        MissingExtraError: PyYAML is not installed.
-    """
+    """Reads the declaration of a YAML file; UsageError where it can't be read, or holds no mapping."""
     return read_yaml(os.fspath(path), option("transform", os.fspath(path)), "features to steps, as in `age: zscore`")
 
 
 def declare_transform(declared: Mapping[str, Any], schema: Schema) -> Declaration:
-    """The declaration as it holds for records of this schema.
-
-    Raises:
-        UsageError: a feature is not there, or a step is none or doesn't fit; it names feature, step and choices.
+    """Returns the declaration for records of this schema; UsageError names feature, step and choices where one doesn't
+    fit.
     """
     try:
         check_nesting(declared)

@@ -25,10 +25,8 @@ class GraphError(DataError):
 
 
 def load_graph(folder: str) -> Any:
-    """The saved transform in `folder/transform_fn`: an object whose `transform_fn` is the function.
-
-    Raises:
-        GraphError: TensorFlow can't load it. DataError: it has no such function.
+    """Loads `folder/transform_fn`: an object whose `transform_fn` is the function. GraphError: TensorFlow can't load
+    it; DataError: it has no such function.
     """
     import tensorflow as tf
 

@@ -44,12 +44,9 @@ def declared_outputs(declaration: Declaration) -> Schema:
 
 
 def traced_outputs(graph: TransformGraph, raw: Schema) -> Schema:
-    """The features that a function's graph gives, by name. What it passes on is the raw feature, with its dtype and
-    classes; a SparseTensor or RaggedTensor is a list, but a SparseTensor with the places of a raw feature that may be
-    missing, or of one column, may be missing too.
-
-    Raises:
-        UsageError: an output is none that a feature can be.
+    """Returns the features that a function's graph gives, by name; UsageError for an output that no feature can be.
+    What it passes on is the raw feature, with its dtype and classes; a SparseTensor or RaggedTensor is a list, but a
+    SparseTensor with the places of a raw feature that may be missing, or of one column, may be missing too.
     """
     return Schema(tuple(_traced(name, graph, raw) for name in sorted(graph.specs)))
 
@@ -96,13 +93,8 @@ def passthrough_features(raw: Schema, copied: Iterable[tuple[str, str]]) -> tupl
 
 
 def whole_schema(raw: Schema, outputs: Schema, copied: Iterable[tuple[str, str]], sources: dict[str, str]) -> Schema:
-    """The schema of the transformed records: outputs and kept features where their raw ones stood.
-
-    Args:
-        sources: output to the raw feature that it is made of, where that is one.
-
-    Raises:
-        UsageError: two have one name.
+    """Returns the schema of the transformed records: outputs and kept features where their raw ones stood, which
+    `sources` names by output. UsageError: two have one name.
     """
     copied = list(copied)
     made = [Feature(name, raw[s].dtype, raw[s].shape, raw[s].required, raw[s].classes) for name, s in copied]
@@ -126,14 +118,8 @@ _MOST_NUMBERS = 1000  # of one result in the manifest: it is for people
 
 @dataclass(frozen=True)
 class Fit:
-    """Origin of a fitted transform.
-
-    Attributes:
-        raw: the schema of the records read.
-        inputs: the features that the function got.
-        declaration: None for a user's function.
-        given: its name for people.
-        split: the split that was analysed.
+    """Origin of a fitted transform: the schema of the records read, the features that the function got, the declaration
+    (None for a user's function), its name for people, the split that was analysed.
     """
 
     raw: Schema
@@ -145,10 +131,8 @@ class Fit:
 
 
 def describe(folder: str, fit: Fit) -> SavedTransform:
-    """The transform that was saved in the folder, with all that the manifest is to say of it.
-
-    Raises:
-        UsageError: it gives what no feature can be, or two outputs have one name.
+    """Returns the transform that was saved in the folder, with all that the manifest is to say of it; UsageError where
+    it gives what no feature can be, or two outputs have one name.
     """
     graph = TransformGraph(load_graph(folder).transform_fn)
     declared = fit.declaration
@@ -225,14 +209,8 @@ def _with_results(feature: Feature, results: Any) -> Feature:
 
 
 def restore(folder: str, about: Mapping[str, Any], schema: Schema) -> SavedTransform:
-    """The transform that a manifest describes.
-
-    Args:
-        folder: where its files lie.
-        schema: of the transformed records.
-
-    Raises:
-        DataError: a file is missing, or is not what the manifest says; the manifest doesn't fit itself.
+    """Returns the transform that a manifest describes, whose files lie in the folder; schema: of the transformed
+    records. DataError: a file is missing, or is not what the manifest says; the manifest doesn't fit itself.
     """
     check_files(folder, about)
     try:

@@ -52,10 +52,8 @@ class SavedTransform:
     about: Mapping[str, Any] = field(default_factory=dict)
 
     def without(self, absent: Collection[str]) -> SavedTransform:
-        """Returns the transform for records without these raw features, whose outputs are left out.
-
-        Raises:
-            DataError: nothing is left.
+        """Returns the transform for records without these raw features, whose outputs are left out; DataError where
+        none is left.
         """
         if not absent:
             return self
@@ -71,11 +69,8 @@ class SavedTransform:
         return replace(self, outputs=outputs, copied=copied, schema=schema, about=about)
 
     def apply(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
-        """Returns (the transformed records without those refused, row number to why it is refused).
-
-        Raises:
-            DataError: it refuses more than MOST_REFUSED rows, or gives what its schema doesn't say. No message holds a
-                value of a feature.
+        """Returns (the transformed records without those refused, row number to why it is refused). DataError, without
+        a value of a feature: it refuses more than MOST_REFUSED rows, or gives what its schema doesn't say.
         """
         refused: dict[int, str] = {}
         made = self._apply(batch, 0, refused)

@@ -84,11 +84,8 @@ def representations(schema: Schema) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TensorValues:
-    """A feature of a batch, flat.
-
-    Attributes:
-        values: [rows * inner size], or those that are there.
-        splits: [rows + 1] where the values of each row begin and end, None for dense ones.
+    """A feature of a batch, flat: [rows * inner size] values, or those that are there, and [rows + 1] where the values
+    of each row begin and end, None for dense ones.
     """
 
     values: npt.NDArray[Any]
@@ -152,10 +149,8 @@ def _tensor(values_of: TensorValues, feature: Feature) -> Any:
 
 
 def column(tensor: Any, feature: Feature, rows: int) -> pa.Array:
-    """The first rows of a tensor that the graph gave, as the column of its feature.
-
-    Raises:
-        ValueError: it has other dimensions than the feature says, or is sparse with gaps between its values.
+    """Returns the first rows of a tensor that the graph gave, as the column of its feature; ValueError where it has
+    other dimensions than that, or is sparse with gaps between its values.
     """
     values, splits = _flat_of(tensor, rows)
     flat = _arrow_values(values, feature)

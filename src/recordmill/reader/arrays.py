@@ -1,6 +1,4 @@
-"""A whole `Dataset` in other forms: NumPy columns in memory or as `.npy` files that are memory-mapped, one Parquet
-file, Arrow batches of one size.
-"""
+"""A whole `Dataset` as `.npy` files that are memory-mapped, as one Parquet file, or in Arrow batches of one size."""
 
 from __future__ import annotations
 
@@ -12,8 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from recordmill.base.errors import UsageError
-from recordmill.reader.prefetch.protocols import Readable
-from recordmill.records.columns.numpy_arrays import gather_columns
+from recordmill.reader.scanner import Scanner
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.writers.npy import COLUMNS_NAME, NpyWriter, open_columns
 from recordmill.records.writers.parquet import ParquetWriteOptions, ParquetWriter
@@ -40,17 +37,8 @@ def rebatch(batches: Iterable[pa.RecordBatch], batch_rows: int) -> Iterator[pa.R
         yield pa.concat_batches(held)
 
 
-def in_memory(dataset: Readable) -> dict[str, Array | Ragged | Strings]:
-    """The columns as arrays; the peak is the result and a few pieces."""
-    return gather_columns(dataset.record_batches(), dataset.schema, len(dataset))
-
-
-def memory_mapped(dataset: Readable, folder: str | os.PathLike[str]) -> dict[str, Array | Ragged | Strings]:
-    """The columns written to the folder and memory-mapped from it.
-
-    Raises:
-        UsageError: the folder holds columns already.
-    """
+def memory_mapped(dataset: Scanner, folder: str | os.PathLike[str]) -> dict[str, Array | Ragged | Strings]:
+    """Writes the columns to the folder and memory-maps them; UsageError where it holds columns already."""
     if is_remote(input_path(folder)):
         raise UsageError(
             f"{os.fspath(folder)}: columns are given memory-mapped, from files of this machine: name a local folder; "
@@ -74,13 +62,10 @@ def memory_mapped(dataset: Readable, folder: str | os.PathLike[str]) -> dict[str
 
 
 def parquet_file(
-    dataset: Readable, path: str | os.PathLike[str], compression: str = "zstd", overwrite: bool = False
+    dataset: Scanner, path: str | os.PathLike[str], compression: str = "zstd", overwrite: bool = False
 ) -> Path | str:
-    """The records written to one Parquet file, which has its name when it is whole. What goes to a store is prepared in
+    """Writes the records to one Parquet file, which has its name when it is whole. What goes to a store is prepared in
     a folder among the temporary files.
-
-    Raises:
-        UsageError: something of that name is there, or there is no such compression.
     """
     place = file_to_write(path, overwrite)
     options = ParquetWriteOptions(compression=compression)
@@ -98,7 +83,7 @@ def parquet_file(
     return place
 
 
-def _write_parquet(dataset: Readable, path: Path, options: ParquetWriteOptions, target: Path | str) -> None:
+def _write_parquet(dataset: Scanner, path: Path, options: ParquetWriteOptions, target: Path | str) -> None:
     """The records as a file at path, which is then handed over under its own name."""
     writer = ParquetWriter(path, dataset.schema, options)
     try:

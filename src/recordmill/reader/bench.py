@@ -32,19 +32,13 @@ _WAITS = {
 
 @dataclass(frozen=True)
 class Measured:
-    """Result of a benchmark.
+    """Result of a benchmark: how many batches, records and framed bytes came in so many seconds.
 
     Attributes:
-        batches: how many came.
-        records: how many came.
-        framed_bytes: how many came.
-        seconds: in which they came.
         first: seconds to the first batch, from before the data set was opened.
         stages: seconds of all threads, by stage.
-        threads: how many there are.
         waited: seconds in which the consumer waited.
         consumer: the output, one of BENCH_OUTPUTS.
-        shuffle: as it was given.
         features: how many were decoded.
         is_inflated_whole: some file is compressed and no shard of ours.
     """
@@ -121,18 +115,8 @@ def prepare(consumer: str) -> None:
 def measure(
     dataset: Dataset, seconds: float, *, consumer: str = "numpy", opened: float = 0.0, **options: Any
 ) -> Measured:
-    """Takes batches for so long, or for one epoch, and does nothing with them.
-
-    Args:
-        dataset: the data set.
-        seconds: for how long.
-        consumer: the output, one of BENCH_OUTPUTS.
-        opened: seconds that it took to open the data set.
-        **options: those of `Dataset.batches` that all consumers have.
-
-    Raises:
-        UsageError: an option that the consumer has not, or that does not fit.
-        MissingExtraError: what the consumer needs is not installed.
+    """Takes batches of an output for so many seconds, or for one epoch, and does nothing with them. opened: seconds
+    that it took to open the data set; options: those of `Dataset.batches` that all outputs have.
     """
     prepare(consumer)
     if seconds <= 0:

@@ -23,15 +23,15 @@ import pyarrow.compute as pc
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_size, whole_number_of
-from recordmill.reader.display import DatasetDisplay, headline
+from recordmill.reader.display import display_html, display_text, headline
 from recordmill.reader.options.images import Spec, image_targets
-from recordmill.reader.rows import Plan, make_record_plan, read_row, rows_of
 from recordmill.reader.sampling.sampler import key_of, permuted
 from recordmill.reader.scanner import Scanner
 from recordmill.reader.statistics import Described
-from recordmill.reader.take import record_numbers, take_rows
+from recordmill.reader.take import Plan, make_record_plan, read_row, record_numbers, rows_of, take_rows
 from recordmill.reader.training import Trainable
 from recordmill.reader.view import View, decode_steps
+from recordmill.records.columns.numpy_arrays import gather_columns
 from recordmill.records.columns.predicate import Predicate
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.inference.confirm import Unconfirmed
@@ -226,9 +226,11 @@ class Dataset(Scanner, Trainable, Described):
                 so they may exceed memory; text is then `Strings` instead of an object array.
                 `open_columns(memmap_dir)` opens them again.
         """
-        from recordmill.reader.arrays import in_memory, memory_mapped
+        if memmap_dir is None:
+            return self._in_one_pass(lambda ds: gather_columns(ds.record_batches(), ds.schema, len(ds)))
+        from recordmill.reader.arrays import memory_mapped
 
-        return self._in_one_pass(in_memory) if memmap_dir is None else memory_mapped(self, memmap_dir)
+        return memory_mapped(self, memmap_dir)
 
     def to_pandas(self, *, class_names: bool = False) -> Any:
         """Returns all records as a pandas.DataFrame. class_names: classes are categories, by name and not by number."""
@@ -297,13 +299,13 @@ class Dataset(Scanner, Trainable, Described):
             yield from rows_of(batch, self.schema)
 
     def __repr__(self) -> str:
-        return self._display().text()
+        return display_text(*self._display())
 
     def _repr_html_(self) -> str:
         """Returns what notebooks show: the same as `repr`, with the features as a table; nothing is read for it."""
-        return self._display().html()
+        return display_html(*self._display())
 
-    def _display(self) -> DatasetDisplay:
+    def _display(self) -> tuple[str, Schema | None]:
         known = self.catalog.manifest is not None or "ends" in self.__dict__
         matching = self.__dict__.get("matching", self.view.subset if not self.view.conditions else None)
         conditions = [str(condition.where.predicate) for condition in self.view.conditions]
@@ -314,4 +316,4 @@ class Dataset(Scanner, Trainable, Described):
             conditions + ["they were chosen by number"] * (self.view.subset is not None),
         )
         described = self._given_schema is not None or "_known" in self.__dict__
-        return DatasetDisplay(about, self.schema if described else None)
+        return about, self.schema if described else None

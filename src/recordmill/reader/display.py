@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,40 +25,23 @@ _ITEMS = 6  # numbers of an array
 _IMAGES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"RIFF", b"II*\x00", b"MM\x00*")
 
 
-@dataclass(frozen=True)
-class DatasetDisplay:
-    """Display of a data set.
+def display_text(headline: str, schema: Schema | None) -> str:
+    """Returns the text of `repr`: what a data set is, and what is read of it; None as long as nobody knows."""
+    if schema is None:
+        return f"<{headline}; {_LATER}>"
+    return "\n".join([f"<{headline}", *(f"  {name}: {about}" for name, about in feature_lines(schema))]) + ">"
 
-    Attributes:
-        headline: what it is and how many records it has.
-        schema: what is read, None as long as nobody knows.
-    """
 
-    headline: str
-    schema: Schema | None
-
-    def text(self) -> str:
-        """Returns the text of `repr`."""
-        if self.schema is None:
-            return f"<{self.headline}; {_LATER}>"
-        lines = [f"  {name}: {about}" for name, about in feature_lines(self.schema)]
-        return "\n".join([f"<{self.headline}", *lines]) + ">"
-
-    def html(self) -> str:
-        """Returns the same with the features as a table, for notebooks."""
-        if self.schema is None:
-            return html.section(self.headline, lines=[_LATER])
-        return html.section(self.headline, html.table(["feature", "holds"], feature_lines(self.schema)))
+def display_html(headline: str, schema: Schema | None) -> str:
+    """Returns the same with the features as a table, for notebooks."""
+    if schema is None:
+        return html.section(headline, lines=[_LATER])
+    return html.section(headline, html.table(["feature", "holds"], feature_lines(schema)))
 
 
 def headline(catalog: Catalog, records: int | None, subset: int | None, conditions: Sequence[str]) -> str:
-    """Returns the first line of a display.
-
-    Args:
-        catalog: the files.
-        records: of all files.
-        subset: those of them for which the conditions hold; None: not known yet.
-        conditions: in words.
+    """Returns the first line of a display: of `records` in all files, or those of which the conditions, in words, hold
+    (subset; None: not known yet).
     """
     name = catalog.manifest.name if catalog.manifest else _files(len(catalog.files))
     rows = f"{records:,} records" if records is not None else f"{catalog.size_bytes:,} bytes"

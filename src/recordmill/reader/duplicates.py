@@ -46,13 +46,8 @@ _Looks = tuple[Int64s, int, U64, Bytes]  # records, their split, [n, HASH_WORDS]
 
 
 def near_images(dataset: Scanner, feature: str, progress: Callable[[int], None] | None = None) -> Repeated:
-    """Finds images that look like another one. All are decoded, once; one that can't be is left out.
-
-    Memory: 100 bytes an image, beside those that are being decoded; 1 KiB of each lies in a file of the temporary
-    folder.
-
-    Raises:
-        DataError: a record is damaged.
+    """Finds images that look like another one. All are decoded, once; one that can't be is left out. Memory: 100 bytes
+    an image, beside those that are being decoded; 1 KiB of each lies in a file of the temporary folder.
     """
     folder = make_scratch("greys-")
     try:
@@ -167,18 +162,8 @@ def check_image_rules(dataset: Scanner, rules: Rules) -> None:
 def repeat_violations(
     dataset: Scanner, rules: Rules, memory_bytes: int, progress: Callable[[int], None] | None = None
 ) -> Iterator[Violation]:
-    """Yields the violations of the rules of leakage and duplicates.
-
-    All records are read once, and once more for images that look alike.
-
-    Args:
-        dataset: the records.
-        rules: with leakage or duplicates.
-        memory_bytes: what digests may take, beside the records that are being read.
-        progress: is told the number of records.
-
-    Raises:
-        DataError: a record is damaged.
+    """Yields the violations of the rules of leakage and duplicates. All records are read once, and once more for images
+    that look alike. memory_bytes: what digests may take, beside the records that are being read.
     """
     wanted = _wanted(dataset, rules)
     if wanted:

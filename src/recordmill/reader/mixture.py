@@ -10,12 +10,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import DataError, UsageError
-from recordmill.reader.prefetch.protocols import Counted, Fetchable, Mixed
+from recordmill.reader.prefetch.protocols import Fetchable, Mixed
 from recordmill.reader.sampling.sampler import Proportions, RecordSubset
 from recordmill.reader.training import Trainable
 from recordmill.records.columns.conversions import Decoding
@@ -156,17 +155,6 @@ class Mixture(Trainable):
         for dataset in self.mixed.datasets:
             yield from (batch.select(arrow.names).cast(arrow) for batch in dataset.record_batches())
 
-    def stored_lengths(self, feature: str) -> tuple[Int64s, npt.NDArray[np.float64]] | None:
-        """Returns the lengths as of one data set, each data set counted by its weight."""
-        datasets = self.mixed.datasets
-        parts = [dataset.stored_lengths(feature) if isinstance(dataset, Counted) else None for dataset in datasets]
-        known = [part for part in parts if part is not None]
-        if len(known) < len(parts):
-            return None
-        weights = self.mixed.proportions.counts
-        counts = [weight * own / own.sum() for weight, (_, own) in zip(weights, known, strict=True)]
-        return np.concatenate([lengths for lengths, _ in known]), np.concatenate(counts)
-
     def head(self, records: int = 5) -> pa.Table:
         """Returns some first records of each data set."""
         share = -(-records // len(self.mixed.datasets))
@@ -179,10 +167,8 @@ class Mixture(Trainable):
 
 
 def _common_schema(schemas: Sequence[Schema]) -> Schema:
-    """The features that all of them have, of which one may be missing if it may be in any.
-
-    Raises:
-        UsageError: they differ.
+    """Returns the features that all of them have, of which one may be missing if it may be in any; UsageError: they
+    differ.
     """
     first = schemas[0]
     for other in schemas[1:]:

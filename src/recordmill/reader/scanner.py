@@ -23,7 +23,7 @@ from recordmill.base.sizes import MOST_ROWS, whole_number_of
 from recordmill.base.threads import thread_map
 from recordmill.reader.options.images import Images
 from recordmill.reader.sampling.sampler import RecordSubset
-from recordmill.reader.take import head_loads, range_loads, spans_of
+from recordmill.reader.take import head_loads, range_loads
 from recordmill.reader.view import (
     Condition,
     Selection,
@@ -53,11 +53,7 @@ if TYPE_CHECKING:
 
 
 def confirm_batches(load: Load, guess: SchemaGuess, decoding: Decoding) -> list[pa.RecordBatch]:
-    """The records of a load as `decoding` makes columns of them.
-
-    Raises:
-        Unconfirmed: a record is not what was guessed. DataError: one is damaged, or can't be converted.
-    """
+    """Returns the records of a load as `decoding` makes columns of them; Unconfirmed: one is not what was guessed."""
     batches = (selected(batch, decoding.stored) for batch in confirm_load(load, guess))
     return [decoding.converted(batch, load.file.path, "record {}".format) for batch in batches]
 
@@ -68,7 +64,7 @@ _MADE_ANEW = ("_plan", "_selection", "_decoding", "encoded", "lenient")  # by ea
 
 
 class Scanner:
-    """Records in a fixed order; what the faces of the reader ask for (`reader.prefetch.protocols.Readable`)."""
+    """Records in a fixed order; what the faces of the reader ask for (`reader.prefetch.protocols.Fetchable`)."""
 
     mixed = None  # it is one data set
     _guess: SchemaGuess | None = None
@@ -321,9 +317,8 @@ class Scanner:
     def head(self, records: int = 5) -> pa.Table:
         """The first records as a pyarrow.Table."""
         records = min(whole_number_of(records, "records", 0), MOST_ROWS)
-        if not self.view.filters:
-            return self._table(first_rows(records, head_loads(self.files, records), self.decode, self.threads))
-        return self._table(first_rows(records, head_loads(self.files, 2**62), self.decode, self.threads))
+        loads = head_loads(self.files, 2**62 if self.view.filters else records)
+        return self._table(first_rows(records, loads, self.decode, self.threads))
 
     def loads(
         self,
@@ -381,10 +376,6 @@ class Scanner:
             return first, behind
         low, high = self.matching.at(np.array([first, behind - 1])).tolist()
         return low, high + 1
-
-    def spans(self) -> Iterator[tuple[int, int, bool]]:
-        """Yields (first record, the one after the last, whether it can be read from anywhere) of each file."""
-        return spans_of(self.files, self.ends)
 
     def _table(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
         return pa.Table.from_batches(batches, to_arrow(self.schema))

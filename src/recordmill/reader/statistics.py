@@ -12,9 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from recordmill.base.buffers import Int64s
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import there_are
 from recordmill.base.threads import thread_map
@@ -29,11 +27,7 @@ if TYPE_CHECKING:  # what most commands have no need of
 
 
 def stored_statistics(dataset: Scanner) -> DatasetStatistics | None:
-    """Returns the statistics of the build; None where it counted none, or where the view has other records or features.
-
-    Raises:
-        DataError: the file of the statistics is missing, or not what the manifest says.
-    """
+    """Returns the statistics of the build; None where it counted none, or the view has other records or features."""
     view = dataset.view
     if view.filters or view.steps or view.names or (built := _built_statistics(dataset)) is None:
         return None
@@ -91,22 +85,6 @@ class Described:
         from recordmill.statistics.dataset_statistics import DatasetStatistics
 
         return stored_statistics(self) or DatasetStatistics.of_sketch(count_statistics(self))
-
-    def stored_lengths(self: Any, feature: str) -> tuple[Int64s, npt.NDArray[np.float64]] | None:
-        """Returns ([n] lengths of the feature's lists, [n] how many records have about each), as the build has
-        counted them; None where it has not, or where the lists have lists.
-        """
-        statistics, described = stored_statistics(self.encoded), self.schema[feature]
-        if statistics is None or described.ragged_rank != 1:
-            return None
-        lengths, counts = [0], [0.0]
-        for features in statistics.values():
-            one = features[feature]
-            listed = one.length_counts if one.present else ([], [])
-            lengths += [values // max(described.inner_size, 1) for values in listed[0]]
-            counts += listed[1]
-            counts[0] += one.missing
-        return np.array(lengths, np.int64), np.array(counts)
 
     def class_weights(self: Any, label: str | None = None) -> dict[Any, float]:
         """Returns the weight of a record of each class by which all classes weigh the same, as scikit-learn's

@@ -10,16 +10,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from recordmill.base.errors import MissingExtraError
-from recordmill.reader.options.training import BATCH_SIZE, FORM, TENSORFLOW, TRAINING, Training, with_options
+from recordmill.reader.options.training import BATCH_SIZE, TENSORFLOW, TRAINING, Training, with_options
 
 if TYPE_CHECKING:
     import tensorflow as tf
     from typing_extensions import Unpack
 
     from recordmill.reader.batches.source import Batches
-    from recordmill.reader.options.training import FormKeywords, TensorFlowKeywords, TrainingKeywords
+    from recordmill.reader.options.training import TensorFlowKeywords, TrainingKeywords
     from recordmill.reader.prefetch.protocols import Fetchable
-    from recordmill.reader.torch.datasets import TorchBatches, TorchRecords
+    from recordmill.reader.torch.datasets import TorchBatches
 
 
 class Trainable:
@@ -104,30 +104,9 @@ class Trainable:
         batches: TorchBatches = datasets.TorchBatches(source, source.plan(batch_size).at_open_step(), ranked)
         return batches
 
-    @with_options(*FORM)
-    def to_torch_map(self: Fetchable, **options: Unpack[FormKeywords]) -> TorchRecords:
-        """A map-style Dataset, whose records a loader's own sampler chooses by number: `DataLoader(records, batch_size,
-        shuffle=True)`. Records with lists need `collate={name: Padded(length)}`, or a `collate_fn` of one's own.
-
-        Raises:
-            MissingExtraError: PyTorch is not installed. UsageError: options that do not fit.
-        """
-        from recordmill.reader.batches.source import BatchSource
-        from recordmill.reader.options.collation import refuse_gathered
-
-        datasets = _extra("to_torch", "torch", "torch.datasets")
-        source = BatchSource.of(self, Training.of(BATCH_SIZE, options, FORM))
-        refuse_gathered(source.collator.collations)
-        records: TorchRecords = datasets.TorchRecords(source)
-        return records
-
 
 def _extra(method: str, package: str, module: str) -> Any:
-    """A module of `reader` that needs this package.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+    """Imports a module of `reader` that needs this package; MissingExtraError where that is not installed."""
     try:
         import_module(package)
         return import_module(f"recordmill.reader.{module}")

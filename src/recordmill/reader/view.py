@@ -75,8 +75,7 @@ class View:
         """Returns how these features of the records become what is shown. `images` has their names in the records."""
         steps = [step for step in self.steps if step.feature in stored]
         if images:
-            from recordmill.reader.images.boxes import has_boxes
-            from recordmill.reader.images.columns import ResizedImages
+            from recordmill.reader.images.columns import ResizedImages, has_boxes
 
             boxes = has_boxes(stored.names)
             steps += [ResizedImages(name, images[name], boxes) for name in images if name in stored]
@@ -84,9 +83,7 @@ class View:
 
     def renamed(self, names: Mapping[str, str], schema: Schema) -> View:
         """Returns the view with features of this schema under other names: the one that is shown now to the new one.
-
-        Raises:
-            UsageError: no such feature is read, two would have one name, or one a name that is no text.
+        UsageError where one is not read, two would have one name, or one a name that is no text.
         """
         if not isinstance(names, Mapping) or not all(isinstance(name, str) for name in names.values()):
             raise UsageError(f"rename takes {{name: new name}}, not {names!r:.99}")
@@ -115,10 +112,8 @@ class View:
 def decode_steps(
     decode_raw: Specs | Mapping[str, str] = None, reshape: Specs | Mapping[str, str | Sequence[int]] = None
 ) -> tuple[ConversionStep, ...]:
-    """Returns the steps of `decode_raw=` and `reshape=`, as `read` spells them or by feature.
-
-    Raises:
-        UsageError: one is not written as it must be, or a feature is decoded or reshaped twice.
+    """Returns the steps of `decode_raw=` and `reshape=`, as `read` spells them or by feature; UsageError where one is
+    not written as it must be, or a feature is decoded or reshaped twice.
     """
     raw = [raw_step(text) for text in listed_names(decode_raw, "decode_raw")]
     shaped = [reshape_step(text) for text in listed_names(reshape, "reshape")]
@@ -151,22 +146,14 @@ def rename_columns(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
 
 
 def check_twice(names: Sequence[str]) -> None:
-    """Refuses repeated names.
-
-    Raises:
-        UsageError: a feature is named twice.
-    """
+    """Raises UsageError where a feature is named twice."""
     if len({*names}) < len(names):
         twice = next(name for at, name in enumerate(names) if name in names[:at])
         raise UsageError(f"feature {twice!r} is named twice: give each feature once")
 
 
 def check_features(names: Sequence[str] | Mapping[str, str], schema: Schema) -> None:
-    """Refuses names of features that are not read.
-
-    Raises:
-        UsageError: a feature is not read, or a number is taken for one.
-    """
+    """Raises UsageError where a feature is not read, or a number is taken for one."""
     if isinstance(names, str):
         raise UsageError(f"give a list of features: {[name.strip() for name in names.split(',')]}")
     for name in names:
@@ -177,11 +164,8 @@ def check_features(names: Sequence[str] | Mapping[str, str], schema: Schema) -> 
 
 
 def filter_numbers(what: Sequence[int] | npt.NDArray[Any], total: int) -> Int64s:
-    """The records that a filter names, by a bool for each or by number, as numbers in [0, total).
-
-    Raises:
-        UsageError: there are not as many bools as records, or a number comes twice.
-        TypeError: these are neither. IndexError: there are not so many records.
+    """Returns the records that a filter names, by a bool for each or by number, as numbers in [0, total); UsageError
+    where there are not as many bools as records, or a number comes twice.
     """
     given = np.asarray(what)
     if given.dtype == np.bool_:
@@ -234,11 +218,7 @@ class Selection:
     @classmethod
     def of(cls, view: View, full: Schema, decoding: Decoding) -> Selection:
         """Creates the selection for records of schema `full`, of which what `decoding` takes is read, both with the
-        names in the records.
-
-        Raises:
-            UsageError: a predicate has no meaning there.
-            MissingExtraError: it is SQL, and DuckDB is not installed.
+        names in the records. UsageError: a predicate has no meaning there.
         """
         conditions = []
         for condition in view.conditions:
@@ -257,11 +237,7 @@ class Selection:
         )
 
     def decode(self, load: Load, first: int) -> list[pa.RecordBatch]:
-        """The records of a load that are kept, as columns of `selected`.
-
-        Args:
-            first: the number of its first one.
-        """
+        """Returns the records of a load that are kept, as columns of `selected`; first: the number of its first one."""
         found = []
         record = load.piece.first_record if load.block is None else load.block.first_record
         for batch in decode_load(load, self.decoded):

@@ -216,9 +216,6 @@ class DatasetSketch:
         """Counts the records of a batch that has the schema's features as columns. keys: [records]; splits: [records]
         in which split each of them is; None: all in the first one. pixels: [records, SUMS] of features whose images
         were decoded.
-
-        Raises:
-            DataError, TypeError: as `to_flat` does.
         """
         flats = [to_flat(batch.column(feature.name), feature)[0] for feature in self.schema]
         self.add_flat(flats, keys, splits, pixels or {})

@@ -274,10 +274,8 @@ class FeatureStatistics:
         }
 
     def row(self, feature: Feature | None = None) -> tuple[str, ...]:
-        """Returns the cells of a table, in the order of its header.
-
-        Args:
-            feature: its names of classes and its times are shown; None: not known.
+        """Returns the cells of a table, in the order of its header. feature: its names of classes and its times are
+        shown; None: not known.
         """
         total = self.present + self.missing
         about = "" if self.distinct_error in (0, None) else "~"
@@ -373,10 +371,8 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
 
     @classmethod
     def from_bytes(cls, data: bytes, source: str = "statistics.pb", schema: Schema | None = None) -> DatasetStatistics:
-        """Returns the statistics that a file holds; DataError for what is none.
-
-        Args:
-            schema: whose classes and times are shown by name.
+        """Returns the statistics that a file holds; DataError for what is none. schema: whose classes and times are
+        shown by name.
         """
         try:
             return cls(statistics_pb2.DatasetFeatureStatisticsList.FromString(data), schema)
@@ -419,10 +415,8 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
         return DatasetStatistics(proto, self._schema)
 
     def chosen(self, split: str | None, columns: Sequence[str] | str | None) -> DatasetStatistics:
-        """Returns the statistics of one split and of some features; None: of all.
-
-        Raises:
-            UsageError: there is no such split or feature.
+        """Returns the statistics of one split and of some features; None: of all. UsageError where there is no such
+        one.
         """
         if split is not None and split not in self:
             raise UsageError(f"{option('split', split)}: there are {', '.join(self)}")

@@ -38,14 +38,7 @@ class _Image:
 
 @dataclass(frozen=True)
 class PixelTotal:
-    """Sums of pixels.
-
-    Attributes:
-        images: Those that were decoded.
-        is_whole: These are all, not a sample.
-        pixels: Of them together.
-        sums, squares: Of red, green and blue.
-    """
+    """Sums of the pixels of images that were decoded, all (is_whole) or a sample; of red, green and blue."""
 
     images: int
     is_whole: bool

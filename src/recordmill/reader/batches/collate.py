@@ -17,13 +17,13 @@ import pyarrow as pa
 from recordmill.base import native
 from recordmill.base.buffers import Int64s, again
 from recordmill.base.errors import DataError, UsageError
-from recordmill.reader.batches.grouping import lengths_of, packed_rows, segments
+from recordmill.reader.batches.grouping import packed_rows, segments
 from recordmill.reader.batches.plan import StepChunk
 from recordmill.reader.options.collation import Bucketed, Collation, OneHot, Packed, Padded, collations_of, fill_of
 from recordmill.reader.options.training import Form
 from recordmill.reader.prefetch.prefetcher import StepRows
 from recordmill.reader.prefetch.protocols import Fetchable
-from recordmill.records.columns.numpy_arrays import is_bytes, numpy_dtype, take_apart, to_numpy
+from recordmill.records.columns.numpy_arrays import is_bytes, lengths_of, numpy_dtype, take_apart, to_numpy
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.schemas.feature import Feature, Schema
 
@@ -118,11 +118,7 @@ def step_lengths(lengths: Int64s, chunk: StepChunk, collation: Padded | Bucketed
 
 
 def one_hot(name: str, column: Array, collation: OneHot) -> npt.NDArray[np.float32]:
-    """Returns [rows, depth]; a missing number is no class.
-
-    Raises:
-        DataError: a number is no class.
-    """
+    """Returns [rows, depth]; a missing number is no class."""
     assert collation.depth is not None
     rows = check_classes(name, column, collation)
     out = np.zeros((len(column), collation.depth), np.float32)
@@ -131,11 +127,7 @@ def one_hot(name: str, column: Array, collation: OneHot) -> npt.NDArray[np.float
 
 
 def check_classes(name: str, column: Array, collation: OneHot) -> Int64s:
-    """The rows that have a number.
-
-    Raises:
-        DataError: a number is no class.
-    """
+    """Returns the rows that have a number; DataError where it is none of a class."""
     assert collation.depth is not None
     rows = np.flatnonzero(~np.ma.getmaskarray(column))
     values = np.ma.getdata(column)[rows]
@@ -146,11 +138,7 @@ def check_classes(name: str, column: Array, collation: OneHot) -> Int64s:
 
 
 def check_dense(name: str, lengths: Int64s, edges: Int64s) -> None:
-    """Checks that the rows of a step have one length.
-
-    Raises:
-        DataError: rows of one step have other lengths than each other.
-    """
+    """Raises DataError where the rows of a step differ in length."""
     for step in _parts(lengths, edges):
         if step.min() != step.max():
             raise DataError(
@@ -234,11 +222,8 @@ class ExtraColumns:
         return replace(schema, features=(*matrix, *rest, *self.features), label=label)
 
     def check(self, schema: Schema) -> None:
-        """Checks the names of the columns.
-
-        Raises:
-            UsageError: a feature of the records is called as one of them, there is nothing to give, or a feature of the
-                matrix is no number.
+        """Raises UsageError where a feature is called as one of the columns, there is nothing to give, or a feature of
+        the matrix is no number.
         """
         for feature in (schema[name] for name in self.matrix):
             if is_bytes(feature) or feature.ragged_rank or feature.timestamp:
@@ -328,10 +313,8 @@ class Collator:
         return (batch.popitem()[1] if len(batch) == 1 else batch, *rest)
 
     def steps(self, columns: Batch, chunk: StepChunk) -> list[Batch]:
-        """The steps of a chunk, of which the columns are by name.
-
-        Raises:
-            DataError: a list that should be dense is not, or a number is no class.
+        """Returns the steps of a chunk, of which the columns are by name; DataError where a list is not dense, or a
+        number no class.
         """
         parts: dict[str, list[Any]] = {}
         for name, column in columns.items():

@@ -12,11 +12,9 @@ all rows of a step are packed together, and each host keeps its own: it reads th
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -26,13 +24,8 @@ from recordmill.reader.options.collation import Bucketed
 from recordmill.reader.prefetch.prefetcher import StepRows
 from recordmill.reader.sampling.sampler import key_of, permuted
 from recordmill.reader.sampling.schedule import Schedule
+from recordmill.records.columns.numpy_arrays import lengths_of
 from recordmill.records.columns.ragged import Ragged
-
-
-def lengths_of(column: pa.Array) -> Int64s:
-    """Returns [rows] how many items each row of a list column has; a missing one has none."""
-    found: Int64s = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    return found
 
 
 def quantiles(columns: Iterable[pa.Array], buckets: int) -> tuple[int, ...]:
@@ -46,26 +39,15 @@ def quantiles(columns: Iterable[pa.Array], buckets: int) -> tuple[int, ...]:
             counts[length] = counts.get(length, 0) + count
     if not counts:
         return (1,)
-    return weighted_quantiles(np.array([*counts]), np.array([*counts.values()]), buckets)
-
-
-def weighted_quantiles(lengths: Int64s, counts: npt.NDArray[Any], buckets: int) -> tuple[int, ...]:
-    """Returns the quantiles of lengths, each of which occurs `counts` times."""
-    order = np.argsort(lengths, kind="stable")
-    lengths, behind = lengths[order], np.cumsum(counts[order])
+    lengths = np.array(sorted(counts))
+    behind = np.cumsum([counts[length] for length in lengths.tolist()])
     wanted = behind[-1] * (np.arange(1, buckets + 1) / buckets - 1e-12)
     return tuple(np.unique(np.maximum(lengths[np.searchsorted(behind, wanted)], 1)).tolist())
 
 
 @dataclass(frozen=True)
 class Buckets:
-    """Buckets of one feature.
-
-    Attributes:
-        name: the feature.
-        at: its column.
-        how: the collation, with its boundaries.
-    """
+    """Buckets of one feature: its name, its column, and the collation with its boundaries."""
 
     name: str
     at: int
@@ -79,15 +61,7 @@ class Buckets:
         whole = self._order(self._bucket(lengths), rows, schedule)
         cut = [whole[rows.edges[step] : rows.edges[step + 1]] for step in steps.tolist()]
         longest = np.array([int(lengths[step].max(initial=0)) for step in cut], np.int64)
-        order = np.concatenate(cut)
-        moved = replace(
-            rows,
-            edges=np.cumsum([0, *map(len, cut)]),
-            batch=rows.batch.take(pa.array(order)),
-            numbers=rows.numbers[order],
-            mask=None if rows.mask is None else rows.mask[order],
-        )
-        return moved, self._padded(longest)
+        return rows.chosen(np.concatenate(cut), np.cumsum([0, *map(len, cut)])), self._padded(longest)
 
     def _bucket(self, lengths: Int64s) -> Int64s:
         assert self.how.boundaries is not None
@@ -137,10 +111,7 @@ class Packs:
 
     def fit(self, batch: pa.RecordBatch, final: bool) -> tuple[Int64s, Int64s]:
         """Returns ([n] the row of each record that has a place, counted over all steps; [steps] the records up to and
-        with each step).
-
-        Args:
-            final: the last step is one, too, if it has records.
+        with each step). final: the last step is one, too, if it has records.
         """
         lengths = np.stack([lengths_of(batch.column(at)) for at in self.columns])
         # An empty list takes a place as well, so that a step has an end.

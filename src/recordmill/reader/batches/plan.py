@@ -17,13 +17,12 @@ import pyarrow as pa
 
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import UsageError
-from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
-from recordmill.reader.batches.grouping import Buckets, Packs, quantiles, weighted_quantiles
-from recordmill.reader.options.collation import OF_STATISTICS, Bucketed, Collation, Packed
+from recordmill.reader.batches.grouping import Buckets, Packs, quantiles
+from recordmill.reader.options.collation import Bucketed, Collation, Packed
 from recordmill.reader.options.training import Order
 from recordmill.reader.prefetch.prefetcher import Fetcher, StepRows
-from recordmill.reader.prefetch.protocols import Counted, Fetchable
+from recordmill.reader.prefetch.protocols import Fetchable
 from recordmill.reader.sampling.sampler import EpochLayout, Extent, MixtureSampler, Sampler
 from recordmill.reader.sampling.schedule import End, Schedule, State, Steps
 from recordmill.records.columns.ragged import Array
@@ -54,6 +53,11 @@ class StepChunk:
     cut: Mapping[str, int] = field(default_factory=dict)
     images: Mapping[str, Array] = field(default_factory=dict)
 
+    def chosen(self, rows: slice | Int64s, edges: Int64s) -> StepChunk:
+        """Returns some of the rows, as the steps that begin at these edges, without what says more of its steps."""
+        images = {name: array[rows] for name, array in self.images.items()}
+        return StepChunk(self.rows.chosen(rows, edges), images=images)
+
 
 @dataclass(frozen=True)
 class StepPlan:
@@ -76,11 +80,7 @@ class StepPlan:
 
     @property
     def remaining(self) -> int | None:
-        """Returns how many steps are left; None without end.
-
-        Raises:
-            TypeError: they are packed.
-        """
+        """Returns how many steps are left; None without end. TypeError: they are packed."""
         if self.packs is not None:
             raise TypeError("how many packed batches there are is known when they are packed: they have no number")
         left = self.schedule.remaining
@@ -122,10 +122,8 @@ class StepPlan:
         return replace(self, schedule=self.schedule.after(ahead), every=takers)
 
     def at(self, state: Mapping[str, Any]) -> StepPlan:
-        """Returns the plan from a state on.
-
-        Raises:
-            UsageError: it is a state of something else, or in the middle of steps that were gathered otherwise.
+        """Returns the plan from a state on; UsageError where it is one of something else, or in the middle of steps
+        that were gathered otherwise.
         """
         schedule = self.schedule.at(state)
         group = state.get(_GROUP)
@@ -212,17 +210,13 @@ def _packed_chunk(
 ) -> StepChunk:
     """Returns these steps of those that the records were packed into."""
     order, bins = packs.own_records(place, steps)
-    batch, cut = packs.cut(rows.batch.take(pa.array(order)))
-    edges = np.arange(len(steps) + 1) * packs.own
-    return StepChunk(replace(rows, batch=batch, numbers=rows.numbers[order], edges=edges), None, bins, ends, cut)
+    own = rows.chosen(order, np.arange(len(steps) + 1) * packs.own)
+    batch, cut = packs.cut(own.batch)
+    return StepChunk(replace(own, batch=batch), None, bins, ends, cut)
 
 
 def plan_steps(dataset: Fetchable, batch_size: int, order: Order, collations: Mapping[str, Collation]) -> StepPlan:
-    """The steps of this host, without end, from where `order` says; `StepPlan.iteration` ends them.
-
-    Raises:
-        UsageError: an option does not fit, with another or with the data, or a state is one of something else.
-    """
+    """Returns the steps of this host, without end, from where `order` says; `StepPlan.iteration` ends them."""
     names = dataset.schema.names
     packed = {name: how for name, how in collations.items() if isinstance(how, Packed)}
     bucketed = [Buckets(name, names.index(name), how) for name, how in collations.items() if isinstance(how, Bucketed)]
@@ -249,16 +243,6 @@ def _packs(names: Sequence[str], batch_size: int, order: Order, packed: Mapping[
 
 def _with_boundaries(dataset: Fetchable, buckets: Buckets) -> Buckets:
     how = buckets.how
-    if how.boundaries == OF_STATISTICS:
-        counted = dataset.stored_lengths(buckets.name) if isinstance(dataset, Counted) else None
-        if counted is None:
-            raise UsageError(
-                f'Bucketed("{OF_STATISTICS}"): no statistics say how long the lists of {buckets.name!r} are: the data '
-                f"set was built without ({option('stats', False)}) or is of others, records were chosen or features "
-                "renamed, or the lists have lists. Without boundaries one pass over the feature finds them, or give "
-                "them: Bucketed((32, 64, 128))"
-            )
-        return replace(buckets, how=replace(how, boundaries=weighted_quantiles(*counted, how.buckets)))
     if how.boundaries is not None:
         return buckets
     alone = dataset.select([buckets.name])
@@ -282,14 +266,7 @@ def _check_group(group: Any, wanted: Mapping[str, Any], at: Schedule) -> None:
 
 
 def make_schedule(dataset: Fetchable, batch_size: int, order: Order, *, whole_steps: bool = False) -> Schedule:
-    """The steps of this host, without end.
-
-    Args:
-        whole_steps: a host reads the records of all.
-
-    Raises:
-        UsageError: an option does not fit the data.
-    """
+    """Returns the steps of this host, without end; whole_steps: a host reads the records of all."""
     hosts, host = order.hosts
     Steps(0, batch_size, "drop", hosts, host)  # refused before a file is counted
     if order.mode == "global" and (streamed := [file.file for file in dataset.files if not file.seekable]):

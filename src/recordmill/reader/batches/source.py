@@ -52,19 +52,10 @@ def image_step(dataset: Fetchable, schema: Schema, decoder: ImageDecoder, on_bad
 
 def _without(chunk: StepChunk, bad: list[tuple[int, str]]) -> StepChunk:
     rows = chunk.rows
-    assert rows.positions is not None
     named = tuple((int(rows.numbers[row]), reason) for row, reason in bad)
     good = np.delete(np.arange(len(rows.numbers)), [row for row, _ in bad])
-    left = StepRows(
-        rows.step_range,
-        rows.batch.take(pa.array(good)),
-        np.array([0, len(good)], np.int64),
-        rows.numbers[good],
-        None,
-        rows.positions[good],
-        rows.bad + named,
-    )
-    return StepChunk(left, images={name: array[good] for name, array in chunk.images.items()})
+    left = chunk.chosen(good, np.array([0, len(good)], np.int64))
+    return replace(left, rows=replace(left.rows, bad=rows.bad + named))
 
 
 class Refill:
@@ -138,14 +129,8 @@ def _joined(chunks: list[StepChunk]) -> StepChunk:
 
 def _cut(chunk: StepChunk, begin: int, end: int, size: int) -> StepChunk:
     """Rows [begin, end) in steps of so many."""
-    rows = chunk.rows
-    assert rows.positions is not None
     edges = np.append(np.arange(0, end - begin, size), end - begin).astype(np.int64)
-    part = slice(begin, end)
-    cut = StepRows(
-        rows.step_range, rows.batch.slice(begin, end - begin), edges, rows.numbers[part], None, rows.positions[part]
-    )
-    return StepChunk(cut, images={name: array[part] for name, array in chunk.images.items()})
+    return chunk.chosen(slice(begin, end), edges)
 
 
 _Result = TypeVar("_Result")

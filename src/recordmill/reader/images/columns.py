@@ -1,10 +1,10 @@
 """Columns of encoded images as pixels: of batches by `ImageDecoder`, on threads of its own, so that all cores share the
-images of one batch; of tables by `ResizedImages`. TensorFlow is not needed.
+images of one batch; of tables by `ResizedImages`; and boxes of objects moved with them. TensorFlow is not needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -14,29 +14,29 @@ import pyarrow as pa
 from recordmill.base.buffers import again
 from recordmill.base.errors import UsageError
 from recordmill.base.threads import Budget
-from recordmill.reader.images.boxes import IMAGE, Kept, check_boxes, move_boxes
 from recordmill.reader.images.decode import Box, Encoded, box_of, is_flipped, resize_into
 from recordmill.reader.options.images import Images, ImageTarget, RandomCrop
 from recordmill.reader.prefetch.prefetcher import StepRows
 from recordmill.reader.prefetch.protocols import Fetchable
 from recordmill.reader.sampling.sampler import key_of
 from recordmill.records.columns.convert import Faults, build_steps
-from recordmill.records.columns.decode_images import MAX_DECODED_PIXELS, Pixels, looks_like_image
-from recordmill.records.columns.numpy_arrays import take_apart
+from recordmill.records.columns.decode_images import MAX_DECODED_PIXELS, Pixels, each_image, looks_like_image
+from recordmill.records.columns.numpy_arrays import lengths_of, take_apart
 from recordmill.records.columns.ragged import Array
 from recordmill.records.images.check import check_each
 from recordmill.records.images.header import BadImage
 from recordmill.schemas.feature import Feature, Schema
 
+IMAGE, _OBJECT = "image/encoded", "image/object/"
+_LEAST = 1e-6  # of the part, that float32 tells from nothing
+Kept = tuple[float, float, float, float, bool]  # a row of `move_boxes`
+_EDGES = tuple(f"{_OBJECT}bbox/{edge}" for edge in ("xmin", "xmax", "ymin", "ymax"))
 _SNIFFED = 16  # records looked at to tell which features are images
 
 
 def images_by_feature(dataset: Fetchable, wanted: ImageTarget | None) -> dict[str, Images]:
-    """Returns the images that are wanted by feature. Where no name is given, these are the bytes features that are
-    images in the first records.
-
-    Raises:
-        UsageError: there is none, or a named feature is none that is read.
+    """Returns the images that are wanted by feature; UsageError where there is none. Where no name is given, these are
+    the bytes features that are images in the first records.
     """
     if wanted is None:
         return {}
@@ -149,11 +149,8 @@ class ImageDecoder:
 
 @dataclass(frozen=True)
 class _Work:
-    """One image column.
-
-    Attributes:
-        default: of rows that are not valid.
-        kept: [rows, 5] the part of each image that is kept, as `move_boxes` takes it.
+    """One image column. default: of rows that are not valid; kept: [rows, 5] the part of each image that is kept, as
+    `move_boxes` takes it.
     """
 
     name: str
@@ -216,9 +213,6 @@ def _box_and_shrink(image: Encoded, wanted: Images, key: int, number: int) -> tu
 def decode_part(data: Pixels, wanted: Images) -> Pixels:
     """Decodes one encoded image [bytes] as uint8 [height, width, channels], as much of it as is kept, which is no
     random part.
-
-    Raises:
-        BadImage: it can't be decoded.
     """
     image = Encoded(data, wanted)
     box, by = _box_and_shrink(image, wanted, 0, 0)
@@ -227,11 +221,7 @@ def decode_part(data: Pixels, wanted: Images) -> Pixels:
 
 
 def decode_image(data: Pixels, wanted: Images) -> Array:
-    """Decodes one encoded image [bytes] as what is wanted of it, which is no random crop.
-
-    Raises:
-        BadImage: it can't be decoded.
-    """
+    """Decodes one encoded image [bytes] as what is wanted of it, which is no random crop."""
     out: Array = np.empty(wanted.shape, wanted.numpy_dtype)
     _decode_into(Encoded(data, wanted), wanted, 0, 0, Budget(1), out)
     return out
@@ -275,19 +265,75 @@ class ResizedImages:
                 f"decode_images: {feature.name!r} is {why} which only batches, to_tf and to_torch do: open it with "
                 f"{'a central crop' if is_random and not self.has_boxes else 'no crop'}, or without this feature"
             )
-        out = self.output(feature)
-        parts = take_apart(column, replace(feature, required=True))
-        present = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
-        splits = parts.splits[0]
-        pixels = np.empty((int(present.sum()), *self.wanted.shape), self.wanted.numpy_dtype)
-        faults, good = [], np.ones(len(column), np.bool_)
-        done = 0
-        for row in np.flatnonzero(present).tolist():
+        pixels = np.empty((len(column) - column.null_count, *self.wanted.shape), self.wanted.numpy_dtype)
+        present, faults, done = [], [], 0
+        for row, data in each_image(column, feature):
             try:
-                pixels[done] = decode_image(parts.values[splits[row] : splits[row + 1]], self.wanted)
-                done += 1
+                if data is not None:
+                    pixels[done] = decode_image(data, self.wanted)
+                    done += 1
+                present.append(data is not None)
             except BadImage as error:
                 faults.append((row, error.message))
-                good[row] = False
-        counts = np.zeros(int(good.sum()), np.int64)
-        return build_steps(pa.array(self.wanted.given(pixels[:done]).reshape(-1)), counts, present[good], out), faults
+        flat, counts = pa.array(self.wanted.given(pixels[:done]).reshape(-1)), np.zeros(len(present), np.int64)
+        return build_steps(flat, counts, np.array(present, np.bool_), self.output(feature)), faults
+
+
+# Boxes of objects, as the Object Detection API names them, move with the part of the image that is kept.
+
+
+def has_boxes(names: Sequence[str]) -> bool:
+    """Returns whether features of these names are boxes."""
+    return any(name in names for name in _EDGES)
+
+
+def check_boxes(names: Sequence[str], images: Mapping[str, Images]) -> None:
+    """Raises UsageError where the boxes among features of these names can't be moved with the images that are cropped
+    or flipped.
+    """
+    changed = [name for name, one in images.items() if one.crop or one.flip]
+    if not changed or not has_boxes(names):
+        return
+    if IMAGE not in changed:
+        raise UsageError(f"decode_images: boxes are those of {IMAGE!r}, so {changed[0]!r} can't be cropped or flipped")
+    if missing := [name for name in _EDGES if name not in names]:
+        raise UsageError(f"decode_images: a crop or flip moves all edges of the boxes: read {missing[0]!r}, too")
+
+
+def move_boxes(batch: pa.RecordBatch, kept: Array) -> pa.RecordBatch:
+    """Returns the records with the boxes, lists in `image/object/bbox/`, as shares of the part that is kept, clipped to
+    it. Objects of which nothing is left are dropped from all lists of `image/object/`, which must have a value for each
+    box. kept: [records, 5] left, top, width and height of the part as shares of the image; 1 where it is flipped.
+    """
+    columns = list(batch.columns)
+    at = {name: place for place, name in enumerate(batch.schema.names) if name.startswith(_OBJECT)}
+    if not set(_EDGES) <= set(at):
+        return batch
+    if single := next((name for name, place in at.items() if not _is_list(columns[place].type)), None):
+        raise UsageError(f"decode_images: {single!r} is no list of values a box: leave it out, or the crop and flip")
+    lengths = lengths_of(columns[at[_EDGES[0]]])
+    left, top, width, height, is_flipped = np.repeat(kept, lengths, axis=0).T
+    found = [columns[at[name]].flatten().to_numpy(zero_copy_only=False) for name in _EDGES]
+    inside = np.ones(len(left), np.bool_)
+    for low, high, start, size in ((0, 1, left, width), (2, 3, top, height)):
+        one, other = (np.clip((found[edge] - start) / size, 0, 1) for edge in (low, high))
+        inside &= (other - one > _LEAST) | (size >= 1)
+        found[low], found[high] = one, other
+    found[0], found[1] = (np.where(is_flipped, 1 - found[1 - edge], found[edge]) for edge in (0, 1))
+    moved = dict(zip(_EDGES, found, strict=True))
+    ends = np.concatenate([[0], np.cumsum(inside)])[np.concatenate([[0], np.cumsum(lengths)])]
+    for name, place in at.items():
+        column = columns[place]
+        if not np.array_equal(lengths_of(column), lengths):
+            raise UsageError(f"decode_images: {name!r} has not one value a box: leave it out, or the crop and flip")
+        items = column.flatten()
+        if name in moved:
+            items = pa.array(moved[name], items.type)
+        offsets = pa.array(ends, pa.int32() if pa.types.is_list(column.type) else pa.int64())
+        mask = column.is_null() if column.null_count else None
+        columns[place] = type(column).from_arrays(offsets, items.filter(pa.array(inside)), type=column.type, mask=mask)
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))

@@ -44,14 +44,8 @@ class Box(NamedTuple):
 
 
 def box_of(height: int, width: int, wanted: Images, key: int, number: int) -> Box:
-    """Returns the part of an image [height, width] that is kept.
-
-    Args:
-        height: of the image.
-        width: of the image.
-        wanted: with its crop.
-        key: of the seed and the epoch.
-        number: of the record among all.
+    """Returns the part of an image [height, width] that is kept; key: of the seed and the epoch, number: of the record
+    among all.
     """
     if wanted.crop is None:
         return Box(0, 0, height, width)
@@ -107,11 +101,8 @@ SHRINKS = (8, 4, 2)  # by which a JPEG can be decoded smaller
 
 
 class Encoded:
-    """An encoded image [bytes] whose container is whole. height, width: once it is decoded, in full size. checked: what
-    `check_each` said of it.
-
-    Raises:
-        BadImage: it is none that is taken, or it is damaged.
+    """An encoded image [bytes] whose container is whole, or BadImage. height, width: once it is decoded, in full size.
+    checked: what `check_each` said of it.
     """
 
     def __init__(self, data: Pixels, wanted: Images, checked: ImageHeader | BadImage | None = None) -> None:
@@ -136,11 +127,8 @@ class Encoded:
         return next(fits, 1)
 
     def pixels(self, shrink: int = 1, *, once: bool = False) -> npt.NDArray[Any]:
-        """Returns uint8, of a mask int32 [height, width, channels], or the shrink-th part of that (rounded up). once:
-        the array holds until this thread decodes the next image.
-
-        Raises:
-            BadImage: it can't be decoded.
+        """Returns uint8, of a mask int32 [height, width, channels], or the shrink-th part of that (rounded up), or
+        raises BadImage. once: the array holds until this thread decodes the next image.
         """
         if self._mask:
             return upright(stored_values(self._data, self._header), self._turned)
@@ -202,10 +190,8 @@ _REMEMBERED = 1024  # pairs of lengths whose weights are kept: photographs have 
 
 
 def resize_into(pixels: npt.NDArray[Any], box: Box, wanted: Images, out: npt.NDArray[Any]) -> None:
-    """A part of [height, width, channels] resized into out [wanted.height, wanted.width, channels] of the dtype wanted.
-
-    Raises:
-        BadImage: a value of a mask is beyond uint8.
+    """Resizes a part of [height, width, channels] into out [wanted.height, wanted.width, channels] of the dtype wanted;
+    BadImage where a value of a mask is beyond uint8.
     """
     if wanted.mask:
         kept = pixels[box.top : box.top + box.height, box.left : box.left + box.width]

@@ -20,7 +20,7 @@ from recordmill.base.errors import DataError
 from recordmill.base.magic import IMAGE_HEAD_BYTES, sniff_foreign, sniff_format, sniff_image
 from recordmill.records.images.check import check_structure
 from recordmill.records.images.header import BadImage
-from recordmill.records.inference.infer import infer
+from recordmill.records.inference.infer import infer, joined
 from recordmill.records.protobuf.message import TYPE_BYTES, message_classes
 from recordmill.records.protobuf.tensor_proto import BROKEN, PLAIN_DTYPES, TENSOR_DTYPES, read_headers, typed_values
 from recordmill.schemas.feature import ITEM_BYTES
@@ -62,20 +62,9 @@ class Contents:
 
     def __add__(self, other: Contents) -> Contents:
         kinds = {kind: self.kinds.get(kind, 0) + other.kinds.get(kind, 0) for kind in {**self.kinds, **other.kinds}}
-        dtypes = (
-            self.dtypes
-            if other.dtypes is None
-            else other.dtypes
-            if self.dtypes is None
-            else tuple(d for d in self.dtypes if d in other.dtypes)
-        )
-        return Contents(
-            self.looked_at + other.looked_at,
-            kinds,
-            _widest(self.heights, other.heights),
-            _widest(self.widths, other.widths),
-            dtypes,
-        )
+        dtypes = joined(self.dtypes, other.dtypes, lambda mine, others: tuple(one for one in mine if one in others))
+        spans = joined(self.heights, other.heights, widest), joined(self.widths, other.widths, widest)
+        return Contents(self.looked_at + other.looked_at, kinds, *spans, dtypes)
 
     @classmethod
     def of(cls, values: pa.Array) -> Contents:
@@ -110,9 +99,8 @@ def _span(span: SizeRange) -> str:
     return str(span[0]) if span[0] == span[1] else f"{span[0]} to {span[1]}"
 
 
-def _widest(one: SizeRange | None, other: SizeRange | None) -> SizeRange | None:
-    if one is None or other is None:
-        return one if other is None else other
+def widest(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Returns the range that holds both."""
     return min(one[0], other[0]), max(one[1], other[1])
 
 

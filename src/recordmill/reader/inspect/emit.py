@@ -48,14 +48,9 @@ _SPECS = {PAYLOAD: "None, None", SEQUENCE_EXAMPLE: "CONTEXT, FEATURE_LISTS"}  # 
 
 
 def emit(what: str, dataset: Dataset, inputs: Sequence[str] = ()) -> str:
-    """The text of one of WHAT, with a line feed at its end.
-
-    Args:
-        inputs: the INPUTs as they were typed; paths in the reader begin as these do, so relative ones stay relative.
-
-    Raises:
-        UsageError: a specification of records that are no Examples, or a reader of files that TensorFlow can't read.
-        DataError: a record is damaged, or no schema fits all records.
+    """Returns the text of one of WHAT, with a line feed at its end. inputs: as they were typed; paths in the reader
+    begin as these do, so relative ones stay relative. UsageError: a specification of records that are no Examples, or a
+    reader of files that TensorFlow can't read.
     """
     if what not in WHAT:
         raise UsageError(f"{option('emit', what)}: one of {', '.join(WHAT)}")

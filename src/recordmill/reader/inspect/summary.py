@@ -6,11 +6,12 @@ The statistics of a batch are a monoid, so they are computed on threads and adde
 
 from __future__ import annotations
 
+import operator
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -22,10 +23,10 @@ from recordmill.base.sizes import show_count
 from recordmill.base.threads import thread_map
 from recordmill.reader.dataset import Dataset, open
 from recordmill.reader.display import show_value
-from recordmill.reader.inspect.contents import Contents, content_suggestions
+from recordmill.reader.inspect.contents import Contents, content_suggestions, widest
 from recordmill.reader.statistics import stored_statistics
 from recordmill.records.columns.numpy_arrays import is_bytes
-from recordmill.records.inference.infer import FeatureCounts, FeatureLocation, Inference
+from recordmill.records.inference.infer import FeatureCounts, FeatureLocation, Inference, joined
 from recordmill.schemas.arrow import show_ticks
 from recordmill.schemas.feature import PAYLOAD, Feature, Schema
 from recordmill.schemas.tfds import tfds_refusals
@@ -178,30 +179,16 @@ class FeatureStats:
 
     def __add__(self, other: FeatureStats) -> FeatureStats:
         examples = tuple(dict.fromkeys(self.examples + other.examples))[:_EXAMPLES]
-        ranges = (
-            _widest(self.lengths, other.lengths),
-            _widest(self.sizes, other.sizes),
-            _widest(self.values, other.values),
-        )
+        mine, others = (self.lengths, self.sizes, self.values), (other.lengths, other.sizes, other.values)
+        lengths, sizes, values = (joined(*pair, widest) for pair in zip(mine, others, strict=True))
         missing_at = other.missing_at if self.missing_at is None else self.missing_at
-        contents = (
-            other.contents
-            if self.contents is None
-            else self.contents
-            if other.contents is None
-            else self.contents + other.contents
-        )
-        return FeatureStats(
-            self.rows + other.rows, self.present + other.present, *ranges, examples, missing_at, contents
-        )
+        contents = joined(self.contents, other.contents, operator.add)
+        rows, present = self.rows + other.rows, self.present + other.present
+        return FeatureStats(rows, present, lengths, sizes, values, examples, missing_at, contents)
 
     @classmethod
     def of(cls, column: pa.Array, feature: Feature, first: FeatureLocation = ("", 0)) -> FeatureStats:
-        """The statistics of one batch's column.
-
-        Args:
-            first: the place of its first row.
-        """
+        """Returns the statistics of one batch's column; first: the place of its first row."""
         lengths = _range(pc.list_value_length(column)) if feature.ragged_rank else None
         values = column
         while pa.types.is_nested(values.type):
@@ -223,7 +210,10 @@ class FeatureStats:
 def _text_sizes(values: pa.Array) -> ValueRange | None:
     """The least and the most bytes of a text, of some at a time: the size of an empty one takes eight bytes."""
     parts = (values.slice(first, _SIZES_AT_ONCE) for first in range(0, len(values), _SIZES_AT_ONCE))
-    return reduce(_widest, (_range(pc.binary_length(part)) for part in parts), None)
+    found: ValueRange | None = None
+    for part in parts:
+        found = joined(found, _range(pc.binary_length(part)), widest)
+    return found
 
 
 def _range(values: pa.Array) -> ValueRange | None:
@@ -244,12 +234,6 @@ def _with_times(stats: FeatureStats, feature: Feature) -> FeatureStats:
         return stats
     least, most = (show_ticks(ticks, feature) for ticks in stats.values)
     return replace(stats, values=(least, most))
-
-
-def _widest(one: ValueRange | None, other: ValueRange | None) -> ValueRange | None:
-    if one is None or other is None:
-        return one if other is None else other
-    return min(one[0], other[0]), max(one[1], other[1])
 
 
 @dataclass(frozen=True)
@@ -337,15 +321,9 @@ class Summary:
 
 
 def summarise(dataset: Dataset, *, lenient: bool = False, progress: Callable[[int], None] | None = None) -> Summary:
-    """Looks at every record, or, if the data set was opened with a sample, at these.
-
-    Features whose kinds differ are left out of the schema and reported, so that one can see the others.
-
-    Args:
-        lenient: count damaged records and go on; all records are looked at then.
-
-    Raises:
-        DataError: a record is damaged, unless lenient; it names file, record and offset.
+    """Looks at every record, or, if the data set was opened with a sample, at these. Features whose kinds differ are
+    left out of the schema and reported, so that one can see the others. lenient: count damaged records and go on; all
+    records are looked at then.
     """
     catalog, sample, schema, conflicts = dataset.catalog, dataset.infer_from, *_schema(dataset)
     splits: dict[str, dict[str, int]] = {split: {"records": 0, "shards": 0, "bytes": 0} for split in catalog.splits}

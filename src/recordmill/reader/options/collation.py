@@ -23,7 +23,6 @@ from recordmill.base.option_names import there_are
 from recordmill.records.columns.numpy_arrays import is_bytes, numpy_dtype
 from recordmill.schemas.feature import Feature, Schema
 
-OF_STATISTICS = "statistics"
 _STEPS = 64  # of which the records are sorted by length together: 16,384 records in batches of 256
 
 
@@ -56,8 +55,7 @@ class Bucketed:
     Attributes:
         boundaries: ascending lengths; a batch is padded to the lowest one that its longest row fits in, or, beyond
             the last, to that row. None: so many as `buckets`, each with equally many of the data set's records, which
-            one pass over the feature finds; "statistics": the same by the statistics that the build has counted,
-            without a pass.
+            one pass over the feature finds.
         length: longer rows are cut to it.
         value: what fills up.
         steps: how many are sorted together.
@@ -67,7 +65,7 @@ class Bucketed:
         UsageError: boundaries are none, or a number is below 1.
     """
 
-    boundaries: tuple[int, ...] | Literal["statistics"] | None = None
+    boundaries: tuple[int, ...] | None = None
     buckets: int = 8
     length: int | None = None
     value: Any = 0
@@ -75,14 +73,11 @@ class Bucketed:
     lengths: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.boundaries, str):
-            if self.boundaries != OF_STATISTICS:
-                raise UsageError(f'Bucketed: boundaries are lengths or "{OF_STATISTICS}", not {self.boundaries!r}')
-        elif self.boundaries is not None:
-            object.__setattr__(self, "boundaries", tuple(self.boundaries))
-            assert self.boundaries is not None
-            if not self.boundaries or list(self.boundaries) != sorted({*self.boundaries}) or self.boundaries[0] < 1:
-                raise UsageError(f"Bucketed: boundaries are lengths from 1 on, ascending, not {self.boundaries}")
+        if self.boundaries is not None:
+            lengths = () if isinstance(self.boundaries, str) else tuple(self.boundaries)
+            if not lengths or list(lengths) != sorted({*lengths}) or lengths[0] < 1:
+                raise UsageError(f"Bucketed: boundaries are lengths from 1 on, ascending, not {self.boundaries!r}")
+            object.__setattr__(self, "boundaries", lengths)
         if min(self.buckets, self.steps, 1 if self.length is None else self.length) < 1:
             raise UsageError(f"Bucketed: buckets, length and steps must be at least 1: {self}")
 
@@ -214,19 +209,6 @@ def _check_together(collations: Mapping[str, Collation]) -> None:
     ):
         raise UsageError(
             f"collate: {other[0]!r} becomes a list for each packed row, which can't be {collations[other[0]]} as well"
-        )
-
-
-def refuse_gathered(collations: Mapping[str, Collation]) -> None:
-    """Refuses collations that gather records of several steps, where records are wanted by number.
-
-    Raises:
-        UsageError: records are wanted by number, and come in steps that are made of many.
-    """
-    if gathered := [name for name, collation in collations.items() if isinstance(collation, Bucketed | Packed)]:
-        raise UsageError(
-            f"{gathered[0]!r} as {collations[gathered[0]]} gathers the records of several steps, and records by number "
-            "have none: pad it to a length, or use to_torch()"
         )
 
 

@@ -32,8 +32,8 @@ OnBad = Literal["error", "skip"]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-class FormKeywords(TypedDict, total=False):
-    """Keywords of the form of records: `Form` and `ImageOptions`."""
+class TrainingKeywords(TypedDict, total=False):
+    """The options that all outputs have: `Order`, `Form`, `TrainingImages` and `Memory`."""
 
     label: str | bool
     weights: str | None
@@ -44,11 +44,6 @@ class FormKeywords(TypedDict, total=False):
     decode_images: Spec | None
     channels: int
     antialias: bool
-
-
-class TrainingKeywords(FormKeywords, total=False):
-    """The options that all outputs have: `Order` and `Memory` besides."""
-
     shuffle: Shuffle
     seed: int
     epochs: int | None
@@ -254,8 +249,7 @@ class Graph:
             raise UsageError(f"defaults is a value by feature name, not {self.defaults!r}")
 
 
-FORM = (Form, TrainingImages)
-TRAINING = (Order, *FORM, Memory)
+TRAINING = (Order, Form, TrainingImages, Memory)
 TENSORFLOW = (*TRAINING, Graph)
 
 

@@ -121,18 +121,6 @@ def _scatter_checked(file: FileAccess, data: Bytes, starts: Int64s, sizes: Int64
     file.file.check_as_read()
 
 
-def blocks_with(files: Sequence[FileAccess], ends: Int64s, numbers: Int64s) -> StreamedBlocks:
-    """Returns the blocks of streamed files that hold records of these numbers."""
-    held: dict[int, Sequence[FrameBlock]] = {}
-    ascending = np.sort(numbers)
-    for at, first, own in by_file(ends, ascending):
-        if not files[at].seekable:
-            records = ascending[own] - first
-            found = files[at].blocks(int(records[0]), int(records[-1]) + 1)
-            held[at] = [block for block in found if (part := _within(block, records)).start < part.stop]
-    return held
-
-
 class Streams:
     """The blocks of streamed files that hold the records asked for; asked in the order of a schedule, each file is read
     once an epoch. Not to be shared between threads.
@@ -144,11 +132,9 @@ class Streams:
         self._asked: set[tuple[int, int]] = set()  # those of the last call
 
     def hold(self, numbers: Int64s, passes: Int64s) -> StreamedBlocks:
-        """Blocks with all records of these numbers that lie in streamed files.
-
-        Args:
-            passes: which pass over all records each number is of: the end of one and the begin of the next are read
-                by two streams, and not held with all between.
+        """Returns blocks with all records of these numbers that lie in streamed files. passes: which pass over all
+        records each number is of: the end of one and the begin of the next are read by two streams, and not held with
+        all between.
         """
         held: dict[int, dict[int, FrameBlock]] = {}
         asked = set()
@@ -207,12 +193,8 @@ class _Stream:
 
 @dataclass(frozen=True)
 class ReadRecords:
-    """Records that were read.
-
-    Attributes:
-        batch: the records that could be read.
-        good_rows: [their rows] which of the numbers they are.
-        bad: (row, reason) of the others.
+    """Records that were read: the batch of those that could be, which of the numbers they are, and (row, reason) of the
+    others.
     """
 
     batch: pa.RecordBatch
@@ -223,10 +205,8 @@ class ReadRecords:
 def decode_or_skip(
     files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, streamed: StreamedBlocks, decoding: Decoding
 ) -> ReadRecords:  # fmt: skip
-    """Decodes the records of these numbers, in their order, and names those that can't be.
-
-    Raises:
-        DataError: a file is no longer what it was, or nothing of it can be read.
+    """Decodes the records of these numbers, in their order, and names those that can't be; DataError where a file is no
+    longer what it was.
     """
     rows, bad = np.arange(len(numbers), dtype=np.int64), []
     try:
@@ -292,11 +272,15 @@ class StepRows:
     positions: Int64s | None = None
     bad: tuple[tuple[int, str], ...] = ()
 
-
-@dataclass(frozen=True)
-class _Work:
-    step_range: StepRange
-    streamed: StreamedBlocks
+    def chosen(self, rows: slice | Int64s, edges: Int64s) -> StepRows:
+        """Returns some of the rows, as the steps that begin at these edges."""
+        if isinstance(rows, slice):
+            batch = self.batch.slice(rows.start, rows.stop - rows.start)
+        else:
+            batch = self.batch.take(pa.array(rows))
+        mask = None if self.mask is None else self.mask[rows]
+        positions = None if self.positions is None else self.positions[rows]
+        return replace(self, batch=batch, edges=edges, numbers=self.numbers[rows], mask=mask, positions=positions)
 
 
 @dataclass(frozen=True)
@@ -324,20 +308,18 @@ class Fetcher:
     skip_below: int = 0
 
     def fetch(self, finish: Callable[[StepRows], _Result]) -> Iterator[_Result]:
-        """Yields finish(rows) of all groups of steps, in order; it runs in the threads.
-
-        Raises:
-            DataError: a record is damaged, or does not fit the schema; it names file, record and offset.
+        """Yields finish(rows) of all groups of steps, in order; it runs in the threads. DataError names file, record
+        and offset.
         """
         row_bytes = self._row_bytes()
         weight = row_bytes * self.schedule.steps.batch_size
         files, records = self.dataset.files, sum(self.dataset.file_records)
         is_large = sum(file.framed_bytes for file in files) + records * INDEX_DTYPE.itemsize > self.memory_bytes
         return thread_map(
-            lambda work: finish(self._rows(work, is_large)),
+            lambda work: finish(self._rows(*work, is_large)),
             self._work(row_bytes),
             self.dataset.threads,
-            weight=lambda work: weight * work.step_range.steps,
+            weight=lambda work: weight * work[0].steps,
             room=self.memory_bytes,
         )
 
@@ -363,7 +345,7 @@ class Fetcher:
         most = goal // step_bytes if dear else min(goal // step_bytes, _RANGE_STEPS)
         return self.schedule.step_ranges(max(most, 1), by_windows=dear, every=self.every)
 
-    def _work(self, row_bytes: int) -> Iterator[_Work]:
+    def _work(self, row_bytes: int) -> Iterator[tuple[StepRange, StreamedBlocks]]:
         streams = Streams(self.dataset.files, self.dataset.ends)
         only_seekable = all(file.seekable for file in self.dataset.files)
         for step_range in self._step_ranges(row_bytes):
@@ -371,71 +353,41 @@ class Fetcher:
                 streamed: StreamedBlocks = {}
                 if not only_seekable:
                     streamed = streams.hold(self._numbers(step_range), self.schedule.passes(step_range))
-            yield _Work(step_range, streamed)
+            yield step_range, streamed
 
     def _numbers(self, step_range: StepRange) -> Int64s:
         """Returns [rows] the numbers among all records."""
         numbers = self.schedule.numbers(step_range)
         return numbers if self.dataset.matching is None else self.dataset.matching.at(numbers)
 
-    def _rows(self, work: _Work, is_large: bool) -> StepRows:
+    def _rows(self, step_range: StepRange, streamed: StreamedBlocks, is_large: bool) -> StepRows:
         try:
-            return (self._rows_or_skip if self.skip_bad else self._all_rows)(work, self._numbers(work.step_range))
+            if self.skip_bad:
+                return self._rows_or_skip(step_range, streamed)
+            numbers, steps = self._numbers(step_range), self.schedule.steps
+            edges = np.minimum(np.arange(step_range.steps + 1) * steps.batch_size, len(numbers))
+            mask = self.schedule.mask(step_range) if steps.end == "pad" else None
+            batch = decode_records(self.dataset, numbers, streamed, self.dataset.stored(self.schema))
+            return StepRows(step_range, batch, edges, numbers, mask)
         finally:
             if is_large:
                 unmap_pages()
 
-    def _all_rows(self, work: _Work, numbers: Int64s) -> StepRows:
-        steps = self.schedule.steps
-        edges = np.minimum(np.arange(work.step_range.steps + 1) * steps.batch_size, len(numbers))
-        mask = self.schedule.mask(work.step_range) if steps.end == "pad" else None
-        return StepRows(work.step_range, self._decoded(numbers, work.streamed), edges, numbers, mask)
-
-    def _rows_or_skip(self, work: _Work, numbers: Int64s) -> StepRows:
-        positions = self.schedule.steps.positions(work.step_range)
-        if work.step_range.epoch == self.schedule.epoch:
+    def _rows_or_skip(self, step_range: StepRange, streamed: StreamedBlocks) -> StepRows:
+        numbers, positions = self._numbers(step_range), self.schedule.steps.positions(step_range)
+        if step_range.epoch == self.schedule.epoch:
             left = positions >= self.skip_below
             numbers, positions = numbers[left], positions[left]
-        read = decode_or_skip(self.dataset.files, self.dataset.ends, numbers, work.streamed, self._stored)
+        stored = self.dataset.stored(self.schema)
+        read = decode_or_skip(self.dataset.files, self.dataset.ends, numbers, streamed, stored)
         edges = np.array([0, len(read.good_rows)], np.int64)
         bad = tuple((int(numbers[row]), reason) for row, reason in read.bad)
-        return StepRows(
-            work.step_range, read.batch, edges, numbers[read.good_rows], None, positions[read.good_rows], bad
-        )
-
-    @property
-    def _stored(self) -> Decoding:
-        """Returns the decoded features, as the records name them."""
-        return self.dataset.stored(self.schema)
-
-    def _decoded(self, numbers: Int64s, streamed: StreamedBlocks) -> pa.RecordBatch:
-        return decode_records(self.dataset, numbers, streamed, self._stored)
-
-
-def step_records(dataset: Fetchable, numbers: Int64s, schema: Schema) -> StepRows:
-    """The records of these numbers, negative ones from the end, in this order, as one step.
-
-    Raises:
-        IndexError: there is no such record. DataError: a record is damaged, or does not fit the schema.
-    """
-    total = len(dataset)
-    if len(outside := numbers[(numbers < -total) | (numbers >= total)]):
-        raise IndexError(f"record {outside[0]} of {total}")
-    numbers = numbers % max(total, 1)
-    numbers = numbers if dataset.matching is None else dataset.matching.at(numbers)
-    streamed = blocks_with(dataset.files, dataset.ends, numbers)
-    batch = decode_records(dataset, numbers, streamed, dataset.stored(schema))
-    return StepRows(StepRange(0, 0, 1), batch, np.array([0, len(numbers)], np.int64), numbers, None)
+        return StepRows(step_range, read.batch, edges, numbers[read.good_rows], None, positions[read.good_rows], bad)
 
 
 def decode_records(dataset: Fetchable, numbers: Int64s, streamed: StreamedBlocks, stored: Decoding) -> pa.RecordBatch:
-    """The columns of the records with these numbers among all, in this order.
-
-    Args:
-        stored: as the records name them.
-
-    Raises:
-        DataError: a record is damaged, or does not fit the schema; it names file, record and offset.
+    """Returns the columns of the records with these numbers among all, in this order, named as in the records.
+    DataError names file, record and offset.
     """
     files, ends = dataset.files, dataset.ends
     try:
@@ -450,10 +402,8 @@ def decode_records(dataset: Fetchable, numbers: Int64s, streamed: StreamedBlocks
 def raise_bad_record(
     files: list[FileAccess], ends: Int64s, numbers: Int64s, streamed: StreamedBlocks, stored: Decoding
 ) -> None:
-    """Reads again what could not be read together, record by record, for the error that names the place.
-
-    Raises:
-        DataError: of the first record in the files that is damaged or does not fit.
+    """Reads again what could not be read together, record by record, and raises the DataError of the first one that is
+    bad.
     """
     for number in np.unique(numbers).tolist():
         at = int(np.searchsorted(ends, number, "right"))

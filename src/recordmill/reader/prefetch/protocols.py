@@ -1,5 +1,5 @@
-"""Protocols by which the outputs of the reader use a data set: `Fetchable` for training (NumPy batches, tf.data,
-PyTorch), and `Readable` for whole files, too. `reader.dataset.Dataset` is the latter, a mixture the former.
+"""`Fetchable`, by which the outputs of training (NumPy batches, tf.data, PyTorch) use a data set or a mixture, and the
+time that a reader spends, by stage.
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.buffers import Int64s
@@ -20,9 +18,6 @@ from recordmill.reader.sampling.sampler import Proportions, RecordSubset
 from recordmill.records.columns.conversions import Decoding
 from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess
-from recordmill.shards.catalog import Catalog
-from recordmill.shards.loading.batches import Load
-from recordmill.shards.pieces import PIECE_BYTES
 
 STAGES = ("read", "check", "decode", "images", "collate")
 
@@ -132,49 +127,10 @@ class Fetchable(Protocol):
         """Records [start, stop) in order as they come."""
 
 
-@runtime_checkable
-class Counted(Protocol):
-    """Statistics that were counted before, which a `Fetchable` may offer."""
-
-    def stored_lengths(self, feature: str) -> tuple[Int64s, npt.NDArray[np.float64]] | None:
-        """Returns ([n] lengths of the feature's lists, [n] how many have about each); None if unknown."""
-
-
 @dataclass(frozen=True)
 class Mixed:
-    """Parts of a mixture.
-
-    Attributes:
-        datasets: whose files follow each other.
-        records: of an epoch of all of them.
-    """
+    """Parts of a mixture: data sets whose files follow each other, and the records of an epoch of all of them."""
 
     datasets: tuple[Fetchable, ...]
     proportions: Proportions
     records: int
-
-
-class Readable(Fetchable, Protocol):
-    """Records in a fixed order, read by pieces on threads.
-
-    Attributes:
-        catalog: the files.
-    """
-
-    catalog: Catalog
-
-    def spans(self) -> Iterator[tuple[int, int, bool]]:
-        """Yields (first record, the one after the last, whether it can be read from anywhere) of each file."""
-
-    def loads(
-        self,
-        start: int = 0,
-        stop: int | None = None,
-        *,
-        piece_bytes: int = PIECE_BYTES,
-        piece_records: int | None = None,
-    ) -> Iterator[Load]:
-        """The pieces of work that give records [start, stop) of all, in order."""
-
-    def decode(self, load: Load) -> list[pa.RecordBatch]:
-        """The records of a load, or those of them that a predicate keeps."""

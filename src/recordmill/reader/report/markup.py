@@ -92,11 +92,8 @@ def span_text(least: float, most: float, unit: str) -> str:
 
 
 def data_table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = ()) -> str:
-    """A table of cells that are HTML already; narrow screens show each row as a list.
-
-    Args:
-        header: empty if columns need no names.
-        numbers: the columns that hold numbers.
+    """Returns a table of cells that are HTML already; narrow screens show each row as a list. header: empty if columns
+    need no names; numbers: the columns that hold numbers.
     """
     head = "".join(
         f'<th class="n">{name}</th>' if at in numbers else f"<th>{name}</th>" for at, name in enumerate(header)
@@ -120,11 +117,7 @@ def bar(share: float, colour: int = 0) -> str:
 
 
 def frequent_value(name: str, share: float, count: str) -> str:
-    """A value and how often it occurs, over a bar of its share.
-
-    Args:
-        name: HTML.
-    """
+    """Returns a value (HTML) and how often it occurs, over a bar of its share."""
     return (
         f'<div class="top" style="background-size:{100 * min(share, 1.0):.3g}% 100%">{name}<span>{count}</span></div>'
     )
@@ -134,10 +127,8 @@ HistogramBuckets = Sequence[tuple[float, float, float]]  # low, high, count
 
 
 def histogram(series: Sequence[HistogramBuckets], of: str = "") -> str:
-    """An SVG of one line for each series of buckets; each line's area is that of its own count.
-
-    Args:
-        of: a tooltip, from where to where. Of one bucket, which all values share, there is none.
+    """Returns an SVG of one line for each series of buckets; each line's area is that of its own count. of: a tooltip,
+    from where to where. Of one bucket, which all values share, there is none.
     """
     lines = []
     some = [buckets for buckets in series[:COLOURS] if any(count for _, _, count in buckets)]
@@ -173,11 +164,7 @@ def page_section(name: str, title: str, *parts: str) -> str:
 
 
 def page(title: str, sections: Sequence[tuple[str, str, str]]) -> str:
-    """A whole page.
-
-    Args:
-        sections: (name of the anchor, title, HTML).
-    """
+    """Returns a whole page of sections (name of the anchor, title, HTML)."""
     links = "".join(f'<a href="#{name}">{escape(heading)}</a>' for name, heading, _ in sections)
     body = "".join(page_section(name, heading, inner) for name, heading, inner in sections)
     return (

@@ -17,11 +17,11 @@ from recordmill.base.sizes import SHARD_BYTES, percent, show_size
 from recordmill.options.build import BUILD
 from recordmill.options.commands import flag_text
 from recordmill.reader.display import show_value
+from recordmill.reader.images.columns import image_features
 from recordmill.reader.report import samples
 from recordmill.reader.report.features import MOST_FEATURES, features_part
 from recordmill.reader.report.markup import COLOURS, bar, data_table, markup_text, number, page
 from recordmill.reader.statistics import count_statistics, stored_statistics
-from recordmill.records.columns.decode_images import looks_like_image
 from recordmill.records.images.header import BadImage
 from recordmill.sources.registry import KIND_NAMES
 from recordmill.statistics.dataset_statistics import DatasetStatistics, class_name
@@ -64,11 +64,8 @@ class Report:
 
 
 def make_report(dataset: Dataset, progress: Callable[[int], None] | None = None) -> Report:
-    """The page. Statistics are those of the build; where there are none, all records are read for them. Sample records,
-    images and sizes are of at most 1,000 records, the same ones for the same data set.
-
-    Raises:
-        DataError: a record is damaged.
+    """Returns the page. Statistics are those of the build; where there are none, all records are read for them. Sample
+    records, images and sizes are of at most 1,000 records, the same ones for the same data set.
     """
     statistics = stored_statistics(dataset)
     if statistics is None:
@@ -93,15 +90,9 @@ def make_report(dataset: Dataset, progress: Callable[[int], None] | None = None)
 
 
 def _image_samples(dataset: Dataset, numbers: Int64s) -> list[samples.ImageSample]:
-    schema, head = dataset.encoded.schema, dataset.encoded.head()
-    names = [
-        feature.name
-        for feature in schema
-        if feature.dtype == "bytes" and not feature.shape
-        if any(value is not None and looks_like_image(value) for value in head[feature.name].to_pylist())
-    ]
+    schema = dataset.encoded.schema
     labels = None if schema.label is None else schema[schema.label].classes
-    return [samples.sample_images(dataset.encoded, name, labels, numbers) for name in names]
+    return [samples.sample_images(dataset.encoded, name, labels, numbers) for name in image_features(dataset.encoded)]
 
 
 def _overview(dataset: Dataset, statistics: DatasetStatistics, manifest: Manifest | None) -> str:

@@ -19,6 +19,7 @@ import pyarrow as pa
 from recordmill.base.buffers import Int64s
 from recordmill.base.siphash import U64
 from recordmill.base.threads import thread_map
+from recordmill.checks.repeats import near_pairs
 from recordmill.reader.images.columns import decode_part
 from recordmill.reader.images.decode import Encoded
 from recordmill.reader.options.images import Images
@@ -37,21 +38,12 @@ _SIDE = 96  # pixels
 THUMBNAILS = 240  # of all features together
 _OF_A_CLASS = 8
 _QUALITY = 70
-_ROWS = 64  # hashes that are compared with all others at once
 
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """Image of the sample.
-
-    Attributes:
-        record: its number.
-        label: its class, or "".
-        height: of the whole image.
-        width: of the whole image.
-        brightness: mean grey, 0 to 255.
-        jpeg: the image in small.
-        notes: why it stands out.
+    """Image of the sample: the number of its record, its class or "", the size and the mean grey (0 to 255) of the
+    whole image, the image in small, and why it stands out.
     """
 
     record: int
@@ -72,11 +64,8 @@ class Thumbnail:
 
 @dataclass(frozen=True)
 class ImageSample:
-    """The images of one feature in a sample.
-
-    Attributes:
-        damaged: (record, why) of those that can't be decoded.
-        twins: (record, other record) of images that look alike.
+    """The images of one feature in a sample; (record, why) of those that can't be decoded, and (record, other record)
+    of those that look alike.
     """
 
     feature: str
@@ -85,11 +74,7 @@ class ImageSample:
     twins: tuple[tuple[int, int], ...]
 
     def by_class(self, most: int = THUMBNAILS) -> Iterator[tuple[str, list[Thumbnail]]]:
-        """Yields (class, thumbnails) of as many classes as fit, those with notes first.
-
-        Args:
-            most: of all thumbnails.
-        """
+        """Yields (class, thumbnails) of as many classes as fit, those with notes first; most: of all thumbnails."""
         classes: dict[str, list[Thumbnail]] = {}
         for one in self.images:
             classes.setdefault(one.label, []).append(one)
@@ -100,10 +85,8 @@ class ImageSample:
 
 
 def sample_images(dataset: Dataset, feature: str, labels: Sequence[str] | None, numbers: Int64s) -> ImageSample:
-    """The images of these records, or of the first of them where they take very many bytes.
-
-    Args:
-        labels: the names of the classes; None: the label, if there is one, is its own name.
+    """Returns the images of these records, or of the first of them where they take very many bytes. labels: the names
+    of the classes; None: the label, if there is one, is its own name.
     """
     label = dataset.schema.label
     columns = [feature] if label in (None, feature) else [feature, label]
@@ -138,11 +121,7 @@ def _class(value: object, labels: Sequence[str] | None) -> str:
 
 
 def make_thumbnail(encoded: bytes, record: int = 0, label: str = "") -> Thumbnail:
-    """Makes the thumbnail of an encoded image.
-
-    Raises:
-        BadImage: it can't be decoded.
-    """
+    """Makes the thumbnail of an encoded image; BadImage where it can't be decoded."""
     data = np.frombuffer(encoded, np.uint8)
     wanted = Images(_SIDE, _SIDE, shrink=True, orientation=True)
     whole = Encoded(data, wanted)
@@ -158,14 +137,8 @@ def make_thumbnail(encoded: bytes, record: int = 0, label: str = "") -> Thumbnai
 
 def _twins(images: Sequence[Thumbnail]) -> Iterator[tuple[int, int]]:
     """Yields (record, other record) of images that look alike, each pair once."""
-    if not images:
-        return
-    hashes, greys = np.stack([one.hash for one in images]), np.stack([one.grey for one in images])
-    for first in range(0, len(images), _ROWS):
-        near = similarity.distances(hashes[first : first + _ROWS, None], hashes[None]) <= similarity.NEAR_BITS
-        ones, others = np.nonzero(near)
-        ones += first
-        ones, others = ones[ones < others], others[ones < others]
+    hashes, greys = np.array([one.hash for one in images]), np.array([one.grey for one in images])
+    for ones, others in near_pairs(hashes):
         alike = similarity.correlations(greys[ones], greys[others]) >= similarity.NEAR_CORRELATION
         for one, other in zip(ones[alike].tolist(), others[alike].tolist(), strict=True):
             yield images[one].record, images[other].record
@@ -223,13 +196,7 @@ def sampled_tables(
 
 @dataclass(frozen=True)
 class FeatureSize:
-    """Size of a feature.
-
-    Attributes:
-        feature: its name.
-        record_bytes: what it takes of a record, on average.
-        packed: the share that is left of it when gzip has compressed it.
-    """
+    """Size of a feature: what it takes of a record, on average, and the share that gzip leaves of it."""
 
     feature: str
     record_bytes: float

@@ -38,12 +38,7 @@ from recordmill.base.errors import UsageError
 
 
 class RecordSubset:
-    """Some of `total` records, by number. Not to be changed once it is made.
-
-    Args:
-        numbers: ascending, each in [0, total).
-        total: all records.
-    """
+    """Some of `total` records, by their numbers, ascending. Not to be changed once it is made."""
 
     def __init__(self, numbers: npt.NDArray[np.integer], total: int) -> None:
         self.total = total
@@ -102,11 +97,8 @@ def permuted(numbers: Int64s, size: int, key: int) -> Int64s:
 
 
 def permuted_within(numbers: Int64s, edges: Int64s, key: int) -> Int64s:
-    """Returns each number permuted among those of its stretch, a permutation of its own for each.
-
-    Args:
-        numbers: int64 [n], each in [edges[0], edges[-1]).
-        edges: int64 [stretches + 1], ascending: stretch i is [edges[i], edges[i + 1]).
+    """Returns each number, of [edges[0], edges[-1]), permuted among those of its stretch [edges[i], edges[i + 1]), a
+    permutation of its own for each.
     """
     numbers, edges = np.ascontiguousarray(numbers, np.int64), np.ascontiguousarray(edges, np.int64)
     stretches = np.searchsorted(edges, numbers, "right") - 1
@@ -174,11 +166,7 @@ _REMEMBERED = 2  # epochs whose pieces are kept in order: the one that is consum
 
 
 def mode_of(shuffle: bool | str) -> Mode:
-    """Returns the mode of a `shuffle=`; True is "window".
-
-    Raises:
-        UsageError: it is none of the modes.
-    """
+    """Returns the mode of a `shuffle=`; True is "window". UsageError: it is none of them."""
     if shuffle is True:
         return "window"
     if shuffle is False or shuffle in ("window", "global"):
@@ -188,12 +176,8 @@ def mode_of(shuffle: bool | str) -> Mode:
 
 @dataclass(frozen=True)
 class _Pieces:
-    """An epoch's pieces in their order.
-
-    Attributes:
-        firsts: [pieces], where each begins among the records.
-        edges: [pieces + 1], where each begins in the epoch.
-        windows: [windows + 1], where each window does.
+    """An epoch's pieces in their order: [pieces] where each begins among the records; [pieces + 1] where in the epoch;
+    [windows + 1] where each window does.
     """
 
     firsts: Int64s
@@ -265,11 +249,7 @@ _STEP, _FIRST, _SECOND = (np.uint64(word) for word in (0x9E3779B97F4A7C15, 0xBF5
 
 @dataclass(frozen=True)
 class Proportions:
-    """Proportions of a mixture.
-
-    Attributes:
-        counts: how many records of each data set a cycle has.
-    """
+    """Proportions of a mixture: how many records of each data set a cycle has."""
 
     counts: tuple[int, ...]
 

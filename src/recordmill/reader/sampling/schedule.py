@@ -77,11 +77,7 @@ class Steps:
         return left // self.span if self.end == "drop" else -(-left // self.span)
 
     def check_end(self, position: int) -> None:
-        """Refuses a last step that hosts can't share, from a position on.
-
-        Raises:
-            UsageError: its records can't be cut into equal parts.
-        """
+        """Raises UsageError for a last step, from a position on, that hosts can't share in equal parts."""
         left = (self.records - position) % self.span
         if self.end == "short" and self.num_hosts > 1 and left:
             raise UsageError(
@@ -105,11 +101,7 @@ State = dict[str, Any]
 
 
 def check_state(state: Any) -> None:
-    """Refuses a state that no `state()` gave.
-
-    Raises:
-        UsageError: it is nothing that `state()` could have given.
-    """
+    """Raises UsageError for a state that no `state()` gave."""
     if not isinstance(state, Mapping):
         raise UsageError(f"state is a mapping, as `state()` gives it, not {state!r:.99}")
 
@@ -189,11 +181,7 @@ class Schedule:
         return counted
 
     def after(self, step: int) -> Schedule:
-        """Returns what is left when so many steps of it are done.
-
-        Raises:
-            UsageError: it has not so many.
-        """
+        """Returns what is left when so many steps of it are done; UsageError where it has not so many."""
         if step < 0 or (self.remaining is not None and step > self.remaining):
             raise UsageError(f"step {step} of {self.remaining}")
         left = self.steps.count(self.position)
@@ -228,10 +216,8 @@ class Schedule:
         return {"format": _FORMAT, **self._named(), "epoch": self.epoch, "position": self.position}
 
     def at(self, state: Mapping[str, Any]) -> Schedule:
-        """Returns the schedule from a state on, which may be that of another number of hosts.
-
-        Raises:
-            UsageError: it is no state, or one of another data set or other options.
+        """Returns the schedule from a state on, which may be that of another number of hosts, but not of other data or
+        options.
         """
         wanted = {"format": _FORMAT, **self._named()}
         for name, value in wanted.items():

@@ -47,12 +47,7 @@ def decoded_schema(schema: Schema, images: Mapping[str, Images], defaults: Mappi
 
 @dataclass(frozen=True)
 class BlockColumn:
-    """A feature as it goes over.
-
-    Attributes:
-        at: its number.
-        binned: it is a list per packed row.
-    """
+    """A feature as it goes over, and its number; binned: it is a list per packed row."""
 
     at: int
     feature: Feature
@@ -105,11 +100,8 @@ def block_columns(schema: Schema, collations: Mapping[str, Collation]) -> list[B
 
 
 def step_blocks(chunk: StepChunk, columns: list[BlockColumn]) -> list[Arrays]:
-    """The flat arrays of each feature. Steps of a block have equally many rows, so a shorter last one is a block of its
-    own.
-
-    Raises:
-        DataError: a list that should be dense is not, or a number is no class.
+    """Returns the flat arrays of each feature. Steps of a block have equally many rows, so a shorter last one is a
+    block of its own.
     """
     return [_block(part, columns) for part in _of_one_size(chunk)]
 
@@ -121,10 +113,8 @@ def _of_one_size(chunk: StepChunk) -> list[StepChunk]:
         return [chunk]
     cut = int(edges[-2])
     lengths = (None, None) if chunk.lengths is None else (chunk.lengths[:-1], chunk.lengths[-1:])
-    first = replace(chunk.rows, batch=chunk.rows.batch.slice(0, cut), edges=edges[:-1])
-    last = replace(chunk.rows, batch=chunk.rows.batch.slice(cut), edges=edges[-2:] - cut)
-    images = [{name: array[part] for name, array in chunk.images.items()} for part in (slice(cut), slice(cut, None))]
-    return [StepChunk(first, lengths[0], images=images[0]), StepChunk(last, lengths[1], images=images[1])]
+    first, last = chunk.chosen(slice(0, cut), edges[:-1]), chunk.chosen(slice(cut, int(edges[-1])), edges[-2:] - cut)
+    return [replace(part, lengths=own) for part, own in zip((first, last), lengths, strict=True)]
 
 
 def _block(chunk: StepChunk, columns: list[BlockColumn]) -> Arrays:
@@ -240,8 +230,6 @@ def prepared_steps(
     What takes time is done for a whole block, ahead and in threads of its own; a step is views of that.
 
     Args:
-        blocks: the blocks.
-        columns: of a block.
         defaults: feature name to what fills records that lack it.
         batch_size: rows of every step, where all have as many; None: where the last may be shorter.
         assemble: a step's tensors by feature name to the batch.

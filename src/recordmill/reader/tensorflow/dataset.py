@@ -34,12 +34,8 @@ from recordmill.schemas.feature import Schema
 
 
 def tf_dataset(dataset: Fetchable, options: Training) -> tf.data.Dataset:
-    """The data set as batches of `(x, y)`, or of x without a label.
-
-    x is a dict of tensors by feature name, or, where only one feature is left beside the label, that tensor itself.
-
-    Raises:
-        UsageError: an option does not fit the data.
+    """Returns the data set as batches of `(x, y)`, or of x without a label: a dict of tensors by feature name, or,
+    where only one feature is left beside the label, that tensor itself.
     """
     defaults = options.graph.defaults or {}
     _check_defaults(dataset.schema, defaults)

@@ -1,1 +1,1 @@
-"""A data set for PyTorch's loaders: batches of tensors that workers and ranks share, and records by number."""
+"""A data set for PyTorch's loaders: batches of tensors that workers and ranks share."""

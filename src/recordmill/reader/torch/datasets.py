@@ -1,5 +1,4 @@
-"""The datasets that PyTorch's loaders take: `TorchBatches` for `DataLoader(..., batch_size=None)`, and `TorchRecords`,
-by number, for loaders with a sampler of their own.
+"""`TorchBatches`, the dataset that PyTorch's loaders take: `DataLoader(..., batch_size=None)`.
 
 The workers of a loader take the steps in turn, so that the loader, which asks its workers in turn, gives them in the
 order of `Dataset.batches`, however many workers there are. Iterated again it goes on with the next epochs.
@@ -22,7 +21,7 @@ import json
 import os
 import tempfile
 import weakref
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from multiprocessing import context, reduction
 from typing import IO, Any
@@ -34,7 +33,7 @@ from recordmill.base.errors import UsageError
 from recordmill.reader.batches.plan import StepPlan
 from recordmill.reader.batches.source import BatchSource, unfailed
 from recordmill.reader.sampling.schedule import Schedule, State, check_state
-from recordmill.reader.torch.tensors import BatchPlace, RaggedRows, tensor_batches, tensor_records
+from recordmill.reader.torch.tensors import BatchPlace, tensor_batches
 
 _REMEMBERED = 64  # iterations that may be under way at once
 _MOST_BYTES = 1 << 16
@@ -226,12 +225,8 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
     """
 
     def __init__(self, source: BatchSource, begin: StepPlan, ranked: int | None = None) -> None:
-        """Creates the batches of a plan without end.
-
-        Args:
-            source: the source of batches.
-            begin: the steps, without end.
-            ranked: how many ranks there were, where it is shared by them and not by the numbers that a user gave.
+        """Creates the batches of a plan without end. ranked: how many ranks there were, where it is shared by them and
+        not by the numbers that a user gave.
         """
         self._source, self._begin, self._ranked = source, begin, ranked
         self._epochs = epochs = source.options.order.epochs  # of an iteration
@@ -342,11 +337,7 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
 
 
 class _Reading(Iterator[Any]):
-    """The batches of a run, which is told of each of them.
-
-    Args:
-        skip: bad records are.
-    """
+    """The batches of a run, which is told of each of them. skip: bad records are."""
 
     def __init__(self, run: WorkerPosition, batches: Generator[tuple[Any, BatchPlace], None, None], skip: bool) -> None:
         self._run, self._batches, self._skip = run, batches, skip
@@ -375,41 +366,3 @@ def _place() -> tuple[int, int, str]:
     if info is None:
         return 0, 1, f"process {os.getpid()}"
     return info.id, info.num_workers, f"{_LOADER}{info.seed - info.id}"
-
-
-class TorchRecords(torch.utils.data.Dataset):  # type: ignore[misc]
-    """len(ds) records; `ds[i]` is a dict by feature name, or (x, y), of a record's tensors, numbers and text, as
-    PyTorch's default_collate takes them. A loader asks for the records of a batch together.
-    """
-
-    def __init__(self, source: BatchSource) -> None:
-        self._source = source
-
-    def __len__(self) -> int:
-        return len(self._source.dataset)
-
-    def __getitem__(self, at: int) -> Any:
-        return self.__getitems__([at])[0]
-
-    def __getitems__(self, at: Sequence[int]) -> list[Any]:
-        """The records of these numbers, read together.
-
-        Raises:
-            IndexError: there is no such record.
-        """
-        batch = tensor_records(self._source, list(at))
-        return [_row(batch, row) for row in range(len(at))]
-
-
-def _row(batch: Any, row: int) -> Any:
-    """Returns one row of a batch."""
-    if isinstance(batch, RaggedRows):
-        begin, end = batch.row_splits[row : row + 2].tolist()
-        if isinstance(batch.values, RaggedRows):
-            return [_row(batch.values, item) for item in range(begin, end)]
-        return batch.values[begin:end]
-    if isinstance(batch, dict):
-        return {name: _row(column, row) for name, column in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(_row(column, row) for column in batch)
-    return batch[row]

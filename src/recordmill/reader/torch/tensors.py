@@ -21,10 +21,8 @@ import torch
 
 from recordmill.reader.batches.collate import VALID, Batch
 from recordmill.reader.batches.plan import StepChunk, StepPlan
-from recordmill.reader.batches.source import BatchSource, count_cut, image_step, unfailed
-from recordmill.reader.images.columns import ImageDecoder
+from recordmill.reader.batches.source import BatchSource, count_cut
 from recordmill.reader.options.collation import Collation, OneHot
-from recordmill.reader.prefetch.prefetcher import step_records
 from recordmill.reader.prefetch.protocols import timed
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.schemas.feature import Feature, Schema
@@ -116,20 +114,6 @@ def tensor_batches(
             positions = chunk.rows.positions[chunk.rows.edges[1:] - 1] + 1
             ends = zip(repeat(chunk.rows.step_range.epoch), positions.tolist(), strict=False)
         yield from zip(steps, ends, strict=False)
-
-
-def tensor_records(source: BatchSource, numbers: list[int]) -> Any:
-    """The tensors of the records of these numbers.
-
-    Raises:
-        IndexError: there is no such record.
-    """
-    memory, seed = source.options.memory, source.options.order.seed
-    decoder = ImageDecoder(source.images, 1, seed, memory.limit_bytes)
-    decoded = image_step(source.dataset, source.schema, decoder, "error")
-    rows = step_records(source.dataset, np.asarray(numbers, np.int64), source.schema)
-    (step,) = _steps(source, decoded(StepChunk(rows)))
-    return unfailed(to_tensors(step, source), 0)
 
 
 def _steps(source: BatchSource, chunk: StepChunk) -> list[Batch]:

@@ -35,11 +35,7 @@ class Decoding:
 
     @cached_property
     def schema(self) -> Schema:
-        """The features after the steps.
-
-        Raises:
-            UsageError: a feature is nothing that its step takes.
-        """
+        """Returns the features after the steps; UsageError where one is nothing that its step takes."""
         return output_schema(self.steps, self.stored)
 
     def decode(
@@ -52,11 +48,7 @@ class Decoding:
         first_record: int = 0,
         offsets: Int64s | None = None,
     ) -> pa.RecordBatch:
-        """`records.example.decode.decode`, converted.
-
-        Raises:
-            DataError: a record is no such message, does not fit the schema, or can't be converted.
-        """
+        """Decodes as `records.example.decode.decode` does, and converts; DataError where a record can't be."""
         batch = decode(
             data, starts, lengths, self.stored, source=source, first_record=first_record, offsets=offsets
         )  # fmt: skip
@@ -64,10 +56,8 @@ class Decoding:
         return self.converted(batch, source, lambda row: f"record {first_record + row}, byte {int(places[row])}")
 
     def converted(self, batch: pa.RecordBatch, source: str, place: Callable[[int], str]) -> pa.RecordBatch:
-        """Returns the columns of records as they have them to those after the steps. place: of the record of a row.
-
-        Raises:
-            DataError: a record can't be converted.
+        """Converts the columns of records as they have them by the steps. DataError names the place of the record of a
+        row.
         """
         if not self.steps:
             return batch
@@ -95,11 +85,7 @@ Specs = Sequence[str] | str | None
 
 
 def listed_names(specs: Specs | Mapping[str, str] | Mapping[str, str | Sequence[int]], keyword: str) -> Sequence[str]:
-    """Returns one text for each feature; a mapping says the same as `FEATURE=...`.
-
-    Raises:
-        UsageError: one of them is no text.
-    """
+    """Returns one text for each feature; a mapping says the same as `FEATURE=...`. UsageError: one is no text."""
     if isinstance(specs, str):
         return [specs]
     if isinstance(specs, Mapping):
@@ -146,12 +132,8 @@ def reshape_step(text: str) -> Reshape:
 
 
 def shape_of(text: str, given: str, anywhere: bool = False) -> tuple[int | None, ...]:
-    """Returns the numbers of a shape; -1 is None, in the first place only unless anywhere.
-
-    given: the option that says it, as messages quote it.
-
-    Raises:
-        UsageError: these are none.
+    """Returns the numbers of a shape; -1 is None, in the first place only unless anywhere. UsageError quotes the
+    option, `given`.
     """
     try:
         sizes = [int(size) for size in text.split(",")] if text.strip() else []

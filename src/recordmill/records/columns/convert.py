@@ -24,7 +24,7 @@ from recordmill.base import native
 from recordmill.base.buffers import Bools, Int64s
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option, there_are
-from recordmill.records.columns.numpy_arrays import numpy_dtype, take_apart
+from recordmill.records.columns.numpy_arrays import lengths_of, numpy_dtype, take_apart
 from recordmill.records.columns.ragged import Array
 from recordmill.records.example.locate import BadRecord
 from recordmill.records.protobuf import tensor_proto
@@ -61,11 +61,7 @@ class Converted:
 
 
 def output_schema(steps: Sequence[ConversionStep], schema: Schema) -> Schema:
-    """Returns the schema after these steps.
-
-    Raises:
-        UsageError: a feature is not there, or is nothing that the step takes.
-    """
+    """Returns the schema after these steps; UsageError: a feature is not there, or the step does not take it."""
     for step in steps:
         if step.feature not in schema:
             raise UsageError(f"no feature {step.feature!r} to convert; {there_are(step.feature, schema.names)}")
@@ -308,9 +304,7 @@ class Pad:
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
         out, present = self.output(feature), _present(column)
         column, feature = as_list(column, feature)
-        lengths = np.where(
-            present, pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False), 0
-        ).astype(np.int64)
+        lengths = np.where(present, lengths_of(column), 0)
         wrong = lengths > self.length if not self.cut else np.zeros(len(lengths), np.bool_)
         faults = [
             (
@@ -408,8 +402,7 @@ def _counts(column: pa.Array, feature: Feature, present: Bools) -> Int64s:
     """[rows] how many values each row has."""
     if not feature.ragged_rank:
         return np.where(present, feature.inner_size, 0)
-    lengths: Int64s = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    return lengths * feature.inner_size
+    return lengths_of(column) * feature.inner_size
 
 
 def _flat(column: pa.Array, feature: Feature) -> pa.Array:

@@ -8,7 +8,8 @@ a common size are lists of rows of pixels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from recordmill.base.buffers import Int64s
 from recordmill.base.errors import UsageError
 from recordmill.base.magic import IMAGE_HEAD_BYTES, sniff_image
 from recordmill.base.option_names import option
+from recordmill.records.columns.convert import build_steps
 from recordmill.records.columns.numpy_arrays import take_apart
 from recordmill.records.images.check import check_structure
 from recordmill.records.images.header import DECODE_FAILED, BadImage, ImageHeader
@@ -63,13 +65,11 @@ class DecodeImages:
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Sequence[tuple[int, str]]]:
         out = self.output(feature)
-        parts = take_apart(column, replace(feature, required=True))
-        splits = parts.splits[0]
         images: list[Pixels | None] = []
         faults: list[tuple[int, str]] = []
-        for row, there in enumerate(column.is_valid().to_pylist()):
+        for row, data in each_image(column, feature):
             try:
-                images.append(self._decode(parts.values[splits[row] : splits[row + 1]]) if there else None)
+                images.append(None if data is None else self._decode(data))
             except BadImage as error:
                 faults.append((row, error.message))
         return (_ragged if self.height is None else _fixed)(images, out), faults
@@ -90,37 +90,19 @@ class DecodeImages:
 
         Only headers are looked at.
         """
-        parts = take_apart(column, replace(feature, required=True))
-        splits = parts.splits[0]
         result, work = np.zeros((2, len(column)), np.int64)
-        for row, there in enumerate(column.is_valid().to_pylist()):
-            try:
-                header = (
-                    check_structure(parts.values[splits[row] : splits[row + 1]], MAX_DECODED_PIXELS) if there else None
-                )
-            except BadImage:
-                continue
-            if header is not None:
-                size = (
-                    (header.height, header.width)
-                    if self.height is None or self.width is None
-                    else (self.height, self.width)
-                )
-                result[row] = size[0] * size[1] * self.channels
-                work[row] = work_bytes(header)
+        for row, header in _headers(column, feature):
+            height, width = (header.height, header.width) if self.height is None else (self.height, self.width or 0)
+            result[row] = height * width * self.channels
+            work[row] = work_bytes(header)
         return result, work
 
 
 def stored_pixels(
     data: Pixels, header: ImageHeader, channels: int, shrink: int = 1, resize: tuple[int, int] | None = None
 ) -> Pixels:
-    """Returns the image whose container is whole as uint8 [height, width, channels].
-
-    shrink: 1, or for a JPEG 2, 4 or 8: decode it by so much smaller (rounded up). resize: to (width, height), with
-    antialiasing.
-
-    Raises:
-        BadImage: it can't be decoded.
+    """Returns the image whose container is whole as uint8 [height, width, channels], or raises BadImage. shrink: 1, or
+    for a JPEG 2, 4 or 8: decode it by so much smaller (rounded up). resize: to (width, height), with antialiasing.
     """
     from PIL import Image
 
@@ -141,9 +123,7 @@ def stored_pixels(
 
 def stored_values(data: Pixels, header: ImageHeader) -> npt.NDArray[np.int32]:
     """Returns the numbers of a mask whose container is whole, [height, width, 1]: palette indices, or the gray values.
-
-    Raises:
-        BadImage: it can't be decoded, or has colours.
+    BadImage: it can't be decoded, or has colours.
     """
     try:
         with open_image(data.data, header.format) as opened:
@@ -182,41 +162,41 @@ def looks_like_image(payload: bytes) -> bool:
 
 def image_sizes(column: pa.Array, feature: Feature) -> set[tuple[int, int]]:
     """Returns the (height, width) of the images of a column, those that are none left out."""
-    parts = take_apart(column, feature)
-    splits, found = parts.splits[0], set()
+    return {(header.height, header.width) for _, header in _headers(column, feature)}
+
+
+def each_image(column: pa.Array, feature: Feature) -> Iterator[tuple[int, Pixels | None]]:
+    """Yields (row, bytes of its image, None where that is missing)."""
+    parts = take_apart(column, replace(feature, required=True))
+    splits = parts.splits[0]
     for row, there in enumerate(column.is_valid().to_pylist()):
-        if there:
-            try:
-                header = check_structure(parts.values[splits[row] : splits[row + 1]], MAX_DECODED_PIXELS)
-            except BadImage:
-                continue
-            found.add((header.height, header.width))
-    return found
+        yield row, parts.values[splits[row] : splits[row + 1]] if there else None
 
 
-def _bitmap(images: Sequence[Pixels | None]) -> pa.Buffer | None:
-    present = [image is not None for image in images]
-    return None if all(present) else pa.array(present).buffers()[1]
+def _headers(column: pa.Array, feature: Feature) -> Iterator[tuple[int, ImageHeader]]:
+    """Yields (row, header) of the images of a column, those that are none left out."""
+    for row, data in each_image(column, feature):
+        if data is not None:
+            with contextlib.suppress(BadImage):
+                yield row, check_structure(data, MAX_DECODED_PIXELS)
+
+
+def _flat(images: Sequence[Pixels]) -> Pixels:
+    if len(images) == 1:
+        return images[0].reshape(-1)
+    return np.concatenate([np.empty(0, np.uint8), *(image.reshape(-1) for image in images)])
 
 
 def _fixed(images: Sequence[Pixels | None], out: Feature) -> pa.Array:
-    pixels = np.zeros((len(images), *out.inner_shape), np.uint8)
-    for row, image in enumerate(images):
-        if image is not None:
-            pixels[row] = image
-    return pa.Array.from_buffers(
-        arrow_type(out), len(images), [_bitmap(images)], children=[pa.array(pixels.reshape(-1))]
-    )
+    present = np.array([image is not None for image in images], np.bool_)
+    flat = pa.array(_flat([image for image in images if image is not None]))
+    return build_steps(flat, np.zeros(len(images), np.int64), present, out)
 
 
 def _ragged(images: Sequence[Pixels | None], out: Feature) -> pa.Array:
     """large_list (rows) of large_list (pixels) of fixed_size_list (channels)."""
     there = [image for image in images if image is not None]
-    flat = (
-        there[0].reshape(-1)
-        if len(there) == 1
-        else np.concatenate([np.empty(0, np.uint8), *(image.reshape(-1) for image in there)])
-    )
+    flat = _flat(there)
     heights = np.array([0 if image is None else image.shape[0] for image in images], np.int64)
     widths = np.repeat(np.array([image.shape[1] for image in there], np.int64), [image.shape[0] for image in there])
     rows, pixels = (np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]) for sizes in (heights, widths))
@@ -224,4 +204,5 @@ def _ragged(images: Sequence[Pixels | None], out: Feature) -> pa.Array:
     inner = outer.value_type
     items = pa.Array.from_buffers(inner.value_type, len(flat) // out.inner_size, [None], children=[pa.array(flat)])
     lines = pa.Array.from_buffers(inner, len(widths), [None, pa.py_buffer(pixels)], children=[items])
-    return pa.Array.from_buffers(outer, len(images), [_bitmap(images), pa.py_buffer(rows)], children=[lines])
+    missing = None if len(there) == len(images) else pa.array([image is not None for image in images]).buffers()[1]
+    return pa.Array.from_buffers(outer, len(images), [missing, pa.py_buffer(rows)], children=[lines])

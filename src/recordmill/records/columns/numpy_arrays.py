@@ -128,11 +128,16 @@ def _valid(array: pa.Array) -> Valid:
     return valid
 
 
+def lengths_of(column: pa.Array) -> Int64s:
+    """Returns [rows] how many items each row of a list column has; a missing one has none."""
+    lengths: Int64s = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+    return lengths.astype(np.int64, copy=False)
+
+
 def _unlist(array: pa.Array) -> tuple[pa.Array, Int64s]:
     """Returns the items of a list column and its splits from 0; a missing list is an empty one here."""
-    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
     splits = np.zeros(len(array) + 1, np.int64)
-    np.cumsum(lengths, out=splits[1:])
+    np.cumsum(lengths_of(array), out=splits[1:])
     return array.flatten(), splits
 
 
@@ -178,11 +183,7 @@ def _unstring(array: pa.Array) -> tuple[Array, Int64s]:
 
 
 def gather_columns(batches: Iterable[pa.RecordBatch], schema: Schema, rows: int) -> dict[str, Array | Ragged | Strings]:
-    """Returns the columns of all batches, which have that many rows together.
-
-    Raises:
-        ValueError: They have another number of rows.
-    """
+    """Returns the columns of all batches, which have that many rows together; ValueError where they have not."""
     columns = {feature.name: _Column(feature, rows) for feature in schema}
     at = 0
     for batch in batches:

@@ -119,10 +119,8 @@ def _record(data: Bytes, starts: Int64s, lengths: Int64s, row: int) -> bytes:
 
 
 def decode_only(data: Bytes, starts: Int64s, lengths: Int64s, schema: Schema) -> pa.RecordBatch | None:
-    """Like decode, but None unless every record is written in the plain form and has only features of the schema.
-
-    Raises:
-        ValueError: a record does not lie inside data.
+    """Decodes as `decode` does; None unless every record is written in the plain form and has only features of the
+    schema.
     """
     plan = _plan(schema, None)
     data, starts, lengths = checked_batch(data, starts, lengths)
@@ -187,11 +185,7 @@ def _plan(schema: Schema, columns: tuple[str, ...] | None) -> _Plan:
 
 
 def checked_batch(data: Bytes, starts: Int64s, lengths: Int64s) -> tuple[Bytes, Int64s, Int64s]:
-    """Returns the bytes as a contiguous and read-only array, after a check that all records lie inside.
-
-    Raises:
-        ValueError: a record does not lie inside data.
-    """
+    """Returns the bytes as a contiguous and read-only array; ValueError where a record does not lie inside data."""
     starts, lengths = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(lengths, np.int64)
     if len(starts) != len(lengths) or (
         len(starts) and (starts.min() < 0 or lengths.min() < 0 or (len(data) - lengths < starts).any())

@@ -109,17 +109,8 @@ def _padded(heads: Sequence[bytes]) -> npt.NDArray[np.uint8]:
 
 
 def encode_sequences(batch: pa.RecordBatch, schema: Schema) -> Frames:
-    """The batch's rows as framed SequenceExamples, contiguous and in order.
-
-    A null is a feature or a feature list that the record does not have; a null step is a Feature without a list; names
-    in bytewise order.
-
-    Raises:
-        DataError: a value that SequenceExample can't hold, or a record of 2 GiB and more; it names feature, row and
-            value.
-        TypeError: a column of another type.
-        ValueError: columns that are not the schema's features, another message, or more variable dimensions than a
-            feature list has.
+    """Returns the batch's rows as framed SequenceExamples, as `encode` does. A null is a feature or a feature list that
+    the record does not have; a null step is a Feature without a list; names stand in bytewise order.
     """
     if schema.message != SEQUENCE_EXAMPLE:
         raise ValueError(f"these are {schema.message} records; this function makes SequenceExamples")

@@ -68,11 +68,8 @@ def to_flat(array: pa.Array, feature: Feature) -> list[Flat]:
 
 
 class _Walk:
-    """Way from a column's outermost lists to its values.
-
-    Attributes:
-        items: the array that the walk has come to.
-        splits: row r owns items splits[r] up to splits[r + 1]; None: `per_row` items each.
+    """Way from a column's outermost lists to its values. items: the array that it has come to; splits: row r owns items
+    splits[r] up to splits[r + 1]; None: `per_row` items each.
     """
 
     def __init__(self, feature: Feature, array: pa.Array) -> None:
@@ -183,10 +180,8 @@ class _Walk:
 
 
 def _canonical(array: pa.Array, feature: Feature) -> pa.Array:
-    """The array as lists of plain values: encodings and extensions undone, the layout checked against the feature.
-
-    Raises:
-        TypeError: another value type or another nesting.
+    """Returns the array as lists of plain values: encodings and extensions undone, the layout checked against the
+    feature (TypeError).
     """
     if isinstance(array, pa.ExtensionArray):
         array = array.storage

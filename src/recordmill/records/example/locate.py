@@ -76,14 +76,12 @@ class LocatedColumns:
 
     Attributes:
         modes: ONE_INT64 ... STEPS of the native library.
-        families: 0 for one int, 1 for one float, 2 for spans.
-        places: each one's line among its family.
+        places: each one's line among its family: one int, one float, spans.
         required: 1 where each record must have the column.
         counts: columns of each family.
     """
 
     modes: Int64s
-    families: Int64s
     places: Int64s
     required: Int64s
     counts: tuple[int, ...]
@@ -96,7 +94,7 @@ class LocatedColumns:
         for family in range(3):
             places[families == family] = np.arange(np.count_nonzero(families == family))
         counts = tuple(int(np.count_nonzero(families == family)) for family in range(3))
-        return cls(np.array(modes, np.int64), families, places, np.array(required, np.int64), counts)
+        return cls(np.array(modes, np.int64), places, np.array(required, np.int64), counts)
 
     def cells(self, rows: int) -> Cells:
         """Room for the cells of that many rows; only what must have a value before the first pass is filled."""

@@ -30,12 +30,8 @@ _FLOATS = ("float16", "float32")
 
 
 def feature_of(name: str, value: object) -> Feature:
-    """The feature that a value is where no schema says it: `3` int64, `0.5` float32, `[1, 2]` int64 [?], an array its
-    dtype and shape.
-
-    Raises:
-        DataError: an empty list, which has no kind.
-        TypeError: a value, or a mixture of values, that Example has no place for.
+    """Returns the feature that a value is where no schema says it: `3` int64, `0.5` float32, `[1, 2]` int64 [?], an
+    array its dtype and shape. DataError: an empty list, which has no kind. TypeError: Example has no place for it.
     """
     value = unwrap(value)
     if isinstance(value, (list, tuple)):
@@ -122,11 +118,8 @@ def _array_dtype(name: str, array: npt.NDArray[Any]) -> str:
 
 
 def flatten_nested(feature: Feature, value: object) -> tuple[list[Any], list[list[int]]]:
-    """Returns (scalars and arrays in order, the lengths of each variable dimension's lists, outermost first).
-
-    Raises:
-        DataError: a fixed dimension of another size.
-        TypeError: less or deeper nested than the shape.
+    """Returns (scalars and arrays in order, the lengths of each variable dimension's lists, outermost first); DataError
+    for a fixed dimension of another size, TypeError for less or deeper nested than the shape.
     """
     leaves: list[Any] = []
     lengths: list[list[int]] = [[] for _ in range(feature.ragged_rank)]
@@ -168,12 +161,8 @@ def _items(leaf: Any) -> list[Any]:
 
 
 def integers(feature: Feature, leaves: Sequence[Any]) -> list[int]:
-    """The leaves as int64, each within the feature's dtype.
-
-    Raises:
-        DataError: a number outside the dtype, or above 2^63 - 1 where int64_list would hold it; no class, by name or
-            number.
-        TypeError: no integer.
+    """Returns the leaves as int64, each within the feature's dtype or a class by name or number (DataError); TypeError
+    for no integer.
     """
     low, high = _limits(feature)
     values: list[int] = []
@@ -233,12 +222,8 @@ def _ticks(feature: Feature, value: Any) -> int:
 
 
 def floats(feature: Feature, leaves: Sequence[Any]) -> npt.NDArray[np.float32 | np.float64]:
-    """The leaves as float32, or float64 where the dtype is that; decimals are rounded, as everywhere, and nothing else
-    is lost.
-
-    Raises:
-        DataError: a number that would become infinite, or an integer that has no such float.
-        TypeError: no number.
+    """Returns the leaves as float32, or float64 where the dtype is that; decimals are rounded, as everywhere, and
+    nothing else is lost (DataError). TypeError: no number.
     """
     wanted = np.dtype(
         np.float64 if feature.dtype == "float64" else np.float16 if feature.dtype == "float16" else np.float32
@@ -282,11 +267,7 @@ def _check_floats(feature: Feature, given: npt.NDArray[Any], cast: npt.NDArray[A
 
 
 def strings(feature: Feature, leaves: Sequence[Any]) -> list[bytes]:
-    """The leaves as bytes: text as UTF-8, and bytes in a text feature only if they are that.
-
-    Raises:
-        DataError: no UTF-8. TypeError: neither text nor bytes.
-    """
+    """Returns the leaves as bytes: text as UTF-8, and bytes in a text feature only if they are that (DataError)."""
     values: list[bytes] = []
     for leaf in leaves:
         for item in _items(leaf):

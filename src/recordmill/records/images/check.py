@@ -71,11 +71,8 @@ IMAGE_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WebP", "TIFF")  # of the latter f
 
 
 def read_png(data: npt.NDArray[np.uint8]) -> ImageHeader:
-    """The header of a PNG file that starts with the signature.
-
-    Raises:
-        BadImage: `truncated` before the end of IEND, `crc` for a chunk that was changed, `corrupt` for what the
-            standard forbids.
+    """Reads the header of a PNG file that starts with the signature. BadImage: `truncated` before the end of IEND,
+    `crc` for a chunk that was changed, `corrupt` for what the standard forbids.
     """
     view = data.data
     size, at = len(view), len(PNG_SIGNATURE)
@@ -148,10 +145,8 @@ def read_jpegs(data: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> list
 
 
 def read_jpeg(data: npt.NDArray[np.uint8]) -> ImageHeader:
-    """The header of a JPEG file whose first bytes are FF D8 FF.
-
-    Raises:
-        BadImage: `truncated` without an EOI or inside a segment, `corrupt` where the segments contradict the standard.
+    """Reads the header of a JPEG file whose first bytes are FF D8 FF. BadImage: `truncated` without an EOI or inside a
+    segment, `corrupt` where the segments contradict the standard.
     """
     (header,) = read_jpegs(data, np.array([len(data)]))
     if isinstance(header, BadImage):
@@ -187,11 +182,8 @@ _PARSERS: Mapping[str, Callable[[npt.NDArray[np.uint8]], ImageHeader]] = {"JPEG"
 
 
 def check_structure(data: npt.NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> ImageHeader:
-    """The header of the image in data, whose container is complete as far as that shows without decoding.
-
-    Raises:
-        BadImage: reason `format` for what is none of the six, `truncated`, `corrupt`, `crc`, or `size` above
-            max_pixels.
+    """Reads the header of the image in data, whose container is complete as far as that shows without decoding.
+    BadImage: `format` for what is none of the six, `truncated`, `corrupt`, `crc`, or `size` above max_pixels.
     """
     head = data[:IMAGE_HEAD_BYTES].tobytes()
     name = sniff_image(head)
@@ -203,12 +195,8 @@ def check_structure(data: npt.NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -
 def check_each(
     data: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64], max_pixels: int = MAX_PIXELS
 ) -> list[ImageHeader | BadImage]:
-    """Checks images one after the other, as `check_structure` does, with what it would raise as a value.
-
-    Args:
-        data: the images' bytes.
-        ends: where each image ends.
-        max_pixels: as in `check_structure`.
+    """Checks images that stand one after the other and end there, as `check_structure` does, with what it would raise
+    as a value.
     """
     starts = [0, *ends[:-1].tolist()]
 
@@ -259,17 +247,9 @@ def check_decode(
     max_pixels: int = MAX_PIXELS,
     first: Callable[[Image.Image], object] | None = None,
 ) -> None:
-    """Decodes every frame.
-
-    Args:
-        data: The bytes of the file.
-        header: What check_structure gave, so the size of the first frame is known to be in bounds.
-        reserve: Gives a context in which so many bytes may be used.
-        max_pixels: Of a frame.
-        first: Gets the first frame.
-
-    Raises:
-        BadImage: reason `decode`, with what Pillow says; `size` of another frame; or what `reserve` raises.
+    """Decodes every frame of a file, of which `check_structure` gave the header, in contexts of `reserve` in which so
+    many bytes may be used; `first` gets the first frame. BadImage: `decode`, with what Pillow says, or `size` of
+    another frame.
     """
     try:
         with open_image(data.data, header.format) as image:

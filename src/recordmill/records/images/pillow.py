@@ -95,14 +95,10 @@ class _HeaderFile:
 
 
 def read_by_pillow(data: npt.NDArray[np.uint8], name: str) -> ImageHeader:
-    """Reads the header of a GIF, BMP, WebP or TIFF file that begins as one does.
-
-    A GIF is whole up to the end of its first frame, a BMP or TIFF where no pixels are missing at the end, a WebP as
-    its container says.
-
-    Raises:
-        BadImage: `truncated` where the file ends too early, `corrupt` for what no such file has, `decode` for a layout
-            that Pillow doesn't take.
+    """Reads the header of a GIF, BMP, WebP or TIFF file that begins as one does. A GIF is whole up to the end of its
+    first frame, a BMP or TIFF where no pixels are missing at the end, a WebP as its container says. BadImage:
+    `truncated` where the file ends too early, `corrupt` for what no such file has, `decode` for a layout that Pillow
+    doesn't take.
     """
     view = data.data
     if name == "WebP" and (end := 8 + struct.unpack_from("<I", view, 4)[0]) > len(view):
@@ -189,11 +185,8 @@ def _read_tiff(view: memoryview) -> ImageHeader:
 
 
 def orientation_of(data: npt.NDArray[np.uint8], name: str) -> int:
-    """Orientation (1 to 8) that EXIF data, or a TIFF's own directory, says; 1 where nothing says otherwise.
-
-    Args:
-        data: The bytes of the file.
-        name: Its format, as `records.images.check` names it.
+    """Returns the orientation (1 to 8) that EXIF data of a file of this format, or a TIFF's own directory, says; 1
+    where nothing says otherwise.
     """
     # most JPEGs say nothing, which is seen ten times sooner than by opening them
     if name in ("GIF", "BMP") or (name == "JPEG" and b"Exif\0\0" not in data.tobytes()):
@@ -209,10 +202,8 @@ def orientation_of(data: npt.NDArray[np.uint8], name: str) -> int:
 
 
 def load_stored(image: Image.Image) -> Image.Image:
-    """The opened image, loaded, with [height, width] as stored whatever its orientation says.
-
-    Raises:
-        what Pillow's plugins raise for data that they can't decode.
+    """Loads the opened image, with [height, width] as stored whatever its orientation says; raises what Pillow's
+    plugins do.
     """
     from PIL.Image import Transpose
 

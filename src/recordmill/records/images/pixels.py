@@ -30,13 +30,8 @@ PixelSums = npt.NDArray[np.int64]  # [SUMS], or [images, SUMS]; 0 pixels: nothin
 
 
 def in_colours(image: Image.Image, bits: int, mode: str) -> Image.Image:
-    """The image in Pillow's mode `L`, `RGB` or `RGBA`.
-
-    Args:
-        bits: of a channel as stored; of 16 the upper 8 are kept.
-
-    Raises:
-        BadImage: its pixels are floating point, or of more than 16 bits.
+    """Returns the image in Pillow's mode `L`, `RGB` or `RGBA`. bits: of a channel as stored; of 16 the upper 8 are
+    kept. BadImage: its pixels are floating point, or of more than 16 bits.
     """
     from PIL import Image
 
@@ -50,11 +45,7 @@ def in_colours(image: Image.Image, bits: int, mode: str) -> Image.Image:
 
 
 def add_pixels(image: Image.Image, bits: int) -> PixelSums:
-    """Returns [SUMS] of a loaded image.
-
-    Raises:
-        BadImage: as `in_colours` does.
-    """
+    """Returns [SUMS] of a loaded image."""
     counts = sum(_histograms(image, bits), np.zeros((len(CHANNELS), 256), np.int64))
     return np.array([counts[0].sum(), *(counts @ _VALUES), *(counts @ _VALUES**2)], np.int64)
 

@@ -52,12 +52,6 @@ def small_grey(grey: Image.Image) -> npt.NDArray[np.uint8]:
     return _shrink(grey, GREY_SIDE, GREY_SIDE).reshape(-1)
 
 
-def distances(ones: U64, others: U64) -> npt.NDArray[np.int64]:
-    """Returns [...] in how many bits hashes of [..., HASH_WORDS] differ."""
-    bits: npt.NDArray[np.int64] = np.unpackbits((ones ^ others).view(np.uint8), -1).sum(-1, dtype=np.int64)
-    return bits
-
-
 def correlations(ones: npt.NDArray[np.uint8], others: npt.NDArray[np.uint8]) -> _Floats:
     """Returns [n] Pearson's correlation of rows of [n, pixels]. Of two images of one colour each it is 1 if the
     colour is the same, else 0; of one such image and another 0.

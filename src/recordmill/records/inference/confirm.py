@@ -38,11 +38,8 @@ class SchemaGuess:
     empty: frozenset[str] = frozenset()
 
     def decode(self, data: Bytes, starts: Int64s, lengths: Int64s) -> pa.RecordBatch:
-        """The records data[starts[i] : starts[i] + lengths[i]] as columns of the schema.
-
-        Raises:
-            Unconfirmed: they would change what is inferred, or are written in an unusual way.
-            ValueError: a record does not lie inside data.
+        """Decodes the records data[starts[i] : starts[i] + lengths[i]] by the schema; Unconfirmed where they would
+        change what is inferred, or are written in an unusual way.
         """
         batch = decode_only(data, starts, lengths, self.schema)
         if batch is None or not all(map(self._agrees, self.schema, batch.columns)):

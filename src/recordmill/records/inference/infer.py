@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,10 +27,10 @@ _NAMED_BYTES = 4 << 20  # 4 MiB of a record that is copied to tell a wrong name;
 _MOST_NAME_BYTES = 64 << 20  # 64 MiB of all names
 _KINDS = (feature.BYTES, feature.FLOAT, feature.INT64)
 _COUNTS: np.dtype[Any] = np.dtype(native.NameCounts)
-_IMAGES = {"jpegs": "JPEG", "pngs": "PNG", "gifs": "GIF", "bmps": "BMP", "webps": "WebP", "tiffs": "TIFF"}
 _ABSENT = (1 << 63) - 1  # no record number; also the identity of a minimum
 
 FeatureLocation = tuple[str, int]  # (source, record number)
+_Known = TypeVar("_Known")
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,10 @@ class FeatureCounts:
     """What was seen of one name, in all records so far.
 
     per_step: it stands in the feature_lists; the counts of Features are then counts of steps.
-    records: how many have the name. kinds: kind to how many Features; first: kind to the first place.
-    kindless: Features with no list set, which count as missing. empty: lists without a value. values: of all lists
-    together. least_values, most_values: in one list; fewest_at, most_at: the first place of each.
-    texts, images: how many bytes values are UTF-8 text, or an image of a format by its first bytes. least_bytes,
-    most_bytes: of one value. least_int, most_int, sum_int: of the int64 values, the sum as an int64 that wraps.
-    least_steps, most_steps: of one feature list.
+    records: how many have the name. kinds: kind to how many Features; first: kind to the first place. values: of all
+    lists together. least_values, most_values: in one list; fewest_at, most_at: the first place of each. texts: how many
+    bytes values are UTF-8 text. least_bytes, most_bytes: of one value. least_int, most_int, sum_int: of the int64
+    values, the sum as an int64 that wraps.
     """
 
     name: str
@@ -51,8 +49,6 @@ class FeatureCounts:
     records: int = 0
     kinds: Mapping[str, int] = field(default_factory=dict)
     first: Mapping[str, FeatureLocation] = field(default_factory=dict)
-    kindless: int = 0
-    empty: int = 0
     values: int = 0
     least_values: int | None = None
     most_values: int | None = None
@@ -60,29 +56,24 @@ class FeatureCounts:
     most_at: FeatureLocation | None = None
     bytes_values: int = 0
     texts: int = 0
-    images: Mapping[str, int] = field(default_factory=dict)
     least_bytes: int | None = None
     most_bytes: int | None = None
     least_int: int | None = None
     most_int: int | None = None
     sum_int: int = 0
-    least_steps: int | None = None
-    most_steps: int | None = None
 
     def __add__(self, other: FeatureCounts) -> FeatureCounts:
         """The counts of both; self's records stand before other's."""
         return FeatureCounts(
             self.name, self.per_step, self.records + other.records, _sum(self.kinds, other.kinds),
-            {**other.first, **self.first}, self.kindless + other.kindless, self.empty + other.empty,
-            self.values + other.values, _least(self.least_values, other.least_values),
-            _most(self.most_values, other.most_values),
+            {**other.first, **self.first}, self.values + other.values,
+            joined(self.least_values, other.least_values, min), joined(self.most_values, other.most_values, max),
             _place_of(min, self.least_values, self.fewest_at, other.least_values, other.fewest_at),
             _place_of(max, self.most_values, self.most_at, other.most_values, other.most_at),
-            self.bytes_values + other.bytes_values, self.texts + other.texts, _sum(self.images, other.images),
-            _least(self.least_bytes, other.least_bytes), _most(self.most_bytes, other.most_bytes),
-            _least(self.least_int, other.least_int), _most(self.most_int, other.most_int),
+            self.bytes_values + other.bytes_values, self.texts + other.texts,
+            joined(self.least_bytes, other.least_bytes, min), joined(self.most_bytes, other.most_bytes, max),
+            joined(self.least_int, other.least_int, min), joined(self.most_int, other.most_int, max),
             (self.sum_int + other.sum_int + (1 << 63)) % (1 << 64) - (1 << 63),
-            _least(self.least_steps, other.least_steps), _most(self.most_steps, other.most_steps),
         )  # fmt: skip
 
     @property
@@ -105,12 +96,9 @@ def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
     return {key: one.get(key, 0) + other.get(key, 0) for key in {**one, **other}}
 
 
-def _least(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one if other is None else min(one, other)
-
-
-def _most(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one if other is None else max(one, other)
+def joined(one: _Known | None, other: _Known | None, join: Callable[[_Known, _Known], _Known]) -> _Known | None:
+    """Returns what join makes of both, or the one that is known."""
+    return other if one is None else one if other is None else join(one, other)
 
 
 def _place_of(
@@ -397,9 +385,7 @@ def _feature_counts(name: str, per_step: bool, seen: Mapping[str, int], source: 
     ints = feature.INT64 in kinds and seen["least_int"] <= seen["most_int"]
     return FeatureCounts(
         name, per_step, seen["records"], kinds, {kind: (source, seen[f"first_{kind}"]) for kind in kinds},
-        seen["kindless"], seen["empty"], seen["values"], known("least_values", _ABSENT), known("most_values", -1),
-        fewest_at, most_at, seen["bytes_values"], seen["texts"],
-        {name: seen[field] for field, name in _IMAGES.items() if seen[field]},
-        known("least_bytes", _ABSENT), known("most_bytes", -1), seen["least_int"] if ints else None,
-        seen["most_int"] if ints else None, seen["sum_int"], known("least_steps", _ABSENT), known("most_steps", -1),
+        seen["values"], known("least_values", _ABSENT), known("most_values", -1), fewest_at, most_at,
+        seen["bytes_values"], seen["texts"], known("least_bytes", _ABSENT), known("most_bytes", -1),
+        seen["least_int"] if ints else None, seen["most_int"] if ints else None, seen["sum_int"],
     )  # fmt: skip

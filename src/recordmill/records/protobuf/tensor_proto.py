@@ -128,11 +128,7 @@ def _is_header(head: bytes) -> bool:
 
 
 def first_header(payload: bytes) -> tuple[str, tuple[int, ...]]:
-    """The dtype and the shape of one TensorProto.
-
-    Raises:
-        DataError: it is none, or has no numbers.
-    """
+    """Returns the dtype and the shape of one TensorProto; DataError where it is none, or has no numbers."""
     found = read_headers(np.frombuffer(payload, np.uint8), np.array([0, len(payload)], np.int64))
     if found.status[0] == BROKEN:
         raise DataError("no TensorProto")
@@ -143,10 +139,8 @@ def first_header(payload: bytes) -> tuple[str, tuple[int, ...]]:
 
 
 def typed_values(payload: bytes, dtype: str, size: int) -> bytes:
-    """The little-endian bytes of the values of one TensorProto that holds them in a typed list.
-
-    Raises:
-        DataError: the list holds more values than the shape, or none where there should be some, or what is no value.
+    """Returns the little-endian bytes of the values of one TensorProto that holds them in a typed list; DataError where
+    these are more than the shape needs, none where there should be some, or what is no value.
     """
     try:
         values = getattr(_classes()["Values"].FromString(payload), _LISTS.get(dtype, "int_val"))

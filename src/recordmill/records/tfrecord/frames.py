@@ -47,14 +47,8 @@ class Frames:
 
 
 def frame(data: Bytes, offsets: Int64s) -> Frames:
-    """Frames payloads contiguously, in order: record i is data[offsets[i] : offsets[i + 1]].
-
-    Args:
-        data: uint8 [bytes], C-contiguous.
-        offsets: int64 [n + 1], ascending, within data.
-
-    Raises:
-        ValueError: the offsets are not that.
+    """Frames payloads contiguously, in order: record i is data[offsets[i] : offsets[i + 1]]; ValueError unless the
+    offsets ascend within data.
     """
     offsets = np.ascontiguousarray(offsets, np.int64)
     if len(offsets) == 0 or offsets[0] < 0 or offsets[-1] > len(data) or bool((offsets[1:] < offsets[:-1]).any()):
@@ -212,56 +206,46 @@ def hop(
     path: str,
     *,
     start: int = 0,
-    stop: int | None = None,
     first_record: int = 0,
-    source: str | None = None,
     max_record_bytes: int = MAX_RECORD_BYTES,
     content: ContentDigest | None = None,
 ) -> Iterator[Int64s]:
-    """Yields the byte offsets of the frames that begin in [start, stop), ascending, in arrays of up to some ten
-    thousand.
+    """Yields the byte offsets of the frames from start on, ascending, in arrays of up to some ten thousand.
 
     Args:
-        start: where a frame begins. stop: the file's end if None. first_record: the number of the frame at start, for
-            messages. content: is told what is found, of a whole file.
+        start: where a frame begins. first_record: its number, for messages. content: is told what is found, of a whole
+            file.
 
     Raises:
         DataError: a header is damaged, too long or truncated; it names source, record number and byte offset. Offsets
             before it have been given.
         OSError: as the operating system says it.
     """
-    source, size = path if source is None else source, stat(path).size_bytes
-    stop = size if stop is None else min(stop, size)
+    size = stat(path).size_bytes
     state = np.zeros(1, np.uint64) if content is None else content._state
     at, record, window, lead = start, first_record, _WINDOW_BYTES, 0
     starts = np.empty(_WINDOW_BYTES // FRAME_BYTES + 1, np.int64)
     data = np.empty(0, np.uint8)
-    while at < stop:
+    while at < size:
         lead = min(at, FOOTER_BYTES)  # the CRC of the record before
-        data = read_range(path, at - lead, min(at + window, max(stop, at + HEADER_BYTES)))
+        data = read_range(path, at - lead, min(at + window, size))
         if len(data) < lead + min(HEADER_BYTES, size - at):
-            raise DataError(f"ends at byte {at - lead + len(data)}, and had {size} bytes just now", source=source)
+            raise DataError(f"ends at byte {at - lead + len(data)}, and had {size} bytes just now", source=path)
         found_here = native.FrameHop(lead=lead, left=size - at, max_record_bytes=max_record_bytes)
         count = native.hop_frames(data, found_here, starts, state)
         behind, code = found_here.at, found_here.code
-        found = starts[:count] + at
-        if count and found[-1] >= stop:
-            yield found[: np.searchsorted(found, stop)]
-            return
         if count:
-            yield found
+            yield starts[:count] + at
         if code == native.MORE and not count and len(data) < HEADER_BYTES:
             raise DataError(
                 f"truncated: the file had {size} bytes when it was listed, and now ends at byte {at + len(data)}",
-                source=source,
+                source=path,
                 place=f"record {record}, byte {at}",
             )
         if code not in (native.GOOD, native.MORE):
             place = f"record {record + count}, byte {at + behind}"
             header = data[lead + behind : lead + behind + 8]
-            raise DataError(
-                explain_frame(code, header, size - at - behind, max_record_bytes), source=source, place=place
-            )
+            raise DataError(explain_frame(code, header, size - at - behind, max_record_bytes), source=path, place=place)
         window = HEADER_BYTES if count and behind > count * _LARGE_BYTES else _WINDOW_BYTES
         at, record, begin = at + behind, record + count, at - lead
         if content is not None and at == size and begin + len(data) < size:
@@ -270,10 +254,8 @@ def hop(
 
 
 def frame_end(path: str, start: int) -> int:
-    """Returns where the frame ends that `hop` has found to begin there.
-
-    Raises:
-        DataError: the file has become shorter, or another one, since.
+    """Returns where the frame ends that `hop` has found to begin there; DataError where the file has become another one
+    since.
     """
     header = np.empty(1, np.int64)
     read_ranges(path, [(start, header.view(np.uint8))])

@@ -31,11 +31,7 @@ class CsvWriter(OutputWriter):
         self._writer = pyarrow.csv.CSVWriter(self._file, self._arrow)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Appends rows.
-
-        Raises:
-            DataError: A time is outside of the years 1 to 9999, for which pyarrow writes words.
-        """
+        """Appends rows; DataError for a time outside of the years 1 to 9999, for which pyarrow writes words."""
         columns = [column.cast(field.type) for column, field in zip(batch.columns, self._arrow, strict=True)]
         for field, column in zip(self._arrow, columns, strict=True):
             if (at := _beyond_years(column)) is not None:

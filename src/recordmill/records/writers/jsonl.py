@@ -25,11 +25,8 @@ ROWS_AT_ONCE = 1024  # rows that are Python objects at once
 
 
 class JsonLines:
-    """Turns batches into the text of JSON lines.
-
-    Args:
-        schema: The schema of the batches.
-        names: The features to write, with their names in the lines; None: all, under their own.
+    """Turns batches of a schema into the text of JSON lines. names: the features to write, with their names in the
+    lines; None: all, under their own.
     """
 
     def __init__(self, schema: Schema, names: Mapping[str, str] | None = None) -> None:
@@ -40,11 +37,8 @@ class JsonLines:
         ]
 
     def encode(self, part: pa.RecordBatch, **first: Sequence[Any]) -> bytes:
-        """Returns a line per row, whose values become Python objects all at once.
-
-        Args:
-            part: The rows.
-            first: Columns of JSON's own values that come before the features.
+        """Returns a line per row, whose values become Python objects all at once. first: columns of JSON's own values
+        that come before the features.
         """
         columns = [
             *first.values(),

@@ -149,11 +149,7 @@ class NpzWriter(OutputWriter):
         self.rows = self._columns.rows
 
     def close(self) -> None:
-        """Packs the arrays, uncompressed.
-
-        Raises:
-            UsageError: `np.load` would need more than --memory for them.
-        """
+        """Packs the arrays, uncompressed; UsageError where `np.load` would need more than --memory for them."""
         self._columns.close()
         size = sum(stat(file).size_bytes for file in files_below(self._folder).values())
         if self._most and size > self._most:

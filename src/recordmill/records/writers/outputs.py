@@ -114,11 +114,7 @@ class Output:
         return writer
 
     def own_options(self, values: Any) -> Any:
-        """Returns the writer's own options, of the values (attributes by name) of all options.
-
-        Raises:
-            UsageError: A value can't be served.
-        """
+        """Returns the writer's own options, of the values (attributes by name) of all options, or raises UsageError."""
         return _load(self.own)(**{name: getattr(values, name) for name in self.options}) if self.own else None
 
     def check_schema(self, schema: Schema) -> None:
@@ -210,11 +206,7 @@ SERVED_BY_SOME = frozenset[str]().union(*(output.options for output in OUTPUTS))
 
 
 def find_output(name: str) -> Output:
-    """Returns the entry of that name.
-
-    Raises:
-        UsageError: There is none; the message lists those that exist.
-    """
+    """Returns the entry of that name; UsageError lists those that exist."""
     for output in OUTPUTS:
         if output.name == name:
             return output

@@ -68,11 +68,7 @@ class ParquetWriteOptions:
 
 
 def parquet_options(row_group_rows: int | None, row_group_size: str | int, compression: str) -> ParquetWriteOptions:
-    """Returns the options as `read` takes them.
-
-    Raises:
-        UsageError: one can't be served.
-    """
+    """Returns the options as `read` takes them, or raises UsageError."""
     name, colon, level = compression.partition(":")
     if colon and not level.isdecimal():
         raise UsageError(f"{option('compression', compression)}: a name, or a name and a level as in zstd:9")
