@@ -8,11 +8,10 @@ that a data set among them does not consist of any more, are left out and named 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import did_you_mean, option
@@ -99,22 +98,9 @@ class ShardFile:
         if self.info is None:
             check_unchanged(self.path, self.stat, self.path)
 
-    def to_json(self) -> str:
-        """All but the terms and the time of the last change of state, of which copies on other hosts have their own."""
-        about = astuple(self.stat)[:3]
-        return json.dumps([*(getattr(self, name) for name in _PLAIN_FIELDS), about, self.info and astuple(self.info)])
-
-    @classmethod
-    def from_json(cls, text: str, store_settings: StoreSettings | None = None) -> ShardFile:
-        """What `to_json` gave."""
-        *plain, about, info = json.loads(text)
-        known = dict(zip(_PLAIN_FIELDS, plain, strict=True))
-        return cls(
-            **known, stat=Stat(*about), info=None if info is None else ShardInfo(*info), store_settings=store_settings
-        )
-
-
-_PLAIN_FIELDS = ("path", "name", "split", "compression", "index", "members")  # of a ShardFile
+    def for_other_hosts(self) -> ShardFile:
+        """The file without the time of its last change of state, which copies on other hosts have of their own."""
+        return replace(self, stat=replace(self.stat, ctime_ns=0))
 
 
 @dataclass(frozen=True)

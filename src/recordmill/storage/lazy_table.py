@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar, overload
-
-import pyarrow as pa
 
 Item = TypeVar("Item")
 _AT_ONCE = 256  # items that are made together
@@ -48,26 +46,3 @@ class Table(Sequence[Item]):
 
     def __hash__(self) -> int:
         return hash((type(self), len(self)))
-
-
-class TextTable(Table[Item]):
-    """Items that are made of a text each.
-
-    Attributes:
-        texts: The texts, one an item.
-        parse: Makes an item of its text.
-    """
-
-    def __init__(self, texts: pa.Array, parse: Callable[[str], Item]) -> None:
-        self.texts, self.parse = texts, parse
-
-    @classmethod
-    def of(cls, items: Iterable[Item], text: Callable[[Item], str], parse: Callable[[str], Item]) -> TextTable[Item]:
-        """The same items in the same order."""
-        return cls(pa.array(map(text, items), pa.large_string()), parse)
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def some(self, places: Sequence[int]) -> list[Item]:
-        return [self.parse(self.texts[at].as_py()) for at in places]

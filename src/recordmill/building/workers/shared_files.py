@@ -18,11 +18,11 @@ import socket
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from recordmill.base.errors import DataError, RecordmillError, Reject
+from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.option_names import option
 from recordmill.building.plan import BuildPlan, PlanReference
 from recordmill.preprocessing.metadata import check_files
@@ -41,7 +41,6 @@ from recordmill.storage.files import (
     read_range,
     upload_all,
 )
-from recordmill.storage.lazy_table import TextTable
 from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX
 
 SHARED, RUNS, ATTEMPTS_FOLDER, REJECTS_FOLDER, DATA = "shared", "runs", "made", "rejects", "data"
@@ -179,13 +178,8 @@ def share_plan(plan: BuildPlan, job_folder: SharedFolder) -> SharedPlan:
         folders.make_folder(job_folder.run(name), exist_ok=True)
     source = plan.source
     if is_dataclass(source) and "files" in {one.name for one in fields(source)}:  # else a user's own
-        rejects = TextTable.of(source.plan_rejects, lambda reject: json.dumps(astuple(reject)), _reject_of)
-        source = replace(source, files=source.files.for_other_hosts(), plan_rejects=rejects)
+        source = replace(source, files=source.files.for_other_hosts())
     return job_folder.share("plan", plan.moved(folder=job_folder.run(), source=source))
-
-
-def _reject_of(text: str) -> Reject:
-    return Reject(*json.loads(text))
 
 
 @contextmanager
