@@ -57,11 +57,7 @@ def list_all(_: None, made: Iterable[FinishedJob], run: SharedRun) -> int:
 
 @dataclass
 class ReadJobs(PTransform):
-    """Packs of job numbers, spread over the workers, to files of a run: a PCollection with their number.
-
-    Attributes:
-        run: as it lies in the run's folder.
-    """
+    """Packs of job numbers, spread over the workers, to files of a run: a PCollection with their number."""
 
     run: SharedRun
 

@@ -47,12 +47,7 @@ def _make(tensor: Any, column: DeclaredColumn, number: int) -> Any:
 
 @dataclass(frozen=True)
 class _Found:
-    """Names what one step's analysers find.
-
-    Attributes:
-        number: of the column.
-        place: of the step in it.
-    """
+    """Names what one step's analysers find. number: of the column. place: of the step in it."""
 
     number: int
     column: str

@@ -277,12 +277,8 @@ def untyped_names(names: Sequence[str], common: PlanOptions) -> frozenset[str]:
 
 
 def describe_dialect(detected: str, header: str, files: int) -> tuple[str, ...]:
-    """Describes how the files are written, where that was detected.
-
-    Args:
-        detected: How delimiter and quote were detected (`Head.detected`).
-        header: Why the first row is a header; "" if the user says so.
-        files: How many files there are.
+    """Describes how the files are written, where that was detected. detected: as of a `Head`. header: why the first row
+    is one; "" if the user says so.
     """
     parts = [detected] if detected else []
     if header:

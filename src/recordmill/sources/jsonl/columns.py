@@ -56,13 +56,8 @@ def declared_base64(common: PlanOptions) -> tuple[PlanOptions, frozenset[str], t
 
 
 def decode_base64(texts: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-    """Decodes base64 as RFC 4648 has it: the alphabet with `+` and `/`, padded, the bits after the last byte 0.
-
-    Args:
-        texts: large_string.
-
-    Returns:
-        The values as large_binary, and which of the texts are no base64.
+    """Returns (large_binary, which of the large_string texts are no base64) as RFC 4648 has it: the alphabet with `+`
+    and `/`, padded, the bits after the last byte 0.
     """
     encoded = texts.cast(pa.large_binary()).to_pylist()
     values = [None if text is None else _decoded(text) for text in encoded]
@@ -176,13 +171,8 @@ def _spread(values: pa.Array, slots: npt.NDArray[np.int64], size: int) -> pa.Arr
 
 @dataclass(frozen=True)
 class Scalars:
-    """The values at one place.
-
-    Attributes:
-        tape: where they are.
-        here: their slice of the arrays that are sorted by node.
-        kinds: uint8 [values].
-        have: the groups of kinds that there are.
+    """The values at one place of the tape. here: their slice of the arrays that are sorted by node. kinds: uint8
+    [values]. have: the groups of kinds that there are.
     """
 
     tape: Tape

@@ -106,12 +106,8 @@ def _elements(blocks: Iterable[Bytes], source: str) -> Iterator[Bytes]:
 
 @dataclass
 class ScannedLines:
-    """Findings of a scan of one range.
-
-    Attributes:
-        extent: The range, with what was counted.
-        observed: The values at each place of the records.
-        classes: The label's values.
+    """Findings of a scan of one range: its extent with what was counted, the values at each place, and those of the
+    label.
     """
 
     extent: LineRange
@@ -132,21 +128,9 @@ def scan_parts(
     common: PlanOptions,
     keeper: Callable[[], LineKeeper],
 ) -> Iterator[ScannedLines]:
-    """Scans the files, by ranges.
-
-    Args:
-        files: The files.
-        encoding: Their encoding.
-        max_line_bytes: A longer line is passed over.
-        label: The label's name, and which of its values are classes: STRINGS or SCALARS.
-        common: The options of the plan.
-        keeper: Makes what keeps the records of a range.
-
-    Yields:
-        The findings, in the order of the ranges.
-
-    Raises:
-        DataError: A file changed while it was read, is damaged, or has too many different keys.
+    """Yields the findings, in the order of the ranges. label: its name, and which of its values are classes: STRINGS or
+    SCALARS. keeper: makes what keeps the records of a range. DataError: a file changed while it was read, is damaged,
+    or has too many different keys.
     """
 
     def scan(number: int, extent: LineRange, blocks: Iterator[LineBlock]) -> ScannedLines:
