@@ -5,7 +5,6 @@ one, in this process or by workers that share nothing but OUT.
 from __future__ import annotations
 
 import contextlib
-import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +36,7 @@ from recordmill.sources.arrow.python_rows import batches_of_rows
 from recordmill.sources.values.conform import conform
 from recordmill.storage.codecs import SHARD_SUFFIXES
 from recordmill.storage.files import is_remote, output_path
+from recordmill.storage.folders import absolute
 from recordmill.transforms import beam_types
 from recordmill.transforms.build_stages import ACCOUNTS, HISTOGRAMS, ShardStages, count, of_both
 
@@ -160,8 +160,7 @@ class WriteShards(beam_types.PTransform):
         memory: str | int = DEFAULT_MEMORY_BYTES,
     ) -> None:
         super().__init__()
-        out = output_path(out)
-        self.out = out if is_remote(out) else os.path.abspath(out)
+        self.out = absolute(output_path(out))
         for column in (label, key, split_by):
             if column is not None and column not in schema:
                 raise UsageError(f"no column {column!r}; {there_are(column, schema.names)}")

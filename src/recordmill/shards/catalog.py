@@ -39,13 +39,12 @@ from recordmill.storage.files import (
     StoreSettings,
     check_unchanged,
     input_path,
-    is_remote,
     last_seen,
     read_on,
     read_range,
     refresh_listing,
 )
-from recordmill.storage.folders import exists, join
+from recordmill.storage.folders import absolute, exists, join
 from recordmill.storage.listing import list_inputs
 
 UNKNOWN_SPLIT = "data"  # the split of files whose names say none
@@ -176,7 +175,7 @@ def of_data_set(
     """The shards that the newest manifest of OUT names, or one split's; all of them are checked to be there (unless
     missing_ok) with their sizes (unless lenient). known: as of `load_newest`.
     """
-    out = out if is_remote(out) else os.path.abspath(out)  # whoever opened it may go to another folder
+    out = absolute(out)  # whoever opened it may go to another folder
     while True:
         generation, manifest = load_newest(out, known)
         known = ()
