@@ -120,11 +120,8 @@ class Shared(Generic[_Value]):
     sha256: str
 
     def load(self) -> _Value:
-        """Returns the value, loaded once in each process.
-
-        Raises:
-            NotSharedError: It is not there.
-            RecordmillError: This worker lacks the module of a class of the user's own.
+        """The value, loaded once in each process. NotSharedError: it is not there. RecordmillError: this worker lacks
+        the module of a class of the user's own.
         """
         value: _Value = _loaded(self)
         return value
@@ -204,10 +201,8 @@ def workbench(plan: SharedPlan) -> Iterator[BuildPlan]:
 
 @contextmanager
 def scratch(job_folder: SharedFolder) -> Iterator[str]:
-    """A folder of this worker's own, removed at the end with all that is left there.
-
-    Raises:
-        NotSharedError: the build's folder is not there. RecordmillError: the disk was full meanwhile.
+    """A folder of this worker's own, removed at the end with all that is left there. NotSharedError: the build's folder
+    is not there. RecordmillError: the disk was full meanwhile.
     """
     try:
         folder = folders.make_scratch("work-", None if job_folder.is_remote else job_folder.run())

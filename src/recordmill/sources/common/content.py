@@ -96,11 +96,7 @@ def is_paper(name: str) -> bool:
 
 
 def sniff_file(file: InputFile) -> Content:
-    """Detects what a file holds.
-
-    Raises:
-        UsageError: it can't be read.
-    """
+    """Detects what a file holds; UsageError: it can't be read."""
     try:
         head = read_range(file.path, 0, HEAD_BYTES).tobytes()
     except OSError as error:

@@ -216,10 +216,8 @@ class RecordKeeper(Generic[_Part]):
         return True
 
     def _store(self, piece: _Part) -> bool:
-        """Writes a piece to the file of those before, or to a new one if it is worth one.
-
-        Raises:
-            OSError: The disk does not take it.
+        """Writes a piece to the file of those before, or to a new one if it is worth one; OSError: the disk does not
+        take it.
         """
         if not isinstance(piece, CachedPiece) or not self._cache.folder:
             return False

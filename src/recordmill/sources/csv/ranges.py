@@ -121,10 +121,8 @@ class _Range:
 
 
 def scan_files(files: Sequence[InputFile], heads: Sequence[Head], scan: Scan, threads: int) -> Iterator[ScannedRange]:
-    """Yields the parts of all files, in order.
-
-    Raises:
-        DataError: a file is damaged, can't be decoded, or changed since it was listed.
+    """Yields the parts of all files, in order. DataError: a file is damaged, can't be decoded, or changed since it was
+    listed.
     """
 
     def work(task: _Range | int) -> ScannedRange:

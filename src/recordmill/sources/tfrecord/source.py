@@ -447,11 +447,7 @@ def _schema(
 
 
 def _check_classes(schema: Schema, own: Mapping[str, Mapping[tuple[str, ...], str]]) -> None:
-    """Refuses records whose numbers are those of other classes. own: the classes that the records' own files name.
-
-    Raises:
-        DataError: the same number is two classes.
-    """
+    """Refuses records whose numbers are those of other classes. own: the classes that the records' own files name."""
     for feature in schema:
         tables = own.get(feature.name, {}) if feature.kind == INT64 else {}
         wanted = feature.classes or max(tables, key=len, default=())
