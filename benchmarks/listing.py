@@ -25,7 +25,6 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 from recordmill.sources.common.contract import PlanOptions
-from recordmill.sources.common.tables import with_unit_table
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import plan_csv
 from recordmill.sources.images.source import plan_images
@@ -64,7 +63,7 @@ def of_names(count: int) -> None:
     plan_images(warm, None, PlanOptions())
     listing = measured("listed", count, lambda: list_inputs(["s3://bucket/in"]))
     show_size(listing)
-    plan: Any = measured("planned", count, lambda: with_unit_table(plan_images(listing, None, PlanOptions())))
+    plan: Any = measured("planned", count, lambda: plan_images(listing, None, PlanOptions()))
     print(f"{len(plan.files):,} files of {len(plan.schema['label'].classes)} classes in {len(plan.units):,} units")
     server.terminate()
 

@@ -44,7 +44,7 @@ from recordmill.shards.manifest import Manifest
 from recordmill.shards.run import Run, RunFolder, check_out
 from recordmill.shards.store_run import StoreRun, run_at, work_folder
 from recordmill.sources.common.contract import Source
-from recordmill.sources.common.tables import table_rows, unit_sizes, with_unit_table
+from recordmill.sources.common.tables import table_rows, unit_sizes
 from recordmill.storage.files import (
     DISK_FULL,
     StoreSettings,
@@ -279,7 +279,7 @@ def make_plan(source: Any, folder: RunFolder, out: str, base: int, settings: Bui
     if settings.transform_from is not None and settings.schema is None:
         before = find_transform(settings.transform_from)
         settings = replace(settings, schema=before.raw, may_lack=before.may_lack)
-    planned = with_unit_table(plan_source(source, folder, out, settings))
+    planned = plan_source(source, folder, out, settings)
     for keyword, column in (("key", settings.order.key), ("split_by", settings.order.split_by)):
         _check_column(planned, keyword, column)
     if (stratum := settings.order.stratify) is not None:

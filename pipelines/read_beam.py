@@ -8,11 +8,10 @@ Arrow parts by this process, in order. All of it is byte for byte what threads w
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -28,15 +27,14 @@ from recordmill.records.writers.outputs import Output, find_output
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.rejects import Rejected
 from recordmill.shards.run import RunFolder
-from recordmill.storage.files import is_remote, map_file
-from recordmill.storage.folders import join, remove_file
+from recordmill.storage.files import map_file
+from recordmill.storage.folders import absolute, join, remove_file
 
 if TYPE_CHECKING:
     from recordmill.pipelines.read_options import ReadSettings
     from recordmill.transforms.beam_types import Pipeline
 
 _PARTS = "arrow"  # what workers write where an output is made of a whole split
-_Given = TypeVar("_Given", str, str | None)
 
 
 def run_on_beam(
@@ -100,12 +98,8 @@ def lies_in_store(plan: ReadPlan, job_folder: SharedFolder) -> bool:
 
 
 def _for_workers(file: ShardFile) -> ShardFile:
-    index, members = _absolute(file.index), _absolute(file.members)
-    return replace(file, path=_absolute(file.path), index=index, members=members)
-
-
-def _absolute(path: _Given) -> _Given:
-    return path if path is None or is_remote(path) else os.path.abspath(path)
+    index, members = (path and absolute(path) for path in (file.index, file.members))
+    return replace(file, path=absolute(file.path), index=index, members=members)
 
 
 def _join(plan: ReadPlan, job: Job, folder: RunFolder, results: Sequence[OutputAccount]) -> OutputAccount:

@@ -138,9 +138,9 @@ def release(manifest: Manifest, plan: SharedPlan) -> Manifest:
 
 @dataclass
 class ShardStages(beam_types.PTransform):
-    """Turns accounts of sorted runs in OUT, and where their keys lie, into a committed data set: gives its one
-    Manifest. Expands a mapping of ACCOUNTS and HISTOGRAMS, as IngestGroup's outputs are. local: shards are one element,
-    and made on threads of one process.
+    """Turns a mapping of ACCOUNTS of sorted runs in OUT and HISTOGRAMS, as IngestGroup's outputs are, into a committed
+    data set: gives its one Manifest. plan: the SharedPlan, or a PCollection with it. local: shards are one element, and
+    made on threads of one process.
     """
 
     plan: SharedPlan | beam_types.PCollection

@@ -24,8 +24,8 @@ _LONGEST = 300
 
 @dataclass(frozen=True)
 class ProbeRequest:
-    """Questions for a worker: a file in the run's folder ("" for none), its content, and (path, bytes) that it should
-    see.
+    """Questions for a worker. token: a file in the run's folder with that text, "" for none. inputs: (path, bytes) that
+    it should see.
     """
 
     token: str = ""

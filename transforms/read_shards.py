@@ -17,8 +17,8 @@ from recordmill.exporting.plan import ReadOptions, ReadPlan, plan_read
 from recordmill.exporting.records import read_parts
 from recordmill.exporting.worker_jobs import FinishedJob, SharedRun, list_finished, make_job
 from recordmill.schemas.feature import Schema
-from recordmill.storage.files import input_path, is_remote
-from recordmill.storage.folders import exists
+from recordmill.storage.files import input_path
+from recordmill.storage.folders import absolute, exists
 from recordmill.transforms import beam_types
 from recordmill.transforms.beam_types import Create, FlatMap, Map, PCollection, PTransform, Reshuffle
 from recordmill.transforms.build_stages import count
@@ -110,7 +110,7 @@ def _from_anywhere(given: str) -> str:
     path = input_path(given)
     if path[:1] == "@" and not exists(path):
         return f"@{_from_anywhere(path[1:])}"
-    return path if is_remote(path) else os.path.abspath(path)
+    return absolute(path)
 
 
 def plan_inputs(asked: ReadShards) -> ReadPlan:

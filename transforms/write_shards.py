@@ -4,12 +4,9 @@ one, in this process or by workers that share nothing but OUT.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import os
-import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -39,25 +36,11 @@ from recordmill.sources.arrow.python_rows import batches_of_rows
 from recordmill.sources.values.conform import conform
 from recordmill.storage.codecs import SHARD_SUFFIXES
 from recordmill.storage.files import is_remote, output_path
+from recordmill.storage.folders import absolute
 from recordmill.transforms import beam_types
 from recordmill.transforms.build_stages import ACCOUNTS, HISTOGRAMS, ShardStages, count, of_both
 
 _LOCAL_RUNNERS = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "SwitchingDirectRunner")
-_composed: set[str] = set()  # the graphs that were put together in this process
-# of these graphs, the runs that this process has started; only a courtesy: who dies before leaves what a lease decides
-_started: dict[str, Callable[[], None]] = {}  # id to what closes it
-_lock = threading.Lock()
-_process = os.getpid()
-
-
-@atexit.register
-def _remove_failed() -> None:
-    """Removes what this process's own pipelines left that failed in it, of which nobody tells before it ends."""
-    if os.getpid() != _process:
-        return
-    with _lock:
-        while _started:
-            _started.popitem()[1]()
 
 
 @dataclass
@@ -174,8 +157,7 @@ class WriteShards(beam_types.PTransform):
         memory: str | int = DEFAULT_MEMORY_BYTES,
     ) -> None:
         super().__init__()
-        out = output_path(out)
-        self.out = out if is_remote(out) else os.path.abspath(out)
+        self.out = absolute(output_path(out))
         for column in (label, key, split_by):
             if column is not None and column not in schema:
                 raise UsageError(f"no column {column!r}; {there_are(column, schema.names)}")
@@ -203,35 +185,31 @@ class WriteShards(beam_types.PTransform):
                 "WriteShards writes one data set of all records: give a bounded PCollection in the global window "
                 "(beam.WindowInto(beam.window.GlobalWindows()))"
             )
-        graph = uuid.uuid4().hex
-        _composed.add(graph)
         local = type(batches.pipeline.runner).__name__ in _LOCAL_RUNNERS
         # after the shuffle engines keep what it was: a second start is then nobody's
         plan = (
             batches.pipeline
-            | "Start" >> beam_types.Create([graph])
-            | "Begin" >> beam_types.Map(start_run, self)
+            | "Start" >> beam_types.Create([self])
+            | "Begin" >> beam_types.Map(start_run)
             | "Keep" >> beam_types.Reshuffle()
         )
         ingested = batches | "Ingest" >> beam_types.ParDo(_IngestBatches(), beam_types.AsSingleton(plan)).with_outputs(
             HISTOGRAMS, main=ACCOUNTS
         )
         manifest: beam_types.PCollection = of_both(ingested) | "Shard" >> ShardStages(plan, local)
-        return manifest | "LetGo" >> beam_types.Map(_let_go, beam_types.AsSingleton(plan))
+        return manifest
 
 
-def start_run(graph: str, options: WriteShards) -> SharedPlan:
+def start_run(options: WriteShards) -> SharedPlan:
     """Begins a build of its own each time; what nobody goes on with is removed when its lease is over."""
     remote = is_remote(options.out)
     base = check_out(options.out, options.overwrite)
-    folder = None if remote else RunFolder.create(options.out, leased=True)
-    run = uuid.uuid4().hex[:12] if folder is None else folder.id
+    run = uuid.uuid4().hex[:12]
+    if not remote:
+        folder = RunFolder.create(options.out, leased=True)
+        folder.release()
+        run = folder.id
     job_folder = SharedFolder(options.out, run)
-    with _lock:
-        if graph in _composed:
-            _started[run] = (folder or job_folder.attach()).close
-        elif folder is not None:
-            folder.release()
     splits = tuple(name for name, _ in options.order.splits) or (DEFAULT_SPLIT,)
     plan = BuildPlan(
         folder=job_folder.run(),
@@ -311,12 +289,3 @@ class _IngestBatches(beam_types.DoFn):
         bench, self._bench = self._bench, None
         if bench is not None:
             bench.__exit__(None, None, None)
-
-
-def _let_go(manifest: Any, shared: SharedPlan) -> Any:
-    """The build needs nothing more of the process that started it."""
-    with _lock:
-        close = _started.pop(shared.job_folder.id, None)
-    if close is not None and not shared.job_folder.is_remote:  # in a store the last step has removed all
-        close()
-    return manifest

@@ -20,7 +20,7 @@ from recordmill.shards.run import RunFolder, check_out
 from recordmill.shards.store_run import StoreRun
 from recordmill.sources.registry import DATA_EXTENSIONS
 from recordmill.storage.files import Stat, bound_requests, is_remote, output_path, put_bytes, remove_objects
-from recordmill.storage.folders import join, remove_file
+from recordmill.storage.folders import absolute, join, remove_file
 from recordmill.storage.listing import list_inputs
 
 ANSWER_SEC = (
@@ -45,11 +45,7 @@ class File(Protocol):
 def some_of(files: Sequence[File]) -> tuple[tuple[str, int], ...]:
     """(path from the root, bytes) of some files, from the first one to the last."""
     some = (*files[:: max(1, len(files) // SEEN)], *files[-1:])
-    return tuple((_absolute(file.path), file.stat.size_bytes) for file in some)
-
-
-def _absolute(path: str) -> str:
-    return path if is_remote(path) else os.path.abspath(path)
+    return tuple((absolute(file.path), file.stat.size_bytes) for file in some)
 
 
 @dataclass(frozen=True)

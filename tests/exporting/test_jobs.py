@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +13,9 @@ from hypothesis import strategies as some
 
 import recordmill
 from recordmill.base.errors import DataError
-from recordmill.exporting.plan import Job, ReadOptions, plan_read, split_jobs
+from recordmill.exporting.plan import Job, ReadOptions, plan_read, records_of, split_jobs
 from recordmill.exporting.records import read_parts
-from recordmill.shards.pieces import Piece, PieceTable, Span
+from recordmill.shards.pieces import Piece, Span
 
 SHARDS = some.lists(some.tuples(some.integers(1, 900), some.integers(1, 40)), min_size=1, max_size=30)
 
@@ -78,27 +76,13 @@ def test_of_pieces_a_job_takes_as_many_as_fit(sizes: list[int], file_bytes: int)
     assert list(split_jobs([Job("train", 0, 1, pieces, 7)], (), file_bytes)) == [Job("train", 0, 1, pieces, 7)]
 
 
-def test_a_table_gives_what_it_was_made_of() -> None:
-    pieces: list[Any] = [
-        Piece(0, 0, 10, 0, 100),
-        Piece(0, 10, None, 100, 160, "bad length", "frame"),
-        Piece(0, 11, 5, 160, 200),
-        Piece(1, 0, None, 0, None),
-        Span(2, 0, 5000, 7),
-        Span(2, 5000, 5001),
-        Piece(3, 1, None, 8, 9, "bad length", "other"),
-    ]
-    table = PieceTable.of(pieces)
-    assert list(table) == list(pickle.loads(pickle.dumps(table))) == pieces
-    for first, last in itertools.combinations(range(len(pieces) + 1), 2):
-        part = table.part(first, last)
-        assert list(part) == pieces[first:last]
-        assert part.digest() == PieceTable.of(pieces[first:last]).digest()
-    assert (table.records, table.part(0, 3).records, table.part(4, 5).records, table.part(5, 6).records) == (
-        None, 16, 7, None,
-    )  # fmt: skip
-    assert len({table.part(0, last).digest() for last in range(len(pieces))}) == len(pieces)
-    assert (table.are_spans, table.part(4, 6).are_spans, table.part(0, 0).are_spans) == (False, True, False)
+def test_records_are_told_unless_only_a_stream_or_an_index_says() -> None:
+    fault = Piece(0, 10, None, 100, 160, "bad length", "frame")
+    pieces = [Piece(0, 0, 10, 0, 100), fault, Piece(0, 11, 5, 160, 200)]
+    assert records_of(pieces) == 16
+    assert records_of([Span(2, 0, 5000, 7)]) == 7
+    assert records_of([*pieces, Piece(1, 0, None, 0, None)]) is None
+    assert records_of([Span(2, 5000, 5001)]) is None
 
 
 def test_a_plan_opens_no_index_and_its_jobs_read_their_own(tmp_path: Path) -> None:

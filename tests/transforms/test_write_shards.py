@@ -4,13 +4,13 @@ has no side effects.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from kit import run_python
 
 beam = pytest.importorskip("apache_beam", reason="these PTransforms need Apache Beam")
 
@@ -154,24 +154,16 @@ def test_a_column_that_is_not_there_is_refused_while_the_graph_is_built(tmp_path
 
 
 @pytest.mark.sweep
-def test_a_pipeline_that_failed_leaves_nothing_when_its_process_ends(tmp_path: Path) -> None:
-    script = f"""
-import apache_beam as beam
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from recordmill.schemas.feature import Feature, Schema
-from recordmill.transforms import BatchDicts, WriteShards
-try:
-    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
-        rows = pipeline | beam.Create([{{"text": "no x"}}]) | BatchDicts()
-        schema = Schema((Feature("x", "int64", required=True), Feature("text", "string")))
-        rows | WriteShards({str(tmp_path / "out")!r}, schema)
-except Exception as error:
-    assert "rejected" in str(error), error
-    print("failed")
-"""
-    done = run_python("-c", script)
-    assert done.stdout == "failed\n"
-    assert not (tmp_path / "out").exists()
+def test_what_a_failed_pipeline_left_is_removed_by_the_next_when_its_lease_is_over(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(Exception, match="rejected"):
+        write([{"text": "no x"}], out)
+    (left,) = out.glob("_run-*")
+    for path in left.rglob("*"):
+        os.utime(path, (0, 0))
+    recordmill.build({"x": [1, 2, 3]}, out)
+    assert load(out).records == {"train": 3}
+    assert not left.exists()
 
 
 @pytest.mark.sweep

@@ -47,7 +47,7 @@ def _make(tensor: Any, column: DeclaredColumn, number: int) -> Any:
 
 @dataclass(frozen=True)
 class _Found:
-    """Names what the analysers of one step, by its place in a column, find."""
+    """Names what one step's analysers find. number: of the column. place: of the step in it."""
 
     number: int
     column: str

@@ -88,10 +88,7 @@ def filled(shape: int | tuple[int, ...], value: int, dtype: npt.DTypeLike) -> np
 
 def give_back(*, heap: bool = False) -> None:
     """Lets the system have what the pool holds and nobody uses: at the end of a stage, whose sizes the next one won't
-    ask for again.
-
-    Args:
-        heap: and what the C library holds, which costs as much as the pages that are asked for anew.
+    ask for again. heap: and what the C library holds, which costs as much as the pages that are asked for anew.
     """
     let_go()
     pa.default_memory_pool().release_unused()

@@ -76,13 +76,8 @@ class _Blocks(_Span):
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a function.
-
-    Attributes:
-        name: as the header has it.
-        kind: a number of C, the name of a struct, or ByteSpan.
-        is_array: a Span of these.
-        is_written: not const.
+    """A parameter of a function. kind: a number of C, the name of a struct, or ByteSpan. is_array: a Span of these.
+    is_written: not const.
     """
 
     name: str
@@ -93,13 +88,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class NativeFunction:
-    """A function of the header.
-
-    Attributes:
-        name: without rm_.
-        result: a number of C, or void.
-        parameters: in order.
-    """
+    """A function of the header, whose name is without rm_. result: a number of C, or void."""
 
     name: str
     result: str
@@ -108,13 +97,7 @@ class NativeFunction:
 
 @dataclass(frozen=True)
 class Header:
-    """The declarations of the header.
-
-    Attributes:
-        constants: the enumerators.
-        structs: the fields of each, (name, number of C).
-        functions: in order.
-    """
+    """The declarations of the header. constants: the enumerators. structs: the fields of each, (name, number of C)."""
 
     constants: dict[str, int]
     structs: dict[str, tuple[tuple[str, str], ...]]

@@ -49,11 +49,7 @@ class LruLimit:
 
 
 class LruSlot(Generic[_Value]):
-    """Slot for one value of a limit.
-
-    Attributes:
-        value: None while it holds none.
-    """
+    """Slot for one value of a limit, None while it holds none."""
 
     __slots__ = ("__weakref__", "_limit", "value")
 

@@ -6,6 +6,7 @@ The stages of a job in this process find it here (`held`); workers of an engine 
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import uuid
 import weakref
@@ -28,7 +29,7 @@ from recordmill.schemas.croissant import Description
 from recordmill.schemas.feature import Schema
 from recordmill.shards.rejects import RejectBudget
 from recordmill.sources.common.contract import Source
-from recordmill.sources.common.tables import RangeTable, table_rows, unit_sizes
+from recordmill.sources.common.tables import table_rows, unit_sizes
 from recordmill.storage.codecs import NONE, find_codec
 from recordmill.storage.folders import real_path
 
@@ -181,7 +182,7 @@ class PlanReference:
         return _held[self.key]
 
 
-def group_units(source: Source, arena_bytes: int, threads: int) -> RangeTable:
+def group_units(source: Source, arena_bytes: int, threads: int) -> list[range]:
     """Consecutive units whose records together fill about one run, as the plan estimates them: as many groups for each
     thread, and about equal.
     """
@@ -191,7 +192,7 @@ def group_units(source: Source, arena_bytes: int, threads: int) -> RangeTable:
     count += -count % threads  # or the last round would leave threads idle
     owners = (np.cumsum(sizes) - sizes / 2) * count // total  # a unit is in the group in which its middle lies
     firsts = np.flatnonzero(np.diff(owners, prepend=-1)).tolist()
-    return RangeTable(np.array([*firsts, len(sizes)], np.int64))
+    return list(itertools.starmap(range, itertools.pairwise([*firsts, len(sizes)])))
 
 
 def dataset_name(name: str | None, out: str | os.PathLike[str]) -> str:

@@ -263,11 +263,8 @@ def permuted_entries(
     which: npt.NDArray[np.int32] | None = None,
 ) -> Iterator[tuple[Bytes, int]]:
     """Items in another order, one after the other, in pieces of at most piece_bytes, or one item, each with how many
-    they are; a piece is valid until the next.
-
-    Args:
-        starts, sizes, which: as of `pack_spans`.
-        order: int64 [n], the numbers of the items.
+    they are; a piece is valid until the next. starts, sizes, which: as of `pack_spans`. order: int64 [n], the numbers
+    of the items.
     """
     ends = np.concatenate([[0], np.cumsum(sizes[order])])
     first = 0

@@ -1,19 +1,14 @@
 """The plan of a `read`: INPUTs to the features that are wanted (with `--to files`, which ones become the files and name
-them) and to `Job`s, each of which makes one output file or folder: a list of any length, of which the process that
-plans holds 40 bytes a piece.
+them) and to `Job`s, each of which makes one output file or folder.
 """
 
 from __future__ import annotations
 
-import bisect
 import contextlib
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES, core_count
@@ -30,8 +25,7 @@ from recordmill.shards.access import FileAccess
 from recordmill.shards.catalog import Catalog, Inputs, ShardFile, find
 from recordmill.shards.cutting import cut_files
 from recordmill.shards.loading.infer_schema import guess_schema, infer_schema
-from recordmill.shards.pieces import PIECE_BYTES, Piece, PieceTable, Span
-from recordmill.storage.lazy_table import Table
+from recordmill.shards.pieces import PIECE_BYTES, Piece, Span
 from recordmill.storage.walk import RUN_PREFIX, SUMMARY_NAME
 
 SOURCE = "source"  # what `build` calls the name of the file that a record was made of
@@ -189,26 +183,6 @@ class Job:
         return f"{self.split}-{self.index:05d}-of-{self.of:05d}"
 
 
-class JobTable(Table[Job]):
-    """Jobs by whole ones, one for each split, and by the pieces with which their parts begin: [parts + 1] of each, the
-    last of which is behind the last piece.
-    """
-
-    def __init__(self, wholes: Sequence[Job], edges: Sequence[npt.NDArray[np.int64]]) -> None:
-        self._wholes, self._edges = tuple(wholes), tuple(edges)
-        self._ends = list(accumulate(len(edge) - 1 for edge in edges))
-
-    def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
-
-    def _item(self, at: int) -> Job:
-        number = bisect.bisect_right(self._ends, at)
-        whole, edges = self._wholes[number], self._edges[number]
-        index, of = at - (self._ends[number] - len(edges) + 1), len(edges) - 1
-        pieces = PieceTable.of(whole.pieces).part(int(edges[index]), int(edges[index + 1]))
-        return Job(whole.split, index, of, pieces, whole.limit)
-
-
 def whole_jobs(catalog: Catalog, *, lenient: bool, limit: int | None, filters: bool) -> tuple[Job, ...]:
     """A job for each split: of all its pieces, or, unless records are filtered, of as many as hold limit records.
 
@@ -216,14 +190,18 @@ def whole_jobs(catalog: Catalog, *, lenient: bool, limit: int | None, filters: b
         DataError: a header is damaged in a file that has no index, unless lenient.
     """
     most = None if filters else limit
-    found = ((split, PieceTable.of(_pieces(catalog, split, lenient, most))) for split in catalog.splits)
-    return tuple(Job(split, 0, 1, pieces, limit) for split, pieces in found)
+    return tuple(Job(split, 0, 1, tuple(_pieces(catalog, split, lenient, most)), limit) for split in catalog.splits)
 
 
-def records_of(wholes: Sequence[Job]) -> int | None:
-    """How many records they hold; None where a stream does not tell before it is read."""
-    told = [PieceTable.of(whole.pieces).records for whole in wholes]
-    return None if None in told else sum(number for number in told if number is not None)
+def records_of(pieces: Iterable[Piece | Span]) -> int | None:
+    """How many records they hold, one for each fault; None where only a stream's end, or an index, says."""
+    records = 0
+    for piece in pieces:
+        number = 1 if isinstance(piece, Piece) and piece.fault else piece.records
+        if number is None or piece.stop is None:
+            return None
+        records += number
+    return records
 
 
 def _pieces(catalog: Catalog, split: str, lenient: bool, limit: int | None) -> Iterator[Piece | Span]:
@@ -260,56 +238,56 @@ def _shortened(file: ShardFile, piece: Piece | Span, records: int) -> Piece | Sp
     return Span(piece.file, 0, first.stop, records)
 
 
-def split_jobs(wholes: Sequence[Job], files: Sequence[ShardFile], file_bytes: int) -> JobTable:
+def split_jobs(wholes: Sequence[Job], files: Sequence[ShardFile], file_bytes: int) -> tuple[Job, ...]:
     """The jobs as several, each with about file_bytes of shards; one with a limit stays whole."""
-    jobs, edges = zip(*(_split(whole, files, file_bytes) for whole in wholes), strict=True) if wholes else ((), ())
-    return JobTable(jobs, edges)
+    return tuple(
+        Job(whole.split, index, len(parts), part, whole.limit)
+        for whole in wholes
+        for parts in [_parts(whole, files, file_bytes)]
+        for index, part in enumerate(parts)
+    )
 
 
-def _split(whole: Job, files: Sequence[ShardFile], file_bytes: int) -> tuple[Job, npt.NDArray[np.int64]]:
-    """(the job, its pieces cut where a part begins within one; which of them each part begins with)."""
-    pieces = PieceTable.of(whole.pieces)
-    if whole.limit is not None or not len(pieces):
-        return whole, np.array([0, len(pieces)])
-    if pieces.are_spans:
-        cut, edges = _cut_spans(pieces, file_bytes)
-        return replace(whole, pieces=cut), edges
-    return whole, _fill(sizes_of(pieces, files), file_bytes)
+def _parts(whole: Job, files: Sequence[ShardFile], file_bytes: int) -> Sequence[Sequence[Piece | Span]]:
+    """Its pieces, cut where a part begins within one, by the part that they are in."""
+    if whole.limit is not None or not whole.pieces:
+        return [whole.pieces]
+    spans = [piece for piece in whole.pieces if isinstance(piece, Span)]
+    return _cut_spans(spans, file_bytes) if spans else _fill(whole.pieces, files, file_bytes)
 
 
-def sizes_of(pieces: Sequence[Piece | Span], files: Sequence[ShardFile]) -> npt.NDArray[np.int64]:
-    """[pieces] the bytes of shards of each; of a stream what it is taken to hold."""
-    values = PieceTable.of(pieces).values
-    sizes = values[:, 4] - values[:, 3]
-    for row in np.flatnonzero(values[:, 4] < 0).tolist():
-        sizes[row] = files[int(values[row, 0])].stat.size_bytes * _STREAM_RATIO
-    return sizes
+def size_of(piece: Piece | Span, files: Sequence[ShardFile]) -> int:
+    """The bytes of its shard that it takes; of a stream what it is taken to hold."""
+    return files[piece.file].stat.size_bytes * _STREAM_RATIO if piece.stop is None else piece.stop - piece.start
 
 
-def _fill(sizes: npt.NDArray[np.int64], file_bytes: int) -> npt.NDArray[np.int64]:
+def _fill(pieces: Sequence[Piece | Span], files: Sequence[ShardFile], file_bytes: int) -> list[list[Piece | Span]]:
     """As many pieces to a part as fit, but one at least."""
-    edges, held = [0], 0
-    for number, size in enumerate(sizes.tolist()):
-        if number > edges[-1] and held + size > file_bytes:
-            edges.append(number)
+    parts: list[list[Piece | Span]] = [[]]
+    held = 0
+    for piece in pieces:
+        size = size_of(piece, files)
+        if parts[-1] and held + size > file_bytes:
+            parts.append([])
             held = 0
+        parts[-1].append(piece)
         held += size
-    return np.array([*edges, len(sizes)])
+    return parts
 
 
-def _cut_spans(spans: PieceTable, file_bytes: int) -> tuple[PieceTable, npt.NDArray[np.int64]]:
-    """(spans that end where a part does, the number of the first one of each part, and behind the last)"""
-    file, _, records, start, stop = spans.values.T
-    sizes = stop - start
-    ends = np.cumsum(sizes)
-    begins, total, counted = ends - sizes, int(ends[-1]), spans.records
-    parts = np.arange(0, total, max(file_bytes, -(-total // counted) if counted else 1))
-    bounds = np.union1d(parts, begins)
-    row = np.searchsorted(ends, bounds, side="right")
-    length = np.diff(bounds, append=total)
-    low = bounds - begins[row] + start[row]
-    cut = PieceTable.of_spans(file[row], low, low + length, np.where(length == sizes[row], records[row], -1))
-    return cut, np.append(np.searchsorted(bounds, parts), len(bounds))
+def _cut_spans(spans: Sequence[Span], file_bytes: int) -> list[list[Span]]:
+    """The spans of each part, which are cut where a part begins."""
+    total, counted = sum(span.stop - span.start for span in spans), records_of(spans)
+    part_bytes = max(file_bytes, -(-total // counted) if counted else 1)
+    parts: list[list[Span]] = [[] for _ in range(0, total, part_bytes)]
+    before = 0
+    for span in spans:
+        size = span.stop - span.start
+        for low, high in itertools.pairwise([0, *range(part_bytes - before % part_bytes, size, part_bytes), size]):
+            records = span.records if high - low == size else None
+            parts[(before + low) // part_bytes].append(Span(span.file, span.start + low, span.start + high, records))
+        before += size
+    return parts
 
 
 @dataclass(frozen=True)
@@ -448,7 +426,11 @@ def _plan(catalog: Catalog, options: ReadOptions, threads: int, known: Schema, s
         selected if options.where is None else known.select(names_to_read(selected.names, options.where.columns(known)))
     )
     jobs = wholes if output.per_split else split_jobs(wholes, catalog.files, options.file_bytes)
-    held = None if options.filters and options.limit is not None else records_of(wholes)
+    held = (
+        None
+        if options.filters and options.limit is not None
+        else records_of(piece for whole in wholes for piece in whole.pieces)
+    )
     steps = resolve(options.steps, replace(records, schema=selected))
     schema = output_schema(steps, selected)
     output.check_schema(schema)

@@ -198,10 +198,8 @@ def image_parts(plan: ReadPlan, kept: SelectedRecords) -> Iterator[tuple[Selecte
 
 def _costs(plan: ReadPlan, kept: SelectedRecords) -> tuple[SelectedRecords, Int64s, Int64s]:
     """(the records without those whose tensors the memory can't hold, which are bad; [rows] the bytes that become of
-    each; [rows] the bytes that making them takes).
-
-    Raises:
-        DataError: an image takes more than the plan has, which threads decide, too, and so no reject may.
+    each; [rows] the bytes that making them takes). DataError: an image takes more than the plan has, which threads
+    decide, too, and so no reject may.
     """
     result, work = np.zeros((2, kept.batch.num_rows), np.int64)
     large: dict[int, BadRecord] = {}

@@ -22,9 +22,8 @@ from typing import Annotated, Any, TypedDict
 
 from recordmill.base.errors import DataError
 from recordmill.exporting.job import JobAccount, OutputAccount, output_name, rejects_name
-from recordmill.exporting.plan import RESULT_REJECTS, Job, ReadPlan, sizes_of
+from recordmill.exporting.plan import RESULT_REJECTS, Job, ReadPlan, size_of
 from recordmill.shards.dead_runs import READ_NOTE_NAME
-from recordmill.shards.pieces import PieceTable
 from recordmill.shards.run import RunFolder
 from recordmill.storage.files import put_bytes, stat, sync_file
 from recordmill.storage.folders import inode, is_folder, make_folder, names_if_there, paths_in, remove, rename
@@ -33,7 +32,7 @@ from recordmill.storage.walk import RUN_PREFIX
 
 ACCOUNTS_FOLDER = "accounts"  # in the run folder: a file for each finished output
 ACCOUNT_SUFFIX = ".account.json"  # of those that workers of an engine leave beside their files
-_VERSION = 6  # of the accounts, and of how a read cuts its work: others are not gone on from
+_VERSION = 7  # of the accounts, and of how a read cuts its work: others are not gone on from
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ def read_identity(output: Path) -> tuple[int, ...]:
 
 def is_noted(plan: ReadPlan, engine: bool = False) -> bool:
     """Whether the read is worth accounts of its outputs. engine: its workers make several, also of a split."""
-    size = sum(int(sizes_of(whole.pieces, plan.files).sum()) for whole in plan.wholes)
+    size = sum(size_of(piece, plan.files) for whole in plan.wholes for piece in whole.pieces)
     return size > plan.options.file_bytes and (engine or len(plan.jobs) > 1)
 
 
@@ -138,7 +137,7 @@ def fingerprint(plan: ReadPlan, engine: bool = False) -> str:
         if isinstance(predicate, str)
         else repr(pickle.dumps(predicate, protocol=4)),  # only hashed: its text leaves long lists out
         *map(repr, [options, plan.schema, plan.decoded, plan.selected, plan.steps, plan.layout]),
-        *(f"{whole.split} {whole.limit} {PieceTable.of(whole.pieces).digest()}" for whole in plan.wholes),
+        *(f"{whole.split} {whole.limit} {whole.pieces}" for whole in plan.wholes),
         *(
             f"{file.name} {file.split} {file.compression} {file.stat.size_bytes} {file.stat.mtime_ns} {file.stat.etag} "
             f"{file.info}"

@@ -15,7 +15,6 @@ import json
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,12 +33,10 @@ from recordmill.exporting.job import JobAccount, OutputAccount, output_name, rej
 from recordmill.exporting.plan import Job, ReadPlan
 from recordmill.exporting.resume import ACCOUNT_SUFFIX, inputs_stand, remove_unfinished
 from recordmill.records.writers.outputs import Output, find_output
-from recordmill.shards.catalog import ShardFile
 from recordmill.shards.run import RunFolder
 from recordmill.storage.files import give_name, is_remote, put_bytes, put_if_absent, read_range, stat
 from recordmill.storage.folders import exists, fetch_file, join, make_folder, names_if_there, rename
 from recordmill.storage.json_fields import Count, convert, matches, parse, read_bounded
-from recordmill.storage.lazy_table import TextTable
 
 _LOOKS = 32  # files whose sizes are asked for at once: on a network's disk each is a wait
 _NAME = r"[0-9a-f]{12}-[^/\x00]+"
@@ -106,22 +103,8 @@ def begin_read(job_folder: SharedFolder, run: ReadRun) -> SharedRun:
     for part in () if job_folder.is_remote else (SHARED, ATTEMPTS_FOLDER):
         make_folder(job_folder.run(part), exist_ok=True)
     results = f"results-{uuid.uuid4().hex}.json"  # an earlier attempt at the read may have left another list
-    settings = run.plan.files[0].store_settings if run.plan.files else None
-    files = TextTable.of(run.plan.files, ShardFile.to_json, partial(ShardFile.from_json, store_settings=settings))
-    finished: Sequence[FinishedJob | None] = ()
-    if any(run.finished):
-        finished = TextTable.of(run.finished, _finished_text, partial(_finished_of, run.jobs))
-    plan = replace(run.plan, files=files, jobs=(), wholes=())
-    return job_folder.share("read", replace(run, plan=plan, finished=finished, results=results))
-
-
-def _finished_text(job: FinishedJob | None) -> str:
-    return json.dumps(None if job is None else asdict(job))
-
-
-def _finished_of(jobs: Sequence[Job], text: str) -> FinishedJob | None:
-    known = json.loads(text)
-    return None if known is None else FinishedJob.from_json(known, "finished", jobs)
+    plan = replace(run.plan, files=[file.for_other_hosts() for file in run.plan.files], jobs=(), wholes=())
+    return job_folder.share("read", replace(run, plan=plan, results=results))
 
 
 def find_finished(

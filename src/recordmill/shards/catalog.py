@@ -8,11 +8,10 @@ that a data set among them does not consist of any more, are left out and named 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import did_you_mean, option
@@ -40,13 +39,12 @@ from recordmill.storage.files import (
     StoreSettings,
     check_unchanged,
     input_path,
-    is_remote,
     last_seen,
     read_on,
     read_range,
     refresh_listing,
 )
-from recordmill.storage.folders import exists, join
+from recordmill.storage.folders import absolute, exists, join
 from recordmill.storage.listing import list_inputs
 
 UNKNOWN_SPLIT = "data"  # the split of files whose names say none
@@ -99,22 +97,9 @@ class ShardFile:
         if self.info is None:
             check_unchanged(self.path, self.stat, self.path)
 
-    def to_json(self) -> str:
-        """All but the terms and the time of the last change of state, of which copies on other hosts have their own."""
-        about = astuple(self.stat)[:3]
-        return json.dumps([*(getattr(self, name) for name in _PLAIN_FIELDS), about, self.info and astuple(self.info)])
-
-    @classmethod
-    def from_json(cls, text: str, store_settings: StoreSettings | None = None) -> ShardFile:
-        """What `to_json` gave."""
-        *plain, about, info = json.loads(text)
-        known = dict(zip(_PLAIN_FIELDS, plain, strict=True))
-        return cls(
-            **known, stat=Stat(*about), info=None if info is None else ShardInfo(*info), store_settings=store_settings
-        )
-
-
-_PLAIN_FIELDS = ("path", "name", "split", "compression", "index", "members")  # of a ShardFile
+    def for_other_hosts(self) -> ShardFile:
+        """The file without the time of its last change of state, which copies on other hosts have of their own."""
+        return replace(self, stat=replace(self.stat, ctime_ns=0))
 
 
 @dataclass(frozen=True)
@@ -190,7 +175,7 @@ def of_data_set(
     """The shards that the newest manifest of OUT names, or one split's; all of them are checked to be there (unless
     missing_ok) with their sizes (unless lenient). known: as of `load_newest`.
     """
-    out = out if is_remote(out) else os.path.abspath(out)  # whoever opened it may go to another folder
+    out = absolute(out)  # whoever opened it may go to another folder
     while True:
         generation, manifest = load_newest(out, known)
         known = ()

@@ -91,11 +91,8 @@ def is_placing(run: Path) -> bool:
 
 
 def clean_dead(out: Path, keep: Callable[[Path], bool] | None = None) -> list[str]:
-    """Removes the run folders whose process is provably dead, and what they had already moved; gives their names.
-
-    Args:
-        out: The folder that they are in.
-        keep: Says which ones are left alone.
+    """Removes the run folders whose process is provably dead, and what they had already moved; gives their names. keep:
+    which ones are left alone.
     """
     folders = run_folders(out)
     if not folders:

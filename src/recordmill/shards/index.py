@@ -34,11 +34,8 @@ INDEX_FRAME_BYTES = 16  # u64 length, u32 CRC of it, payload, u32 CRC of the pay
 
 class FarIndex:
     """The index of a shard in a store, of which only the entries around the offsets that are asked for are read.
-
-    records, end: of the shard, as the manifest has them.
-
-    Raises:
-        DataError: the file is missing, or what was read of it is no such index.
+    records, end: of the shard, as the manifest has them. DataError: the file is missing, or what was read of it is no
+    such index.
     """
 
     def __init__(self, path: str, records: int, end: int) -> None:

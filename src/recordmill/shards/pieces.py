@@ -1,19 +1,14 @@
 """What a TFRecord file is cut into, `Piece`s of about 8 MiB that start and end between records; a piece read as checked
-frames; and very many pieces as columns, 40 bytes each.
+frames.
 """
 
 from __future__ import annotations
 
-import bisect
-import hashlib
 import itertools
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import DataError
@@ -24,7 +19,6 @@ from recordmill.shards.catalog import ShardFile, check_size
 from recordmill.shards.index import INDEX_DTYPE, INDEX_FRAME_BYTES, MEMBERS_DTYPE, Index, check_frames, map_table
 from recordmill.shards.manifest import named_by_manifest
 from recordmill.storage.files import Bytes, begin_range, is_remote, read_range
-from recordmill.storage.lazy_table import Table
 
 # 8 MiB uncompressed: large enough that a call's fixed costs vanish, small enough that many fit in memory
 PIECE_BYTES = 8 << 20
@@ -264,76 +258,3 @@ def _member(data: memoryview, file: ShardFile, at: int, size: int) -> Bytes:
     except ValueError as error:
         reason = f"{file.compression} member {error}"
         raise DataError(reason, source=file.path, place=f"byte {at} of the file") from None
-
-
-Fault = tuple[str, str]  # as of a Piece
-_COLUMNS = 5
-_NONE = -1  # of records and stop: None; of first_record: a span
-
-
-class PieceTable(Table[Piece | Span]):
-    """values: [pieces, 5] int64, file, first record, records, start and stop of each; -1 where there is none. faults:
-    of those pieces that have one, the number and what is wrong, ascending.
-    """
-
-    def __init__(self, values: npt.NDArray[np.int64], faults: Sequence[tuple[int, Fault]] = ()) -> None:
-        self.values, self._faults = values, tuple(faults)
-
-    @classmethod
-    def of(cls, pieces: Iterable[Piece | Span]) -> PieceTable:
-        """The same in the same order."""
-        if isinstance(pieces, PieceTable):
-            return pieces
-        held, faults = array("q"), list[tuple[int, Fault]]()
-        for number, one in enumerate(pieces):
-            first = one.first_record if isinstance(one, Piece) else _NONE
-            records, stop = (_NONE if value is None else value for value in (one.records, one.stop))
-            held.extend((one.file, first, records, one.start, stop))
-            if isinstance(one, Piece) and one.fault:
-                faults.append((number, (one.fault, one.fault_kind)))
-        return cls(np.frombuffer(held, np.int64).reshape(-1, _COLUMNS), faults)
-
-    @classmethod
-    def of_spans(cls, files: Int64s, starts: Int64s, stops: Int64s, records: Int64s) -> PieceTable:
-        """Spans, by one array of each of their fields; records: -1 where only the index says."""
-        return cls(np.stack([files, np.full(len(files), _NONE), records, starts, stops], axis=1))
-
-    def part(self, first: int, last: int) -> PieceTable:
-        """Those numbered [first, last)."""
-        low, high = (bisect.bisect_left(self._faults, at, key=lambda one: one[0]) for at in (first, last))
-        return PieceTable(self.values[first:last], [(row - first, fault) for row, fault in self._faults[low:high]])
-
-    @property
-    def are_spans(self) -> bool:
-        """Whether all of them are spans, and there are some."""
-        return bool(len(self)) and bool((self.values[:, 1] == _NONE).all())
-
-    @property
-    def records(self) -> int | None:
-        """How many records they hold, with one for each fault; None where only a stream's end, or an index, says."""
-        counted, stops = self.values[:, 2], self.values[:, 4]
-        if (stops == _NONE).any() or (counted == _NONE).sum() > len(self._faults):
-            return None
-        return int(counted[counted != _NONE].sum()) + len(self._faults)
-
-    def digest(self) -> str:
-        """The same, in hex, for the same pieces."""
-        return hashlib.sha256(repr(self._faults).encode() + self.values.tobytes()).hexdigest()
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def _item(self, at: int) -> Piece | Span:
-        file, first, records, start, stop = self.values[at].tolist()
-        told = None if records == _NONE else records
-        if first == _NONE:
-            return Span(file, start, stop, told)
-        where = bisect.bisect_left(self._faults, at, key=lambda one: one[0])
-        fault = self._faults[where][1] if where < len(self._faults) and self._faults[where][0] == at else ()
-        return Piece(file, first, told, start, None if stop == _NONE else stop, *fault)
-
-    def __getstate__(self) -> Any:
-        return self.values, self._faults
-
-    def __setstate__(self, state: Any) -> None:
-        self.values, self._faults = state

@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recordmill.storage.lazy_table import Table
 from recordmill.storage.stores.protocol import Stat
 
 SPLIT_COLUMN = "split"
 _AS_NAMES = ("utf-8", "surrogateescape")
 _AT_ONCE = 1 << 12  # files that are Python's objects at once
+_ITEMS_AT_ONCE = 256  # of any table
+Item = TypeVar("Item")
 
 Numbers = npt.NDArray[np.integer[Any]]
 Ordinals = Sequence[int] | npt.NDArray[np.integer[Any]]
@@ -29,14 +30,9 @@ Ordinals = Sequence[int] | npt.NDArray[np.integer[Any]]
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """One input file.
-
-    Attributes:
-        root: The ordinal of the INPUT it was found under.
-        name: Its path relative to that root, with `/`; never absolute.
-        path: Where to open it.
-        stat: What it was when it was listed.
-        split: What its folders or its name say, or None.
+    """One input file. root: the ordinal of the INPUT it was found under. name: its path relative to that root, with
+    `/`; never absolute. path: where to open it. stat: what it was when it was listed. split: what its folders or its
+    name say, or None.
     """
 
     root: int
@@ -58,6 +54,45 @@ _SCHEMA = pa.schema(
         "file/ctime_ns": pa.int64(),
     }
 )
+
+
+class Table(Sequence[Item]):
+    """What tables have in common: slices, and comparison with any sequence of such items. Each gives `_item`, or `some`
+    where many items take little more time than one.
+    """
+
+    def _item(self, at: int) -> Item:
+        return self.some(range(at, at + 1))[0]
+
+    def some(self, places: Sequence[int]) -> Sequence[Item]:
+        """The items at these places."""
+        return [self._item(at) for at in places]
+
+    @overload
+    def __getitem__(self, at: int) -> Item: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Item, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> Item | tuple[Item, ...]:
+        if isinstance(at, slice):
+            return tuple(self.some(range(*at.indices(len(self)))))
+        number = at + len(self) if at < 0 else at
+        if not 0 <= number < len(self):
+            raise IndexError(f"{at}: there are {len(self)}")
+        return self._item(number)
+
+    def __iter__(self) -> Iterator[Item]:
+        for first in range(0, len(self), _ITEMS_AT_ONCE):
+            yield from self.some(range(first, min(first + _ITEMS_AT_ONCE, len(self))))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+
+    def __hash__(self) -> int:
+        return hash((type(self), len(self)))
 
 
 class FileTable(Table[InputFile]):

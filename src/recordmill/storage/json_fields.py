@@ -83,12 +83,7 @@ def _no_constant(word: str) -> NoReturn:
 
 @dataclass(frozen=True)
 class Check:
-    """A condition on a value, in `Annotated[type, Check(...)]`.
-
-    Attributes:
-        holds: Says whether a value of the type is allowed.
-        says: What is allowed, as "not ..." continues.
-    """
+    """A condition on a value, in `Annotated[type, Check(...)]`. says: what is allowed, as "not ..." continues."""
 
     holds: Callable[[Any], object]
     says: str

@@ -135,16 +135,9 @@ def list_inputs(inputs: Sequence[str], *, follow_links: bool = False, data_exten
 def _leave_out_unfinished(
     found: list[list[walk.FileEntry]], ignored: walk.Ignored, named: Collection[str], all_named: Collection[int]
 ) -> None:
-    """Takes out what runs have put where the INPUTs lie that is no result, or not yet.
-
-    Args:
-        found: The files of each INPUT.
-        ignored: What was left out.
-        named: Paths of files that were given by their own names.
-        all_named: Numbers of INPUTs all of whose files were.
-
-    Raises:
-        UsageError: A file that was given by its own name is among them, or all that an INPUT names.
+    """Takes out of the files of each INPUT what runs have put there that is no result, or not yet. UsageError: that is
+    all of an INPUT, or a file that was given by its own name. named: paths of such files. all_named: numbers of INPUTs
+    that are one.
     """
     unfinished = [path for folder in sorted(ignored.runs_in) for path in walk.unfinished_in(folder)]
     for folder in unfinished:

@@ -60,20 +60,14 @@ def requests_of(job_folder: SharedFolder) -> int:
 
 
 def cut_slices(job_folder: SharedFolder, runs: Runs, cuts: Cuts, number: int) -> tuple[ShardRange, list[RunSlice]]:
-    """A shard, and what it needs of these runs; one without any is left out.
-
-    Raises:
-        NotSharedError: a run is not there.
-    """
+    """A shard, and what it needs of these runs; one without any is left out. NotSharedError: a run is not there."""
     near, found = _offsets(job_folder, runs, cuts.table[number : number + 1])
     return cuts.shards(number, number + 1).without(skipped(found, cuts.by)), slices_at(near, found)
 
 
 def slices(job_folder: SharedFolder, runs: Runs, first: int, last: int) -> list[RunSlice]:
-    """What these runs have in buckets [first, last) of one split; a run without any is left out.
-
-    Raises:
-        NotSharedError: a run is not there.
+    """What these runs have in buckets [first, last) of one split; a run without any is left out. NotSharedError: a run
+    is not there.
     """
     row = np.zeros(1, CUT_DTYPE)
     row["first"], row["last"] = first, last

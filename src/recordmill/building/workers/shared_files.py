@@ -18,11 +18,11 @@ import socket
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from recordmill.base.errors import DataError, RecordmillError, Reject
+from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.option_names import option
 from recordmill.building.plan import BuildPlan, PlanReference
 from recordmill.preprocessing.metadata import check_files
@@ -41,7 +41,6 @@ from recordmill.storage.files import (
     read_range,
     upload_all,
 )
-from recordmill.storage.lazy_table import TextTable
 from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX
 
 SHARED, RUNS, ATTEMPTS_FOLDER, REJECTS_FOLDER, DATA = "shared", "runs", "made", "rejects", "data"
@@ -121,11 +120,8 @@ class Shared(Generic[_Value]):
     sha256: str
 
     def load(self) -> _Value:
-        """Returns the value, loaded once in each process.
-
-        Raises:
-            NotSharedError: It is not there.
-            RecordmillError: This worker lacks the module of a class of the user's own.
+        """The value, loaded once in each process. NotSharedError: it is not there. RecordmillError: this worker lacks
+        the module of a class of the user's own.
         """
         value: _Value = _loaded(self)
         return value
@@ -179,13 +175,8 @@ def share_plan(plan: BuildPlan, job_folder: SharedFolder) -> SharedPlan:
         folders.make_folder(job_folder.run(name), exist_ok=True)
     source = plan.source
     if is_dataclass(source) and "files" in {one.name for one in fields(source)}:  # else a user's own
-        rejects = TextTable.of(source.plan_rejects, lambda reject: json.dumps(astuple(reject)), _reject_of)
-        source = replace(source, files=source.files.for_other_hosts(), plan_rejects=rejects)
+        source = replace(source, files=source.files.for_other_hosts())
     return job_folder.share("plan", plan.moved(folder=job_folder.run(), source=source))
-
-
-def _reject_of(text: str) -> Reject:
-    return Reject(*json.loads(text))
 
 
 @contextmanager
@@ -210,10 +201,8 @@ def workbench(plan: SharedPlan) -> Iterator[BuildPlan]:
 
 @contextmanager
 def scratch(job_folder: SharedFolder) -> Iterator[str]:
-    """A folder of this worker's own, removed at the end with all that is left there.
-
-    Raises:
-        NotSharedError: the build's folder is not there. RecordmillError: the disk was full meanwhile.
+    """A folder of this worker's own, removed at the end with all that is left there. NotSharedError: the build's folder
+    is not there. RecordmillError: the disk was full meanwhile.
     """
     try:
         folder = folders.make_scratch("work-", None if job_folder.is_remote else job_folder.run())

@@ -159,10 +159,8 @@ def _ranges(layout: ShardLayout, groups: int) -> list[tuple[int, int]]:
 
 
 def with_merged(job_folder: SharedFolder, before: Survey, merged: Iterable[Runs]) -> Survey:
-    """The survey with the merged runs in job_folder of those that they were merged from.
-
-    Raises:
-        AccountsError: they hold more or fewer records.
+    """The survey with the merged runs in job_folder of those that they were merged from. AccountsError: they hold more
+    or fewer records.
     """
     if not before.merges:
         return before

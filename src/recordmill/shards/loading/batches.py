@@ -140,11 +140,7 @@ def decode_block(block: FrameBlock, schema: Schema | Decoding, source: str) -> p
 
 
 def blocks_of(load: Load, check: bool = True) -> list[FrameBlock]:
-    """The frames of a load, read if need be.
-
-    Raises:
-        DataError: they are damaged.
-    """
+    """The frames of a load, read if need be; DataError: they are damaged."""
     if load.block is not None:
         return [load.block]
     return list(read_piece(load.file, load.piece, check=check, coming=load.coming))

@@ -127,14 +127,8 @@ def batch_bytes_within(common: PlanOptions) -> int:
 
 @dataclass(frozen=True)
 class _Footer:
-    """The parts of a file's footer that a plan needs, so that no file stays open.
-
-    Attributes:
-        names: Names of its top-level columns.
-        columns: The columns that are read.
-        flat: Their flattened schema.
-        nulls: Nulls of each column, as `_nulls` gives them.
-        groups: Rows and bytes of each row group.
+    """The parts of a file's footer that a plan needs, so that no file stays open. columns: those that are read; flat:
+    their flattened schema; nulls: of each column, as `_nulls` gives them; groups: rows and bytes of each row group.
     """
 
     names: tuple[str, ...]
@@ -195,18 +189,7 @@ def _group_bytes(group: pq.RowGroupMetaData, schema: pa.Schema) -> int:
 def _batches(
     file: InputFile, data: pa.NativeFile, columns: Sequence[str], groups: range, batch_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    """Gives the rows of a file's row groups, in batches of about batch_bytes.
-
-    Args:
-        file: The file.
-        data: Its bytes.
-        columns: The top-level columns to give.
-        groups: The row groups.
-        batch_bytes: Bytes of a batch, as the row groups' sizes promise it.
-
-    Raises:
-        DataError: The file is damaged.
-    """
+    """Gives the rows of a file's row groups, in batches of about batch_bytes by the groups' sizes."""
     parquet = _open(file, data)
     about, schema = parquet.metadata, parquet.schema_arrow
     stated = [about.row_group(group) for group in groups]

@@ -55,12 +55,8 @@ def partition_values(files: FileTable, ordinals: Sequence[int], fields: Mapping[
 
 @dataclass(frozen=True)
 class PartitionedSource:
-    """A Source with the columns that folders make.
-
-    Attributes:
-        own: The source that reads the files, without its tables.
-        made: The features that folders make.
-        named: The label, if it is one of them and its classes are texts of its values.
+    """A Source with the columns that folders make. own: the source that reads the files, without its tables. made: the
+    features that folders make. named: the label, if it is one of them and its classes are texts of its values.
     """
 
     schema: Schema

@@ -137,11 +137,7 @@ def _unmasked(name: str, value: Any, row: int) -> Any:
 
 
 def _check_zones(name: str, kind: pa.DataType, values: Iterable[Any], first: int) -> None:
-    """Refuses times with and without a zone in one column, of which Arrow would take each for the other.
-
-    Raises:
-        DataError: there are both; it names a row of each.
-    """
+    """Refuses times with and without a zone in one column, of which Arrow would take each for the other."""
     found: dict[bool, int] = {}
     for row, value in enumerate(values, first) if _has_times(kind) else ():
         for moment in _moments(value):

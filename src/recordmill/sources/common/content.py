@@ -60,14 +60,9 @@ class Content(NamedTuple):
 
 
 class ContentSample(NamedTuple):
-    """Beginning of a file, of which the kinds say what it is.
-
-    Attributes:
-        head: The first bytes, inflated.
-        size_bytes: How many bytes there are in all, or as many as could be.
-        whole: Whether head is all of them.
-        text: The head as text, None where it is none, or not asked for yet.
-        hint: The name of the kind that the extension promises, or None.
+    """Beginning of a file, of which the kinds say what it is. head: the first bytes, inflated. size_bytes: how many
+    there are in all, or as many as could be. whole: whether head is all of them. text: the head as text, None where it
+    is none, or not asked for yet. hint: the kind that the extension promises.
     """
 
     head: bytes
@@ -101,11 +96,7 @@ def is_paper(name: str) -> bool:
 
 
 def sniff_file(file: InputFile) -> Content:
-    """Detects what a file holds.
-
-    Raises:
-        UsageError: it can't be read.
-    """
+    """Detects what a file holds; UsageError: it can't be read."""
     try:
         head = read_range(file.path, 0, HEAD_BYTES).tobytes()
     except OSError as error:

@@ -68,18 +68,9 @@ def cut_regions(size_bytes: int, region_bytes: int = UNIT_BYTES) -> list[tuple[i
 
 @dataclass(frozen=True)
 class LineRange:
-    """Lines of one file that are scanned together, and what was counted of them.
-
-    Attributes:
-        ordinal: The file.
-        start: The byte at which the range begins; for a streamed file 0.
-        stop: The byte at which it ends.
-        streamed: The file can't be cut, and is one range.
-        is_array: It is one JSON array, whose elements are read as lines.
-        lines: Lines, blank ones included.
-        records: Lines that are records or rejects.
-        content_bytes: Bytes of the lines, decoded.
-        returns: Carriage returns.
+    """Lines of one file that are scanned together, and what was counted of them. start, stop: its bytes; of a streamed
+    file, which can't be cut, all. is_array: the file is one JSON array, whose elements are read as lines. lines: blank
+    ones included. records: of these, with rejects. content_bytes: decoded. returns: carriage returns.
     """
 
     ordinal: int
@@ -113,21 +104,9 @@ def scan_ranges(
     max_line_bytes: int,
     threads: int,
 ) -> Iterator[_Scanned]:
-    """Scans ranges on several threads.
-
-    Args:
-        files: The files.
-        ranges: As `line_ranges` gives them.
-        scan: Called with the number of a range, the range and its lines.
-        stream: Reads the lines of a file that can't be cut.
-        max_line_bytes: A longer line is passed over.
-        threads: How many threads scan.
-
-    Yields:
-        The results of `scan`, in the order of the ranges.
-
-    Raises:
-        DataError: A file changed while it was read, or is damaged.
+    """Yields the results of `scan`, in the order of the ranges, which several threads scan. scan: called with the
+    number of a range, the range and its lines. stream: reads the lines of a file that can't be cut. DataError: a file
+    changed while it was read, or is damaged.
     """
     line_starts = LineStarts.of_each(files)
 

@@ -33,13 +33,8 @@ _LEAST_FILE_BYTES = 64 << 10  # 64 KiB: less is parsed again as quickly as it is
 
 @dataclass(frozen=True)
 class CachedReject:
-    """A record that can't be used.
-
-    Attributes:
-        ordinal: The record's number, counted from its piece's first.
-        line: The line as the kind counts it, where that is another number.
-        reason: The reason by which rejects are counted.
-        message: The message for people.
+    """A record that can't be used. ordinal: its number, counted from its piece's first. line: as the kind counts it,
+    where that is another number. reason: by which rejects are counted.
     """
 
     ordinal: int
@@ -50,13 +45,9 @@ class CachedReject:
 
 @dataclass(frozen=True)
 class CachedPiece:
-    """Consecutive records, as they were parsed by some schema.
-
-    Attributes:
-        batch: The records.
-        ordinals: int64 [rows], each record's number counted from the first of the piece; None: 0, 1, 2, ...
-        rejects: The records that can't be used, in order.
-        count: How many records there are, rejects included, or as lines are counted.
+    """Consecutive records, as they were parsed by some schema. ordinals: int64 [rows], each record's number counted
+    from the first of the piece; None: 0, 1, 2, ... count: how many records there are, rejects included, or as lines are
+    counted.
     """
 
     batch: pa.RecordBatch
@@ -115,13 +106,7 @@ _Part = TypeVar("_Part", bound=Sized)
 
 @dataclass(frozen=True)
 class CachedRecords(Generic[_Part]):
-    """Pieces of consecutive records.
-
-    Attributes:
-        schema: The schema that they were parsed by.
-        pieces: The pieces, in order.
-        path: The file of those that are stored, or "".
-    """
+    """Pieces of consecutive records, parsed by that schema. path: the file of those that are stored, or ""."""
 
     schema: Hashable
     pieces: Sequence[_Part | Stored]
@@ -231,10 +216,8 @@ class RecordKeeper(Generic[_Part]):
         return True
 
     def _store(self, piece: _Part) -> bool:
-        """Writes a piece to the file of those before, or to a new one if it is worth one.
-
-        Raises:
-            OSError: The disk does not take it.
+        """Writes a piece to the file of those before, or to a new one if it is worth one; OSError: the disk does not
+        take it.
         """
         if not isinstance(piece, CachedPiece) or not self._cache.folder:
             return False

@@ -53,13 +53,8 @@ class TokenizedRows:
 
 
 class QuotedRows(NamedTuple):
-    """Counts of the quotes of some rows.
-
-    Attributes:
-        fields: How many stand in quotes.
-        needed: Rows whose lines would be no rows without quotes.
-        across: Rows of several lines, each of which would be a row.
-        line: Where the first of these starts.
+    """Counts of the quotes of some rows. fields: how many stand in quotes. needed: rows whose lines would be no rows
+    without quotes. across: rows of several lines, each of which would be a row. line: where the first of these starts.
     """
 
     fields: int
@@ -101,12 +96,8 @@ class Tokenizer:
 
 
 class RowEnd(NamedTuple):
-    """End of the first row (or comment) from some byte on, where the next one starts.
-
-    Attributes:
-        stop: Where the row stops, or where the one that is not whole starts.
-        skipping: The data ended in a comment.
-        too_long: There is a row before that is longer than the most, or whose quote is never closed.
+    """End of the first row (or comment) from some byte on, or where one that is not whole starts. skipping: the data
+    ended in a comment. too_long: a row before that is longer than the most, or its quote is never closed.
     """
 
     stop: int

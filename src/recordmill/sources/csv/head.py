@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import codecs
-import functools
-import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import pyarrow as pa
 
 from recordmill.base import native
 from recordmill.base.buffers import Bytes
@@ -25,7 +22,6 @@ from recordmill.sources.common.encoding import (
     resolve_encoding,
     utf8_blocks,
 )
-from recordmill.sources.common.tables import Alike
 from recordmill.sources.csv import sniff_dialect
 from recordmill.sources.csv.dialect import AUTO_QUOTE, DELIMITERS, CsvOptions, Dialect
 from recordmill.sources.csv.fields import TokenizedRows, Tokenizer, cut_sample
@@ -33,9 +29,8 @@ from recordmill.sources.csv.messages import STRAY_FIELD, STRAY_REMEDIES, first_l
 from recordmill.sources.csv.sniff_header import DATA_ROW, UNSURE, FirstRow, HeaderGuess, guess_header
 from recordmill.storage.codecs import NONE
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, open_blocks
-from recordmill.storage.file_table import FileTable, InputFile, coded
+from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import read_range
-from recordmill.storage.lazy_table import Table
 
 SAMPLE_BYTES = 64 << 10  # 64 KiB: some hundred rows, from which the delimiter is told
 SAMPLE_ROWS = 100
@@ -46,21 +41,10 @@ _LINE_END = re.compile(rb"\r\n?|\n")
 
 @dataclass(frozen=True)
 class Head:
-    """The head of one file.
-
-    Attributes:
-        compression: Compression of the file.
-        encoding: Encoding of the decompressed content.
-        delimiter: One character.
-        names: Names of the columns.
-        start: Where the first row of data, or blank line before it, starts in the UTF-8 content (byte order mark
-            included if it is plain UTF-8).
-        line: The physical line there.
-        blanks: Columns that had no name and were given one.
-        quote: One character, or None.
-        detected: How delimiter and quote were detected, if they were not given.
-        first: The first row, if the user doesn't say whether it is a header.
-        blank_lines: Blank lines before the header.
+    """The head of one file. encoding: of the decompressed content. start: where the first row of data, or blank line
+    before it, starts in the UTF-8 content (byte order mark included if it is plain UTF-8). line: the physical line
+    there. blanks: columns that had no name and were given one. detected: how delimiter and quote were, if they were not
+    given. first: the first row, if the user doesn't say whether it is a header. blank_lines: before the header.
     """
 
     compression: str
@@ -79,41 +63,6 @@ class Head:
     def streamed(self) -> bool:
         """True if the file can't be cut, and has to be read from its beginning."""
         return self.compression != NONE or self.encoding != UTF8_ENCODING
-
-
-HEAD_NUMBERS = ("start", "line", "blank_lines")  # what differs between most files
-_ALIKE = ("compression", "encoding", "delimiter", "names", "blanks", "quote")
-
-
-def with_heads(files: FileTable, heads: Alike[Head]) -> FileTable:
-    """Returns the files with these heads as columns: the numbers of each, and the rest, which most share, as JSON."""
-    for name in HEAD_NUMBERS:
-        files = files.with_column(name, pa.array(heads.numbers(name)))
-    shared = [json.dumps({name: getattr(head, name) for name in _ALIKE}) for head in heads.kinds]
-    return files.with_column("head", coded(heads.which, shared))
-
-
-class Heads(Table[Head]):
-    """The heads of files, by their columns."""
-
-    def __init__(self, files: FileTable) -> None:
-        self._files = files
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def some(self, places: Sequence[int]) -> list[Head]:
-        columns = self._files.take(places, (*HEAD_NUMBERS, "head")).values()
-        start, line, blank_lines, shared = (column.to_pylist() for column in columns)
-        each = zip(map(_shared, shared), start, line, blank_lines, strict=True)
-        return [replace(head, start=at, line=of, blank_lines=count) for head, at, of, count in each]
-
-
-@functools.lru_cache(maxsize=64)
-def _shared(text: str) -> Head:
-    known = json.loads(text)
-    lists = {name: tuple(known[name]) for name in ("names", "blanks")}
-    return Head(**{**known, **lists, "start": 0, "line": 0})
 
 
 def read_head(file: InputFile, options: CsvOptions) -> Head:

@@ -71,16 +71,9 @@ class Scan:
 
 @dataclass(frozen=True)
 class RangeExtent:
-    """Place and size of a scanned range of a file, or of a streamed file.
-
-    Attributes:
-        file: Ordinal of the file.
-        start: Where the rows begin, in bytes of the file; 0 if it is streamed.
-        stop: Where they end; 0 if it is streamed.
-        rows: Rows, bad ones included.
-        lines: Physical lines.
-        size_bytes: Bytes of the decoded content.
-        blank_lines: Blank lines that are no rows.
+    """Place and size of a scanned range of a file, or of a streamed file. start, stop: of its rows, in bytes of the
+    file; 0 if it is streamed. rows: bad ones included. lines: physical ones. size_bytes: of the decoded content.
+    blank_lines: those that are no rows.
     """
 
     file: int
@@ -94,13 +87,9 @@ class RangeExtent:
 
 @dataclass(frozen=True)
 class ScannedRange(RangeExtent):
-    """Findings of a scan of one range. Lines count from the range's own first one, unless the file is streamed.
-
-    Attributes:
-        seen: Counts of each column of the file.
-        labels: Values of the label.
-        quotes: Evidence about the quote.
-        unexpected: By column, the first text among other values.
+    """Findings of a scan of one range. Lines count from the range's own first one, unless the file is streamed. seen:
+    counts of each column of the file. quotes: evidence about the quote. unexpected: by column, the first text among
+    other values.
     """
 
     seen: tuple[TextCounts, ...]
@@ -132,10 +121,8 @@ class _Range:
 
 
 def scan_files(files: Sequence[InputFile], heads: Sequence[Head], scan: Scan, threads: int) -> Iterator[ScannedRange]:
-    """Yields the parts of all files, in order.
-
-    Raises:
-        DataError: a file is damaged, can't be decoded, or changed since it was listed.
+    """Yields the parts of all files, in order. DataError: a file is damaged, can't be decoded, or changed since it was
+    listed.
     """
 
     def work(task: _Range | int) -> ScannedRange:

@@ -38,10 +38,8 @@ class ColumnPlan:
 
 
 def column_names(files: Sequence[InputFile], heads: Sequence[Head], columns: str) -> tuple[str, ...]:
-    """Returns the columns of all files, in the order in which they first appear.
-
-    Raises:
-        DataError: `columns` is `strict` and a file has others than the first one, or in another order.
+    """Returns the columns of all files, in the order in which they first appear. DataError: `columns` is `strict` and a
+    file has others than the first one, or in another order.
     """
     first = heads[0].names
     if columns == STRICT:
@@ -69,10 +67,8 @@ def _difference(names: tuple[str, ...], first: tuple[str, ...]) -> str:
 
 
 def same_dialect(files: Sequence[InputFile], heads: Sequence[Head], options: CsvOptions) -> Dialect:
-    """Returns the delimiter and the quote of all files. One that has a single column agrees with any.
-
-    Raises:
-        DataError: the content of two files tells different ones.
+    """Returns the delimiter and the quote of all files. One that has a single column agrees with any. DataError: the
+    content of two files tells different ones.
     """
     several = ((file, head) for file, head in zip(files, heads, strict=True) if len(head.names) > 1)
     where, first = next(several, (files[0], heads[0]))
@@ -277,12 +273,8 @@ def untyped_names(names: Sequence[str], common: PlanOptions) -> frozenset[str]:
 
 
 def describe_dialect(detected: str, header: str, files: int) -> tuple[str, ...]:
-    """Describes how the files are written, where that was detected.
-
-    Args:
-        detected: How delimiter and quote were detected (`Head.detected`).
-        header: Why the first row is a header; "" if the user says so.
-        files: How many files there are.
+    """Describes how the files are written, where that was detected. detected: as of a `Head`. header: why the first row
+    is one; "" if the user says so.
     """
     parts = [detected] if detected else []
     if header:

@@ -77,12 +77,9 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class DialectCut:
-    """The first rows as one delimiter and one quote cut them.
-
-    Attributes:
-        widths: The number of fields of each row.
-        rows: The fields of those rows that have as many as most have, the first MAX_FEATURES of them.
-        first: The fields of the first row, whatever their number.
+    """The first rows as one delimiter and one quote cut them. widths: the number of fields of each. rows: the fields of
+    those that have as many as most have, the first MAX_FEATURES of them. first: those of the first row, whatever their
+    number.
     """
 
     delimiter: str
@@ -130,13 +127,7 @@ class DialectCut:
 
 @dataclass(frozen=True)
 class Choice:
-    """The choice among cuts.
-
-    Attributes:
-        cut: The chosen cut.
-        doubt: Why none should be chosen; empty where it is clear.
-        reason: Why it is chosen.
-    """
+    """The choice among cuts. doubt: why none should be chosen; empty where it is clear. reason: why it is."""
 
     cut: DialectCut
     reason: str = ""
@@ -217,16 +208,10 @@ def _is_doubled(text: str, quote: str) -> bool:
 @dataclass(frozen=True)
 class QuoteEvidence:
     """Evidence of some rows about a quote that was detected; lines that would be rows without quotes are `even`.
-
-    Attributes:
-        fields: How many stand in quotes, of rows that can be used.
-        needed: Rows that are none without quotes.
-        across: Rows of several lines that are even.
-        bad_quotes: Rows with a field that goes on after its quote.
-        broken: Rows that can't be used, these among them, but whose lines are even.
-        uneven: Rows that can't be used either way.
-        first_quote_error: (line, what stands there) of the first of them.
-        first_across: Its line.
+    fields: how many stand in quotes, of rows that can be used. needed: rows that are none without quotes. across: rows
+    of several lines that are even. bad_quotes: rows with a field that goes on after its quote. broken: rows that can't
+    be used, these among them, but whose lines are even. uneven: rows that can't be used either way. first_quote_error:
+    (line, what stands there) of the first of them. first_across: its line.
     """
 
     fields: int = 0

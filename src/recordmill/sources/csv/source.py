@@ -7,7 +7,6 @@ comments and, in files of several columns, blank lines not.
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,7 +27,7 @@ from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
 from recordmill.sources.common.tables import Alike
 from recordmill.sources.csv.dialect import AUTO_QUOTE, CsvOptions, Dialect
 from recordmill.sources.csv.fields import TokenizedRows, Tokenizer, read_rows
-from recordmill.sources.csv.head import HEAD_NUMBERS, Head, Heads, read_head, with_heads
+from recordmill.sources.csv.head import Head, read_head
 from recordmill.sources.csv.parse import Parser, parse_piece
 from recordmill.sources.csv.ranges import (
     RANGE_BYTES,
@@ -65,11 +64,12 @@ from recordmill.storage.files import Stat, ahead, check_unchanged, read_blocks, 
 class CsvSource:
     """A planned CSV input; implements sources.contract.Source.
 
-    files: with the columns of `heads.with_heads`. A unit's line is the physical one.
+    heads: for each file where its rows start and what its columns are. A unit's line is the physical one.
     """
 
     schema: Schema
     files: FileTable
+    heads: Sequence[Head]
     units: Sequence[Unit]
     notes: tuple[str, ...]
     dialect: Dialect
@@ -77,11 +77,6 @@ class CsvSource:
     plan_rejects: tuple[Reject, ...] = ()
     cache: ScanCache[CachedPiece] = field(default_factory=ScanCache, compare=False, repr=False)
     kind: str = field(default="csv", init=False)
-
-    @functools.cached_property
-    def heads(self) -> Heads:
-        """For each file where its rows start and what its columns are."""
-        return Heads(self.files)
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """Yields the unit's rows; see sources.contract.Source.
@@ -238,7 +233,7 @@ def _plan(
     coming = ahead(files, lambda file: (file.path, file.stat))
     detected, firsts = list[str](), FirstRows()
     read = thread_map(lambda file: read_head(file, options), coming, threads)
-    heads = Alike.of(_settled_heads(read, detected, firsts), HEAD_NUMBERS)
+    heads = Alike.of(_settled_heads(read, detected, firsts), ("start", "line", "blank_lines"))
     dialect = same_dialect(files, heads, options)
     header = agree_on_header(firsts.rows, options.names, _used_names(common))
     names = column_names(files, heads, options.differing_columns)
@@ -278,9 +273,7 @@ def _plan(
         *note_blank_lines(_blank_lines(files, heads, parts)),
         *notes,
     )
-    return CsvSource(
-        *(schema, with_heads(files, heads), _units(heads, parts), notes, dialect, options.null_tokens), cache=cache
-    )
+    return CsvSource(*(schema, files, heads, _units(heads, parts), notes, dialect, options.null_tokens), cache=cache)
 
 
 def _used_names(common: PlanOptions) -> set[str]:

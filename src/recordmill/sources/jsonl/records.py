@@ -237,10 +237,8 @@ class ExpectedLayout:
 
 
 def layout_of(inferred: Inferred, common: PlanOptions, base64: frozenset[str]) -> RecordLayout:
-    """Returns the layout of inferred features as the user declares them, before the label has classes.
-
-    Raises:
-        UsageError: an option names a column that is not there. DataError: a required feature is not there.
+    """Returns the layout of inferred features as the user declares them, before the label has classes. UsageError: an
+    option names a column that is not there. DataError: a required feature is not there.
     """
     schema, _ = finish_schema(inferred.schema, (), None, replace(common, label=None), "the files")
     paths = {name: path for name, path in inferred.paths.items() if name in schema}

@@ -104,14 +104,8 @@ class Observed:
 
 @dataclass(frozen=True)
 class Inferred:
-    """Features of JSON records.
-
-    Attributes:
-        schema: A feature per leaf.
-        paths: By name, where in the record it stands.
-        without_values: Features without any value.
-        notes: Notes for the user.
-        strings: Features that are text because strings are there, and are not declared: other scalars don't fit.
+    """A feature for each leaf of JSON records. paths: by name, where in the record it stands. strings: features that
+    are text because strings are there, and are not declared: other scalars don't fit.
     """
 
     schema: Schema

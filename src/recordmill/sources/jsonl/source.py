@@ -39,16 +39,7 @@ from recordmill.sources.common.lines import (
 )
 from recordmill.sources.common.scan_cache import CachedPiece, ScanCache
 from recordmill.sources.common.tables import Alike
-from recordmill.sources.jsonl.columns import (
-    SCALARS,
-    STRINGS,
-    Leaf,
-    StringCounts,
-    build_columns,
-    declared_base64,
-    tell_base64,
-    undeclared_bytes,
-)
+from recordmill.sources.jsonl.columns import SCALARS, STRINGS, Leaf, build_columns, declared_base64
 from recordmill.sources.jsonl.records import ExpectedLayout, LineKeeper, RecordLayout, layout_of, mark_unreadable
 from recordmill.sources.jsonl.schema import Declared, Observed, feature_name, infer_features
 from recordmill.sources.jsonl.tape import Path, Tape, TapeScanner
@@ -115,26 +106,18 @@ def _elements(blocks: Iterable[Bytes], source: str) -> Iterator[Bytes]:
 
 @dataclass
 class ScannedLines:
-    """Findings of a scan of one range.
-
-    Attributes:
-        extent: The range, with what was counted.
-        observed: The values at each place of the records.
-        classes: The label's values.
-        strings: The strings of features that may be base64.
+    """Findings of a scan of one range: its extent with what was counted, the values at each place, and those of the
+    label.
     """
 
     extent: LineRange
     observed: Observed = field(default_factory=Observed)
     classes: ClassNames = field(default_factory=lambda: ClassNames(""))
-    strings: dict[str, StringCounts] = field(default_factory=dict)
 
     def merge(self, later: ScannedLines) -> None:
         """Adds the findings of a later range."""
         self.observed.merge(later.observed)
         self.classes += later.classes
-        for name, seen in later.strings.items():
-            self.strings[name] = self.strings.get(name, StringCounts()) + seen
 
 
 def scan_parts(
@@ -142,31 +125,17 @@ def scan_parts(
     encoding: str,
     max_line_bytes: int,
     label: tuple[str, str] | None,
-    binary: frozenset[str],
     common: PlanOptions,
     keeper: Callable[[], LineKeeper],
 ) -> Iterator[ScannedLines]:
-    """Scans the files, by ranges.
-
-    Args:
-        files: The files.
-        encoding: Their encoding.
-        max_line_bytes: A longer line is passed over.
-        label: The label's name, and which of its values are classes: STRINGS or SCALARS.
-        binary: Features of which it is asked whether their strings are base64.
-        common: The options of the plan.
-        keeper: Makes what keeps the records of a range.
-
-    Yields:
-        The findings, in the order of the ranges.
-
-    Raises:
-        DataError: A file changed while it was read, is damaged, or has too many different keys.
+    """Yields the findings, in the order of the ranges. label: its name, and which of its values are classes: STRINGS or
+    SCALARS. keeper: makes what keeps the records of a range. DataError: a file changed while it was read, is damaged,
+    or has too many different keys.
     """
 
     def scan(number: int, extent: LineRange, blocks: Iterator[LineBlock]) -> ScannedLines:
         keeping, source = keeper(), files[extent.ordinal].name
-        part = _scan(extent, number, blocks, label, binary, keeping, common.memory_bytes, source)
+        part = _scan(extent, number, blocks, label, keeping, common.memory_bytes, source)
         keeping.put(extent.ordinal, extent.start)
         return part
 
@@ -182,7 +151,6 @@ def _scan(
     number: int,
     blocks: Iterable[LineBlock],
     label: tuple[str, str] | None,
-    binary: frozenset[str],
     keeper: LineKeeper,
     memory_bytes: int,
     source: str,
@@ -201,9 +169,6 @@ def _scan(
             if label is not None:
                 for texts in _strings(tape, scanner, *label):
                     part.classes.add(texts)
-            for name in binary:
-                for texts in _strings(tape, scanner, name, STRINGS):
-                    part.strings[name] = part.strings.get(name, StringCounts()) + StringCounts.of(texts)
             lines += tape.lines
             records += tape.rows + len(tape.errors)
     part.extent = replace(extent, lines=lines, records=records, content_bytes=size)
@@ -308,14 +273,12 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
         DataError: no record at all, a place in the records with values of two forms, a file that is damaged or changes.
         UsageError: an option names a column that is not there.
     """
-    files, (common, base64) = FileTable.of(files), declared_base64(common)
+    files, (common, base64, of_bytes) = FileTable.of(files), declared_base64(common)
     options = replace(options, max_line_bytes=common.most_line_bytes(options.max_line_bytes))
     common = replace(common, columns=options.columns)
-    label, asked = asked_label(common), undeclared_bytes(common)
-    cache, expected = ScanCache[CachedPiece]() if asked else common.room_for_parsed(), ExpectedLayout(common, base64)
+    label, cache, expected = asked_label(common), common.room_for_parsed(), ExpectedLayout(common, base64)
     scanned = scan_parts(
-        *(files, options.encoding, options.max_line_bytes, label, asked, common),
-        keeper=lambda: LineKeeper(expected, cache),
+        *(files, options.encoding, options.max_line_bytes, label, common), keeper=lambda: LineKeeper(expected, cache)
     )
     total = ScannedLines(LineRange(0, 0, 0))
     parts, observed = _total(scanned, total), total.observed
@@ -333,13 +296,15 @@ def plan_jsonl(files: Sequence[InputFile], options: JsonlOptions, common: PlanOp
     )
     cache.settle(lambda used: used.agrees(final))
     marked = files.marked(STREAMED, (part.ordinal for part in parts if part.streamed))
-    as_bytes, binary = tell_base64(total.strings)
     blank = note_blank_lines_of(files, parts)
-    all_notes = (*_arrays(files, parts), *inferred.notes, *binary, *blank, *notes)
-    source = JsonlSource(schema, marked, line_units(parts), options, final.paths, all_notes)
-    texts = {**named, **final.texts}
-    source = replace(source, base64=tuple(sorted(base64 | as_bytes)), texts=texts, cache=cache)
-    return replace(source, memory_bytes=common.memory_bytes)
+    all_notes = (*_arrays(files, parts), *inferred.notes, *of_bytes, *blank, *notes)
+    return JsonlSource(
+        *(schema, marked, line_units(parts), options, final.paths, all_notes),
+        base64=tuple(sorted(base64)),
+        texts={**named, **final.texts},
+        cache=cache,
+        memory_bytes=common.memory_bytes,
+    )
 
 
 def asked_label(common: PlanOptions) -> tuple[str, str] | None:

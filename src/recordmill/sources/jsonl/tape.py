@@ -155,11 +155,8 @@ class TapeScanner:
         self._columns = room(size, np.int32), room(size, np.uint8), *(room(size, np.int32) for _ in range(3))
 
     def _grow(self, full: int, is_first: bool) -> None:
-        """Makes room in what is full; a line that needs more than the whole tape makes the tape larger.
-
-        Args:
-            full: what is, of the native library's constants.
-            is_first: whether the line that needs room is the first on the tape.
+        """Makes room in what is full (constants of the native library); a line that needs more than the whole tape
+        makes that larger. is_first: whether that line is the first on the tape.
         """
         if full == native.JSON_KEYS_FULL:
             used, wanted = self._scan.key_bytes, self._scan.wanted_bytes

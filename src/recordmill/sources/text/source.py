@@ -235,9 +235,6 @@ def read_documents(
 def _contents(files: Sequence[InputFile], size: int) -> Iterator[Bytes | None]:
     """Yields all bytes of each file; None of one that is too large to be held, which is then still the one that was
     planned. size: of all together, in bytes.
-
-    Raises:
-        DataError: a file changed since it was listed, or can't be read.
     """
     if size <= contract.BATCH_BYTES:
         yield from read_files([(file.path, file.stat, file.name) for file in files], np.empty(size, np.uint8))

@@ -9,7 +9,6 @@ header is damaged, reading goes on at the next header that is right, and what wa
 
 from __future__ import annotations
 
-import functools
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,24 +52,18 @@ from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import check_unchanged, read_blocks, read_range
 from recordmill.storage.folders import is_file, real_path
 from recordmill.storage.json_fields import read_bounded
-from recordmill.storage.lazy_table import TextTable
 
 _BLOCK_BYTES = 8 << 20  # 8 MiB: blocks are multiples of it
 _SHARE = 8  # an eighth of the memory, at most, for the blocks of all threads; twice as many may be under way
 _LOAD_BYTES = 2048  # of memory, beside its bytes and the numbers of its frames
 SCHEMA_FILE = "schema.pbtxt"
-SHARD = "shard"
 
 
 @dataclass(frozen=True)
 class Block:
     """Some whole frames of file `ordinal`, the first of which is record first_record and stands at byte first_offset,
-    as data begins.
-
-    Attributes:
-        data: None: all of the file, still to be read.
-        stop: After the last whole frame.
-        is_sound: False: it can't be read in one pass from here on.
+    as data begins. data: None: all of the file, still to be read. stop: after the last whole frame. is_sound: whether
+    it can be read in one pass from here on.
     """
 
     ordinal: int
@@ -292,16 +285,13 @@ class TfrecordOptions:
 
 @dataclass(frozen=True)
 class TfrecordSource:
-    """TFRecord files as a `Source`.
-
-    Attributes:
-        files: The files, with a column SHARD.
-        checks_records: Whether records are compared with the schema.
-        bounded: Whether numbers of classes are, too.
+    """TFRecord files as a `Source`. shards: the files as the readers of shards have them. checks_records: whether
+    records are compared with the schema. bounded: whether numbers of classes are, too.
     """
 
     schema: Schema
     files: FileTable
+    shards: Sequence[ShardFile]
     units: Sequence[Unit]
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
@@ -310,11 +300,6 @@ class TfrecordSource:
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     cache: ScanCache[CachedLoad] = field(default_factory=ScanCache, compare=False, repr=False)
     kind: str = "tfrecord"
-
-    @functools.cached_property
-    def shards(self) -> Sequence[ShardFile]:
-        """The files as the readers of shards have them."""
-        return TextTable(self.files.column(SHARD), ShardFile.from_json)
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """Yields the unit's payloads, CRCs checked; a unit without a stop is a whole file, read as a stream."""
@@ -378,11 +363,11 @@ def plan_tfrecord(files: Sequence[InputFile], options: TfrecordOptions, common: 
         raise DataError("there are no records", source=files[0].name if files else "")
     counted = count_records(shards, looked, common) if counting else None
     schema, schema_notes, all_fit = _schema(shards, paths, common, counted)
-    table = FileTable.of(files).with_column(SHARD, TextTable.of(shards, ShardFile.to_json, ShardFile.from_json).texts)
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
     return TfrecordSource(
-        *(schema, table, units, (*notes, *schema_notes)),
+        *(schema, FileTable.of(files), [shard.for_other_hosts() for shard in shards], units),
+        notes=(*notes, *schema_notes),
         checks_records=schema.message != PAYLOAD and not all_fit,
         bounded=common.schema is not None,
         memory_bytes=common.memory_bytes,
@@ -462,11 +447,7 @@ def _schema(
 
 
 def _check_classes(schema: Schema, own: Mapping[str, Mapping[tuple[str, ...], str]]) -> None:
-    """Refuses records whose numbers are those of other classes. own: the classes that the records' own files name.
-
-    Raises:
-        DataError: the same number is two classes.
-    """
+    """Refuses records whose numbers are those of other classes. own: the classes that the records' own files name."""
     for feature in schema:
         tables = own.get(feature.name, {}) if feature.kind == INT64 else {}
         wanted = feature.classes or max(tables, key=len, default=())

@@ -30,10 +30,8 @@ _IMAGE = {("bytes", "binary"), ("path", "string")}  # the struct by which Huggin
 
 
 def flatten(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns the batch without structs; the very same batch if it has none.
-
-    Raises:
-        DataError: two columns would have the same name.
+    """Returns the batch without structs; the very same batch if it has none. DataError: two columns would have the same
+    name.
     """
     if not any(_has_struct(field.type) for field in batch.schema):
         check_names(batch.schema.names)

@@ -330,17 +330,9 @@ def _class_notes(schema: Schema, inferred: Schema) -> list[str]:
 def finish_schema(
     inferred: Schema, without_values: tuple[str, ...], classes: ClassNames | None, common: PlanOptions, what: str
 ) -> tuple[Schema, tuple[str, ...]]:
-    """Returns (the schema of the records, notes) from what was inferred and what the user declares.
-
-    Args:
-        inferred: The inferred schema.
-        without_values: Columns without any value, noted as such.
-        classes: The label's classes, unless the schema is given.
-        common: The options of the plan.
-        what: The input, for messages.
-
-    Raises:
-        UsageError: an option names a column that is not there. DataError: a required feature is not there.
+    """Returns (the schema of the records, notes) from what was inferred and what the user declares. without_values:
+    columns without any, noted as such. classes: the label's, unless the schema is given. what: the input, for messages.
+    UsageError: an option names a column that is not there. DataError: a required feature is not there.
     """
     notes = [
         f"{name}: no value in any record; kept as {inferred[name].describe()}"
