@@ -19,8 +19,6 @@ import image_samples
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as some
 from image_samples import encoded
 from source_reading import input_files, read_all, values
 
@@ -33,7 +31,6 @@ from recordmill.sources.arrow.parquet import ParquetOptions, plan_parquet
 from recordmill.sources.common.content import detect_kind
 from recordmill.sources.common.contract import BATCH_FILES, PlanOptions, Source
 from recordmill.sources.common.encoding import resolve_compression
-from recordmill.sources.common.tables import Alike
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import plan_csv
 from recordmill.sources.images.source import plan_images
@@ -434,10 +431,3 @@ class Row:
     name: str
     at: int
     size: int
-
-
-@given(some.lists(some.builds(Row, some.sampled_from("abc"), some.integers(-(2**63), 2**63 - 1), some.integers(0, 9))))
-def test_items_that_are_alike_are_there_again(rows: list[Row]) -> None:
-    table = Alike.of(iter(rows), ("at", "size"))
-    assert list(table) == list(pickle.loads(pickle.dumps(table))) == rows
-    assert table[1:] == tuple(rows[1:])

@@ -510,13 +510,6 @@ def test_any_table_equals_the_oracle(columns: list[list[str]], newline: str, ran
         assert repr(read(parts)[0].to_pydict()) == repr(read(source)[0].to_pydict())  # nan is no nan
 
 
-def test_too_many_classes(tmp_path: Path) -> None:
-    path = write(tmp_path, "x,y\n" + "".join(f"{row},v{row}\n" for row in range(70_000)))
-    with pytest.raises(DataError, match="label 'y' has more than 65,536 different values"):
-        plan(path, label="y")
-    assert plan(path, label="x").schema.label == "x"
-
-
 def test_given_schema(tmp_path: Path) -> None:
     path = write(tmp_path, "a,b,c\n1,2,3\n,5,6\n7,x,9\n")
     source = plan(
@@ -586,14 +579,6 @@ def test_options_of_the_dialect_reach_the_rows(tmp_path: Path) -> None:
     assert read(renamed)[0].to_pydict() == {"p": [3], "q": [4]}
 
 
-def test_a_file_that_changes_is_an_error(tmp_path: Path) -> None:
-    path = write(tmp_path, "a,b\n1,2\n")
-    source = plan(path)
-    write(tmp_path, "a,b\n1,2\n3,4\n")
-    with pytest.raises(DataError, match=r"^in\.csv: changed while it was read"):
-        list(source.read(source.units[0]))
-
-
 def test_header_only_files_among_others(tmp_path: Path) -> None:
     paths = [write(tmp_path, "a,b\n", "0.csv"), write(tmp_path, "a,b\n1,2\n", "1.csv"), write(tmp_path, "a,b", "2.csv")]
     source = plan(paths)
@@ -603,15 +588,6 @@ def test_header_only_files_among_others(tmp_path: Path) -> None:
         plan([paths[0], paths[2]])
     with pytest.raises(DataError, match=r"^0\.csv: holds a header and no rows, as do the other 1 files$"):
         plan([paths[0], paths[2]], CsvOptions(header=True))
-
-
-def test_many_columns(tmp_path: Path) -> None:
-    names = [f"c{index}" for index in range(3000)]
-    rows = [[str(row * index) for index in range(3000)] for row in range(5)]
-    path = write(tmp_path, "\n".join(",".join(line) for line in (names, *rows)))
-    table = read(plan(path))[0]
-    assert table.num_columns == 3000
-    assert table["c2999"].to_pylist() == [row * 2999 for row in range(5)]
 
 
 def test_invalid_utf8_is_a_reject(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from kit import rejects_of
 
 import recordmill
 from recordmill.base.errors import UsageError
+from recordmill.options.commands import in_flags
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.splits import SPLIT_WORDS, split_of
 from recordmill.shards.rejects import TooManyRejects
@@ -170,6 +171,20 @@ def test_demands_that_names_do_not_meet() -> None:
     with pytest.raises(UsageError, match=r"b\.jpg: this file's name says no split"):
         lay("train.jpg b.jpg", split_from="names")
     assert lay("train/a-test.jpg train/b-test.jpg", split_from="names").splits == ("test", "test")
+
+
+def test_one_word_in_one_name_is_no_split() -> None:
+    alone = lay("x_test_100.csv")
+    assert alone.splits == (None,)
+    assert "all file names hold a word for 'test'" in alone.notes[0]
+    assert "--split-from names" in in_flags(alone.notes[0])
+    assert lay("x_test_100.csv", split_from="names").splits == ("test",)
+    for names, splits in (
+        ("test.csv", ("test",)), ("x_test_1.csv x_test_2.csv", (None, None)), ("my_test_data/1.csv", (None,)),
+        ("x_test_1.csv x_train_2.csv", ("test", "train")), ("test/1.csv", ("test",)),
+        ("my_test_data/1.csv my_train_data/1.csv", ("test", "train")),
+    ):  # fmt: skip
+        assert lay(names).splits == splits, names
 
 
 def test_no_files() -> None:

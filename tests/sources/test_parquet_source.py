@@ -164,16 +164,6 @@ def test_several_files(tmp_path: Path) -> None:
     assert [row["a"] for row in values(read_all(plan(one, text, dtypes={"a": "string"}))[0])] == ["1", "2", "x"]
 
 
-def test_label(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.parquet", {"y": ["dog", None, "cat", "dog"], "n": [1, 2, 3, 4]}, row_group_size=2)
-    source = plan(path, label="y")
-    assert (source.schema.label, source.schema["y"].classes) == ("y", ("cat", "dog"))
-    assert [row["y"] for row in values(read_all(source)[0])] == [1, None, 0, 1]
-    assert plan(path, label="n").schema["n"] == Feature("n", "int64", required=True)
-    with pytest.raises(UsageError, match="--label z: no such column; there are y, n"):
-        plan(path, label="z")
-
-
 def test_whole_numbers_beyond_int64_in_lists_are_told_what_holds_them(tmp_path: Path) -> None:
     lists = pa.array([[1, 2], [1, 2**63], [None, 2**64 - 1]], pa.list_(pa.uint64()))
     rows, rejects = read_all(plan(write(tmp_path / "a.parquet", {"u": lists})))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,7 @@ from recordmill.options.commands import in_flags
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common import lines
 from recordmill.sources.common.contract import PlanOptions
-from recordmill.sources.common.encoding import is_plain
-from recordmill.sources.common.lines import LineStarts, cut_regions, file_lines, stream_lines, whole_lines
+from recordmill.sources.common.lines import LineStarts, cut_regions, whole_lines
 from recordmill.sources.registry import DATA_EXTENSIONS
 from recordmill.sources.text.source import TextOptions, TextSource, plan_text
 from recordmill.storage.files import Bytes, read_range
@@ -277,31 +275,6 @@ def test_blocks_of_whole_lines(lines: list[bytes], final: bool, block: int, most
     if not expected[-1]:
         expected.pop()
     assert found == [len(line) if len(line) > most else line for line in expected]
-
-
-def test_regions_begin_at_lines(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    data = b"".join(b"x" * (number * 7 % 50) + b"\n" for number in range(2000)) + b"end"
-    path.write_bytes(data)
-    file = input_files(path)[0]
-    for region in (1, 17, 1000, 40_000, 10**6):
-        starts = LineStarts(file)
-        bounds = [*[starts.at(start) for start, _ in cut_regions(len(data), region)][:200], len(data)]
-        assert all(at == 0 or at == len(data) or data[at - 1] == 10 for at in bounds)
-        got = b"".join(
-            block.data.tobytes() for a, b in itertools.pairwise(bounds) for block in file_lines(file, a, b, 100)
-        )
-        assert got == data
-    assert b"".join(block.data.tobytes() for block in stream_lines(file, "utf-8", 100)) == data
-
-
-def test_a_mark_of_utf8_is_no_part_of_a_line(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_bytes("x\n".encode("utf-16"))
-    assert not is_plain(input_files(path)[0], "utf-8")
-    path.write_bytes(b"\xef\xbb\xbfx\n")
-    assert is_plain(input_files(path)[0], "utf-8")
-    assert b"".join(block.data.tobytes() for block in file_lines(input_files(path)[0], 0, 5, 100)) == b"x\n"
 
 
 def test_a_file_without_line_feeds_is_read_once_for_all_its_regions(

@@ -30,7 +30,7 @@ from recordmill.schemas.type_lattice import (
 )
 from recordmill.sources.csv.dialect import CsvOptions, Dialect
 from recordmill.sources.csv.fields import Tokenizer
-from recordmill.sources.csv.parse import ColumnCounts, ParsedRows, infer_values
+from recordmill.sources.csv.parse import ColumnCounts, ParsedRows
 from recordmill.sources.values.text_columns import NullTokens, TextFields, column_of_texts, convert_texts
 
 NO_LOSS, INEXACT_DECIMAL, INEXACT_INTEGER, OVERFLOW = (0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)
@@ -435,26 +435,3 @@ def alike(ready: ParsedRows, data: np.ndarray, starts: np.ndarray, infos: np.nda
 
 def _bits(kind: pa.DataType) -> pa.DataType:
     return pa.int32() if kind.bit_width == 32 else pa.int64()
-
-
-@pytest.mark.parametrize(
-    ("dtype", "text", "other"),
-    [
-        ("int64", "-7", "7.0"),
-        ("float32", "-2.5", "1e39"),
-        ("float32", "inf", "16777217"),
-        ("timestamp[s]", "1600-01-01", "2024-01-01T00:00:00.5"),
-        ("timestamp[ms, UTC]", "2024-01-01T00:00:00.5Z", "2024-01-01"),
-    ],
-)
-def test_all_fields_before_the_first_other_one_are_read(dtype: str, text: str, other: str) -> None:
-    texts = [text, "", text, other, text]
-    data = np.frombuffer(bytearray("".join(f"{text},x\n" for text in texts), "utf-8"), np.uint8)
-    rows = TOKENIZER.read(data, 0, len(data), final=True)
-    counts, nulls = native.ColumnCounts(), np.zeros(len(TOKENS), np.int64)
-    fields = data, rows.starts[0], rows.infos[0], NullTokens.of(TOKENS)
-    done, ready = infer_values(*fields, Feature("a", dtype), counts, nulls)
-    assert (done, ready.nulls, counts.values, nulls.tolist()) == (3, 1, 2, [1, 0, 0])
-    collector = ColumnCounts(TOKENS, [True, True], None)
-    few = TOKENIZER.read(data, 0, len("\n".join(texts[:3])) + 6, final=True)
-    assert {*collector.add(data, few, {0: Feature("a", dtype)})} == {0}
