@@ -48,9 +48,7 @@ dialects = st.builds(
 def to_oracle(
     data: np.ndarray, rows: TokenizedRows, first: int, starts_of_rows: dict[int, int]
 ) -> Iterator[tuple[int, Row]]:
-    """(ordinal, row) of what the tokenizer gives;
-    its good rows don't know their first byte, so the oracle's stands in.
-    """
+    """(ordinal, row) of what the tokenizer gives, with the oracle's first bytes for good rows."""
     for ordinal, line, start, width, _, _ in rows.bad.tolist():
         assert width in (native.CSV_TOO_LONG, native.CSV_STRAY_QUOTE) or width > COLUMNS
         fields = (b"",) * width if width > 0 else None

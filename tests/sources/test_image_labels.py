@@ -1,6 +1,4 @@
-"""A labels file beside images: its paths matched to files, its columns as features,
-several rows per file as lists, and what doesn't fit.
-"""
+"""A labels file beside images: paths matched, columns as features, rows of a file as lists, what doesn't fit."""
 
 from __future__ import annotations
 
@@ -79,34 +77,6 @@ def table(source: ImageSource) -> dict[str, dict[str, Any]]:
             for row in chunk.records.to_pylist():
                 rows[row["source"]] = {name: value for name, value in row.items() if name not in OWN}
     return rows
-
-
-def test_boxes_of_real_images_become_lists(shared_data: Path) -> None:
-    """Against Python's csv module: every box of every image, in the file's order."""
-    folder = shared_data / "images" / "bccd"
-    source = plan(folder, folder / "test.csv", label="cell_type", missing="ignore")
-    wanted: dict[str, dict[str, list[Any]]] = {}
-    with open(folder / "test.csv", newline="") as lines:
-        for row in csv.DictReader(lines):
-            boxes = wanted.setdefault(
-                row["filename"], {"class_name": [], "xmin": [], "xmax": [], "ymin": [], "ymax": []}
-            )
-            boxes["class_name"].append(row["cell_type"])
-            for side in ("xmin", "xmax", "ymin", "ymax"):
-                boxes[side].append(int(row[side]))
-    classes = source.schema["label"].classes
-    assert classes == ("Platelets", "RBC", "WBC")
-    found = table(source)
-    assert len(found) == 364
-    assert sum(len(boxes["xmin"]) for boxes in wanted.values()) > 4000
-    for name, row in found.items():
-        label = row.pop("label")
-        assert row == wanted[name.rpartition("/")[2]]
-        assert [classes[at] for at in label] == row["class_name"]
-    # neither test.csv nor folders as classes
-    assert source.notes == ("ignored beside the images: 1 without extension, 4 .txt, 364 .xml",)
-    assert source.schema["xmin"].shape == (None,)
-    assert source.schema["label"].shape == (None,)
 
 
 def test_one_row_per_file_gives_scalars_with_inferred_types(tmp_path: Path) -> None:

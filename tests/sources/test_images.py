@@ -58,33 +58,6 @@ def chunks(source: ImageSource) -> list[Chunk]:
     return [chunk for unit in source.units for chunk in source.read(unit)]
 
 
-def test_class_folders_of_real_photographs(shared_data: Path) -> None:
-    """Against a plain reading of the folder: bytes, sizes by Pillow, classes and splits by path."""
-    from PIL import Image
-
-    folder = shared_data / "images" / "clothing-small"
-    source = plan(folder)
-    rows, rejects = drain(source)
-    paths = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.jpg"))
-    assert not rejects
-    assert [row["source"] for row in rows] == paths
-    assert [file.name for file in source.files] == paths
-    classes = sorted({path.split("/")[1] for path in paths})
-    assert source.schema["label"].classes == tuple(classes)
-    assert source.schema.label == "label"
-    for row, file in zip(rows, source.files, strict=True):
-        split, name, _ = row["source"].split("/")
-        assert (file.split, row["class_name"], classes[row["label"]]) == (split, name, name)
-        assert row["image"] == (folder / row["source"]).read_bytes()
-        assert (row["format"], row["channels"]) == ("JPEG", 3)
-        with Image.open(folder / row["source"]) as image:
-            assert (row["width"], row["height"]) == image.size
-    assert all(
-        source.schema[name].required
-        for name in ("image", "format", "height", "width", "channels", "label", "class_name", "source")
-    )
-
-
 def test_annotations_beside_images_are_ignored_and_counted(shared_data: Path) -> None:
     source = plan(shared_data / "images" / "bccd")
     rows, rejects = drain(source)
@@ -160,26 +133,6 @@ def test_a_file_given_by_its_name_is_looked_into(tmp_path: Path) -> None:
     write(tmp_path, {"picture.txt": PNG, "a.png": PNG})
     assert len(drain(plan(tmp_path / "picture.txt"))[0]) == 1
     assert len(drain(plan(tmp_path))[0]) == 1
-
-
-def test_unlabelled_images_at_the_root_have_no_label(tmp_path: Path) -> None:
-    source = plan(write(tmp_path, {"cat/1.png": PNG, "dog/1.png": PNG, "loose.png": PNG}), unlabelled="keep")
-    rows, _ = drain(source)
-    assert [(row["label"], row["class_name"]) for row in rows] == [(0, "cat"), (1, "dog"), (None, None)]
-    assert not source.schema["label"].required
-
-
-def test_the_sources_own_schema_fixes_the_order_of_classes(tmp_path: Path) -> None:
-    """A schema of an earlier build: the labels of its classes stay, and a class that it lacks may be a reject."""
-    write(tmp_path, {"cat/1.png": PNG, "dog/1.png": PNG, "eel/1.png": PNG})
-    schema = Schema(
-        (Feature("image", "bytes", required=True), Feature("label", "int64", classes=("dog", "cat"))), "label"
-    )
-    source = plan(tmp_path, common=PlanOptions(schema=schema), unknown_class="reject")
-    rows, _ = drain(source)
-    assert [row["label"] for row in rows] == [1, 0]
-    assert list(rows[0]) == ["image", "label"]
-    assert [(reject.source, "eel" in reject.message) for reject in source.plan_rejects] == [("eel/1.png", True)]
 
 
 def test_a_schema_that_images_can_not_meet(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.options.commands import in_flags
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.rejects import TooManyRejects
-from recordmill.sources.common import contract, lines
+from recordmill.sources.common import lines
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.jsonl import tape as json_tape
 from recordmill.sources.jsonl.records import mark_unreadable
@@ -348,16 +348,6 @@ def test_units_and_blocks_change_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     assert read_all(source) == expected
 
 
-def test_small_files_share_units(tmp_path: Path) -> None:
-    paths = [write(tmp_path / f"{i}.jsonl", {"a": i}, "x", {"a": -i}) for i in range(5)]
-    source = plan(*paths)
-    assert len(source.units) == 1
-    rows, rejects = read_all(source)
-    assert [row[:2] for row in rows] == [(file, line) for file in range(5) for line in (0, 2)]
-    assert {reject.place for reject in rejects} == {"line 2"}
-    assert sum(unit.size_bytes for unit in source.units) <= contract.UNIT_BYTES
-
-
 REAL = {"gsm8k/train.jsonl": 7473, "tydiqa": 31, "human-eval": 164}
 
 
@@ -401,9 +391,7 @@ def pick(value: Any, names: list[str]) -> Any:
 
 
 def test_a_key_is_what_it_stands_for_however_it_is_written(tmp_path: Path) -> None:
-    """The key that followed last time is looked for first, by its bytes:
-    not where an escape gives the same bytes another meaning.
-    """
+    """The key that followed last time is looked for by its bytes, but not where an escape gives them a meaning."""
     written = [
         rb'{"a\\b": 1, "c": 1}', rb'{"a\b": 2, "c" : 2}', rb'{"a\\b":3,"c":3}', rb'{"a\u005cb": 4, "\u0063": 4}',
         rb'{"a\"b": 5, "c":5}', rb'{"a\"b":6,"c":6}',
@@ -439,9 +427,7 @@ lines_strategy = st.lists(
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines_strategy)
 def test_the_scanner_takes_what_python_takes(texts: list[bytes]) -> None:
-    """A line is a record if and only if Python's json makes an object of it,
-    but for what the module's docstring says.
-    """
+    """A line is a record if and only if Python's json makes an object of it, but for the module's exceptions."""
     block = np.frombuffer(b"".join(text + b"\n" for text in texts), np.uint8).copy()
     bad = mark_unreadable(lines.LineBlock(block))
     good: list[int] = []

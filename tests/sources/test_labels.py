@@ -1,6 +1,4 @@
-"""The label in every kind of input: the values of all parts are its classes, and names or numbers of classes become
-those of a given schema by name, whatever the kind; what is none is a reject or an error, and never another class.
-"""
+"""The label in every kind of input: values are classes, a given schema decides by name, and others are refused."""
 
 from __future__ import annotations
 

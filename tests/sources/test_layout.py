@@ -62,9 +62,7 @@ def test_split_of(name: str, split: str | None) -> None:
 
 @given(st.text(st.sampled_from("train val dev-._ 0xé"), max_size=12))
 def test_words_are_found_where_hugging_face_finds_them(name: str) -> None:
-    """Oracle: the glob patterns of datasets/data_files.py (KEYWORDS_IN_DIR_NAME_BASE_PATTERNS),
-    matched against one folder's name.
-    """
+    """Oracle: the glob patterns of datasets/data_files.py (KEYWORDS_IN_DIR_NAME_BASE_PATTERNS) for one folder."""
     separators = "-._ 0-9"
     patterns = (
         "{}", "{}[" + separators + "]*", "*[" + separators + "]{}", "*[" + separators + "]{}[" + separators + "]*",

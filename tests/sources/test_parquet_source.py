@@ -22,7 +22,7 @@ from source_reading import features, input_files, read_all, values
 import recordmill
 from recordmill.base.errors import DataError, UsageError
 from recordmill.options.commands import in_flags
-from recordmill.schemas.arrow import METADATA_KEY, to_arrow
+from recordmill.schemas.arrow import METADATA_KEY
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.arrow import parquet as parquet_source
 from recordmill.sources.arrow.parquet import ParquetOptions, ParquetSource, null_counts, plan_parquet
@@ -116,25 +116,6 @@ def test_types_without_a_feature_are_refused_until_declared(tmp_path: Path) -> N
     source = plan(path, dtypes={"price": "float64", "t": "int64", "d": "int64"})
     assert values(read_all(source)[0]) == [{"price": 1.5, "t": 3_600_000_000, "d": 7}]
     assert values(read_all(plan(path, options=ParquetOptions(columns=("d",)), dtypes={"d": "int64"}))[0]) == [{"d": 7}]
-
-
-def test_our_own_columns_come_back(tmp_path: Path) -> None:
-    schema = Schema(
-        (
-            Feature("t", "uint8", (2, 3), required=True),
-            Feature("y", "int64", classes=("a", "b")),
-            Feature("b", "bfloat16"),
-        ),
-        "y",
-    )
-    batch = pa.RecordBatch.from_pylist([{"t": [1, 2, 3, 4, 5, 6], "y": 1, "b": 0.5}], schema=to_arrow(schema))
-    source = plan(write(tmp_path / "a.parquet", pa.Table.from_batches([batch])))
-    assert [(f.dtype, f.shape, f.classes) for f in source.schema] == [
-        ("uint8", (2, 3), None),
-        ("int64", (), ("a", "b")),
-        ("bfloat16", (), None),
-    ]
-    assert values(read_all(source)[0]) == batch.to_pylist()
 
 
 def test_several_files(tmp_path: Path) -> None:

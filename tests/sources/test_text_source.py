@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 from typing import Any
 
@@ -175,14 +174,6 @@ def test_encodings_are_decoded_across_blocks(tmp_path: Path, content: str, encod
     assert [row[2]["text"] for row in rows] == plain_lines(content.encode())
 
 
-def test_naughty_strings(shared_data: Path) -> None:
-    path = shared_data / "text" / "blns" / "blns.txt"
-    rows, rejects = read_all(plan(path))
-    assert [row[2]["text"] for row in rows] == plain_lines(path.read_bytes())
-    assert len(rows) > 700
-    assert rejects == []
-
-
 def test_languages(shared_data: Path) -> None:
     root = shared_data / "text" / "udhr2-languages"
     source = plan(root)
@@ -193,22 +184,6 @@ def test_languages(shared_data: Path) -> None:
     paths = {file.name: Path(file.path) for file in source.files}
     for _, _, row in rows:
         assert row["text"].encode() == paths[row["source"]].read_bytes().removeprefix(b"\xef\xbb\xbf")
-
-
-@pytest.mark.sweep
-def test_reviews(shared_data: Path, tmp_path: Path) -> None:
-    root = shared_data / "text" / "movie_reviews"
-    source = plan(root)
-    rows, rejects = read_all(source)
-    assert (len(rows), len(rejects), source.schema["label"].classes) == (2000, 0, ("neg", "pos"))
-    assert sum(row[2]["label"] for row in rows) == 1000
-    by_source = {row[2]["source"]: row[2]["text"] for row in rows}
-    for path in sorted(root.rglob("*.txt"))[:50]:
-        assert by_source[path.relative_to(root).as_posix()] == path.read_bytes().decode()
-    packed = tmp_path / "vocab.txt.gz"
-    vocabulary = next((shared_data / "text" / "tydiqa").rglob("*vocab*"))
-    packed.write_bytes(gzip.compress(vocabulary.read_bytes()))
-    assert [row[2]["text"] for row in read_all(plan(packed))[0]] == plain_lines(vocabulary.read_bytes())
 
 
 def test_byte_order_marks_that_a_document_loses_are_counted(tmp_path: Path) -> None:

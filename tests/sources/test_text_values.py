@@ -50,9 +50,7 @@ texts = st.one_of(
 
 
 def column(*texts: str, surround: int = 12) -> TextFields:
-    """Texts amid digits, so that what looks beyond its bounds reads digits; surround: 0 puts the first one at the
-    buffer's beginning, where nothing stands that could be read.
-    """
+    """Texts amid digits, for what looks beyond its bounds; surround 0: the first one begins the buffer."""
     data, starts, encoded = b"9" * surround, [], [text.encode() for text in texts]
     for text in encoded:
         starts.append(len(data))
@@ -275,20 +273,6 @@ def test_digits_that_float32_loses(text: str) -> None:
     if found == TEXT_TYPE:
         return
     assert loss == expected_loss(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("true", 1), ("True", 1), ("TRUE", 1), ("false", 0), ("False", 0), ("FALSE", 0), ("tRUE", -1), ("t", -1),
-        ("", -1), ("truer", -1),
-    ],
-)  # fmt: skip
-def test_truth(text: str, value: int) -> None:
-    fields, out = column(text), np.empty(1, np.uint8)
-    kind = native.FieldType(kind=native.BOOLEAN_FIELDS)
-    native.parse_fields(*fields.places, kind, out, fields.valid, fields.fault, native.FieldTotals())
-    assert (out[0] if fields.fault[0] == native.FITS else -1) == value
 
 
 @pytest.mark.sweep

@@ -149,9 +149,7 @@ def test_schema_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 def test_a_data_set_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str) -> None:
-    """Its newest generation alone, with the manifest's splits and the schema beside it,
-    in pieces where an index allows.
-    """
+    """Its newest generation alone, with the manifest's splits and schema, in pieces where an index allows."""
     out = write_data_set(
         tmp_path / "out", {"train": mixed_rows(300), "val.id": mixed_rows(40, 300)}, compression=compression
     )
