@@ -1,6 +1,4 @@
-"""`read --overwrite` is one step: the old result whole or the new one, whatever stops it; where the system can not
-exchange two folders, what stops it is undone.
-"""
+"""`read --overwrite` is one step, whatever stops it; where folders can't be exchanged, it is undone."""
 
 from __future__ import annotations
 
