@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
+from image_samples import encoded, picture
+from kit import table_of
 from made_data_set import mixed_rows, write_data_set
-from PIL import Image
 
 from recordmill.reader.dataset import Dataset, open
 from recordmill.reader.options.collation import Padded
-from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: `.ci/torch` runs it")
@@ -66,13 +64,8 @@ def test_records_of_a_condition_are_numbered_among_themselves(ds: Dataset) -> No
 
 def test_images_are_decoded_as_batches_does(tmp_path: Path) -> None:
     schema = Schema((Feature("image", "bytes", (), True), Feature("label", "int64", (), True)), "label")
-    images = []
-    for shade in range(5):
-        data = io.BytesIO()
-        Image.new("RGB", (10 + shade, 12), (40 * shade, 0, 255)).save(data, "PNG")
-        images.append(data.getvalue())
-    arrow = to_arrow(schema)
-    table = pa.table([pa.array(images, arrow[0].type), pa.array(range(5), arrow[1].type)], schema=arrow)
+    images = [encoded("PNG", picture(size=(10 + seed, 12), seed=seed)) for seed in range(5)]
+    table = table_of({"image": images, "label": range(5)}, schema)
     ds = open(write_data_set(tmp_path / "out", {"train": table}, schema, shards=1))
     (truth,) = ds.batches(5, shuffle=False, decode_images=(8, 6))
     (x, y) = next(iter(DataLoader(ds.to_torch_map(decode_images=(8, 6), label="label"), batch_size=5)))
