@@ -47,9 +47,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs a server of a store has its marker. What measures memory needs Linux, and is tried up to three times:
-    what allocators keep for later differs with the load of the machine, where what a program holds is there each time.
-    """
+    """Marks tests that need a store's server; those that measure memory need Linux and are tried three times."""
     linux = pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process is asked of /proc")
     for item in items:
         needs_store = "store" in getattr(item, "fixturenames", ()) or "[store" in item.nodeid

@@ -17,9 +17,7 @@ KILL, KILL_BEHIND = "killed before", "killed behind"  # who asks is killed, befo
 
 @dataclass
 class Proxy:
-    """url: where it listens. requests: what was asked for. at: the number of the request, from 0, or of those, that is
-    spoilt. kill: what kills who asks. most: requests that were under way at once.
-    """
+    """at: the numbers of the requests that are spoilt. kill: what kills who asks. most: requests at once."""
 
     url: str = ""
     requests: list[str] = field(default_factory=list)

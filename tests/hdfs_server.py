@@ -1,7 +1,4 @@
-"""A real HDFS on loopback, of one NameNode and one DataNode, without security.
-
-`.ci/servers` installs its jars once, in the user's cache; without them or without Java its tests are skipped.
-"""
+"""A real HDFS on loopback, of one NameNode and one DataNode, by the jars that `.ci/servers` installs; else skipped."""
 
 from __future__ import annotations
 

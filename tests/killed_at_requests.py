@@ -1,6 +1,4 @@
-"""Commands that are killed for real while they talk to a store: children of a process that has imported everything, so
-that each begins in milliseconds; the proxy says when.
-"""
+"""Commands killed for real while they talk to a store: forks of a process that has imported everything."""
 
 from __future__ import annotations
 

@@ -57,9 +57,7 @@ read(json.loads(sys.argv[2]), sys.argv[3], **json.loads(sys.argv[4]))
 
 
 def make_inputs(root: Path) -> dict[str, Any]:
-    """The same records as a data set, as one of gzip shards, as files of others, as their gzip streams, and with a
-    damaged record in every file.
-    """
+    """The same records as a data set, gzip shards, files of others, gzip streams, and files with a damaged record."""
     plain = write_data_set(root / "plain", ROWS, shards=6)
     write_data_set(root / "gzip", ROWS, shards=6, compression="gzip")
     for folder in ("foreign", "streams", "damaged"):
@@ -98,9 +96,7 @@ def undisturbed(source: Any, out: Path, **options: Any) -> ReadResult:
 
 
 def check_goes_on(source: Any, out: Path, **options: Any) -> ReadResult:
-    """Go on with the read that was killed in `out`:
-    the rest alone is read, and all files are those of an undisturbed read.
-    """
+    """Goes on with the read killed in `out`: the rest alone is read, and the files are those of an undisturbed one."""
     before = records_finished_in(run_of(out))
     count = len(accounts_in(run_of(out)))
     progress = Progress()

@@ -11,12 +11,7 @@ from pathlib import Path
 
 
 def killed_and_resumed(script: str, out: Path, folder: Path, kills: tuple[int, ...]) -> dict[int, list[int]]:
-    """The ids of each step that the runs trained on.
-
-    script: a program with the arguments OUT, FOLDER and STEP, which appends a line `[step, [ids]]` to FOLDER/log before
-    it trains on a batch and saves itself behind it, goes on where FOLDER says, and kills itself (kill -9) when it has
-    written the line of that step. kills: those steps, of each run but the last one, which ends by itself.
-    """
+    """The ids of each step of runs that log `[step, [ids]]`, save themselves, and are killed in the steps `kills`."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     for step in (*kills, -1):
         command = [sys.executable, "-c", script, str(out), str(folder), str(step)]

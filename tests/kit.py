@@ -87,17 +87,7 @@ def read_in_each_way(
 def check_goes_on(
     begin: Callable[..., Any], shown: Callable[[Any], list[Any]], options: Mapping[str, Any], every: int = 1
 ) -> list[Any]:
-    """Checks that a run goes on from its state after each step, and after the last one with the next epochs.
-
-    Args:
-        begin: gives the batches of these options, and of a `state`.
-        shown: the batches as values that can be compared.
-        options: hold `epochs`.
-        every: the state after every so many steps, and after the last, is gone on from.
-
-    Returns:
-        What the whole run shows.
-    """
+    """Checks that batches go on from the state after `every` so many steps and the last one; gives what all show."""
     whole, running = shown(begin(**options)), begin(**options)
     behind = shown(begin(**{**options, "epochs": 2 * options["epochs"]}))[len(whole) :]
     for step in range(len(whole) + 1):

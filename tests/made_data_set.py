@@ -1,6 +1,4 @@
-"""Data sets for the tests of what reads them, written without the build:
-frames, index and manifest by the formats alone.
-"""
+"""Data sets for the tests of what reads them, written by the formats alone, without the build."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from blake3 import blake3
-from kit import table_of
+from kit import flip, table_of
 
 from recordmill.records.example.encode import encode
 from recordmill.schemas import tfmd
@@ -91,6 +89,14 @@ def write_data_set(
     (out / "manifest.json").write_text(manifest.to_json())
     (out / "schema.pbtxt").write_text(manifest.schema)
     return out
+
+
+def flip_record(out: Path, record: int, shard: str = "train-00001") -> tuple[Path, int]:
+    """Flips a bit of the payload of a shard's record: (the shard, where the record begins)."""
+    path = next((out / FOLDER).glob(f"{shard}*"))
+    at = int(np.load(out / FOLDER / "index" / f"{shard}.npy")["offset"][record])
+    flip(path, at + 30)
+    return path, at
 
 
 def _write_shard(

@@ -1,12 +1,4 @@
-"""A Markdown page to the same page with the outputs that its blocks give today,
-so that a test can say whether the page tells the truth.
-
-```python blocks run one after the other in one namespace: as a whole, or, where they are written with >>>, statement by
-statement with what each prints. ```console blocks run the lines that begin with `$ `; recordmill's own commands run in
-this process, unless they are piped into others.
-
-    python tests/pages.py README.md        says where README does not tell the truth, without pytest
-"""
+"""A Markdown page with the outputs that its blocks give today; `python tests/pages.py PAGE.md` says where it lies."""
 
 from __future__ import annotations
 
@@ -36,9 +28,7 @@ def write_rides(folder: Path) -> None:
 
 
 def replay(text: str) -> str:
-    """The page with the outputs of now; its blocks run in the current folder.
-    Durations are all `in 0.1 s`, and the folder is `/data`.
-    """
+    """The page with the outputs of now, run in the current folder; durations are `in 0.1 s`, the folder is `/data`."""
     here = os.getcwd()
     names: dict[str, Any] = {"__name__": "page"}
 
@@ -50,9 +40,7 @@ def replay(text: str) -> str:
 
 
 def reruns(text: str) -> list[tuple[str, list[str], list[str]]]:
-    """(command, what the page says, what it prints now) of the commands in blocks without a language, whose inputs are
-    not the same everywhere: only the lines about builds, and a number as N.
-    """
+    """(command, what the page says, what it prints now) of commands whose inputs differ; numbers of builds as N."""
     found = []
     for block in re.findall(r"(?ms)^```\n(\$ .*?)^```$", text):
         for run in re.split(r"(?m)^\$ ", block)[1:]:

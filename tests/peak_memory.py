@@ -1,6 +1,4 @@
-"""The memory that a command takes, in a process of its own: what it holds at most beyond what stays when the same
-command has done a small thing, by which its modules and kernels are loaded.
-"""
+"""The memory a command takes at most, in a process of its own, beyond what stays after the same small command."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Real servers of S3 and Azure on loopback, and the settings by which this process and its children reach them.
-
-`.ci/servers` installs them once, in the user's cache; without one its tests are skipped.
-"""
+"""Real servers of S3 and Azure on loopback, which `.ci/servers` installs, and the settings that reach them."""
 
 from __future__ import annotations
 

@@ -18,9 +18,7 @@ FAIL, CUT, SLOW = "503", "cut", "slow"  # ways to fail: an error, half a body, a
 
 @dataclass
 class WebFiles:
-    """url: of the folder. requests: what was asked for, in order. faults: what goes wrong with the requests of these
-    numbers, from 0. before: called with the number of each request.
-    """
+    """url: of the folder. requests: in order. faults: by request number, from 0. before: called with each number."""
 
     folder: Path
     url: str = ""

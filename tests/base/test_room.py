@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from kit import at_once
 
 from recordmill.base import buffers as at
 from recordmill.base.buffers import again, let_go
@@ -68,9 +68,5 @@ def test_threads_never_hold_the_same() -> None:
             mine[::4096] = mark
             wrong.extend([mark] * int((mine[::4096] != mark).any()))
 
-    threads = [threading.Thread(target=use, args=(mark,)) for mark in range(1, 9)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(use, *range(1, 9))
     assert not wrong

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 
 import pytest
+from kit import run_python
 
 from recordmill.base.threads import interrupted_later, one_ahead, thread_map
 
@@ -24,7 +23,7 @@ ctypes.pythonapi.Py_IncRef(ctypes.py_object(sys.modules["__main__"]))  # it goes
 
 
 def test_what_a_script_leaves_open_ends_without_a_word() -> None:
-    ended = subprocess.run([sys.executable, "-c", LEFT_OPEN], capture_output=True, text=True, check=True)
+    ended = run_python("-c", LEFT_OPEN)
     assert (ended.stdout, ended.stderr) == ("", "")
 
 

@@ -94,14 +94,6 @@ def test_rejects_move_with_the_commit_and_go_with_their_generation(tmp_path: Pat
     assert not (tmp_path / name).exists()
 
 
-def test_closing_without_a_commit_leaves_nothing(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    folder = RunFolder.create(out)
-    (folder.data / "shard").write_bytes(b"x")
-    folder.close()
-    assert not out.exists()
-
-
 def test_a_run_that_nobody_leaves_is_let_go_of_without_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the garbage collector takes it: in any thread, also in one that is about to start."""
     folder, before = RunFolder.create(tmp_path / "out"), set(threading.enumerate())

@@ -19,15 +19,7 @@ from made_runs import Record, payloads_of, write_runs, write_runs_with_histogram
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.progress import Cancelled, Progress
 from recordmill.building import cuts, run_file, slices
-from recordmill.building.cuts import (
-    BY_BYTES,
-    BY_RECORDS,
-    CUT_DTYPE,
-    ShardOptions,
-    ShardRange,
-    cut_shards,
-    with_splitters,
-)
+from recordmill.building.cuts import BY_RECORDS, CUT_DTYPE, ShardOptions, ShardRange, cut_shards, with_splitters
 from recordmill.building.merge import at_most, fan_in, merge, window_entries
 from recordmill.building.run_file import Histogram, KeyBuckets, RunFile
 from recordmill.building.shard_writer import cut_frames, write_shards
@@ -318,40 +310,6 @@ def test_shards_are_the_sorted_list_cut(
         got = shards_of(runs, total, options, ["a", "b"], together, memory_bytes)
     # Records of equal key are ordered by (file, position); the plain sort compares the same triple.
     assert got == plain_shards(records, options)
-
-
-@pytest.mark.sweep
-def test_shard_sizes_stay_near_the_target(tmp_path: Path) -> None:
-    generator = np.random.default_rng(1)
-    records = [
-        (0, int(generator.integers(0, 2**64, dtype=np.uint64)), 0, i, bytes(int(generator.integers(1, 50))))
-        for i in range(4000)
-    ]
-    runs, total = write_runs_with_histogram(tmp_path, records, 500, 20000, KeyBuckets.plan(1, 2**64, 10))
-    assert len(runs) > 3
-    sizes = []
-    for shards, found in shard_slices(runs, cut_shards(total, ShardOptions(10_000), ["train"]), 1, 1 << 20):
-        sizes.append(sum(len(data) for _, data, _ in cut_frames(merge(found, 5000), shards)))
-    assert sum(sizes) == sum(len(payload) + FRAME_BYTES for *_, payload in records)
-    assert all(abs(size - 10_000) <= 1000 for size in sizes[:-1])
-    assert len(sizes) == -(-sum(sizes) // 10_000)
-
-
-def test_numbered_shards_differ_by_at_most_one_record() -> None:
-    histogram = Histogram(np.array([[3, 0, 4, 10]]), np.array([[300, 0, 400, 1000]]))
-    cuts = cut_shards(histogram, ShardOptions(num_shards=5), ["train"])
-    assert cuts.by == BY_RECORDS
-    assert np.diff(cuts.shards(0, 5).edges).tolist() == [3, 3, 4, 3, 4]
-    assert set(cuts.table["of"].tolist()) == {5}
-
-
-def test_a_smaller_shard_size_never_gives_fewer_shards() -> None:
-    histogram = Histogram(np.array([[5, 5]]), np.array([[500, 501]]))
-    counts = [len(cut_shards(histogram, ShardOptions(size), ["train"])) for size in range(1, 1200)]
-    assert counts == sorted(counts, reverse=True)
-    assert counts[0] == 1001
-    assert counts[-1] == 1
-    assert cut_shards(histogram, ShardOptions(400), ["train"]).by == BY_BYTES
 
 
 def test_more_shards_than_records_is_refused_by_name() -> None:

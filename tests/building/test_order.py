@@ -1,6 +1,4 @@
-"""Keys and splits decide the bytes of every data set ever built:
-their values are pinned, and their laws hold for any input.
-"""
+"""Keys and splits decide the bytes of every data set ever built: values are pinned, laws hold for any input."""
 
 from __future__ import annotations
 

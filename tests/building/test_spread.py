@@ -1,6 +1,4 @@
-"""Builds by workers that share nothing but OUT: the bytes of one machine, whatever is repeated, doubled or comes late;
-and what is not there is told before a manifest is.
-"""
+"""Workers that share only OUT build the bytes of one machine; what is missing is told before a manifest is."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_samples import samples
+from kit import tree
 
 import recordmill
 from recordmill.base.errors import RecordmillError
@@ -43,7 +44,7 @@ def content(result: BuildResult) -> dict[str, bytes]:
     """All files of the data set but those that name the run, and the rejects, whatever their files are called."""
     out = Path(result.out)
     data = next(out.glob("data-*"))
-    found = {str(path.relative_to(data)): path.read_bytes() for path in data.rglob("*") if path.is_file()}
+    found = tree(data)
     # equal builds differ in the name of the run, which the data folder and the files of rejects have
     manifest = json.loads((out / "manifest.json").read_text().replace(data.name, "data-RUN"))
     found["manifest"] = json.dumps({**manifest, "run": {}, "rejects": manifest["rejects"]["reasons"]}).encode()

@@ -1,6 +1,4 @@
-"""Flink over hosts of its own: a JobManager on the first, and TaskManagers on the others, with a Beam worker pool
-beside each. What `examples/cluster/flink_local.sh fetch` got is run.
-"""
+"""Flink over hosts of its own, of what `examples/cluster/flink_local.sh fetch` got: a JobManager and TaskManagers."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Hosts of their own on this machine: network and mount namespaces that share a bridge, where what runs on engines is
-started, and killed as a host is that loses power.
-
-There is one such set of hosts at a time, held by a lock. What an interrupted run has left is ended before the next one
-begins, and whatever is started here ends with this process.
-"""
+"""One set at a time of hosts of their own: namespaces that share a bridge, whose programs end with this process."""
 
 from __future__ import annotations
 

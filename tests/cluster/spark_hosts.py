@@ -1,6 +1,4 @@
-"""Spark over hosts of its own: a master on the first, and workers on the others, whose executors start Python workers.
-What `examples/cluster/spark_local.sh fetch` got is run.
-"""
+"""Spark over hosts of its own, of what `examples/cluster/spark_local.sh fetch` got: a master and workers."""
 
 from __future__ import annotations
 

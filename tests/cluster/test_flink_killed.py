@@ -1,6 +1,4 @@
-"""What is killed or stopped of a build on a Flink of two hosts changes no byte, what is stopped is gone, and nothing of
-a live job is removed.
-"""
+"""What is killed of a build on a Flink of two hosts changes no byte, is gone, and no live job loses anything."""
 
 from __future__ import annotations
 

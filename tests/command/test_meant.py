@@ -1,6 +1,4 @@
-"""A word that is mistyped is answered with the one that is meant, in every command; Ctrl-C is one line from the first
-moment on.
-"""
+"""A mistyped word is answered with the one that is meant; Ctrl-C is one line from the first moment on."""
 
 from __future__ import annotations
 

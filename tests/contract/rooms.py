@@ -132,9 +132,7 @@ def parsed(path: Path) -> ast.Module:
 
 
 def imports(path: Path) -> Iterator[tuple[str, int, bool]]:
-    """(dotted name, line, whether it is imported when the module is) of every import,
-    in functions and for type checkers, too.
-    """
+    """(dotted name, line, whether it is imported with the module) of every import, also in functions."""
     yield from _imports(parsed(path), True)
 
 

@@ -1,6 +1,4 @@
-"""Which packages each command loads: `--help` nothing heavy, reading neither Beam nor TensorFlow,
-a build no TensorFlow.
-"""
+"""Which packages each command loads: `--help` nothing heavy, reads no Beam or TensorFlow, builds no TensorFlow."""
 
 from __future__ import annotations
 
@@ -33,9 +31,7 @@ def test_the_command_line_s_modules_import_the_standard_library_only() -> None:
 
 
 def loaded_after(code: str, *, blocked: tuple[str, ...] = ()) -> set[str]:
-    """The modules of interest that a fresh interpreter has loaded after running the code;
-    blocked ones can't be imported there.
-    """
+    """The modules of interest that a fresh interpreter has loaded after running the code, without the blocked ones."""
     lines = ["import sys", *(f"sys.modules[{name!r}] = None" for name in blocked), code]
     lines += [
         "import json",

@@ -1,6 +1,4 @@
-"""The structure of the package against its declared table: who may import whom, no cycles, a sentence at
-each door.
-"""
+"""The structure of the package against its declared table: who may import whom, no cycles, a sentence at each door."""
 
 from __future__ import annotations
 
@@ -49,9 +47,7 @@ def test_the_table_names_every_room() -> None:
 
 
 def test_the_table_has_no_cycle() -> None:
-    """Each room stands below all that it imports, and the reader is a leaf:
-    a build never depends on how its output is read.
-    """
+    """Each room stands below all that it imports; the reader is a leaf: no build depends on how its output is read."""
     seen: list[str] = []
     for room, allowed in ROOMS.items():
         assert set(allowed.split()) <= set(seen), (

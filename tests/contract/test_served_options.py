@@ -1,6 +1,4 @@
-"""Every option is honoured or refused: each is given alone for every kind of input and every output, and beside those
-that it needs or excludes; what its declaration does not say it serves is refused by name.
-"""
+"""Each option, alone and beside those it needs or excludes, is honoured or refused for every input and output."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The options of training are declared once: keywords, groups and signatures say the same, and what has no effect is
-refused by name.
-"""
+"""The options of training are declared once, and what has no effect is refused by name."""
 
 from __future__ import annotations
 

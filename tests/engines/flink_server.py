@@ -12,10 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass
 class FlinkServer:
-    """url: where it is. jobs: id to (name, state); a cancelled one becomes CANCELED. slots, free, managers: what it
-    has.
-    cancelled: the ids that it was asked to cancel.
-    """
+    """url: where it is. jobs: id to (name, state). slots, free, managers: what it has. cancelled: ids."""
 
     url: str = ""
     jobs: dict[str, tuple[str, str]] = field(default_factory=dict)

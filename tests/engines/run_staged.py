@@ -1,6 +1,4 @@
-"""Runs a pipeline that was staged for Dataflow, with the recordmill that its workers would install:
-`python run_staged.py PIPELINE FOLDER`, FOLDER being where that was installed.
-"""
+"""`python run_staged.py PIPELINE FOLDER`: runs what was staged for Dataflow with the recordmill installed in FOLDER."""
 
 from __future__ import annotations
 

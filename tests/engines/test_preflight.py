@@ -1,6 +1,4 @@
-"""What is looked at before a submission: each refusal says what to change, and a local engine's workers are really
-asked.
-"""
+"""What is looked at before a submission: each refusal says what to change; local workers are really asked."""
 
 from __future__ import annotations
 

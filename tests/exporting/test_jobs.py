@@ -56,12 +56,6 @@ def test_what_is_added_changes_no_file_but_the_last(
         assert list(old.pieces) == list(new.pieces)
 
 
-def test_more_files_than_records_are_not_asked_for() -> None:
-    jobs = jobs_of([(3000, 3), (2000, 2)], 10)
-    assert [list(job.pieces) for job in jobs[:3]] == [[Span(0, 0, 1000)], [Span(0, 1000, 2000)], [Span(0, 2000, 3000)]]
-    assert len(jobs) == 5
-
-
 @given(some.lists(some.integers(1, 900), max_size=40), some.integers(1, 2000))
 def test_of_pieces_a_job_takes_as_many_as_fit(sizes: list[int], file_bytes: int) -> None:
     ends = list(itertools.accumulate(sizes))

@@ -1,8 +1,4 @@
-"""Four builders, four readers and `verify` at one OUT: whoever builds commits or is told that another was first,
-whoever reads finds one whole data set, and nothing is wrong at any time.
-
-    python crowd.py FOLDER ROUNDS
-"""
+"""Builders, readers and `verify` at one OUT, where each sees one whole data set: `crowd.py FOLDER ROUNDS`."""
 
 from __future__ import annotations
 

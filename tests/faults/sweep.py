@@ -1,12 +1,4 @@
-"""One job, a build or a read, stopped at its n-th change of the file system, for n from 0 until none is left.
-
-    LD_PRELOAD=shim.so python sweep.py JOB HOW FOLDER [STEP]
-
-JOB: `build`, `rebuild` (over a data set), `files-build` (of files that are a record
-each), `read-TO`, `reread-TO` (over a result). HOW: kill, EIO, ENOSPC. This process has imported
-everything; each case is a fork of it. STEP: only every so many. Prints what is wrong, a JSON object a line, and at last
-{"cases": N}.
-"""
+"""One job stopped at its n-th change of files: `LD_PRELOAD=shim.so python sweep.py JOB HOW FOLDER [STEP]`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Builds and reads that are killed, or whose disk fails, at their n-th change of the file system: the old result whole
-or the new one, and the same command succeeds. A sample here; `.ci/faults` takes every n.
-"""
+"""Builds and reads stopped at their n-th change of the file system, for some n; `.ci/faults` takes every n."""
 
 from __future__ import annotations
 

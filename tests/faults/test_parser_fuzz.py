@@ -1,9 +1,4 @@
-"""Each parser of foreign bytes, fed with damaged copies of what it takes: it gives something, or an error of our own.
-
-A seed is cut, flipped, spliced with another one, or gets bytes that mean something in its format; hypothesis shrinks
-what it finds. RECORDMILL_FUZZ says how many copies a parser gets; `.ci/fuzz HOURS` runs this for hours. What was found
-is kept in `corpus/<parser>/`, a file each, and tried first.
-"""
+"""Each parser of foreign bytes, fed RECORDMILL_FUZZ damaged copies of seeds, and first what `corpus/` keeps."""
 
 from __future__ import annotations
 

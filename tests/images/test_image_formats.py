@@ -1,6 +1,4 @@
-"""Headers and completeness of the six formats:
-files made by Pillow, cut at every length, with bits flipped and bytes appended.
-"""
+"""Headers and completeness of the six formats: Pillow's files, cut at every length, flipped and appended to."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The two builds of the native library, for any processor and for x86-64-v3, give the same answers, and each way to a
-CRC does.
-"""
+"""The builds of the library for any processor and for x86-64-v3, and each way to a CRC, give the same answers."""
 
 from __future__ import annotations
 

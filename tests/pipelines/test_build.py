@@ -1,6 +1,4 @@
-"""The build as a whole, on data in memory: the shards are the plain answer, the same bytes however it ran,
-and all or nothing.
-"""
+"""Whole builds of data in memory: the plain answer, the same bytes however they ran, and all or nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from kit import at_once, build_in_each_way
+from kit import at_once, build_in_each_way, run_python
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError
@@ -134,14 +132,7 @@ def test_a_process_with_another_hash_seed_and_folder_gives_the_same_bytes(tmp_pa
     for seed in ("0", "1"):
         folder = tmp_path / seed
         folder.mkdir()
-        run = subprocess.run(
-            [sys.executable, "-c", script, "out"],
-            cwd=folder,
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            check=True,
-        )
-        outputs.add(run.stdout)
+        outputs.add(run_python("-c", script, "out", cwd=folder, env={**os.environ, "PYTHONHASHSEED": seed}).stdout)
     assert len(outputs) == 1
 
 
@@ -187,17 +178,6 @@ def test_a_record_larger_than_a_shard_leaves_no_empty_shard(tmp_path: Path) -> N
     assert all(shard.records for _, _, shard in result.manifest.shards())
     assert sorted(row["id"] for row in read_back(result)) == list(range(20))
     assert recordmill.verify(result.out) == []
-
-
-def test_overwriting_keeps_the_old_data_set_readable(tmp_path: Path) -> None:
-    old = recordmill.build({"x": [1, 2, 3]}, tmp_path)
-    reader = recordmill.open(tmp_path)
-    with pytest.raises(UsageError, match="overwrite=True"):
-        recordmill.build({"x": [4]}, tmp_path)
-    new = recordmill.build({"x": [4]}, tmp_path, overwrite=True)
-    assert [row["x"] for row in read_back(new)] == [4]
-    assert sorted(row["x"] for row in reader.to_table().to_pylist()) == [1, 2, 3]
-    assert all(path.exists() for path in old.shards)
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])

@@ -1,7 +1,4 @@
-"""A build is the same, byte for byte, whether what the plan parsed or read waits in memory or in files, or is read
-again, and however many runs it is sorted in: shards, schema, rejects and notes, also where the last record changes
-what all were taken for.
-"""
+"""A build is the same whether parsed records wait in memory or files or are read again, and in however many runs."""
 
 from __future__ import annotations
 
@@ -11,16 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from kit import framed
 
 import recordmill
 from recordmill.base.errors import RecordmillError
 from recordmill.building import ingest
 from recordmill.pipelines import plan
-from recordmill.records.example.single_example import example
 from recordmill.sources.common import scan_cache
 
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
@@ -28,9 +21,7 @@ pytest.importorskip("apache_beam", reason="building needs Apache Beam")
 
 @dataclass(frozen=True)
 class Way:
-    """parsed: bytes of parsed records that may be kept. least_file: of these, how little is worth a file; None: nothing
-    is. read: bytes of files of records that may be kept. run: of a run.
-    """
+    """Bytes of parsed records, of read files and of a run; least_file: how little is worth a file."""
 
     parsed: int = 0
     least_file: int | None = None
@@ -150,50 +141,3 @@ def test_the_last_line_changes_what_all_were_taken_for(
         text = "\n".join([*head, *lines[first:last], *([late] if number == 2 else [])]) + "\n"
         (tmp_path / "in" / f"{number}.{kind}").write_bytes(text.encode("utf-8", "surrogateescape"))
     assert check_same(build(str(tmp_path / "in"), kind=kind, **options)) == {"file", "memory"}
-
-
-def a_record(row: int, **other: Any) -> bytes:
-    return example({"whole": row * 7, "real": [row / 8, 1.0], "text": f"né {row}", **other})
-
-
-# what the last record of the last TFRecord file is, or what becomes of its bytes
-LATE_RECORDS: dict[str, Any] = {
-    "a string in a whole column": a_record(1, whole="x"),
-    "a longer list": a_record(1, real=[1.0, 2.0, 3.0]),
-    "a new feature": a_record(1, new=1),
-    "a missing feature": example({"text": "x"}),
-    "no UTF-8": a_record(1, text=b"\xff\xfe"),
-    "no Example": b"\xff\xff",
-    "damage": lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:],
-    "a cut": lambda data: data[:-2],
-}
-
-
-@pytest.mark.parametrize(
-    ("what", "options"),
-    [
-        pytest.param(what, options, marks=() if (what, options) == ("damage", {}) else pytest.mark.sweep)
-        for what, options in [(what, {}) for what in LATE_RECORDS] + [("damage", {"key": "text"})]
-    ],
-    ids=str,
-)
-def test_the_last_record_changes_what_all_were_taken_for(
-    tmp_path: Path, build: Callable[..., dict[str, Any]], what: str, options: dict[str, Any]
-) -> None:
-    late = LATE_RECORDS[what]
-    (tmp_path / "in").mkdir()
-    for number, (first, last) in enumerate([(0, 500), (500, 501), (501, ROWS)]):
-        payloads = [a_record(row) for row in range(first, last)]
-        data = framed([*payloads, *([late] if number == 2 and isinstance(late, bytes) else [])])
-        data = late(data) if number == 2 and callable(late) else data
-        (tmp_path / "in" / f"{number}.tfrecord").write_bytes(data)
-    check_same(build(str(tmp_path / "in"), kind="tfrecord", **options))
-
-
-def test_a_null_in_a_list_of_the_last_table(tmp_path: Path, build: Callable[..., dict[str, Any]]) -> None:
-    (tmp_path / "in").mkdir()
-    for number, (first, last) in enumerate([(0, 700), (700, ROWS)]):
-        table = pa.table({"whole": range(first, last), "list": [[*range(row % 4)] for row in range(first, last)]})
-        pq.write_table(table, tmp_path / "in" / f"{number}.parquet", row_group_size=200)
-    pq.write_table(pa.table({"whole": [1], "list": [[None]]}), tmp_path / "in" / "2.parquet")
-    check_same(build(str(tmp_path / "in"), kind="parquet"))

@@ -1,11 +1,4 @@
-"""No damage is silent: small files with each byte changed, and cut at each length,
-through `recordmill.open` and `recordmill.read`.
-
-Each is refused by file and place, or, where rejects are allowed, accounted for: what is written is what went in, and
-read = written + rejected. What nobody can notice is pinned here: a cut exactly between two records (or, compressed, two
-gzip members there) leaves a whole file of fewer records, so only a manifest would know; and a byte that the
-compression's own decoder does not need, such as the time in a gzip header.
-"""
+"""Small files with each byte changed and each cut: `open` and `read` refuse them or account for all, but for pins."""
 
 from __future__ import annotations
 
@@ -46,11 +39,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """data: the file. schema, rows: its records.
-    starts: where each record begins in the uncompressed bytes, and their end.
-
-    inflate: the uncompressed bytes of other data by a decoder that is not ours (an exception if there are none).
-    """
+    """A file, its records, where each begins inflated (and their end), and a decoder that is not ours."""
 
     data: bytes
     schema: Schema
@@ -146,11 +135,7 @@ def cuts(case: Case) -> Iterator[tuple[int, bytes]]:
 
 
 def unnoticeable(case: Case, damaged: bytes) -> int | None:
-    """How many records a damaged file has to anybody who reads it, if it is a whole file; None if it is none.
-
-    Only frames that stand in the original can be whole: the CRCs of others are wrong, which the tests of the codec
-    show.
-    """
+    """How many records a damaged file has if it is a whole file of some of the original's frames, or None."""
     if not damaged:
         return 0
     try:
@@ -197,9 +182,7 @@ def test_cuts_are_refused_unless_they_leave_a_whole_file(case: Case, tmp_path: P
 
 
 def check_accounted(folder: Path, case: Case, damaged: bytes) -> int:
-    """Read with rejects allowed: what is written is unchanged, and everything else is reported;
-    how many records were written.
-    """
+    """Checks that what a lenient read writes is unchanged and the rest reported; gives how many were written."""
     path = folder / "a.tfrecord"
     path.write_bytes(damaged)
     try:
@@ -235,9 +218,7 @@ def places(found: Sequence[Row], rows: Sequence[Row]) -> list[int]:
 
 
 def _bytes_of(reject: dict[str, str], case: Case) -> int:
-    """How many bytes of the file a reject stands for:
-    those it says were skipped, or one frame whose header is right.
-    """
+    """How many bytes a reject stands for: those it says were skipped, or one frame with a right header."""
     skipped = re.search(r"skipped (\d+) bytes", reject["message"])
     number, offset = (int(word) for word in re.findall(r"\d+", reject["place"]))
     assert skipped or (reject["reason"] == "crc" and case.starts[number] == offset)

@@ -1,6 +1,4 @@
-"""Real files of other systems go to Parquet without an option, and hold there what TensorFlow and protobuf parse;
-docs/foreign-files.md says so.
-"""
+"""Real files of other systems go to Parquet without an option, as TensorFlow and protobuf parse them."""
 
 from __future__ import annotations
 
@@ -29,18 +27,14 @@ Row = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def listed(shared_data: Path) -> list[dict[str, Any]]:
-    """What is known of each file from decoders that are not ours:
-    path, compression, n, msg (message type to records).
-    """
+    """What decoders that are not ours know of each file: path, compression, n, msg (message type to records)."""
     found = [json.loads(line) for line in (shared_data / "tfrecord" / "manifest.jsonl").read_text().splitlines()]
     assert len(found) > 100
     return found
 
 
 def parsed(path: Path, compression: str, message: str) -> Iterator[Row]:
-    """Each record as TensorFlow reads and protobuf parses it: name to its values, to a list of steps for a feature
-    list, or to None.
-    """
+    """Each record as TensorFlow reads and protobuf parses it: name to values, to a list of steps, or to None."""
     tf = pytest.importorskip("tensorflow", reason="what TensorFlow parses is compared")
     for record in tf.data.TFRecordDataset(str(path), "" if compression == "NONE" else compression).as_numpy_iterator():
         if message == PAYLOAD:
@@ -82,9 +76,7 @@ def same(value: Any, wanted: Any) -> bool:
 
 
 def check(path: Path, table: pa.Table, schema: Schema, compression: str = "NONE") -> tuple[int, int]:
-    """The table holds what protobuf parses of the file, and nothing else;
-    how many values were compared, and how many were missing.
-    """
+    """The table holds what protobuf parses of the file, and nothing else; counts values compared and missing."""
     values = missing = 0
     names = set()
     for row, truth in zip(table.to_pylist(), parsed(path, compression, schema.message), strict=True):
@@ -281,17 +273,8 @@ def test_pandas_reads_lists_tensors_times_and_what_is_missing(table: Path) -> No
     assert arrow["deep"].dtype.pyarrow_dtype == pa.large_list(pa.large_list(pa.int64()))
 
 
-def test_polars_reads_it(table: Path) -> None:
-    polars = pytest.importorskip("polars", reason="needs Polars, which the project does not install")
-    frame = polars.read_parquet(table)
-    for name in ("id", "name", "tokens", "deep", "boxes"):
-        assert plain(frame[name].to_list()) == [row[name] for row in ROWS]
-
-
 def examples(dataset: Dataset) -> Counter[bytes]:
-    """Every record of the shards as TensorFlow reads it, in protobuf's deterministic form, without the entries that
-    have no list at all.
-    """
+    """Every record of the shards by TensorFlow, in protobuf's deterministic form, without entries of no list."""
     tf = pytest.importorskip("tensorflow", reason="what TensorFlow parses is compared")
     found: Counter[bytes] = Counter()
     for file in dataset.catalog.files:
@@ -351,9 +334,7 @@ def test_files_of_other_systems_make_the_way_there_and_back(shared_data: Path, t
 
 
 def test_what_is_no_example_becomes_one(shared_data: Path, tmp_path: Path) -> None:
-    """A table does not say how its rows were framed:
-    feature lists come back as lists of an Example, other records as the feature `record`.
-    """
+    """A table doesn't say how rows were framed: feature lists become an Example's, others the feature `record`."""
     pytest.importorskip("apache_beam", reason="building needs Apache Beam")
     for number, name in enumerate(
         (

@@ -17,7 +17,6 @@ import recordmill
 pytestmark = pytest.mark.memory
 MEMORY = 128 << 20  # the least that a build takes
 SLACK = 5 / 4
-SMALL = {"n": [1, 2], "text": ["a", "b"], "list": [[1], [2, 3]]}
 
 
 def length(size: int) -> bytes:

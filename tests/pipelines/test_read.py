@@ -1,6 +1,4 @@
-"""`read`: the records of a data set or of any files as Parquet, NumPy and Arrow; the same files from threads and from
-Beam; nothing half-written.
-"""
+"""`read` as Parquet, NumPy and Arrow: the same files from threads and from Beam; nothing half-written."""
 
 from __future__ import annotations
 
@@ -17,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kit import WAYS_TO_READ, flip, framed, read_in_each_way, rejects_of
-from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
+from kit import WAYS_TO_READ, framed, read_in_each_way, rejects_of
+from made_data_set import FOLDER, MIXED, flip_record, mixed_rows, write_data_set
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError
@@ -170,9 +168,7 @@ def test_results_are_not_overwritten_unless_asked(out: Path, tmp_path: Path) -> 
 
 def test_a_damaged_record_ends_the_read_and_leaves_nothing(tmp_path: Path) -> None:
     out = write_data_set(tmp_path / "out", {"train": TRAIN}, shards=2)
-    shard = out / FOLDER / "train-00001-of-00002.tfrecord"
-    offset = int(np.load(out / FOLDER / "index" / "train-00001.npy")["offset"][120])
-    flip(shard, offset + 20)
+    shard, offset = flip_record(out, 120)
     for runner in (None, "FnApiRunner"):
         with pytest.raises(DataError, match=rf"{shard}: record 120, byte {offset}: CRC of the data"):
             read(out, tmp_path / "to", runner=runner)

@@ -1,6 +1,4 @@
-"""Conversions in a whole read: every format, threads and Beam alike, bad values as named rejects,
-and an account that adds up.
-"""
+"""Conversions in every format, threads and Beam alike: bad values are named rejects, and the account adds up."""
 
 from __future__ import annotations
 
@@ -14,7 +12,6 @@ import pytest
 from kit import read_in_each_way, rejects_of, table_of
 from made_data_set import write_data_set
 
-from recordmill.__main__ import main
 from recordmill.base.errors import DataError, UsageError
 from recordmill.exporting import records as read_parts
 from recordmill.pipelines.read import read
@@ -128,19 +125,6 @@ def test_a_tensor_that_no_record_has(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no record has it; say what it would be, as in tensor=float32\[28,28\]"):
         read(out, tmp_path / "to", decode_tensor="tensor")
     assert read(out, tmp_path / "to", decode_tensor="tensor=float32[28,28]").written == 5
-
-
-def test_the_command_line(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [
-        "read", str(out), "--out", str(tmp_path / "to"), "--decode-raw", "depth=float32[-1,2]", "--pad-or-cut",
-        "tokens=2:0", "--reshape", "boxes=[-1,2,2]",
-    ]  # fmt: skip
-    assert main([*arguments, "--dry-run"]) == 0
-    text = capsys.readouterr().out
-    assert "float32 [200, ?, 2]" in text
-    assert "int64 [200, 2], may be missing" in text
-    assert main(arguments) == 0
-    assert pq.read_table(tmp_path / "to" / "train-00000-of-00001.parquet")["tokens"].to_pylist()[5] == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,4 @@
-"""`--where` and `--sample` against plain Python on all rows:
-the same rows from threads and from Beam, and an account that adds up.
-"""
+"""`--where` and `--sample` against plain Python on all rows, by threads and Beam, and an account that adds up."""
 
 from __future__ import annotations
 
@@ -98,9 +96,7 @@ def test_a_limit_counts_what_is_left(out: Path, tmp_path: Path) -> None:
 
 
 def test_samples(out: Path, tmp_path: Path) -> None:
-    """Nested: a smaller share of the same seed is part of a larger one; another seed is another sample; shares 0 and 1
-    are none and all.
-    """
+    """A smaller share of a seed is part of a larger one; another seed is another sample; 0 and 1 are none and all."""
     small, large, other, none, every = (
         set(ids(read(out, tmp_path / f"{share}-{seed}", sample=share, seed=seed)))
         for share, seed in [(0.2, 1), (0.6, 1), (0.6, 2), (0, 1), (1, 1)]

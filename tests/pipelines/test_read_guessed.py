@@ -1,6 +1,4 @@
-"""A read that begins with a guess of what foreign files hold ends with the same bytes as one that counts all records
-first, whatever comes late in them.
-"""
+"""A read that begins with a guess of what foreign files hold ends with the bytes of one that counts first."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from kit import framed
+from kit import framed, tree
 from made_data_set import MIXED, mixed_rows
 
 import recordmill
@@ -79,8 +77,7 @@ def outcome(source: Path, out: Path, **options: Any) -> tuple[dict[str, bytes], 
         assert not out.exists()
         return str(error)
     assert progress.records == result.read
-    held = {path.relative_to(out).as_posix(): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
-    return held, [note.replace(str(source), "IN") for note in result.notes], result.read
+    return tree(out), [note.replace(str(source), "IN") for note in result.notes], result.read
 
 
 def both(source: Path, tmp_path: Path, **options: Any) -> tuple[Any, Any]:

@@ -1,6 +1,4 @@
-"""Encoded images to arrays in a whole read, against Pillow one by one:
-sizes, modes, missing ones, and what can't be decoded.
-"""
+"""Encoded images to arrays in a whole read, against Pillow one by one, also missing and undecodable ones."""
 
 from __future__ import annotations
 
@@ -8,6 +6,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+import image_samples
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,9 +32,7 @@ SCHEMA = Schema((Feature("image", "bytes"), Feature("label", "int64", (), True),
 def encoded(size: tuple[int, int], seed: int, name: str = "PNG", mode: str = "RGB") -> bytes:
     """Noise of (width, height)."""
     noise = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8)
-    into = io.BytesIO()
-    Image.fromarray(noise).convert(mode).save(into, name)
-    return into.getvalue()
+    return image_samples.encoded(name, Image.fromarray(noise).convert(mode))
 
 
 def write(tmp_path: Path, images: list[bytes | None]) -> Path:
@@ -113,20 +110,16 @@ def test_images_that_can_not_be_decoded_are_rejects(tmp_path: Path) -> None:
 
 def test_16_bits_keep_their_upper_half() -> None:
     values = np.arange(0, 60_000, 1000, np.uint16).reshape(6, 10)
-    into = io.BytesIO()
-    Image.fromarray(values).save(into, "PNG")
-    column, faults = DecodeImages("x", 6, 10, 1).convert(
-        pa.array([into.getvalue()], pa.large_binary()), Feature("x", "bytes")
-    )
+    png = image_samples.encoded("PNG", Image.fromarray(values))
+    column, faults = DecodeImages("x", 6, 10, 1).convert(pa.array([png], pa.large_binary()), Feature("x", "bytes"))
     assert not faults
     assert np.array_equal(column[0].as_py(), (values >> 8).ravel())
 
 
 def test_floating_point_and_another_size_are_named() -> None:
-    into = io.BytesIO()
-    Image.fromarray(np.zeros((6, 10), np.float32)).save(into, "TIFF")
+    tiff = image_samples.encoded("TIFF", Image.fromarray(np.zeros((6, 10), np.float32)))
     column, faults = DecodeImages("x", 6, 10, 1).convert(
-        pa.array([into.getvalue(), encoded((3, 4), 1)], pa.large_binary()), Feature("x", "bytes")
+        pa.array([tiff, encoded((3, 4), 1)], pa.large_binary()), Feature("x", "bytes")
     )
     assert [row for row, _ in faults] == [0, 1]
     assert faults[1][1] == "an image of 4 x 3 pixels where 6 x 10 is expected"
@@ -142,9 +135,8 @@ def test_pixels_beyond_bounds_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_an_image_that_memory_can_not_hold_is_named(tmp_path: Path) -> None:
     """It is an error, however many rejects are allowed: what is written must not depend on --memory."""
-    into = io.BytesIO()
-    Image.new("RGB", (4000, 4000)).save(into, "PNG")
-    out = write(tmp_path, [encoded((9, 7), 1), encoded((8, 7), 2), into.getvalue()])
+    large = image_samples.encoded("PNG", Image.new("RGB", (4000, 4000)))
+    out = write(tmp_path, [encoded((9, 7), 1), encoded((8, 7), 2), large])
     said = r"record \d, byte \d+: feature 'image': an image takes \d+ MiB to decode.* memory=.230MiB. leaves"
     for number, more in enumerate([{"to": "npy", "resize": "2x2"}, {"to": "parquet"}, {"to": "arrow"}]):
         options: dict[str, Any] = {"decode_images": "image", "columns": "image", **more}

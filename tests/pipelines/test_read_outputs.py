@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import pandas as pd
 import pyarrow.csv
@@ -184,16 +183,6 @@ def test_a_group_s_size(of_400: Path, tmp_path: Path) -> None:
     (path,) = read(of_400, tmp_path / "to", row_group_size="8KiB").paths
     assert pq.read_metadata(path).num_row_groups > 1
     assert dry_run(of_400, compression="none").disk_bytes > dry_run(of_400).disk_bytes
-
-
-def test_duckdb_and_pandas_open_it(of_400: Path, tmp_path: Path) -> None:
-    (path,) = read(of_400, tmp_path / "to", row_group_rows=100).paths
-    assert duckdb.sql(
-        f"SELECT label, count(*), sum(matrix[2]) FROM '{path}' WHERE id < 300 GROUP BY label ORDER BY label"
-    ).fetchall() == [(label, 100, sum(i + 0.125 for i in range(label, 300, 3))) for label in range(3)]
-    frame = pd.read_parquet(path)
-    assert frame["name"].tolist() == ROWS_OF_OPTIONS["name"].to_pylist()
-    assert [None if row is None else row.tolist() for row in frame["tokens"]] == ROWS_OF_OPTIONS["tokens"].to_pylist()
 
 
 @pytest.mark.parametrize(

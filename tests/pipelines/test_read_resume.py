@@ -1,6 +1,4 @@
-"""A read that was killed goes on from what it had finished, and ends with the files of an undisturbed read; what
-changed meanwhile is read anew.
-"""
+"""A killed read goes on to the files of an undisturbed one; what changed meanwhile is read anew."""
 
 from __future__ import annotations
 

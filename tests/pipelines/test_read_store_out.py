@@ -16,7 +16,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 from image_samples import encoded
-from kit import flip
+from kit import flip, tree
 from made_data_set import mixed_rows, write_data_set
 from store_server import BUCKET, KEY, SECRET, Store, azure_server, s3_server
 
@@ -55,11 +55,7 @@ def result(store: Store, out: str) -> dict[str, bytes]:
 
 
 def local(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file() and path.name != "_read.json"
-    }
+    return {name: data for name, data in tree(folder).items() if name != "_read.json"}
 
 
 @pytest.mark.parametrize("to", [name for name in OUTPUT_NAMES if name != "files"])

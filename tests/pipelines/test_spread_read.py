@@ -1,6 +1,4 @@
-"""Reads by workers that share nothing but the run's folder: the files of one machine, whatever is repeated or comes
-late; and what is not there is told before anything is published.
-"""
+"""Workers that share only the run's folder read the files of one machine; what is missing stops the publishing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Builds and reads into a store that are killed, by SIGKILL, at their requests: the old result or the new one stands,
-the next run ends as if nothing had been, and what was left goes when its lease has run out.
-"""
+"""Builds and reads into a store killed at their requests: the old result or the new; the next run ends as ever."""
 
 from __future__ import annotations
 
@@ -49,9 +47,7 @@ def requests_of(proxy: Proxy, children: Nursery, out: str, *command: str, **envi
 
 
 def kills(asked: list[str], every: bool) -> list[tuple[int, str]]:
-    """(number of a request, before or behind it) at which to kill: behind each of them, or before one in the middle and
-    behind the commit.
-    """
+    """(number of a request, before or behind it) to kill at: behind each, or before one and behind the commit."""
     numbers = [int(said.split()[0]) for said in asked]
     commit = next(
         int(said.split()[0]) for said in asked if "PUT" in said and ("_manifests" in said or "_reads" in said)

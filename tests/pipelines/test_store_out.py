@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import obstore
 import pytest
-from kit import at_once
+from kit import at_once, tree
 from store_server import BUCKET, SECRET, Store, azure_server, s3_server
 
 import recordmill
@@ -43,8 +43,7 @@ def test_a_build_into_a_store_is_the_local_one(store: Store, out: str, tmp_path:
     far = recordmill.build(source, out, **options)
     assert far.out == out
     found, folder = store.objects(out), far.manifest.parts[0].folder
-    local = {path.relative_to(tmp_path / "near" / near.manifest.parts[0].folder).as_posix(): path.read_bytes()
-             for path in (tmp_path / "near" / near.manifest.parts[0].folder).rglob("*") if path.is_file()}  # fmt: skip
+    local = tree(tmp_path / "near" / near.manifest.parts[0].folder)
     there = {name.removeprefix(f"{folder}/"): data for name, data in found.items() if name.startswith(f"{folder}/")}
     (listed,) = map(json.loads, there.pop("inputs.jsonl").splitlines())
     assert (listed["name"], listed["bytes"]) == ("in.csv", len((tmp_path / "in.csv").read_bytes()))

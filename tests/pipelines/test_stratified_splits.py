@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -14,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from building.spread_build import Steps
+from image_samples import encoded
 from kit import build_in_each_way
-from PIL import Image
 
 import recordmill
 from recordmill.base.errors import UsageError
@@ -66,11 +65,10 @@ def texts(folder: Path) -> None:
 
 
 def images(folder: Path) -> None:
-    data = io.BytesIO()
-    Image.new("RGB", (3, 3)).save(data, "png")
+    data = encoded("PNG")
     for number, label in zip(*list(rows().values())[:2], strict=True):
         (folder / str(label)).mkdir(exist_ok=True)
-        (folder / str(label) / f"{number}.png").write_bytes(data.getvalue())
+        (folder / str(label) / f"{number}.png").write_bytes(data)
 
 
 def tfrecords(folder: Path) -> None:

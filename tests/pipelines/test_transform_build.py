@@ -1,6 +1,4 @@
-"""Builds with a transform: what comes out equals what NumPy computes over the train split alone, the same bytes come
-whatever the threads, data and transform are one, and what goes wrong says where.
-"""
+"""Builds with a transform: NumPy over the train split alone, whatever the threads; what goes wrong says where."""
 
 from __future__ import annotations
 
@@ -11,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from image_samples import encoded
 from kit import rejects_of
+from PIL import Image
 from transformed_set import DECLARED, ROWS, SPLITS, words, write_csv, zscore
 
 pytest.importorskip("tensorflow_transform", reason="transforms need tensorflow-transform")
@@ -418,13 +418,8 @@ def test_sparse_outputs_may_be_missing_are_lists_or_are_refused(tmp_path: Path) 
 
 
 def test_rows_that_the_transform_refuses_are_rejects_without_their_values(tmp_path: Path) -> None:
-    from io import BytesIO
-
-    from PIL import Image
-
-    stream = BytesIO()
-    Image.new("RGB", (6, 5), (0, 128, 255)).save(stream, "PNG")
-    photos = [stream.getvalue() if i % 50 != 7 else b"secret, and no image" for i in range(200)]
+    photo = encoded("PNG", Image.new("RGB", (6, 5), (0, 128, 255)))
+    photos = [photo if i % 50 != 7 else b"secret, and no image" for i in range(200)]
     data = {"id": np.arange(200), "photo": photos}
     declared = {"photo": {"image": {"resize": [2, 3], "scale": 1 / 255}}}
     with pytest.raises(TooManyRejects, match="4 of 200 records were rejected"):

@@ -1,7 +1,4 @@
-"""Transforms of real CSVs against an oracle that shares nothing with the build: pandas reads the file that is the train
-split, its statistics are computed by pandas and NumPy in float64 of the values as float32, which features hold, and
-each record of each split must hold what these statistics make of the value in its line.
-"""
+"""Transforms of real CSVs against pandas and NumPy in float64 of the train split's values as float32."""
 
 from __future__ import annotations
 

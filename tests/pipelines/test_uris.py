@@ -1,6 +1,4 @@
-"""A URI that is not served, and an empty path, are refused wherever a path can be typed, in one sentence that tells no
-password, and nothing is made.
-"""
+"""A URI that is not served, and an empty path, are refused wherever one can be typed, and nothing is made."""
 
 from __future__ import annotations
 
@@ -57,8 +55,11 @@ COMMANDS = {
 }
 CALLS: dict[str, Callable[[str], Any]] = {
     "build": lambda path: recordmill.build({"x": [1]}, path),
+    "build Path": lambda path: recordmill.build({"x": [1]}, Path(path) if path else ""),
+    "build INPUT": lambda path: recordmill.build(path, "new"),
     "read": lambda path: recordmill.read("set", path),
     "open": lambda path: recordmill.open(path),
+    "open several": lambda path: recordmill.open([path, "rows.csv"]),
     "open cache": lambda path: recordmill.open("set", cache=path),
     "open schema": lambda path: recordmill.open("set", schema=path),
     "verify": lambda path: recordmill.verify(path),
@@ -133,20 +134,9 @@ def test_nothing_is_written_to_what_is_for_reading_only(
 @pytest.mark.parametrize("uri", URIS)
 def test_python_takes_none_either(here: Path, uri: str) -> None:
     before = sorted(os.listdir(here))
-    calls: list[Any] = [
-        lambda: recordmill.build("rows.csv", uri),
-        lambda: recordmill.build({"a": [1]}, Path(uri)),
-        lambda: recordmill.build(uri, "new"),
-        lambda: recordmill.read("set", uri),
-        lambda: recordmill.open(uri),
-        lambda: recordmill.open([uri, "rows.csv"]),
-        lambda: recordmill.verify(uri),
-        lambda: recordmill.open("set").to_numpy(memmap_dir=uri),
-        lambda: open_columns(uri),
-    ]
-    for call in calls:
+    for call in CALLS.values():
         with pytest.raises(UsageError, match=r"is not served|file:///|names no bucket|for reading only"):
-            call()
+            call(uri)
     assert sorted(os.listdir(here)) == before
 
 

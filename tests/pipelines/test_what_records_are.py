@@ -1,6 +1,4 @@
-"""Records that are not what they seem, through the whole of build and read: SequenceExamples of an open data set, names
-that are none, files of which nothing is left, files that are no TFRecords.
-"""
+"""Records that are not what they seem, through build and read: SequenceExamples, odd names, empty and other files."""
 
 from __future__ import annotations
 

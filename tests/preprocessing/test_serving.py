@@ -1,6 +1,4 @@
-"""The Keras layer gives for raw records what the reader gives for transformed ones, to the bit, also after a model with
-it was saved, exported and loaded in another process.
-"""
+"""The Keras layer gives for raw records what the reader gives for transformed ones, also saved and exported."""
 
 from __future__ import annotations
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from image_samples import encoded
 from made_data_set import mixed_rows, write_data_set
-from PIL import Image
 
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.reader import OneHot, Padded
 from recordmill.reader.dataset import Dataset, open
-from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 
 ROWS = 50
@@ -141,20 +139,9 @@ def test_padding_of_numbers_that_are_none() -> None:
             Padded(**options)
 
 
-def picture(kind: str, pixels: np.ndarray) -> bytes:
-    data = io.BytesIO()
-    Image.fromarray(pixels).save(data, kind)
-    return data.getvalue()
-
-
-def image_set(folder: Path, images: list[bytes | None]) -> Path:
-    schema = Schema((Feature("image", "bytes"), Feature("n", "int64", (), True)))
-    rows = [pa.array(images, pa.large_binary()), pa.array(range(len(images)))]
-    return write_data_set(folder / "out", {"train": pa.table(rows, schema=to_arrow(schema))}, schema, shards=1)
-
-
 def test_a_bad_image_is_an_error_that_says_where(tmp_path: Path) -> None:
-    good = picture("PNG", np.zeros((4, 4, 3), np.uint8))
-    out = image_set(tmp_path, [good] * 5 + [good[:50]] + [good] * 4)
+    schema, good = Schema((Feature("image", "bytes"),)), encoded("PNG")
+    rows = pa.table({"image": pa.array([good] * 5 + [good[:50]] + [good] * 4, pa.large_binary())})
+    out = write_data_set(tmp_path / "out", {"train": rows}, schema, shards=1)
     with pytest.raises(DataError, match=r"train-00000-of-00001.tfrecord: record 5: feature 'image': "):
         list(open(out).batches(3, shuffle="global", decode_images=(4, 4)))

@@ -27,7 +27,7 @@ ANY_WAY: dict[str, Any] = {
         "nested": Padded(2),
         "boxes": Padded(5, value=0.5),
     },
-    "one hot": {"label": "one_hot", "small": "ragged", "id": OneHot(ROWS)},
+    "one hot": {"label": "one_hot", "id": OneHot(ROWS)},
 }
 ONE_ORDER: dict[str, Any] = {
     "bucketed": {"tokens": Bucketed((1, 2), steps=3), "boxes": "padded"},
@@ -35,7 +35,6 @@ ONE_ORDER: dict[str, Any] = {
     "bucketed by nested": {"nested": Bucketed((1,), length=2, value=-1)},
     "packed": {"tokens": Packed(5), "boxes": Packed(6, value=-1)},
 }
-del ANY_WAY["one hot"]["small"]
 
 
 @pytest.fixture(scope="module")
@@ -133,23 +132,6 @@ def test_numbers_are_one_matrix_and_batches_are_mapped_as_by_batches(ds: Dataset
     assert np.array_equal(filled[:, -1], np.nan_to_num(known[:, -1], nan=1))
     for x, _ in ds.to_tf(None, **options, map=lambda record: (-record[0], record[1])).take(1):
         assert x.shape == (13,)
-
-
-@pytest.mark.sweep
-@pytest.mark.filterwarnings("ignore:feature")
-def test_it_goes_on_where_it_was(ds: Dataset) -> None:
-    for collate in (ONE_ORDER["bucketed"], ONE_ORDER["packed"], {"tokens": "padded"}):
-        options: dict[str, Any] = {"shuffle": "global", "seed": 3, "collate": collate, "epochs": 2}
-        whole = [shown(batch["tokens"]) for batch in ds.to_tf(16, label=False, **options)]
-        running = ds.batches(16, **options)
-        for step in range(17):
-            if step in (0, 1, 5, 12, 14, 16) and step < len(whole):
-                rest = ds.to_tf(16, label=False, **options, state=running.state())
-                assert [shown(batch["tokens"]) for batch in rest] == whole[step:]
-                if not any(isinstance(way, Packed) for way in collate.values()):
-                    rest = ds.to_tf(16, label=False, **options, start_step=step)
-                    assert [shown(batch["tokens"]) for batch in rest] == whole[step:]
-            next(running, None)
 
 
 @pytest.mark.sweep

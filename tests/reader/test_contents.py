@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from image_samples import encoded
+from kit import framed, table_of
 from made_data_set import MIXED, mixed_rows, write_data_set
 from PIL import Image
 
@@ -23,7 +25,6 @@ from recordmill.reader.inspect.contents import Contents, content_suggestions
 from recordmill.reader.inspect.summary import conflicting_features, findings, inspect, summarise
 from recordmill.records.example.encode import encode
 from recordmill.records.example.single_example import example
-from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.loading.sample import Sample, sample_loads
 from recordmill.shards.rejects import TooManyRejects
@@ -39,9 +40,7 @@ def kinds(*values: bytes) -> Mapping[str, int]:
 
 
 def image(format: str, width: int = 30, height: int = 20) -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", (width, height)).save(file, format)
-    return file.getvalue()
+    return encoded(format, Image.new("RGB", (width, height)))
 
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "GIF", "BMP", "WebP", "TIFF"])
@@ -129,12 +128,10 @@ def test_arrays_are_guessed_by_length_and_numbers() -> None:
     assert content_suggestions(of(*[np.arange(7).tobytes()] * 2), 56, {})[0] == "int64[7]"
 
 
-def write(path: Path, columns: Mapping[str, list[bytes]]) -> Path:
-    schema = Schema(tuple(Feature(name, "bytes", (), True) for name in columns))
-    batch = pa.record_batch(
-        [pa.array(values, pa.large_binary()) for values in columns.values()], schema=to_arrow(schema)
-    )
-    path.write_bytes(encode(batch, schema).data.tobytes())
+def write(path: Path, columns: Mapping[str, list[Any]], schema: Schema | None = None) -> Path:
+    """A TFRecord file of these columns, of bytes if no schema is given."""
+    schema = schema or Schema(tuple(Feature(name, "bytes", (), True) for name in columns))
+    path.write_bytes(framed(example(row, schema) for row in table_of(columns, schema).to_pylist()))
     return path
 
 
@@ -166,23 +163,6 @@ def test_inspect_says_it_and_assumes_nothing(tmp_path: Path, capsys: pytest.Capt
     assert features["text"]["contents"] is None
 
 
-def test_real_files(shared_data: Path) -> None:
-    def contents(name: str, feature: str) -> Any:
-        return summarise(open(shared_data / "tfrecord" / name)).features[feature].contents
-
-    pets = contents(
-        "NVIDIA+DeepLearningExamples/TensorFlow/Detection/SSD/models/research/object_detection/test_data/pets_examples.record",
-        "image/encoded",
-    )
-    assert (pets.kinds, pets.widths, pets.heights) == ({"JPEG": 10}, (271, 500), (187, 500))
-    assert contents("tensorflow+ranking/tensorflow_ranking/examples/data/eval_elwc.tfrecord", "record").kinds == {
-        "ExampleListWithContext": 10
-    }
-    assert set(
-        contents("calico+basenji/testdata/cage/tfrecord/cage10-train-00000-of-00100.tfrecord", "sequence").kinds
-    ) == {"binary"}
-
-
 # What inspect says of files whose records differ, and of samples of them
 
 
@@ -190,25 +170,14 @@ INTS = Schema((Feature("n", "int64"), Feature("x", "int64", (), True), Feature("
 TEXTS = Schema((Feature("n", "int64"), Feature("x", "string", (), True), Feature("xs", "float32", (None,), True)))
 
 
-def write_of_findings(path: Path, schema: Schema, columns: Mapping[str, list[Any]]) -> None:
-    arrow = to_arrow(schema)
-    batch = pa.record_batch([pa.array(columns[field.name], field.type) for field in arrow], schema=arrow)
-    path.write_bytes(encode(batch, schema).data.tobytes())
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """x is a number in a and text in b; n is missing in record 1 of b;
-    xs has 2 values but for record 2 of a, with 5.
-    """
+    """x is a number in a, text in b; n is missing in record 1 of b; xs has 2 values, but 5 in record 2 of a."""
     into = tmp_path / "in"
     into.mkdir()
-    write_of_findings(
-        into / "a.tfrecord",
-        INTS,
-        {"n": [1, 2, 3, 4], "x": [1, 2, 3, 4], "xs": [[1, 2], [1, 2], [1, 2, 3, 4, 5], [1, 2]]},
-    )
-    write_of_findings(into / "b.tfrecord", TEXTS, {"n": [5, None, None], "x": ["a", "b", "c"], "xs": [[1, 2]] * 3})
+    ints = {"n": [1, 2, 3, 4], "x": [1, 2, 3, 4], "xs": [[1, 2], [1, 2], [1, 2, 3, 4, 5], [1, 2]]}
+    write(into / "a.tfrecord", ints, INTS)
+    write(into / "b.tfrecord", {"n": [5, None, None], "x": ["a", "b", "c"], "xs": [[1, 2]] * 3}, TEXTS)
     return into
 
 
@@ -250,7 +219,7 @@ def test_inspect_shows_what_can_be_read_and_what_differs(folder: Path, capsys: p
 
 
 def test_nothing_differs_and_nothing_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_of_findings(tmp_path / "a.tfrecord", INTS, {"n": [1, 2], "x": [1, 2], "xs": [[1], [2]]})
+    write(tmp_path / "a.tfrecord", {"n": [1, 2], "x": [1, 2], "xs": [[1], [2]]}, INTS)
     assert main(["inspect", str(tmp_path), "--quiet"]) == 0
     text = capsys.readouterr().out
     assert "no schema fits" not in text

@@ -1,8 +1,4 @@
-"""Each file of a small data set with each byte changed and cut at each length, under every command that looks at it.
-
-What a command does then is one of: it refuses with an error of our own, or it gives the very records that went in.
-Nothing else: no other rows, no traceback. `verify` finds every change of a shard, its index and the copies.
-"""
+"""Each byte of a data set changed, each file cut: commands refuse or give the very records; `verify` finds it."""
 
 from __future__ import annotations
 

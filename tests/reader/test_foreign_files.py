@@ -1,6 +1,4 @@
-"""TFRecord files that are no data set of ours open without any option; what real ones hold is compared in
-tests/pipelines/test_foreign_parquet.py.
-"""
+"""Files that are no data set of ours open without an option; see also tests/pipelines/test_foreign_parquet.py."""
 
 from __future__ import annotations
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from image_samples import encoded, picture, samples
+from kit import table_of
 from made_data_set import write_data_set
 from PIL import Image, ImageOps
 
@@ -18,20 +18,16 @@ from recordmill.reader import Images, RandomCrop
 from recordmill.reader.dataset import Dataset, open
 from recordmill.reader.images import decode
 from recordmill.reader.images.columns import decode_image
-from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 
 SIZES = ((40, 60), (61, 33), (24, 32), (10, 9), (200, 150), (97, 131), (48, 64), (1, 1))  # [height, width]
 
 
 def image_set(folder: Path, images: list[bytes | None], masks: list[bytes] | None = None) -> Dataset:
-    features = [Feature("image", "bytes"), Feature("n", "int64", (), True)]
-    columns = [pa.array(images, pa.large_binary()), pa.array(range(len(images)))]
-    if masks is not None:
-        features.append(Feature("mask", "bytes", (), True))
-        columns.append(pa.array(masks, pa.large_binary()))
-    schema = Schema(tuple(features))
-    return open(write_data_set(folder / "out", {"train": pa.table(columns, schema=to_arrow(schema))}, schema))
+    features = [Feature("image", "bytes"), Feature("n", "int64", (), True), Feature("mask", "bytes", (), True)]
+    schema = Schema(tuple(features[: 2 + (masks is not None)]))
+    table = table_of({"image": images, "n": range(len(images)), "mask": masks}, schema)
+    return open(write_data_set(folder / "out", {"train": table}, schema))
 
 
 def photographs(kind: str = "JPEG") -> list[bytes | None]:

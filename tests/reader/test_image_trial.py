@@ -1,12 +1,7 @@
-"""Real images through every output: the same pixels, or the same files refused; and models learn from them what models
-of shuffled labels don't.
-"""
+"""Real images through every output: the same pixels or refusals; models learn from them, not of shuffled labels."""
 
 from __future__ import annotations
 
-import csv
-from collections import defaultdict
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +10,7 @@ import pytest
 from kit import table_of
 from made_data_set import write_data_set
 
-from recordmill.reader import Images, Padded
+from recordmill.reader import Images
 from recordmill.reader.dataset import Dataset, open
 from recordmill.schemas.feature import Feature, Schema
 
@@ -63,45 +58,6 @@ def test_a_classifier_of_photographs_learns(shared_data: Path, tmp_path: Path) -
     baseline = fitted(other, "to_tf")
     for way in ("to_tf", "batches"):
         assert fitted(ds, way) < 0.75 * baseline, way
-
-
-def cells(root: Path) -> Iterable[tuple[bytes, list[list[float]]]]:
-    """(image, [boxes, 4] of its white blood cells: left, top, right, bottom as shares of the sides)."""
-    boxes = defaultdict(list)
-    for row in csv.DictReader((root / "test.csv").read_text().splitlines()):
-        if row["cell_type"] == "WBC":
-            sides = (int(row[side]) / of for side, of in (("xmin", 640), ("ymin", 480), ("xmax", 640), ("ymax", 480)))
-            boxes[row["filename"]].append(list(sides))
-    for name, found in sorted(boxes.items()):
-        yield (root / "BCCD" / "JPEGImages" / name).read_bytes(), found
-
-
-def test_a_detector_of_cells_learns(shared_data: Path, tmp_path: Path) -> None:
-    keras = pytest.importorskip("keras")
-    found = [(image, boxes) for image, boxes in cells(shared_data / "images" / "bccd") if len(boxes) == 1]
-    assert len(found) > 200
-    images, boxes = [image for image, _ in found], [boxes for _, boxes in found]
-    order = np.random.default_rng(0).permutation(len(boxes))
-    features = (IMAGE, Feature("boxes", "float32", (None, 4), True))
-    ds, other = (
-        made(tmp_path / name, {"image": images, "boxes": some}, *features)
-        for name, some in (("true", boxes), ("shuffled", [boxes[at] for at in order]))
-    )
-    size = Images(30, 40, scale=1 / 255)
-    grid = np.stack(np.meshgrid(np.linspace(0, 1, 40), np.linspace(0, 1, 30)), -1).reshape(-1, 2).astype(np.float32)
-
-    def fitted(data: Dataset) -> float:
-        keras.utils.set_random_seed(1)
-        x = keras.Input((30, 40, 3))
-        heat = keras.layers.Conv2D(1, 1)(keras.layers.Conv2D(8, 3, padding="same", activation="relu")(x))
-        shares = keras.layers.Softmax()(keras.layers.Flatten()(heat))
-        model = keras.Model(x, keras.ops.matmul(shares, grid))
-        model.compile(keras.optimizers.Adam(0.02), "mse")
-        batches = data.to_tf(32, decode_images=size, collate={"boxes": Padded(1)})
-        pairs = batches.map(lambda b: (b["image"], (b["boxes"][:, 0, :2] + b["boxes"][:, 0, 2:]) / 2))
-        return losses(model.fit(pairs, epochs=15, verbose=0))
-
-    assert fitted(ds) < 0.5 * fitted(other)
 
 
 def test_files_of_other_projects_are_the_same_by_every_face(shared_data: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import warnings
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 from kit import table_of
 from made_data_set import write_data_set
-from PIL import Image
 
 from recordmill.reader.dataset import Dataset, open
 from recordmill.schemas.feature import Feature, Schema
@@ -36,36 +34,6 @@ def accuracy(model: keras.Model, ds: Dataset, epochs: int, **options: object) ->
     history = model.fit(batches, epochs=epochs, verbose=0)
     assert model.optimizer.iterations.numpy() == epochs * -(-ROWS // 32)
     return float(history.history["accuracy"][-1])
-
-
-def test_images(tmp_path: Path) -> None:
-    schema = Schema(
-        (
-            Feature("image", "bytes", (), True),
-            Feature("source", "string", (), True),
-            Feature("label", "int64", (), True, ("red", "blue")),
-        ),
-        "label",
-    )
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, 2, ROWS).tolist()
-    images = []
-    for i, label in enumerate(labels):
-        data = io.BytesIO()
-        color = (220, 40, 40) if label == 0 else (40, 40, 220)
-        Image.new("RGB", (10 + i % 5, 12), color).save(data, "JPEG" if i % 2 else "PNG")
-        images.append(data.getvalue())
-    ds = made(tmp_path / "out", schema, {"image": images, "source": ["x"] * ROWS, "label": labels})
-    model = keras.Sequential(
-        [
-            keras.Input((8, 8, 3)),
-            keras.layers.Rescaling(1 / 255),
-            keras.layers.Flatten(),
-            keras.layers.Dense(2, "softmax"),
-        ]
-    )
-    small = Dataset(ds.catalog, ds.full_schema, ["image", "label"])
-    assert accuracy(model, small, 3, decode_images=(8, 8)) > 0.95
 
 
 @pytest.mark.parametrize("built", [True, False])
@@ -156,25 +124,3 @@ def test_a_matrix_and_padded_sequences_are_fitted_at_once(tmp_path: Path) -> Non
         assert not [one for one in warned if "keras" in one.filename or "shuffle" in str(one.message)]
         assert history.history["accuracy"][-1] > 0.9
         assert model.optimizer.iterations.numpy() == 3 * -(-ROWS // 32)
-
-
-@pytest.mark.sweep
-def test_text(tmp_path: Path) -> None:
-    schema = Schema(
-        (Feature("text", "string", (), True), Feature("label", "int64", (), True, ("bad", "good"))), "label"
-    )
-    labels = [i % 2 for i in range(ROWS)]
-    ds = made(
-        tmp_path / "out",
-        schema,
-        {
-            "text": [("a good film" if label else "a bad film") + " again" * (i % 3) for i, label in enumerate(labels)],
-            "label": labels,
-        },
-    )
-    vectorize = keras.layers.TextVectorization(max_tokens=100, output_mode="multi_hot")
-    vectorize.adapt(ds.to_tf(64, shuffle=False, label=True).map(lambda x, y: x))
-    model = keras.Sequential([keras.layers.Dense(2, "softmax")])
-    model.compile(keras.optimizers.Adam(0.05), "sparse_categorical_crossentropy", metrics=["accuracy"])
-    history = model.fit(ds.to_tf(32, label=True).map(lambda x, y: (vectorize(x), y)), epochs=12, verbose=0)
-    assert history.history["accuracy"][-1] > 0.95

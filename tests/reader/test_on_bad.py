@@ -10,17 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from image_samples import encoded
-from kit import check_goes_on
-from made_data_set import FOLDER, MIXED, mixed_rows, windows, write_data_set
+from kit import check_goes_on, table_of
+from made_data_set import MIXED, flip_record, mixed_rows, windows, write_data_set
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import Dataset, open
 from recordmill.reader.mixture import mixture
 from recordmill.records.example.encode import encode
-from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 
 ROWS = 50
@@ -37,12 +35,9 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     schema = Schema(
         (Feature("image", "bytes", (), True), Feature("n", "int64", (), True), Feature("list", "int64", (None,)))
     )
-    columns = [
-        pa.array([good[:60] if row in BAD_IMAGES else good for row in range(ROWS)], pa.large_binary()),
-        pa.array(range(ROWS)),
-        pa.array([[row] * (row % 4) for row in range(ROWS)], pa.large_list(pa.int64())),
-    ]
-    table = pa.table(columns, schema=to_arrow(schema))
+    images = [good[:60] if row in BAD_IMAGES else good for row in range(ROWS)]
+    columns = {"image": images, "n": range(ROWS), "list": [[row] * (row % 4) for row in range(ROWS)]}
+    table = table_of(columns, schema)
     return open(write_data_set(tmp_path_factory.mktemp("bad") / "out", {"train": table}, schema, shards=3))
 
 
@@ -119,8 +114,8 @@ def test_tf_data_skips_the_same(ds: Dataset) -> None:
 
 def test_an_epoch_of_bad_records_ends(tmp_path: Path) -> None:
     schema = Schema((Feature("image", "bytes", (), True), Feature("n", "int64", (), True)))
-    rows = [pa.array([encoded("PNG"), *[encoded("PNG")[:60]] * 9], pa.large_binary()), pa.array(range(10))]
-    ds = open(write_data_set(tmp_path / "out", {"train": pa.table(rows, schema=to_arrow(schema))}, schema))
+    rows = table_of({"image": [encoded("PNG"), *[encoded("PNG")[:60]] * 9], "n": range(10)}, schema)
+    ds = open(write_data_set(tmp_path / "out", {"train": rows}, schema))
     assert numbers(ds.batches(3, shuffle=False, epochs=3, **SKIP)) == [[0]] * 3
     assert numbers(ds.batches(3, shuffle=False, epochs=3, drop_remainder=True, **SKIP)) == []
 
@@ -128,12 +123,8 @@ def test_an_epoch_of_bad_records_ends(tmp_path: Path) -> None:
 def damaged(folder: Path, records: list[int]) -> Dataset:
     """A byte of these records' payloads is another one."""
     out = write_data_set(folder / "out", {"train": mixed_rows(ROWS)}, shards=1)
-    shard = next((out / FOLDER).glob("train-*"))
-    index = np.load(next((out / FOLDER / "index").glob("train-*.npy")))
-    data = bytearray(shard.read_bytes())
     for record in records:
-        data[int(index["offset"][record]) + 40] ^= 1
-    shard.write_bytes(data)
+        flip_record(out, record, "train-00000")
     return open(out, columns=["id", "tokens", "label"])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from image_samples import encoded, picture
 from made_data_set import FOLDER, write_data_set
-from PIL import Image
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError
@@ -31,9 +30,7 @@ IMAGES = recordmill.Images(5, 7, scale=1 / 255)
 
 
 def _png(row: int) -> bytes:
-    data = io.BytesIO()
-    Image.fromarray(np.random.default_rng(row).integers(0, 256, (9, 11, 3), np.uint8)).save(data, "PNG")
-    return data.getvalue()
+    return encoded("PNG", picture(size=(11, 9), seed=row))
 
 
 TABLE = pa.table(

@@ -16,6 +16,8 @@ import numpy as np
 import PIL.Image
 import pyarrow as pa
 import pytest
+from image_samples import encoded, picture
+from kit import table_of
 from made_data_set import write_data_set
 
 import recordmill
@@ -88,10 +90,7 @@ def test_what_the_page_says_is_what_the_records_are(tmp_path: Path) -> None:
     )
     rows = {"y": [0, 1, 1, 1], "x": [1.0, 2.0, None, 4.0], "word": ["a", "b", "b", "b"]}
     other = {"y": [0], "x": [0.5], "word": ["c"]}
-    tables = {
-        split: pa.table({name: pa.array(of[name], to_arrow(schema).field(name).type) for name in of}, to_arrow(schema))
-        for split, of in (("train", rows), ("test", other))
-    }
+    tables = {"train": table_of(rows, schema), "test": table_of(other, schema)}
     ds = recordmill.open(write_data_set(tmp_path / "set", tables, schema))
     page = page_of(ds.report().html)
     assert page.after("records") == ["5"]
@@ -111,8 +110,7 @@ EMPTY = Schema((Feature("x", "string"),))
 def report_of(folder: Path, features: Sequence[Feature], label: str | None = None, **columns: Sequence[Any]) -> str:
     """The page of a data set of these columns, of which the first half is the split `train`."""
     schema = Schema(tuple(features), label=label)
-    rows = pa.table({f.name: pa.array(columns[f.name], to_arrow(schema).field(f.name).type) for f in features})
-    rows = rows.cast(to_arrow(schema))
+    rows = table_of(columns, schema)
     half = len(rows) // 2
     splits = {"train": rows.slice(0, half), "test": rows.slice(half)}
     return recordmill.open(write_data_set(folder / "set", splits, schema)).report().html
@@ -182,9 +180,8 @@ def test_images_that_stand_out_come_first(tmp_path: Path) -> None:
     def photo(height: int, width: int, light: int, quality: int = 90, seed: int = 0) -> bytes:
         fine = np.random.default_rng(seed).integers(0, 256, (6, 6, 3)).astype(np.uint8)
         pixels = PIL.Image.fromarray(fine).resize((width, height), PIL.Image.Resampling.BICUBIC)
-        packed = io.BytesIO()
-        PIL.Image.fromarray((np.asarray(pixels) * (light / 255)).astype(np.uint8)).save(packed, "JPEG", quality=quality)
-        return packed.getvalue()
+        dark = PIL.Image.fromarray((np.asarray(pixels) * (light / 255)).astype(np.uint8))
+        return encoded("JPEG", dark, quality=quality)
 
     plain = [photo(64, 64, 200, seed=10 + int(n)) for n in random.permutation(20)]
     odd = [photo(400, 300, 190, seed=90), photo(20, 20, 190, seed=91), photo(64, 64, 10, seed=92)]
@@ -300,15 +297,6 @@ def test_a_histogram_of_one_value_and_of_none() -> None:
     assert markup_text("x" * 500).count("x") == 119
 
 
-def test_photos(tmp_path: Path, shared_data: Path) -> None:
-    pytest.importorskip("apache_beam", reason="building needs Apache Beam")
-    recordmill.build(shared_data / "images" / "clothing-small", tmp_path / "out")
-    page = page_of(recordmill.open(tmp_path / "out").report().html)
-    assert len(page.images) == 80 + 5  # of the sample records
-    assert any(text.startswith("share of") for text in page.texts)
-    assert "fingerprint of the shards" in page.texts
-
-
 def test_records_that_are_large_are_taken_few_at_a_time(tmp_path: Path) -> None:
     rows = pa.table({"x": pa.array([b"a" * (3 << 20)] * 12, pa.large_binary())})
     ds = recordmill.open(write_data_set(tmp_path / "set", {"train": rows}, Schema((Feature("x", "bytes"),))))
@@ -317,12 +305,7 @@ def test_records_that_are_large_are_taken_few_at_a_time(tmp_path: Path) -> None:
 
 
 def test_thumbnails_are_shared_by_features_of_images(tmp_path: Path) -> None:
-    images = []
-    for seed in range(100):
-        packed = io.BytesIO()
-        pixels = np.random.default_rng(seed).integers(0, 256, (8, 8, 3)).astype(np.uint8)
-        PIL.Image.fromarray(pixels).save(packed, "PNG")
-        images.append(packed.getvalue())
+    images = [encoded("PNG", picture(size=(8, 8), seed=seed)) for seed in range(100)]
     schema = Schema((*(Feature(f"image{n}", "bytes") for n in range(3)), Feature("y", "int64")), label="y")
     columns = {f"image{n}": images for n in range(3)} | {"y": list(range(100))}
     ds = recordmill.open(write_data_set(tmp_path / "set", {"train": pa.table(columns, to_arrow(schema))}, schema))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kit import check_goes_on
-from made_data_set import FOLDER, mixed_rows, windows, write_data_set
+from made_data_set import FOLDER, flip_record, mixed_rows, windows, write_data_set
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.batches.plan import make_schedule
@@ -205,12 +205,8 @@ def test_global_is_refused_where_it_can_not_be_had(ds: Dataset) -> None:
 @pytest.mark.parametrize("mode", [False, "window", "global"])
 def test_a_damaged_record_is_an_error_that_says_where(tmp_path: Path, mode: Any) -> None:
     out = write_data_set(tmp_path / "out", {"train": mixed_rows(300)}, shards=2)
-    shard = sorted((out / FOLDER).glob("train-00001*"))[0]
-    index = np.load(out / FOLDER / "index" / "train-00001.npy")
-    data = bytearray(shard.read_bytes())
-    data[int(index["offset"][7]) + 30] ^= 4
-    shard.write_bytes(data)
-    with pytest.raises(DataError, match=rf"{shard}: record 7, byte {index['offset'][7]}: CRC of the data"):
+    shard, at = flip_record(out, 7)
+    with pytest.raises(DataError, match=rf"{shard}: record 7, byte {at}: CRC of the data"):
         list(open(out).batches(64, shuffle=mode))
 
 

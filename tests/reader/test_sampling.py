@@ -189,12 +189,6 @@ def test_hosts_share_every_epoch_and_others_go_on(
         assert max(Counter(flat(seen) + flat(rest)).values(), default=0) <= 2
 
 
-def test_other_modes_are_refused() -> None:
-    with pytest.raises(UsageError, match="'all'"):
-        mode_of("all")
-    assert mode_of(True) == "window"
-
-
 @given(
     mode=st.sampled_from(MODES), records=st.integers(1, 200), batch=st.integers(1, 9), workers=st.integers(1, 5),
     end=st.sampled_from(["short", "drop", "pad"]), begun=st.integers(0, 50), at_once=st.integers(1, 4)
@@ -243,40 +237,6 @@ def test_without_shuffle_the_order_is_that_of_the_shards(ds: Dataset) -> None:
     assert [i for batch in batches for i in batch] == list(range(ROWS))
     assert {len(batch) for batch in batches[:-1]} == {64}
     assert len(batches[-1]) == ROWS % 64
-
-
-@pytest.mark.parametrize(
-    "window_bytes", [pytest.param(1, marks=pytest.mark.sweep), 20_000, pytest.param(1 << 26, marks=pytest.mark.sweep)]
-)
-def test_each_record_once_per_epoch_in_another_order(ds: Dataset, window_bytes: int) -> None:
-    batches = ids(ds, shuffle=True, seed=3, epochs=2, window_bytes=window_bytes)
-    per_epoch = -(-ROWS // 64)
-    first, second = ([i for batch in part for i in batch] for part in (batches[:per_epoch], batches[per_epoch:]))
-    assert sorted(first) == sorted(second) == list(range(ROWS))
-    assert first != second
-    assert batches == ids(ds, shuffle=True, seed=3, epochs=2, window_bytes=window_bytes)
-    assert batches != ids(ds, shuffle=True, seed=4, epochs=2, window_bytes=window_bytes)
-
-
-def test_the_order_does_not_depend_on_threads(ds: Dataset) -> None:
-    other = Dataset(ds.catalog, ds.full_schema, ["id"], threads=1)
-    assert ids(other, shuffle=True, seed=1, window_bytes=30_000) == ids(ds, shuffle=True, seed=1, window_bytes=30_000)
-
-
-def test_the_shuffle_is_one(ds: Dataset) -> None:
-    order = [i for batch in ids(ds, shuffle=True, seed=5) for i in batch]
-    assert abs(np.corrcoef(order, np.arange(ROWS))[0, 1]) < 0.1
-    assert np.mean(np.diff(order) == 1) < 0.02
-
-
-def test_rows_stay_together(ds: Dataset) -> None:
-    for batch in ds.batches(64, shuffle=True, seed=1):
-        for i, name, tokens, maybe in zip(
-            batch["id"].tolist(), batch["name"], batch["tokens"], batch["maybe"].tolist(), strict=True
-        ):
-            assert name == f"row {i} ü"
-            assert (None if tokens is None else tokens.tolist()) == (None if i % 11 == 3 else list(range(i % 4)))
-            assert maybe == (None if i % 3 == 0 else i / 4)
 
 
 def test_the_remainder_can_be_dropped(ds: Dataset) -> None:

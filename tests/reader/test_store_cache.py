@@ -1,6 +1,4 @@
-"""What a `Dataset` in a store keeps on a local disk: what was read once needs no request, in no face and no process;
-damage is fetched again, the limit holds, and what can't be kept is read all the same.
-"""
+"""What a `Dataset` in a store keeps on disk needs no request again; damage is fetched anew, and the limit holds."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_data_set import FOLDER, MIXED, mixed_rows, windows, write_data_set
+from made_data_set import MIXED, flip_record, mixed_rows, windows, write_data_set
 
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.reader.dataset import Dataset, open
@@ -333,10 +333,6 @@ def test_it_can_be_pickled_at_any_time(ds: Dataset) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_damaged_record_is_an_error_that_says_where(tmp_path: Path, workers: int) -> None:
     out = write_data_set(tmp_path / "out", {"train": TABLE}, shards=2)
-    shard = sorted((out / FOLDER).glob("train-00001*"))[0]
-    index = np.load(out / FOLDER / "index" / "train-00001.npy")
-    data = bytearray(shard.read_bytes())
-    data[int(index["offset"][7]) + 30] ^= 4
-    shard.write_bytes(data)
+    flip_record(out, 7)
     with pytest.raises(DataError, match=r"record 7, byte \d+: CRC of the data"):
         list(loader(open(out).to_torch(BATCH), workers))

@@ -1,6 +1,4 @@
-"""Batches that are bucketed or packed, or skip bad records, by workers of PyTorch's loaders: the order of `batches()`,
-each record once, and resumed at every step.
-"""
+"""Bucketed, packed or skipping batches by PyTorch's workers: `batches()`'s order, resumed at every step."""
 
 from __future__ import annotations
 
@@ -14,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from image_samples import encoded
+from kit import table_of
 from made_data_set import windows, write_data_set
 
 import recordmill
 from recordmill.base.errors import UsageError
 from recordmill.reader import Bucketed, Packed, Padded
 from recordmill.reader.dataset import Dataset, open
-from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: `.ci/torch` runs it")
@@ -50,12 +48,12 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
             Feature("image", "bytes", (), True),
         )
     )
-    columns = [
-        pa.array(range(ROWS)),
-        pa.array([[1000 * i + item + 1 for item in range(LENGTHS[i])] for i in range(ROWS)], pa.large_list(pa.int64())),
-        pa.array([good[:60] if row in BAD else good for row in range(ROWS)], pa.large_binary()),
-    ]
-    table = pa.table(columns, schema=to_arrow(schema))
+    columns = {
+        "id": range(ROWS),
+        "tokens": [[1000 * i + item + 1 for item in range(LENGTHS[i])] for i in range(ROWS)],
+        "image": [good[:60] if row in BAD else good for row in range(ROWS)],
+    }
+    table = table_of(columns, schema)
     return open(write_data_set(tmp_path_factory.mktemp("torch") / "out", {"train": table}, schema, shards=3), threads=2)
 
 

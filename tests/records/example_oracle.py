@@ -1,6 +1,4 @@
-"""What an Example should hold, said in plain Python: the oracle of the encoder's tests.
-It needs protobuf and no TensorFlow.
-"""
+"""What an Example should hold, in plain Python and protobuf: the oracle of the encoder's tests."""
 
 from __future__ import annotations
 
@@ -122,9 +120,7 @@ def parse(data: bytes) -> Entries:
 
 
 class PurePython:
-    """protobuf's pure-Python implementation, which orders names bytewise, in a process of its own;
-    a context manager.
-    """
+    """A context of protobuf's pure-Python implementation, which orders names bytewise, in a process of its own."""
 
     def __enter__(self) -> PurePython:
         import os

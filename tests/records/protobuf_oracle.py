@@ -1,6 +1,4 @@
-"""What a batch must be, by the protobuf library and plain Python:
-one record at a time, for tests of the decoder only.
-"""
+"""What a batch must be, by protobuf and plain Python, one record at a time."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Arrow columns to arrays, Ragged and Strings:
-missing, empty and zero stay three things, whatever slice of a column it is.
-"""
+"""Arrow columns to arrays, Ragged and Strings: missing, empty and zero stay three things, in any slice."""
 
 from __future__ import annotations
 
@@ -96,21 +94,6 @@ def test_gathered_columns_equal_those_of_the_whole_table() -> None:
         assert type(gathered[feature.name]) is type(whole)
         assert [as_python(row, feature) for row in gathered[feature.name]] == [as_python(row, feature) for row in whole]
         assert not isinstance(whole, np.ndarray) or whole.dtype == numpy_dtype(feature)
-
-
-def test_gather_counts() -> None:
-    (batch,) = mixed_rows(5).combine_chunks().to_batches()
-    with pytest.raises(ValueError, match="5 rows where 6"):
-        gather_columns([batch], MIXED, 6)
-    with pytest.raises(ValueError, match="more than the 4"):
-        gather_columns([batch], MIXED, 4)
-
-
-def test_masks_leave_statistics_right() -> None:
-    feature = Feature("x", "float32")
-    found = to_numpy(pa.array([1.0, None, 3.0], pa.float32()), feature)
-    assert found.mean() == 2.0
-    assert found.filled(-1).tolist() == [1.0, -1.0, 3.0]
 
 
 def test_ragged_pads_cuts_and_slices() -> None:

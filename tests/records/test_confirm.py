@@ -8,13 +8,13 @@ from collections.abc import Callable
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from protobuf_oracle import buffer, messages
+from protobuf_oracle import buffer
 from wire_writer import BYTES, FLOAT, INT64, Scribe, example, feature, field
 
 from recordmill.base.errors import DataError
 from recordmill.records.example.decode import decode
 from recordmill.records.inference.confirm import SchemaGuess, Unconfirmed, is_monotone
-from recordmill.records.inference.infer import Inference, infer
+from recordmill.records.inference.infer import infer
 from recordmill.schemas.feature import Feature, Schema
 
 Row = dict[str, tuple[int, list[object]] | None]
@@ -194,22 +194,3 @@ def test_it_holds_for_records_written_in_any_way(seed: int, oddity: float, seque
         confirmed(records[:25], records[25:])
     except DataError as error:
         raise AssertionError("nothing but Unconfirmed tells of a wrong guess") from error
-
-
-def test_sequence_examples() -> None:
-    _, sequence_example, _ = messages()
-
-    def record(steps: list[list[int]], word: bytes = b"word") -> bytes:
-        message = sequence_example()
-        message.context.feature["length"].int64_list.value.append(len(steps))
-        for step in steps:
-            message.feature_lists.feature_list["ints"].feature.add().int64_list.value.extend(step)
-            message.feature_lists.feature_list["words"].feature.add().bytes_list.value.append(word)
-        return bytes(message.SerializeToString(deterministic=True))
-
-    head = [record([[1], [2, 3]]), record([[1]])]
-    assert confirmed(head, [record([[4, 5, 6], [7]]), record([[1]])])
-    assert not confirmed(head, [record([])])  # without steps there are no lists
-    assert not confirmed(head, [record([[1]], b"\x00")])
-    assert not confirmed([record([])], head)
-    assert infer(*buffer(head)) + Inference() == infer(*buffer(head))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 import sys
 from collections.abc import Sequence
@@ -17,15 +16,13 @@ from example_oracle import arrow_value, schemas_and_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kit import run_python
-from protobuf_oracle import BAD, buffer, comparable, expected_row, messages
+from protobuf_oracle import BAD, buffer, expected_row, messages
 from wire_writer import BYTES, FLOAT, INT64, Scribe, entry, example, feature, field, packed, varint
 
 from recordmill.base import native
 from recordmill.base.errors import DataError
 from recordmill.records.example.decode import decode, decode_lenient
 from recordmill.records.example.encode import encode
-from recordmill.records.inference.infer import infer
-from recordmill.records.tfrecord.stream import read_frames
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import PAYLOAD, Feature, Schema
 
@@ -104,45 +101,6 @@ def test_features_not_asked_for_are_skipped_unread() -> None:
         decode_all([record], schema)
     with pytest.raises(DataError, match="protobuf refuses it"):  # all features of a smaller schema: nothing is skipped
         decode_all([record], schema.select(["good"]))
-
-
-def test_same_as_parse_example() -> None:
-    tf = pytest.importorskip("tensorflow")
-    frames = encode(mixed_batch(), MIXED)
-    parsed = tf.io.parse_example(
-        [frames.payload(i).tobytes() for i in range(3)],
-        {
-            "bytes": tf.io.VarLenFeature(tf.string),
-            "floats": tf.io.RaggedFeature(tf.float32),
-            "int": tf.io.FixedLenFeature([], tf.int64),
-            "ints": tf.io.RaggedFeature(tf.int64),
-            "matrix": tf.io.FixedLenFeature([2, 3], tf.float32, default_value=[[-1.0] * 3] * 2),
-            "text": tf.io.FixedLenFeature([], tf.string),
-            "words": tf.io.VarLenFeature(tf.string),
-        },
-    )
-    got = decode(frames.data, frames.starts + 12, frames.lengths, MIXED)
-    assert parsed["int"].numpy().tolist() == got["int"].to_pylist()
-    assert [text.decode() for text in parsed["text"].numpy()] == got["text"].to_pylist()
-    assert [row or [] for row in got["ints"].to_pylist()] == parsed["ints"].to_list()
-    assert [row or [] for row in got["floats"].to_pylist()] == parsed["floats"].to_list()
-    assert [row or [-1.0] * 6 for row in got["matrix"].to_pylist()] == parsed["matrix"].numpy().reshape(3, 6).tolist()
-    assert parsed["bytes"].values.numpy().tolist() == [b"\xff\x00", b""]
-    assert [word.decode() for word in parsed["words"].values.numpy()] == ["a", ""]
-
-
-def test_same_as_tfx_bsl() -> None:
-    example_coder = pytest.importorskip("tfx_bsl.coders.example_coder")
-    frames = encode(mixed_batch(), MIXED)
-    decoder = example_coder.ExamplesToRecordBatchDecoder()
-    theirs = decoder.DecodeBatch([frames.payload(i).tobytes() for i in range(3)]).to_pydict()
-    ours = decode(frames.data, frames.starts + 12, frames.lengths, MIXED)
-    for one in MIXED:
-        values = ours[one.name].to_pylist()
-        listed = [value if one.shape or value is None else [value] for value in values]
-        assert [None if v is None else [w.encode() if isinstance(w, str) else w for w in v] for v in listed] == theirs[
-            one.name
-        ]
 
 
 @pytest.mark.parametrize("order", ["same", "shuffled"])
@@ -337,32 +295,6 @@ def test_nothing_outside_the_buffer_is_read() -> None:
     done = run_python("-c", _GUARDED, Path(__file__).parent, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout.split()[-1]) > 1000
-
-
-@pytest.mark.sweep
-def test_real_files_decode_to_what_protobuf_reads(shared_data: Path) -> None:
-    """Each file of other systems' making, by the schema inferred from it."""
-    folder = shared_data / "tfrecord"
-    records = 0
-    for line in (folder / "manifest.jsonl").read_text().splitlines():
-        about = json.loads(line)
-        (frames,) = read_frames(str(folder / about["path"]), batch_bytes=64 << 20)
-        payloads = [frames.payload(i).tobytes() for i in range(len(frames))]
-        found = infer(frames.data, frames.starts + 12, frames.lengths)
-        kind = max(about["msg"], key=about["msg"].get)
-        assert found.message == (kind if kind in ("Example", "SequenceExample") else "bytes"), about["path"]
-        schema = found.schema()
-        batch = decode(frames.data, frames.starts + 12, frames.lengths, schema)
-        batch.validate(full=True)
-        records += batch.num_rows
-        if found.message == "bytes":
-            assert batch["record"].to_pylist() == payloads
-            continue
-        for row, payload in zip(batch.to_pylist(), payloads, strict=True):
-            assert {name: comparable(value) for name, value in row.items()} == expected_row(payload, schema), about[
-                "path"
-            ]
-    assert records == 23558
 
 
 def test_the_oracle_refuses_what_it_should() -> None:

@@ -19,7 +19,7 @@ from recordmill.records.example.encode import encode
 from recordmill.records.protobuf.message import encoded_varint as varint
 from recordmill.records.tfrecord.frames import scan
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.feature import PAYLOAD, SEQUENCE_EXAMPLE, Feature, Schema
+from recordmill.schemas.feature import PAYLOAD, Feature, Schema
 
 
 def batch_of(schema: Schema, rows: list[dict[str, Any]]) -> pa.RecordBatch:
@@ -189,12 +189,6 @@ def test_wrong_columns_are_the_callers_mistake() -> None:
         TypeError, match="feature 'x' is int64 and needs a column of type int64, not double: cast it first"
     ):
         encode(pa.RecordBatch.from_pydict({"x": [1.0]}), schema)
-
-
-def test_sequence_examples_are_served_too() -> None:
-    schema = Schema((Feature("x", "int64"),), message=SEQUENCE_EXAMPLE)
-    # a context is an Example in all but name
-    assert payloads(pa.RecordBatch.from_pydict({"x": [1]}), schema) == [one(Feature("x", "int64"), 1)]
 
 
 def test_records_that_are_no_examples() -> None:

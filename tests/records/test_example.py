@@ -100,13 +100,6 @@ def test_a_value_says_what_it_is(value: Any, feature: str, kind: str | None, sto
         assert parse(example({"x": value})) == {"x": (kind, stored)}
 
 
-def test_nested_lists_are_ragged() -> None:
-    assert parse(example({"x": [[[1], []], []]})) == {
-        "x/ragged_flat_values": ("int64", [1]), "x/ragged_row_lengths_0": ("int64", [2, 0]),
-        "x/ragged_row_lengths_1": ("int64", [1, 0])
-    }  # fmt: skip
-
-
 def one(dtype: str, *shape: int | None) -> Schema:
     return Schema((Feature("x", dtype, shape),))
 

@@ -13,7 +13,7 @@ import pytest
 from recordmill.base import native
 from recordmill.base.errors import DataError
 from recordmill.records.tfrecord import frames as module
-from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames, frame, hop, pack_spans, scan, try_scan
+from recordmill.records.tfrecord.frames import FRAME_BYTES, frame, hop, pack_spans, scan, try_scan
 from recordmill.records.tfrecord.stream import DATA_GAP, FRAME, STREAM, Gap, read_good_frames
 from recordmill.storage.files import Stat
 
@@ -74,16 +74,6 @@ def test_scan_gives_back_what_was_framed_from_any_cut() -> None:
         assert [frames.payload(i).tobytes() for i in range(len(frames))] == PAYLOADS[: len(frames)]
 
 
-def test_every_truncation_is_found_at_its_frame() -> None:
-    for cut in range(len(SHARD)):
-        if cut in STARTS:
-            assert scan(array(SHARD[:cut]), source="s", final=True)[1] == cut
-            continue
-        number = sum(start < cut for start in STARTS) - 1
-        with pytest.raises(DataError, match=f"^s: record {10 + number}, byte {1000 + STARTS[number]}: truncated"):
-            scan(array(SHARD[:cut]), source="s", first_record=10, first_offset=1000, final=True)
-
-
 def test_every_flipped_bit_is_found_at_its_frame() -> None:
     for bit in range(8 * len(SHARD)):
         damaged = bytearray(SHARD)
@@ -109,20 +99,6 @@ def test_a_mad_length_with_a_right_crc_is_refused_before_it_is_used(length: int)
             DataError, match=r"^s: record 0, byte 0: a length of -?\d+ bytes is above the limit of 1073741824 bytes"
         ):
             scan(array(data), source="s", final=final)
-
-
-def test_the_limit_of_a_record() -> None:
-    assert len(scan(array(SHARD), source="s", max_record_bytes=512, final=True)[0]) == len(PAYLOADS)
-    with pytest.raises(DataError, match=f"record 3, byte {STARTS[3]}: a length of 512 bytes is above the limit of 511"):
-        scan(array(SHARD), source="s", max_record_bytes=511, final=True)
-
-
-def test_unchecked_payloads() -> None:
-    damaged = bytearray(SHARD)
-    damaged[14] ^= 1
-    frames, _ = scan(array(bytes(damaged)), source="s", final=True, check=False)
-    assert len(frames) == len(PAYLOADS)
-    assert not frames.crcs.any()
 
 
 def test_more_frames_than_the_first_guess() -> None:
@@ -162,11 +138,6 @@ def test_spans_of_several_blocks_are_copied() -> None:
     ):
         with pytest.raises(IndexError):
             pack_spans(*given)
-
-
-def test_frames_knows_its_length() -> None:
-    frames = Frames(array(SHARD), np.array(STARTS[:-1]), np.array([len(p) for p in PAYLOADS]), np.zeros(5, np.uint32))
-    assert len(frames) == 5
 
 
 # Hopping headers finds what reading everything finds, stops at what is damaged, and shares a file out without o

@@ -302,22 +302,6 @@ def test_real_files(shared_data: Path) -> None:
     assert features > 500
 
 
-def test_a_large_batch_counts_like_small_ones() -> None:
-    rng = np.random.default_rng(0)
-    schema = Schema((Feature("a", "int64", (None,), True), Feature("b", "float32", (), True)))
-    lists = [rng.integers(-(2**60), 2**60, size) for size in rng.integers(0, 50, 2000)]
-    batch = pa.record_batch(
-        [pa.array(lists, pa.large_list(pa.int64())), pa.array(rng.normal(size=2000).astype(np.float32))],
-        schema=to_arrow(schema),
-    )
-    frames = encode(batch, schema)
-    found = infer(frames.data, frames.starts + 12, frames.lengths)
-    assert found.schema() == schema
-    everything = np.concatenate(lists)
-    counts = found.features["a", False]
-    assert (counts.least_int, counts.most_int, counts.values) == (everything.min(), everything.max(), len(everything))
-
-
 def test_row_lengths_whose_sum_wraps_around_are_no_nested_list() -> None:
     most = 2**63 - 1
     wrong = recordmill.example(

@@ -26,7 +26,6 @@ from recordmill.records.writers.files import (
     NAME_PART_BYTES,
     another_name,
     extension_of,
-    numbered_name,
     safe_name,
     with_extension,
 )
@@ -86,14 +85,6 @@ def test_plain_numpy_opens_every_file(tmp_path: Path) -> None:
     assert np.load(tmp_path / "maybe.valid.npy").tolist() == [
         value is not None for value in mixed_rows(40)["maybe"].to_pylist()
     ]
-
-
-def test_same_bytes_for_other_batches(tmp_path: Path) -> None:
-    for name, sizes in (("one", (33,)), ("many", (5, 5, 0, 23))):
-        (tmp_path / name).mkdir()
-        write(tmp_path / name, sizes)
-    for path in (tmp_path / "one").iterdir():
-        assert path.read_bytes() == (tmp_path / "many" / path.name).read_bytes()
 
 
 def test_names_are_safe_distinct_and_reversible() -> None:
@@ -242,21 +233,6 @@ def test_columns_are_real() -> None:
     assert parquet_schema(ODD).field("tensor").type == pa.large_list(pa.float32())
 
 
-def test_other_tools_read_it(tmp_path: Path) -> None:
-    duckdb, pandas = pytest.importorskip("duckdb"), pytest.importorskip("pandas")
-    writer = ParquetWriter(tmp_path / "x.parquet", MIXED)
-    for batch in mixed_rows(40).combine_chunks().to_batches():
-        writer.write(batch)
-    writer.close()
-    rows = duckdb.sql(
-        f"select id, maybe, matrix[3], len(boxes), nested from '{tmp_path}/x.parquet' order by id"
-    ).fetchall()
-    expected = mixed_rows(40).to_pylist()
-    assert rows == [(r["id"], r["maybe"], r["matrix"][2], len(r["boxes"]), r["nested"]) for r in expected]
-    frame = pandas.read_parquet(tmp_path / "x.parquet")
-    assert frame["name"].tolist() == [r["name"] for r in expected]
-
-
 def test_row_groups_follow_the_bytes(tmp_path: Path) -> None:
     writer = ParquetWriter(tmp_path / "x.parquet", MIXED, ParquetWriteOptions(group_bytes=4000))
     (batch,) = mixed_rows(100).combine_chunks().to_batches()
@@ -395,12 +371,6 @@ def test_another_name_keeps_the_extension() -> None:
     assert another_name("a.b/c", 5, 0) == "a.b/c-5"
     assert another_name(".hidden", 5, 0) == ".hidden-5"
     assert another_name("x" * 254, 5, 0) is None
-
-
-def test_numbers_sort_and_fill_folders_of_ten_thousand() -> None:
-    assert [numbered_name(number, "png") for number in (0, 9_999, 10_000, 123_456_789)] == [
-        "00000000.png", "00009999.png", "0001/00010000.png", "12345/123456789.png",
-    ]  # fmt: skip
 
 
 def test_extensions_tell_of_the_content() -> None:

@@ -1,6 +1,4 @@
-"""Serialized Examples written by hand, in every way that protobuf allows and some that it does not:
-for tests of the decoder only.
-"""
+"""Serialized Examples by hand, in every way that protobuf allows and some that it does not."""
 
 from __future__ import annotations
 

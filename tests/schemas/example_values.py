@@ -1,6 +1,4 @@
-"""Features of every dtype and shape, values for them, and Examples made of them by the protobuf library,
-as oracles for the schema tests.
-"""
+"""Features of every dtype and shape, values for them, and Examples of them by protobuf."""
 
 from __future__ import annotations
 
@@ -100,9 +98,7 @@ def row_lengths(nested: Any, level: int) -> list[int]:
 
 
 def example(features: Sequence[Feature], values: dict[str, Any]) -> bytes:
-    """The record, built by the protobuf library from `Feature.storage()`;
-    a value that is absent or None is a missing entry.
-    """
+    """The record, built by protobuf from `Feature.storage()`; an absent value or None is a missing entry."""
     import tensorflow as tf
 
     entries = {}

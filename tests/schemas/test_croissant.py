@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import io
 import json
 import re
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 from building.spread_build import Steps
-from PIL import Image
+from image_samples import encoded
 
 import recordmill
 from recordmill.base.errors import UsageError
@@ -99,10 +98,8 @@ def test_a_licence_is_a_url_where_it_has_one(given: str, written: Any, tmp_path:
 
 def test_a_build_writes_it_beside_the_data_set_and_one_without_a_page_removes_it(tmp_path: Path) -> None:
     (tmp_path / "in" / "cat").mkdir(parents=True)
-    data = io.BytesIO()
-    Image.new("RGB", (3, 3)).save(data, "png")
     for number in range(10):
-        (tmp_path / "in" / "cat" / f"{number}.png").write_bytes(data.getvalue())
+        (tmp_path / "in" / "cat" / f"{number}.png").write_bytes(encoded("PNG"))
     out = tmp_path / "out"
     options: dict[str, Any] = {"splits": "train=0.5,test=0.5", "num_shards": 2, "compression": "gzip"}
     first = recordmill.build(tmp_path / "in", out, **SAID, **options)

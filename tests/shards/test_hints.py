@@ -1,6 +1,4 @@
-"""What stands beside TFRecord files makes their schema better where the records agree, is named where they don't, and
-never stops a read.
-"""
+"""Schemas beside TFRecord files are used where the records agree, named where they don't, and stop no read."""
 
 from __future__ import annotations
 

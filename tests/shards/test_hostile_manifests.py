@@ -1,6 +1,4 @@
-"""A manifest from a stranger: whatever it says, every command ends with one sentence that names file and field, and
-nothing outside the data set is read, written or removed.
-"""
+"""Whatever a stranger's manifest says, one sentence names file and field, and nothing outside is touched."""
 
 from __future__ import annotations
 
@@ -9,7 +7,6 @@ import json
 import os
 import shutil
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -284,9 +281,6 @@ def test_a_member_table_that_says_too_much_costs_no_memory(tmp_path: Path) -> No
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 32 << 20 < most
-
-
-TEXTS: dict[str, Callable[[str], object]] = {"features.json": json.loads, "schema.pbtxt": from_pbtxt}
 
 
 @given(value=VALUES, key=st.sampled_from(["featuresDict", "content", "features", "x"]))

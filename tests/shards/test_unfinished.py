@@ -1,6 +1,4 @@
-"""What a build or a read at work has written, or a killed one left, is no data set and no input: for every command, on
-a disk and in a store.
-"""
+"""What is being written, or was left by a kill, is no data set and no input, on a disk and in a store."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""CSV files of known truth, made from a seed: every delimiter, quote and kind of column, with and without a header; and
-the UCI-style files that lost their first row to sniffers.
-"""
+"""CSV files of known truth from a seed, and the UCI-style files that lost their first row to sniffers."""
 
 from __future__ import annotations
 

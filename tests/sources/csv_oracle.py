@@ -1,6 +1,4 @@
-"""CSV read the slow and obvious way: `_csv.c`'s states byte by byte, with recordmill's rules for blank lines, comments,
-rows without end and fields that go on behind their closing quote.
-"""
+"""CSV read slowly, `_csv.c`'s states byte by byte, with recordmill's rules for what is blank, endless or stray."""
 
 from __future__ import annotations
 
@@ -14,10 +12,7 @@ _LINE_ENDS = (10, 13)
 
 @dataclass(frozen=True)
 class Row:
-    """start: its first byte. line: its physical line, from 1.
-    fields: None if it has no end, is too long or has a stray quote. quoted: which fields were.
-    stray: a field of it goes on behind its closing quote.
-    """
+    """start: first byte. line: from 1. fields: None if endless, too long or stray. quoted: which fields were."""
 
     start: int
     line: int
@@ -73,9 +68,7 @@ def _behind(data: bytes, at: int) -> int:
 def _one_row(
     data: bytes, at: int, options: CsvOptions, delimiter: str
 ) -> tuple[int, tuple[bytes, ...] | None, tuple[bool, ...], bool]:
-    """(the offset of what ends it, its fields or None if it never ends, which are quoted, whether one goes on behind
-    its closing quote).
-    """
+    """(the offset of what ends it, its fields or None if it never ends, which are quoted, whether one is stray)."""
     comma, quote, escape = (ord(c) if c is not None else 256 for c in (delimiter, options.quote, options.escape))
     fields: list[bytes] = []
     quoted: list[bool] = []

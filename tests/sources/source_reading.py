@@ -1,6 +1,4 @@
-"""Plain helpers for tests of sources: files to InputFiles, a whole source to rows,
-and the laws that every source keeps.
-"""
+"""Helpers for tests of sources: files to InputFiles, a source to rows, and the laws that every source keeps."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ def features(source: Any) -> dict[str, str]:
 
 
 def read_all(source: Any) -> tuple[list[Row], list[Reject]]:
-    """All rows and rejects, after checking the laws of `sources.common.contract`: order, schema, counts, and the same
-    again from a pickled copy.
-    """
+    """All rows and rejects, after checking the laws of `sources.common.contract`, also of a pickled copy."""
     assert isinstance(source, Source)
     rows, rejects = _read(source, source.units)
     again, _ = _read(pickle.loads(pickle.dumps(source)), tuple(reversed(source.units)))

@@ -11,7 +11,7 @@ import pickle
 import tracemalloc
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,6 @@ import image_samples
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as some
 from image_samples import encoded
 from source_reading import input_files, read_all, values
 
@@ -33,7 +31,6 @@ from recordmill.sources.arrow.parquet import ParquetOptions, plan_parquet
 from recordmill.sources.common.content import detect_kind
 from recordmill.sources.common.contract import BATCH_FILES, PlanOptions, Source
 from recordmill.sources.common.encoding import resolve_compression
-from recordmill.sources.common.tables import Alike
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import plan_csv
 from recordmill.sources.images.source import plan_images
@@ -61,12 +58,16 @@ PACKED: dict[str, Callable[[bytes], bytes]] = {
 
 
 def plan(kind: str, path: Path, encoding: str = "utf-8") -> Source:
+    listing, common = list_inputs([str(path)]), PlanOptions()
     if kind == "csv":
-        return plan_csv(input_files(path), CsvOptions(encoding=encoding), PlanOptions())
+        return plan_csv(listing.files, CsvOptions(encoding=encoding), common)
     if kind == "jsonl":
-        return plan_jsonl(input_files(path), JsonlOptions(encoding=encoding), PlanOptions())
-    mode = "documents" if kind == "documents" else "lines"
-    return plan_text(list_inputs([str(path)]), TextOptions(mode=mode, encoding=encoding), PlanOptions())
+        return plan_jsonl(listing.files, JsonlOptions(encoding=encoding), common)
+    if kind == "parquet":
+        return plan_parquet(listing.files, ParquetOptions(), common)
+    if kind == "images":
+        return plan_images(listing)
+    return plan_text(listing, TextOptions(mode=kind.replace("text", "lines"), encoding=encoding), common)
 
 
 @pytest.mark.parametrize("packed", PACKED)
@@ -327,19 +328,6 @@ def content(kind: str, number: int, folder: Path) -> bytes:
     return texts.get(kind, f"text {number}\n").encode() or image_samples.encoded("PNG")
 
 
-def plan_of_inputs(kind: str, path: Path) -> Source:
-    listing, common = list_inputs([str(path)]), PlanOptions()
-    if kind == "images":
-        return plan_images(listing)
-    if kind in ("lines", "documents"):
-        return plan_text(listing, TextOptions(mode=kind), common)
-    if kind == "csv":
-        return plan_csv(listing.files, CsvOptions(header=True), common)
-    if kind == "jsonl":
-        return plan_jsonl(listing.files, JsonlOptions(), common)
-    return plan_parquet(listing.files, ParquetOptions(), common)
-
-
 def rewrite(path: Path, data: bytes) -> None:
     """In place, as `rsync --inplace -t` does it."""
     before = path.stat()
@@ -350,17 +338,15 @@ def rewrite(path: Path, data: bytes) -> None:
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "lines", "documents", "images", "parquet"])
+@pytest.mark.parametrize("kind", [*KINDS, "images", "parquet"])
 def test_a_file_that_is_rewritten_in_place_with_its_time_set_back_is_an_error(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "in.bin"
     path.write_bytes(content(kind, 1, tmp_path))
-    source = plan_of_inputs(kind, path)
+    source = plan(kind, path)
     rewrite(path, content(kind, 2, tmp_path))
     with pytest.raises(DataError, match=r"^in\.bin: changed while it was read"):
         _ = [chunk for unit in source.units for chunk in source.read(unit)]
-    assert [
-        chunk for unit in source.units for chunk in plan_of_inputs(kind, path).read(unit)
-    ]  # the remedy: build again
+    assert [chunk for unit in source.units for chunk in plan(kind, path).read(unit)]  # the remedy: build again
 
 
 def test_other_hosts_compare_no_times_that_are_their_own(tmp_path: Path) -> None:
@@ -379,35 +365,28 @@ def test_other_hosts_compare_no_times_that_are_their_own(tmp_path: Path) -> None
 FILES = 3 * BATCH_FILES + 10
 
 
-@pytest.fixture(params=["text", "images"])
-def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    data, end = (b"a few words\n", "txt") if request.param == "text" else (encoded("PNG"), "png")
+@pytest.fixture(params=["documents", "images"])
+def many(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
+    data, end = (b"a few words\n", "txt") if request.param == "documents" else (encoded("PNG"), "png")
     for number in range(FILES):
         path = tmp_path / "data" / f"class{number % 3}" / f"{number:06d}.{end}"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-    return tmp_path / "data"
+    return request.param, tmp_path / "data"
 
 
-def planned_of_files(folder: Path) -> Source:
-    listing = list_inputs([str(folder)])
-    if next(folder.glob("*/*")).suffix == ".png":
-        return plan_images(listing)
-    return plan_text(listing, TextOptions(), PlanOptions())
-
-
-def test_between_two_chunks_lie_few_files(folder: Path) -> None:
-    source = planned_of_files(folder)
+def test_between_two_chunks_lie_few_files(many: tuple[str, Path]) -> None:
+    source = plan(*many)
     rows = [chunk.rows for unit in source.units for chunk in source.read(unit)]
     assert sum(rows) == FILES
     assert max(rows) <= BATCH_FILES
 
 
-def test_a_plan_holds_less_than_half_a_kilobyte_of_each_file(folder: Path) -> None:
-    planned_of_files(folder)
+def test_a_plan_holds_less_than_half_a_kilobyte_of_each_file(many: tuple[str, Path]) -> None:
+    plan(*many)
     tracemalloc.start(1)
     try:
-        source = planned_of_files(folder)
+        source = plan(*many)
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -422,22 +401,3 @@ def test_stages_of_this_process_have_the_plan_itself(tmp_path: Path) -> None:
     assert pickle.loads(sent).load() is plan
     assert len(sent) < 500
     assert list(tmp_path.iterdir()) == []
-
-
-# What a plan found in files, in few bytes each
-
-
-@dataclass(frozen=True)
-class Row:
-    """As a table has them."""
-
-    name: str
-    at: int
-    size: int
-
-
-@given(some.lists(some.builds(Row, some.sampled_from("abc"), some.integers(-(2**63), 2**63 - 1), some.integers(0, 9))))
-def test_items_that_are_alike_are_there_again(rows: list[Row]) -> None:
-    table = Alike.of(iter(rows), ("at", "size"))
-    assert list(table) == list(pickle.loads(pickle.dumps(table))) == rows
-    assert table[1:] == tuple(rows[1:])

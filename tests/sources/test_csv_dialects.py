@@ -1,6 +1,4 @@
-"""What is told of a CSV file's dialect and header, against files of known truth: it may be
-refused, but it is never wrong without a word.
-"""
+"""A CSV's dialect and header against files of known truth: refused perhaps, but never wrong without a word."""
 
 from __future__ import annotations
 

@@ -190,14 +190,10 @@ def test_a_field_that_goes_on_where_others_need_the_quotes_is_refused_and_each_r
     rejected = plan(path, NEEDED, quote='"')
     (reject,) = rejects(rejected)
     assert (reject.reason, reject.place) == ("quotes", "line 152, row 150")
+    assert "--quote none if quotes are text, or --lenient-quotes to drop these quotes" in in_flags(str(reject))
     assert len(values(rejected)) == 151
     assert values(plan(path, NEEDED, lenient_quotes=True))[150] == ("150", "Others includes all")
     assert values(plan(path, NEEDED, quote=None, header=False))[-2:] == [("150", '"Others" includes all'), ("151", "x")]
-
-
-def test_what_a_reject_says_helps(tmp_path: Path) -> None:
-    (reject,) = rejects(plan(tmp_path / "in.csv", NEEDED, quote='"'))
-    assert "--quote none if quotes are text, or --lenient-quotes to drop these quotes" in in_flags(str(reject))
 
 
 def test_lines_that_may_be_rows_are_refused_and_each_remedy_reads_them(tmp_path: Path) -> None:

@@ -1,10 +1,7 @@
-"""plan_csv and read against the slow oracle and plain Python conversions, value for value,
-on real files and on made ones.
-"""
+"""plan_csv and read against the slow oracle and plain Python conversions, on real files and made ones."""
 
 from __future__ import annotations
 
-import csv
 import gzip
 import math
 import pickle
@@ -245,23 +242,6 @@ def test_real_files(shared_data: Path, name: str, about: dict[str, Any]) -> None
     check_file(shared_data / "csv" / name, options, **about)
 
 
-def test_taxi_shards_are_one_input(shared_data: Path) -> None:
-    paths = [shared_data / "csv/tfx-taxi/external_csv" / name for name in ("data.csv", "data2.csv")]
-    source = plan(paths)
-    table, places, rejects = read(source)
-    assert not rejects
-    assert places == [(0, row) for row in range(10_000)] + [(1, row) for row in range(5000)]
-    rows = [row for path in paths for row in csv.DictReader(path.read_text().splitlines())]
-    for feature in source.schema:
-        texts = [row[feature.name] for row in rows]
-        assert feature.dtype == told_dtype([text for text in texts if text not in NULLS])
-        assert all(
-            map(same, table[feature.name].to_pylist(), (converted(text, feature.dtype, False) for text in texts))
-        )
-    assert len(source.units) == 1  # two small files make one unit, and one chunk
-    assert len(list(source.read(source.units[0]))) == 1
-
-
 MIXED = b'id,text,x,when,label\n' + b"".join(
     b'%d,"line one\r\nof ""%d""",%d.5,2020-01-%02dT00:00:00Z,%s\n'
     % (row, row, row, row % 28 + 1, (b"cat", b"dog", b"\xc3\xbcnit")[row % 3])
@@ -459,24 +439,6 @@ def test_inferred_timestamps(tmp_path: Path) -> None:
     assert dtype("2020-01-01", "2020") == "string"
 
 
-def test_labels(tmp_path: Path) -> None:
-    path = write(tmp_path, 'x,kind\n1,dog\n2,\n3,\u00fcber\n4,Cat\n5,cat\n6,""\n')
-    source = plan(path, label="kind")
-    assert source.schema.label == "kind"
-    assert source.schema["kind"] == Feature("kind", "int64", classes=("", "Cat", "cat", "dog", "über"))
-    assert read(source)[0]["kind"].to_pylist() == [3, None, 4, 1, 2, 0]
-    assert plan(path, label="x").schema["x"] == Feature("x", "int64", required=True)
-    assert plan(path, label="x", dtypes={"x": "string"}).schema["x"].classes == ("1", "2", "3", "4", "5", "6")
-    given = Schema((Feature("kind", "int64", classes=("cat", "dog")), Feature("x", "float32")), "kind")
-    table, _, rejects = read(plan(path, schema=given))
-    assert table.to_pydict() == {"kind": [1, None, 0], "x": [1.0, 2.0, 5.0]}
-    assert [in_flags(reject.message) for reject in rejects][:2] == [
-        f"column 'kind': '{name}' is none of the 2 classes that the schema names" for name in ("über", "Cat")
-    ]
-    with pytest.raises(UsageError, match="--label color: no such column; there are x, kind"):
-        plan(path, label="color")
-
-
 def test_a_label_without_values(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="label 'b' has no values, only nulls; choose another column"):
         plan(write(tmp_path, "a,b\n1,\n2,NA\n"), label="b")
@@ -508,13 +470,6 @@ def test_any_table_equals_the_oracle(columns: list[list[str]], newline: str, ran
         )
         assert parts.schema == source.schema
         assert repr(read(parts)[0].to_pydict()) == repr(read(source)[0].to_pydict())  # nan is no nan
-
-
-def test_too_many_classes(tmp_path: Path) -> None:
-    path = write(tmp_path, "x,y\n" + "".join(f"{row},v{row}\n" for row in range(70_000)))
-    with pytest.raises(DataError, match="label 'y' has more than 65,536 different values"):
-        plan(path, label="y")
-    assert plan(path, label="x").schema.label == "x"
 
 
 def test_given_schema(tmp_path: Path) -> None:
@@ -586,14 +541,6 @@ def test_options_of_the_dialect_reach_the_rows(tmp_path: Path) -> None:
     assert read(renamed)[0].to_pydict() == {"p": [3], "q": [4]}
 
 
-def test_a_file_that_changes_is_an_error(tmp_path: Path) -> None:
-    path = write(tmp_path, "a,b\n1,2\n")
-    source = plan(path)
-    write(tmp_path, "a,b\n1,2\n3,4\n")
-    with pytest.raises(DataError, match=r"^in\.csv: changed while it was read"):
-        list(source.read(source.units[0]))
-
-
 def test_header_only_files_among_others(tmp_path: Path) -> None:
     paths = [write(tmp_path, "a,b\n", "0.csv"), write(tmp_path, "a,b\n1,2\n", "1.csv"), write(tmp_path, "a,b", "2.csv")]
     source = plan(paths)
@@ -603,15 +550,6 @@ def test_header_only_files_among_others(tmp_path: Path) -> None:
         plan([paths[0], paths[2]])
     with pytest.raises(DataError, match=r"^0\.csv: holds a header and no rows, as do the other 1 files$"):
         plan([paths[0], paths[2]], CsvOptions(header=True))
-
-
-def test_many_columns(tmp_path: Path) -> None:
-    names = [f"c{index}" for index in range(3000)]
-    rows = [[str(row * index) for index in range(3000)] for row in range(5)]
-    path = write(tmp_path, "\n".join(",".join(line) for line in (names, *rows)))
-    table = read(plan(path))[0]
-    assert table.num_columns == 3000
-    assert table["c2999"].to_pylist() == [row * 2999 for row in range(5)]
 
 
 def test_invalid_utf8_is_a_reject(tmp_path: Path) -> None:

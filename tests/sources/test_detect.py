@@ -5,17 +5,16 @@ from __future__ import annotations
 import gzip
 import io
 import re
-import struct
 import zipfile
 import zlib
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import image_samples
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from kit import framed
 from source_reading import input_files, read_all, values
 
 import recordmill
@@ -23,7 +22,6 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.options.commands import in_flags
 from recordmill.sources.common.content import HEAD_BYTES, detect_kind, extension, filter_kind, sniff_kind
 from recordmill.sources.common.contract import PlanOptions
-from recordmill.sources.common.layout import read_layout
 from recordmill.sources.csv import source as csv_source
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import plan_csv
@@ -33,29 +31,13 @@ from recordmill.sources.text.source import TextOptions, plan_text
 from recordmill.storage.listing import list_inputs
 
 
-def masked_crc_by_google(data: bytes) -> int:
-    google_crc32c = pytest.importorskip("google_crc32c")
-    crc = google_crc32c.value(data)
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def record(payload: bytes) -> bytes:
-    length = struct.pack("<Q", len(payload))
-    return (
-        length
-        + struct.pack("<I", masked_crc_by_google(length))
-        + payload
-        + struct.pack("<I", masked_crc_by_google(payload))
-    )
-
-
 def kind(data: bytes, name: str = "x") -> str:
     return sniff_kind(data[:HEAD_BYTES], name, len(data)).kind
 
 
 def test_binary_formats_whatever_their_name(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "x")
-    frames = record(b"abc") + record(b"")
+    frames = framed([b"abc", b""])
     cases = {
         "images": [data for data, _ in image_samples.samples().values()],
         "parquet": [(tmp_path / "x").read_bytes()],
@@ -81,9 +63,8 @@ def test_bitmaps_are_images(head: bytes) -> None:
 
 
 def test_a_record_longer_than_its_file_is_no_tfrecord() -> None:
-    header = record(bytes(100))[:20]
-    assert kind(header, "x.bin") != "tfrecord"
-    assert kind(record(bytes(100)), "x.bin") == "tfrecord"
+    assert kind(framed([bytes(100)])[:20], "x.bin") != "tfrecord"
+    assert kind(framed([bytes(100)]), "x.bin") == "tfrecord"
 
 
 @pytest.mark.parametrize(
@@ -415,33 +396,6 @@ def test_several_words_for_no_value_are_said_too(tmp_path: Path, range_bytes: in
     assert said.endswith("--dtype n=int64 --max-rejects 3 rejects them")
     many = [f"w{row % 5}" if row % 8 == 0 else str(row) for row in range(900)]
     assert not any("is text because" in note for note in planned(many).notes)
-
-
-def layout_of(*names: str, **options: Any) -> Any:
-    files = [file for name in names for file in [_file(name)]]
-    found = read_layout(files, [], **options)
-    return SimpleNamespace(splits=tuple(found.splits.to_pylist()), notes=found.notes)
-
-
-def _file(name: str) -> Any:
-    from recordmill.storage.file_table import InputFile
-    from recordmill.storage.files import Stat
-
-    return InputFile(0, name, "/" + name, Stat(1, 1))
-
-
-def test_one_word_in_one_name_is_no_split() -> None:
-    alone = layout_of("x_test_100.csv")
-    assert alone.splits == (None,)
-    assert "all file names hold a word for 'test'" in alone.notes[0]
-    assert "--split-from names" in in_flags(alone.notes[0])
-    assert layout_of("x_test_100.csv", split_from="names").splits == ("test",)
-    assert layout_of("test.csv").splits == ("test",)
-    assert layout_of("x_test_1.csv", "x_test_2.csv").splits == (None, None)
-    assert layout_of("x_test_1.csv", "x_train_2.csv").splits == ("test", "train")
-    assert layout_of("my_test_data/1.csv").splits == (None,)
-    assert layout_of("test/1.csv").splits == ("test",)
-    assert layout_of("my_test_data/1.csv", "my_train_data/1.csv").splits == ("test", "train")
 
 
 def test_files_that_look_temporary_are_counted_by_all_kinds(tmp_path: Path) -> None:

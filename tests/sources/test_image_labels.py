@@ -1,6 +1,4 @@
-"""A labels file beside images: its paths matched to files, its columns as features,
-several rows per file as lists, and what doesn't fit.
-"""
+"""A labels file beside images: paths matched, columns as features, rows of a file as lists, what doesn't fit."""
 
 from __future__ import annotations
 
@@ -81,34 +79,6 @@ def table(source: ImageSource) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def test_boxes_of_real_images_become_lists(shared_data: Path) -> None:
-    """Against Python's csv module: every box of every image, in the file's order."""
-    folder = shared_data / "images" / "bccd"
-    source = plan(folder, folder / "test.csv", label="cell_type", missing="ignore")
-    wanted: dict[str, dict[str, list[Any]]] = {}
-    with open(folder / "test.csv", newline="") as lines:
-        for row in csv.DictReader(lines):
-            boxes = wanted.setdefault(
-                row["filename"], {"class_name": [], "xmin": [], "xmax": [], "ymin": [], "ymax": []}
-            )
-            boxes["class_name"].append(row["cell_type"])
-            for side in ("xmin", "xmax", "ymin", "ymax"):
-                boxes[side].append(int(row[side]))
-    classes = source.schema["label"].classes
-    assert classes == ("Platelets", "RBC", "WBC")
-    found = table(source)
-    assert len(found) == 364
-    assert sum(len(boxes["xmin"]) for boxes in wanted.values()) > 4000
-    for name, row in found.items():
-        label = row.pop("label")
-        assert row == wanted[name.rpartition("/")[2]]
-        assert [classes[at] for at in label] == row["class_name"]
-    # neither test.csv nor folders as classes
-    assert source.notes == ("ignored beside the images: 1 without extension, 4 .txt, 364 .xml",)
-    assert source.schema["xmin"].shape == (None,)
-    assert source.schema["label"].shape == (None,)
-
-
 def test_one_row_per_file_gives_scalars_with_inferred_types(tmp_path: Path) -> None:
     images(tmp_path, "a.png", "b.png", "c.png")
     text = (
@@ -136,31 +106,6 @@ def test_one_row_per_file_gives_scalars_with_inferred_types(tmp_path: Path) -> N
     assert source.schema["label"].classes == ("cat", "dog")
 
 
-@pytest.mark.parametrize(
-    ("cells", "dtype", "values"),
-    [
-        ("1 -2 0", "int64", [1, -2, 0]),
-        ("1 NA 3", "int64", [1, None, 3]),
-        ("9223372036854775807 1 2", "int64", [9223372036854775807, 1, 2]),
-        ("9223372036854775808 1 2", "string", ["9223372036854775808", "1", "2"]),
-        ("007 8 9", "string", ["007", "8", "9"]),
-        ("+49 8 9", "string", ["+49", "8", "9"]),
-        ("1 2.5 -.5", "float32", [1.0, 2.5, -0.5]),
-        ("1e3 -inf 0", "float32", [1000.0, float("-inf"), 0.0]),
-        ("true False TRUE", "bool", [True, False, True]),
-        ("true 1 0", "string", ["true", "1", "0"]),
-        ("1 x 2", "string", ["1", "x", "2"]),
-        ("NA NA NA", "string", [None, None, None]),
-    ],
-)
-def test_types(tmp_path: Path, cells: str, dtype: str, values: list[Any]) -> None:
-    images(tmp_path, "a.png", "b.png", "c.png")
-    rows = "".join(f"{name}.png,{cell}\n" for name, cell in zip("abc", cells.split(), strict=True))
-    source = plan(tmp_path, tmp_path / "labels.csv", "file,x\n" + rows)
-    assert source.schema["x"].dtype == dtype
-    assert [row["x"] for row in table(source).values()] == values
-
-
 def test_declared_dtypes_win(tmp_path: Path) -> None:
     images(tmp_path, "a.png", "b.png")
     text = "file,weight,code\na.png,0.1,7\nb.png,0.2,8\n"
@@ -169,20 +114,6 @@ def test_declared_dtypes_win(tmp_path: Path) -> None:
     rounded = plan(tmp_path, tmp_path / "labels.csv")
     assert "weight: 2 value(s) lose digits as float32" in rounded.notes
     assert np.float32(table(plan(tmp_path, tmp_path / "labels.csv"))["a.png"]["weight"]) == np.float32(0.1)
-
-
-@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
-def test_delimiters_quotes_newlines_and_byte_order_mark(tmp_path: Path, delimiter: str) -> None:
-    images(tmp_path, "a, b.png", "c.png")
-    text = '\ufeffpath,caption\r\n"a, b.png","two\r\nlines, ""quoted"""\r\n\r\nc.png,x\r\n'
-    if delimiter != ",":
-        text = (
-            text.replace("path,", f"path{delimiter}")
-            .replace('b.png",', f'b.png"{delimiter}')
-            .replace("c.png,", f"c.png{delimiter}")
-        )
-    source = plan(tmp_path, tmp_path / "labels.csv", text)
-    assert table(source) == {"a, b.png": {"caption": 'two\r\nlines, "quoted"'}, "c.png": {"caption": "x"}}
 
 
 def test_jsonl_with_nested_objects_and_lists(tmp_path: Path) -> None:
@@ -288,6 +219,8 @@ def test_names_of_the_images_own_features_are_set_apart(tmp_path: Path) -> None:
     source = plan(tmp_path, tmp_path / "labels.csv", "filename,width,height,class\na.png,640,480,cat\n", label="class")
     (row,) = table(source).values()
     assert row == {"label": 0, "class_name": "cat", "labels_width": 640, "labels_height": 480}
+    told = "columns that images have as well get other names: width is labels_width, height is labels_height"
+    assert source.notes[-1] == f"labels.csv: {told}"
 
 
 def test_numbers_as_labels_stay_numbers(tmp_path: Path) -> None:
@@ -343,6 +276,10 @@ def test_the_path_column_named_or_found(tmp_path: Path) -> None:
         ("l.jsonl", '{"file": "a.png"\n', {}, DataError, "l.jsonl: line 1: no line is a JSON object: ends"),
         ("l.jsonl", '{"file": "a.png", "n": 1}\n{"file": "a.png", "n": "x"}\n', {}, DataError,
          "'n' is a number .l.jsonl: line 1. and a string .l.jsonl: line 2."),
+        ("l.jsonl", '{"file": "a.png", "n": 1, "n": 2}\n', {}, DataError,
+         "l.jsonl: line 1: .*a key twice in one object"),
+        ("l.jsonl", '{"file": "a.png"}\n{"file": "b", "n": "\\ud800"}\n', {}, DataError,
+         "l.jsonl: line 2: has half a surrogate pair"),
         ("l.xml", "<a/>", {}, UsageError, r"a \.csv, \.tsv or \.jsonl file is needed"),
     ],
 )  # fmt: skip
@@ -361,19 +298,6 @@ def test_no_labels_file(tmp_path: Path) -> None:
     (tmp_path / "l.csv").write_bytes(b"file,n\na.png,\xe9\n")
     with pytest.raises(DataError, match=r"l\.csv: line 2, row 0: .* is no UTF-8"):
         plan(tmp_path, tmp_path / "l.csv")
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ('{"file": "a.png", "n": 1, "n": 2}', r"l\.jsonl: line 2: has a key twice in one object"),
-        ('{"file": "a.png", "n": "\\ud800"}', r"l\.jsonl: line 2: has half a surrogate pair in a string"),
-    ],
-)
-def test_json_labels_that_are_none(line: str, said: str, tmp_path: Path) -> None:
-    images(tmp_path, "a.png", "b.png")
-    with pytest.raises(DataError, match=said):
-        plan(tmp_path, tmp_path / "l.jsonl", '{"file": "b.png", "n": 1}\n' + line + "\n")
 
 
 def test_labels_are_read_as_the_kinds_read_their_inputs(tmp_path: Path) -> None:
@@ -395,16 +319,6 @@ def test_a_row_is_told_by_its_line_though_quotes_hold_lines(tmp_path: Path) -> N
     images(tmp_path, "a.png")
     source = plan(tmp_path, tmp_path / "l.csv", 'file,n\na.png,"x\ny"\n\ngone.png,z\n')
     assert [(reject.place, reject.reason) for reject in source.plan_rejects] == [("line 5", "no file")]
-
-
-def test_columns_that_images_have_as_well_are_told(tmp_path: Path) -> None:
-    images(tmp_path, "a.png")
-    (tmp_path / "l.csv").write_text("file,width,height,label\na.png,3,4,cat\n")
-    source = plan(tmp_path, tmp_path / "l.csv")
-    assert {"labels_width", "labels_height"} <= {*source.schema.names}
-    assert source.notes[-1] == (
-        "l.csv: columns that images have as well get other names: width is labels_width, height is labels_height"
-    )
 
 
 def test_columns_that_the_label_takes_the_name_of_are_told(tmp_path: Path) -> None:

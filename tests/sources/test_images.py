@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import io
 import os
-import pickle
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import image_samples
-import numpy as np
 import PIL.Image
 import pyarrow as pa
 import pytest
 from PIL.ImageFile import ImageFile
+from source_reading import read_all, values
 
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.options.commands import in_flags
-from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common import contract
-from recordmill.sources.common.contract import BATCH_BYTES, Chunk, PlanOptions, Source
+from recordmill.sources.common.contract import BATCH_BYTES, Chunk, PlanOptions
 from recordmill.sources.images import source as images
 from recordmill.sources.images.source import ImageOptions, ImageSource, plan_images
 from recordmill.sources.registry import DATA_EXTENSIONS
@@ -48,56 +46,16 @@ def plan(*inputs: Path, common: PlanOptions | None = None, **options: Any) -> Im
 
 
 def drain(source: ImageSource) -> tuple[list[dict[str, Any]], list[Reject]]:
-    """All rows and rejects, after checking what every source promises."""
-    assert isinstance(source, Source)
-    rows: list[dict[str, Any]] = []
-    rejects: list[Reject] = []
-    covered: list[int] = []
-    for unit in source.units:
-        covered.extend(range(unit.first_file, unit.last_file))
-        before = len(rows) + len(rejects)
-        for chunk in source.read(unit):
-            assert chunk.records.schema == to_arrow(source.schema)
-            chunk.records.validate(full=True)
-            assert chunk.file.dtype == np.uint32
-            assert chunk.position.tolist() == [0] * chunk.rows
-            assert chunk.rows == chunk.records.num_rows
-            rows.extend(chunk.records.to_pylist())
-            rejects.extend(chunk.rejects)
-        assert unit.rows == len(rows) + len(rejects) - before
+    """All rows and rejects, each file of one unit and its row at position 0."""
+    rows, rejects = read_all(source)
+    covered = [file for unit in source.units for file in range(unit.first_file, unit.last_file)]
     assert covered == list(range(len(source.files)))
-    return rows, rejects
+    assert not any(position for _, position, _ in rows)
+    return values(rows), rejects
 
 
 def chunks(source: ImageSource) -> list[Chunk]:
     return [chunk for unit in source.units for chunk in source.read(unit)]
-
-
-def test_class_folders_of_real_photographs(shared_data: Path) -> None:
-    """Against a plain reading of the folder: bytes, sizes by Pillow, classes and splits by path."""
-    from PIL import Image
-
-    folder = shared_data / "images" / "clothing-small"
-    source = plan(folder)
-    rows, rejects = drain(source)
-    paths = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.jpg"))
-    assert not rejects
-    assert [row["source"] for row in rows] == paths
-    assert [file.name for file in source.files] == paths
-    classes = sorted({path.split("/")[1] for path in paths})
-    assert source.schema["label"].classes == tuple(classes)
-    assert source.schema.label == "label"
-    for row, file in zip(rows, source.files, strict=True):
-        split, name, _ = row["source"].split("/")
-        assert (file.split, row["class_name"], classes[row["label"]]) == (split, name, name)
-        assert row["image"] == (folder / row["source"]).read_bytes()
-        assert (row["format"], row["channels"]) == ("JPEG", 3)
-        with Image.open(folder / row["source"]) as image:
-            assert (row["width"], row["height"]) == image.size
-    assert all(
-        source.schema[name].required
-        for name in ("image", "format", "height", "width", "channels", "label", "class_name", "source")
-    )
 
 
 def test_annotations_beside_images_are_ignored_and_counted(shared_data: Path) -> None:
@@ -177,26 +135,6 @@ def test_a_file_given_by_its_name_is_looked_into(tmp_path: Path) -> None:
     assert len(drain(plan(tmp_path))[0]) == 1
 
 
-def test_unlabelled_images_at_the_root_have_no_label(tmp_path: Path) -> None:
-    source = plan(write(tmp_path, {"cat/1.png": PNG, "dog/1.png": PNG, "loose.png": PNG}), unlabelled="keep")
-    rows, _ = drain(source)
-    assert [(row["label"], row["class_name"]) for row in rows] == [(0, "cat"), (1, "dog"), (None, None)]
-    assert not source.schema["label"].required
-
-
-def test_the_sources_own_schema_fixes_the_order_of_classes(tmp_path: Path) -> None:
-    """A schema of an earlier build: the labels of its classes stay, and a class that it lacks may be a reject."""
-    write(tmp_path, {"cat/1.png": PNG, "dog/1.png": PNG, "eel/1.png": PNG})
-    schema = Schema(
-        (Feature("image", "bytes", required=True), Feature("label", "int64", classes=("dog", "cat"))), "label"
-    )
-    source = plan(tmp_path, common=PlanOptions(schema=schema), unknown_class="reject")
-    rows, _ = drain(source)
-    assert [row["label"] for row in rows] == [1, 0]
-    assert list(rows[0]) == ["image", "label"]
-    assert [(reject.source, "eel" in reject.message) for reject in source.plan_rejects] == [("eel/1.png", True)]
-
-
 def test_a_schema_that_images_can_not_meet(tmp_path: Path) -> None:
     write(tmp_path, {"a.png": PNG})
     with pytest.raises(UsageError, match="'image' is uint8"):
@@ -268,21 +206,6 @@ def test_a_file_that_changes_after_the_plan_is_an_error(tmp_path: Path, change: 
         path.unlink()
     with pytest.raises(DataError, match=r"b\.png: (changed while it was read|can't be read: No such file)"):
         chunks(source)
-
-
-def test_a_source_travels(tmp_path: Path) -> None:
-    write(tmp_path, {"cat/1.png": PNG, "dog/1.jpg": JPEG})
-    source = plan(tmp_path)
-    copy = pickle.loads(pickle.dumps(source))
-    assert drain(copy) == drain(source)
-    assert copy == source
-
-
-def test_moved_inputs_give_the_same_records(tmp_path: Path) -> None:
-    write(tmp_path / "one", {"cat/1.png": PNG, "dog/1.jpg": JPEG})
-    before = drain(plan(tmp_path / "one"))
-    (tmp_path / "one").rename(tmp_path / "two")
-    assert drain(plan(tmp_path / "two")) == before
 
 
 def test_no_image(tmp_path: Path) -> None:

@@ -257,10 +257,3 @@ def test_base64_is_what_python_takes_and_gives_back(texts: list[Any]) -> None:
         right = wanted is not None and base64.b64encode(wanted).decode() == text
         assert bad == (not right)
         assert bad or value == wanted
-
-
-def test_random_bytes_come_back(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    column = pa.array([rng.bytes(size) for size in range(60)])
-    first, second = there_and_back(tmp_path, {"x": column}, schema=tmp_path / "first" / "schema.pbtxt")
-    assert second.to_table().equals(first.to_table())

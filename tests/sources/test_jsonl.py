@@ -21,7 +21,7 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.options.commands import in_flags
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.rejects import TooManyRejects
-from recordmill.sources.common import contract, lines
+from recordmill.sources.common import lines
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.jsonl import tape as json_tape
 from recordmill.sources.jsonl.records import mark_unreadable
@@ -288,18 +288,6 @@ def test_a_given_schema(tmp_path: Path) -> None:
         plan(path, schema=Schema((Feature("z", "string", required=True),)))
 
 
-def test_label(tmp_path: Path) -> None:
-    one = write(tmp_path / "a.jsonl", {"y": "dog", "n": 1}, {"y": None, "n": 2})
-    two = write(tmp_path / "b.jsonl", {"y": "Äffchen", "n": 1}, {"y": "cat", "n": 2})
-    source = plan(one, two, label="y")
-    assert source.schema.label == "y"
-    assert source.schema["y"] == Feature("y", "int64", classes=("cat", "dog", "Äffchen"))
-    assert [row["y"] for row in values(read_all(source)[0])] == [1, None, 2, 0]
-    assert plan(one, label="n").schema["n"].classes is None
-    with pytest.raises(UsageError, match="--label z: no such column; there are y, n"):
-        plan(one, label="z")
-
-
 def test_keys(tmp_path: Path) -> None:
     rows = [{"a.b": 1, "": 2, "ключ\n": 3, "\U0001f600": 4}]
     path = write(tmp_path / "a.jsonl", *rows)
@@ -360,41 +348,6 @@ def test_units_and_blocks_change_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     assert read_all(source) == expected
 
 
-def test_small_files_share_units(tmp_path: Path) -> None:
-    paths = [write(tmp_path / f"{i}.jsonl", {"a": i}, "x", {"a": -i}) for i in range(5)]
-    source = plan(*paths)
-    assert len(source.units) == 1
-    rows, rejects = read_all(source)
-    assert [row[:2] for row in rows] == [(file, line) for file in range(5) for line in (0, 2)]
-    assert {reject.place for reject in rejects} == {"line 2"}
-    assert sum(unit.size_bytes for unit in source.units) <= contract.UNIT_BYTES
-
-
-def test_encodings(tmp_path: Path) -> None:
-    rows = [{"a": "größer 😀"}, {"a": "x"}]
-    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    for encoding in ("utf-16", "utf-16-le", "utf-8-sig"):
-        path = tmp_path / f"{encoding}.jsonl"
-        path.write_bytes(text.encode(encoding))
-        assert values(read_all(plan(path, options=JsonlOptions(encoding=encoding)))[0]) == rows
-    assert values(read_all(plan(tmp_path / "utf-16.jsonl"))[0]) == rows
-    latin = tmp_path / "latin.jsonl"
-    latin.write_bytes('{"a": "größer"}\n'.encode("latin-1"))
-    assert values(read_all(plan(latin, options=JsonlOptions(encoding="latin-1")))[0]) == [{"a": "größer"}]
-    with pytest.raises(DataError, match=r"latin\.jsonl: line 1: can't be decoded as ascii"):
-        plan(latin, options=JsonlOptions(encoding="ascii"))
-    with pytest.raises(UsageError, match="encoding 'klingon' is unknown"):
-        JsonlOptions(encoding="klingon")
-
-
-def test_a_file_that_changes_is_an_error(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", {"a": 1})
-    source = plan(path)
-    write(path, {"a": 1}, {"a": 2})
-    with pytest.raises(DataError, match=r"a\.jsonl: changed while it was read"):
-        list(source.read(source.units[0]))
-
-
 REAL = {"gsm8k/train.jsonl": 7473, "tydiqa": 31, "human-eval": 164}
 
 
@@ -438,9 +391,7 @@ def pick(value: Any, names: list[str]) -> Any:
 
 
 def test_a_key_is_what_it_stands_for_however_it_is_written(tmp_path: Path) -> None:
-    """The key that followed last time is looked for first, by its bytes:
-    not where an escape gives the same bytes another meaning.
-    """
+    """The key that followed last time is looked for by its bytes, but not where an escape gives them a meaning."""
     written = [
         rb'{"a\\b": 1, "c": 1}', rb'{"a\b": 2, "c" : 2}', rb'{"a\\b":3,"c":3}', rb'{"a\u005cb": 4, "\u0063": 4}',
         rb'{"a\"b": 5, "c":5}', rb'{"a\"b":6,"c":6}',
@@ -476,9 +427,7 @@ lines_strategy = st.lists(
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines_strategy)
 def test_the_scanner_takes_what_python_takes(texts: list[bytes]) -> None:
-    """A line is a record if and only if Python's json makes an object of it,
-    but for what the module's docstring says.
-    """
+    """A line is a record if and only if Python's json makes an object of it, but for the module's exceptions."""
     block = np.frombuffer(b"".join(text + b"\n" for text in texts), np.uint8).copy()
     bad = mark_unreadable(lines.LineBlock(block))
     good: list[int] = []
@@ -588,14 +537,6 @@ def test_long_keys_make_only_room_for_keys() -> None:
     lines_left = [b'{"%d%s": 1}\n' % (number, b"k" * 700_000) for number in range(12, 120)]
     with pytest.raises(DataError, match="more than 67,108,864 bytes of keys: keys that are data can't be features"):
         [list(scanner.scan(np.frombuffer(line, np.uint8).copy())) for line in lines_left]
-
-
-def test_the_way_to_a_place_in_a_record() -> None:
-    scanner = json_tape.TapeScanner()
-    list(scanner.scan(np.frombuffer(b'{"a": {"b": [1]}}\n{"c": 1}\n', np.uint8).copy()))
-    ways = [scanner.nodes_of(path) for path in (("a", "b", None), ("a", "x"), ("c",))]
-    assert [[node >= 0 for node in way] for way in ways] == [[True] * 3, [True, False], [True]]
-    assert scanner.paths[ways[0][-1]] == ("a", "b", None)
 
 
 def test_a_line_of_more_values_than_memory_is_a_reject(tmp_path: Path) -> None:

@@ -1,10 +1,7 @@
-"""What a plan kept of the records that it scanned is what reading them gives: schema, notes, units, records and rejects
-are those of a plan that keeps nothing, also where the last record changes what all were taken for.
-"""
+"""What a plan kept of scanned records is what reading them gives, also where the last record changes everything."""
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import pickle
@@ -32,7 +29,6 @@ from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
 from recordmill.sources.values import labels
 from recordmill.storage.arrow_files import BatchWriter
 
-REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "csv"
 # (how much may be kept in memory, whether the rest may be in files): all, some and the rest, hardly any, some only
 ROOMS = [(1 << 30, False), (8_000, True), (800, True), (8_000, False)]
 Room = tuple[int, bool]
@@ -180,31 +176,6 @@ def test_a_range_is_kept_in_memory_and_in_a_file_or_given_up(tmp_path: Path, mon
     assert where(check_same(plan, (8_000, True)).cache) == set()
     assert not os.listdir(spool)
 
-    def no_room(self: BatchWriter, batch: object) -> int:
-        raise OSError(errno.ENOSPC, "no space left on device")
-
-    path.write_bytes(rows)
-    monkeypatch.setattr(BatchWriter, "write", no_room)
-    assert where(check_same(plan, (8_000, True)).cache) == set()
-    assert not os.listdir(spool)
-
-
-@pytest.mark.sweep
-def test_real_csv_files() -> None:
-    if not REAL.is_dir():
-        pytest.skip(f"{REAL} is not there")
-    paths = [path for path in sorted(REAL.rglob("*.csv")) if path.stat().st_size < 10_000_000]
-    assert paths
-
-    def check(path: Path) -> bool:
-        def plan(room: Room) -> Any:
-            return csv_source.plan_csv(input_files(path), CsvOptions(), PlanOptions(threads=2, parsed_bytes=room[0]))
-
-        source = check_same(plan)
-        return source is not None and bool(where(source.cache))
-
-    assert sum(map(check, paths)) > 20
-
 
 @pytest.mark.parametrize("range_bytes", [8, 1 << 20])
 def test_rows_are_placed_as_rejects_are(tmp_path: Path, range_bytes: int) -> None:
@@ -306,21 +277,6 @@ def test_records_that_change_their_mind_late(kind: str, examples: int) -> None:
 
 
 @pytest.mark.usefixtures("small_pieces")
-def test_lines_are_kept_in_memory_and_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, spool = tmp_path / "a.jsonl", tmp_path / "spool"
-    spool.mkdir()
-    monkeypatch.setattr(scan_cache, "_LEAST_FILE_BYTES", 170)  # between what five lists and others take
-    lines = json_text(range(100), ["whole", "list", "some"], None).splitlines(keepends=True)
-    path.write_bytes(b"".join([*lines[:50], b"\n{bad\n", *lines[50:]]))
-
-    def plan(room: Room) -> Any:
-        common = PlanOptions(parsed_bytes=room[0], parsed_folder=str(spool) * room[1])
-        return plan_jsonl(input_files(path), JsonlOptions(), common)
-
-    assert where(check_same(plan, (8_000, True)).cache) >= {"a file", "both"}
-
-
-@pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 @pytest.mark.parametrize("late", [None, '"c7"', '"new"', "7", "null"])
 @pytest.mark.parametrize("declared", [{}, {"label": "string"}])
@@ -402,20 +358,6 @@ def test_all_of_a_range_or_nothing(ranges: list[list[CachedPiece]], most_bytes: 
         assert not list(Path(folder).iterdir())
 
 
-def test_little_behind_much_is_kept_with_it_in_its_file(tmp_path: Path) -> None:
-    room: ScanCache[CachedPiece] = ScanCache(1 << 20, str(tmp_path))
-    range_ = [a_piece(LARGE), a_piece(1), a_piece(LARGE, absent=True), a_piece(SMALL, absent=True)]
-    keeping = RecordKeeper(room)
-    for piece in range_:
-        keeping.add(piece)
-    keeping.put((0, 0))
-    assert len(list(tmp_path.iterdir())) == 1
-    found = room.take((0, 0))
-    assert found is not None
-    assert are_same(list(found), range_)
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("fails_at", [0, 1])
 def test_a_full_disk_gives_the_range_up_and_its_room_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int
@@ -440,19 +382,3 @@ def test_a_full_disk_gives_the_range_up_and_its_room_back(
     assert room.take((0, 0)) is None
     assert not list(tmp_path.iterdir())
     assert room.free_bytes == before
-
-
-def test_what_another_schema_parsed_is_forgotten(tmp_path: Path) -> None:
-    room: ScanCache[CachedPiece] = ScanCache(1 << 20, str(tmp_path))
-    for number, schema in enumerate(["first", "last"]):
-        keeping = RecordKeeper(room)
-        keeping.add(a_piece(LARGE), schema)
-        keeping.add(a_piece(1), schema)
-        keeping.put((0, number))
-    changed = RecordKeeper(room)
-    changed.add(a_piece(LARGE), "first")
-    changed.add(a_piece(LARGE), "last")
-    changed.put((0, 2))
-    room.settle(lambda schema: schema == "last")
-    assert [room.has((0, number)) for number in range(3)] == [False, True, False]
-    assert len(list(tmp_path.iterdir())) == 1

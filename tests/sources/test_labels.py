@@ -1,10 +1,9 @@
-"""The label in every kind of input: the values of all parts are its classes, and names or numbers of classes become
-those of a given schema by name, whatever the kind; what is none is a reject or an error, and never another class.
-"""
+"""The label in every kind of input: values are classes, a given schema decides by name, and others are refused."""
 
 from __future__ import annotations
 
 import csv
+import functools
 import itertools
 import json
 import re
@@ -53,7 +52,9 @@ def schema_of(classes: tuple[str, ...] | None, dtype: str = "int64", shape: tupl
 
 def as_csv(folder: Path, parts: Parts, common: PlanOptions) -> Any:
     for at, part in enumerate(parts):
-        (folder / f"{at}.csv").write_text("label,x\n" + "".join(f"{label},1\n" for label in part))
+        (folder / f"{at}.csv").write_text(
+            "label,x\n" + "".join(f"{'' if label is None else label},1\n" for label in part)
+        )
     return plan_csv(input_files(*sorted(folder.glob("*.csv"))), CsvOptions(), common)
 
 
@@ -97,20 +98,20 @@ def as_numbered_memory(folder: Path, parts: Parts, common: PlanOptions) -> Any:
     return spool(map(numbered, parts), folder / "spool", common)
 
 
-def as_text(folder: Path, parts: Parts, common: PlanOptions) -> Any:
+def as_text(folder: Path, parts: Parts, common: PlanOptions, **options: Any) -> Any:
     for number, label in enumerate(itertools.chain(*parts)):
         path = folder / "in" / str(label) / f"{number}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"text {number}")
-    return plan_text(list_inputs([str(folder / "in")]), TextOptions(unknown_class="reject"), common)
+    return plan_text(list_inputs([str(folder / "in")]), TextOptions(**options), common)
 
 
-def as_images(folder: Path, parts: Parts, common: PlanOptions) -> Any:
+def as_images(folder: Path, parts: Parts, common: PlanOptions, **options: Any) -> Any:
     for number, label in enumerate(itertools.chain(*parts)):
         path = folder / "in" / str(label) / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(image_samples.encoded("PNG"))
-    return plan_images(list_inputs([str(folder / "in")]), ImageOptions(unknown_class="reject"), common)
+    return plan_images(list_inputs([str(folder / "in")]), ImageOptions(**options), common)
 
 
 def as_labelled_images(folder: Path, parts: Parts, common: PlanOptions) -> Any:
@@ -128,7 +129,11 @@ TABLES: dict[str, Callable[[Path, Parts, PlanOptions], Any]] = {
     "csv": as_csv, "jsonl": as_jsonl, "kept jsonl": as_kept_jsonl, "parquet": as_parquet, "memory": as_memory
 }  # fmt: skip
 NUMBERED = {"numbered parquet": as_numbered_parquet, "numbered memory": as_numbered_memory}
-NAMED = {"text": as_text, "images": as_images, "labelled images": as_labelled_images}
+NAMED = {
+    "text": functools.partial(as_text, unknown_class="reject"),
+    "images": functools.partial(as_images, unknown_class="reject"),
+    "labelled images": as_labelled_images,
+}
 KINDS = {**TABLES, **NUMBERED, **NAMED}
 
 
@@ -205,6 +210,16 @@ def test_declared_text_of_whole_numbers_names_classes(tmp_path: Path, kind: str)
     source = TABLES[kind](tmp_path, ((7, 30), (7, 100)), common)
     assert source.schema["label"].classes == ("100", "30", "7")
     assert names_of(source) == (["100", "30", "7", "7"], 0)
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_label_may_be_missing_in_records_and_not_in_all(tmp_path: Path, kind: str) -> None:
+    source = TABLES[kind](tmp_path, (("dog", None), ("Äffchen", "cat")), PlanOptions(label="label"))
+    assert source.schema["label"] == Feature("label", "int64", classes=("cat", "dog", "Äffchen"))
+    assert [row["label"] for row in values(read_all(source)[0])] == [1, None, 2, 0]
+    (tmp_path / "other").mkdir()
+    with pytest.raises(UsageError, match="--label z: no such column; there are "):
+        TABLES[kind](tmp_path / "other", PARTS, PlanOptions(label="z"))
 
 
 @pytest.mark.parametrize("kind", TABLES)
@@ -427,37 +442,15 @@ def test_an_own_column_of_images_may_be_another_name_s(tmp_path: Path) -> None:
 # Class folders and a given schema
 
 
-LABELS = ["neg", "pos", "pos", "neg", "pos"]
+LABELS = [["neg", "pos", "pos", "neg", "pos"]]
 
 
-def schema_of_of_schema(classes: tuple[str, ...] | None, dtype: str = "int64") -> Schema:
-    return Schema((Feature("label", dtype, (), False, classes),), "label")
-
-
-def as_text_of_schema(folder: Path, labels: list[str], common: PlanOptions, **options: Any) -> Any:
-    for number, label in enumerate(labels):
-        path = folder / "in" / label / f"{number}.txt"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"text {number}")
-    return plan_text(list_inputs([str(folder / "in")]), TextOptions(**options), common)
-
-
-def as_images_of_schema(folder: Path, labels: list[str], common: PlanOptions, **options: Any) -> Any:
-    for number, label in enumerate(labels):
-        path = folder / "in" / label / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(image_samples.encoded("PNG"))
-    return plan_images(list_inputs([str(folder / "in")]), ImageOptions(**options), common)
-
-
-FOLDERS = {"text": as_text_of_schema, "images": as_images_of_schema}
+FOLDERS = {"text": as_text, "images": as_images}
 
 
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_a_folder_is_never_another_class(tmp_path: Path, kind: str) -> None:
-    schema = Schema(
-        (*schema_of_of_schema(("pos", "neg")), Feature("source", "string"), Feature("class_name", "string")), "label"
-    )
+    schema = Schema((*schema_of(("pos", "neg")), Feature("source", "string"), Feature("class_name", "string")), "label")
     for row in values(read_all(FOLDERS[kind](tmp_path, LABELS, PlanOptions(schema=schema)))[0]):
         assert row["source"].startswith(row["class_name"])
         assert ("pos", "neg")[row["label"]] == row["class_name"]
@@ -465,23 +458,23 @@ def test_a_folder_is_never_another_class(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_a_folder_that_the_schema_lacks_is_an_error_or_a_reject(tmp_path: Path, kind: str) -> None:
-    common = PlanOptions(schema=schema_of_of_schema(("pos", "neg")))
+    common = PlanOptions(schema=schema_of(("pos", "neg")))
     with pytest.raises(DataError, match=r"^odd/5\.\w+: the folder says class 'odd', which the schema does not name"):
-        FOLDERS[kind](tmp_path, [*LABELS, "odd"], common)
-    source = FOLDERS[kind](tmp_path, [*LABELS, "odd"], common, unknown_class="reject")
+        FOLDERS[kind](tmp_path, [*LABELS, ["odd"]], common)
+    source = FOLDERS[kind](tmp_path, [*LABELS, ["odd"]], common, unknown_class="reject")
     assert [reject.reason for reject in source.plan_rejects] == ["class"]
     assert len(read_all(source)[0]) == 5
 
 
 def test_a_label_of_text_may_be_a_name_and_no_number_of_its_own(tmp_path: Path) -> None:
-    source = as_text_of_schema(tmp_path, LABELS, PlanOptions(schema=schema_of_of_schema(None, "string")))
-    assert sorted(row["label"] for row in values(read_all(source)[0])) == sorted(LABELS)
+    source = as_text(tmp_path, LABELS, PlanOptions(schema=schema_of(None, "string")))
+    assert sorted(row["label"] for row in values(read_all(source)[0])) == sorted(*LABELS)
     with pytest.raises(UsageError, match="does not name the classes of 'label'"):
-        as_text_of_schema(tmp_path, LABELS, PlanOptions(schema=schema_of_of_schema(None)))
+        as_text(tmp_path, LABELS, PlanOptions(schema=schema_of(None)))
     with pytest.raises(UsageError, match="the schema says that 'label' is float32"):
-        as_text_of_schema(tmp_path, LABELS, PlanOptions(schema=schema_of_of_schema(None, "float32")))
+        as_text(tmp_path, LABELS, PlanOptions(schema=schema_of(None, "float32")))
     with pytest.raises(UsageError, match="the schema says that 'text' is int64"):
-        as_text_of_schema(tmp_path, LABELS, PlanOptions(schema=Schema((Feature("text", "int64"),))))
+        as_text(tmp_path, LABELS, PlanOptions(schema=Schema((Feature("text", "int64"),))))
 
 
 @pytest.mark.parametrize("kind", FOLDERS)
@@ -500,19 +493,19 @@ def test_strays_beside_class_folders_are_left_out_and_counted(tmp_path: Path, ki
 
 
 def test_a_stray_that_is_kept_has_no_label_that_a_schema_requires(tmp_path: Path) -> None:
-    as_text_of_schema(tmp_path, LABELS, PlanOptions())
+    as_text(tmp_path, LABELS, PlanOptions())
     (tmp_path / "in" / "stray.txt").write_text("a stray")
     required = Schema((Feature("label", "int64", (), True, ("neg", "pos")),), "label")
     with pytest.raises(DataError, match=r"^stray\.txt: is in no class folder, and the schema requires a label"):
-        as_text_of_schema(tmp_path, LABELS, PlanOptions(schema=required), unlabelled="keep")
+        as_text(tmp_path, LABELS, PlanOptions(schema=required), unlabelled="keep")
 
 
 def test_as_many_strays_as_files_of_classes_are_refused(tmp_path: Path) -> None:
-    as_text_of_schema(tmp_path, LABELS, PlanOptions())
+    as_text(tmp_path, LABELS, PlanOptions())
     for number in range(5):
         (tmp_path / "in" / f"{number}.txt").write_text("stray")
     with pytest.raises(UsageError, match=r"5 of 10 file.*--unlabelled keep"):
-        as_text_of_schema(tmp_path, LABELS, PlanOptions())
+        as_text(tmp_path, LABELS, PlanOptions())
 
 
 def test_the_canonical_tree_of_reviews(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from kit import rejects_of
 
 import recordmill
 from recordmill.base.errors import UsageError
+from recordmill.options.commands import in_flags
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.splits import SPLIT_WORDS, split_of
 from recordmill.shards.rejects import TooManyRejects
@@ -61,9 +62,7 @@ def test_split_of(name: str, split: str | None) -> None:
 
 @given(st.text(st.sampled_from("train val dev-._ 0xé"), max_size=12))
 def test_words_are_found_where_hugging_face_finds_them(name: str) -> None:
-    """Oracle: the glob patterns of datasets/data_files.py (KEYWORDS_IN_DIR_NAME_BASE_PATTERNS),
-    matched against one folder's name.
-    """
+    """Oracle: the glob patterns of datasets/data_files.py (KEYWORDS_IN_DIR_NAME_BASE_PATTERNS) for one folder."""
     separators = "-._ 0-9"
     patterns = (
         "{}", "{}[" + separators + "]*", "*[" + separators + "]{}", "*[" + separators + "]{}[" + separators + "]*",
@@ -170,6 +169,20 @@ def test_demands_that_names_do_not_meet() -> None:
     with pytest.raises(UsageError, match=r"b\.jpg: this file's name says no split"):
         lay("train.jpg b.jpg", split_from="names")
     assert lay("train/a-test.jpg train/b-test.jpg", split_from="names").splits == ("test", "test")
+
+
+def test_one_word_in_one_name_is_no_split() -> None:
+    alone = lay("x_test_100.csv")
+    assert alone.splits == (None,)
+    assert "all file names hold a word for 'test'" in alone.notes[0]
+    assert "--split-from names" in in_flags(alone.notes[0])
+    assert lay("x_test_100.csv", split_from="names").splits == ("test",)
+    for names, splits in (
+        ("test.csv", ("test",)), ("x_test_1.csv x_test_2.csv", (None, None)), ("my_test_data/1.csv", (None,)),
+        ("x_test_1.csv x_train_2.csv", ("test", "train")), ("test/1.csv", ("test",)),
+        ("my_test_data/1.csv my_train_data/1.csv", ("test", "train")),
+    ):  # fmt: skip
+        assert lay(names).splits == splits, names
 
 
 def test_no_files() -> None:

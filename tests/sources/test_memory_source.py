@@ -238,19 +238,6 @@ def test_errors_of_the_iterator_pass_through(tmp_path: Path) -> None:
         plan(rows(), tmp_path)
 
 
-def test_label_and_schema(tmp_path: Path) -> None:
-    data = {"y": ["b", None, "a"], "x": [1.5, 1e39, 2.0]}
-    source = plan(data, tmp_path, label="y", dtypes={"x": "float32"})
-    assert source.schema["y"] == Feature("y", "int64", classes=("a", "b"))
-    rows, rejects = read_all(source)
-    assert values(rows) == [{"y": 1, "x": 1.5}, {"y": 0, "x": 2.0}]
-    assert [reject.place for reject in rejects] == ["row 1"]
-    schema = Schema((Feature("x", "float64", required=True), Feature("y", "int64", classes=("b", "a"))), "y")
-    assert values(read_all(plan(data, tmp_path, schema=schema))[0])[0] == {"x": 1.5, "y": 0}
-    with pytest.raises(UsageError, match="--label z: no such column; there are y, x"):
-        plan(data, tmp_path, label="z")
-
-
 def test_memory_is_bounded_by_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large rows are flushed by size, units are cut by size, and each batch is read once."""
     monkeypatch.setattr(memory, "UNIT_BYTES", 40_000)

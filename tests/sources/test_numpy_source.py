@@ -19,7 +19,6 @@ from source_reading import features, read_all, values
 
 import recordmill
 from recordmill.base.errors import DataError, RecordmillError
-from recordmill.options.commands import in_flags
 from recordmill.sources.arrow import numpy_files
 from recordmill.sources.arrow.memory import spool
 from recordmill.sources.arrow.numpy_files import NumpyOptions, NumpySource, plan_numpy
@@ -297,11 +296,3 @@ def test_the_bytes_of_shards_depend_on_the_arrays_alone(tmp_path: Path, monkeypa
     assert shards[1:] == shards[:1] * 3
     ds = recordmill.open(tmp_path / "out0").to_numpy()
     assert np.array_equal(ds["x"][np.argsort(ds["y"])], x.astype(ds["x"].dtype))
-
-
-def test_the_command_tells_the_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from recordmill.commands.main import run
-
-    np.save(tmp_path / "x.npy", X)
-    assert run(["build", str(tmp_path / "x.npy"), "--out", str(tmp_path / "out")]) == 0
-    assert "read as numpy: x.npy is a NumPy array" in in_flags(capsys.readouterr().err)

@@ -22,7 +22,7 @@ from source_reading import features, input_files, read_all, values
 import recordmill
 from recordmill.base.errors import DataError, UsageError
 from recordmill.options.commands import in_flags
-from recordmill.schemas.arrow import METADATA_KEY, to_arrow
+from recordmill.schemas.arrow import METADATA_KEY
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.arrow import parquet as parquet_source
 from recordmill.sources.arrow.parquet import ParquetOptions, ParquetSource, null_counts, plan_parquet
@@ -118,25 +118,6 @@ def test_types_without_a_feature_are_refused_until_declared(tmp_path: Path) -> N
     assert values(read_all(plan(path, options=ParquetOptions(columns=("d",)), dtypes={"d": "int64"}))[0]) == [{"d": 7}]
 
 
-def test_our_own_columns_come_back(tmp_path: Path) -> None:
-    schema = Schema(
-        (
-            Feature("t", "uint8", (2, 3), required=True),
-            Feature("y", "int64", classes=("a", "b")),
-            Feature("b", "bfloat16"),
-        ),
-        "y",
-    )
-    batch = pa.RecordBatch.from_pylist([{"t": [1, 2, 3, 4, 5, 6], "y": 1, "b": 0.5}], schema=to_arrow(schema))
-    source = plan(write(tmp_path / "a.parquet", pa.Table.from_batches([batch])))
-    assert [(f.dtype, f.shape, f.classes) for f in source.schema] == [
-        ("uint8", (2, 3), None),
-        ("int64", (), ("a", "b")),
-        ("bfloat16", (), None),
-    ]
-    assert values(read_all(source)[0]) == batch.to_pylist()
-
-
 def test_several_files(tmp_path: Path) -> None:
     one = write(tmp_path / "1.parquet", {"a": pa.array([1, 2], pa.int8()), "b": ["x", "y"]})
     two = write(tmp_path / "2.parquet", {"b": ["z", None], "a": pa.array([300, 400], pa.int32()), "c": [0.5, 1.5]})
@@ -162,16 +143,6 @@ def test_several_files(tmp_path: Path) -> None:
     ):
         plan(one, text)
     assert [row["a"] for row in values(read_all(plan(one, text, dtypes={"a": "string"}))[0])] == ["1", "2", "x"]
-
-
-def test_label(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.parquet", {"y": ["dog", None, "cat", "dog"], "n": [1, 2, 3, 4]}, row_group_size=2)
-    source = plan(path, label="y")
-    assert (source.schema.label, source.schema["y"].classes) == ("y", ("cat", "dog"))
-    assert [row["y"] for row in values(read_all(source)[0])] == [1, None, 0, 1]
-    assert plan(path, label="n").schema["n"] == Feature("n", "int64", required=True)
-    with pytest.raises(UsageError, match="--label z: no such column; there are y, n"):
-        plan(path, label="z")
 
 
 def test_whole_numbers_beyond_int64_in_lists_are_told_what_holds_them(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +18,7 @@ from recordmill.options.commands import in_flags
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common import lines
 from recordmill.sources.common.contract import PlanOptions
-from recordmill.sources.common.encoding import is_plain
-from recordmill.sources.common.lines import LineStarts, cut_regions, file_lines, stream_lines, whole_lines
+from recordmill.sources.common.lines import LineStarts, cut_regions, whole_lines
 from recordmill.sources.registry import DATA_EXTENSIONS
 from recordmill.sources.text.source import TextOptions, TextSource, plan_text
 from recordmill.storage.files import Bytes, read_range
@@ -177,14 +174,6 @@ def test_encodings_are_decoded_across_blocks(tmp_path: Path, content: str, encod
     assert [row[2]["text"] for row in rows] == plain_lines(content.encode())
 
 
-def test_naughty_strings(shared_data: Path) -> None:
-    path = shared_data / "text" / "blns" / "blns.txt"
-    rows, rejects = read_all(plan(path))
-    assert [row[2]["text"] for row in rows] == plain_lines(path.read_bytes())
-    assert len(rows) > 700
-    assert rejects == []
-
-
 def test_languages(shared_data: Path) -> None:
     root = shared_data / "text" / "udhr2-languages"
     source = plan(root)
@@ -195,22 +184,6 @@ def test_languages(shared_data: Path) -> None:
     paths = {file.name: Path(file.path) for file in source.files}
     for _, _, row in rows:
         assert row["text"].encode() == paths[row["source"]].read_bytes().removeprefix(b"\xef\xbb\xbf")
-
-
-@pytest.mark.sweep
-def test_reviews(shared_data: Path, tmp_path: Path) -> None:
-    root = shared_data / "text" / "movie_reviews"
-    source = plan(root)
-    rows, rejects = read_all(source)
-    assert (len(rows), len(rejects), source.schema["label"].classes) == (2000, 0, ("neg", "pos"))
-    assert sum(row[2]["label"] for row in rows) == 1000
-    by_source = {row[2]["source"]: row[2]["text"] for row in rows}
-    for path in sorted(root.rglob("*.txt"))[:50]:
-        assert by_source[path.relative_to(root).as_posix()] == path.read_bytes().decode()
-    packed = tmp_path / "vocab.txt.gz"
-    vocabulary = next((shared_data / "text" / "tydiqa").rglob("*vocab*"))
-    packed.write_bytes(gzip.compress(vocabulary.read_bytes()))
-    assert [row[2]["text"] for row in read_all(plan(packed))[0]] == plain_lines(vocabulary.read_bytes())
 
 
 def test_byte_order_marks_that_a_document_loses_are_counted(tmp_path: Path) -> None:
@@ -277,31 +250,6 @@ def test_blocks_of_whole_lines(lines: list[bytes], final: bool, block: int, most
     if not expected[-1]:
         expected.pop()
     assert found == [len(line) if len(line) > most else line for line in expected]
-
-
-def test_regions_begin_at_lines(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    data = b"".join(b"x" * (number * 7 % 50) + b"\n" for number in range(2000)) + b"end"
-    path.write_bytes(data)
-    file = input_files(path)[0]
-    for region in (1, 17, 1000, 40_000, 10**6):
-        starts = LineStarts(file)
-        bounds = [*[starts.at(start) for start, _ in cut_regions(len(data), region)][:200], len(data)]
-        assert all(at == 0 or at == len(data) or data[at - 1] == 10 for at in bounds)
-        got = b"".join(
-            block.data.tobytes() for a, b in itertools.pairwise(bounds) for block in file_lines(file, a, b, 100)
-        )
-        assert got == data
-    assert b"".join(block.data.tobytes() for block in stream_lines(file, "utf-8", 100)) == data
-
-
-def test_a_mark_of_utf8_is_no_part_of_a_line(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_bytes("x\n".encode("utf-16"))
-    assert not is_plain(input_files(path)[0], "utf-8")
-    path.write_bytes(b"\xef\xbb\xbfx\n")
-    assert is_plain(input_files(path)[0], "utf-8")
-    assert b"".join(block.data.tobytes() for block in file_lines(input_files(path)[0], 0, 5, 100)) == b"x\n"
 
 
 def test_a_file_without_line_feeds_is_read_once_for_all_its_regions(

@@ -30,7 +30,7 @@ from recordmill.schemas.type_lattice import (
 )
 from recordmill.sources.csv.dialect import CsvOptions, Dialect
 from recordmill.sources.csv.fields import Tokenizer
-from recordmill.sources.csv.parse import ColumnCounts, ParsedRows, infer_values
+from recordmill.sources.csv.parse import ColumnCounts, ParsedRows
 from recordmill.sources.values.text_columns import NullTokens, TextFields, column_of_texts, convert_texts
 
 NO_LOSS, INEXACT_DECIMAL, INEXACT_INTEGER, OVERFLOW = (0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)
@@ -50,9 +50,7 @@ texts = st.one_of(
 
 
 def column(*texts: str, surround: int = 12) -> TextFields:
-    """Texts amid digits, so that what looks beyond its bounds reads digits; surround: 0 puts the first one at the
-    buffer's beginning, where nothing stands that could be read.
-    """
+    """Texts amid digits, for what looks beyond its bounds; surround 0: the first one begins the buffer."""
     data, starts, encoded = b"9" * surround, [], [text.encode() for text in texts]
     for text in encoded:
         starts.append(len(data))
@@ -277,20 +275,6 @@ def test_digits_that_float32_loses(text: str) -> None:
     assert loss == expected_loss(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("true", 1), ("True", 1), ("TRUE", 1), ("false", 0), ("False", 0), ("FALSE", 0), ("tRUE", -1), ("t", -1),
-        ("", -1), ("truer", -1),
-    ],
-)  # fmt: skip
-def test_truth(text: str, value: int) -> None:
-    fields, out = column(text), np.empty(1, np.uint8)
-    kind = native.FieldType(kind=native.BOOLEAN_FIELDS)
-    native.parse_fields(*fields.places, kind, out, fields.valid, fields.fault, native.FieldTotals())
-    assert (out[0] if fields.fault[0] == native.FITS else -1) == value
-
-
 @pytest.mark.sweep
 @settings(max_examples=250, deadline=None)
 @given(
@@ -435,26 +419,3 @@ def alike(ready: ParsedRows, data: np.ndarray, starts: np.ndarray, infos: np.nda
 
 def _bits(kind: pa.DataType) -> pa.DataType:
     return pa.int32() if kind.bit_width == 32 else pa.int64()
-
-
-@pytest.mark.parametrize(
-    ("dtype", "text", "other"),
-    [
-        ("int64", "-7", "7.0"),
-        ("float32", "-2.5", "1e39"),
-        ("float32", "inf", "16777217"),
-        ("timestamp[s]", "1600-01-01", "2024-01-01T00:00:00.5"),
-        ("timestamp[ms, UTC]", "2024-01-01T00:00:00.5Z", "2024-01-01"),
-    ],
-)
-def test_all_fields_before_the_first_other_one_are_read(dtype: str, text: str, other: str) -> None:
-    texts = [text, "", text, other, text]
-    data = np.frombuffer(bytearray("".join(f"{text},x\n" for text in texts), "utf-8"), np.uint8)
-    rows = TOKENIZER.read(data, 0, len(data), final=True)
-    counts, nulls = native.ColumnCounts(), np.zeros(len(TOKENS), np.int64)
-    fields = data, rows.starts[0], rows.infos[0], NullTokens.of(TOKENS)
-    done, ready = infer_values(*fields, Feature("a", dtype), counts, nulls)
-    assert (done, ready.nulls, counts.values, nulls.tolist()) == (3, 1, 2, [1, 0, 0])
-    collector = ColumnCounts(TOKENS, [True, True], None)
-    few = TOKENIZER.read(data, 0, len("\n".join(texts[:3])) + 6, final=True)
-    assert {*collector.add(data, few, {0: Feature("a", dtype)})} == {0}

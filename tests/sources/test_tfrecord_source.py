@@ -28,17 +28,8 @@ from recordmill.storage.stores import local
 SCHEMA = Schema((Feature("x", "int64", required=True), Feature("y", "string", required=True)))
 
 
-def example(x: int, y: str) -> bytes:
-    """tf.train.Example {x: int64, y: bytes} by hand, small enough for lengths of one byte."""
-
-    def entry(name: bytes, feature: bytes) -> bytes:
-        body = b"\x0a" + bytes([len(name)]) + name + b"\x12" + bytes([len(feature)]) + feature
-        return b"\x0a" + bytes([len(body)]) + body
-
-    ints = b"\x1a\x03\x0a\x01" + bytes([x])
-    text = b"\x0a" + bytes([len(y) + 2]) + b"\x0a" + bytes([len(y)]) + y.encode()
-    features = entry(b"x", ints) + entry(b"y", text)
-    return b"\x0a" + bytes([len(features)]) + features
+def example(x: list[int] | bytes, y: str | bytes = b"text", **more: int) -> bytes:
+    return single_example.example({"x": x, "y": y, **more})
 
 
 def write(path: Path, payloads: list[bytes], compressed: bool = False) -> Path:
@@ -83,7 +74,7 @@ def set_block_bytes(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
         monkeypatch.setattr(module, name, size)
 
 
-PAYLOADS = [example(n % 128, "y" * (n % 50)) for n in range(500)]
+PAYLOADS = [example([n % 128], "y" * (n % 50)) for n in range(500)]
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -158,9 +149,7 @@ def test_schema_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 def test_a_data_set_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str) -> None:
-    """Its newest generation alone, with the manifest's splits and the schema beside it,
-    in pieces where an index allows.
-    """
+    """Its newest generation alone, with the manifest's splits and schema, in pieces where an index allows."""
     out = write_data_set(
         tmp_path / "out", {"train": mixed_rows(300), "val.id": mixed_rows(40, 300)}, compression=compression
     )
@@ -264,18 +253,14 @@ def in_many_passes(*paths: Path, **common: Any) -> Any:
         return said(*paths, **common)
 
 
-def late(x: list[int] | bytes, y: bytes = b"text", **more: int) -> bytes:
-    return single_example.example({"x": x, "y": y, **more})
-
-
 LATE = {
     "no Example": b"\xff\xff",
-    "larger than a block": example(1, "y" * 40) * 80,
-    "a longer list": late([1, 2]),
+    "larger than a block": example([1], "y" * 40) * 80,
+    "a longer list": example([1, 2]),
     "a feature that is missing": single_example.example({"y": "text"}),
-    "another kind": late(b"1"),
-    "an unknown feature": late([1], z=1),
-    "no UTF-8": late([1], b"\xff\xfe"),
+    "another kind": example(b"1"),
+    "an unknown feature": example([1], z=1),
+    "no UTF-8": example([1], b"\xff\xfe"),
 }
 
 

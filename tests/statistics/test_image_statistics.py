@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import image_samples
 import numpy as np
 import PIL.Image
 import pytest
@@ -51,9 +52,7 @@ def encoded(number: int) -> bytes:
         (colours.convert("P"), "GIF"), (colours.convert("CMYK"), "JPEG"), (colours.convert("RGBA"), "PNG"),
     ]  # fmt: skip
     image, name = kinds[number % len(kinds)]
-    packed = io.BytesIO()
-    image.save(packed, name)
-    return packed.getvalue()
+    return image_samples.encoded(name, image)
 
 
 @pytest.fixture(scope="module")
@@ -192,13 +191,3 @@ def test_samples_of_parts_add_up_to_that_of_all(
         sums = {_hash(value): decode_pixels(np.frombuffer(value, np.uint8)) for value in VALUES}
         pixels = sum(counts[each] * int(sums[each][0]) for each in kept)
         assert pixels == (0 if total is None else total.pixels)
-
-
-def test_encoded_images_that_wait_take_no_more_than_is_allowed() -> None:
-    sketch = PixelSketch(4, 8, 2000)
-    for number in range(30):
-        data = np.frombuffer(encoded(number), np.uint8)
-        sketch.add(np.array([1 + number], np.uint64), data, np.array([0]), np.array([len(data)]))
-        held = sum(len(image.data) for image in sketch._images.values() if image.data is not None)
-        assert held == sketch._waiting <= 2000
-    assert len(sketch._images) == 8

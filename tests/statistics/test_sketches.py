@@ -407,45 +407,6 @@ def test_small_chunks_are_counted_together_and_give_the_same_bytes(
     assert max(passes.values()) <= 4
 
 
-def test_memory_does_not_grow_with_the_number_of_chunks() -> None:
-    columns = 12
-    schema = Schema(tuple(Feature(f"x{at}", "string" if at % 2 else "float32") for at in range(columns)))
-    sketch = DatasetSketch(schema, ("train",))
-    held = []
-    tracemalloc.start()
-    for chunk in range(40):
-        words = pa.array([f"{number % 300} words" for number in range(40 * chunk, 40 * chunk + 40)], pa.large_string())
-        numbers = pa.array(np.arange(40, dtype=np.float32))
-        batch = pa.RecordBatch.from_arrays([words if at % 2 else numbers for at in range(columns)], names=schema.names)
-        sketch.add(batch, np.arange(40 * chunk, 40 * chunk + 40).astype(np.uint64))
-        held.append(tracemalloc.get_traced_memory()[0])
-    tracemalloc.stop()
-    assert held[-1] < 1.1 * held[19] + (1 << 20), held
-    assert held[-1] < SKETCH_BYTES
-
-
-def test_memory_of_texts_that_all_differ_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    part = 32  # of what a data set may keep
-    monkeypatch.setattr("recordmill.statistics.dataset_sketch._TEXTS_IN_ALL", (1 << 17) // part)
-    schema = Schema(tuple(Feature(f"text {number}", "string") for number in range(16)))
-    assert most_values(len(schema), True) == 256
-    rows = 4000
-    sketch = DatasetSketch(schema, ("train",))
-    random = np.random.default_rng(3)
-    before = pa.total_allocated_bytes()
-    tracemalloc.start()
-    for at in range(3):
-        column = pa.array([f"{at} {row} {'x' * 150}" for row in range(rows)], pa.large_string())
-        batch = pa.RecordBatch.from_arrays([column] * len(schema), names=list(schema.names))
-        sketch.add(batch, random.integers(0, 2**63, rows).astype(np.uint64))
-    del batch, column
-    held = tracemalloc.get_traced_memory()[0] + pa.total_allocated_bytes() - before
-    tracemalloc.stop()
-    assert sketch.features[0][0].values is not None
-    assert not sketch.features[0][0].values.is_whole
-    assert held < SKETCH_BYTES / part
-
-
 def _column(kind: str, chunk: int, rows: int) -> pa.Array:
     """Values of which none was there before."""
     numbers = np.arange(chunk * rows, (chunk + 1) * rows)
@@ -529,11 +490,3 @@ def test_a_sketch_lies_in_as_many_bytes_as_is_said() -> None:
         sketch.add(batch, np.arange(2000 * chunk, 2000 * (chunk + 1)).astype(np.uint64))
     promised = 3 * (SKETCH_FILE + most_values(3, True) * SKETCH_TEXT_FILE)
     assert promised / 2 < len(pickle.dumps(sketch)) <= promised
-
-
-@pytest.mark.parametrize("most", [1, 17, 24, 40, 100])
-def test_a_sketch_may_keep_any_number_of_values(most: int) -> None:
-    hashes = hash_numbers(np.arange(500))
-    sketch = ValueSketch(most)
-    sketch.add(hashes)
-    assert sketch.smallest()[0].tolist() == sorted(hashes.tolist())[:most]

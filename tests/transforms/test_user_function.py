@@ -1,6 +1,4 @@
-"""A user's own function: told by its own line when it fails, sent to workers by value, refused by name where it can't
-be, and never a value of a feature in an error.
-"""
+"""A user's function: told by its own line when it fails, sent by value or refused by name, no value in an error."""
 
 from __future__ import annotations
 
