@@ -147,7 +147,7 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
 def _ask(sample: ContentSample, *, textual: bool) -> Content | None:
     """Returns what the first kind says that recognises the sample."""
     for kind in KINDS:
-        if kind.textual == textual and (detail := kind.teller(sample)):
+        if kind.tell and kind.textual == textual and (detail := kind.teller(sample)):
             return Content(kind.name, detail)
     return None
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.option_names import option
 from recordmill.schemas.splits import SPLIT_WORDS, split_of
+from recordmill.storage.archives import MARK
 from recordmill.storage.file_table import FileTable, InputFile, coded, coded_of, counted, nothing, where_none
 from recordmill.storage.listing import Root
 
@@ -222,8 +223,11 @@ def _check_partial(
 
 
 def _by_root(roots: Sequence[Root]) -> list[str] | None:
-    """Returns the split of each INPUT, if all are folders called like splits, of at least two kinds."""
-    found = [SPLIT_WORDS.get(root.label.lower()) for root in roots]
+    """Returns the split of each INPUT, if all are folders or archives called like splits, of at least two kinds."""
+    found = [
+        split_of(_stem(root.label)) if root.path.endswith(MARK[0]) else SPLIT_WORDS.get(root.label.lower())
+        for root in roots
+    ]
     known = [split for split in found if split is not None]
     return known if len(known) == len(found) and len(set(known)) > 1 else None
 

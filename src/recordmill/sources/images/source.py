@@ -210,8 +210,8 @@ def plan_images(
     if options.pair is not None:
         files, partners, rejects = split_pairs(files, options.pair, [*IMAGE_FEATURE_NAMES, "label", "class_name"])
         own_features = (*OWN_FEATURES[:1], pair_feature(options.pair), *OWN_FEATURES[1:])
-    files, large = _bounded(files, record_sizes(files, partners), common.memory_bytes)
-    rejects += large
+    keep, large = oversized(files, record_sizes(files, partners), common)
+    files, rejects = files.filter(keep), [*rejects, *large]
     files, folder_layout, left = without_unlabelled_files(
         files,
         listing.roots,
@@ -338,14 +338,17 @@ def _looks_like_image(file: InputFile) -> bool:
     return sniff_image(head) is not None or sniff_foreign(head) is not None
 
 
-def _bounded(files: FileTable, sizes: npt.NDArray[np.int64], memory_bytes: int) -> tuple[FileTable, list[Reject]]:
-    """Returns the files whose records, of these sizes, fit into a quarter of memory; each is held whole."""
-    limit = min(MAX_IMAGE_BYTES, memory_bytes // 4)
+def oversized(
+    files: FileTable, sizes: npt.NDArray[np.int64], common: PlanOptions
+) -> tuple[npt.NDArray[np.bool_], list[Reject]]:
+    """Returns ([files] whose records, of these sizes, fit into a quarter of memory, as each is held whole; the others
+    as rejects).
+    """
+    limit = min(MAX_IMAGE_BYTES, common.memory_bytes // 4)
     message = f"bytes are more than one record may have ({limit}, a quarter of {option('memory')} and at most 2 GiB)"
     keep = sizes <= limit
     large = np.flatnonzero(~keep).tolist()
-    rejects = [Reject(files[at].name, "", SIZE_FAULT, f"{sizes[at]} {message}") for at in large]
-    return files.filter(keep), rejects
+    return keep, [Reject(files[at].name, "", SIZE_FAULT, f"{sizes[at]} {message}") for at in large]
 
 
 def _schema(
