@@ -153,9 +153,9 @@ def _ask(sample: ContentSample, *, textual: bool) -> Content | None:
 
 
 def _foreign(head: bytes) -> Content | None:
-    """Returns the format if it holds no records; what is compressed may be data, which its kind refuses by name."""
+    """Returns the format if it holds no records; what is compressed may be data."""
     found = sniff_format(head)
-    if found is None or not found.about or found.name == "xz":
+    if found is None or not found.about:
         return None
     return Content(BINARY_CONTENT, found.about)
 
