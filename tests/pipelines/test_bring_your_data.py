@@ -78,6 +78,9 @@ def test_the_command_builds_what_the_row_says(what: str, tmp_path: Path, monkeyp
             put(f"photos/{split}/dog/{split}.png", image_samples.encoded("PNG"))
         for name in ("photos/cat/a.png", "photos/dog/b.png"):
             Path(name).unlink()
+    if "--label-regex" in ROWS[what]:
+        for name in ("cat", "dog"):
+            Path("photos", name).rename(f"photos/{name}_x")
     if not ROWS[what].startswith("recordmill build "):
         assert eval(ROWS[what], {"recordmill": recordmill, "x": np.arange(3), "y": np.arange(3)}).records == {
             "train": 3
@@ -88,6 +91,8 @@ def test_the_command_builds_what_the_row_says(what: str, tmp_path: Path, monkeyp
     assert len(ds)
     if "--boxes" in ROWS[what]:
         assert "cat" in ds.to_table()["image/object/class/text"].to_pylist()[0]
+    if "--label-regex" in ROWS[what]:
+        assert ds.schema["label"].classes == ("cat", "dog")
     if "split" in what:
         assert len(ds.splits) == 2
     assert recordmill.verify("shards") == []

@@ -36,7 +36,7 @@ from recordmill.sources.common.content import (
     tally_extensions,
 )
 from recordmill.sources.common.contract import BATCH_BYTES, Chunk, PlanOptions, Unit, packed_files
-from recordmill.sources.common.layout import known_classes, without_unlabelled_files
+from recordmill.sources.common.layout import class_rule, known_classes, without_unlabelled_files
 from recordmill.sources.images.boxes import CLIP, KEEP, LABEL, REJECT_BOXES, BoxRule, box_columns, object_features
 from recordmill.sources.images.labels_file import LabelRequest, label_columns
 from recordmill.sources.images.pairs import pair_feature, record_sizes, split_pairs, with_partners
@@ -101,6 +101,7 @@ class ImageOptions:
             of memory per pixel).
         max_pixels: Height x width above which an image is a reject, known from its header before anything is decoded.
         class_from: `auto`, `folders`, `none`.
+        label_regex: A regular expression for the names of files, with a group around the class.
         split_from: `auto`, `folders`, `names`, `none`: see `sources.common.layout`.
         unlabelled, unknown_class: Of files beside class folders, and in folders whose class a given schema lacks, as
             there.
@@ -116,6 +117,7 @@ class ImageOptions:
     check: str = STRUCTURE
     max_pixels: int = MAX_PIXELS
     class_from: str = layout.AUTO_LAYOUT
+    label_regex: str | None = None
     split_from: str = layout.AUTO_LAYOUT
     unlabelled: str = layout.LEAVE
     unknown_class: str = layout.ERROR
@@ -216,7 +218,7 @@ def plan_images(
         files,
         listing.roots,
         split_from=options.split_from,
-        class_from=options.class_from if options.boxes is None else layout.NO_LAYOUT,
+        class_from=class_rule(options.class_from, options.label_regex) if options.boxes is None else layout.NO_LAYOUT,
         unlabelled=options.unlabelled if options.labels is None else layout.KEEP,
     )
     if beside is None and partners is None and options.class_from == layout.AUTO_LAYOUT:
