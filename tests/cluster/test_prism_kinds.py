@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,6 +64,15 @@ def arrays(folder: Path) -> None:
     np.savez_compressed(folder / "b.npz", x=x, y=y)
 
 
+def samples(folder: Path) -> None:
+    for at in range(2):
+        with tarfile.open(folder / f"{at}.tar", "w") as tar:
+            for number in range(40):
+                for ending, data in (("cls", b"%d" % (number % 3)), ("json", b'{"x": [%d]}' % number)):
+                    (member := tarfile.TarInfo(f"{number}.{ending}")).size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
+
+
 def records(folder: Path) -> None:
     row_groups(folder)
     recordmill.build(folder / "a.parquet", folder / "built", num_shards=2, compression="gzip")
@@ -80,6 +91,7 @@ BUILDS: dict[str, tuple[Callable[[Path], None], str, list[str]]] = {
     "parquet": (row_groups, "parquet", ["--shard-size=20KB"]),
     "numpy": (arrays, "numpy", ["--label=y"]),
     "tfrecord": (records, "tfrecord", []),
+    "webdataset": (samples, "webdataset", []),
 }
 
 

@@ -37,7 +37,8 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "sources.arrow": "base schemas sources.common sources.values storage",
     "sources.csv": "base schemas sources.common sources.values storage",
     "sources.jsonl": "base schemas sources.common sources.values storage",
-    "sources.images": "base records.images schemas sources.common sources.csv sources.jsonl sources.values storage",
+    "sources.images": "base records.images schemas sources.arrow sources.common sources.csv sources.jsonl "
+    "sources.values storage",
     "preprocessing": "base schemas shards storage",
     "building": "base checks preprocessing records.example records.tfrecord records.writers schemas shards "
     "sources.common statistics storage",
@@ -67,7 +68,7 @@ ROOMS: dict[str, str] = {  # room: the rooms that its modules may import beside 
     "pipelines.remote": "base building.workers shards sources storage transforms",
     "pipelines": "base building building.workers checks exporting options pipelines.remote preprocessing "
     "records.columns records.inference records.writers schemas shards shards.loading sources "
-    "sources.arrow sources.common statistics storage transforms transforms.tft",
+    "sources.arrow sources.common sources.images statistics storage transforms transforms.tft",
     "commands": "base checks options pipelines pipelines.remote reader reader.inspect reader.report records.writers "
     "schemas shards sources statistics storage",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -48,6 +49,10 @@ def lay_out(folder: Path) -> None:
     with zipfile.ZipFile("photos.zip", "w") as archive:
         for path in Path("photos").rglob("*.png"):
             archive.write(path, path.relative_to("photos"))
+    for number in (1, 2):
+        with tarfile.open(f"train-{number}.tar", "w") as tar:
+            for name in ("images/a.png", "labels/a.txt", "images/a.png", "labels/a.txt"):
+                tar.add(name, f"{len(tar.getnames()) // 2}.{name[-3:]}")
     put("all.csv", "x,split\n1,train\n2,test\n3,train\n")
     put("germany.csv", "price;day\n0,5;31.12.2024\n1,25;1.1.2025\n")
     put("table/year=2024/part.csv", "x,y\n1,2\n3,4\n")
@@ -73,6 +78,9 @@ def test_the_command_builds_what_the_row_says(what: str, tmp_path: Path, monkeyp
             put(f"photos/{split}/dog/{split}.png", image_samples.encoded("PNG"))
         for name in ("photos/cat/a.png", "photos/dog/b.png"):
             Path(name).unlink()
+    if "--label-regex" in ROWS[what]:
+        for name in ("cat", "dog"):
+            Path("photos", name).rename(f"photos/{name}_x")
     if not ROWS[what].startswith("recordmill build "):
         assert eval(ROWS[what], {"recordmill": recordmill, "x": np.arange(3), "y": np.arange(3)}).records == {
             "train": 3
@@ -83,6 +91,8 @@ def test_the_command_builds_what_the_row_says(what: str, tmp_path: Path, monkeyp
     assert len(ds)
     if "--boxes" in ROWS[what]:
         assert "cat" in ds.to_table()["image/object/class/text"].to_pylist()[0]
+    if "--label-regex" in ROWS[what]:
+        assert ds.schema["label"].classes == ("cat", "dog")
     if "split" in what:
         assert len(ds.splits) == 2
     assert recordmill.verify("shards") == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import datetime
 import gzip
+import lzma
 import math
 import os
 import pickle
@@ -52,6 +53,7 @@ PACKED: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
     "zlib": zlib.compress,
     "bz2": bz2.compress,
+    "xz": lzma.compress,
     "zstd": lambda data: pa.compress(data, "zstd", asbytes=True),
     "zstd-skippable": lambda data: SKIPPABLE + pa.compress(data, "zstd", asbytes=True),
 }

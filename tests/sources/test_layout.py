@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import image_samples
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -23,19 +25,54 @@ from recordmill.options.commands import in_flags
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.splits import SPLIT_WORDS, split_of
 from recordmill.shards.rejects import TooManyRejects
-from recordmill.sources.common.layout import FolderLayout, note_partitions, partitions, read_layout
+from recordmill.sources.common.layout import FolderLayout, class_rule, note_partitions, partitions, read_layout
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Stat
 from recordmill.storage.listing import Root
 
 
-def lay(names: str | list[tuple[int, str]], *roots: str, **options: str) -> FolderLayout:
+def lay(names: str | list[tuple[int, str]], *roots: str, **options: Any) -> FolderLayout:
     """The layout of files with these names, blank-separated, below INPUT folders of those names."""
     pairs = [(0, name) for name in names.split()] if isinstance(names, str) else names
     files = [InputFile(root, name, f"/r{root}/{name}", Stat(1, 1)) for root, name in pairs]
     found = read_layout(files, [Root(f"/x/{root}", f"/x/{root}", True) for root in roots or ("data",)], **options)
     splits, classes = (tuple(column.to_pylist()) for column in (found.splits, found.classes))
     return replace(found, splits=splits, classes=classes)
+
+
+@pytest.mark.parametrize(
+    ("regex", "classes", "said"),
+    [
+        (r"class_(\d+)_", ("3", None, "10"), ""),
+        (r"(a|b)/(?P<label>[^_]+)_", ("class", None, "class"), ""),
+        (r"x_(.*)z", (), "--label-regex 'x_(.*)z': no file has such a name; a/class_3_1.png is one"),
+        (r"class_\d", (), r"--label-regex 'class_\d': it needs a group around the label: (...)"),
+        ("(", (), "--label-regex '(': no regular expression: missing ), unterminated subpattern at position 0"),
+    ],
+)
+def test_the_class_that_a_regular_expression_finds(regex: str, classes: tuple[str | None, ...], said: str) -> None:
+    names = "a/class_3_1.png a/none.png b/class_10_1.png"
+    if said:
+        with pytest.raises(UsageError) as caught:
+            lay(names, class_from=class_rule("auto", regex))
+        assert in_flags(str(caught.value)) == said
+        return
+    found = lay(names, class_from=class_rule("auto", regex))
+    assert (found.classes, found.class_names) == (classes, tuple(sorted({*classes} - {None})))
+
+
+@pytest.mark.parametrize("kind", ["images", "text"])
+def test_files_in_whose_names_no_class_is_found(kind: str, tmp_path: Path) -> None:
+    for name in ("cat_1", "cat_2", "dog_1", "other"):
+        data = image_samples.encoded("PNG") if kind == "images" else b"text"
+        (tmp_path / f"{name}.{'png' if kind == 'images' else 'txt'}").write_bytes(data)
+    build = functools.partial(recordmill.build, tmp_path, kind=kind, label_regex="(cat|dog)_")
+    with pytest.raises(UsageError, match=r"1 of 4 file.s. have no label by .*: other"):
+        build(tmp_path.parent / f"{tmp_path.name}-out", unlabelled="error")
+    result = build(tmp_path.parent / f"{tmp_path.name}-out")
+    assert result.records == {"train": 3}
+    assert any(note.startswith("left out: 1 of 4 file(s) have no label by ") for note in result.notes)
+    assert recordmill.open(result.out).schema["label"].classes == ("cat", "dog")
 
 
 @pytest.mark.parametrize(

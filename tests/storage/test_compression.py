@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import lzma
 import random
 import zlib
 from collections.abc import Iterator
@@ -36,12 +37,14 @@ PACKED = {
     "zlib": zlib.compress(CONTENT),
     "zstd": zstd(CONTENT[:2000]) + zstd(CONTENT[2000:]),
     "bz2": bz2.compress(CONTENT[:2000]) + bz2.compress(CONTENT[2000:]),
+    "xz": lzma.compress(CONTENT[:2000]) + lzma.compress(CONTENT[2000:]),
 }
 MEMBER_STARTS = {  # where a cut can't be seen, since what is there is a whole file
     "gzip": {len(gzip_member(CONTENT[:2000])), len(gzip_member(CONTENT[:2000]) + gzip_member(b""))},
     "zlib": set(),
     "zstd": {len(zstd(CONTENT[:2000]))},
     "bz2": {len(bz2.compress(CONTENT[:2000]))},
+    "xz": {len(lzma.compress(CONTENT[:2000]))},
 }  # fmt: skip
 
 
@@ -86,7 +89,9 @@ def test_every_cut_is_an_error(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", PACKED)
 @pytest.mark.parametrize("garbage", [b"\0", b"\0" * 600, b"garbage", b"\x1f\x8c" + b"x" * 30])
 def test_what_follows_the_end_is_an_error(tmp_path: Path, kind: str, garbage: bytes) -> None:
-    place = {"zstd": "before byte", "bz2": "byte", "zlib": f"byte {len(PACKED['zlib'])} of", "gzip": ""}[kind]
+    place = {"zstd": "before byte", "bz2": "byte", "xz": "byte", "zlib": f"byte {len(PACKED['zlib'])} of", "gzip": ""}[
+        kind
+    ]
     with pytest.raises(DataError, match=f"^name: .*{place}") as caught:
         read(tmp_path / "f", PACKED[kind] + garbage, kind)
     if kind == "gzip":  # one zero byte may be the first of a header
@@ -265,3 +270,7 @@ def test_a_window_beyond_memory_is_no_damage(tmp_path: Path) -> None:
     (tmp_path / "a.zst").write_bytes(b"\x28\xb5\x2f\xfd\x00\xa8\x01\x00\x00")
     with pytest.raises(DataError, match="a window above 128 MiB"):
         list(open_blocks(str(tmp_path / "a.zst")))
+    filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 29}]
+    (tmp_path / "a.xz").write_bytes(lzma.compress(b"a", filters=filters))
+    with pytest.raises(DataError, match="xz data of a window above 128 MiB"):
+        list(open_blocks(str(tmp_path / "a.xz")))

@@ -43,6 +43,7 @@ class FileFormat(NamedTuple):
 _FORMATS = (
     FileFormat("gzip", b"\x1f\x8b\x08", is_sure=True),
     FileFormat("zstd", b"\x28\xb5\x2f\xfd", is_sure=True),
+    FileFormat("xz", b"\xfd7zXZ\0", is_sure=True),
     FileFormat("PDF", b"%PDF-", "a PDF document; take its text out first", is_sure=True),
     FileFormat(
         "zip",
@@ -62,7 +63,6 @@ _FORMATS = (
     FileFormat("npy", b"\x93NUMPY", "a NumPy array; use `build numpy`"),
     FileFormat("Avro", b"Obj\x01", "an Avro file; convert it to Parquet"),
     FileFormat("ORC", b"ORC", "an ORC file; convert it to Parquet"),
-    FileFormat("xz", b"\xfd7zXZ\0", "xz; decompress it first, or use gzip, bzip2 or zstd"),
     FileFormat("7-Zip", b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive; unpack it"),
     FileFormat("RAR", b"Rar!\x1a\x07", "a RAR archive; unpack it"),
     FileFormat("Ogg", b"OggS", "an Ogg recording"),

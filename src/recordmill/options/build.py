@@ -251,6 +251,14 @@ class BuildKeywords(TypedDict, total=False):
     ]
     max_pixels: Annotated[int, _images("reject images with more pixels, before decoding them", 178_956_970)]
     class_from: Annotated[Literal["auto", "folders", "none"], _classes("what names the class", "auto")]
+    label_regex: Annotated[
+        str | None,
+        _classes(
+            r"takes the class from a file's path, by its first group, or one called label: 'class_(\d+)_'",
+            metavar="REGEX",
+            excludes=tuple((name, None) for name in ("class_from", "labels", "boxes")),
+        ),
+    ]
     unlabelled: Annotated[
         Literal["leave", "keep", "error"],
         _classes(

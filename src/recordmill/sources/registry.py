@@ -28,7 +28,7 @@ class Kind:
         shared_extensions: Those that other things bear as often: no hint.
         tell: Import path of a function of a `sources.common.content.ContentSample` that gives what was recognised, for
             people, or "" if the sample is not of this kind. The kinds are asked in their order below, those of bytes
-            before those of text.
+            before those of text. "": one file does not tell it.
         partitioned: What folders called `NAME=VALUE` say is added to its records as columns.
         textual: It is told from text, and its files look like those of other textual kinds.
         options: Import path of the dataclass of its own options.
@@ -118,6 +118,14 @@ KINDS = (
         "sources.common.content:tell_tfrecord",
         "sources.tfrecord.source:TfrecordOptions",
         "sources.tfrecord.source:plan_tfrecord",
+    ),
+    Kind(
+        "webdataset",
+        (),
+        "",
+        "sources.images.samples:SampleOptions",
+        "sources.images.samples:plan_samples",
+        tables=False,
     ),
 )
 KIND_NAMES = tuple(kind.name for kind in KINDS)

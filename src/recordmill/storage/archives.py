@@ -115,6 +115,16 @@ def is_member(path: str) -> bool:
     return MARK in path and os.path.isfile(path.partition(MARK)[0])
 
 
+def archive_of(path: str) -> str:
+    """Returns the path of the archive that a member lies in; of another file "".
+
+    >>> archive_of("/data/a.tar!/b/c.csv"), archive_of("/data/c.csv")
+    ('/data/a.tar', '')
+    """
+    archive, mark, _ = path.partition(MARK)
+    return archive if mark else ""
+
+
 class ArchiveStorage:
     """See `FileStorage`."""
 

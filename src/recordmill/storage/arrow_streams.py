@@ -1,21 +1,23 @@
-"""zstd and bzip2: files of any number of frames as streams, by the libraries that pyarrow has. They are read, not
-written.
+"""zstd and bzip2, by the libraries that pyarrow has, and xz, by Python's own: files of any number of frames as streams.
+They are read, not written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import Any
 
 import pyarrow as pa
 
 from recordmill.base.errors import DataError
 from recordmill.storage.arrow_files import range_file
-from recordmill.storage.codecs import BZ2, ZSTD, Algorithm
+from recordmill.storage.codecs import BZ2, XZ, ZSTD, Algorithm
 from recordmill.storage.compression import Ratio, truncated
-from recordmill.storage.files import stat
+from recordmill.storage.files import read_blocks, stat
 
 _PIECE_BYTES = 1 << 20  # 1 MiB of what it becomes
 _MAGIC, _SKIPPABLE = 0xFD2FB528, 0x184D2A50
+_MOST_XZ_BYTES = 256 << 20  # 256 MiB: a window of 128 MiB, as of zstd; `xz -9` takes 65
 _BLOCKS = (b"1AY&SY", b"\x17rE8P\x90")  # with which a block of bzip2 begins, or its end
 
 
@@ -56,6 +58,45 @@ class Bzip2(_ArrowStream):
         return head[:3] == b"BZh" and head[4:10] in _BLOCKS
 
 
+class Xz(Algorithm):
+    """The .xz file format 1.2.1 (tukaani.org/xz)."""
+
+    def is_head(self, head: bytes) -> bool:
+        return head.startswith(b"\xfd7zXZ\0")
+
+    def begin(self, head: bytes, most_bytes: int) -> tuple[bytes, bool]:
+        stream = _xz_stream()
+        try:
+            found = stream.decompress(head, most_bytes)
+        except Exception:  # as of `pieces`
+            return b"", False
+        return found, stream.eof and not stream.unused_data
+
+    def pieces(self, path: str, source: str, max_ratio: int | None) -> Generator[bytes, None, None]:
+        ratio, stream, begun, at = Ratio(source, max_ratio), _xz_stream(), 0, 0
+        for block in read_blocks(path, _PIECE_BYTES):
+            data, at = block.tobytes(), at + len(block)
+            while data or not (stream.needs_input or stream.eof):
+                if stream.eof:
+                    stream, begun = _xz_stream(), at - len(data)
+                try:
+                    piece = stream.decompress(data, _PIECE_BYTES)
+                except Exception as error:  # `lzma` is loaded where it is needed
+                    raise _error(OSError(str(error)), XZ, at, source) from None
+                data = stream.unused_data
+                if piece:
+                    ratio.check(len(piece), at)
+                    yield piece
+        if not stream.eof:
+            raise truncated(XZ, begun, at, source)
+
+
+def _xz_stream() -> Any:
+    import lzma  # which Python may be built without
+
+    return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MOST_XZ_BYTES)
+
+
 def _stream(path: str, codec: str, source: str, max_ratio: int | None) -> Generator[bytes, None, None]:
     if stat(path).size_bytes == 0:
         raise truncated(codec, 0, 0, source)
@@ -77,9 +118,9 @@ def _error(error: OSError, codec: str, at: int, source: str) -> OSError | DataEr
         return error
     if "Truncated" in str(error):
         return truncated(codec, 0, at, source)
-    if "too much memory" in str(error):
+    if "too much memory" in str(error) or "limit exceeded" in str(error):
         return DataError(
-            "zstd data of a window above 128 MiB; decompress it, or compress it with a window of 27 bits or less",
+            f"{codec} data of a window above 128 MiB; decompress it, or compress it with a window of 27 bits or less",
             source=source,
             place=f"before byte {at} of the file",
         )

@@ -115,13 +115,14 @@ class Codec:
         return "" if self.is_plain else self.members.library()
 
 
-NONE, GZIP, ZLIB, ZSTD, BZ2 = "none", "gzip", "zlib", "zstd", "bz2"
+NONE, GZIP, ZLIB, ZSTD, BZ2, XZ = "none", "gzip", "zlib", "zstd", "bz2", "xz"
 CODECS = (
     Codec(NONE, ".tfrecord", ""),
     # level 6: as gzip and TensorFlow have it
     Codec(GZIP, ".tfrecord.gz", "GZIP", "storage.deflate:Gzip", b"\x1f\x8b", 6),
     Codec(ZSTD, None, None, "storage.arrow_streams:Zstd"),
     Codec(BZ2, None, None, "storage.arrow_streams:Bzip2"),
+    Codec(XZ, None, None, "storage.arrow_streams:Xz"),
     Codec(ZLIB, None, "ZLIB", "storage.deflate:Zlib"),  # the last: its two bytes are told with the least certainty
 )
 _BY_NAME = {codec.name: codec for codec in CODECS}

@@ -25,7 +25,7 @@ _RATIO_FROM_BYTES = 64 << 20  # 64 MiB: below, no ratio is suspicious
 
 
 def detect(head: bytes) -> str:
-    """`gzip`, `zlib`, `zstd`, `bz2` or `none`, by the first COMPRESSED_HEAD_BYTES of a file.
+    """`gzip`, `zlib`, `zstd`, `bz2`, `xz` or `none`, by the first COMPRESSED_HEAD_BYTES of a file.
 
     >>> import zlib
     >>> detect(b"a,b\\n1,2\\n"), detect(find_codec("gzip").pack(b"data")), detect(zlib.compress(b"data"))
@@ -106,7 +106,7 @@ def open_stream(
     """The file's uncompressed bytes as a `Stream`. gzip may have many members.
 
     Args:
-        compression: `none`, `gzip`, `zlib`, `zstd`, `bz2`, or `auto`: what `detect` says.
+        compression: `none`, `gzip`, `zlib`, `zstd`, `bz2`, `xz`, or `auto`: what `detect` says.
         source: the file's name for messages, if it is another than path.
         max_ratio: how many times larger than the file so far its content may become, from 64 MiB on; None: without
             limit.

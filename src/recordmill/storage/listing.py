@@ -187,7 +187,15 @@ def _expand(path: str, given: str, follow_links: bool, ignored: walk.Ignored) ->
     files = _each_once(walk.walk_disk(root, pattern, follow_links, ignored))
     if not files:
         raise _nothing(given, pattern is not None, ignored)
+    if all(file.name[-4:].lower() == ".tar" and archives.is_archive(file.path) for file in files):
+        files = [member for file in files for member in _of_tar(file, given, ignored)]
     return os.path.realpath(root), files, False
+
+
+def _of_tar(file: walk.FileEntry, given: str, ignored: walk.Ignored) -> Iterator[walk.FileEntry]:
+    """The members of one tar of several, by the names that they have in a folder called as the tar."""
+    for one in _members(file.path, given, ignored):
+        yield replace(one, name=f"{file.name[:-4]}/{one.name}")
 
 
 def _members(path: str, given: str, ignored: walk.Ignored) -> list[walk.FileEntry]:

@@ -87,7 +87,7 @@ class FrameBatch(Frames):
 
 
 def detect_tfrecord(head: bytes) -> str:
-    """`none`, `gzip`, `zlib`, `zstd` or `bz2`, by the first `COMPRESSED_HEAD_BYTES` bytes of a TFRecord file."""
+    """`none`, `gzip`, `zlib`, `zstd`, `bz2` or `xz`, by the first `COMPRESSED_HEAD_BYTES` bytes of a TFRecord file."""
     return NONE if _is_header(head) else detect(head)
 
 
@@ -116,7 +116,7 @@ def read_frames(
     Args:
         source: the file's name for messages, if it is another than path.
         check: also the payloads' CRCs; the headers' are always checked.
-        compression: `none`, `gzip`, `zlib`, `zstd`, `bz2`, or `auto`: by content.
+        compression: `none`, `gzip`, `zlib`, `zstd`, `bz2`, `xz`, or `auto`: by content.
 
     Raises:
         DataError: damaged, truncated, a record above max_record_bytes; it names source, record number and byte offset.

@@ -380,3 +380,18 @@ def _header(file: InputFile, name: str, head: bytes, size: int, start: int | Non
     if version == (3, 0) and dtype.names:
         dtype.names = tuple(field.encode("latin-1").decode() for field in dtype.names)
     return _Array(file, name, dtype, shape, fortran and len(shape) > 1, source.tell(), size, start, member)
+
+
+def read_npy(data: bytes, file: InputFile) -> _Rows:
+    """Returns the array that is the whole content of a `.npy`, of any shape.
+
+    Raises:
+        DataError: it is damaged, or holds Python objects.
+    """
+    try:
+        one = _header(file, file.name, data[:_HEAD_BYTES], len(data), 0, "")
+    except Exception as error:  # as of `_open`
+        raise DataError(f"is no file of NumPy's, or damaged: {error}", source=file.name) from None
+    replace(one, shape=one.shape or (1,), fortran=False).check()
+    values = np.frombuffer(data, one.dtype, offset=one.head)
+    return values.reshape(one.shape[::-1]).T if one.fortran else values.reshape(one.shape)

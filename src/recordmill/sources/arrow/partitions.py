@@ -1,7 +1,7 @@
 """Columns that folders called `NAME=VALUE` make, as Hive, Spark and Arrow write tables: `dt=2024-01-01/country=JP/`.
 
-They are kept as columns of the files, and a `PartitionedSource` adds them to what a kind reads; a column of the files'
-own stands before what a folder says.
+They are kept as columns of the files, and a `JoinedSource` adds them, or other columns with a value a file, to what a
+kind reads; a column of the files' own stands before what a folder says.
 """
 
 from __future__ import annotations
@@ -10,16 +10,18 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from recordmill.base.errors import Reject
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.feature import Schema
+from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.sources.common.contract import Chunk, PlanOptions, RecordLocator, Source, Unit
 from recordmill.sources.common.layout import partitions
 from recordmill.sources.values.conform import conform
+from recordmill.sources.values.flatten import nest_tensors
 from recordmill.sources.values.overrides import Unifier, declared_columns, finish_parts
 from recordmill.storage.file_table import FileTable
 
@@ -53,37 +55,50 @@ def partition_values(files: FileTable, ordinals: Sequence[int], fields: Mapping[
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields.values()))
 
 
+class FileColumns(Protocol):
+    """Columns that a file has one value of, beside its records."""
+
+    def values(self, files: FileTable, ordinals: Sequence[int]) -> tuple[pa.RecordBatch, dict[int, tuple[str, str]]]:
+        """Returns (a row for each of these files, the reasons why rows are bad)."""
+
+
 @dataclass(frozen=True)
-class PartitionedSource:
-    """A Source with the columns that folders make. own: the source that reads the files, without its tables. made: the
-    features that folders make. named: the label, if it is one of them and its classes are texts of its values.
+class _FolderColumns:
+    fields: Mapping[str, pa.Field]
+
+    def values(self, files: FileTable, ordinals: Sequence[int]) -> tuple[pa.RecordBatch, dict[int, tuple[str, str]]]:
+        return partition_values(files, ordinals, self.fields), {}
+
+
+@dataclass(frozen=True)
+class JoinedSource:
+    """A Source with columns of its files.
+
+    Attributes:
+        own: The source that reads the files, without its tables.
+        made: The features of these columns.
+        named: The label, if it is one of them and its classes are texts of its values.
     """
 
     schema: Schema
     files: FileTable
     units: Sequence[Unit]
     own: Source
+    columns: FileColumns
     made: Schema
+    kind: str
     named: str | None = None
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
-
-    @property
-    def kind(self) -> str:
-        return self.own.kind
 
     @functools.cached_property
     def _reader(self) -> Source:
         reader: Source = replace(self.own, files=self.files, units=self.units)  # type: ignore[type-var]
         return reader
 
-    @functools.cached_property
-    def _fields(self) -> dict[str, pa.Field]:
-        return {name: field for name, field in partition_fields(self.files).items() if name in self.made}
-
     def read(self, unit: Unit) -> Iterator[Chunk]:
-        """Yields what the kind reads, each record with what the folders of its file say."""
-        return map(self._with_partitions, self._reader.read(unit))
+        """Yields what the kind reads, each record with the values of its file."""
+        return map(self._joined, self._reader.read(unit))
 
     def locate(self, file: int, positions: Sequence[int]) -> list[str]:
         """Returns where people find these records: see RecordLocator."""
@@ -91,18 +106,21 @@ class PartitionedSource:
             return self._reader.locate(file, positions)
         return [f"record {position}" for position in positions]
 
-    def _with_partitions(self, chunk: Chunk) -> Chunk:
+    def _joined(self, chunk: Chunk) -> Chunk:
         assert isinstance(chunk.records, pa.RecordBatch)
         ordinals, of_row = np.unique(chunk.file, return_inverse=True)
-        found = conform(partition_values(self.files, ordinals.tolist(), self._fields), self.made, self.named)
-        rows, rejects = np.arange(chunk.rows), list(chunk.rejects)
-        for at, reason, message in found.bad:
+        values, bad = self.columns.values(self.files, ordinals.tolist())
+        keep = np.setdiff1d(np.arange(len(ordinals)), list(bad))
+        fitted = conform(nest_tensors(values.take(pa.array(keep)), self.made), self.made, self.named)
+        bad |= {int(keep[at]): (reason, message) for at, reason, message in fitted.bad}
+        good, rows, rejects = keep[fitted.good], np.arange(chunk.rows), list(chunk.rejects)
+        for at, (reason, message) in sorted(bad.items()):
             lost = rows[of_row == at]
             places = self.locate(int(ordinals[at]), chunk.position[lost].tolist()) if len(lost) else []
             rejects += (Reject(self.files[int(ordinals[at])].name, place, reason, message) for place in places)
-        if found.bad:
-            rows = rows[np.isin(of_row, found.good)]
-        made = found.batch.take(pa.array(np.searchsorted(found.good, of_row[rows])))
+        if bad:
+            rows = rows[np.isin(of_row, good)]
+        made = fitted.batch.take(pa.array(np.searchsorted(good, of_row[rows])))
         records = chunk.records if len(rows) == chunk.rows else chunk.records.take(pa.array(rows))
         columns = {**_by_name(self.own.schema, records), **_by_name(self.made, made)}
         batch = pa.RecordBatch.from_arrays([columns[f.name] for f in self.schema], schema=to_arrow(self.schema))
@@ -144,21 +162,54 @@ def plan_with_partitions(
         label=common.label if common.label in given else None,
         may_lack=frozenset(),
     )
-    notes = tuple(note for note in own.notes if not any(note.startswith(f"{name}: not in ") for name in given))
+    own_notes = tuple(note for note in own.notes if not any(note.startswith(f"{name}: not in ") for name in given))
+    own = replace(own, notes=own_notes)  # type: ignore[type-var]
+    folders = _FolderColumns({name: fields[name] for name in given})
+    values, what = folders.values(files, range(len(files)))[0], "the names of folders"
+    joined = join_columns(own, folders, lambda: iter([(what, values)]), common, schema, what)
+    return replace(joined, notes=(*joined.notes, *sorted(twice)))  # type: ignore[type-var]
+
+
+def join_columns(
+    own: Source,
+    columns: FileColumns,
+    parts: Callable[[], Iterator[tuple[str, pa.RecordBatch]]],
+    common: PlanOptions,
+    given: Schema | None,
+    what: str,
+    kind: str = "",
+) -> Source:
+    """Returns the source with these columns; the source itself if they have no feature.
+
+    Args:
+        own: The source of the files.
+        columns: Those to add.
+        parts: Gives their values, with where they stand, for the types.
+        common: Of the options what they say of these columns.
+        given: The schema of all features, if there is one.
+        what: The columns, for messages.
+        kind: Of the source; that of its own.
+
+    Raises:
+        UsageError, DataError: As `finish_parts`.
+    """
     unifier = Unifier(declared_columns(common))
-    values = partition_values(files, range(len(files)), {name: fields[name] for name in given})
-    unifier.add(values.schema, "the names of folders", {column: values.column(column).null_count for column in given})
-    made, more, named = finish_parts(unifier, [values], common, "the names of folders")
-    notes = (*notes, *more, *sorted(twice))
+    for where, batch in parts():
+        check_feature_count(batch.num_columns, common.memory_bytes, where)
+        unifier.add(batch.schema, where, {name: batch.column(name).null_count for name in batch.schema.names})
+    made, more, named = finish_parts(unifier, (batch for _, batch in parts()), common, what)
     if not len(made):
-        same: Source = replace(own, notes=notes)  # type: ignore[type-var]
+        same: Source = replace(own, notes=(*own.notes, *more))  # type: ignore[type-var]
         return same
     features = {feature.name: feature for feature in (*own.schema, *made)}
-    names = features if schema is None else [name for name in schema.names if name in features]
+    names = features if given is None else [name for name in given.names if name in features]
     merged = replace(own.schema, features=tuple(features[name] for name in names), label=made.label or own.schema.label)
-    no_files = files.filter(np.zeros(len(files), np.bool_))
+    no_files = own.files.filter(np.zeros(len(own.files), np.bool_))
     bare: Source = replace(own, files=no_files, units=(), plan_rejects=())  # type: ignore[type-var]
-    return PartitionedSource(merged, own.files, own.units, bare, made, named, notes, tuple(own.plan_rejects))
+    return JoinedSource(
+        *(merged, own.files, own.units, bare, columns, made, kind or own.kind, named),
+        *((*own.notes, *more), tuple(own.plan_rejects)),
+    )
 
 
 def _apart(

@@ -138,15 +138,15 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
 def _ask(sample: ContentSample, *, textual: bool) -> Content | None:
     """Returns what the first kind says that recognises the sample."""
     for kind in KINDS:
-        if kind.textual == textual and (detail := kind.teller(sample)):
+        if kind.tell and kind.textual == textual and (detail := kind.teller(sample)):
             return Content(kind.name, detail)
     return None
 
 
 def _foreign(head: bytes) -> Content | None:
-    """Returns the format if it holds no records; what is compressed may be data, which its kind refuses by name."""
+    """Returns the format if it holds no records; what is compressed may be data."""
     found = sniff_format(head)
-    if found is None or not found.about or found.name == "xz":
+    if found is None or not found.about:
         return None
     return Content(BINARY_CONTENT, found.about)
 

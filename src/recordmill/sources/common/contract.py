@@ -89,7 +89,7 @@ class Source(Protocol):
 
     @property
     def kind(self) -> str:
-        """images, csv, jsonl, text, parquet, numpy, tfrecord or memory."""
+        """images, csv, jsonl, text, parquet, numpy, tfrecord, webdataset or memory."""
 
     @property
     def schema(self) -> Schema:

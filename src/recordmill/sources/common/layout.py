@@ -4,6 +4,7 @@ and compares the classes with those of a given schema.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ import pyarrow as pa
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.option_names import option
 from recordmill.schemas.splits import SPLIT_WORDS, split_of
+from recordmill.storage.archives import MARK
 from recordmill.storage.file_table import FileTable, InputFile, coded, coded_of, counted, nothing, where_none
 from recordmill.storage.listing import Root
 
@@ -50,13 +52,17 @@ class FolderLayout:
 
 
 def read_layout(
-    files: Sequence[InputFile], roots: Sequence[Root], *, split_from: str = AUTO_LAYOUT, class_from: str = AUTO_LAYOUT
+    files: Sequence[InputFile],
+    roots: Sequence[Root],
+    *,
+    split_from: str = AUTO_LAYOUT,
+    class_from: str | re.Pattern[str] = AUTO_LAYOUT,
 ) -> FolderLayout:
     """Reads the layout off the names of these files.
 
     split_from: `folders`, `names` (of files), `none`, or `auto`: the first of folders, INPUTs and file names that says
-    it of every file. class_from: `folders`, `none`, or `auto`: folders if they say at least two classes (one says
-    nothing that a model could learn).
+    it of every file. class_from: `folders`, `none`, `auto`: folders if they say at least two classes (one says
+    nothing that a model could learn), or what `class_rule` gives.
 
     Raises:
         UsageError: with `auto`, some folders are called `train`, `test` or the like and some files lie outside all of
@@ -70,7 +76,16 @@ def read_layout(
     classes = nothing(len(table))
     names: tuple[str, ...] = ()
     of_classes: list[str] = []
-    if class_from != NO_LAYOUT:
+    if isinstance(class_from, re.Pattern):
+        group = class_from.groupindex.get("label", 1)
+        matches = map(class_from.search, table.names())
+        classes = coded_of((match and match[group] for match in matches), len(table))
+        names = tuple(sorted(name for name in classes.dictionary.to_pylist() if name is not None))
+        if not names:
+            raise UsageError(
+                f"{option('label_regex', class_from.pattern)}: no file has such a name; {table[0].name} is one"
+            )
+    elif class_from != NO_LAYOUT:
         by_key = _classes(rest, roots)
         names = tuple(sorted({name for name in by_key.values() if name is not None}))
         if len(names) == 1 and class_from == AUTO_LAYOUT:
@@ -81,6 +96,23 @@ def read_layout(
             if bare := int(np.count_nonzero(where_none(classes))):
                 of_classes.append(f"{bare} file(s) outside every class folder have no label")
     return FolderLayout(splits, classes, names, (*notes, *of_classes), tuple(of_classes))
+
+
+def class_rule(class_from: str, label_regex: str | None) -> str | re.Pattern[str]:
+    """Returns what names the class: a regular expression for the names of files if there is one, else `class_from`.
+
+    Raises:
+        UsageError: It is none, or has no group.
+    """
+    if label_regex is None:
+        return class_from
+    try:
+        pattern = re.compile(label_regex)
+    except re.error as error:
+        raise UsageError(f"{option('label_regex', label_regex)}: no regular expression: {error}") from None
+    if not pattern.groups:
+        raise UsageError(f"{option('label_regex', label_regex)}: it needs a group around the label: (...)")
+    return pattern
 
 
 def partitions(files: FileTable) -> dict[str, pa.DictionaryArray]:
@@ -222,8 +254,11 @@ def _check_partial(
 
 
 def _by_root(roots: Sequence[Root]) -> list[str] | None:
-    """Returns the split of each INPUT, if all are folders called like splits, of at least two kinds."""
-    found = [SPLIT_WORDS.get(root.label.lower()) for root in roots]
+    """Returns the split of each INPUT, if all are folders or archives called like splits, of at least two kinds."""
+    found = [
+        split_of(_stem(root.label)) if root.path.endswith(MARK[0]) else SPLIT_WORDS.get(root.label.lower())
+        for root in roots
+    ]
     known = [split for split in found if split is not None]
     return known if len(known) == len(found) and len(set(known)) > 1 else None
 
@@ -254,7 +289,7 @@ _SHOWN = 3  # names in a note
 
 
 def without_unlabelled_files(
-    files: FileTable, roots: Sequence[Root], *, split_from: str, class_from: str, unlabelled: str
+    files: FileTable, roots: Sequence[Root], *, split_from: str, class_from: str | re.Pattern[str], unlabelled: str
 ) -> tuple[FileTable, FolderLayout, tuple[str, ...]]:
     """Returns (the files, what their folders say, notes) without those that stand beside the folders of classes and
     splits: word lists, indices and the like, that have no label.
@@ -269,14 +304,16 @@ def without_unlabelled_files(
         return chosen, read_layout(chosen, roots, split_from=split_from, class_from=class_from), ()
     if split_from in (AUTO_LAYOUT, FOLDER_LAYOUT) and _has_splits_inside(chosen):
         inside = np.fromiter(("/" in name for name in chosen.names()), np.bool_, len(chosen))
-        notes += _left_out(
-            chosen, ~inside, "the folders of the splits and have no split", "move them into one", unlabelled
-        )
+        outside = "stand outside the folders of the splits and have no split"
+        notes += _left_out(chosen, ~inside, outside, "move them into one", unlabelled)
         chosen = chosen.filter(inside)
     layout = read_layout(chosen, roots, split_from=split_from, class_from=class_from)
     if layout.class_names and not (labelled := ~where_none(layout.classes)).all():
         remedy = f"say {option('unlabelled', 'keep')} to have them without a label"
-        notes += _left_out(chosen, ~labelled, "every class folder and have no label", remedy, unlabelled)
+        where = "stand outside every class folder and have no label"
+        if isinstance(class_from, re.Pattern):
+            where = f"have no label by {option('label_regex', class_from.pattern)}"
+        notes += _left_out(chosen, ~labelled, where, remedy, unlabelled)
         chosen = chosen.filter(labelled)
         layout = replace(
             layout,
@@ -299,13 +336,13 @@ def _has_splits_inside(files: FileTable) -> bool:
     return is_deep and inside < len(files)
 
 
-def _left_out(files: FileTable, left: npt.NDArray[np.bool_], beside: str, remedy: str, unlabelled: str) -> list[str]:
+def _left_out(files: FileTable, left: npt.NDArray[np.bool_], where: str, remedy: str, unlabelled: str) -> list[str]:
     """left: [files] of which they are."""
     if not left.any():
         return []
     count, first = np.count_nonzero(left), np.flatnonzero(left)[:_SHOWN].tolist()
     names = ", ".join(files[at].name for at in first) + (", ..." if count > _SHOWN else "")
-    what = f"{count:,} of {len(files):,} file(s) stand outside {beside}: {names}"
+    what = f"{count:,} of {len(files):,} file(s) {where}: {names}"
     if unlabelled == ERROR or 2 * count >= len(files):
         raise UsageError(f"{what}; move them away, {remedy}, or {option('class_from', 'none')} for no labels")
     return [f"left out: {what} (to have them, {remedy})"]

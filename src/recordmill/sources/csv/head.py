@@ -321,4 +321,4 @@ def _padded(row: list[str], width: int) -> list[str]:
 def _extension(name: str) -> str:
     """Returns the lower-case extension, without that of a compression."""
     parts = name.lower().split(".")
-    return parts[-2] if len(parts) > 2 and parts[-1] in ("gz", "zst", "zstd", "bz2") else parts[-1]
+    return parts[-2] if len(parts) > 2 and parts[-1] in ("gz", "zst", "zstd", "bz2", "xz") else parts[-1]

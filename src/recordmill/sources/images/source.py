@@ -36,7 +36,7 @@ from recordmill.sources.common.content import (
     tally_extensions,
 )
 from recordmill.sources.common.contract import BATCH_BYTES, Chunk, PlanOptions, Unit, packed_files
-from recordmill.sources.common.layout import known_classes, without_unlabelled_files
+from recordmill.sources.common.layout import class_rule, known_classes, without_unlabelled_files
 from recordmill.sources.images.boxes import CLIP, KEEP, LABEL, REJECT_BOXES, BoxRule, box_columns, object_features
 from recordmill.sources.images.labels_file import LabelRequest, label_columns
 from recordmill.sources.images.pairs import pair_feature, record_sizes, split_pairs, with_partners
@@ -101,6 +101,7 @@ class ImageOptions:
             of memory per pixel).
         max_pixels: Height x width above which an image is a reject, known from its header before anything is decoded.
         class_from: `auto`, `folders`, `none`.
+        label_regex: A regular expression for the names of files, with a group around the class.
         split_from: `auto`, `folders`, `names`, `none`: see `sources.common.layout`.
         unlabelled, unknown_class: Of files beside class folders, and in folders whose class a given schema lacks, as
             there.
@@ -116,6 +117,7 @@ class ImageOptions:
     check: str = STRUCTURE
     max_pixels: int = MAX_PIXELS
     class_from: str = layout.AUTO_LAYOUT
+    label_regex: str | None = None
     split_from: str = layout.AUTO_LAYOUT
     unlabelled: str = layout.LEAVE
     unknown_class: str = layout.ERROR
@@ -210,13 +212,13 @@ def plan_images(
     if options.pair is not None:
         files, partners, rejects = split_pairs(files, options.pair, [*IMAGE_FEATURE_NAMES, "label", "class_name"])
         own_features = (*OWN_FEATURES[:1], pair_feature(options.pair), *OWN_FEATURES[1:])
-    files, large = _bounded(files, record_sizes(files, partners), common.memory_bytes)
-    rejects += large
+    keep, large = oversized(files, record_sizes(files, partners), common)
+    files, rejects = files.filter(keep), [*rejects, *large]
     files, folder_layout, left = without_unlabelled_files(
         files,
         listing.roots,
         split_from=options.split_from,
-        class_from=options.class_from if options.boxes is None else layout.NO_LAYOUT,
+        class_from=class_rule(options.class_from, options.label_regex) if options.boxes is None else layout.NO_LAYOUT,
         unlabelled=options.unlabelled if options.labels is None else layout.KEEP,
     )
     if beside is None and partners is None and options.class_from == layout.AUTO_LAYOUT:
@@ -338,14 +340,17 @@ def _looks_like_image(file: InputFile) -> bool:
     return sniff_image(head) is not None or sniff_foreign(head) is not None
 
 
-def _bounded(files: FileTable, sizes: npt.NDArray[np.int64], memory_bytes: int) -> tuple[FileTable, list[Reject]]:
-    """Returns the files whose records, of these sizes, fit into a quarter of memory; each is held whole."""
-    limit = min(MAX_IMAGE_BYTES, memory_bytes // 4)
+def oversized(
+    files: FileTable, sizes: npt.NDArray[np.int64], common: PlanOptions
+) -> tuple[npt.NDArray[np.bool_], list[Reject]]:
+    """Returns ([files] whose records, of these sizes, fit into a quarter of memory, as each is held whole; the others
+    as rejects).
+    """
+    limit = min(MAX_IMAGE_BYTES, common.memory_bytes // 4)
     message = f"bytes are more than one record may have ({limit}, a quarter of {option('memory')} and at most 2 GiB)"
     keep = sizes <= limit
     large = np.flatnonzero(~keep).tolist()
-    rejects = [Reject(files[at].name, "", SIZE_FAULT, f"{sizes[at]} {message}") for at in large]
-    return files.filter(keep), rejects
+    return keep, [Reject(files[at].name, "", SIZE_FAULT, f"{sizes[at]} {message}") for at in large]
 
 
 def _schema(

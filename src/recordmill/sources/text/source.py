@@ -38,6 +38,7 @@ from recordmill.sources.common.layout import (
     UNKNOWN_CLASSES,
     UNLABELLED,
     FolderLayout,
+    class_rule,
     known_classes,
     without_unlabelled_files,
 )
@@ -323,7 +324,7 @@ class TextOptions:
         blank_lines: Whether lines of nothing but white space are records; documents are always kept.
         encoding: Of all files, any that Python knows.
         max_line_bytes: A longer line or document is a reject.
-        split_from, class_from: As in `sources.common.layout`.
+        split_from, class_from, label_regex: As in `sources.common.layout`.
         unlabelled, unknown_class: Of files beside class folders, and folders whose class a given schema lacks, as
             there.
     """
@@ -334,6 +335,7 @@ class TextOptions:
     max_line_bytes: int = MOST_RECORD_BYTES
     split_from: str = AUTO_LAYOUT
     class_from: str = AUTO_LAYOUT
+    label_regex: str | None = None
     unlabelled: str = LEAVE
     unknown_class: str = ERROR
 
@@ -405,7 +407,7 @@ def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptio
         listing.files,
         listing.roots,
         split_from=options.split_from,
-        class_from=options.class_from,
+        class_from=class_rule(options.class_from, options.label_regex),
         unlabelled=options.unlabelled,
     )
     files = files.with_splits(layout.splits)

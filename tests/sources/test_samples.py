@@ -1,0 +1,181 @@
+"""Samples as WebDataset writes them, from tars and folders to records."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import image_samples
+import numpy as np
+import pytest
+from kit import WAYS_TO_BUILD
+from source_reading import read_all, values
+
+import recordmill
+from recordmill.base.errors import RecordmillError
+from recordmill.options.commands import in_flags
+from recordmill.pipelines.plan import kind_of
+from recordmill.sources.common.contract import PlanOptions
+from recordmill.sources.images.samples import SampleOptions, plan_samples
+from recordmill.storage.listing import list_inputs
+
+Members = Iterable[tuple[str, bytes]]
+
+
+def npy(array: Any, **options: Any) -> bytes:
+    np.save(into := io.BytesIO(), array, **options)
+    return into.getvalue()
+
+
+def tar(path: Path, members: Members) -> Path:
+    with tarfile.open(path, "w") as archive:
+        for name, data in members:
+            (member := tarfile.TarInfo(name)).size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return path
+
+
+def sample(number: int, image: str = "jpg") -> dict[str, bytes]:
+    """The files of one sample by ending; every third lacks its text."""
+    about = {"width": number, "tags": ["a"] * (number % 3), "geo": {"lat": number / 2}}
+    picture = image_samples.encoded("JPEG", image_samples.picture(seed=number))
+    return {
+        **({image: picture, "seg.png": image_samples.encoded("PNG")} if image else {}),
+        "cls": b"%d\n" % (number % 4), "json": json.dumps(about).encode(), "flac": b"fLaC%d" % number,
+        **({"txt": f"größe {number}".encode()} if number % 3 else {}), "npy": npy(np.full((2, 3), number, np.float32)),
+    }  # fmt: skip
+
+
+def members(numbers: Iterable[int], image: str = "jpg") -> Members:
+    return ((f"{n:03}.{ending}", data) for n in numbers for ending, data in sample(n, image).items())
+
+
+def expected(number: int, source: str, image: str = "jpg") -> dict[str, Any]:
+    """What its record holds."""
+    files, about = sample(number, image), ("json_width" if image else "width")
+    of_image = {"image": files[image], "format": "JPEG", "height": 17, "width": 23, "channels": 3} if image else {}
+    return {
+        **of_image, **({"seg.png": files["seg.png"]} if image else {}), "source": source, "label": number % 4,
+        about: number, "tags": ["a"] * (number % 3), "geo.lat": number / 2, "flac": files["flac"],
+        "text": f"größe {number}" if number % 3 else None, "npy": [[number] * 3] * 2,
+    }  # fmt: skip
+
+
+def rows(out: Path) -> dict[str, dict[str, Any]]:
+    found = (
+        {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in row.items()} for row in recordmill.open(out)
+    )
+    return {row["source"]: row for row in found}
+
+
+def shards_of(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in out.rglob("*.tfrecord")}
+
+
+@pytest.mark.parametrize("image", ["jpg", ""])
+def test_a_sample_is_a_record_of_what_its_files_hold(image: str, tmp_path: Path) -> None:
+    for at, split in enumerate(("train-0", "train-1", "val-0")):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        tar(tmp_path / "in" / f"{split}.tar", members(range(at * 20, at * 20 + 20), image))
+    first = image or "cls"
+    wanted = {}
+    for n in range(60):
+        name = f"{('train-0', 'train-1', 'val-0')[n // 20]}/{n:03}.{first}"
+        wanted[name] = expected(n, name, image)
+    outs = []
+    for at, way in enumerate(WAYS_TO_BUILD):
+        outs.append(tmp_path / f"out{at}")
+        result = recordmill.build(tmp_path / "in", outs[-1], name="x", num_shards=2, **way)
+        assert (result.kind, result.records) == ("webdataset", {"train": 40, "validation": 20})
+    assert rows(outs[0]) == wanted
+    ds = recordmill.open(outs[0])
+    assert (ds.schema.label, ds.schema["npy"].shape, ds.schema["text"].required) == ("label", (2, 3), False)
+    shards = [shards_of(out) for out in outs]
+    assert all(one == shards[0] for one in shards)
+    folder = tmp_path / "loose"
+    for name in wanted:
+        number = int(name.split("/")[1][:3])
+        for ending, data in sample(number, image).items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).with_name(f"{number:03}.{ending}").write_bytes(data)
+    recordmill.build(folder, tmp_path / "of_folder", kind="webdataset", name="x", num_shards=2)
+    assert shards_of(tmp_path / "of_folder") == shards[0]
+    each = [str(path) for path in sorted((tmp_path / "in").iterdir())]
+    assert recordmill.build(each, tmp_path / "of_each").records == {"train": 40, "validation": 20}
+
+
+PICKLE = npy(np.array([{}], object), allow_pickle=True)
+HUGE = npy(np.zeros(3)).replace(b"(3,), }          ", b"(99999999999,), }")
+
+
+@pytest.mark.parametrize(
+    ("ending", "data", "said"),
+    [
+        ("cls", b"cat", ".cls: invalid literal for int()"),
+        ("cls", str(2**64).encode(), ".cls: 1.84467441e+19 does not fit int64"),
+        ("json", b'{"width": oops}', ".json: "),
+        ("json", b"[1]", ".json: is no JSON object; --dtype json=string keeps it as text"),
+        ("json", b"[" * 99_999, ".json: "),
+        ("txt", b"\xff", ".txt: 'utf-8' codec can't decode byte 0xff"),
+        ("npy", PICKLE, "Python objects, which only unpickling reads"),
+        ("npy", HUGE, ".npy: is cut off: it has 152 bytes"),
+        ("npy", b"\x93NUMPY\1\0", ".npy: is no file of NumPy's, or damaged"),
+        ("npy", npy(np.zeros((2, 4), np.float32)), "has not the shape of float32 [2, 3]"),
+        ("jpg", b"\xff\xd8\xff", ""),
+        ("jpg", None, "the sample has no image"),
+    ],
+)
+def test_a_sample_that_can_not_be_read_is_a_reject(ending: str, data: bytes | None, said: str, tmp_path: Path) -> None:
+    files = dict(members(range(9)))
+    if data is None:
+        del files["004.jpg"], files["004.seg.png"]
+    else:
+        files[f"004.{ending}"] = data
+    path = tar(tmp_path / "a.tar", files.items())
+    dtypes = {"npy": "float32[2,3]"} if "shape" in said else {}
+    source = plan_samples(list_inputs([str(path)]), SampleOptions(), PlanOptions(dtypes=dtypes))
+    found, rejects = read_all(source)
+    (reject,) = (*source.plan_rejects, *rejects)
+    assert reject.source.startswith("004.")
+    assert said in in_flags(reject.message)
+    assert [row["source"] for row in values(found)] == [f"{n:03}.jpg" for n in range(9) if n != 4]
+
+
+def test_json_whose_members_differ_in_type_is_kept_as_text_where_that_is_said(tmp_path: Path) -> None:
+    path = tar(tmp_path / "a.tar", [(f"{n}.{end}", b'{"x": %s}' % (b'"a"' if n else b"1") if end == "json" else b"1")
+                                    for n in range(2) for end in ("json", "cls")])  # fmt: skip
+    with pytest.raises(RecordmillError, match=r"'x' is int in row 0 and str in row 1.*keeps .json as text"):
+        recordmill.build(path, tmp_path / "out")
+    recordmill.build(path, tmp_path / "out", dtypes={"json": "string"})
+    assert {row["json"] for row in recordmill.open(tmp_path / "out")} == {'{"x": 1}', '{"x": "a"}'}
+
+
+@pytest.mark.parametrize(
+    ("names", "kind"),
+    [
+        (["0.jpg", "0.cls", "1.jpg", "1.cls"], "webdataset"),
+        (["0.jpg", "0.cls", "1.jpg", "1.cls", "README.txt", "2.jpg", "2.cls", "3.jpg", "3.cls", "4.jpg", "4.cls",
+          "5.jpg", "5.cls"], "webdataset"),
+        (["0.jpg", "1.jpg", "2.jpg"], "images"),
+        (["images/0.jpg", "images/1.jpg", "images/2.jpg", "labels/0.txt", "labels/1.txt"], "images"),
+    ],
+)  # fmt: skip
+def test_samples_are_told_from_the_names_in_tars(names: list[str], kind: str, tmp_path: Path) -> None:
+    data = {"jpg": image_samples.encoded("JPEG"), "cls": b"1", "txt": b"0 0.5 0.5 0.1 0.1\n"}
+    listing = list_inputs([str(tar(tmp_path / "a.tar", ((name, data[name[-3:]]) for name in names)))])
+    assert kind_of(listing)[0] == kind
+
+
+def test_names_that_lead_out_and_links_are_left_out_by_name(tmp_path: Path) -> None:
+    path = tar(tmp_path / "a.tar", [*members(range(3)), ("../9.jpg", b"x"), ("/9.cls", b"1")])
+    with tarfile.open(path, "a") as archive:
+        (link := tarfile.TarInfo("000.mp4")).type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(link)
+    result = recordmill.build(path, tmp_path / "out")
+    assert "2 outside of the archive" in str(result.notes)
+    assert "1 link or device in the archive" in str(result.notes)
+    assert sorted(rows(tmp_path / "out")) == ["000.jpg", "001.jpg", "002.jpg"]
