@@ -43,7 +43,9 @@ if when == "account":
 elif when == "made":
     from recordmill.exporting import worker_jobs as jobs
     kill_behind(jobs, "put_bytes")
-elif when == "place":
+elif when in ("commit", "place"):
+    if when == "place":  # as where folders can't be exchanged
+        publish.exchange = lambda *_: False
     kill_behind(publish, "rename")
 elif when == "size":
     import resource

@@ -455,12 +455,17 @@ def test_what_is_replaced_is_removed_when_the_new_result_stands(tmp_path: Path) 
     (to / "train" / "b.jpg").unlink()  # by somebody else
     source = f"""
 import os, recordmill.exporting.publish as replacing, recordmill.pipelines.read as module
-replacing.RunFolder.close = lambda *args: os.kill(os.getpid(), 9)
+replacing._remove_result = lambda *args: os.kill(os.getpid(), 9)
 module.read({str(out)!r}, {str(to)!r}, to="files", name_feature="", overwrite=True)
 """
     assert subprocess.run([sys.executable, "-c", source], check=False).returncode == -signal.SIGKILL
     assert json.loads((to / "_read.json").read_text())["files"] == ["train"]
     assert sorted(tree(to / "train")) == ["00000000.jpg", "00000001.jpg", "metadata.jsonl"]
-    assert list(to.glob("_run-*/replaced/train/a/1.jpg"))
+    assert not list(to.glob("_run-*"))
+    assert list(tmp_path.glob(".to.*.new/train/a/1.jpg"))
+    (next(tmp_path.glob(".to.*.new")) / "mine.txt").write_text("put there by somebody")
     read(out, to, to="files", overwrite=True)
+    assert (to / "mine.txt").read_text() == "put there by somebody"
+    (to / "mine.txt").unlink()
+    assert not list(tmp_path.glob(".to.*"))
     assert sorted(tree(to)) == ["_read.json", "train/a/1.jpg", "train/b.jpg", "train/metadata.jsonl"]

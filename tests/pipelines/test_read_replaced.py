@@ -1,4 +1,6 @@
-"""`read --overwrite` leaves the old result or the new one, or the next read completes what was stopped."""
+"""`read --overwrite` is one step: the old result whole or the new one, whatever stops it; where the system can not
+exchange two folders, what stops it is undone.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ from made_data_set import mixed_rows, write_data_set
 
 import recordmill
 from recordmill.base.errors import RecordmillError, UsageError
+from recordmill.exporting import publish
 
 
 @pytest.fixture
@@ -26,8 +29,9 @@ def sets(tmp_path: Path) -> tuple[Path, Path]:
     )
 
 
+@pytest.mark.parametrize("able", [True, False])
 def test_an_error_at_any_rename_leaves_the_old_result_or_the_next_read_completes_the_new_one(
-    sets: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sets: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, able: bool
 ) -> None:
     to, rename, seen, left = tmp_path / "to", os.rename, set(), [0]
     recordmill.read(sets[1], tmp_path / "whole")
@@ -38,6 +42,8 @@ def test_an_error_at_any_rename_leaves_the_old_result_or_the_next_read_completes
             raise OSError(errno.EIO, "Input/output error")
         rename(*args)
 
+    if not able:
+        monkeypatch.setattr(publish, "exchange", lambda *args: False)
     for number in itertools.count(1):
         recordmill.read(sets[0], to, overwrite=True)
         kept, left[0] = tree(to), number
@@ -92,6 +98,7 @@ def test_the_new_folder_has_the_old_one_s_mode(
     before = to.stat()
     recordmill.read(sets[1], to, overwrite=True)
     assert to.stat().st_mode == before.st_mode
+    assert to.stat().st_ino != before.st_ino
 
 
 def test_a_link_to_the_result_stays_a_link(sets: tuple[Path, Path], tmp_path: Path) -> None:
@@ -100,3 +107,15 @@ def test_a_link_to_the_result_stays_a_link(sets: tuple[Path, Path], tmp_path: Pa
     recordmill.read(sets[1], tmp_path / "to", overwrite=True)
     assert (tmp_path / "to").is_symlink()
     assert sorted(tree(tmp_path / "real")) == ["_read.json", "train-00000-of-00001.parquet"]
+
+
+def test_a_folder_of_such_a_name_that_no_read_made_is_left_alone(sets: tuple[Path, Path], tmp_path: Path) -> None:
+    planted = tmp_path / ".to.0123456789ab.new"
+    planted.mkdir()
+    (planted / "thesis.tex").write_text("mine")
+    (planted / "_read.json").write_text('{"files": ["thesis.tex"]}')
+    (tmp_path / ".to.0123456789ac.new").symlink_to(sets[0])
+    recordmill.read(sets[0], tmp_path / "to")
+    recordmill.read(sets[1], tmp_path / "to", overwrite=True)
+    assert (planted / "thesis.tex").read_text() == "mine"
+    assert recordmill.verify(sets[0]) == []

@@ -98,11 +98,11 @@ def test_killed_again_and_again(inputs: dict[str, Any], tmp_path: Path) -> None:
     + [
         pytest.param(*case, marks=pytest.mark.sweep)
         for case in (
-            ("parquet", "place:1"),
-            ("parquet", "place:2"),
+            ("parquet", "commit:1"),
+            ("parquet", "commit:2"),
             ("npy", "place:3"),
             ("npy", "place:4"),
-            ("npz", "place:5"),
+            ("npz", "place:7"),
         )
     ],
 )
@@ -113,7 +113,7 @@ def test_a_commit_that_was_killed_is_done_again_or_completed(
     options = {"to": to, "max_rejects": 20}
     assert killed(when, inputs["damaged"], out, **options).returncode == -signal.SIGKILL
     whole = undisturbed(inputs["damaged"], out, **options)
-    if when == "place:1":
+    if when == "commit:1":
         assert read(inputs["damaged"], out, progress=progress, **UNITS, **options).rejected == whole.rejected == 12
     else:
         with pytest.raises(UsageError, match="already holds the result of a read"):
@@ -132,11 +132,13 @@ def test_a_commit_over_an_old_result_that_was_killed(inputs: dict[str, Any], tmp
     assert {name: data for name, data in tree(out).items() if not name.startswith("_run")} == old
     with pytest.raises(UsageError, match="overwrite=True"):
         read(inputs["plain"], out, **UNITS)
-    assert killed("place:1", inputs["plain"], out, overwrite=True).returncode == -signal.SIGKILL
-    left = {name: data for name, data in tree(out).items() if not name.startswith("_run")}
-    assert left == {name: data for name, data in old.items() if name != "_read.json"}
-    with pytest.raises(UsageError, match="already holds the result of a read"):
-        read(inputs["plain"], out, **UNITS)
+    assert killed("commit:1", inputs["plain"], out, overwrite=True).returncode == -signal.SIGKILL
+    assert {name: data for name, data in tree(out).items() if not name.startswith("_run")} == old
+    assert len(list(tmp_path.glob(".out.*.new"))) == 1
+    progress = Progress()
+    read(inputs["plain"], out, overwrite=True, progress=progress, **UNITS)
+    assert progress.records == 0
+    assert not list(tmp_path.glob(".out.*.new"))
     undisturbed(inputs["plain"], out)
     assert tree(out) == tree(tmp_path / "whole")
 
@@ -236,7 +238,7 @@ def test_with_a_runner_it_is_another_read(inputs: dict[str, Any], tmp_path: Path
     [
         ("made:4", "damaged", {"to": "parquet", "max_rejects": 20}),
         ("made:4", "plain", {"to": "npy"}),  # of which workers write parts
-        ("place:1", "damaged", {"to": "arrow", "max_rejects": 20}),
+        ("commit:1", "damaged", {"to": "arrow", "max_rejects": 20}),
     ],
 )
 def test_a_killed_read_with_a_runner_goes_on(
@@ -265,7 +267,7 @@ def test_a_killed_read_with_a_runner_goes_on(
     finished, of = map(int, said.removeprefix("going on from an earlier read: ").split()[:3:2])
     assert finished == count
     assert len(made) == len(set(made)) == of - count
-    assert (made == []) == (when == "place:1")
+    assert (made == []) == (when == "commit:1")
     whole = undisturbed(inputs[name], out, **{**options, "runner": None})
     assert (result.read, result.rejected, result.records) == (whole.read, whole.rejected, whole.records)
     assert tree(out) == tree(tmp_path / "whole")

@@ -1,7 +1,9 @@
 """The commit of a read: what it has made becomes the result in DIR, and `_read.json`, the last of it, says so.
 
-The result is made whole, and durable, in `DIR/_run-<id>/data`. Then the old result is set aside, its summary first, and
-the new one gets its place, its summary last, all by renaming: the next read into DIR finishes what was stopped.
+The result is made whole, and durable, in `DIR/_run-<id>/data`; that folder and DIR then exchange their names, in one
+step. Where that can't be (DIR is a mount point, holds files of others, or was there and held no result), the old
+summary is set aside, the old files are removed, and the new ones renamed, the new summary last: the next read into DIR
+finishes what was stopped.
 """
 
 from __future__ import annotations
@@ -25,20 +27,26 @@ from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run import RunFolder
 from recordmill.storage.files import local_path, put_bytes, sync_file, sync_folder
 from recordmill.storage.folders import (
+    exchange,
+    exists,
     has_name,
     is_folder,
+    is_link,
     make_folder,
     names_in,
     paths_in,
+    real_path,
     remove,
     remove_empty,
+    remove_tree,
     rename,
+    take_mode_of,
 )
 from recordmill.storage.json_fields import Check, load_as
 from recordmill.storage.locks import locked
 from recordmill.storage.walk import RUN_PREFIX, SUMMARY_NAME
 
-_OLD = "replaced"  # in the run folder: the result that stood there before
+_OLD = "replaced.json"  # in the run folder: the summary of a result whose files are being removed
 
 
 class _Summary(TypedDict):
@@ -100,17 +108,21 @@ class OnDisk(Publication):
         folder, out = self.folder, self.folder.out
         with locked(out), interrupted_later():
             _finish(out)
-            if not self.overwrite and _files_of(out / SUMMARY_NAME) is not None:
+            old = _files_of(out / SUMMARY_NAME)
+            if old is not None and not self.overwrite:
                 raise RecordmillError(
                     f"{out}: another read wrote its result there while this one ran; nothing of this one was kept"
                 )
             names = _complete(folder, summary)
-            try:
-                _place(folder)
-            except BaseException:
-                if is_placing(folder.path):
-                    folder.release()  # the next read goes on with it
-                raise
+            own = {SUMMARY_NAME, folder.folder_name, *(name.split("/")[0] for name in old or ())}
+            is_replaceable = (old is not None or folder.made) and own.issuperset(names_in(out))
+            if not (is_replaceable and _exchange(folder)):
+                try:
+                    _place(folder)
+                except BaseException:
+                    if is_placing(folder.path):
+                        folder.release()  # the next read goes on with it
+                    raise
             folder.has_committed = True
         return out, tuple(out / name for name in names if name.startswith(f"{RESULT_REJECTS}/"))
 
@@ -131,15 +143,48 @@ def _complete(folder: RunFolder, summary: Mapping[str, Any]) -> list[str]:
     return names
 
 
-def _set_aside(out: Path, old: Path) -> None:
-    """Moves the files of the old result, whose summary lies there already, and removes that."""
-    for name in _files_of(old / SUMMARY_NAME) or ():
-        make_folder((old / name).parent, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            rename(out / name, old / name)
+def _exchange(folder: RunFolder) -> bool:
+    """Exchanges DIR and the new result, and removes the old one; False where that can't be, and nothing has changed."""
+    real, data = Path(real_path(folder.out)), folder.data
+    new = real.with_name(f".{real.name}.{folder.id}.new")
+    try:
+        take_mode_of(data, real)
+        rename(data, new)
+    except OSError:
+        return False
+    if not exchange(new, real):
+        try:
+            rename(new, data)
+        except OSError:  # the run, by which a later read would know it, ends here
+            remove_tree(new, ignore_errors=True)
+            raise
+        return False
+    folder.has_committed = True
     with contextlib.suppress(OSError):
-        remove_empty(out / RESULT_REJECTS)
-    remove(old / SUMMARY_NAME)
+        sync_folder(real.parent)
+        _remove_exchanged(new, real, folder.folder_name)
+    return True
+
+
+def _remove_exchanged(folder: Path, out: Path, run_name: str) -> None:
+    """Removes the old result, and the run, from what was DIR; what others have put there meanwhile goes into DIR. A
+    folder without the run is none that a read has exchanged, and is removed only if it is empty.
+    """
+    if has_name(folder / run_name):
+        _remove_result(folder, folder / SUMMARY_NAME)
+        for path in paths_in(folder):
+            if path.name != run_name and not has_name(out / path.name):
+                rename(path, out / path.name)
+        remove_run(folder / run_name)
+    remove_empty(folder)
+
+
+def _remove_result(folder: Path, summary: Path) -> None:
+    for name in _files_of(summary) or ():
+        remove(folder / name)
+    with contextlib.suppress(OSError):
+        remove_empty(folder / RESULT_REJECTS)
+    remove(summary)
 
 
 def _place(folder: RunFolder) -> None:
@@ -150,16 +195,15 @@ def _place(folder: RunFolder) -> None:
     """
     out, data, old = folder.out, folder.data, folder.path / _OLD
     names = [name for name in _files_of(data / SUMMARY_NAME) or () if has_name(data / name)]
-    replaced = _files_of(out / SUMMARY_NAME) or _files_of(old / SUMMARY_NAME) or ()
+    replaced = _files_of(out / SUMMARY_NAME) or _files_of(old) or ()
     for name in names:
         if has_name(path := out / name) and name not in replaced:
             raise FileExistsError(errno.EEXIST, "is in the way, and not of the old result; move it", str(path))
-    make_folder(old, exist_ok=True)
     with contextlib.suppress(FileNotFoundError):
-        rename(out / SUMMARY_NAME, old / SUMMARY_NAME)
+        rename(out / SUMMARY_NAME, old)
     try:
         sync_folder(out)
-        _set_aside(out, old)  # not twice: what is new may have the same names
+        _remove_result(out, old)  # not twice: what is new may have the same names
         sync_folder(folder.path)
         for name in names:
             make_folder((out / name).parent, exist_ok=True)
@@ -177,7 +221,17 @@ def _place(folder: RunFolder) -> None:
 
 
 def _finish(out: Path) -> None:
-    """Finishes the replacements of reads that died. The caller holds DIR's lock."""
+    """Finishes the replacements of reads that died, or takes them back. The caller holds DIR's lock."""
+    real = Path(real_path(out))
+    for path in paths_in(real.parent, f".*.{'[0-9a-f]' * 12}.new"):
+        if path.name[1:-17] != real.name or is_link(path):
+            continue
+        run = out / f"{RUN_PREFIX}{path.name[-16:-4]}"
+        with contextlib.suppress(OSError, UsageError), locked(path, wait=False):
+            if is_folder(run) and not exists(run / "data"):  # it was not exchanged
+                rename(path, run / "data")
+            else:
+                _remove_exchanged(path, real, run.name)
     with claimed(run for run in paths_in(out, f"{RUN_PREFIX}*") if is_placing(run)) as dead:
         for run in dead:
             _place(RunFolder.attach(run))

@@ -7,6 +7,7 @@ Each is one call of the system, or a walk of such calls, and raises OSError as t
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import shutil
@@ -20,6 +21,7 @@ from recordmill.storage.disk_files import remove_abandoned
 from recordmill.storage.files import below, create_file, is_remote, output_path, read_blocks, storage_of, write_all
 
 Pathlike = str | os.PathLike[str]
+_EXCHANGE, _CWD = 2, -100  # RENAME_EXCHANGE of <linux/fs.h>, AT_FDCWD of <fcntl.h>
 _COPIED_BYTES = 8 << 20  # 8 MiB: what is held of a file that is copied
 
 
@@ -27,11 +29,6 @@ def join(folder: Pathlike, *names: str) -> str:
     """The path of a name below a folder, or the URI."""
     text = os.fspath(folder)
     return "/".join((text.rstrip("/"), *names)) if is_remote(text) else str(Path(text, *names))
-
-
-def absolute(path: str) -> str:
-    """The path from the root, whoever opens it from whatever folder; the URI of an object is one."""
-    return path if is_remote(path) else os.path.abspath(path)
 
 
 def exists(path: Pathlike) -> bool:
@@ -199,6 +196,17 @@ def remove(path: Pathlike) -> None:
             shutil.rmtree(path)
         else:
             os.unlink(path)
+
+
+def take_mode_of(folder: Pathlike, other: Pathlike) -> None:
+    """Makes a folder usable by those who may use the other one."""
+    os.chmod(folder, stat.S_IMODE(os.stat(other).st_mode))
+
+
+def exchange(one: Pathlike, other: Pathlike) -> bool:
+    """Exchanges two names in one step (renameat2, RENAME_EXCHANGE); False if that can't be, and nothing changed."""
+    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
+    return renameat2 is not None and renameat2(_CWD, os.fsencode(one), _CWD, os.fsencode(other), _EXCHANGE) == 0
 
 
 def copy_tree(
