@@ -287,45 +287,19 @@ struct RecordReader {
   }
 };
 
-// Copies bytes to the end of what stands in `out`, if there is room for them.
-RM_INLINE bool copy_bytes(Span<uint8_t> out, int64_t into, ByteRange bytes, const Blocks::Place &place) {
-  if (bytes.size() > out.size - into) return false;
-  copy_text(out, into, place.block, bytes.at - place.block.data, bytes.size());
+// Calls visit(row, place) for the located lists of a column, up to a call that gives false; whether all were visited.
+template <typename Visit>
+RM_INLINE bool each_list(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, Visit visit) {
+  constexpr int64_t AHEAD = 32;  // records are long: what comes soon, nearly always of the first block, is asked for early
+  if (sizes.size != at.size) return false;
+  for (int64_t row = 0; row < at.size; row++) {
+    if (row + AHEAD < at.size && blocks.size > 0)
+      __builtin_prefetch(blocks[0].data + min(max<int64_t>(at[row + AHEAD], 0), blocks[0].size));
+    const Blocks::Place place = Blocks{blocks}.find(at[row], sizes[row]);
+    if (!place.bytes.is_there() || !visit(row, place)) return false;
+  }
   return true;
 }
-
-// The located lists of a column.
-struct Lists {
-  const Blocks blocks;
-  IntSpan at, sizes;
-
-  bool fit(int64_t offsets) const { return at.size == sizes.size && offsets == at.size + 1; }
-  // Records are long: what comes soon, nearly always of the first block, is asked for early.
-  RM_INLINE Blocks::Place operator[](int64_t row) const {
-    constexpr int64_t AHEAD = 32;
-    if (row + AHEAD < at.size && blocks.blocks.size > 0)
-      __builtin_prefetch(blocks.blocks[0].data + min(max<int64_t>(at[row + AHEAD], 0), blocks.blocks[0].size));
-    return blocks.find(at[row], sizes[row]);
-  }
-
-  // Calls visit(number, bytes, place) for each length-delimited field in them, up to a call that gives false; gives how
-  // many there are, BOUNDS if not all. offsets: how many there are before each list, if that is wanted.
-  template <typename Visit>
-  RM_INLINE int64_t visit_fields(Span<int64_t> offsets, Visit visit) const {
-    int64_t number = 0;
-    for (int64_t row = 0; row < at.size; row++) {
-      const Blocks::Place place = (*this)[row];
-      if (!place.bytes.is_there()) return BOUNDS;
-      for (const uint8_t *next = place.bytes.at; next < place.bytes.end; number++) {
-        const ByteRange value = read_content(next + 1, place.bytes.end);
-        if (!value.is_there() || !visit(number, value, place)) return BOUNDS;
-        next = value.end;
-      }
-      if (offsets) offsets[row + 1] = number;
-    }
-    return number;
-  }
-};
 
 }  // namespace
 
@@ -379,74 +353,58 @@ int64_t rm_locate_features(Span<const ByteSpan> blocks, IntSpan starts, IntSpan 
   return bad;
 }
 
-int64_t rm_count_varints(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, Span<int64_t> offsets,
-                         Span<uint8_t> bad) {
-  const Lists lists{{blocks}, at, sizes};
-  if (!lists.fit(offsets.size) || bad.size != at.size) return BOUNDS;
-  int64_t total = offsets[0] = 0;
-  for (int64_t row = 0; row < at.size; row++) {
-    const Blocks::Place place = lists[row];
-    if (!place.bytes.is_there()) return BOUNDS;
-    if (place.bytes.size() > 0 && place.bytes.end[-1] >= 0x80) bad[row] = PAST_END;
-    else total += count_varints(place.bytes.at, place.bytes.end, place.limit());
-    offsets[row + 1] = total;
-  }
-  return total;
-}
-
-int64_t rm_read_varints(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, IntSpan offsets, Span<int64_t> values,
-                        Span<uint8_t> bad) {
-  const Lists lists{{blocks}, at, sizes};
-  if (!lists.fit(offsets.size) || bad.size != at.size) return BOUNDS;
-  for (int64_t row = 0; row < at.size; row++) {
-    const Blocks::Place place = lists[row];
+int64_t rm_read_varints(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, Span<int64_t> offsets,
+                        Span<int64_t> values, Span<uint8_t> bad) {
+  if (offsets.size != at.size + 1 || bad.size != at.size) return BOUNDS;
+  if (!values) offsets[0] = 0;
+  const bool are_there = each_list(blocks, at, sizes, [&](int64_t row, const Blocks::Place &place) {
+    const auto [next, end] = place.bytes;
+    if (!values) {
+      const bool is_cut = next < end && end[-1] >= 0x80;
+      if (is_cut) bad[row] = PAST_END;
+      offsets[row + 1] = offsets[row] + (is_cut ? 0 : count_varints(next, end, place.limit()));
+      return true;
+    }
     const int64_t first = offsets[row], count = offsets[row + 1] - first;
-    if (!place.bytes.is_there() || count < 0 || !values.holds(first, count + VARINT_ROOM)) return BOUNDS;
-    const int64_t done = read_varints(place.bytes.at, place.bytes.end, place.limit(), values.data + first, count);
-    if (done == count) continue;
+    if (count < 0 || !values.holds(first, count + VARINT_ROOM)) return false;
+    const int64_t done = read_varints(next, end, place.limit(), values.data + first, count);
+    if (done == count) return true;
     bad[row] = LONG_VARINT;
     memset(values.data + first + done, 0, static_cast<size_t>(8 * (count - done)));
-  }
-  return 0;
+    return true;
+  });
+  return are_there ? offsets[at.size] : BOUNDS;
 }
 
 int64_t rm_find_fields(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, Span<int64_t> offsets,
                        Span<int64_t> value_at, Span<int64_t> value_sizes) {
-  const Lists lists{{blocks}, at, sizes};
-  if (!lists.fit(offsets.size) || value_at.size != value_sizes.size) return BOUNDS;
-  offsets[0] = 0;
-  if (!value_at) return lists.visit_fields(offsets, [](int64_t, ByteRange, const Blocks::Place &) { return true; });
-  return lists.visit_fields(offsets, [&](int64_t number, ByteRange value, const Blocks::Place &place) {
-    if (number >= value_at.size) return false;
-    value_at[number] = place.offset(value.at), value_sizes[number] = value.size();
-    return true;
+  if (offsets.size != at.size + 1 || value_at.size != value_sizes.size) return BOUNDS;
+  int64_t number = offsets[0] = 0;
+  const bool are_there = each_list(blocks, at, sizes, [&](int64_t row, const Blocks::Place &place) {
+    const bool is_plain = each_field(place.bytes, [&](ByteRange value) {
+      if (value_at && number >= value_at.size) return false;
+      if (value_at) value_at[number] = place.offset(value.at), value_sizes[number] = value.size();
+      return ++number > 0;
+    });
+    offsets[row + 1] = number;
+    return is_plain;
   });
+  return are_there ? number : BOUNDS;
 }
 
-int64_t rm_copy_fields(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, Span<int64_t> ends,
+int64_t rm_copy_values(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, int64_t are_lists, Span<int64_t> ends,
                        Span<uint8_t> values) {
-  const Lists lists{{blocks}, at, sizes};
-  if (!lists.fit(at.size + 1) || ends.size < 1) return BOUNDS;
-  int64_t to = ends[0] = 0;
-  const int64_t count = lists.visit_fields({}, [&](int64_t number, ByteRange value, const Blocks::Place &place) {
-    if (number + 1 >= ends.size || !copy_bytes(values, to, value, place)) return false;
-    ends[number + 1] = to += value.size();
-    return true;
+  if (ends.size < 1) return BOUNDS;
+  int64_t number = 0, to = ends[0] = 0;
+  const bool are_there = each_list(blocks, at, sizes, [&](int64_t, const Blocks::Place &place) {
+    const auto copy = [&](ByteRange value) {
+      if (++number >= ends.size || value.size() > values.size - to) return false;
+      ends[number] = to = copy_text(values, to, place.block, value.at - place.block.data, value.size());
+      return true;
+    };
+    return are_lists ? each_field(place.bytes, copy) : copy(place.bytes);
   });
-  return count == BOUNDS ? BOUNDS : to;
-}
-
-int64_t rm_copy_lists(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, Span<int64_t> ends,
-                      Span<uint8_t> values) {
-  const Lists lists{{blocks}, at, sizes};
-  if (!lists.fit(ends.size)) return BOUNDS;
-  int64_t to = ends[0] = 0;
-  for (int64_t row = 0; row < at.size; row++) {
-    const Blocks::Place place = lists[row];
-    if (!place.bytes.is_there() || !copy_bytes(values, to, place.bytes, place)) return BOUNDS;
-    ends[row + 1] = to += sizes[row];
-  }
-  return to;
+  return are_there ? to : BOUNDS;
 }
 
 }  // namespace rm

@@ -90,16 +90,10 @@ def _misfits() -> list[tuple[str, tuple[object, ...]]]:
         ("frame", (_bytes(4), _words(0, 4), _bytes(19), one, one, crcs)),
         ("frame", (_bytes(4), _words(0, 4), _bytes(99), one, none, crcs)),
         ("frame", (_bytes(4), _words(0), _bytes(99), one, one, crcs)),
-        ("frame_fault", (_bytes(4), 5, MOST, 1)),
-        ("frame_fault", (_bytes(4), -1, MOST, 1)),
         ("scan_frames", (_bytes(8), scan, one, one, crcs)),
         ("scan_frames", (_bytes(8), native.FrameScan(), one, none, crcs)),
         ("hop_frames", (_bytes(8), hop, one, digest)),
         ("hop_frames", (_bytes(8), native.FrameHop(), one, digest[:0])),
-        ("digest_frames", (_bytes(20), _words(0), _words(5), digest)),
-        ("digest_frames", (_bytes(20), _words(-1), _words(4), digest)),
-        ("digest_frames", (_bytes(20), _words(0), _words(-4), digest)),
-        ("digest_frames", (_bytes(20), _words(0), none, digest)),
         ("next_frame", (_bytes(20), -1, MOST, 1)),
     ]
 
@@ -164,7 +158,7 @@ def _columns() -> list[tuple[int, int, int, list[Any]]]:
         (native.CONSTANT_SIZE, 3, 9, [none, none, texts, none, key]),
         (native.INTS, 1, 4, [none, splits, numbers, none, key]),
         (native.FLOATS, 1, 4, [none, splits, np.zeros(3, np.float32), none, key]),
-        (native.ONE_TEXT, 1, 4, [none, none, texts, _words(0, 5, 7), key]),
+        (native.TEXTS, 1, 4, [none, none, texts, _words(0, 5, 7), key]),
         (native.TEXTS, 1, 4, [none, splits, texts, _words(0, 5, 5, 7), key]),
         (native.MESSAGE, 1, 4, [none, none, texts, _words(0, 5, 7), key]),
     ]

@@ -154,7 +154,8 @@ def located_size(column: AssembledColumn) -> tuple[int, int]:
     if column.mode == native.FLOAT_LISTS:
         return size, size // 4
     if column.mode == native.INT64_LISTS:
-        count = native.count_varints(column.blocks, column.at, column.size, offsets, np.zeros(column.rows, np.uint8))
+        bad = np.zeros(column.rows, np.uint8)
+        count = native.read_varints(column.blocks, column.at, column.size, offsets, None, bad)
         return 8 * count, count
     count = native.find_fields(column.blocks, column.at, column.size, offsets, None, None)
     if column.mode == native.BYTES_LISTS:
@@ -278,7 +279,7 @@ def _int_lists(column: AssembledColumn) -> tuple[Int64s, Int64s]:
     """The varints of all rows and their offsets."""
     offsets = room(column.rows + 1, np.int64)
     bad = np.zeros(column.rows, np.uint8)
-    count = native.count_varints(column.blocks, column.at, column.size, offsets, bad)
+    count = native.read_varints(column.blocks, column.at, column.size, offsets, None, bad)
     values = room(count + native.VARINT_ROOM, np.int64)
     native.read_varints(column.blocks, column.at, column.size, offsets, values, bad)
     for reason in np.unique(bad[bad != 0]) if bad.any() else ():
@@ -301,7 +302,7 @@ def _spread(column: AssembledColumn, values: npt.NDArray[Any], offsets: Int64s, 
 def _packed_spans(column: AssembledColumn) -> tuple[Bytes, Int64s]:
     """The rows' bytes one after the other, and their offsets."""
     offsets, values = room(column.rows + 1, np.int64), room(int(column.size.sum()), np.uint8)
-    native.copy_lists(column.blocks, column.at, column.size, offsets, values)
+    native.copy_values(column.blocks, column.at, column.size, False, offsets, values)
     return values, offsets
 
 
@@ -345,7 +346,7 @@ def _byte_lists(layout: ColumnLayout, column: AssembledColumn, length: int | Non
     if length is None:
         count = native.find_fields(column.blocks, column.at, column.size, offsets, None, None)
         ends, values = room(count + 1, np.int64), room(int(column.size.sum()) - 2 * count, np.uint8)
-        values = values[: native.copy_fields(column.blocks, column.at, column.size, ends, values)]
+        values = values[: native.copy_values(column.blocks, column.at, column.size, True, ends, values)]
         return _texts(layout, values, ends, offsets, column), offsets
     at, size = _fields(column, offsets)
     at, size = _spread(column, at, offsets, length), _spread(column, size, offsets, length)
