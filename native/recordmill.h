@@ -112,7 +112,7 @@ int64_t rm_size_examples(Span<const ExampleColumn> columns, Span<const ByteSpan>
 int64_t rm_write_examples(Span<const ExampleColumn> columns, Span<const ByteSpan> parts, IntSpan kept, IntSpan sizes,
                           IntSpan starts, IntSpan lengths, Span<uint8_t> out, Span<uint32_t> crcs);
 
-// decode.cpp: records to columns. Offsets go on from one block of bytes to the next.
+// decode.cpp: records to columns
 
 // How a column is read: one value of each record, or a list that the second pass reads.
 enum { ONE_INT64, ONE_FLOAT, ONE_BYTES, INT64_LISTS, FLOAT_LISTS, BYTES_LISTS, STEPS };
@@ -130,16 +130,15 @@ struct CellColumn {
 // others are added. A column's cells are [rows] of ints, of floats (their bits), or of at and sizes (where its values
 // stand; 0, 0 for a null). valid: bitmaps as Arrow has them, all ones at first. culprits: the column that a record fails
 // on, or -1.
-int64_t rm_locate_features(Span<const ByteSpan> blocks, IntSpan starts, IntSpan lengths, int64_t parts, int64_t others,
+int64_t rm_locate_features(ByteSpan data, IntSpan starts, IntSpan lengths, int64_t parts, int64_t others,
                            Span<int64_t> table, Span<CellColumn> columns, Span<int64_t> ints, Span<uint32_t> floats,
                            Span<int64_t> at, Span<int64_t> sizes, Span<uint8_t> valid, Span<uint8_t> status,
                            Span<int64_t> culprits);
 
-// A table of feature names, in one array: makes an empty one, unless the table is None, and gives the numbers that it
-// takes; gives the slot of a name that is added unless it is there (-1: there is no room). part: of the message, 1 or
-// 2.
-int64_t rm_clear_names(Span<int64_t> table, int64_t names, int64_t text_bytes);
-int64_t rm_add_name(Span<int64_t> table, ByteSpan name, int64_t part);
+// Makes a table of feature names in one array; returns the numbers that it takes, with None for it as well. parts
+// [names]: of the message, 1 or 2. It has room for most_names, of so many bytes, which are added as they are met.
+int64_t rm_make_names(Span<int64_t> table, int64_t most_names, int64_t text_bytes, Span<const ByteSpan> names,
+                      IntSpan parts);
 // at: the byte of the table where the name begins.
 struct NamePlace {
   int64_t at, size, part;
@@ -150,15 +149,15 @@ int64_t rm_list_names(Span<int64_t> table, Span<NamePlace> found);
 enum { VARINT_ROOM = 16 };  // values have room for so many more
 // Without values counts the varints of packed lists: offsets [lists + 1]; bad: PAST_END where one is cut off. With them
 // reads as many; bad: LONG_VARINT where one is too long; it and those after it are 0. Returns their number.
-int64_t rm_read_varints(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, Span<int64_t> offsets,
+int64_t rm_read_varints(ByteSpan data, IntSpan at, IntSpan sizes, Span<int64_t> offsets,
                         Span<int64_t> values, Span<uint8_t> bad);
 // Counts the length-delimited fields of lists (values of a BytesList, steps of a FeatureList), and finds where the
 // content of each stands, if that is wanted. offsets [lists + 1].
-int64_t rm_find_fields(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, Span<int64_t> offsets,
+int64_t rm_find_fields(ByteSpan data, IntSpan at, IntSpan sizes, Span<int64_t> offsets,
                        Span<int64_t> value_at, Span<int64_t> value_sizes);
 // Copies values one after the other, or, if they are lists of length-delimited fields, the contents of these; returns
 // their bytes. ends [values + 1]: from 0 on.
-int64_t rm_copy_values(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, int64_t are_lists, Span<int64_t> ends,
+int64_t rm_copy_values(ByteSpan data, IntSpan at, IntSpan sizes, int64_t are_lists, Span<int64_t> ends,
                        Span<uint8_t> values);
 
 // census.cpp
@@ -360,20 +359,17 @@ struct JpegFacts {
 // Walks through images that stand one after the other.
 int64_t rm_walk_jpegs(ByteSpan data, IntSpan ends, Span<JpegFacts> facts);
 
-// Lines of `line` numbers; the part has so many rows from top on, of so many numbers from start on.
-struct PixelPart {
-  int64_t line, top, rows, start, columns;
-};
-// Resizes a part of pixels to bytes, rounded, or to floats, as number * factor - offset: the other is None. factor,
-// offset: of each number of a line wanted. above, below: the rows on both sides of each row wanted, down: the weight of
-// the one below; lower, upper, along: the same of each number. room: for 3 lines wanted and a line of the part.
-int64_t rm_resize_bilinear(ByteSpan pixels, const PixelPart &part, Span<const uint32_t> above,
+// Resizes lines of so many numbers, each a stride after the one before, to bytes, rounded, or to floats, as number *
+// factor - offset: the other is None. factor, offset: of each number of a line wanted. above, below: the rows on both
+// sides of each row wanted, down: the weight of the one below; lower, upper, along: the same of each number. room: for 3
+// lines wanted and a source line.
+int64_t rm_resize_bilinear(ByteSpan pixels, int64_t stride, int64_t numbers, Span<const uint32_t> above,
                            Span<const uint32_t> below, Span<const float> down, Span<const uint32_t> lower,
                            Span<const uint32_t> upper, Span<const float> along, Span<const float> factor,
                            Span<const float> offset, Span<float> room, Span<uint8_t> bytes, Span<float> floats);
 // The same with rows, row_weights [most, rows wanted], columns, column_weights [most, numbers of a line wanted]: of
-// which source rows and numbers each one wanted is the sum. room: for a line wanted and a line of the part.
-int64_t rm_resize_antialiased(ByteSpan pixels, const PixelPart &part, Span<const uint32_t> rows,
+// which source rows and numbers each one wanted is the sum. room: for a line wanted and a source line.
+int64_t rm_resize_antialiased(ByteSpan pixels, int64_t stride, int64_t numbers, Span<const uint32_t> rows,
                               Span<const float> row_weights, Span<const uint32_t> columns,
                               Span<const float> column_weights, Span<const float> factor, Span<const float> offset,
                               Span<float> room, Span<uint8_t> bytes, Span<float> floats);

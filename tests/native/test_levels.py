@@ -110,8 +110,8 @@ def test_names_are_counted_within_bounds() -> None:
     record = np.frombuffer(bytes.fromhex("0a0d0a0b0a016112061a040a02ac02"), np.uint8)
 
     def arguments() -> dict[str, Any]:
-        table = np.zeros(native.clear_names(None, 2, 16), np.int64)
-        native.clear_names(table, 2, 16)
+        table = np.zeros(native.make_names(None, 2, 16, [], None), np.int64)
+        native.make_names(table, 2, 16, [], None)
         starts, lengths, parts = _words(0), _words(len(record)), _words(0)
         counts, status = np.zeros(3, np.dtype(native.NameCounts)), np.full(1, native.UNREAD, np.uint8)
         counts["last_row"], counts["first_int64"] = -1, MOST

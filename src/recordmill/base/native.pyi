@@ -317,14 +317,6 @@ class JpegFacts:
     scans: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
-class PixelPart:
-    line: int
-    top: int
-    rows: int
-    start: int
-    columns: int
-    def __init__(self, *args: float, **fields: float) -> None: ...
-
 class FloatFacts:
     zeros: int
     nans: int
@@ -420,7 +412,7 @@ def write_examples(
     crcs: npt.NDArray[np.uint32] | None,
 ) -> int: ...
 def locate_features(
-    blocks: Sequence[npt.NDArray[Any]],
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
     starts: npt.NDArray[np.int64] | None,
     lengths: npt.NDArray[np.int64] | None,
     parts: int,
@@ -435,11 +427,16 @@ def locate_features(
     status: npt.NDArray[np.uint8 | np.bool_] | None,
     culprits: npt.NDArray[np.int64] | None,
 ) -> int: ...
-def clear_names(table: npt.NDArray[np.int64] | None, names: int, text_bytes: int) -> int: ...
-def add_name(table: npt.NDArray[np.int64] | None, name: npt.NDArray[np.uint8 | np.bool_] | None, part: int) -> int: ...
+def make_names(
+    table: npt.NDArray[np.int64] | None,
+    most_names: int,
+    text_bytes: int,
+    names: Sequence[npt.NDArray[Any]],
+    parts: npt.NDArray[np.int64] | None,
+) -> int: ...
 def list_names(table: npt.NDArray[np.int64] | None, found: npt.NDArray[Any] | None) -> int: ...
 def read_varints(
-    blocks: Sequence[npt.NDArray[Any]],
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
     at: npt.NDArray[np.int64] | None,
     sizes: npt.NDArray[np.int64] | None,
     offsets: npt.NDArray[np.int64] | None,
@@ -447,7 +444,7 @@ def read_varints(
     bad: npt.NDArray[np.uint8 | np.bool_] | None,
 ) -> int: ...
 def find_fields(
-    blocks: Sequence[npt.NDArray[Any]],
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
     at: npt.NDArray[np.int64] | None,
     sizes: npt.NDArray[np.int64] | None,
     offsets: npt.NDArray[np.int64] | None,
@@ -455,7 +452,7 @@ def find_fields(
     value_sizes: npt.NDArray[np.int64] | None,
 ) -> int: ...
 def copy_values(
-    blocks: Sequence[npt.NDArray[Any]],
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
     at: npt.NDArray[np.int64] | None,
     sizes: npt.NDArray[np.int64] | None,
     are_lists: int,
@@ -576,7 +573,8 @@ def walk_jpegs(
 ) -> int: ...
 def resize_bilinear(
     pixels: npt.NDArray[np.uint8 | np.bool_] | None,
-    part: PixelPart,
+    stride: int,
+    numbers: int,
     above: npt.NDArray[np.uint32] | None,
     below: npt.NDArray[np.uint32] | None,
     down: npt.NDArray[np.float32] | None,
@@ -591,7 +589,8 @@ def resize_bilinear(
 ) -> int: ...
 def resize_antialiased(
     pixels: npt.NDArray[np.uint8 | np.bool_] | None,
-    part: PixelPart,
+    stride: int,
+    numbers: int,
     rows: npt.NDArray[np.uint32] | None,
     row_weights: npt.NDArray[np.float32] | None,
     columns: npt.NDArray[np.uint32] | None,
