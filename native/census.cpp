@@ -157,9 +157,9 @@ int64_t rm_count_names(ByteSpan data, IntSpan starts, IntSpan lengths, int64_t f
   int64_t left = 0;
   for (int64_t row = 0; row < starts.size; row++) {
     if (status[row] == UNREAD) {
-      if (!data.holds(starts[row], lengths[row])) return BOUNDS;
-      const Witness witness{names, counts.data, data.data + data.size, row, first_record + row};
-      const ByteRange record{data.data + starts[row], data.data + starts[row] + lengths[row]};
+      const ByteRange record = range_of(data, starts[row], lengths[row]);
+      if (!record.is_there()) return BOUNDS;
+      const Witness witness{names, counts.data, data.end(), row, first_record + row};
       const int64_t reason = witness.walk<false>(record, parts[row]);
       if (reason == NO_ROOM) return NO_ROOM;
       if (reason == 0) witness.walk<true>(record, parts[row]);
@@ -173,8 +173,8 @@ int64_t rm_count_names(ByteSpan data, IntSpan starts, IntSpan lengths, int64_t f
 int64_t rm_are_texts(ByteSpan data, IntSpan offsets) {
   bool are_texts = true;
   for (int64_t i = 0; i + 1 < offsets.size; i++) {
-    if (!data.holds(offsets[i], offsets[i + 1] - offsets[i])) return BOUNDS;
-    const ByteRange text = {data.data + offsets[i], data.data + offsets[i + 1]};
+    const ByteRange text = range_of(data, offsets[i], offsets[i + 1] - offsets[i]);
+    if (!text.is_there()) return BOUNDS;
     are_texts = are_texts && !has_control(text) && image_format(text) == NO_IMAGE;
   }
   return are_texts;

@@ -25,6 +25,7 @@ struct Span {
   constexpr Span(Span<Mutable> other) : data(other.data), size(other.size) {}  // to a Span<const T>
 
   RM_INLINE T &operator[](int64_t index) const { return data[index]; }
+  RM_INLINE T *end() const { return data + size; }
   explicit constexpr operator bool() const { return data != nullptr; }  // whether it was passed
   // Whether [start, start + length) lies within. Safe for any numbers.
   RM_INLINE bool holds(int64_t start, int64_t length = 1) const {

@@ -120,32 +120,6 @@ RM_INLINE int64_t read_varints(const uint8_t *at, const uint8_t *end, const uint
   return count;
 }
 
-// Blocks of bytes, as if they stood one after the other.
-struct Blocks {
-  Span<const ByteSpan> blocks;
-
-  // A stretch of one of them. before: the bytes before the block.
-  struct Place {
-    ByteRange bytes;
-    ByteSpan block;
-    int64_t before;
-
-    RM_INLINE const uint8_t *limit() const { return block.data + block.size; }
-    RM_INLINE int64_t offset(const uint8_t *at) const { return at - block.data + before; }
-  };
-  RM_INLINE Place find(int64_t start, int64_t size) const {
-    if (RM_LIKELY(blocks.size > 0 && blocks[0].holds(start, size))) return place(0, start, size, 0);
-    int64_t before = 0;
-    for (int64_t i = 0; i < blocks.size; before += blocks[i++].size)
-      if (blocks[i].holds(start - before, size)) return place(i, start - before, size, before);
-    return {NO_RANGE, {}, 0};
-  }
-  RM_INLINE Place place(int64_t block, int64_t at, int64_t size, int64_t before) const {
-    const uint8_t *const data = blocks[block].data + at;
-    return {{data, data + size}, blocks[block], before};
-  }
-};
-
 // The cells of some columns and rows, as the interface gives them.
 struct Cells {
   Span<CellColumn> columns;
@@ -189,13 +163,13 @@ struct Cells {
 struct RecordReader {
   const Cells &cells;
   Names &names;
-  const Blocks::Place &place;
+  ByteSpan data;
   int64_t row, parts, others;
   int64_t found = 0, culprit = -1;
 
   RM_INLINE int64_t put_span(int64_t cell, ByteRange values) const {
     if (!values.is_there()) return UNUSUAL;
-    cells.at[cell] = place.offset(values.at);
+    cells.at[cell] = values.at - data.data;
     cells.sizes[cell] = values.size();
     return 0;
   }
@@ -212,7 +186,7 @@ struct RecordReader {
     if (column.mode == ONE_INT64) {
       const ByteRange run = plain_values(list, INT64_TAG);
       if (!run.is_there()) return UNUSUAL;
-      const Varint number = read_varint(run.at, run.end, place.limit());
+      const Varint number = read_varint(run.at, run.end, data.end());
       cells.ints[cell] = static_cast<int64_t>(number.value);
       return number.after == run.end ? 0 : WRONG_COUNT;
     }
@@ -249,7 +223,7 @@ struct RecordReader {
     for (const uint8_t *at = map.at; at < map.end;) {
       const Entry entry = next_entry(at, map.end);
       if (!entry.value.is_there()) return UNUSUAL;
-      const Key key(entry.key, part, place.limit());
+      const Key key(entry.key, part, data.end());
       const int64_t previous = slot;
       slot = names.predicted(previous, key);
       if (RM_UNLIKELY(slot < 0)) {
@@ -281,67 +255,39 @@ struct RecordReader {
     return culprit < 0 ? 0 : MISSING_VALUE;
   }
 
-  int64_t read_message() {
-    const int64_t status = each_map(place.bytes, parts, [&](auto part, auto map) { return read_map(map, part); });
+  int64_t read_message(ByteRange message) {
+    const int64_t status = each_map(message, parts, [&](auto part, auto map) { return read_map(map, part); });
     return status == 0 && found < cells.columns.size ? clear_absent() : status;
   }
 };
 
-// Copies bytes to the end of what stands in `out`, if there is room for them.
-RM_INLINE bool copy_bytes(Span<uint8_t> out, int64_t into, ByteRange bytes, const Blocks::Place &place) {
-  if (bytes.size() > out.size - into) return false;
-  copy_text(out, into, place.block, bytes.at - place.block.data, bytes.size());
+// Calls visit(row, bytes) for the located lists of a column, up to a call that gives false; whether all were visited.
+template <typename Visit>
+RM_INLINE bool each_list(ByteSpan data, IntSpan at, IntSpan sizes, Visit visit) {
+  constexpr int64_t AHEAD = 32;  // records are long: what comes soon is asked for early
+  if (sizes.size != at.size) return false;
+  for (int64_t row = 0; row < at.size; row++) {
+    if (row + AHEAD < at.size) __builtin_prefetch(data.data + min(max<int64_t>(at[row + AHEAD], 0), data.size));
+    const ByteRange list = range_of(data, at[row], sizes[row]);
+    if (!list.is_there() || !visit(row, list)) return false;
+  }
   return true;
 }
 
-// The located lists of a column.
-struct Lists {
-  const Blocks blocks;
-  IntSpan at, sizes;
-
-  bool fit(int64_t offsets) const { return at.size == sizes.size && offsets == at.size + 1; }
-  // Records are long: what comes soon, nearly always of the first block, is asked for early.
-  RM_INLINE Blocks::Place operator[](int64_t row) const {
-    constexpr int64_t AHEAD = 32;
-    if (row + AHEAD < at.size && blocks.blocks.size > 0)
-      __builtin_prefetch(blocks.blocks[0].data + min(max<int64_t>(at[row + AHEAD], 0), blocks.blocks[0].size));
-    return blocks.find(at[row], sizes[row]);
-  }
-
-  // Calls visit(number, bytes, place) for each length-delimited field in them, up to a call that gives false; gives how
-  // many there are, BOUNDS if not all. offsets: how many there are before each list, if that is wanted.
-  template <typename Visit>
-  RM_INLINE int64_t visit_fields(Span<int64_t> offsets, Visit visit) const {
-    int64_t number = 0;
-    for (int64_t row = 0; row < at.size; row++) {
-      const Blocks::Place place = (*this)[row];
-      if (!place.bytes.is_there()) return BOUNDS;
-      for (const uint8_t *next = place.bytes.at; next < place.bytes.end; number++) {
-        const ByteRange value = read_content(next + 1, place.bytes.end);
-        if (!value.is_there() || !visit(number, value, place)) return BOUNDS;
-        next = value.end;
-      }
-      if (offsets) offsets[row + 1] = number;
-    }
-    return number;
-  }
-};
-
 }  // namespace
 
-int64_t rm_clear_names(Span<int64_t> table, int64_t names, int64_t text_bytes) {
+int64_t rm_make_names(Span<int64_t> table, int64_t most_names, int64_t text_bytes, Span<const ByteSpan> names,
+                      IntSpan parts) {
   constexpr int64_t MOST = int64_t{1} << 30;
-  if (names < 0 || names > MOST || text_bytes < 0 || text_bytes > MOST) return BOUNDS;
-  const int64_t room = Names::room(names, text_bytes);
-  if (table && table.size < room) return BOUNDS;
-  if (table) Names(table).clear(names, text_bytes);
+  if (most_names < 0 || most_names > MOST || text_bytes < 0 || text_bytes > MOST) return BOUNDS;
+  const int64_t room = Names::room(most_names, text_bytes);
+  if (!table) return room;
+  if (table.size < room || parts.size != names.size) return BOUNDS;
+  Names made(table);
+  made.clear(most_names, text_bytes);
+  for (int64_t i = 0; i < names.size; i++)
+    if (made.add(Key({names[i].data, names[i].end()}, parts[i], names[i].end())) < 0) return BOUNDS;
   return room;
-}
-
-int64_t rm_add_name(Span<int64_t> table, ByteSpan name, int64_t part) {
-  Names names(table);
-  const uint8_t *const end = name.data + name.size;
-  return names.fits() ? names.add(Key({name.data, end}, part, end)) : BOUNDS;
 }
 
 int64_t rm_list_names(Span<int64_t> table, Span<NamePlace> found) {
@@ -351,12 +297,11 @@ int64_t rm_list_names(Span<int64_t> table, Span<NamePlace> found) {
   return names.used() - 1;
 }
 
-int64_t rm_locate_features(Span<const ByteSpan> blocks, IntSpan starts, IntSpan lengths, int64_t parts, int64_t others,
+int64_t rm_locate_features(ByteSpan data, IntSpan starts, IntSpan lengths, int64_t parts, int64_t others,
                            Span<int64_t> table, Span<CellColumn> columns, Span<int64_t> ints, Span<uint32_t> floats,
                            Span<int64_t> at, Span<int64_t> sizes, Span<uint8_t> valid, Span<uint8_t> status,
                            Span<int64_t> culprits) {
   constexpr int64_t AHEAD = 4;
-  const Blocks all{blocks};
   const Cells cells{columns, ints, floats, at, sizes, valid, starts.size};
   Names names(table);
   if (lengths.size != cells.rows || status.size != cells.rows || culprits.size != cells.rows || !cells.fit()) return BOUNDS;
@@ -364,11 +309,11 @@ int64_t rm_locate_features(Span<const ByteSpan> blocks, IntSpan starts, IntSpan 
   int64_t bad = 0;
   for (int64_t row = 0; row < cells.rows; row++) {
     if (status[row] == UNREAD) {
-      const Blocks::Place place = all.find(starts[row], lengths[row]);
-      if (!place.bytes.is_there()) return BOUNDS;
-      if (row + AHEAD < cells.rows) __builtin_prefetch(all.find(starts[row + AHEAD], 0).bytes.at);
-      RecordReader reader{cells, names, place, row, parts, others};
-      const int64_t reason = parts == 0 ? reader.read_column(0, place.bytes) : reader.read_message();
+      const ByteRange record = range_of(data, starts[row], lengths[row]);
+      if (!record.is_there()) return BOUNDS;
+      if (row + AHEAD < cells.rows) __builtin_prefetch(range_of(data, starts[row + AHEAD], 0).at);
+      RecordReader reader{cells, names, data, row, parts, others};
+      const int64_t reason = parts == 0 ? reader.read_column(0, record) : reader.read_message(record);
       if (reason != 0 && parts == 0) cells.clear(0, row);
       if (reason != 0 && parts != 0) cells.restore(row);
       status[row] = static_cast<uint8_t>(reason);
@@ -379,74 +324,58 @@ int64_t rm_locate_features(Span<const ByteSpan> blocks, IntSpan starts, IntSpan 
   return bad;
 }
 
-int64_t rm_count_varints(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, Span<int64_t> offsets,
-                         Span<uint8_t> bad) {
-  const Lists lists{{blocks}, at, sizes};
-  if (!lists.fit(offsets.size) || bad.size != at.size) return BOUNDS;
-  int64_t total = offsets[0] = 0;
-  for (int64_t row = 0; row < at.size; row++) {
-    const Blocks::Place place = lists[row];
-    if (!place.bytes.is_there()) return BOUNDS;
-    if (place.bytes.size() > 0 && place.bytes.end[-1] >= 0x80) bad[row] = PAST_END;
-    else total += count_varints(place.bytes.at, place.bytes.end, place.limit());
-    offsets[row + 1] = total;
-  }
-  return total;
-}
-
-int64_t rm_read_varints(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, IntSpan offsets, Span<int64_t> values,
-                        Span<uint8_t> bad) {
-  const Lists lists{{blocks}, at, sizes};
-  if (!lists.fit(offsets.size) || bad.size != at.size) return BOUNDS;
-  for (int64_t row = 0; row < at.size; row++) {
-    const Blocks::Place place = lists[row];
+int64_t rm_read_varints(ByteSpan data, IntSpan at, IntSpan sizes, Span<int64_t> offsets,
+                        Span<int64_t> values, Span<uint8_t> bad) {
+  if (offsets.size != at.size + 1 || bad.size != at.size) return BOUNDS;
+  if (!values) offsets[0] = 0;
+  const bool are_there = each_list(data, at, sizes, [&](int64_t row, ByteRange list) {
+    const auto [next, end] = list;
+    if (!values) {
+      const bool is_cut = next < end && end[-1] >= 0x80;
+      if (is_cut) bad[row] = PAST_END;
+      offsets[row + 1] = offsets[row] + (is_cut ? 0 : count_varints(next, end, data.end()));
+      return true;
+    }
     const int64_t first = offsets[row], count = offsets[row + 1] - first;
-    if (!place.bytes.is_there() || count < 0 || !values.holds(first, count + VARINT_ROOM)) return BOUNDS;
-    const int64_t done = read_varints(place.bytes.at, place.bytes.end, place.limit(), values.data + first, count);
-    if (done == count) continue;
+    if (count < 0 || !values.holds(first, count + VARINT_ROOM)) return false;
+    const int64_t done = read_varints(next, end, data.end(), values.data + first, count);
+    if (done == count) return true;
     bad[row] = LONG_VARINT;
     memset(values.data + first + done, 0, static_cast<size_t>(8 * (count - done)));
-  }
-  return 0;
+    return true;
+  });
+  return are_there ? offsets[at.size] : BOUNDS;
 }
 
-int64_t rm_find_fields(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, Span<int64_t> offsets,
+int64_t rm_find_fields(ByteSpan data, IntSpan at, IntSpan sizes, Span<int64_t> offsets,
                        Span<int64_t> value_at, Span<int64_t> value_sizes) {
-  const Lists lists{{blocks}, at, sizes};
-  if (!lists.fit(offsets.size) || value_at.size != value_sizes.size) return BOUNDS;
-  offsets[0] = 0;
-  if (!value_at) return lists.visit_fields(offsets, [](int64_t, ByteRange, const Blocks::Place &) { return true; });
-  return lists.visit_fields(offsets, [&](int64_t number, ByteRange value, const Blocks::Place &place) {
-    if (number >= value_at.size) return false;
-    value_at[number] = place.offset(value.at), value_sizes[number] = value.size();
-    return true;
+  if (offsets.size != at.size + 1 || value_at.size != value_sizes.size) return BOUNDS;
+  int64_t number = offsets[0] = 0;
+  const bool are_there = each_list(data, at, sizes, [&](int64_t row, ByteRange list) {
+    const bool is_plain = each_field(list, [&](ByteRange value) {
+      if (value_at && number >= value_at.size) return false;
+      if (value_at) value_at[number] = value.at - data.data, value_sizes[number] = value.size();
+      return ++number > 0;
+    });
+    offsets[row + 1] = number;
+    return is_plain;
   });
+  return are_there ? number : BOUNDS;
 }
 
-int64_t rm_copy_fields(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, Span<int64_t> ends,
+int64_t rm_copy_values(ByteSpan data, IntSpan at, IntSpan sizes, int64_t are_lists, Span<int64_t> ends,
                        Span<uint8_t> values) {
-  const Lists lists{{blocks}, at, sizes};
-  if (!lists.fit(at.size + 1) || ends.size < 1) return BOUNDS;
-  int64_t to = ends[0] = 0;
-  const int64_t count = lists.visit_fields({}, [&](int64_t number, ByteRange value, const Blocks::Place &place) {
-    if (number + 1 >= ends.size || !copy_bytes(values, to, value, place)) return false;
-    ends[number + 1] = to += value.size();
-    return true;
+  if (ends.size < 1) return BOUNDS;
+  int64_t number = 0, to = ends[0] = 0;
+  const bool are_there = each_list(data, at, sizes, [&](int64_t, ByteRange list) {
+    const auto copy = [&](ByteRange value) {
+      if (++number >= ends.size || value.size() > values.size - to) return false;
+      ends[number] = to = copy_text(values, to, data, value.at - data.data, value.size());
+      return true;
+    };
+    return are_lists ? each_field(list, copy) : copy(list);
   });
-  return count == BOUNDS ? BOUNDS : to;
-}
-
-int64_t rm_copy_lists(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, Span<int64_t> ends,
-                      Span<uint8_t> values) {
-  const Lists lists{{blocks}, at, sizes};
-  if (!lists.fit(ends.size)) return BOUNDS;
-  int64_t to = ends[0] = 0;
-  for (int64_t row = 0; row < at.size; row++) {
-    const Blocks::Place place = lists[row];
-    if (!place.bytes.is_there() || !copy_bytes(values, to, place.bytes, place)) return BOUNDS;
-    ends[row + 1] = to += sizes[row];
-  }
-  return to;
+  return are_there ? to : BOUNDS;
 }
 
 }  // namespace rm

@@ -43,7 +43,7 @@ struct Column {
 
   RM_INLINE bool has(int64_t row) const { return valid.size == 0 || valid[row] != 0; }
   RM_INLINE int64_t number(int64_t index) const { return load<int64_t>(values.data + 8 * index); }
-  bool is_text() const { return way == ONE_TEXT || way == TEXTS || way == MESSAGE; }
+  bool is_text() const { return way == TEXTS || way == MESSAGE; }
   // The bytes of an entry's value: a Feature with that list, or a message as it is.
   RM_INLINE int64_t value_bytes(int64_t list_bytes) const {
     return way == MESSAGE ? list_bytes : field_bytes(list_bytes);
@@ -71,7 +71,7 @@ struct Column {
     if (heads.size / copies < (most + CHUNK_BYTES - 1) / CHUNK_BYTES * CHUNK_BYTES) return false;
     if ((valid.size != 0 && valid.size != rows) || (is_text() && value_splits.size == 0)) return false;
     if (splits.size != 0) return splits.size == rows + 1 && way != CONSTANT_SIZE && way != ONE_INT;
-    if (length < 0 || ((way == ONE_INT || way == ONE_TEXT || way == MESSAGE) && length != 1)) return false;
+    if (length < 0 || ((way == ONE_INT || way == MESSAGE) && length != 1)) return false;
     return rows == 0 || length <= count / rows;
   }
 };
@@ -184,7 +184,7 @@ bool put_entries(const Column &column, int64_t first, int64_t last, const int64_
         if (10 * run.size > room && varints_bytes(numbers, run.size) > room) return false;
         to = put_varints(to, numbers, run.size);
       }
-      for (int64_t i = 0; (WAY == TEXTS || WAY == ONE_TEXT || WAY == MESSAGE) && i < run.size; i++) {
+      for (int64_t i = 0; (WAY == TEXTS || WAY == MESSAGE) && i < run.size; i++) {
         const Run text = column.text(run.start + i);
         if (text.size < 0 || text.size > end - to - CHUNK_BYTES) return false;
         if (WAY != MESSAGE) to = put_length(to, FIELD_1, text.size);
@@ -215,11 +215,11 @@ struct Columns {
 
 // By way.
 constexpr decltype(&add_sizes<ONE_INT>) ADD_SIZES[] = {
-    add_sizes<ONE_INT>, add_sizes<INTS>, add_sizes<CONSTANT_SIZE>, add_sizes<FLOATS>,
-    add_sizes<ONE_TEXT>, add_sizes<TEXTS>, add_sizes<MESSAGE>};
+    add_sizes<ONE_INT>, add_sizes<INTS>, add_sizes<CONSTANT_SIZE>,
+    add_sizes<FLOATS>,  add_sizes<TEXTS>, add_sizes<MESSAGE>};
 constexpr decltype(&put_entries<ONE_INT>) PUT_ENTRIES[] = {
-    put_entries<ONE_INT>, put_entries<INTS>, put_entries<CONSTANT_SIZE>, put_entries<FLOATS>,
-    put_entries<ONE_TEXT>, put_entries<TEXTS>, put_entries<MESSAGE>};
+    put_entries<ONE_INT>, put_entries<INTS>, put_entries<CONSTANT_SIZE>,
+    put_entries<FLOATS>,  put_entries<TEXTS>, put_entries<MESSAGE>};
 
 }  // namespace
 

@@ -43,11 +43,6 @@ int64_t rm_frame(ByteSpan data, IntSpan offsets, Span<uint8_t> out, Span<int64_t
   return at;
 }
 
-int64_t rm_frame_fault(ByteSpan data, int64_t at, int64_t max_record_bytes, int64_t final) {
-  if (at < 0 || at > data.size) return BOUNDS;
-  return frame_fault(data.data + at, data.size - at, max_record_bytes, final != 0);
-}
-
 int64_t rm_scan_frames(ByteSpan data, FrameScan &scan, Span<int64_t> starts, Span<int64_t> lengths,
                        Span<uint32_t> crcs) {
   if (scan.at < 0 || scan.at > data.size || lengths.size != starts.size || crcs.size != starts.size) return BOUNDS;
@@ -80,16 +75,6 @@ int64_t rm_hop_frames(ByteSpan data, FrameHop &hop, Span<int64_t> starts, Span<u
   return count;
 }
 
-int64_t rm_digest_frames(ByteSpan data, IntSpan starts, IntSpan lengths, Span<uint64_t> digest) {
-  if (lengths.size != starts.size || digest.size != 1) return BOUNDS;
-  for (int64_t i = 0; i < starts.size; i++) {
-    if (!ByteSpan{data.data, data.size - FRAME_BYTES}.holds(starts[i], lengths[i])) return BOUNDS;
-    const uint64_t found = digest_word(digest[0], static_cast<uint64_t>(lengths[i]));
-    digest[0] = digest_word(found, load<uint32_t>(data.data + starts[i] + HEADER_BYTES + lengths[i]));
-  }
-  return 0;
-}
-
 int64_t rm_next_frame(ByteSpan data, int64_t at, int64_t max_record_bytes, int64_t whole) {
   if (at < 0) return BOUNDS;
   for (; at <= data.size - HEADER_BYTES; at++) {
@@ -119,12 +104,6 @@ int64_t rm_copy_spans(Span<const ByteSpan> blocks, Span<const int32_t> which, In
     copy_short(out.data + targets[i], blocks[block].data + starts[i], size);
   }
   return count;
-}
-
-uint64_t rm_record_sum(Span<const uint64_t> keys, Span<const uint32_t> crcs) {
-  uint64_t sum = 0;
-  for (int64_t i = 0; i < min(keys.size, crcs.size); i++) sum += mixed(keys[i] ^ crcs[i] * GOLDEN);
-  return sum;
 }
 
 }  // namespace rm

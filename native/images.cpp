@@ -54,19 +54,14 @@ JpegFacts walk_jpeg(ByteSpan image) {
   }
 }
 
-// A part of an image's lines of numbers, as it stands; no rows where it does not lie in the pixels.
+// Lines of numbers, a stride apart; no rows where there are no such lines.
 struct Lines {
-  const uint8_t *first;
-  int64_t stride, rows, columns;
+  ByteSpan pixels;
+  int64_t stride, columns;
+  int64_t rows = columns < 1 || stride < columns || pixels.size < columns ? 0 : (pixels.size - columns) / stride + 1;
 
-  RM_INLINE const uint8_t *operator[](int64_t row) const { return first + row * stride; }
+  RM_INLINE const uint8_t *operator[](int64_t row) const { return pixels.data + row * stride; }
 };
-
-Lines lines_of(ByteSpan pixels, const PixelPart &part) {
-  if (part.line < 1 || !ByteSpan(nullptr, part.line).holds(part.start, part.columns)) return {};
-  if (!ByteSpan(nullptr, pixels.size / part.line).holds(part.top, part.rows)) return {};
-  return {pixels.data + part.top * part.line + part.start, part.line, part.rows, part.columns};
-}
 
 // Where lines of numbers go: rounded to bytes, or as factor * number - offset; no rows where the arrays do not fit.
 struct Output {
@@ -106,18 +101,18 @@ int64_t rm_walk_jpegs(ByteSpan data, IntSpan ends, Span<JpegFacts> facts) {
   return 0;
 }
 
-int64_t rm_resize_bilinear(ByteSpan pixels, const PixelPart &part, Span<const uint32_t> above,
+int64_t rm_resize_bilinear(ByteSpan pixels, int64_t stride, int64_t numbers, Span<const uint32_t> above,
                            Span<const uint32_t> below, Span<const float> down, Span<const uint32_t> lower,
                            Span<const uint32_t> upper, Span<const float> along, Span<const float> factor,
                            Span<const float> offset, Span<float> room, Span<uint8_t> bytes, Span<float> floats) {
-  const Lines lines = lines_of(pixels, part);
+  const Lines lines{pixels, stride, numbers};
   const Output out{bytes, floats, factor, offset};
   const int64_t width = out.width;
   if (lines.rows < 1 || room.size < 3 * width || room.size - 3 * width < lines.columns) return BOUNDS;
   if (!are_below(above, out.rows, down, lines.rows) || !are_below(below, out.rows, down, lines.rows)) return BOUNDS;
   if (!are_below(lower, width, along, lines.columns) || !are_below(upper, width, along, lines.columns)) return BOUNDS;
   struct Gathered {  // a source line at the columns wanted
-    float *numbers;
+    float *values;
     int64_t row;
   } top{room.data, -1}, bottom{room.data + width, -1};
   float *const line = room.data + 2 * width, *const source = room.data + 3 * width;
@@ -127,7 +122,7 @@ int64_t rm_resize_bilinear(ByteSpan pixels, const PixelPart &part, Span<const ui
     for (int64_t i = 0; i < lines.columns; i++) source[i] = lines[row][i];
     for (int64_t i = 0; i < width; i++) {
       const float value = source[lower[i]];
-      to.numbers[i] = value + (source[upper[i]] - value) * along[i];
+      to.values[i] = value + (source[upper[i]] - value) * along[i];
     }
   };
   for (int64_t y = 0; y < out.rows; y++) {
@@ -137,17 +132,17 @@ int64_t rm_resize_bilinear(ByteSpan pixels, const PixelPart &part, Span<const ui
     }
     gather(top, above[y]);
     gather(bottom, below[y]);
-    for (int64_t i = 0; i < width; i++) line[i] = top.numbers[i] + (bottom.numbers[i] - top.numbers[i]) * down[y];
+    for (int64_t i = 0; i < width; i++) line[i] = top.values[i] + (bottom.values[i] - top.values[i]) * down[y];
     out.put(y, line);
   }
   return 0;
 }
 
-int64_t rm_resize_antialiased(ByteSpan pixels, const PixelPart &part, Span<const uint32_t> rows,
+int64_t rm_resize_antialiased(ByteSpan pixels, int64_t stride, int64_t numbers, Span<const uint32_t> rows,
                               Span<const float> row_weights, Span<const uint32_t> columns,
                               Span<const float> column_weights, Span<const float> factor, Span<const float> offset,
                               Span<float> room, Span<uint8_t> bytes, Span<float> floats) {
-  const Lines lines = lines_of(pixels, part);
+  const Lines lines{pixels, stride, numbers};
   const Output out{bytes, floats, factor, offset};
   const int64_t width = out.width;
   if (lines.rows < 1 || out.rows < 1 || rows.size % out.rows || columns.size % width) return BOUNDS;

@@ -1,4 +1,4 @@
-// Hashes that order records (SipHash-2-4), permutations of their numbers, and pairs of near hashes of images.
+// Hashes that order records (SipHash-2-4), and permutations of their numbers.
 #include "recordmill.h"
 
 namespace rm {
@@ -69,13 +69,6 @@ struct Permutation {
   }
 };
 
-// How many bits of two hashes of 256 bits differ.
-RM_INLINE int64_t distance(const uint64_t *one, const uint64_t *other) {
-  int64_t count = 0;
-  for (int word = 0; word < 4; word++) count += __builtin_popcountll(one[word] ^ other[word]);
-  return count;
-}
-
 }  // namespace
 
 int64_t rm_hash_positions(Span<const uint64_t> key0, Span<const uint64_t> key1, Span<const uint32_t> which,
@@ -115,20 +108,6 @@ int64_t rm_permute(IntSpan numbers, IntSpan stretches, IntSpan edges, uint64_t k
     out[i] = start + static_cast<int64_t>(permutation[static_cast<uint64_t>(numbers[i] - start)]);
   }
   return 0;
-}
-
-int64_t rm_find_near_pairs(Span<const uint64_t> hashes, PairSearch &search, Span<int64_t> one, Span<int64_t> other) {
-  if (hashes.size % 4 || other.size != one.size || search.row < 0 || search.at < 0) return BOUNDS;
-  int64_t count = 0;
-  for (; search.row < hashes.size / 4; search.row++, search.at = 0) {
-    const uint64_t *const hash = hashes.data + 4 * search.row;
-    for (; search.at < search.row; search.at++) {
-      if (RM_LIKELY(distance(hash, hashes.data + 4 * search.at) > search.most_bits)) continue;
-      if (count == one.size) return count;
-      one[count] = search.at, other[count++] = search.row;
-    }
-  }
-  return count;
 }
 
 }  // namespace rm

@@ -24,40 +24,9 @@ bool is_blank(const uint8_t *data, int64_t at, int64_t stop) {
   return at == stop;
 }
 
-// Writes what look(start, stop) says of each text; BOUNDS if not all lie in the data.
-template <typename Value, typename Look>
-int64_t each_text(ByteSpan data, IntSpan starts, IntSpan stops, Span<Value> out, Look look) {
-  if (stops.size != starts.size || out.size != starts.size) return BOUNDS;
-  for (int64_t i = 0; i < starts.size; i++) {
-    if (!data.holds(starts[i], stops[i] - starts[i])) return BOUNDS;
-    out[i] = static_cast<Value>(look(starts[i], stops[i]));
-  }
-  return 0;
-}
-
 }  // namespace
 
 int64_t rm_find_bad_utf8(ByteSpan data) { return find_bad_utf8(data.data, 0, data.size); }
-
-int64_t rm_find_byte(ByteSpan data, int64_t at, int64_t byte) {
-  if (at < 0 || at > data.size) return BOUNDS;
-  if (at == data.size) return data.size;
-  const void *found = memchr(data.data + at, static_cast<int>(byte), static_cast<size_t>(data.size - at));
-  return found ? static_cast<const uint8_t *>(found) - data.data : data.size;
-}
-
-int64_t rm_last_line_end(ByteSpan data) {
-  int64_t at = data.size;
-  while (at > 0 && data[at - 1] != '\n') at--;
-  return at;
-}
-
-int64_t rm_find_long_line(ByteSpan data, int64_t at, int64_t most_bytes) {
-  if (at < 0) return BOUNDS;
-  for (int64_t end; at < data.size; at = end + 1)
-    if ((end = rm_find_byte(data, at, '\n')) - at > most_bytes) return at;
-  return data.size;
-}
 
 void rm_count_lines(ByteSpan data, LineCounts &counts) {
   counts = {};
@@ -83,13 +52,13 @@ int64_t rm_split_lines(ByteSpan data, Span<int64_t> starts, Span<int64_t> stops)
 }
 
 int64_t rm_find_bad_lines(ByteSpan data, IntSpan starts, IntSpan stops, Span<int64_t> places) {
+  if (stops.size != starts.size || places.size != starts.size) return BOUNDS;
   const bool is_good = is_ascii(data.data, data.size);
-  const auto look = [&](int64_t at, int64_t stop) { return is_good ? -1 : find_bad_utf8(data.data, at, stop); };
-  return each_text(data, starts, stops, places, look);
-}
-
-int64_t rm_find_blank_lines(ByteSpan data, IntSpan starts, IntSpan stops, Span<uint8_t> blank) {
-  return each_text(data, starts, stops, blank, [&](int64_t at, int64_t stop) { return is_blank(data.data, at, stop); });
+  for (int64_t i = 0; i < starts.size; i++) {
+    if (!data.holds(starts[i], stops[i] - starts[i])) return BOUNDS;
+    places[i] = is_good ? -1 : find_bad_utf8(data.data, starts[i], stops[i]);
+  }
+  return 0;
 }
 
 }  // namespace rm

@@ -43,9 +43,6 @@ enum { GOOD, HEADER_CRC, FRAME_TOO_LONG, SHORT_HEADER, SHORT_PAYLOAD, PAYLOAD_CR
 int64_t rm_frame(ByteSpan data, IntSpan offsets, Span<uint8_t> out, Span<int64_t> starts, Span<int64_t> lengths,
                  Span<uint32_t> crcs);
 
-// What is wrong with the header at byte `at` of data, with which the file ends if final: one of the codes above.
-int64_t rm_frame_fault(ByteSpan data, int64_t at, int64_t max_record_bytes, int64_t final);
-
 // at: where the next frame begins. final: the file ends with data. check: payloads' CRCs, too; they are 0 otherwise.
 // code: what the scan stopped at.
 struct FrameScan {
@@ -66,9 +63,6 @@ struct FrameHop {
 // with all lengths, and the payload CRCs before headers and at the file's end.
 int64_t rm_hop_frames(ByteSpan data, FrameHop &hop, Span<int64_t> starts, Span<uint64_t> digest);
 
-// The same digest goes on with the lengths and payload CRCs of frames in data.
-int64_t rm_digest_frames(ByteSpan data, IntSpan starts, IntSpan lengths, Span<uint64_t> digest);
-
 // Where the next frame whose header is right begins, from byte `at` on, and, if whole, fits data; else data's end.
 int64_t rm_next_frame(ByteSpan data, int64_t at, int64_t max_record_bytes, int64_t whole);
 
@@ -76,9 +70,6 @@ int64_t rm_next_frame(ByteSpan data, int64_t at, int64_t max_record_bytes, int64
 // Gives the number of the first span that does not lie in its block, how many there are if all do.
 int64_t rm_copy_spans(Span<const ByteSpan> blocks, Span<const int32_t> which, IntSpan starts, IntSpan sizes,
                       IntSpan targets, Span<uint8_t> out);
-
-// The sum of mix64(key, CRC) over records, by which their sets are compared. keys, crcs [n]
-uint64_t rm_record_sum(Span<const uint64_t> keys, Span<const uint32_t> crcs);
 
 // keys.cpp
 
@@ -90,18 +81,8 @@ int64_t rm_hash_spans(uint64_t key0, uint64_t key1, ByteSpan data, IntSpan start
 // Permutes each number within its stretch [edges[s], edges[s + 1]), which it lies in. stretches [n]: which one.
 int64_t rm_permute(IntSpan numbers, IntSpan stretches, IntSpan edges, uint64_t key, Span<int64_t> out);
 
-struct PairSearch {
-  int64_t most_bits, row, at;  // row, at: the two hashes that are compared next
-};
-// Finds pairs of hashes of 4 words that differ in at most most_bits bits, as many as there is room for; returns how many.
-int64_t rm_find_near_pairs(Span<const uint64_t> hashes, PairSearch &search, Span<int64_t> one, Span<int64_t> other);
-
 // batches.cpp
 
-// Copies rows edges[i] to edges[i + 1] of the array's items to out, cut or padded to lengths[i] items each. What out
-// holds is the padding. splits [rows + 1]: where each row begins; gives the bytes passed.
-int64_t rm_pad_rows(Span<const ByteSpan> values, IntSpan splits, IntSpan edges, IntSpan lengths, int64_t item_bytes,
-                    Span<uint8_t> out);
 // Packs records into the first row of a step that has room for them. lengths [features, records]; limits [features]: of
 // a row; left [rows, features]: scratch. places [records]: the row of each, counted over all steps; ends: the record
 // after each step that is full, of which it gives the number.
@@ -111,7 +92,7 @@ int64_t rm_pack_rows(IntSpan lengths, IntSpan limits, Span<int64_t> left, Span<i
 
 // What a column of records is, and so how it is written. CONSTANT_SIZE: as many bytes in each record. MESSAGE: texts
 // that take the place of the whole Feature.
-enum { ONE_INT, INTS, CONSTANT_SIZE, FLOATS, ONE_TEXT, TEXTS, MESSAGE };
+enum { ONE_INT, INTS, CONSTANT_SIZE, FLOATS, TEXTS, MESSAGE };
 
 // An entry of tf.train.Example's map, in all records. length: of CONSTANT_SIZE the bytes in each record; else values,
 // where there are no splits. head_bytes: of CONSTANT_SIZE all before the data; else the key, `0A length name 12`, or 0:
@@ -131,7 +112,7 @@ int64_t rm_size_examples(Span<const ExampleColumn> columns, Span<const ByteSpan>
 int64_t rm_write_examples(Span<const ExampleColumn> columns, Span<const ByteSpan> parts, IntSpan kept, IntSpan sizes,
                           IntSpan starts, IntSpan lengths, Span<uint8_t> out, Span<uint32_t> crcs);
 
-// decode.cpp: records to columns. Offsets go on from one block of bytes to the next.
+// decode.cpp: records to columns
 
 // How a column is read: one value of each record, or a list that the second pass reads.
 enum { ONE_INT64, ONE_FLOAT, ONE_BYTES, INT64_LISTS, FLOAT_LISTS, BYTES_LISTS, STEPS };
@@ -149,16 +130,15 @@ struct CellColumn {
 // others are added. A column's cells are [rows] of ints, of floats (their bits), or of at and sizes (where its values
 // stand; 0, 0 for a null). valid: bitmaps as Arrow has them, all ones at first. culprits: the column that a record fails
 // on, or -1.
-int64_t rm_locate_features(Span<const ByteSpan> blocks, IntSpan starts, IntSpan lengths, int64_t parts, int64_t others,
+int64_t rm_locate_features(ByteSpan data, IntSpan starts, IntSpan lengths, int64_t parts, int64_t others,
                            Span<int64_t> table, Span<CellColumn> columns, Span<int64_t> ints, Span<uint32_t> floats,
                            Span<int64_t> at, Span<int64_t> sizes, Span<uint8_t> valid, Span<uint8_t> status,
                            Span<int64_t> culprits);
 
-// A table of feature names, in one array: makes an empty one, unless the table is None, and gives the numbers that it
-// takes; gives the slot of a name that is added unless it is there (-1: there is no room). part: of the message, 1 or
-// 2.
-int64_t rm_clear_names(Span<int64_t> table, int64_t names, int64_t text_bytes);
-int64_t rm_add_name(Span<int64_t> table, ByteSpan name, int64_t part);
+// Makes a table of feature names in one array; returns the numbers that it takes, with None for it as well. parts
+// [names]: of the message, 1 or 2. It has room for most_names, of so many bytes, which are added as they are met.
+int64_t rm_make_names(Span<int64_t> table, int64_t most_names, int64_t text_bytes, Span<const ByteSpan> names,
+                      IntSpan parts);
 // at: the byte of the table where the name begins.
 struct NamePlace {
   int64_t at, size, part;
@@ -167,21 +147,18 @@ struct NamePlace {
 int64_t rm_list_names(Span<int64_t> table, Span<NamePlace> found);
 
 enum { VARINT_ROOM = 16 };  // values have room for so many more
-// Counts the varints of packed lists; returns their number. offsets [lists + 1]. bad: PAST_END where one is cut off.
-int64_t rm_count_varints(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, Span<int64_t> offsets,
-                         Span<uint8_t> bad);
-// Reads them. bad: LONG_VARINT where one is too long; it and those after it are 0.
-int64_t rm_read_varints(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, IntSpan offsets, Span<int64_t> values,
-                        Span<uint8_t> bad);
+// Without values counts the varints of packed lists: offsets [lists + 1]; bad: PAST_END where one is cut off. With them
+// reads as many; bad: LONG_VARINT where one is too long; it and those after it are 0. Returns their number.
+int64_t rm_read_varints(ByteSpan data, IntSpan at, IntSpan sizes, Span<int64_t> offsets,
+                        Span<int64_t> values, Span<uint8_t> bad);
 // Counts the length-delimited fields of lists (values of a BytesList, steps of a FeatureList), and finds where the
 // content of each stands, if that is wanted. offsets [lists + 1].
-int64_t rm_find_fields(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, Span<int64_t> offsets,
+int64_t rm_find_fields(ByteSpan data, IntSpan at, IntSpan sizes, Span<int64_t> offsets,
                        Span<int64_t> value_at, Span<int64_t> value_sizes);
-// Copies the contents one after the other; returns their bytes. ends [fields + 1]: from 0 on.
-int64_t rm_copy_fields(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, Span<int64_t> ends,
+// Copies values one after the other, or, if they are lists of length-delimited fields, the contents of these; returns
+// their bytes. ends [values + 1]: from 0 on.
+int64_t rm_copy_values(ByteSpan data, IntSpan at, IntSpan sizes, int64_t are_lists, Span<int64_t> ends,
                        Span<uint8_t> values);
-// Copies whole lists one after the other; returns their bytes. ends [lists + 1]: from 0 on.
-int64_t rm_copy_lists(Span<const ByteSpan> blocks, IntSpan at, IntSpan sizes, Span<int64_t> ends, Span<uint8_t> values);
 
 // census.cpp
 
@@ -207,12 +184,6 @@ int64_t rm_are_texts(ByteSpan data, IntSpan offsets);
 
 // Returns the place of the first byte that begins no character of UTF-8; -1 if all do.
 int64_t rm_find_bad_utf8(ByteSpan data);
-// Returns the first place from `at` on where that byte stands; the data's size if there is none.
-int64_t rm_find_byte(ByteSpan data, int64_t at, int64_t byte);
-// Returns the place after the last line feed; 0 if there is none.
-int64_t rm_last_line_end(ByteSpan data);
-// Returns where the first line from `at` on starts that has more bytes, line feed excluded; else the data's size.
-int64_t rm_find_long_line(ByteSpan data, int64_t at, int64_t most_bytes);
 
 struct LineCounts {
   int64_t lines, blank, returns;  // blank: lines of ASCII white space or nothing; returns: carriage returns
@@ -222,8 +193,6 @@ void rm_count_lines(ByteSpan data, LineCounts &counts);
 int64_t rm_split_lines(ByteSpan data, Span<int64_t> starts, Span<int64_t> stops);
 // Writes of each text the place in the data of the first byte that is no UTF-8, or -1.
 int64_t rm_find_bad_lines(ByteSpan data, IntSpan starts, IntSpan stops, Span<int64_t> places);
-// Writes of each text 1 if it is ASCII white space or empty, else 0.
-int64_t rm_find_blank_lines(ByteSpan data, IntSpan starts, IntSpan stops, Span<uint8_t> blank);
 
 // json.cpp
 
@@ -390,20 +359,17 @@ struct JpegFacts {
 // Walks through images that stand one after the other.
 int64_t rm_walk_jpegs(ByteSpan data, IntSpan ends, Span<JpegFacts> facts);
 
-// Lines of `line` numbers; the part has so many rows from top on, of so many numbers from start on.
-struct PixelPart {
-  int64_t line, top, rows, start, columns;
-};
-// Resizes a part of pixels to bytes, rounded, or to floats, as number * factor - offset: the other is None. factor,
-// offset: of each number of a line wanted. above, below: the rows on both sides of each row wanted, down: the weight of
-// the one below; lower, upper, along: the same of each number. room: for 3 lines wanted and a line of the part.
-int64_t rm_resize_bilinear(ByteSpan pixels, const PixelPart &part, Span<const uint32_t> above,
+// Resizes lines of so many numbers, each a stride after the one before, to bytes, rounded, or to floats, as number *
+// factor - offset: the other is None. factor, offset: of each number of a line wanted. above, below: the rows on both
+// sides of each row wanted, down: the weight of the one below; lower, upper, along: the same of each number. room: for 3
+// lines wanted and a source line.
+int64_t rm_resize_bilinear(ByteSpan pixels, int64_t stride, int64_t numbers, Span<const uint32_t> above,
                            Span<const uint32_t> below, Span<const float> down, Span<const uint32_t> lower,
                            Span<const uint32_t> upper, Span<const float> along, Span<const float> factor,
                            Span<const float> offset, Span<float> room, Span<uint8_t> bytes, Span<float> floats);
 // The same with rows, row_weights [most, rows wanted], columns, column_weights [most, numbers of a line wanted]: of
-// which source rows and numbers each one wanted is the sum. room: for a line wanted and a line of the part.
-int64_t rm_resize_antialiased(ByteSpan pixels, const PixelPart &part, Span<const uint32_t> rows,
+// which source rows and numbers each one wanted is the sum. room: for a line wanted and a source line.
+int64_t rm_resize_antialiased(ByteSpan pixels, int64_t stride, int64_t numbers, Span<const uint32_t> rows,
                               Span<const float> row_weights, Span<const uint32_t> columns,
                               Span<const float> column_weights, Span<const float> factor, Span<const float> offset,
                               Span<float> room, Span<uint8_t> bytes, Span<float> floats);
@@ -420,8 +386,6 @@ struct FloatFacts {
 // Adds up the finite values and makes their keys, 64 bits that are in the order of the values; gives how many.
 int64_t rm_count_floats(Span<const double> values, FloatFacts &facts, Span<uint32_t> sum, Span<uint32_t> squares,
                         Span<uint64_t> keys);
-// Adds up integers and their squares: sum [4 or more], squares [6 or more].
-int64_t rm_sum_integers(Span<const uint64_t> values, int64_t is_signed, Span<uint32_t> sum, Span<uint32_t> squares);
 enum { BIN_RANGES = 16384 };  // of keys: sign, exponent and two bits of the mantissa
 // most: bins; cap: in each range, halved until there can't be more, down to 1.
 struct BinLimits {
@@ -432,8 +396,7 @@ struct BinLimits {
 // at most `cap` of them.
 int64_t rm_merge_bins(Span<const uint64_t> keys, IntSpan counts, Span<const uint64_t> others, IntSpan other_counts,
                       BinLimits &limits, Span<uint8_t> levels, Span<uint64_t> out, Span<int64_t> out_counts);
-// Hashes of which none is 0; that of a number says which it is.
-int64_t rm_hash_numbers(Span<const uint64_t> bits, Span<uint64_t> out);
+// Hashes of which none is 0.
 int64_t rm_hash_texts(ByteSpan data, IntSpan starts, IntSpan ends, Span<uint64_t> out);
 // Counts hashes from the first one on that are at most the threshold, in a table with open addresses; places: where a
 // hash that was not in the table stands. Gives used << 32 | how many were looked at: all, or as many as three quarters

@@ -37,12 +37,6 @@ constexpr uint64_t SIGN = 1ull << 63;
 // Bits of a float64 that are in the order of the values.
 RM_INLINE uint64_t ordered(uint64_t bits) { return bits & SIGN ? ~bits : bits | SIGN; }
 
-// Which value it is, but for 0, which stands for none.
-RM_INLINE uint64_t nonzero_hash(uint64_t word) {
-  const uint64_t hash = mixed(word + GOLDEN);
-  return hash ? hash : 1;
-}
-
 RM_INLINE uint64_t folded(uint64_t one, uint64_t other) {
   const Wide product = static_cast<Wide>(one) * other;
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
@@ -77,7 +71,7 @@ uint64_t hash_text(const uint8_t *at, uint64_t size) {
   } else if (size > 0) {
     one = static_cast<uint64_t>(at[0]) << 16 | static_cast<uint64_t>(at[size >> 1]) << 8 | end[-1];
   }
-  return nonzero_hash(folded(one ^ P2, other ^ state) ^ size * P3);
+  return max(mixed((folded(one ^ P2, other ^ state) ^ size * P3) + GOLDEN), uint64_t{1});  // 0 stands for none
 }
 
 }  // namespace
@@ -114,23 +108,6 @@ int64_t rm_count_floats(Span<const double> values, FloatFacts &facts, Span<uint3
   total.write(sum.data);
   square_total.write(squares.data);
   return size;
-}
-
-int64_t rm_sum_integers(Span<const uint64_t> values, int64_t is_signed, Span<uint32_t> sum, Span<uint32_t> squares) {
-  if (sum.size < 4 || squares.size < 6 || values.size > INT32_MAX) return BOUNDS;
-  Sum<4> total;
-  Sum<6> square_total;
-  for (int64_t i = 0; i < values.size; i++) {
-    const int64_t sign = is_signed ? static_cast<int64_t>(values[i]) >> 63 : 0;
-    const uint64_t size = (values[i] ^ static_cast<uint64_t>(sign)) - static_cast<uint64_t>(sign);
-    total.add<3>(size, 0, sign);
-    square_total.add<5>(static_cast<Wide>(size) * size, 0, 0);
-  }
-  memset(sum.data, 0, static_cast<size_t>(sum.size) * 4);
-  memset(squares.data, 0, static_cast<size_t>(squares.size) * 4);
-  total.write(sum.data);
-  square_total.write(squares.data);
-  return values.size;
 }
 
 int64_t rm_merge_bins(Span<const uint64_t> keys, IntSpan counts, Span<const uint64_t> others, IntSpan other_counts,
@@ -178,12 +155,6 @@ int64_t rm_merge_bins(Span<const uint64_t> keys, IntSpan counts, Span<const uint
   if (is_coarser) size = 0;
   for (int64_t i = 0; i < all; i++) put(out[i], out_counts[i]);
   return size;
-}
-
-int64_t rm_hash_numbers(Span<const uint64_t> bits, Span<uint64_t> out) {
-  if (out.size < bits.size) return BOUNDS;
-  for (int64_t i = 0; i < bits.size; i++) out[i] = nonzero_hash(bits[i]);
-  return bits.size;
 }
 
 int64_t rm_hash_texts(ByteSpan data, IntSpan starts, IntSpan ends, Span<uint64_t> out) {

@@ -20,6 +20,11 @@ struct ByteRange {
 
 constexpr ByteRange NO_RANGE{nullptr, nullptr};
 
+// A stretch of data, if it lies in them.
+RM_INLINE ByteRange range_of(ByteSpan data, int64_t start, int64_t size) {
+  return data.holds(start, size) ? ByteRange{data.data + start, data.data + start + size} : NO_RANGE;
+}
+
 // A number and the place after it, NULL where it is cut off or has more than ten bytes.
 struct Varint {
   uint64_t value;

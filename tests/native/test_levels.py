@@ -88,16 +88,10 @@ def _misfits() -> list[tuple[str, tuple[object, ...]]]:
         ("frame", (_bytes(4), _words(0, 4), _bytes(19), one, one, crcs)),
         ("frame", (_bytes(4), _words(0, 4), _bytes(99), one, none, crcs)),
         ("frame", (_bytes(4), _words(0), _bytes(99), one, one, crcs)),
-        ("frame_fault", (_bytes(4), 5, MOST, 1)),
-        ("frame_fault", (_bytes(4), -1, MOST, 1)),
         ("scan_frames", (_bytes(8), scan, one, one, crcs)),
         ("scan_frames", (_bytes(8), native.FrameScan(), one, none, crcs)),
         ("hop_frames", (_bytes(8), hop, one, digest)),
         ("hop_frames", (_bytes(8), native.FrameHop(), one, digest[:0])),
-        ("digest_frames", (_bytes(20), _words(0), _words(5), digest)),
-        ("digest_frames", (_bytes(20), _words(-1), _words(4), digest)),
-        ("digest_frames", (_bytes(20), _words(0), _words(-4), digest)),
-        ("digest_frames", (_bytes(20), _words(0), none, digest)),
         ("next_frame", (_bytes(20), -1, MOST, 1)),
     ]
 
@@ -114,8 +108,8 @@ def test_names_are_counted_within_bounds() -> None:
     record = np.frombuffer(bytes.fromhex("0a0d0a0b0a016112061a040a02ac02"), np.uint8)
 
     def arguments() -> dict[str, Any]:
-        table = np.zeros(native.clear_names(None, 2, 16), np.int64)
-        native.clear_names(table, 2, 16)
+        table = np.zeros(native.make_names(None, 2, 16, [], None), np.int64)
+        native.make_names(table, 2, 16, [], None)
         starts, lengths, parts = _words(0), _words(len(record)), _words(0)
         counts, status = np.zeros(3, np.dtype(native.NameCounts)), np.full(1, native.UNREAD, np.uint8)
         counts["last_row"], counts["first_int64"] = -1, MOST
@@ -162,7 +156,7 @@ def _columns() -> list[tuple[int, int, int, list[Any]]]:
         (native.CONSTANT_SIZE, 3, 9, [none, none, texts, none, key]),
         (native.INTS, 1, 4, [none, splits, numbers, none, key]),
         (native.FLOATS, 1, 4, [none, splits, np.zeros(3, np.float32), none, key]),
-        (native.ONE_TEXT, 1, 4, [none, none, texts, _words(0, 5, 7), key]),
+        (native.TEXTS, 1, 4, [none, none, texts, _words(0, 5, 7), key]),
         (native.TEXTS, 1, 4, [none, splits, texts, _words(0, 5, 5, 7), key]),
         (native.MESSAGE, 1, 4, [none, none, texts, _words(0, 5, 7), key]),
     ]

@@ -330,9 +330,9 @@ def test_packed_varints_of_every_length(rows: list[list[tuple[int, int, int]]], 
             payloads[-1] += varint(value, size - len(short)) * count if len(short) < size else short * count
     size = np.array([len(payload) for payload in payloads], np.int64)
     data = np.frombuffer(b"".join(payloads) + bytes(tail), np.uint8)
-    where = [data], np.cumsum(size) - size, size
+    where = data, np.cumsum(size) - size, size
     bad, offsets = np.zeros(len(rows), np.uint8), np.empty(len(rows) + 1, np.int64)
-    count = native.count_varints(*where, offsets, bad)
+    count = native.read_varints(*where, offsets, None, bad)
     read = np.empty(count + native.VARINT_ROOM, np.int64)
     native.read_varints(*where, offsets, read, bad)
     assert read[:count].tolist() == [value for row in values for value in row]

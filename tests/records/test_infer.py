@@ -314,11 +314,11 @@ def test_row_lengths_whose_sum_wraps_around_are_no_nested_list() -> None:
 
 def test_names_that_are_alike_lie_apart() -> None:
     """Of one length, with the same beginning and end: a hash of these alone would have them all in one place."""
-    table = np.zeros(native.clear_names(None, 2000, 2000 * 40), np.int64)
-    native.clear_names(table, 2000, 2000 * 40)
-    for number in range(2000):
-        name = np.frombuffer(f"features/{number:012d}/features".encode(), np.uint8)
-        assert native.add_name(table, name, 1) == number + 1
+    names = [np.frombuffer(f"features/{number:012d}/features".encode(), np.uint8) for number in range(2000)]
+    how = 2000, 2000 * 40, names, np.ones(2000, np.int64)
+    table = np.zeros(native.make_names(None, *how), np.int64)
+    native.make_names(table, *how)
+    assert native.list_names(table, None) == 2000
     slots, places = table[:2].tolist()
     hashed = table[5 + 6 * slots :].view(np.int32)[:places]  # after a head of 5 numbers, and 6 of each slot
     taken = np.flatnonzero(np.diff(np.concatenate([[-1], hashed, [-1]]) >= 0))

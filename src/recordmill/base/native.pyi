@@ -21,7 +21,6 @@ ONE_INT: int
 INTS: int
 CONSTANT_SIZE: int
 FLOATS: int
-ONE_TEXT: int
 TEXTS: int
 MESSAGE: int
 ONE_INT64: int
@@ -138,12 +137,6 @@ class FrameHop:
     max_record_bytes: int
     at: int
     code: int
-    def __init__(self, *args: float, **fields: float) -> None: ...
-
-class PairSearch:
-    most_bits: int
-    row: int
-    at: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 class ExampleColumn:
@@ -324,14 +317,6 @@ class JpegFacts:
     scans: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
-class PixelPart:
-    line: int
-    top: int
-    rows: int
-    start: int
-    columns: int
-    def __init__(self, *args: float, **fields: float) -> None: ...
-
 class FloatFacts:
     zeros: int
     nans: int
@@ -356,7 +341,6 @@ def frame(
     lengths: npt.NDArray[np.int64] | None,
     crcs: npt.NDArray[np.uint32] | None,
 ) -> int: ...
-def frame_fault(data: npt.NDArray[np.uint8 | np.bool_] | None, at: int, max_record_bytes: int, final: int) -> int: ...
 def scan_frames(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
     scan: FrameScan,
@@ -370,12 +354,6 @@ def hop_frames(
     starts: npt.NDArray[np.int64] | None,
     digest: npt.NDArray[np.uint64] | None,
 ) -> int: ...
-def digest_frames(
-    data: npt.NDArray[np.uint8 | np.bool_] | None,
-    starts: npt.NDArray[np.int64] | None,
-    lengths: npt.NDArray[np.int64] | None,
-    digest: npt.NDArray[np.uint64] | None,
-) -> int: ...
 def next_frame(data: npt.NDArray[np.uint8 | np.bool_] | None, at: int, max_record_bytes: int, whole: int) -> int: ...
 def copy_spans(
     blocks: Sequence[npt.NDArray[Any]],
@@ -385,7 +363,6 @@ def copy_spans(
     targets: npt.NDArray[np.int64] | None,
     out: npt.NDArray[np.uint8 | np.bool_] | None,
 ) -> int: ...
-def record_sum(keys: npt.NDArray[np.uint64] | None, crcs: npt.NDArray[np.uint32] | None) -> int: ...
 def hash_positions(
     key0: npt.NDArray[np.uint64] | None,
     key1: npt.NDArray[np.uint64] | None,
@@ -408,20 +385,6 @@ def permute(
     edges: npt.NDArray[np.int64] | None,
     key: int,
     out: npt.NDArray[np.int64] | None,
-) -> int: ...
-def find_near_pairs(
-    hashes: npt.NDArray[np.uint64] | None,
-    search: PairSearch,
-    one: npt.NDArray[np.int64] | None,
-    other: npt.NDArray[np.int64] | None,
-) -> int: ...
-def pad_rows(
-    values: Sequence[npt.NDArray[Any]],
-    splits: npt.NDArray[np.int64] | None,
-    edges: npt.NDArray[np.int64] | None,
-    lengths: npt.NDArray[np.int64] | None,
-    item_bytes: int,
-    out: npt.NDArray[np.uint8 | np.bool_] | None,
 ) -> int: ...
 def pack_rows(
     lengths: npt.NDArray[np.int64] | None,
@@ -449,7 +412,7 @@ def write_examples(
     crcs: npt.NDArray[np.uint32] | None,
 ) -> int: ...
 def locate_features(
-    blocks: Sequence[npt.NDArray[Any]],
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
     starts: npt.NDArray[np.int64] | None,
     lengths: npt.NDArray[np.int64] | None,
     parts: int,
@@ -464,18 +427,16 @@ def locate_features(
     status: npt.NDArray[np.uint8 | np.bool_] | None,
     culprits: npt.NDArray[np.int64] | None,
 ) -> int: ...
-def clear_names(table: npt.NDArray[np.int64] | None, names: int, text_bytes: int) -> int: ...
-def add_name(table: npt.NDArray[np.int64] | None, name: npt.NDArray[np.uint8 | np.bool_] | None, part: int) -> int: ...
-def list_names(table: npt.NDArray[np.int64] | None, found: npt.NDArray[Any] | None) -> int: ...
-def count_varints(
-    blocks: Sequence[npt.NDArray[Any]],
-    at: npt.NDArray[np.int64] | None,
-    sizes: npt.NDArray[np.int64] | None,
-    offsets: npt.NDArray[np.int64] | None,
-    bad: npt.NDArray[np.uint8 | np.bool_] | None,
+def make_names(
+    table: npt.NDArray[np.int64] | None,
+    most_names: int,
+    text_bytes: int,
+    names: Sequence[npt.NDArray[Any]],
+    parts: npt.NDArray[np.int64] | None,
 ) -> int: ...
+def list_names(table: npt.NDArray[np.int64] | None, found: npt.NDArray[Any] | None) -> int: ...
 def read_varints(
-    blocks: Sequence[npt.NDArray[Any]],
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
     at: npt.NDArray[np.int64] | None,
     sizes: npt.NDArray[np.int64] | None,
     offsets: npt.NDArray[np.int64] | None,
@@ -483,24 +444,18 @@ def read_varints(
     bad: npt.NDArray[np.uint8 | np.bool_] | None,
 ) -> int: ...
 def find_fields(
-    blocks: Sequence[npt.NDArray[Any]],
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
     at: npt.NDArray[np.int64] | None,
     sizes: npt.NDArray[np.int64] | None,
     offsets: npt.NDArray[np.int64] | None,
     value_at: npt.NDArray[np.int64] | None,
     value_sizes: npt.NDArray[np.int64] | None,
 ) -> int: ...
-def copy_fields(
-    blocks: Sequence[npt.NDArray[Any]],
+def copy_values(
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
     at: npt.NDArray[np.int64] | None,
     sizes: npt.NDArray[np.int64] | None,
-    ends: npt.NDArray[np.int64] | None,
-    values: npt.NDArray[np.uint8 | np.bool_] | None,
-) -> int: ...
-def copy_lists(
-    blocks: Sequence[npt.NDArray[Any]],
-    at: npt.NDArray[np.int64] | None,
-    sizes: npt.NDArray[np.int64] | None,
+    are_lists: int,
     ends: npt.NDArray[np.int64] | None,
     values: npt.NDArray[np.uint8 | np.bool_] | None,
 ) -> int: ...
@@ -516,9 +471,6 @@ def count_names(
 ) -> int: ...
 def are_texts(data: npt.NDArray[np.uint8 | np.bool_] | None, offsets: npt.NDArray[np.int64] | None) -> int: ...
 def find_bad_utf8(data: npt.NDArray[np.uint8 | np.bool_] | None) -> int: ...
-def find_byte(data: npt.NDArray[np.uint8 | np.bool_] | None, at: int, byte: int) -> int: ...
-def last_line_end(data: npt.NDArray[np.uint8 | np.bool_] | None) -> int: ...
-def find_long_line(data: npt.NDArray[np.uint8 | np.bool_] | None, at: int, most_bytes: int) -> int: ...
 def count_lines(data: npt.NDArray[np.uint8 | np.bool_] | None, counts: LineCounts) -> None: ...
 def split_lines(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
@@ -530,12 +482,6 @@ def find_bad_lines(
     starts: npt.NDArray[np.int64] | None,
     stops: npt.NDArray[np.int64] | None,
     places: npt.NDArray[np.int64] | None,
-) -> int: ...
-def find_blank_lines(
-    data: npt.NDArray[np.uint8 | np.bool_] | None,
-    starts: npt.NDArray[np.int64] | None,
-    stops: npt.NDArray[np.int64] | None,
-    blank: npt.NDArray[np.uint8 | np.bool_] | None,
 ) -> int: ...
 def scan_json(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
@@ -627,7 +573,8 @@ def walk_jpegs(
 ) -> int: ...
 def resize_bilinear(
     pixels: npt.NDArray[np.uint8 | np.bool_] | None,
-    part: PixelPart,
+    stride: int,
+    numbers: int,
     above: npt.NDArray[np.uint32] | None,
     below: npt.NDArray[np.uint32] | None,
     down: npt.NDArray[np.float32] | None,
@@ -642,7 +589,8 @@ def resize_bilinear(
 ) -> int: ...
 def resize_antialiased(
     pixels: npt.NDArray[np.uint8 | np.bool_] | None,
-    part: PixelPart,
+    stride: int,
+    numbers: int,
     rows: npt.NDArray[np.uint32] | None,
     row_weights: npt.NDArray[np.float32] | None,
     columns: npt.NDArray[np.uint32] | None,
@@ -660,12 +608,6 @@ def count_floats(
     squares: npt.NDArray[np.uint32] | None,
     keys: npt.NDArray[np.uint64] | None,
 ) -> int: ...
-def sum_integers(
-    values: npt.NDArray[np.uint64] | None,
-    is_signed: int,
-    sum: npt.NDArray[np.uint32] | None,
-    squares: npt.NDArray[np.uint32] | None,
-) -> int: ...
 def merge_bins(
     keys: npt.NDArray[np.uint64] | None,
     counts: npt.NDArray[np.int64] | None,
@@ -676,7 +618,6 @@ def merge_bins(
     out: npt.NDArray[np.uint64] | None,
     out_counts: npt.NDArray[np.int64] | None,
 ) -> int: ...
-def hash_numbers(bits: npt.NDArray[np.uint64] | None, out: npt.NDArray[np.uint64] | None) -> int: ...
 def hash_texts(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
     starts: npt.NDArray[np.int64] | None,

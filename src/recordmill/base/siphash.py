@@ -1,4 +1,4 @@
-"""SipHash-2-4 of many short inputs at once: positions (8 bytes each) or the bytes of a column's values.
+"""SipHash-2-4 of many short inputs at once: positions (8 bytes each) or the bytes of a column's values; and `mix64`.
 
 SipHash is Aumasson and Bernstein's keyed hash ("SipHash: a fast short-input PRF", 2012): cheap enough for every record,
 and nobody who doesn't know the seed can choose inputs that all fall into one shard. The reference vectors are pinned in
@@ -16,6 +16,16 @@ import numpy.typing as npt
 from recordmill.base import native
 
 U64 = npt.NDArray[np.uint64]
+GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / the golden ratio, odd
+
+
+def mix64(words: U64) -> U64:
+    """Returns [n] the finaliser of SplitMix64 of each word (Steele, Lea and Flood, "Fast splittable pseudorandom number
+    generators", 2014): a bijection of 64 bits.
+    """
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
 
 
 def derive_key(seed: int, purpose: bytes, *parts: bytes) -> tuple[int, int]:

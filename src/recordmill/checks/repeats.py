@@ -13,7 +13,6 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.base import native
 from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.siphash import U64, hash_bytes
 from recordmill.records.images.similarity import NEAR_BITS
@@ -22,15 +21,21 @@ from recordmill.storage.files import create_file, map_file, write_all
 from recordmill.storage.folders import join, make_scratch, remove_tree
 
 _FOUND_AT_ONCE = 1 << 16  # pairs of one array
+_ROWS = 256  # compared with all before them at once
 
 
 def near_pairs(hashes: U64) -> Iterator[tuple[Int64s, Int64s]]:
     """Yields (smaller, larger) numbers of rows of hashes, [n, 4] words, at most NEAR_BITS bits apart, some at once."""
-    hashes, search = np.ascontiguousarray(hashes), native.PairSearch(most_bits=NEAR_BITS)
-    one, other = np.empty(_FOUND_AT_ONCE, np.int64), np.empty(_FOUND_AT_ONCE, np.int64)
-    while search.row < len(hashes):
-        if count := native.find_near_pairs(hashes, search, one, other):
-            yield one[:count].copy(), other[:count].copy()
+    signs = 2 * np.unpackbits(np.ascontiguousarray(hashes).view(np.uint8), 1).astype(np.float32) - 1
+    alike = signs.shape[1] - 2 * NEAR_BITS  # what the product of two such rows of 1 and -1 is at least
+    for first in range(0, len(signs), _ROWS):
+        near = signs[first : first + _ROWS] @ signs[: first + _ROWS].T >= alike
+        places = np.flatnonzero(near)
+        for begin in range(0, len(places), _FOUND_AT_ONCE):
+            row, smaller = np.divmod(places[begin : begin + _FOUND_AT_ONCE], near.shape[1])
+            is_pair = smaller < first + row
+            if is_pair.any():
+                yield smaller[is_pair], (first + row)[is_pair]
 
 
 _ROW = np.dtype([("high", "<u8"), ("low", "<u8"), ("place", "<u8")])

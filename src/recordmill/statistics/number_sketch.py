@@ -23,6 +23,8 @@ from recordmill.base.siphash import U64
 
 _UNIT = 1074  # sums of floats are whole multiples of 2^-1074, their squares' of 2^-2148
 _AT_ONCE = 1 << 16  # values
+_DIGIT_BITS = 22
+_DIGIT = (1 << _DIGIT_BITS) - 1
 _SIGN = np.uint64(1 << 63)
 _RANGE_SHIFT = np.uint64(65 - native.BIN_RANGES.bit_length())
 
@@ -76,7 +78,8 @@ class NumberSketch:
         keys = np.empty(len(values), np.uint64)
         sums, squares = np.empty(native.SUM_DIGITS, np.uint32), np.empty(native.SQUARE_DIGITS, np.uint32)
         finite = native.count_floats(values, facts, sums, squares, keys)
-        self._add_sums(sums, squares)
+        self.total += int.from_bytes(sums.tobytes(), "little", signed=True)
+        self.squares += int.from_bytes(squares.tobytes(), "little")
         self.zeros, self.nans = self.zeros + facts.zeros, self.nans + facts.nans
         self.plus_infinities += facts.plus_infinities
         self.minus_infinities += facts.minus_infinities
@@ -85,7 +88,8 @@ class NumberSketch:
             self._add_keys(keys[:finite])
 
     def _add_ints(self, values: npt.NDArray[Any]) -> None:
-        self._widen(int(values.min()), int(values.max()))
+        least, most = int(values.min()), int(values.max())
+        self._widen(least, most)
         self.zeros += len(values) - int(np.count_nonzero(values))
         if values.dtype.itemsize == 1:  # pixels, mostly
             counts = np.bincount(values.astype(np.int64) + 128)
@@ -96,15 +100,20 @@ class NumberSketch:
             self._merge_bins(_keys(numbers.astype(np.float64)), counts.astype(np.int64, copy=False))
             return
         is_signed = values.dtype.kind != "u"
-        wide = np.ascontiguousarray(values, np.int64 if is_signed else np.uint64)
-        sums, squares = np.empty(4, np.uint32), np.empty(6, np.uint32)
-        native.sum_integers(wide.view(np.uint64), is_signed, sums, squares)
-        self._add_sums(sums, squares)
+        wide = values.astype(np.int64 if is_signed else np.uint64, copy=False)
+        self._add_products(wide, max(-least, most))
         self._add_keys(_keys(wide.astype(np.float64)))
 
-    def _add_sums(self, sums: npt.NDArray[np.uint32], squares: npt.NDArray[np.uint32]) -> None:
-        self.total += int.from_bytes(sums.tobytes(), "little", signed=True)
-        self.squares += int.from_bytes(squares.tobytes(), "little")
+    def _add_products(self, values: npt.NDArray[Any], largest: int) -> None:
+        """Adds up integers, none larger, and their squares, in digits: no sum of _AT_ONCE products overflows."""
+        shifts = range(0, largest.bit_length() + 1, _DIGIT_BITS)
+        digits = [(values >> shift & _DIGIT).astype(np.int64, copy=False) for shift in shifts[:-1]]
+        digits.append((values >> shifts[-1]).astype(np.int64, copy=False))
+        for at, digit in enumerate(digits):
+            self.total += int(digit.sum()) << shifts[at]
+            self.squares += int(digit @ digit) << 2 * shifts[at]
+            for other in range(at):
+                self.squares += int(digit @ digits[other]) << (shifts[at] + shifts[other] + 1)
 
     def _widen(self, least: float, most: float) -> None:
         self.least = least if self.least is None else min(self.least, least)

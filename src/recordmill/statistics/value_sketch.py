@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from recordmill.base import native
 from recordmill.base.buffers import Bytes, Int64s
-from recordmill.base.siphash import U64
+from recordmill.base.siphash import GOLDEN, U64, mix64
 
 _ALL = (1 << 64) - 1
 _LEAST_SLOTS = 64
@@ -143,9 +143,7 @@ class ValueSketch:
 def hash_numbers(values: npt.NDArray[Any]) -> U64:
     """[values] the hashes of float64 numbers or integers; that of a number says which it is."""
     bits = np.ascontiguousarray(values if values.dtype in (np.float64, np.uint64) else values.astype(np.int64))
-    hashes = np.empty(len(bits), np.uint64)
-    native.hash_numbers(bits.view(np.uint64), hashes)
-    return hashes
+    return np.maximum(mix64(bits.view(np.uint64) + np.uint64(GOLDEN)), np.uint64(1))
 
 
 def unmixed(hashes: U64) -> Int64s:
@@ -156,7 +154,7 @@ def unmixed(hashes: U64) -> Int64s:
     word = word ^ (word >> np.uint64(27)) ^ (word >> np.uint64(54))
     word = word * np.uint64(first)
     word = word ^ (word >> np.uint64(30)) ^ (word >> np.uint64(60))
-    return np.asarray((word - np.uint64(0x9E3779B97F4A7C15)).view(np.int64))
+    return np.asarray((word - np.uint64(GOLDEN)).view(np.int64))
 
 
 def hash_texts(data: Bytes, starts: Int64s, ends: Int64s) -> U64:

@@ -54,8 +54,11 @@ def padded_flat(column: Ragged, edges: Int64s, lengths: Int64s, value: Any) -> t
     out[...] = fill_of(value, values.dtype)
     if out.size:
         item = values.dtype.itemsize * int(np.prod(values.shape[1:]))
-        splits, edges, lengths = (np.ascontiguousarray(one, np.int64) for one in (column.row_splits, edges, lengths))
-        native.pad_rows([values], splits, edges, lengths, item, out.reshape(-1).view(np.uint8))
+        splits = column.row_splits[edges[0] : edges[-1] + 1]
+        widths = np.repeat(lengths, np.diff(edges))
+        sizes, targets = np.minimum(np.diff(splits), widths), np.cumsum(widths) - widths
+        places = splits[:-1] * item, sizes * item, targets * item
+        native.copy_spans([values], None, *places, out.reshape(-1).view(np.uint8))
     return out, starts
 
 

@@ -35,6 +35,7 @@ import numpy.typing as npt
 from recordmill.base import native
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import UsageError
+from recordmill.base.siphash import GOLDEN, mix64
 
 
 class RecordSubset:
@@ -244,7 +245,6 @@ class Sampler:
 
 _FINEST = 1_000_000  # a weight is the nearest fraction with a denominator up to this: 1/3 is a third, 0.7 seven tenths
 _LONGEST = 1 << 22  # records of a cycle, for each of which some bytes are held
-_STEP, _FIRST, _SECOND = (np.uint64(word) for word in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 @dataclass(frozen=True)
@@ -307,10 +307,8 @@ class Proportions:
 
 def _begins(cycles: Int64s, key: int, cycle: int) -> Int64s:
     """Returns [n] where in the pattern each cycle begins: SplitMix64 of its number."""
-    word = np.uint64(key) + cycles.astype(np.uint64) * _STEP
-    word = (word ^ (word >> np.uint64(30))) * _FIRST
-    word = (word ^ (word >> np.uint64(27))) * _SECOND
-    return ((word ^ (word >> np.uint64(31))) % np.uint64(cycle)).astype(np.int64)
+    words = np.uint64(key) + cycles.astype(np.uint64) * np.uint64(GOLDEN)
+    return (mix64(words) % np.uint64(cycle)).astype(np.int64)
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ class AssembledColumn:
 
     Attributes:
         rows: cells.
-        blocks: the bytes that the cells refer to.
+        data: the bytes that the cells refer to.
         mode: ONE_INT64 ... STEPS of the native library.
         at: where the values stand; empty if it holds one number per row.
         size: their bytes.
@@ -102,7 +102,7 @@ class AssembledColumn:
     """
 
     rows: int
-    blocks: Sequence[Bytes]
+    data: Bytes
     mode: int
     at: Int64s
     size: Int64s
@@ -136,14 +136,14 @@ class AssembledColumn:
         self.blame(np.unique(rows), reason)
 
 
-def column_of(cells: Cells, known: LocatedColumns, column: int, blocks: Sequence[Bytes]) -> AssembledColumn:
+def column_of(cells: Cells, known: LocatedColumns, column: int, data: Bytes) -> AssembledColumn:
     """Returns one of the cells' columns, with the bytes that it refers to."""
     rows, mode, place = len(cells.status), int(known.modes[column]), int(known.places[column])
     valid = cells.valid[column] if cells.has_nulls(column) else None
     if mode >= native.ONE_BYTES:
-        return AssembledColumn(rows, blocks, mode, cells.at[place], cells.sizes[place], _EMPTY, valid)
+        return AssembledColumn(rows, data, mode, cells.at[place], cells.sizes[place], _EMPTY, valid)
     one = cells.floats[place] if mode == native.ONE_FLOAT else cells.ints[place]
-    return AssembledColumn(rows, blocks, mode, _EMPTY, _EMPTY, one, valid)
+    return AssembledColumn(rows, data, mode, _EMPTY, _EMPTY, one, valid)
 
 
 def located_size(column: AssembledColumn) -> tuple[int, int]:
@@ -154,9 +154,10 @@ def located_size(column: AssembledColumn) -> tuple[int, int]:
     if column.mode == native.FLOAT_LISTS:
         return size, size // 4
     if column.mode == native.INT64_LISTS:
-        count = native.count_varints(column.blocks, column.at, column.size, offsets, np.zeros(column.rows, np.uint8))
+        bad = np.zeros(column.rows, np.uint8)
+        count = native.read_varints(column.data, column.at, column.size, offsets, None, bad)
         return 8 * count, count
-    count = native.find_fields(column.blocks, column.at, column.size, offsets, None, None)
+    count = native.find_fields(column.data, column.at, column.size, offsets, None, None)
     if column.mode == native.BYTES_LISTS:
         return size + 24 * count, count
     return 8 * size + 64 * count, size
@@ -228,8 +229,8 @@ def _steps(step: ColumnLayout, column: AssembledColumn) -> pa.Array:
     at, size = _fields(column, offsets)
     known = LocatedColumns.of(step.modes, [False])
     cells = known.cells(len(at))
-    cells.locate(column.blocks, at, size, 0, native.SKIP_OTHERS, None)
-    inner = column_of(cells, known, 0, column.blocks)
+    cells.locate(column.data, at, size, 0, native.SKIP_OTHERS, None)
+    inner = column_of(cells, known, 0, column.data)
     if cells.status.any():
         inner.bad = cells.status
     values = assemble(step, [inner])
@@ -278,9 +279,9 @@ def _int_lists(column: AssembledColumn) -> tuple[Int64s, Int64s]:
     """The varints of all rows and their offsets."""
     offsets = room(column.rows + 1, np.int64)
     bad = np.zeros(column.rows, np.uint8)
-    count = native.count_varints(column.blocks, column.at, column.size, offsets, bad)
+    count = native.read_varints(column.data, column.at, column.size, offsets, None, bad)
     values = room(count + native.VARINT_ROOM, np.int64)
-    native.read_varints(column.blocks, column.at, column.size, offsets, values, bad)
+    native.read_varints(column.data, column.at, column.size, offsets, values, bad)
     for reason in np.unique(bad[bad != 0]) if bad.any() else ():
         column.blame(bad == reason, int(reason))
     return values[:count], offsets
@@ -301,7 +302,7 @@ def _spread(column: AssembledColumn, values: npt.NDArray[Any], offsets: Int64s, 
 def _packed_spans(column: AssembledColumn) -> tuple[Bytes, Int64s]:
     """The rows' bytes one after the other, and their offsets."""
     offsets, values = room(column.rows + 1, np.int64), room(int(column.size.sum()), np.uint8)
-    native.copy_lists(column.blocks, column.at, column.size, offsets, values)
+    native.copy_values(column.data, column.at, column.size, False, offsets, values)
     return values, offsets
 
 
@@ -333,9 +334,9 @@ def _raw(layout: ColumnLayout, column: AssembledColumn, length: int | None) -> t
 
 def _fields(column: AssembledColumn, offsets: Int64s) -> tuple[Int64s, Int64s]:
     """Returns where the length-delimited fields in all rows stand, and their bytes; fills offsets [rows + 1]."""
-    count = native.find_fields(column.blocks, column.at, column.size, offsets, None, None)
+    count = native.find_fields(column.data, column.at, column.size, offsets, None, None)
     at, size = room(count, np.int64), room(count, np.int64)
-    native.find_fields(column.blocks, column.at, column.size, offsets, at, size)
+    native.find_fields(column.data, column.at, column.size, offsets, at, size)
     return at, size
 
 
@@ -343,13 +344,13 @@ def _byte_lists(layout: ColumnLayout, column: AssembledColumn, length: int | Non
     """The byte strings of all rows."""
     offsets = room(column.rows + 1, np.int64)
     if length is None:
-        count = native.find_fields(column.blocks, column.at, column.size, offsets, None, None)
+        count = native.find_fields(column.data, column.at, column.size, offsets, None, None)
         ends, values = room(count + 1, np.int64), room(int(column.size.sum()) - 2 * count, np.uint8)
-        values = values[: native.copy_fields(column.blocks, column.at, column.size, ends, values)]
+        values = values[: native.copy_values(column.data, column.at, column.size, True, ends, values)]
         return _texts(layout, values, ends, offsets, column), offsets
     at, size = _fields(column, offsets)
     at, size = _spread(column, at, offsets, length), _spread(column, size, offsets, length)
-    values, ends = _packed_spans(AssembledColumn(len(at), column.blocks, native.ONE_BYTES, at, size, _EMPTY))
+    values, ends = _packed_spans(AssembledColumn(len(at), column.data, native.ONE_BYTES, at, size, _EMPTY))
     return _texts(layout, values, ends, length, column), length
 
 

@@ -127,9 +127,9 @@ def decode_only(data: Bytes, starts: Int64s, lengths: Int64s, schema: Schema) ->
     if schema.message == PAYLOAD:
         return _payloads(data, starts, lengths, plan)
     cells = plan.columns.cells(len(starts))
-    if cells.locate([data], starts, lengths, plan.parts, native.REFUSE_OTHERS, plan.names.copy()):
+    if cells.locate(data, starts, lengths, plan.parts, native.REFUSE_OTHERS, plan.names.copy()):
         return None
-    return _assembled([data], plan, cells)
+    return _assembled(data, plan, cells)
 
 
 def decoded_size(data: Bytes, start: int, length: int, schema: Schema) -> tuple[int, int]:
@@ -141,9 +141,9 @@ def decoded_size(data: Bytes, start: int, length: int, schema: Schema) -> tuple[
     if schema.message == PAYLOAD:
         return length, 1
     cells = plan.columns.cells(1)
-    if cells.locate([data], starts, lengths, plan.parts, native.SKIP_OTHERS, plan.names.copy()):
+    if cells.locate(data, starts, lengths, plan.parts, native.SKIP_OTHERS, plan.names.copy()):
         return _LEAST_VALUE_RATIO * length, length // 2  # what is written in an unusual way is read from a copy
-    sizes = (located_size(column_of(cells, plan.columns, i, [data])) for numbers in plan.storages for i in numbers)
+    sizes = (located_size(column_of(cells, plan.columns, i, data)) for numbers in plan.storages for i in numbers)
     whole, values = (sum(numbers) for numbers in zip((0, 0), *sizes, strict=True))
     return whole, values
 
@@ -165,10 +165,9 @@ def _plan(schema: Schema, columns: tuple[str, ...] | None) -> _Plan:
         names += [(part.name.encode(), 2 if layout.step else 1) for part in parts]
         owners += [layout.feature] * len(parts)
     room = len(names) + _OTHER_NAMES, sum(len(name) for name, _ in names) + _OTHER_TEXT
-    table = np.zeros(native.clear_names(None, *room), np.int64)
-    native.clear_names(table, *room)
-    for name, part in names:
-        native.add_name(table, np.frombuffer(name, np.uint8), part)
+    texts, parts = [np.frombuffer(name, np.uint8) for name, _ in names], np.array([part for _, part in names], np.int64)
+    table = np.zeros(native.make_names(None, *room, texts, parts), np.int64)
+    native.make_names(table, *room, texts, parts)
     columns_of = locate.LocatedColumns.of(
         [mode for layout in layouts for mode in layout.modes], [owner.required for owner in owners]
     )
@@ -205,20 +204,20 @@ def _attempt(
     data, starts, lengths = checked_batch(data, starts, lengths)
     if plan.schema.message == PAYLOAD:
         return _payloads(data, starts, lengths, plan), np.zeros(len(starts), np.uint8), np.empty(0, np.int64)
-    cells, names, blocks = plan.columns.cells(len(starts)), plan.names.copy(), [data]
+    cells, names = plan.columns.cells(len(starts)), plan.names.copy()
     others = native.CHECK_OTHERS if whole else native.SKIP_OTHERS
-    if cells.locate(blocks, starts, lengths, plan.parts, others, names):
-        blocks.append(_read_unusual(data, starts, lengths, plan, names, cells))
+    if cells.locate(data, starts, lengths, plan.parts, others, names):
+        data = _read_unusual(data, starts, lengths, plan, names, cells)
         if cells.status.any():
             return None, cells.status, cells.culprits
-    return _assembled(blocks, plan, cells), cells.status, cells.culprits
+    return _assembled(data, plan, cells), cells.status, cells.culprits
 
 
-def _assembled(blocks: Sequence[Bytes], plan: _Plan, cells: locate.Cells) -> pa.RecordBatch | None:
+def _assembled(data: Bytes, plan: _Plan, cells: locate.Cells) -> pa.RecordBatch | None:
     """The batch of cells that are all good or, if values do not fit, None; cells then say which rows' and why."""
     arrays = []
     for layout, numbers in zip(plan.layouts, plan.storages, strict=True):
-        parts = [column_of(cells, plan.columns, i, blocks) for i in numbers]
+        parts = [column_of(cells, plan.columns, i, data) for i in numbers]
         arrays.append(assemble(layout, parts))
         if (bad := parts[0].bad) is not None:
             fresh = (bad != 0) & (cells.status == 0)
@@ -231,7 +230,7 @@ def _assembled(blocks: Sequence[Bytes], plan: _Plan, cells: locate.Cells) -> pa.
 def _read_unusual(
     data: Bytes, starts: Int64s, lengths: Int64s, plan: _Plan, names: Int64s, cells: locate.Cells
 ) -> Bytes:
-    """Reads each record that has a status in its plain form; returns the buffer of these, the block after data."""
+    """Reads each record that has a status in its plain form; returns data with these after them."""
     odd = np.flatnonzero(cells.status)
     forms = [plain_form(_record(data, starts, lengths, int(row)), plan.parts) for row in odd]
     plain, at, size = join_records([b"" if form is None else form.data for form in forms])
@@ -239,15 +238,16 @@ def _read_unusual(
     starts[odd], lengths[odd] = len(data) + at, size
     is_refused = np.array([form is None for form in forms], np.bool_)
     cells.status[odd[~is_refused]] = locate.UNREAD
-    cells.locate([data, plain], starts, lengths, plan.parts, native.SKIP_OTHERS, names)
+    data = np.concatenate([data, plain])
+    cells.locate(data, starts, lengths, plan.parts, native.SKIP_OTHERS, names)
     cells.status[odd[is_refused]] = locate.UNUSUAL
     cells.culprits[odd[is_refused]] = -1
-    return plain
+    return data
 
 
 def _payloads(data: Bytes, starts: Int64s, lengths: Int64s, plan: _Plan) -> pa.RecordBatch:
     """Records that are not parsed, as one binary column each (there is one, `record`)."""
-    column = AssembledColumn(len(starts), [data], native.ONE_BYTES, starts, lengths, np.empty(0, np.int64))
+    column = AssembledColumn(len(starts), data, native.ONE_BYTES, starts, lengths, np.empty(0, np.int64))
     arrays = [assemble(layout, [column]) for layout in plan.layouts]
     return pa.RecordBatch.from_arrays(arrays, schema=plan.arrow) if arrays else _no_columns(plan, len(starts))
 

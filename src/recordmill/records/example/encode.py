@@ -87,9 +87,7 @@ def _way(flat: Flat) -> int:
         return native.ONE_INT if flat.length else native.CONSTANT_SIZE
     if flat.storage.kind == FLOAT:
         return native.CONSTANT_SIZE if fixed else native.FLOATS
-    if fixed and flat.length == 1:
-        return native.CONSTANT_SIZE if flat.value_splits is None else native.ONE_TEXT
-    return native.TEXTS
+    return native.CONSTANT_SIZE if fixed and flat.length == 1 and flat.value_splits is None else native.TEXTS
 
 
 def _head(key: bytes, kind: str, data_bytes: int) -> bytes:

@@ -47,12 +47,12 @@ class Cells:
     columns: Int64s
 
     def locate(
-        self, blocks: Sequence[Bytes], starts: Int64s, lengths: Int64s, parts: int, others: int, names: Int64s | None
+        self, data: Bytes, starts: Int64s, lengths: Int64s, parts: int, others: int, names: Int64s | None
     ) -> int:
         """Fills the cells of the rows that are UNREAD; returns how many have a status other than 0 then.
 
         Args:
-            blocks: the bytes in which the records stand; offsets go on from one to the next.
+            data: the bytes in which the records stand.
             starts: int64 [rows].
             lengths: int64 [rows].
             parts: maps of a message: 1 in an Example, 2 in a SequenceExample; 0 where each record is a lone Feature.
@@ -61,7 +61,7 @@ class Cells:
             names: the table of the columns' names; others are added.
         """
         return native.locate_features(
-            blocks, starts, lengths, parts, others, names, self.columns, self.ints, self.floats, self.at, self.sizes,
+            data, starts, lengths, parts, others, names, self.columns, self.ints, self.floats, self.at, self.sizes,
             self.valid, self.status, self.culprits,
         )  # fmt: skip
 

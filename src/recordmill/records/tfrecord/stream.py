@@ -66,7 +66,7 @@ def resume_after_damage(
     FRAME. whole: what is found has to fit the data. known: where an index says that the next record begins; without
     it, a damaged header costs all up to the next one that is right, or up to the data's end.
     """
-    is_sound = native.frame_fault(data, at, max_record_bytes, True) == native.GOOD
+    is_sound = native.next_frame(data, at, max_record_bytes, True) == at
     kind = DATA_GAP if is_sound else FRAME
     if known is not None:
         return kind, known
@@ -92,10 +92,8 @@ def detect_tfrecord(head: bytes) -> str:
 
 
 def _is_header(head: bytes) -> bool:
-    if len(head) < HEADER_BYTES:
-        return False
-    fault = native.frame_fault(np.frombuffer(head, np.uint8), 0, MAX_RECORD_BYTES, False)
-    return fault != native.HEADER_CRC
+    header = np.frombuffer(head[:HEADER_BYTES], np.uint8)
+    return len(head) >= HEADER_BYTES and native.next_frame(header, 0, (1 << 63) - 1, False) == 0
 
 
 def read_frames(

@@ -171,9 +171,9 @@ def tell_numpy(sample: ContentSample) -> str:
 
 def tell_tfrecord(sample: ContentSample) -> str:
     """Recognises TFRecord by the first record's header: its CRC is right, and the file can hold the record."""
-    most_bytes = sample.size_bytes - _FRAME_BYTES
-    fault = native.frame_fault(np.frombuffer(sample.head, np.uint8), 0, most_bytes, False)
-    return "a TFRecord file" if len(sample.head) >= _HEADER_BYTES and fault in (native.GOOD, native.MORE) else ""
+    header = np.frombuffer(sample.head[:_HEADER_BYTES], np.uint8)
+    is_header = native.next_frame(header, 0, sample.size_bytes - _FRAME_BYTES, False) == 0
+    return "a TFRecord file" if len(header) == _HEADER_BYTES and is_header else ""
 
 
 def _compression(head: bytes) -> str:

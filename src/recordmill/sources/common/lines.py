@@ -18,7 +18,6 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from recordmill.base import native
 from recordmill.base.errors import Reject
 from recordmill.base.threads import one_ahead, thread_map
 from recordmill.sources.common.contract import BATCH_BYTES, UNIT_BYTES, Unit, packed
@@ -218,13 +217,13 @@ def whole_lines(blocks: Iterable[Bytes], max_line_bytes: int) -> Iterator[LineBl
     pending: list[Bytes] = []  # the beginning of a line whose end is not there yet
     size, skipping = 0, False
     for block in blocks:
-        end = native.last_line_end(block)
+        end = _last_line_end(block)
         if end == 0:
             pending, size = ([], size + len(block)) if skipping else ([*pending, block], size + len(block))
         else:
             first = 0
             if skipping:
-                first = native.find_byte(block, 0, 10) + 1
+                first = int(np.argmax(block == 10)) + 1
                 yield LineBlock(block[:0], size + first - 1)
                 pending, skipping = [], False
             if end > first:
@@ -240,16 +239,25 @@ def whole_lines(blocks: Iterable[Bytes], max_line_bytes: int) -> Iterator[LineBl
         yield from _check_long(np.concatenate(pending), max_line_bytes)
 
 
+def _last_line_end(block: Bytes) -> int:
+    """Returns the place after the last line feed; 0 if there is none."""
+    for tail in (block[-_PEEK_BYTES:], block):
+        if end := tail.tobytes().rfind(b"\n") + 1:
+            return len(block) - len(tail) + end
+    return 0
+
+
 def _check_long(data: Bytes, max_line_bytes: int) -> Iterator[LineBlock]:
     """Yields the block with its too long lines set apart, so that the limit is the same wherever blocks begin."""
     at = 0
-    while len(data) - at > max_line_bytes:
-        start = native.find_long_line(data, at, max_line_bytes)
-        stop = native.find_byte(data, start, 10)
-        if start > at:
-            yield LineBlock(data[at:start])
-        if stop > start:
+    if len(data) > max_line_bytes:
+        ends = np.append(np.flatnonzero(data == 10), len(data))
+        starts = np.append(0, ends[:-1] + 1)
+        is_long = ends - starts > max_line_bytes
+        for start, stop in zip(starts[is_long].tolist(), ends[is_long].tolist(), strict=True):
+            if start > at:
+                yield LineBlock(data[at:start])
             yield LineBlock(data[:0], stop - start)
-        at = stop + 1
+            at = stop + 1
     if at < len(data):
         yield LineBlock(data[at:])

@@ -12,6 +12,7 @@ from itertools import groupby
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from recordmill.base import native
 from recordmill.base.errors import DataError, Reject, UsageError
@@ -134,12 +135,12 @@ def line_chunks(
                     _reject(block.data, file, line + at, int(bad[at]), int(begins[at]))
                     for at in np.flatnonzero(~keep).tolist()
                 ]
+            texts, position = _texts(block.data, begins[keep], ends[keep]), np.flatnonzero(keep) + line
             if not blank_lines:
-                blank = np.empty(len(begins), np.bool_)
-                native.find_blank_lines(block.data, begins, ends, blank)
-                keep &= ~blank
-            position = np.flatnonzero(keep) + line
-            yield _chunk(_texts(block.data, begins[keep], ends[keep]), ordinal, position, columns, tuple(rejects))
+                is_blank = pc.or_(pc.ascii_is_space(texts), pc.equal(pc.binary_length(texts), 0))
+                if (filled := pc.invert(is_blank)).false_count:
+                    texts, position = texts.filter(filled), position[filled.to_numpy(zero_copy_only=False)]
+            yield _chunk(texts, ordinal, position, columns, tuple(rejects))
             line += len(begins)
 
 
