@@ -31,6 +31,11 @@ def join(folder: Pathlike, *names: str) -> str:
     return "/".join((text.rstrip("/"), *names)) if is_remote(text) else str(Path(text, *names))
 
 
+def absolute(path: str) -> str:
+    """The path from the root, whoever opens it from whatever folder; the URI of an object is one."""
+    return path if is_remote(path) else os.path.abspath(path)
+
+
 def exists(path: Pathlike) -> bool:
     """Whether something is there, or where a link leads to."""
     return storage_of(os.fspath(path)).exists(os.fspath(path))
