@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from recordmill.reader.options.collation import Bucketed, OneHot, Packed, Padded
     from recordmill.reader.options.images import Images, RandomCrop
     from recordmill.reader.options.training import hosts
+    from recordmill.reader.zip import zip
     from recordmill.records.example.single_example import example, parse_example
     from recordmill.schemas.feature import Feature, Schema
     from recordmill.shards.store_run import clean
@@ -49,6 +50,7 @@ _PLACES = {
         "pipelines.read": "read ReadResult",
         "reader.dataset": "open Dataset",
         "reader.mixture": "mixture",
+        "reader.zip": "zip",
         "reader.options.training": "hosts",
         "reader.options.images": "Images RandomCrop",
         "reader.options.collation": "Bucketed OneHot Packed Padded",
@@ -65,6 +67,7 @@ __all__ = [
     "Padded", "RandomCrop", "ReadResult", "RecordmillError", "Schema", "UsageError", "build", "check", "clean",
     "doctor", "example", "hosts", "mixture", "open", "parse_example", "preview", "read", "report", "serving_layer",
     "serving_objects", "stats", "status", "submit", "verify",
+    "zip",
 ]  # fmt: skip
 
 
