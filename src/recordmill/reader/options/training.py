@@ -29,11 +29,12 @@ MEMORY_BYTES = 512 << 20  # 512 MiB under way: what four threads have, at most, 
 
 Shuffle = bool | Literal["window", "global"]
 OnBad = Literal["error", "skip"]
+Nulls = Literal["masked", "valid"]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class FormKeywords(TypedDict, total=False):
-    """Keywords of the form of records: `Form` and `ImageOptions`."""
+    """Keywords of the form of records: `Form` and `TrainingImages`."""
 
     label: str | bool
     weights: str | None
@@ -61,6 +62,12 @@ class TrainingKeywords(FormKeywords, total=False):
     window_bytes: int | str
     memory_bytes: int | str
     on_bad: OnBad
+
+
+class NumpyKeywords(TrainingKeywords, total=False):
+    """Keywords of `batches`: also `Arrays`."""
+
+    nulls: Nulls
 
 
 class TensorFlowKeywords(TrainingKeywords, total=False):
@@ -254,8 +261,28 @@ class Graph:
             raise UsageError(f"defaults is a value by feature name, not {self.defaults!r}")
 
 
+@dataclass(frozen=True)
+class Arrays:
+    """Options that only `batches` has.
+
+    Args:
+        nulls: of features that may be missing: "masked" arrays, and None in arrays of text; "valid": arrays without
+            gaps, as JAX takes them, of zeros and empty text there, with `name/valid`, as `to_tf` and `to_torch` give.
+
+    Raises:
+        UsageError: a value that is none of the option's.
+    """
+
+    nulls: Nulls = "masked"
+
+    def __post_init__(self) -> None:
+        if self.nulls not in ("masked", "valid"):
+            raise UsageError(f'nulls is "masked" or "valid", not {self.nulls!r}')
+
+
 FORM = (Form, TrainingImages)
 TRAINING = (Order, *FORM, Memory)
+NUMPY = (*TRAINING, Arrays)
 TENSORFLOW = (*TRAINING, Graph)
 
 
@@ -276,6 +303,7 @@ class Training:
     images: TrainingImages = field(default_factory=TrainingImages)
     memory: Memory = field(default_factory=Memory)
     graph: Graph = field(default_factory=Graph)
+    arrays: Arrays = field(default_factory=Arrays)
 
     def __post_init__(self) -> None:
         if self.batch_size is not None:
@@ -301,13 +329,15 @@ class Training:
 
     def _given(self) -> Iterator[tuple[str, Any]]:
         """Yields (name, value) of the options that aren't as they are by default."""
-        for group in (self.order, self.form, self.images, self.memory, self.graph):
+        for group in (self.order, self.form, self.images, self.memory, self.graph, self.arrays):
             for name, default in _defaults(type(group)).items():
                 if (value := getattr(group, name)) is not default and value != default:
                     yield name, value
 
 
-_PLACES: Mapping[type, str] = {Order: "order", Form: "form", TrainingImages: "images", Memory: "memory", Graph: "graph"}
+_PLACES: Mapping[type, str] = {
+    Order: "order", Form: "form", TrainingImages: "images", Memory: "memory", Graph: "graph", Arrays: "arrays"
+}  # fmt: skip
 
 # (options, whether they have an effect beside the others, what to do where they have none)
 _SERVES: tuple[tuple[tuple[str, ...], Callable[[Training], bool], str], ...] = (
