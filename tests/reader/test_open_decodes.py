@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from made_data_set import FOLDER, write_data_set
+from made_data_set import FOLDER, mixed_rows, write_data_set
 from PIL import Image
 
 import recordmill
@@ -90,6 +90,29 @@ def test_arrays_in_every_face(out: Path, tmp_path: Path, given: dict[str, Any]) 
         _check_boxes(batch["boxes"], batch["id"].tolist())
     padded = next(ds.rename({"boxes": "b"}).batches(8, shuffle=False, collate={"b": recordmill.Padded(3)}))
     np.testing.assert_array_equal(padded["b"][2, :2], BOXES[2])
+
+
+def test_lists_have_the_form_that_is_asked_for(tmp_path: Path) -> None:
+    rows = mixed_rows(ROWS)
+    out = write_data_set(tmp_path / "lists", {"train": rows}, shards=2)
+    wanted = [None if row is None else (row + [-1] * 3)[:3] for row in rows["tokens"].to_pylist()]
+    for given in ({"pad": {"tokens": "3:-1"}, "ragged": ["id"]}, {"pad": "tokens=3:-1", "ragged": "id"}):
+        ds = recordmill.open(out, columns="id,tokens", **given)
+        assert (ds.schema["id"].describe(), ds.schema["tokens"].describe()) == ("int64 [?]", "int32 [3]")
+        assert ds.to_table()["tokens"].to_pylist() == wanted
+        assert ds[4]["id"].tolist() == [4]
+        batch = next(ds.batches(8, shuffle=False))
+        assert batch["id"].to_list() == [[row] for row in range(8)]
+        assert batch["tokens"].tolist()[4:8] == wanted[4:8]
+    for given, message in [
+        ({"pad": "tokens"}, "FEATURE=LENGTH:VALUE"),
+        ({"pad": "tokens=3:0", "ragged": "tokens"}, "padded or made ragged twice"),
+        ({"pad": "nested=3:0"}, "lists of lists"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            recordmill.open(out, **given)
+    with pytest.raises(DataError, match="3 items, more than the 2 to pad to"):
+        recordmill.open(out, pad="tokens=2:0").to_table()
 
 
 def test_what_is_decoded_is_part_of_a_state(out: Path) -> None:
