@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from recordmill.pipelines.remote.status import status
     from recordmill.preprocessing.serving import serving_layer, serving_objects
     from recordmill.reader.dataset import Dataset, open
+    from recordmill.reader.inspect.summary import inspect
     from recordmill.reader.mixture import mixture
     from recordmill.reader.options.collation import Bucketed, OneHot, Packed, Padded
     from recordmill.reader.options.images import Images, RandomCrop
@@ -49,6 +50,7 @@ _PLACES = {
         "pipelines.remote.status": "status",
         "pipelines.read": "read ReadResult",
         "reader.dataset": "open Dataset",
+        "reader.inspect.summary": "inspect",
         "reader.mixture": "mixture",
         "reader.zip": "zip",
         "reader.options.training": "hosts",
@@ -65,9 +67,8 @@ _PLACES = {
 __all__ = [
     "Bucketed", "BuildPreview", "BuildResult", "DataError", "Dataset", "Feature", "Images", "OneHot", "Packed",
     "Padded", "RandomCrop", "ReadResult", "RecordmillError", "Schema", "UsageError", "build", "check", "clean",
-    "doctor", "example", "hosts", "mixture", "open", "parse_example", "preview", "read", "report", "serving_layer",
-    "serving_objects", "stats", "status", "submit", "verify",
-    "zip",
+    "doctor", "example", "hosts", "inspect", "mixture", "open", "parse_example", "preview", "read", "report",
+    "serving_layer", "serving_objects", "stats", "status", "submit", "verify", "zip",
 ]  # fmt: skip
 
 
