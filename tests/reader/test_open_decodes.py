@@ -160,6 +160,27 @@ def test_images_in_every_face(out: Path, tmp_path: Path) -> None:
     assert cut["id"].tolist() == list(range(ROWS))
 
 
+def test_images_of_one_size_need_no_size(out: Path, tmp_path: Path) -> None:
+    plain = recordmill.open(out, columns="id,image")
+    (wanted,) = plain.batches(ROWS, shuffle=False, decode_images=(9, 11))
+    for how in (True, {"image": True}, recordmill.Images()):
+        ds = recordmill.open(out, columns="id,image", decode_images=how)
+        assert ds.schema["image"].describe() == "uint8 [9, 11, 3]"
+        np.testing.assert_array_equal(ds["image"], wanted["image"])
+        (batch,) = plain.batches(ROWS, shuffle=False, decode_images=how)
+        np.testing.assert_array_equal(batch["image"], wanted["image"])
+    assert ds.fingerprint == recordmill.open(out, columns="id,image", decode_images=(9, 11)).fingerprint
+    assert next(plain.batches(4, decode_images=True, channels=1))["image"].shape == (4, 9, 11, 1)
+    image = io.BytesIO()
+    Image.new("RGB", (4, 5)).save(image, "PNG")
+    table = TABLE.set_column(3, "image", pa.array([*TABLE["image"].to_pylist()[1:], image.getvalue()], pa.binary()))
+    other = recordmill.open(write_data_set(tmp_path / "sizes", {"train": table}, SCHEMA, shards=2), columns="id,image")
+    with pytest.raises(DataError, match=r"'image'.* 5 x 4 pixels where the first image has 9 x 11"):
+        list(other.batches(16, decode_images=True))
+    with pytest.raises(UsageError, match="at least 1, not 0, 5"):
+        recordmill.Images(0, 5)
+
+
 def test_tensorflow_has_the_same(out: Path) -> None:
     tf = pytest.importorskip("tensorflow")
     ds = recordmill.open(out, threads=2, decode_images={"image": (5, 7)}, **GIVEN).rename({"depth": "d"})
@@ -189,7 +210,7 @@ def test_tensorflow_has_the_same(out: Path) -> None:
         ({"decode_raw": 5}, "decode_raw.*several of them, or texts by feature, not 5"),
         ({"reshape": {"id": [2]}}, "^reshape.*id.*: it is int64, which does not go into"),
         ({"decode_images": {"id": (2, 2)}}, "'id' is no bytes feature that is read; there are"),
-        ({"decode_images": "image"}, "decode_images is .height, width., Images"),
+        ({"decode_images": "image"}, "decode_images is .height, width., True"),
         ({"decode_raw": "image=uint8[-1]", "decode_images": {"image": (2, 2)}}, "'image' is uint8 ...; only a single"),
     ],
 )

@@ -195,8 +195,8 @@ class TrainingImages:
 
     Args:
         decode_images: (height, width): encoded images become uint8 [rows, height, width, channels], resized as
-            `tf.image.resize` does. `Images(...)` says more: scale, mean and standard deviation, orientation, crop; a
-            dict of them by feature which ones are images. None: as `open` was told.
+            `tf.image.resize` does; True: of the size that all have. `Images(...)` says more: scale, mean and standard
+            deviation, orientation, crop; a dict of them by feature which ones are images. None: as `open` was told.
         channels: of decode_images=(height, width): 1 gray, 3 RGB, 4 RGBA.
         antialias: likewise: resize with antialiasing.
 
@@ -344,7 +344,7 @@ _SERVES: tuple[tuple[tuple[str, ...], Callable[[Training], bool], str], ...] = (
     (
         ("channels", "antialias"),
         lambda to: to.images.decode_images is not None and not isinstance(to.images.decode_images, Images | Mapping),
-        "channels and antialias go with decode_images=(height, width); Images(...) has its own",
+        "channels and antialias go with decode_images=(height, width) or True; Images(...) has its own",
     ),
     (("weights",), lambda to: to.form.label is not False, "weights go with a label: (x, y, weights)"),
     (("window_bytes",), lambda to: to.order.mode == "window", 'it is of shuffle="window"'),
